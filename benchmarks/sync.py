@@ -27,10 +27,9 @@ import torch  # noqa: E402
 from benchmarks.measure import interval  # noqa: E402
 from benchmarks.programs.receiver import now, since, waited  # noqa: E402
 from grpo_core.rollout.pipes import read_message, write_message  # noqa: E402
-from grpo_core.rollout.remote import Upload  # noqa: E402
-from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest  # noqa: E402
+from grpo_core.rollout.weights.digest import checksum, fingerprint_of, spot_digest  # noqa: E402
 from grpo_core.rollout.weights.flat import Flat  # noqa: E402
-from grpo_core.rollout.weights.sync import open_sender  # noqa: E402
+from grpo_core.rollout.weights.sync import Sender  # noqa: E402
 
 GOALS = {"shm": 0.5, "http": 0.25}
 DIGEST_GOAL = 0.05
@@ -77,8 +76,9 @@ class Receiver:
 
     def upload(self, tensors: Tensors, version: int) -> None:
         """Send a version in the body of a request."""
-        body = Upload(Flat(tensors, version))
-        self.request("POST", "/weights", body, {**body.headers, "X-Policy-Version": str(version)})
+        data = Flat(tensors, version).joined()
+        headers = {"X-Content-Blocks": checksum(data), "X-Policy-Version": str(version)}
+        self.request("POST", "/weights", memoryview(data.numpy()), headers)
 
 
 def model(mib: int) -> Tensors:
@@ -101,7 +101,7 @@ def measure(tensors: Tensors, rounds: int) -> list[dict[str, dict[str, float]]]:
     """Return, by round and transport, seconds of wall and CPU time."""
     copies = [torch.zeros_like(value) for _, value in tensors]
     pipe, server = Receiver("pipe"), Receiver("http")
-    sender = open_sender("shm", pipe.call)
+    sender = Sender("shm", pipe.call)
     transports = {"shm": (pipe, sender.send), "http": (server, server.upload)}
     measured = []
     for version in range(rounds + WARM):

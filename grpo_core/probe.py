@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from grpo_core.config import Config
 from grpo_core.machine.process import make_deterministic, versions
 from grpo_core.machine.resources import resolve
 from grpo_core.rollout.build import build_engine, engine_spec
-from grpo_core.rollout.engine import EngineError, check_answers
+from grpo_core.rollout.engine import Engine, EngineError, check_answers
 from grpo_core.tasks import model, task
-from grpo_core.types import SamplingParams
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from grpo_core.config import Config
-    from grpo_core.rollout.engine import Engine
-    from grpo_core.types import Completion, Request
+from grpo_core.types import Completion, Request, SamplingParams
 
 SCHEMA = "grpo-doctor.engine.v1"
 
@@ -99,12 +94,9 @@ def _move(trained: Any, seed: int) -> None:
 
 
 def _largest_difference(
-    trained: Any,
-    requests: Sequence[Request],
-    completions: Sequence[Completion],
-    params: SamplingParams,
+    trained: Any, requests: Sequence[Request], completions: Sequence[Completion], params: SamplingParams,
     config: Config,
-) -> float:
+) -> float:  # fmt: skip
     """Return the largest |trainer - engine| over the log-probs of all sampled tokens."""
     import torch
 

@@ -13,22 +13,16 @@ nothing looked like one that worked. Here each sync is proven, or the run ends:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from grpo_core.learn.batch import completion_batch
-from grpo_core.rollout.engine import check_answers
+from grpo_core.learn.policy import Policy
+from grpo_core.rollout.engine import Engine, check_answers
 from grpo_core.rollout.weights.digest import fingerprint_like
-from grpo_core.types import Request, RunError, SamplingParams
+from grpo_core.types import Completion, Request, RunError, SamplingParams
 
-if TYPE_CHECKING:
-    from grpo_core.learn.policy import Policy
-    from grpo_core.rollout.engine import Engine
-    from grpo_core.types import Completion
-
-
-PROBE_COMPLETION = 8  # tokens
+PROBE_COMPLETION = 4  # tokens: the prompt, and decode steps on top of it
 
 
 class SyncError(RunError):
@@ -61,14 +55,9 @@ class Publisher:
     """
 
     def __init__(
-        self,
-        policy: Policy,
-        engine: Engine,
-        probe_ids: tuple[int, ...],
-        *,
-        tolerance: float,
+        self, policy: Policy, engine: Engine, probe_ids: tuple[int, ...], *, tolerance: float,
         exact: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Take both sides.
 
         Args:

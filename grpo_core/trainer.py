@@ -129,7 +129,9 @@ class Trainer:
             keys = ", ".join(f"sampling.{key} = {value!r}" for key, value in unable.items())
             raise ConfigError(f"{keys}: the {engine.name} engine samples at a temperature only")
         ids = self.prompts.batch(0, 1)[0].ids
-        probe = long_prompt(ids, room=self.config.model.max_length - PROBE_COMPLETION)
+        # An engine that can't show its weights may keep keys, which it does for long prompts only.
+        room = self.config.model.max_length - PROBE_COMPLETION
+        probe = ids[-room:] if engine.capabilities.fingerprint else long_prompt(ids, room=room)
         tolerance = self.config.rollout.sync_tolerance
         sync = Publisher(self.policy, engine, probe, tolerance=tolerance, exact=not self.config.lowered)
         if (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -17,7 +16,6 @@ import torch
 from grpo_core.learn.logprobs import completion_logprobs
 from grpo_core.rollout.engine import Engine
 from grpo_core.rollout.http_client import PROTOCOL
-from grpo_core.rollout.vllm_serve import BACKEND
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Completion, Request, SamplingParams
 
@@ -46,10 +44,6 @@ VLLM_ARGUMENTS = [
     # On a CPU, a seeded request whose prefill is split over steps ends the engine.
     "--no-enable-chunked-prefill",
     "--max-num-batched-tokens=4096",
-]
-RECEIVER_ARGUMENTS = [
-    f"--weight-transfer-config={json.dumps({'backend': BACKEND})}",
-    "--worker-extension-cls=grpo_core.rollout.vllm_serve.worker.WorkerExtension",
 ]
 
 

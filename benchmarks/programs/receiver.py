@@ -91,7 +91,8 @@ def http(engine: Engine) -> None:
 
     import uvicorn
 
-    from grpo_core.rollout.server.app import Limits, create_app
+    from grpo_core.rollout.server.access import Limits
+    from grpo_core.rollout.server.app import create_app
 
     with ThreadPoolExecutor(1, initializer=lambda: torch.set_num_threads(1)) as thread:
         app = create_app(engine, thread, token=None, limits=Limits(weights_bytes=2**34))

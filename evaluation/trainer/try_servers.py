@@ -27,7 +27,6 @@ from grpo_core.rollout.remote import engine_for
 from grpo_core.tasks import model
 from tests.servers import (
     MAX_MODEL_LEN,
-    RECEIVER_ARGUMENTS,
     ROOT,
     NotStartedError,
     check,
@@ -70,7 +69,7 @@ def kinds(cells: Path, model_dir: Path, others: list[Path], stage: Path) -> Iter
     port = free_port()
     yield Kind("vllm serve 0.31.0, files", vllm_command(python, model_dir, port), port, "vllm", "files")
     port = free_port()
-    ours = vllm_command(python, model_dir, port, *RECEIVER_ARGUMENTS)
+    ours = vllm_command(python, model_dir, port)
     yield Kind("vllm serve 0.31.0 with our receiver, shm", ours, port, "vllm", "shm")
     port = free_port()
     yield Kind(

@@ -45,13 +45,12 @@ class Ahead:
     def __init__(self, trainer: Trainer, engine: ProcessEngine) -> None:
         """Continue with the rollouts that were being sampled when the run was killed, if any."""
         self._trainer, self._engine, self._sync = trainer, engine, trainer.publisher(engine)
-        options = trainer.config
-        self._partial = options.rollout.partial_tokens
+        self._partial = trainer.config.rollout.partial_tokens
+        self._saves_weights = trainer.config.rollout.max_staleness > 0 and trainer.config.checkpoint.every > 0
         self._flight: list[InFlight] = []
         self._calls: deque[list[tuple[InFlight, list[Request]]]] = deque()
         # The weights that rollouts in flight are sampled with, once the policy has newer ones.
         self._sampling_weights: dict[str, torch.Tensor] = {}
-        self._saves_weights = bool(options.rollout.max_staleness and options.checkpoint.every)
         trainer.in_flight = self._state
         if trainer.resumed is not None and trainer.resumed.flight:
             self._resume(trainer.resumed)
@@ -60,21 +59,18 @@ class Ahead:
     def fill(self) -> None:
         """Send the current policy and new requests to the engine, if it is idle."""
         trainer, flight = self._trainer, self._flight
-        if self._calls:
-            return
-        # Updates until the next new rollout is trained on: those in flight come before it.
-        before = int(trainer.ready())
-        room = trainer.config.train.steps - trainer.step - before
-        fresh = 0
-        while len(flight) + fresh < room and self._may_start(before + len(flight) + fresh):
-            fresh += 1
-        if not fresh and not flight:
+        train, before = trainer.config.train, int(trainer.ready())
+        # A rollout is trained on after those in flight, and after the update that is due (`before`).
+        young = trainer.config.rollout.max_staleness // train.updates + 1 - before
+        fresh = max(0, min(young, train.steps - trainer.step - before) - len(flight))
+        if self._calls or not (fresh or flight):
             return
         if self._engine.policy_version != trainer.version:
             trainer.publish(self._sync)
             if self._saves_weights:
-                state = trainer.policy.state()
-                self._sampling_weights = {name: value.clone() for name, value in state.items()}
+                self._sampling_weights = {
+                    name: value.clone() for name, value in trainer.policy.state().items()
+                }
         trainer.evaluate(self._engine)
         new = [InFlight(trainer.next_rollout()) for _ in range(fresh)]
         self._request([*flight, *new] if self._partial else new)
@@ -85,70 +81,63 @@ class Ahead:
         answers = iter(self._engine.finish_generate())
         for waiting, requests in self._calls.popleft():
             for request in requests:
-                earlier = waiting.completions.get(request.id)
-                waiting.completions[request.id] = _join(earlier, next(answers))
+                waiting.completions[request.id] = _join(waiting.completions.get(request.id), next(answers))
         oldest = self._flight.pop(0)
         return oldest.rollout, [oldest.completions[request.id] for request in oldest.rollout.requests]
 
     def _request(self, rollouts: list[InFlight]) -> None:
         """Start sampling, one call per rollout; in partial mode one call with a slice of all, the first to its end."""
-        parts = []
-        for place, waiting in enumerate(rollouts):
-            budget = self._partial if place else 0
-            requests = [_remaining(request, waiting, budget) for request in waiting.rollout.requests]
-            parts.append((waiting, [request for request in requests if request is not None]))
+        parts = [
+            (each, _remaining(each, self._partial if place else 0)) for place, each in enumerate(rollouts)
+        ]
         for call in [parts] if self._partial else [[part] for part in parts]:
             together = [request for _, part in call for request in part]
             self._engine.start_generate(together, self._trainer.sampling)
             self._calls.append(call)
 
-    def _may_start(self, updates_before: int) -> bool:
-        """Return whether a token sampled now is young enough after so many updates."""
-        options = self._trainer.config
-        return updates_before * options.train.updates <= options.rollout.max_staleness
-
     def _state(self) -> State:
         if not self._flight:
             return State()
         assert self._sampling_weights
-        flight = [
-            (waiting.rollout.number, [asdict(completion) for completion in waiting.completions.values()])
-            for waiting in self._flight
-        ]
-        version = self._engine.policy_version
-        return State(flight=flight, flight_version=version, tensors={"sampling": self._sampling_weights})
+        return State(
+            flight=[
+                (each.rollout.number, [asdict(c) for c in each.completions.values()]) for each in self._flight
+            ],
+            flight_version=self._engine.policy_version,
+            tensors={"sampling": self._sampling_weights},
+        )
 
     def _resume(self, state: State) -> None:
         """Send the saved weights to the engine, and repeat the requests."""
+        trainer = self._trainer
         for number, entries in state.flight:
-            completions = [completion_from(entry) for entry in entries]
-            again = rollout(self._trainer.prompts, number, self._trainer.config)
-            self._flight.append(InFlight(again, {c.request_id: c for c in completions}))
+            completions = {entry["request_id"]: completion_from(entry) for entry in entries}
+            self._flight.append(InFlight(rollout(trainer.prompts, number, trainer.config), completions))
         self._sampling_weights = state.tensors["sampling"]
         self._sync.last = None  # the saved probe is of the same weights: it would show no change
-        with temporary_state(self._trainer.policy, self._sampling_weights):
+        with temporary_state(trainer.policy, self._sampling_weights):
             self._sync.publish(state.flight_version)
         self._request(self._flight)
 
 
-def _remaining(request: Request, waiting: InFlight, budget: int) -> Request | None:
-    """Return the request for the rest of a completion; None if it is finished."""
-    earlier = waiting.completions.get(request.id)
-    if earlier is None:
-        return replace(request, budget=budget)
-    return replace(request, budget=budget, prefix=earlier.ids) if earlier.finish_reason == "abort" else None
+def _remaining(waiting: InFlight, budget: int) -> list[Request]:
+    """Return the requests for the rest of each completion that is not finished."""
+    remaining = []
+    for request in waiting.rollout.requests:
+        earlier = waiting.completions.get(request.id)
+        if earlier is None:
+            remaining.append(replace(request, budget=budget))
+        elif earlier.finish_reason == "abort":
+            remaining.append(replace(request, budget=budget, prefix=earlier.ids))
+    return remaining
 
 
 def _join(earlier: Completion | None, more: Completion) -> Completion:
     """Append to a completion what was sampled after it."""
     if earlier is None:
         return more
-    return replace(
-        more,
-        ids=earlier.ids + more.ids,
-        logprobs=earlier.logprobs + more.logprobs,
-        versions=earlier.versions + more.versions,
-    )
+    logprobs, versions = earlier.logprobs + more.logprobs, earlier.versions + more.versions
+    return replace(more, ids=earlier.ids + more.ids, logprobs=logprobs, versions=versions)
 
 
 @contextmanager

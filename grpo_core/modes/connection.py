@@ -5,26 +5,20 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any
 
 from grpo_core.learn.pool import StalenessError
 from grpo_core.publish import SyncError
 from grpo_core.rollout.build import engine_spec
-from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
+from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError, EngineUnreachableError
 from grpo_core.rollout.http_client import LOST
 from grpo_core.rollout.remote import check_trainable, engine_for
 from grpo_core.rollout.server.process import ServerProcess
 from grpo_core.rollout.server.token import client_token
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from grpo_core.rollout.engine import Engine
-    from grpo_core.trainer import Trainer
-    from grpo_core.types import Completion, Rollout
-
-T = TypeVar("T")
+from grpo_core.trainer import Trainer
+from grpo_core.types import Completion, Rollout
 
 
 @contextmanager
@@ -62,8 +56,7 @@ class Connection:
 
     def __init__(self, trainer: Trainer, host: str, port: int, token: str | None) -> None:
         self._trainer, self._host, self._port, self._token = trainer, host, port, token
-        self._engine = self._connect()
-        self._sync = trainer.publisher(self._engine)
+        self._connect()
         self._before, self._lost = self._sync.last, True
 
     def publish(self) -> None:
@@ -74,7 +67,7 @@ class Connection:
 
     def generate(self, rollout: Rollout) -> list[Completion]:
         """Sample a rollout from the version published last."""
-        return self._retry(lambda: self._sample(rollout))
+        return list(self._retry(lambda: self._sample(rollout)))
 
     def _publish_if_lost(self) -> None:
         if self._lost:
@@ -89,7 +82,7 @@ class Connection:
             raise EngineUnreachableError(f"{self._engine.name} engine, generate: {LOST}")
         return completions
 
-    def _retry(self, call: Callable[[], T]) -> T:
+    def _retry(self, call: Callable[[], Any]) -> Any:
         """Call until there is an answer, or `reconnect_s` have passed since the first failure."""
         limit_s, deadline = self._trainer.config.rollout.reconnect_s, math.inf
         while True:
@@ -108,16 +101,16 @@ class Connection:
         """Free what the engine set up on this side."""
         self._engine.close()
 
-    def _connect(self) -> Engine:
-        trainer = self._trainer
+    def _connect(self) -> None:
+        trainer, options, address = self._trainer, self._trainer.config.rollout, (self._host, self._port)
         engine: Engine | None = None
         if trainer.world.first:
-            options, host, port = trainer.config.rollout, self._host, self._port
             # Read each time: a server that was started again may have made another one.
-            token = self._token or client_token(options.token_file, host, port)
-            engine = engine_for(options, host, port, trainer.folder / "weights", token=token)
+            token = self._token or client_token(options.token_file, *address)
+            engine = engine_for(options, *address, trainer.folder / "weights", token=token)
             check_trainable(engine)
-        return trainer.shared(engine)
+        self._engine = trainer.shared(engine)
+        self._sync = trainer.publisher(self._engine)
 
     def _reconnect(self, error: EngineUnreachableError, deadline: float) -> None:
         """Try to connect until the server answers, or the deadline is over."""
@@ -125,14 +118,13 @@ class Connection:
         if not options.reconnect_s or not options.port or self._trainer.world.size > 1:
             raise error
         print(f"grpo_core: {error}; looking for {options.reconnect_s:g} s", file=sys.stderr)
+        self._engine.close()
         while True:
             try:
-                self._engine.close()
-                self._engine = self._connect()
+                self._connect()
                 break
             except (EngineUnreachableError, EngineTimeoutError):
                 if time.monotonic() > deadline:
                     raise error from None
                 time.sleep(min(0.5, options.reconnect_s))
-        self._sync = self._trainer.publisher(self._engine)
         self._sync.last, self._lost = self._before, True

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Any
 
 from grpo_core.modes.ahead import Ahead
 from grpo_core.modes.connection import connected
 from grpo_core.rollout.build import build_engine, engine_spec
-from grpo_core.rollout.engine import Sleeper
 from grpo_core.rollout.subprocess_engine import ProcessEngine
 from grpo_core.trainer import Trainer
 
@@ -17,7 +17,7 @@ def colocate(trainer: Trainer) -> None:
     in_process = build_engine(engine_spec(trainer.config, trainer.model_dir))
     with closing(trainer.shared(in_process, each=True)) as engine:
         sync = trainer.publisher(engine)
-        sleeper = engine if engine.capabilities.sleep and isinstance(engine, Sleeper) else None
+        sleeper: Any = engine if engine.capabilities.sleep else None
         for _ in trainer.steps():
             if sleeper is not None:
                 sleeper.wake()

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import itertools
 import json
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +59,6 @@ class Recorder:
         self._result = dict[str, Any]()
         if not first:
             return
-        if note := unreplayable(config):
-            print(f"grpo_core: {note}", file=sys.stderr)
         (folder / "rollouts").mkdir(parents=True, exist_ok=True)
         with (folder / "rollouts.jsonl").open("ab+") as file:
             file.seek(0)
@@ -72,7 +69,7 @@ class Recorder:
         self._result = {}
         if not is_due(step, self._config.output.record_every, self._config):
             return None
-        before = exact_digest(policy.tensors())
+        before = digest_like(EXACT, policy.tensors())
 
         def on_gradients(policy: Policy, loss: float) -> None:
             self._result = {"loss": loss, "gradient": gradient_digest(policy), "policy": before}
@@ -88,13 +85,9 @@ class Recorder:
             self.write(step, version, samples, ordered, self._result)
 
     def write(
-        self,
-        step: int,
-        version: int,
-        samples: Sequence[Sample],
-        requests: Sequence[Request],
+        self, step: int, version: int, samples: Sequence[Sample], requests: Sequence[Request],
         result: Mapping[str, Any],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Record a step. A later line of the same step, written after a restart, replaces the earlier one.
 
         Args:
@@ -102,16 +95,12 @@ class Recorder:
             version: The policy version the step started from.
             samples: All of the step, those of a group next to each other.
             requests: Their requests, paired with the samples by id.
-            result: The step's `loss`, `gradient` (see `gradient_digest`) and any other JSON; `proximal_logprobs`, one
-                list per sample, is stored with the numbers.
+            result: The step's `loss`, `gradient` (see `gradient_digest`) and any other JSON.
         """
         from safetensors.torch import save
 
         groups = [list(group) for _, group in itertools.groupby(samples, key=lambda sample: sample.prompt.id)]
-        numbers = _numbers(groups, requests)
-        if "proximal_logprobs" in result:
-            numbers["proximal_logprobs"] = _flat(result["proximal_logprobs"])
-        data = save({name: _tensor(values) for name, values in numbers.items()})
+        data = save({name: _tensor(values) for name, values in _numbers(groups, requests).items()})
         checksum = hashlib.sha256(data).hexdigest()
         # Named by content: until the line below is written, an earlier record of this step stays readable.
         name = f"rollouts/step-{step:06d}-{checksum[:8]}.safetensors"
@@ -131,7 +120,7 @@ class Recorder:
             "texts": [sample.text for sample in samples],
             "scores": [dict(sample.scores) for sample in samples],
             **self._run,
-            "result": {key: value for key, value in result.items() if key != "proximal_logprobs"},
+            "result": dict(result),
         }
         with (self._folder / "rollouts.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry, allow_nan=False) + "\n")
@@ -253,42 +242,20 @@ def _tensor(values: list[Any]) -> torch.Tensor:
     return exact.float() if torch.equal(exact.float().double(), exact) else exact
 
 
-EXACT = "spot1-"  # prefix of `exact_digest`
+EXACT = "spot1-"  # prefix of a digest of every byte, at a third of the cost of SHA-256
 
 
-def unreplayable(config: Config) -> str:
-    """Return which recorded steps no checkpoint has the parameters of, and how to keep them; empty: none."""
-    steps, every, keep = config.train.steps, config.checkpoint.every, config.checkpoint.keep
-    recorded = [step for step in range(1, steps + 1) if is_due(step, config.output.record_every, config)]
-    saved = [step for step in range(1, steps + 1) if every and (step % every == 0 or step == steps)]
-    # The first step begins from the model that every run keeps.
-    missing = [step for step in recorded if step > 1 and step - 1 not in saved[-keep:]]
-    if not missing:
-        return ""
-    first = min(step for step in recorded if step > 1)
-    return (
-        f"output.record_every = {config.output.record_every}: of {len(recorded)} recorded steps {len(missing)} begin "
-        f"from parameters that no checkpoint will keep, so that `replay` asks for --policy; checkpoint.every = 1 and "
-        f"checkpoint.keep = {steps - first + 2} keep them all"
-    )
+def digest_like(recorded: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """Compute the digest of tensors, of the recorded kind: `EXACT`, a sync's, or another program's.
+
+    >>> digest_like(EXACT, [("a", torch.ones(1))])[:9]
+    'spot1-v0-'
+    """
+    exact = recorded.startswith(EXACT)
+    return spot_digest(tensors, 0, every=1) if exact else fingerprint_like(recorded, tensors, 0)
 
 
 def gradient_digest(policy: Policy, like: str = EXACT) -> str:
     """Compute the digest of a policy's gradients, of the same kind as `like`."""
     gradients = [(name, value.grad) for name, value in policy.trained()]
     return digest_like(like, [(name, full_tensor(grad)) for name, grad in gradients if grad is not None])
-
-
-def digest_like(recorded: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """Compute the digest of tensors, of the recorded kind: a sync's, another program's, or `exact_digest`."""
-    return exact_digest(tensors) if recorded.startswith(EXACT) else fingerprint_like(recorded, tensors, 0)
-
-
-def exact_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """Compute a digest of every byte, at a third of the cost of SHA-256.
-
-    >>> import torch
-    >>> exact_digest([("a", torch.ones(1))])[:9]
-    'spot1-v0-'
-    """
-    return spot_digest(tensors, 0, every=1)

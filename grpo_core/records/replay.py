@@ -50,10 +50,7 @@ def replay(
     recorded = read_step(folder, step)
     try:
         return _compare(folder, recorded, policy, overrides)
-    except (
-        RuntimeError,
-        AssertionError,
-    ) as error:  # raised by torch for settings that can't be computed here
+    except (RuntimeError, AssertionError) as error:  # torch's, for settings that can't be computed here
         raise ConfigError(f"{folder}: step {step}: can't be computed here: {first_line(error)}") from error
 
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
+from grpo_core.config import Config
 from grpo_core.machine.resources import resolve, shared_gpu
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from grpo_core.config import Config
-    from grpo_core.rollout.engine import Engine
+from grpo_core.rollout.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -46,45 +42,31 @@ def engine_spec(config: Config, model_dir: str) -> EngineSpec:
     """Return the settings of a configuration's engine."""
     if config.rollout.device == "auto":
         config = resolve(config)
-    rollout = config.rollout
-    shared = shared_gpu(config, int(os.environ.get("WORLD_SIZE", "1")))
+    rollout, train = config.rollout, config.train
+    share = rollout.memory_share if shared_gpu(config, int(os.environ.get("WORLD_SIZE", "1"))) else 0.0
     return EngineSpec(
-        rollout.engine, model_dir, config.model.max_length, rollout.device, config.train.seed, config.train.threads,
-        rollout.max_batch, config.engine_dtype,
-        rollout.memory_share if shared else 0.0,
+        rollout.engine, model_dir, config.model.max_length, rollout.device, train.seed, train.threads,
+        rollout.max_batch, config.engine_dtype, share,
     )  # fmt: skip
+
+
+# The choices of `rollout.engine`. A new engine is a file with its class, a name here and a branch below.
+ENGINES = ("transformers", "vllm")
 
 
 def build_engine(spec: EngineSpec) -> Engine:
     """Start an engine in this process; only its own dependencies are imported."""
-    if spec.engine not in ENGINES:
-        raise ValueError(f"no engine is called {spec.engine!r}")
-    if spec.memory_share and spec.engine == "transformers":  # vLLM has an argument for it
-        import torch
+    options: dict[str, Any] = {"max_model_len": spec.max_model_len, "dtype": spec.dtype}
+    if spec.engine == "transformers":
+        from grpo_core.rollout.embedded import TransformersEngine
 
-        torch.cuda.set_per_process_memory_fraction(spec.memory_share, torch.device(spec.device))
-    return ENGINES[spec.engine](spec)
+        if spec.memory_share:
+            import torch
 
+            torch.cuda.set_per_process_memory_fraction(spec.memory_share, torch.device(spec.device))
+        return TransformersEngine(spec.model_dir, device=spec.device, max_batch=spec.max_batch, **options)
+    if spec.engine == "vllm":
+        from grpo_core.rollout.vllm_engine import VllmEngine
 
-def _transformers(spec: EngineSpec) -> Engine:
-    from grpo_core.rollout.embedded import TransformersEngine
-
-    return TransformersEngine(
-        spec.model_dir, max_model_len=spec.max_model_len, device=spec.device, max_batch=spec.max_batch, dtype=spec.dtype
-    )  # fmt: skip
-
-
-def _vllm(spec: EngineSpec) -> Engine:
-    from grpo_core.rollout.vllm_engine import VllmEngine
-
-    return VllmEngine(
-        model_dir=spec.model_dir,
-        seed=spec.seed,
-        dtype=spec.dtype,
-        max_model_len=spec.max_model_len,
-        memory_share=spec.memory_share,
-    )
-
-
-# The choices of `rollout.engine`. A new engine is a file with its class, and an entry here.
-ENGINES: dict[str, Callable[[EngineSpec], Engine]] = {"transformers": _transformers, "vllm": _vllm}
+        return VllmEngine(spec.model_dir, seed=spec.seed, memory_share=spec.memory_share, **options)
+    raise ValueError(f"no engine is called {spec.engine!r}")

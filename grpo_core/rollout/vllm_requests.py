@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from grpo_core.rollout.engine import EngineError
-from grpo_core.types import Completion
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from grpo_core.types import Request, SamplingParams
+from grpo_core.types import Completion, Request, SamplingParams
 
 # vLLM silently raises a lower temperature to this one (vllm/sampling_params.py, _MAX_TEMP): the log-probs would be
 # those of another distribution than the trainer's.

@@ -6,14 +6,12 @@ bit.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_core.rollout.engine import Capabilities, EngineError, check_answers
 from grpo_core.types import Completion, Request, SamplingParams
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 def encode_requests(requests: Sequence[Request], params: SamplingParams) -> dict[str, Any]:

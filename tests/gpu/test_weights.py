@@ -14,7 +14,7 @@ from grpo_core.publish import Publisher, SyncError
 from grpo_core.rollout.embedded import TransformersEngine
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.weights.digest import spot_digest
-from grpo_core.rollout.weights.sync import Receiver, open_sender
+from grpo_core.rollout.weights.sync import Receiver, Sender
 from grpo_core.settings import load
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request, SamplingParams
@@ -140,7 +140,7 @@ def test_shared_memory_takes_tensors_from_a_device(device):
             return receiver.load(arguments, engine)
         return getattr(receiver, method[5:])(arguments)
 
-    sender = open_sender("shm", call)
+    sender = Sender("shm", call)
     try:
         for version in range(2):
             torch.manual_seed(version)

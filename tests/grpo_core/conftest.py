@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from grpo_core.config import Config, ModelConfig, TaskConfig
+from grpo_core.rollout import pipes
+from grpo_core.rollout.server import process
 from grpo_core.settings import load
 from grpo_core.tasks import model
+from tests.grpo_core.forked import Template
 
 SHORT = {
     "train.steps": 4,
@@ -34,6 +38,20 @@ def model_dir(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     model.make_tiny(folder, ModelConfig(), TaskConfig().letters, seed=0)
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_servers():
+    """Fork the servers of engines and runs from one process, instead of starting Python for each."""
+    with closing(Template()) as template, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "start_child", template.start)
+        yield template
+
+
+@pytest.fixture
+def started_servers(monkeypatch):
+    """Start servers as users do."""
+    monkeypatch.setattr(process, "start_child", pipes.start_child)
 
 
 @pytest.fixture

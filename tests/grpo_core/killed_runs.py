@@ -15,48 +15,15 @@ import sys
 from pathlib import Path
 
 import torch
-import uvicorn  # noqa: F401 - paid for once
 
-from grpo_core import __main__ as cli
 from grpo_core import run
 from grpo_core.machine.process import make_deterministic
 from grpo_core.rollout.server import process as server_process
 from grpo_core.settings import load
 from grpo_core.trainer import Trainer
+from tests.grpo_core.forked import Template
 
-
-class Forked:
-    """A child process as `subprocess.Popen` shows it, forked: `python -m` with these arguments, imports done."""
-
-    def __init__(self, arguments, threads: int, variables=None) -> None:
-        del threads  # set by the child itself, and 1 here
-        (child_in, parent_in), (parent_out, child_out) = os.pipe(), os.pipe()
-        self.pid = os.fork()
-        if not self.pid:
-            os.setsid()
-            os.environ.update(variables or {})
-            os.dup2(child_in, 0)
-            os.dup2(child_out, 1)
-            os.closerange(3, 256)  # a pipe ends only when every copy of its other end is closed
-            sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
-            code = cli.main(arguments[1:])  # `python -m grpo_core serve`
-            sys.stdout.flush()
-            os._exit(code or 0)
-        os.close(child_in)
-        os.close(child_out)
-        self.stdin, self.stdout = os.fdopen(parent_in, "wb"), os.fdopen(parent_out, "rb")
-        self.code = None
-
-    def wait(self, timeout=None) -> int:
-        if self.code is None:
-            self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self.code
-
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-
-
-server_process.start_child = Forked
+server_process.start_child = Template().start
 
 WRITERS = ("checkpoint.py", "metrics.py", "files.py")
 

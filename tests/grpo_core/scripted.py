@@ -54,7 +54,7 @@ def simulated(handle: Callable[[Call], None]) -> Iterator[Server]:
 
     def serve(sock: socket.socket) -> None:
         with sock, contextlib.suppress(OSError):
-            call = _read(sock, server.over)
+            call = _read_call(sock, server.over)
             if call is not None:
                 server.calls.append(call)
                 handle(call)
@@ -80,7 +80,7 @@ def simulated(handle: Callable[[Call], None]) -> Iterator[Server]:
             thread.join(timeout=500)
 
 
-def _read(sock: socket.socket, over: threading.Event) -> Call | None:
+def _read_call(sock: socket.socket, over: threading.Event) -> Call | None:
     text = b""
     while b"\r\n\r\n" not in text:
         piece = sock.recv(65536)

@@ -130,5 +130,5 @@ def test_the_three_modes_train_the_same_parameters(in_cell, cell, tmp_path):
         assert document["outcome"] == "ok"
         assert document["syncs_proven"] == document["syncs"] == 8
         assert document["max_logprob_difference"] < TOLERANCE
-    alike = documents[1:] if cell == "vllm-0.10.2+trl-0.25.1" else documents
-    assert len({document["parameters"] for document in alike}) == 1
+    groups = documents[1:] if cell == "vllm-0.10.2+trl-0.25.1" else documents
+    assert len({document["parameters"] for document in groups}) == 1

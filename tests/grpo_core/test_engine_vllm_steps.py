@@ -25,9 +25,9 @@ class CountingEngine:
         self.new_tokens[-1] += len(prompt)
 
     def step(self):
-        held = [self.prompts[name] for name in self.left]
-        self.most_running = max(self.most_running, len(held))
-        self.most_blocks = max(self.most_blocks, sum(len(prompt) // 10 + 1 for prompt in held))
+        stored = [self.prompts[name] for name in self.left]
+        self.most_running = max(self.most_running, len(stored))
+        self.most_blocks = max(self.most_blocks, sum(len(prompt) // 10 + 1 for prompt in stored))
         self.new_tokens.append(0)
         outputs = []
         for name in list(self.left):
@@ -67,10 +67,10 @@ def test_each_job_gets_its_own_last_output_whatever_the_order_of_ends():
     """Twice, so that names of the first call can't be mistaken for those of the second."""
     engine = CountingEngine()
     stepper = Stepper(engine)
-    asked = [*jobs(3, 1, 2), *jobs(9, most=1)]
+    batch = [*jobs(3, 1, 2), *jobs(9, most=1)]
     for _ in range(2):
-        outputs = stepper.run(asked, never)
-        assert [output.prompt for output in outputs] == [job.ids for job in asked]
+        outputs = stepper.run(batch, never)
+        assert [output.prompt for output in outputs] == [job.ids for job in batch]
         assert all(output.finished for output in outputs)
 
 
@@ -103,10 +103,7 @@ def test_an_abort_ends_the_loop_with_what_there_is():
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
-        (
-            lambda engine: [SimpleNamespace(request_id="7", finished=True)],
-            "an answer to unknown request 7",
-        ),
+        (lambda engine: [SimpleNamespace(request_id="7", finished=True)], "an answer to unknown request 7"),
         (lambda engine: engine.left.clear() or [], "vLLM lost 2 requests before they ended"),
     ],
 )

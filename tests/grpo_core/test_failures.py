@@ -38,7 +38,7 @@ def ends(pid: int, within_s: float) -> bool:
         ("server", "grpo_core serve", "The server started for this run has ended with signal 9"),
     ],
 )
-def test_an_engine_that_dies_ends_the_run_by_name(short_run, children, mode, module, says):
+def test_an_engine_that_dies_ends_the_run_by_name(short_run, started_servers, children, mode, module, says):
     """Killed during step 2 of 50: the error says what died and how, and the steps made are kept."""
 
     def kill(entry):

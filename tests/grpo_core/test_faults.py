@@ -20,12 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def program(*arguments: str) -> list[dict]:
     """The program's results, each case's as a dictionary."""
-    command = [sys.executable, "-m", "tests.grpo_core.faults", "--json", *arguments]
+    command = [sys.executable, "-m", "tests.grpo_core.faults", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert found, done.stdout + done.stderr[-3000:]
-    return found
+    actual = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert actual, done.stdout + done.stderr[-3000:]
+    return actual
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_the_table_is_large_and_covers_every_phase():
 
 def test_an_error_that_leaves_something_out_is_found():
     """The server's address, the call, or the remedy."""
-    whole = "remote engine, http://127.0.0.1:7/generate: status 500; --resume goes on"
-    assert judge.unnamed(whole, 7) == []
-    assert len(judge.unnamed(whole, 8)) == 1
+    complete = "remote engine, http://127.0.0.1:7/generate: status 500; --resume goes on"
+    assert judge.unnamed(complete, 7) == []
+    assert len(judge.unnamed(complete, 8)) == 1
     assert len(judge.unnamed("it failed", 7)) == 3

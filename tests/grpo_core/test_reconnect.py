@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -15,80 +11,73 @@ from grpo_core import run
 from grpo_core.modes import connection
 
 
-def start(model_dir, port: int = 0) -> tuple[subprocess.Popen, int]:
-    """Start a real server in a separate process; return its port."""
-    command = [
-        sys.executable,
-        "-m",
-        "grpo_core",
-        "serve",
-        f"--model.path={model_dir}",
-        f"--rollout.port={port}",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    return process, json.loads(process.stdout.readline())["port"]
+@pytest.fixture
+def start(forked_servers, model_dir):
+    """Start a server in a separate process; returns it and its port."""
+    servers = []
+
+    def start_server(port: int = 0):
+        command = ["grpo_core", "serve", f"--model.path={model_dir}", f"--rollout.port={port}"]
+        servers.append(forked_servers.start(command, threads=1))
+        return servers[-1], json.loads(servers[-1].stdout.readline())["port"]
+
+    yield start_server
+    for server in servers:
+        end(server)
+        server.stdin.close()
+        server.stdout.close()
+
+
+def end(server) -> None:
+    """Kill a server, and wait until it has ended."""
+    if server.returncode is None:
+        server.kill()
+        server.wait()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", [pytest.param("publish", marks=pytest.mark.long), "generate"])
-def test_a_server_killed_and_started_again_changes_no_number(short_run, model_dir, monkeypatch, when):
+def test_a_server_killed_and_started_again_changes_no_number(short_run, model_dir, start, monkeypatch, when):
     """The trainer reconnects, sends the weights again and repeats the request: every completion is the same."""
-    whole = run.train(short_run(**{"model.path": model_dir, "output.name": "whole"}), lambda _: None)
-    process, port = start(model_dir)
-    servers = [process]
+    undisturbed = run.train(short_run(**{"model.path": model_dir, "output.name": "whole"}), lambda _: None)
+    process, port = start()
     original = getattr(connection.Connection, when)
-    calls, starting = [], []
+    calls, restarts = [], []
 
     def killed_before(self, *arguments):
         calls.append(when)
         if len(calls) == 3:
-            os.kill(servers[0].pid, signal.SIGKILL)
-            servers[0].wait()
-            starting.append(threading.Thread(target=lambda: servers.append(start(model_dir, port)[0])))
-            starting[0].start()
+            end(process)
+            restarts.append(threading.Thread(target=start, args=(port,)))
+            restarts[0].start()
         return original(self, *arguments)
 
     monkeypatch.setattr(connection.Connection, when, killed_before)
     settings = {"model.path": model_dir, "rollout.port": port, "rollout.reconnect_s": 500}
-    try:
-        document = run.train(short_run("server", **settings), lambda _: None)
-    finally:
-        for thread in starting:
-            thread.join()
-        for server in servers:
-            server.kill()
-            server.wait()
-            server.stdout.close()
+    document = run.train(short_run("server", **settings), lambda _: None)
+    restarts[0].join()
     assert document["outcome"] == "ok", document["error"]
-    assert len(servers) == 2
-    assert document["parameters"] == whole["parameters"]
+    assert document["parameters"] == undisturbed["parameters"]
 
 
 @pytest.mark.long
-def test_a_server_that_stays_away_ends_the_run_by_name(short_run, model_dir, monkeypatch):
+def test_a_server_that_stays_away_ends_the_run_by_name(short_run, model_dir, start, monkeypatch):
     """With the address and what failed; and the run can be resumed."""
-    process, port = start(model_dir)
+    process, port = start()
     original = connection.Connection.generate
 
     def killed_before(self, rollout):
         if rollout.number == 2:
-            process.kill()
-            process.wait()
+            end(process)
         return original(self, rollout)
 
     monkeypatch.setattr(connection.Connection, "generate", killed_before)
     settings = {"model.path": model_dir, "rollout.port": port, "rollout.reconnect_s": 0.1}
     document = run.train(short_run("server", **settings), lambda _: None)
-    process.stdout.close()
     assert document["outcome"] == "failed"
     assert f"http://127.0.0.1:{port}/generate: ConnectionRefusedError" in document["error"]
     assert document["steps"] == 2
     monkeypatch.undo()
-    process, _ = start(model_dir, port)
-    try:
-        document = run.train(short_run("server", **settings), lambda _: None, resume=True)
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    start(port)
+    document = run.train(short_run("server", **settings), lambda _: None, resume=True)
     assert (document["outcome"], document["steps"]) == ("ok", 4)

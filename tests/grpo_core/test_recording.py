@@ -59,19 +59,16 @@ def test_a_step_comes_back_as_it_was(tmp_path, config):
     assert recorded.entry["result"] == RESULT
     assert (recorded.entry["step"], recorded.entry["policy_version"]) == (3, 2)
     assert recorded.entry["versions"]["torch"] == version("torch")
-    assert "proximal_logprobs" not in recorded.numbers
 
 
 @pytest.mark.parametrize(("logprob", "dtype"), [(-1.5, torch.float32), (-0.1, torch.float64)])
 def test_log_probs_are_as_narrow_as_loses_nothing(tmp_path, config, logprob, dtype):
     """Values of float32 are kept in it; -0.1 as Python has it is not one of them."""
     samples, requests = a_step(logprob)
-    proximal = [[-0.25] * len(sample.completion.ids) for sample in samples]
-    Recorder(tmp_path, config).write(1, 0, samples, requests, {**RESULT, "proximal_logprobs": proximal})
+    Recorder(tmp_path, config).write(1, 0, samples, requests, RESULT)
     (path,) = tmp_path.glob("rollouts/*.safetensors")
     numbers = load_file(path)
     assert numbers["behaviour_logprobs"].dtype == dtype
-    assert numbers["proximal_logprobs"].tolist() == [-0.25] * 10
     assert read_step(tmp_path, 1).samples == samples
 
 

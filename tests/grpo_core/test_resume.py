@@ -14,8 +14,8 @@ from grpo_core import run
 from grpo_core.config import ConfigError
 from grpo_core.machine import checkpoint
 from grpo_core.machine.checkpoint import State, load
+from tests.cells import ROOT
 
-PROGRAM = Path(__file__).parent / "killed_runs.py"
 KILLS = 20
 MODES = {
     "colocate": ["--rollout.mode=colocate"],
@@ -40,8 +40,17 @@ def killed(tmp_path_factory):
     @functools.cache
     def run_killed(mode: str) -> dict:
         folder = str(tmp_path_factory.mktemp("killed"))
-        command = [sys.executable, str(PROGRAM), folder, str(KILLS), "0", *MODES[mode], *SHORT]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        command = [
+            sys.executable,
+            "-m",
+            "tests.grpo_core.killed_runs",
+            folder,
+            str(KILLS),
+            "0",
+            *MODES[mode],
+            *SHORT,
+        ]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout)
 

@@ -9,10 +9,10 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -24,7 +24,6 @@ from grpo_core import run
 from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.rollout.build import EngineSpec
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError
-from grpo_core.rollout.pipes import start_child
 from grpo_core.rollout.remote import RemoteEngine
 from grpo_core.rollout.server.process import ServerProcess
 from grpo_core.tasks.model import load_model, make_tiny
@@ -153,7 +152,7 @@ def weights_upload(model_dir, version=0):
     return body, {"X-Content-SHA256": hashlib.sha256(body).hexdigest(), "X-Policy-Version": str(version)}
 
 
-def held(server):
+def stored_weights(server):
     """Which weights the server has, and what it calls them."""
     digest = call(server, "GET", "/fingerprint")[1]["fingerprint"]
     return digest, call(server, "GET", "/info")[1]["policy_version"]
@@ -175,7 +174,7 @@ def with_a_name_twice(body: bytes) -> bytes:
 )
 def test_damaged_weights_are_refused_and_the_old_ones_kept(server, model_dir, fault):
     """A wrong checksum, no safetensors, cut off, a name twice, tensors of another model, a version that is none."""
-    before = held(server)
+    before = stored_weights(server)
     body, headers = weights_upload(model_dir)
     bodies = {"garbage": b"garbage", "empty": b"", "truncated": body[:-8], "twice": with_a_name_twice(body)}
     bodies["other model"] = safetensors.torch.save({"lm_head.weight": torch.zeros(2, 2)})
@@ -186,7 +185,7 @@ def test_damaged_weights_are_refused_and_the_old_ones_kept(server, model_dir, fa
         del headers["X-Policy-Version"]
     status, answer = call(server, "POST", "/weights", body, **headers)
     assert (status in (400, 422), isinstance(answer["detail"], str)) == (True, True), answer
-    assert held(server) == before
+    assert stored_weights(server) == before
 
 
 def test_oversized_bodies_are_refused_by_their_header(server):
@@ -218,15 +217,6 @@ def upload_until_accepted(server, model_dir, version):
     answers = (call(server, "POST", "/weights", body, **headers) for _ in range(2000))
     status, answer = next(answer for answer in answers if answer[0] != 503)
     return status, answer.get("policy_version")
-
-
-def test_an_upload_that_breaks_off_changes_nothing(server, model_dir):
-    """The client disconnects after half of it: the old weights are served, and the next upload is accepted."""
-    before = held(server)
-    connection, _ = begin_upload(server, model_dir)
-    connection.close()
-    assert held(server) == before
-    assert upload_until_accepted(server, model_dir, 9) == (200, 9)
 
 
 def test_two_uploads_at_once_are_one_too_many(server, model_dir):
@@ -272,14 +262,6 @@ def test_clients_at_once_do_not_disturb_each_other(server):
     assert together == alone
 
 
-def test_a_server_that_is_not_there_is_named():
-    """With address and path."""
-    with pytest.raises(
-        EngineError, match=r"http://127.0.0.1:9/info: ConnectionRefusedError.*is the server up"
-    ):
-        RemoteEngine("127.0.0.1", 9, timeout_s=500)
-
-
 def test_a_refusal_reaches_the_client_with_its_reason(server):
     """Here, of the token."""
     with pytest.raises(EngineError, match="status 401: the token is missing or wrong"):
@@ -291,23 +273,14 @@ def test_a_server_that_does_not_answer_in_time_is_a_timeout(server):
     engine = RemoteEngine(server.host, server.port, timeout_s=500, token=TOKEN)
     engine._http.timeout_s = 0.5
     os.kill(server.pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, server.pid, os.WSTOPPED | os.WNOWAIT)  # a stop takes its time
+    while ") T " not in Path(f"/proc/{server.pid}/stat").read_text():  # a stop takes its time
+        threading.Event().wait(0.01)
     try:
         with pytest.raises(EngineTimeoutError, match=r"no answer in 0.5 s \(rollout.timeout_s\)"):
             engine.fingerprint()
     finally:
         os.kill(server.pid, signal.SIGCONT)
     assert call(server, "GET", "/health")[0] == 200
-
-
-def test_an_address_others_can_reach_needs_a_token(model_dir):
-    """Refused before anything starts, with the remedy."""
-    command = ["-m", "grpo_core", "serve", "--model.path", str(model_dir), "--rollout.host", "0.0.0.0"]
-    done = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, timeout=500, check=False
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "set GRPO_CORE_TOKEN in the environment" in done.stderr
 
 
 def test_a_run_can_use_a_server_that_runs_already(server, model_dir, short_run, monkeypatch):
@@ -320,13 +293,12 @@ def test_a_run_can_use_a_server_that_runs_already(server, model_dir, short_run, 
     assert call(server, "GET", "/info")[1]["policy_version"] == 1
 
 
-@pytest.mark.slow
-def test_sigterm_ends_it_in_order(model_dir):
+def test_sigterm_ends_it_in_order(forked_servers, model_dir):
     """Before, it printed one line of JSON with its address."""
-    process = start_child(["grpo_core", "serve", "--model.path", str(model_dir)], threads=1)
-    where = json.loads(process.stdout.readline())
-    assert where["pid"] == process.pid
-    assert where["port"] > 0
+    process = forked_servers.start(["grpo_core", "serve", "--model.path", str(model_dir)], threads=1)
+    address = json.loads(process.stdout.readline())
+    assert address["pid"] == process.pid
+    assert address["port"] > 0
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=500) == 0
     process.stdin.close()
@@ -334,17 +306,13 @@ def test_sigterm_ends_it_in_order(model_dir):
 
 
 @pytest.mark.slow
-def test_sigterm_ends_a_running_call_too(tmp_path):
+def test_sigterm_ends_a_running_call_too(forked_servers, tmp_path, capfd):
     """Within seconds, though the call would take longer; the client gets what there is, stderr nothing."""
     make_tiny(tmp_path, ModelConfig(max_length=200_100), TaskConfig().letters, seed=0)
+    capfd.readouterr()
     options = ["--model.path", str(tmp_path), "--model.max_length", "200100", "--rollout.timeout_s", "600"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "grpo_core", "serve", "--allow-unauthenticated", *options],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    where = json.loads(process.stdout.readline())
-    server = SimpleNamespace(**where)
+    process = forked_servers.start(["grpo_core", "serve", "--allow-unauthenticated", *options], threads=1)
+    server = SimpleNamespace(**json.loads(process.stdout.readline()))
     body = generate_body(params={"max_tokens": 200_000, "temperature": 1.0, "stop_ids": []})
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(call, server, "POST", "/generate", body, None, **JSON)
@@ -354,7 +322,6 @@ def test_sigterm_ends_a_running_call_too(tmp_path):
         assert process.wait(timeout=500) == 0
         status, answer = running.result(timeout=500)
     assert (status, answer["completions"][0]["finish_reason"]) == (200, "abort"), answer
-    words = process.stderr.read()
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        pipe.close()
-    assert words == b""
+    process.stdin.close()
+    process.stdout.close()
+    assert capfd.readouterr().err == ""

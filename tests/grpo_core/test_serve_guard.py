@@ -18,18 +18,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from grpo_core.rollout.pipes import end_child, start_child
-from grpo_core.rollout.server.app import AccessControl, GenerateBody, Limits, create_app, shorten
+from grpo_core.rollout.pipes import end_child
+from grpo_core.rollout.server.access import AccessControl, HttpConnection, Limits
+from grpo_core.rollout.server.app import GenerateBody, create_app, shorten
 
 TOKEN = "of the test"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture(scope="module")
-def server(model_dir):
+def server(forked_servers, model_dir):
     """Start a server that only the guard protects from other pages."""
     flags = ["--exit-with-stdin", "--allow-unauthenticated", f"--model.path={model_dir}"]
-    process = start_child(["grpo_core", "serve", *flags], threads=1)
+    process = forked_servers.start(["grpo_core", "serve", *flags], threads=1)
     where = json.loads(process.stdout.readline())
     yield SimpleNamespace(**where)
     end_child(process, grace_s=500)
@@ -71,8 +72,8 @@ def test_people_and_programs_may_call_by_any_name_of_this_machine(server):
     """Addresses and names work with or without a port, also when typed into a browser."""
     for host in (f"127.0.0.1:{server.port}", "localhost", f"LOCALHOST:{server.port}", "[::1]:80"):
         assert status(server, "GET", "/info", [("Host", host)]) == 200, host
-    own = [("Host", "localhost"), ("Origin", "http://localhost"), ("Sec-Fetch-Site", "same-origin")]
-    assert status(server, "GET", "/info", own) == 200
+    own_headers = [("Host", "localhost"), ("Origin", "http://localhost"), ("Sec-Fetch-Site", "same-origin")]
+    assert status(server, "GET", "/info", own_headers) == 200
     assert status(server, "GET", "/info", [("Sec-Fetch-Site", "none")]) == 200
 
 
@@ -115,9 +116,9 @@ def access(token=TOKEN, host="127.0.0.1", app=None):
 def refused(control, path="/info", **headers):
     """The status of a refusal, 0 where there is none; a list is a header that is there more than once."""
     pairs = [
-        (name.replace("_", "-").encode(), one.encode("latin-1"))
+        (name.replace("_", "-").encode(), text_one.encode("latin-1"))
         for name, value in {"host": "localhost", **headers}.items()
-        for one in (value if isinstance(value, list) else [value])
+        for text_one in (value if isinstance(value, list) else [value])
     ]
     refusal = control.refusal({"type": "http", "method": "GET", "path": path, "headers": pairs})
     return refusal[0] if refusal else 0
@@ -161,8 +162,8 @@ def test_no_text_is_taken_for_a_name_of_ours(text):
 @given(st.text(st.characters(max_codepoint=255), max_size=60))
 def test_no_text_is_taken_for_the_token(text):
     """Any header text gives a refusal, not an exception."""
-    wanted = 0 if text.partition(" ")[2] == TOKEN and text.lower().startswith("bearer ") else 401
-    assert refused(access(), authorization=text) == wanted
+    expected = 0 if text.partition(" ")[2] == TOKEN and text.lower().startswith("bearer ") else 401
+    assert refused(access(), authorization=text) == expected
 
 
 @pytest.mark.parametrize("name", ["x_policy_version", "x_content_sha256"])
@@ -211,10 +212,10 @@ REFUSED = {
 
 
 @contextmanager
-def served(app):
+def serve_app(app):
     """The address of a server of the application, in a thread."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", http="h11"))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", http=HttpConnection))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
     try:
@@ -228,18 +229,18 @@ def served(app):
 @pytest.fixture
 def guarded():
     """The server's guard before an application that notes what comes through to it."""
-    found = []
+    calls = []
 
     async def application(scope, _receive, send):
-        found.append((scope["method"], scope["path"]))
+        calls.append((scope["method"], scope["path"]))
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body"})
 
-    with served(access(None, app=application)) as address:
-        yield SimpleNamespace(address=address, called=found)
+    with serve_app(access(None, app=application)) as address:
+        yield SimpleNamespace(address=address, called=calls)
 
 
-def answers(guarded, sent):
+def send_raw(guarded, sent):
     """Return the statuses of all answers to the sent bytes."""
     came = b""
     with socket.create_connection(guarded.address, timeout=500) as connection, suppress(OSError):
@@ -253,30 +254,57 @@ def answers(guarded, sent):
 def test_what_two_could_read_in_two_ways_is_refused_with_all_behind_it(guarded):
     """With chunks and a length, a proxy sees the next call as body: both are refused (request smuggling)."""
     for name, sent in REFUSED.items():
-        found = answers(guarded, sent)
-        assert all(400 <= status < 500 for status in found), name
+        calls = send_raw(guarded, sent)
+        assert all(400 <= status < 500 for status in calls), name
         assert not guarded.called, name
 
 
 def test_calls_one_behind_the_other_are_each_looked_at(guarded):
     """The second's Host is not the first's."""
-    other = b"GET /b HTTP/1.1\r\nHost: evil.example\r\n\r\n"
-    assert answers(guarded, GET + b"\r\n" + other) == [200, 403]
+    second_call = b"GET /b HTTP/1.1\r\nHost: evil.example\r\n\r\n"
+    assert send_raw(guarded, GET + b"\r\n" + second_call) == [200, 403]
     assert guarded.called == [("GET", "/a")]
 
 
 def test_an_absolute_uri_does_not_replace_the_host_header(guarded):
     """A call in the form that proxies get: the Host header decides."""
     evil = b"GET http://localhost/a HTTP/1.1\r\nHost: evil.example\r\n\r\n"
-    assert answers(guarded, evil)[0] in (400, 403)
+    assert send_raw(guarded, evil)[0] in (400, 403)
     assert not guarded.called
 
 
 def test_no_header_changes_what_is_called(guarded):
     """Some web frameworks let a header override method or path; this server does not."""
     more = b"X-HTTP-Method-Override: POST\r\nX-Original-URL: /abort\r\nX-Forwarded-Host: evil.example\r\n"
-    assert answers(guarded, GET + more + b"\r\n") == [200]
+    assert send_raw(guarded, GET + more + b"\r\n") == [200]
     assert guarded.called == [("GET", "/a")]
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /a HTTP/1.1\r\nHost: loc", GET + b"\r\nGET /a HTTP/1.1\r\n"])
+def test_a_head_must_arrive_in_time(guarded, monkeypatch, sent):
+    """A connection that sends nothing, or half of a head, is closed; a whole one before it is answered."""
+    monkeypatch.setattr(HttpConnection, "head_s", 0.2)
+    with socket.create_connection(guarded.address, timeout=500) as connection:
+        connection.sendall(sent)
+        received = connection.makefile("rb").read()
+    assert received.count(b"HTTP/1.1 200") == sent.count(b"\r\n\r\n")
+
+
+def test_a_malformed_call_is_answered_once_and_ends_what_ran():
+    """The application's answer comes too late and is dropped; nothing is raised."""
+    ended = threading.Event()
+
+    async def application(_scope, receive, send):
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        ended.set()
+
+    with serve_app(application) as address, socket.create_connection(address, timeout=500) as connection:
+        connection.sendall(b"POST /a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(b"no length of a chunk\r\n")
+        assert connection.makefile("rb").read().startswith(b"HTTP/1.1 400")
+        assert ended.wait(500)
 
 
 def test_a_body_must_arrive_in_time():
@@ -284,7 +312,7 @@ def test_a_body_must_arrive_in_time():
     with ThreadPoolExecutor(1) as thread:
         engine = SimpleNamespace(name="none", policy_version=0, capabilities=SimpleNamespace(abort=False))
         app = create_app(engine, thread, token=None, limits=Limits(call_s=0.3))
-        with served(app) as address, socket.create_connection(address, timeout=500) as connection:
+        with serve_app(app) as address, socket.create_connection(address, timeout=500) as connection:
             connection.sendall(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\na")
             answer = connection.recv(2**16)
     assert answer.split()[1] == b"408"

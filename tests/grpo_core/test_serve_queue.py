@@ -57,7 +57,7 @@ def in_a_queue(scenario, engine, **options):
     return asyncio.run(run())
 
 
-async def begun(engine) -> None:
+async def wait_until_sampling(engine) -> None:
     """Wait until `generate` is in the engine."""
     assert await asyncio.to_thread(engine.begun.wait, 500)
 
@@ -69,7 +69,7 @@ def test_an_update_follows_the_running_call_and_passes_those_that_wait(on_update
 
     async def scenario(queue):
         first = asyncio.create_task(queue.call(lambda held: held.generate()))
-        await begun(engine)
+        await wait_until_sampling(engine)
         second = asyncio.create_task(queue.call(lambda held: held.quick()))
         await asyncio.sleep(0)
         update = asyncio.create_task(queue.update(lambda held: held.update(1)))
@@ -101,7 +101,7 @@ def test_a_call_that_waits_too_long_never_reaches_the_engine():
 
     async def scenario(queue):
         first = asyncio.create_task(queue.call(lambda held: held.generate()))
-        await begun(engine)
+        await wait_until_sampling(engine)
         with pytest.raises(HTTPException, match="waited for the engine for more than"):
             await queue.call(lambda held: held.quick())
         with pytest.raises(HTTPException, match="ran for more than"):
@@ -119,7 +119,7 @@ def test_a_cancelled_call_gives_its_turn_on():
 
     async def scenario(queue):
         running = asyncio.create_task(queue.call(lambda held: held.generate()))
-        await begun(engine)
+        await wait_until_sampling(engine)
         waiting = asyncio.create_task(queue.call(lambda held: held.quick()))
         await asyncio.sleep(0)
         for task in (waiting, running):
@@ -165,7 +165,7 @@ def test_a_full_queue_is_told_to_come_back_but_weights_are_let_in():
 
     async def scenario(queue):
         first = asyncio.create_task(queue.call(lambda held: held.generate()))
-        await begun(engine)
+        await wait_until_sampling(engine)
         with pytest.raises(HTTPException, match="too many calls") as caught:
             await queue.call(lambda held: held.quick())
         update = asyncio.create_task(queue.update(lambda held: held.update(1)))
@@ -184,7 +184,7 @@ def test_a_server_that_stops_answers_every_call(abort):
 
     async def scenario(queue):
         running = asyncio.create_task(queue.call(lambda held: held.generate()))
-        await begun(engine)
+        await wait_until_sampling(engine)
         waiting = asyncio.create_task(queue.call(lambda held: held.quick()))
         await asyncio.sleep(0)
         queue.stop()
@@ -192,6 +192,8 @@ def test_a_server_that_stops_answers_every_call(abort):
             running, waiting, queue.call(lambda held: held.quick()), return_exceptions=True
         )
 
-    first, *others = in_a_queue(scenario, engine)
+    first, *alternatives = in_a_queue(scenario, engine)
     assert first == "sampled 0" if abort else first.detail == "the server is stopping"
-    assert [(other.status_code, other.detail) for other in others] == [(503, "the server is stopping")] * 2
+    assert [(refusal.status_code, refusal.detail) for refusal in alternatives] == [
+        (503, "the server is stopping")
+    ] * 2

@@ -6,17 +6,16 @@ import http.client
 import json
 import os
 import stat
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from grpo_core import __main__ as cli
 from grpo_core import run
 from grpo_core.config import ConfigError
 from grpo_core.rollout.build import EngineSpec
-from grpo_core.rollout.pipes import end_child, start_child
+from grpo_core.rollout.pipes import end_child
 from grpo_core.rollout.server import process as server_process
 from grpo_core.rollout.server.process import ServerProcess
 from grpo_core.rollout.server.token import client_token, new_token, saved_token, server_token, token_path
@@ -44,24 +43,26 @@ def test_a_trainers_own_server_has_a_token_that_nobody_sees(model_dir):
 
 def test_a_run_leaves_no_token_in_its_files(short_run, monkeypatch, capfd):
     """Neither its own server's, nor one that is in the environment; nor is one printed."""
-    made, given = [], "given-to-nobody-in-particular"
-    monkeypatch.setattr(server_process, "new_token", lambda: made.append(new_token()) or made[-1])
-    monkeypatch.setenv("GRPO_CORE_TOKEN", given)
+    created, received = [], "given-to-nobody-in-particular"
+    monkeypatch.setattr(server_process, "new_token", lambda: created.append(new_token()) or created[-1])
+    monkeypatch.setenv("GRPO_CORE_TOKEN", received)
     config = short_run("server", **{"train.steps": 2, "output.record_every": 1})
     document = run.train(config, lambda _: None)
     assert document["outcome"] == "ok", document["error"]
-    assert len(made) == 1
+    assert len(created) == 1
     out, err = capfd.readouterr()
     written = [path.read_bytes() for path in Path(config.output.dir).rglob("*") if path.is_file()]
     assert len(written) > 4
     for text in (*written, out.encode(), err.encode(), json.dumps(document).encode()):
-        assert made[0].encode() not in text
-        assert given.encode() not in text
+        assert created[0].encode() not in text
+        assert received.encode() not in text
 
 
-def test_a_server_that_is_given_none_makes_one_and_says_where(model_dir, short_run):
+def test_a_server_that_is_given_none_makes_one_and_says_where(forked_servers, model_dir, short_run):
     """A trainer of the same user finds it; it is deleted when the server ends."""
-    process = start_child(["grpo_core", "serve", "--exit-with-stdin", f"--model.path={model_dir}"], threads=1)
+    process = forked_servers.start(
+        ["grpo_core", "serve", "--exit-with-stdin", f"--model.path={model_dir}"], 1
+    )
     try:
         where = json.loads(process.stdout.readline())
         place = Path(where["token_file"])
@@ -84,20 +85,21 @@ def test_a_server_that_is_given_none_makes_one_and_says_where(model_dir, short_r
     [
         (["--allow-unauthenticated", "--rollout.host=0.0.0.0"], {}, "other machines could sample"),
         (["--allow-unauthenticated"], {"GRPO_CORE_TOKEN": "abc"}, "leave one of the two out"),
+        (["--rollout.host=0.0.0.0"], {}, "set GRPO_CORE_TOKEN in the environment"),
         ([], {"GRPO_CORE_TOKEN": "a\x7fc"}, "GRPO_CORE_TOKEN: a token is a line of"),
         (["--rollout.token_file=/dev/zero"], {}, "'/dev/zero': no regular file"),
         (["--rollout.token_file=/dev/null/here"], {}, "the server's token can't be kept there"),
     ],
 )
-def test_what_contradicts_is_refused(model_dir, options, variables, says):
+def test_what_contradicts_is_refused(model_dir, monkeypatch, capsys, options, variables, says):
     """In one line, with exit code 2, and without the token."""
-    done = subprocess.run(
-        [sys.executable, "-m", "grpo_core", "serve", f"--model.path={model_dir}", *options],
-        capture_output=True, text=True, timeout=500, check=False, env={**os.environ, **variables},
-    )  # fmt: skip
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
-    assert says in done.stderr
-    assert "a\x7fc" not in done.stderr
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(["serve", f"--model.path={model_dir}", *options]) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1), err
+    assert says in err
+    assert "a\x7fc" not in err
 
 
 def test_the_environment_goes_before_the_file(tmp_path, monkeypatch):

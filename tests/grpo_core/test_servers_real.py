@@ -19,14 +19,13 @@ from grpo_core.config import RolloutConfig
 from grpo_core.modes import connection
 from grpo_core.rollout.engine import EngineError, EngineUnreachableError
 from grpo_core.rollout.remote import engine_for
-from grpo_core.rollout.vllm_serve.engine import VllmServerEngine
+from grpo_core.rollout.vllm_server import VllmServerEngine
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request
 from tests.cells import cell_python
 from tests.grpo_core.conformance.cases import make_model
 from tests.servers import (
     PARAMS,
-    RECEIVER_ARGUMENTS,
     REQUESTS,
     ROOT,
     check,
@@ -45,37 +44,32 @@ TOLERANCE = 1e-4  # of a log-prob in float32: seen are 1e-6 to 1e-5
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    """A real `vllm serve` of 0.31.0 with our receiver in it, and the model it was started on: (port, model)."""
+def server(tmp_path_factory):
+    """A real `vllm serve` of 0.31.0, and the model it was started on: (port, model)."""
     folder, port = tmp_path_factory.mktemp("vllm-serve"), free_port()
     make_model(folder / "model")
-    command = vllm_command(cell_python(CELL), folder / "model", port, *RECEIVER_ARGUMENTS)
+    command = vllm_command(cell_python(CELL), folder / "model", port)
     with serving(command, folder / "log"):
         yield port, folder / "model"
 
 
-@pytest.fixture(params=["files", "shm"])
-def sync(request):
-    return request.param
-
-
 @pytest.fixture
-def engine(served, sync, tmp_path):
+def engine(server, tmp_path):
     """A client, with the weights it was started on in the server again."""
-    port, model_dir = served
-    built = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path / "weights", sync=sync)
+    port, model_dir = server
+    built = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path / "weights")
     with closing(built):
         built.update_weights(load_model(model_dir).named_parameters(), 0)
         yield built
 
 
-def test_log_probs_are_the_trainers_after_each_of_five_updates(engine, served):
+def test_log_probs_are_the_trainers_after_each_of_five_updates(engine, server):
     """On prompts whose keys the version before cached; and each update moves them by far more than the tolerance."""
-    seen = check(engine, served[1])
-    assert (seen["completions"], seen["different"], seen["repeatable"]) == (12, 12, True)
-    assert seen["difference"] < TOLERANCE
-    assert [update["version"] for update in seen["updates"]] == [[0], [1], [2], [3], [4]]
-    for update in seen["updates"]:
+    observed = check(engine, server[1])
+    assert (observed["completions"], observed["different"], observed["repeatable"]) == (12, 12, True)
+    assert observed["difference"] < TOLERANCE
+    assert [update["version"] for update in observed["updates"]] == [[0], [1], [2], [3], [4]]
+    for update in observed["updates"]:
         assert update["difference"] < TOLERANCE < update["moved"] / 100, update
 
 
@@ -87,9 +81,9 @@ def test_what_the_server_refuses_has_the_requests_name(engine, monkeypatch):
     assert len(engine.generate(REQUESTS, PARAMS)) == len(REQUESTS)
 
 
-def test_weights_of_somebody_else_are_noticed(engine, served):
+def test_weights_of_somebody_else_are_noticed(engine, server):
     """A server whose weights are another's mark is as good as one that went away."""
-    connection = HTTPConnection("127.0.0.1", served[0], timeout=500)
+    connection = HTTPConnection("127.0.0.1", server[0], timeout=500)
     body = json.dumps({"new_version": "somebody's"})
     connection.request("POST", "/update_weight_version", body, {"Content-Type": "application/json"})
     assert connection.getresponse().status == 200
@@ -100,23 +94,17 @@ def test_weights_of_somebody_else_are_noticed(engine, served):
         engine.generate(REQUESTS, PARAMS)
 
 
-def test_it_passes_the_conformance_suite(served):
+def test_it_passes_the_conformance_suite(server):
     """The whole suite, in a separate process, including prefixes, aborts and refused updates."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.grpo_core.conformance.plugin"]
-    command += [str(SUITE), f"--engine=vllm-serve:http://127.0.0.1:{served[0]}", f"--model-dir={served[1]}"]
+    command += [str(SUITE), f"--engine=vllm-serve:http://127.0.0.1:{server[0]}", f"--model-dir={server[1]}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-3000:]
 
 
-def test_the_trainer_takes_steps_against_it(short_run, served, sync):
+def test_the_trainer_takes_steps_against_it(short_run, server):
     """Every sync is proven by log-probs, and the run is whole."""
-    settings = {
-        "model.path": served[1],
-        "rollout.server": "vllm",
-        "rollout.port": served[0],
-        "rollout.sync": sync,
-        "output.name": sync,
-    }
+    settings = {"model.path": server[1], "rollout.server": "vllm", "rollout.port": server[0]}
     document = run.train(short_run("server", **settings), lambda _: None)
     assert document["outcome"] == "ok", document["error"]
     assert (document["steps"], document["syncs_proven"], document["syncs"]) == (4, 4, 4)
@@ -128,7 +116,7 @@ def test_a_server_killed_in_a_rollout_and_started_again_changes_nothing(short_ru
     """The trainer reconnects, sends the weights again and repeats the request; every step and sync succeeds."""
     make_model(tmp_path / "model")
     port = free_port()
-    command = vllm_command(cell_python(CELL), tmp_path / "model", port, *RECEIVER_ARGUMENTS)
+    command = vllm_command(cell_python(CELL), tmp_path / "model", port)
     original, calls, threads = connection.Connection.generate, [], []
     with ExitStack() as servers:
         first = servers.enter_context(serving(command, tmp_path / "first.log"))
@@ -166,9 +154,9 @@ def test_trl_serves_vllm_and_takes_weights_by_files(tmp_path):
     with serving(command, tmp_path / "log", path=path):
         options = RolloutConfig(server="trl", timeout_s=500)
         with closing(engine_for(options, "127.0.0.1", port, tmp_path / "weights")) as engine:
-            seen = check(engine, tmp_path / "model")
+            observed = check(engine, tmp_path / "model")
     assert engine.name == "trl vllm-serve"
-    assert seen["repeatable"]
-    assert len(seen["updates"]) == 5
-    for update in seen["updates"]:
+    assert observed["repeatable"]
+    assert len(observed["updates"]) == 5
+    for update in observed["updates"]:
         assert update["difference"] < TOLERANCE < update["moved"] / 100, update

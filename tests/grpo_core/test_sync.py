@@ -26,8 +26,8 @@ from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.subprocess_engine import ProcessEngine
 from grpo_core.rollout.weights import sync
 from grpo_core.rollout.weights.digest import fingerprint_like
-from grpo_core.rollout.weights.flat import PIECE, Flat, parse_tensors
-from grpo_core.rollout.weights.sync import Receiver, SetUpError, TornError, open_sender
+from grpo_core.rollout.weights.flat import Flat, parse_tensors
+from grpo_core.rollout.weights.sync import Receiver, Sender, SetUpError, TornError
 from grpo_core.tasks.model import load_model
 
 KINDS = ("inline", "shm")
@@ -63,23 +63,22 @@ class Pair:
     def __init__(self, kind):
         self.engine, self.receiver = StoringEngine(), Receiver()
         self.before = {}  # method -> what happens before it is called
-        self.sender = open_sender(kind, self.call)
+        self.sender = Sender(kind, self.call)
 
     def call(self, method, arguments, payload=None):
         arguments = json.loads(json.dumps(arguments))  # what a channel would do
         self.before.get(method, lambda _: None)(arguments)
         if payload is not None:  # as an upload's body
-            body = bytearray(b"".join(map(bytes, payload.pieces())))[: arguments["size"]]
-            tensors = parse_tensors(torch.frombuffer(body, dtype=torch.uint8), "weight sync inline")
+            tensors = parse_tensors(payload.joined()[: arguments["size"]], "weight sync inline")
             self.engine.update_weights(tensors.items(), arguments["version"])
             return {"version": self.engine.policy_version}
         if method == "sync_load":
             return self.receiver.load(arguments, self.engine)
         return getattr(self.receiver, method[5:])(arguments)
 
-    def holds(self, tensors) -> bool:
-        held = self.engine.tensors
-        return held.keys() == tensors.keys() and all(torch.equal(held[n], v) for n, v in tensors.items())
+    def has_weights(self, tensors) -> bool:
+        stored = self.engine.tensors
+        return stored.keys() == tensors.keys() and all(torch.equal(stored[n], v) for n, v in tensors.items())
 
     def close(self):
         self.sender.close()
@@ -96,8 +95,8 @@ def pair():
         return built[-1]
 
     yield build
-    for each in built:
-        each.close()
+    for item in built:
+        item.close()
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "auto", "http"])
@@ -107,7 +106,7 @@ def test_every_transport_moves_weights_bit_for_bit(pair, kind):
     for version in range(3):
         sent = weights(version) | ({"more": torch.randn(3, 5, 70_000)} if version == 2 else {})
         assert both.sender.send(sent.items(), version) == version
-        assert both.holds(sent)
+        assert both.has_weights(sent)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -123,7 +122,7 @@ def test_a_refused_version_does_not_disturb_the_next(pair, kind):
         both.sender.send(weights(0).items(), 0)
     del both.engine.update_weights
     both.sender.send(weights(1).items(), 1)
-    assert both.holds(weights(1))
+    assert both.has_weights(weights(1))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -134,15 +133,15 @@ def test_a_size_that_is_not_what_came_loads_nothing(pair, kind):
     both.before["sync_load"] = lambda arguments: arguments.update(size=arguments["size"] - 1)
     with pytest.raises(EngineError, match=r"weight sync (inline|by shared memory): not safetensors"):
         both.sender.send(weights(1).items(), 1)
-    assert (both.engine.policy_version, both.holds(weights(0))) == (0, True)
+    assert (both.engine.policy_version, both.has_weights(weights(0))) == (0, True)
 
 
 def test_shared_memory_has_no_name_and_is_mapped_only_where_it_is_used(pair):
     """Its descriptor is open for as long as the receiver opens it; the memory goes with the last of the two."""
-    both, seen = pair("shm"), {}
-    both.before["sync_open"] = lambda call: seen.update(name=call["name"])
+    both, observed = pair("shm"), {}
+    both.before["sync_open"] = lambda call: observed.update(name=call["name"])
     both.sender.send(weights(0).items(), 0)
-    assert re.fullmatch(rf"/proc/{os.getpid()}/fd/\d+", seen["name"])
+    assert re.fullmatch(rf"/proc/{os.getpid()}/fd/\d+", observed["name"])
 
     def mappings() -> int:
         return Path("/proc/self/maps").read_text().count("/memfd:grpo-core-weights")
@@ -161,7 +160,7 @@ def test_a_half_written_version_is_not_loaded(pair):
     both.before["sync_load"] = lambda _: both.sender._memory[:8].add_(1)
     with pytest.raises(EngineError, match="is half written; nothing was loaded"):
         both.sender.send(weights(1).items(), 1)
-    assert both.holds(weights(0))
+    assert both.has_weights(weights(0))
 
 
 def test_a_version_that_is_replaced_while_it_is_read_is_an_error(pair):
@@ -179,7 +178,7 @@ def test_a_version_that_is_replaced_while_it_is_read_is_an_error(pair):
         both.sender.send(weights(1).items(), 1)
     both.engine.update_weights = load
     both.sender.send(weights(2).items(), 2)
-    assert both.holds(weights(2))
+    assert both.has_weights(weights(2))
 
 
 @pytest.mark.parametrize("fault", ["file", "elsewhere", "size", "gone", "unsealed"])
@@ -238,10 +237,10 @@ def test_auto_goes_inline_where_there_is_no_shared_memory_and_says_so(pair, monk
     with no_room(4096 if fault == "no room" else resource.RLIM_INFINITY):
         for version in range(2):
             both.sender.send(weights(version).items(), version)
-            assert both.holds(weights(version))
-    said = capsys.readouterr().err
-    assert said.count("weights go inline, which is slower") == 1
-    assert ("File too large" if fault == "no room" else "memfd_create") in said
+            assert both.has_weights(weights(version))
+    message = capsys.readouterr().err
+    assert message.count("weights go inline, which is slower") == 1
+    assert ("File too large" if fault == "no room" else "memfd_create") in message
 
 
 def test_what_is_not_open_can_not_be_loaded(pair):
@@ -250,9 +249,9 @@ def test_what_is_not_open_can_not_be_loaded(pair):
     with pytest.raises(EngineError, match="not open; open them first"):
         both.call("sync_load", {"version": 0, "size": 1, "generation": 1})
     with pytest.raises(EngineError, match=r"rollout.sync = 'smoke': there are auto, inline"):
-        open_sender("smoke", both.call)
+        Sender("smoke", both.call)
     with pytest.raises(EngineError, match=r"rollout.sync = 'files': there are auto, inline"):
-        open_sender("files", both.call)
+        Sender("files", both.call)
 
 
 @settings(max_examples=60, deadline=None)
@@ -265,45 +264,41 @@ def test_what_is_sent_is_safetensors(shapes, kinds, large):
     """The library reads it, and we read what the library writes."""
     sent = {f"t{i}": (torch.rand(shape) * 9).to(kinds[i]) for i, shape in enumerate(shapes)}
     if large:
-        sent["large"] = torch.rand(PIECE // 4 + 1024)
-    flat = Flat(sent.items(), 3)
-    memory = torch.empty(flat.size, dtype=torch.uint8)
-    flat.fill(memory)
-    joined = b"".join(map(bytes, flat.pieces()))
-    assert joined == memory.numpy().tobytes()
+        sent["large"] = torch.rand(2**18 + 1024)
+    memory = Flat(sent.items(), 3).joined()
     theirs = torch.frombuffer(bytearray(safetensors.torch.save(sent)), dtype=torch.uint8)
-    for found in (
-        safetensors.torch.load(joined),
+    for actual in (
+        safetensors.torch.load(memory.numpy().tobytes()),
         parse_tensors(memory, "here"),
         parse_tensors(theirs, "here"),
     ):
-        assert found.keys() == sent.keys()
-        assert all(torch.equal(found[name], value) for name, value in sent.items())
+        assert actual.keys() == sent.keys()
+        assert all(torch.equal(actual[name], value) for name, value in sent.items())
 
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_other_bytes_are_refused_by_name(data):
     """Cut off, longer, or changed anywhere in the header: an error, or tensors that lie inside of the bytes."""
-    whole = bytearray(safetensors.torch.save({"a": torch.ones(3, 4), "b": torch.ones(5).half()}))
-    length = int.from_bytes(whole[:8], "little")
+    complete = bytearray(safetensors.torch.save({"a": torch.ones(3, 4), "b": torch.ones(5).half()}))
+    length = int.from_bytes(complete[:8], "little")
     kind = data.draw(st.sampled_from(["cut", "more", "byte", "any"]))
     if kind == "cut":
-        whole = whole[: data.draw(st.integers(0, len(whole) - 1))]
+        complete = complete[: data.draw(st.integers(0, len(complete) - 1))]
     elif kind == "more":
-        whole += data.draw(st.binary(min_size=1, max_size=9))
+        complete += data.draw(st.binary(min_size=1, max_size=9))
     elif kind == "byte":
-        whole[data.draw(st.integers(0, 8 + length - 1))] = data.draw(st.integers(0, 255))
+        complete[data.draw(st.integers(0, 8 + length - 1))] = data.draw(st.integers(0, 255))
     else:
         text = data.draw(st.text(max_size=60)).encode()
-        whole = bytearray(len(text).to_bytes(8, "little") + text)
+        complete = bytearray(len(text).to_bytes(8, "little") + text)
     try:
-        memory = torch.frombuffer(whole, dtype=torch.uint8) if whole else torch.empty(0).byte()
-        found = parse_tensors(memory, "here")
+        memory = torch.frombuffer(complete, dtype=torch.uint8) if complete else torch.empty(0).byte()
+        actual = parse_tensors(memory, "here")
     except EngineError:
         return
     assert kind in ("byte", "any")
-    assert sum(value.numel() * value.element_size() for value in found.values()) <= len(whole)
+    assert sum(value.numel() * value.element_size() for value in actual.values()) <= len(complete)
 
 
 @pytest.fixture(scope="module")
@@ -318,15 +313,15 @@ def process(model_dir):
 def test_every_transport_reaches_another_process(process, model_dir, kind):
     """The child's digest equals that of the sent weights."""
     model = load_model(model_dir)
-    process._sender = open_sender(kind, process._call_receiver)
+    process._sender = Sender(kind, process._call_receiver)
     for version in range(2):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.01)
         sent = list(model.named_parameters())
         process.update_weights(sent, version)
-        held = process.fingerprint()
-        assert (process.policy_version, held) == (version, fingerprint_like(held, sent, version))
+        stored = process.fingerprint()
+        assert (process.policy_version, stored) == (version, fingerprint_like(stored, sent, version))
     process._sender.close()
 
 
@@ -347,39 +342,21 @@ def test_a_killed_receiver_is_named_and_leaves_nothing(model_dir):
         assert engine.policy_version == -1
 
 
-_DIES = """
+_DIES_WRITING = """
 import os, signal, sys, torch
 from grpo_core.rollout.build import EngineSpec
 from grpo_core.rollout.subprocess_engine import ProcessEngine
 from grpo_core.rollout.weights.flat import Flat
-engine = ProcessEngine(EngineSpec("transformers", sys.argv[1], max_model_len=64), timeout_s=500, sync=sys.argv[2])
+engine = ProcessEngine(EngineSpec("transformers", sys.argv[1], max_model_len=64), timeout_s=500, sync="shm")
 print(engine.pid, flush=True)
-def die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-if sys.argv[3] == "writing":
-    Flat.fill = die
-    def pieces(self):
-        yield memoryview(bytearray(4096))
-        die()
-    Flat.pieces = pieces
-else:
-    call = engine._call_receiver
-    engine._sender._call = lambda method, *rest: die() if method == "sync_open" else call(method, *rest)
+Flat.fill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 engine.update_weights([("a", torch.zeros(1000))], 0)
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "phase"),
-    [
-        ("shm", "writing"),
-        pytest.param("inline", "writing", marks=pytest.mark.slow),
-        pytest.param("shm", "opening", marks=pytest.mark.slow),
-    ],
-)
-def test_a_killed_sender_leaves_no_process(model_dir, kind, phase):
+def test_a_killed_sender_leaves_no_process(model_dir):
     """And so no memory, which had no name."""
-    command = [sys.executable, "-c", _DIES, str(model_dir), kind, phase]
+    command = [sys.executable, "-c", _DIES_WRITING, str(model_dir)]
     sender = subprocess.Popen(command, stdout=subprocess.PIPE)
     child = int(sender.stdout.readline())
     ended = os.pidfd_open(child)
@@ -393,7 +370,7 @@ def test_a_killed_sender_leaves_no_process(model_dir, kind, phase):
 def test_a_refused_version_leaves_the_one_that_was_there(process, model_dir):
     """The engine's client still reports the previous version."""
     sent = list(load_model(model_dir).named_parameters())
-    process._sender = open_sender("shm", process._call_receiver)
+    process._sender = Sender("shm", process._call_receiver)
     process.update_weights(sent, 3)
     with pytest.raises(EngineError, match=r"nothing was loaded: .* is missing"):
         process.update_weights(sent[1:], 4)
@@ -402,7 +379,7 @@ def test_a_refused_version_leaves_the_one_that_was_there(process, model_dir):
 
 def test_an_abort_reaches_a_process_that_is_sampling_nothing(process, model_dir):
     """It comes between two calls, from another thread, and disturbs neither."""
-    process._sender = open_sender("auto", process._call_receiver)
+    process._sender = Sender("auto", process._call_receiver)
     stopper = threading.Thread(target=process.abort)
     stopper.start()
     stopper.join()

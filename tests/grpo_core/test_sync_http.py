@@ -17,11 +17,10 @@ import torch
 import uvicorn
 
 from grpo_core.rollout.engine import Capabilities, EngineError
-from grpo_core.rollout.remote import Upload
 from grpo_core.rollout.server.app import Limits, create_app
-from grpo_core.rollout.weights.digest import Checksum
+from grpo_core.rollout.weights.digest import checksum
 from grpo_core.rollout.weights.flat import Flat
-from grpo_core.rollout.weights.sync import open_sender
+from grpo_core.rollout.weights.sync import Sender
 
 TIMEOUT_S = 500
 
@@ -30,6 +29,12 @@ def weights(seed: int, large: int = 300_000) -> dict[str, torch.Tensor]:
     """Larger than what comes with the headers, and than a socket holds."""
     torch.manual_seed(seed)
     return {"large": torch.randn(large), "small": torch.randn(7, 3), "half": torch.randn(5).half()}
+
+
+def upload_of(tensors) -> tuple[bytes, dict[str, str]]:
+    """Body and headers, as our client sends them."""
+    data = Flat(tensors.items(), 0).joined()
+    return data.numpy().tobytes(), {"X-Content-Blocks": checksum(data), "Connection": "close"}
 
 
 class StoringEngine:
@@ -45,9 +50,9 @@ class StoringEngine:
         self.tensors = {name: tensor.clone() for name, tensor in tensors}
         self.policy_version = version
 
-    def holds(self, tensors) -> bool:
-        held = self.tensors
-        return held.keys() == tensors.keys() and all(torch.equal(held[n], v) for n, v in tensors.items())
+    def has_weights(self, tensors) -> bool:
+        stored = self.tensors
+        return stored.keys() == tensors.keys() and all(torch.equal(stored[n], v) for n, v in tensors.items())
 
 
 class Server:
@@ -71,8 +76,8 @@ class Server:
             return answer.status, json.loads(answer.read())
 
     def upload(self, tensors, **changed):
-        body = Upload(Flat(tensors.items(), 0))
-        answers = (self.request("/weights", body, {**body.headers, **changed}) for _ in range(2000))
+        body, headers = upload_of(tensors)
+        answers = (self.request("/weights", body, {**headers, **changed}) for _ in range(2000))
         return next(answer for answer in answers if answer[0] != 503)  # another upload may not have ended yet
 
     def call(self, method, arguments, payload=None):
@@ -104,31 +109,27 @@ def test_an_upload_arrives_bit_for_bit(server, large):
     for seed in range(2):
         sent = weights(seed, large)
         assert server.upload(sent)[0] == 200
-        assert server.engine.holds(sent)
+        assert server.engine.has_weights(sent)
 
 
 def test_a_connection_can_be_used_again_after_a_parsed_upload(server):
     """Two uploads over one."""
     with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)) as connection:
         for seed in range(2):
-            body = Upload(Flat(weights(seed).items(), 0))
-            connection.request(
-                "POST",
-                "/weights",
-                body,
-                {**body.headers, "X-Policy-Version": "1", "Connection": "keep-alive"},
-            )
+            body, headers = upload_of(weights(seed))
+            headers |= {"X-Policy-Version": "1", "Connection": "keep-alive"}
+            connection.request("POST", "/weights", body, headers)
             answer = connection.getresponse()
             assert (answer.status, bool(answer.read())) == (200, True)
-            assert server.engine.holds(weights(seed))
+            assert server.engine.has_weights(weights(seed))
 
 
-def test_a_body_with_its_sha256_announced_needs_no_checksum_behind_it(server):
-    """Any HTTP client can announce the SHA-256 in a header."""
+def test_any_client_can_announce_the_sha256_of_a_body(server):
+    """Instead of our own checksum."""
     body = safetensors.torch.save(weights(4))
     digest = hashlib.sha256(body).hexdigest()
     assert server.request("/weights", body, {"X-Content-SHA256": digest, "Connection": "close"})[0] == 200
-    assert server.engine.holds(weights(4))
+    assert server.engine.has_weights(weights(4))
     status, answer = server.request("/weights", body, {"X-Content-SHA256": "0" * 64})
     assert (status, "checksum" in answer["detail"]) == (400, True)
 
@@ -137,17 +138,15 @@ def test_a_body_with_its_sha256_announced_needs_no_checksum_behind_it(server):
 def test_a_damaged_upload_is_refused_and_the_old_weights_kept(server, fault):
     """Each with the reason."""
     server.upload(weights(5))
-    body = bytearray(b"".join(bytes(piece) for piece in Upload(Flat(weights(6).items(), 0))))
-    if fault == "bit":
-        body[len(body) // 2] ^= 16
-    elif fault == "garbage":
-        body = bytearray(b"garbage")
-        body += Checksum().digest()
-    else:
-        del body[{"no checksum": -16, "short": -1, "empty": 0}[fault] :]
-    status, answer = server.request("/weights", bytes(body))
+    body, headers = upload_of(weights(6))
+    damaged = bytearray(body)
+    damaged[len(body) // 2] ^= 16
+    body = {"bit": bytes(damaged), "garbage": b"garbage", "short": body[:-1], "empty": b""}.get(fault, body)
+    if fault == "no checksum":
+        del headers["X-Content-Blocks"]
+    status, answer = server.request("/weights", body, headers)
     assert (status, "checksum" in answer["detail"]) == (400, True)
-    assert server.engine.holds(weights(5))
+    assert server.engine.has_weights(weights(5))
 
 
 def test_a_client_that_dies_in_the_middle_leaves_the_server_as_it_was(server):
@@ -159,18 +158,18 @@ def test_a_client_that_dies_in_the_middle_leaves_the_server_as_it_was(server):
                 b"POST /weights HTTP/1.1\r\nHost: localhost\r\nX-Policy-Version: 1\r\n"
                 b"Content-Length: 9000000\r\nConnection: close\r\n\r\n" + b"x" * 200_000
             )
-    assert server.engine.holds(weights(7))
+    assert server.engine.has_weights(weights(7))
     assert server.upload(weights(8))[0] == 200
-    assert server.engine.holds(weights(8))
+    assert server.engine.has_weights(weights(8))
 
 
 def test_a_client_beside_the_server_sends_through_shared_memory(server):
     """Only the control messages use HTTP."""
-    with closing(open_sender("shm", server.call)) as sender:
+    with closing(Sender("shm", server.call)) as sender:
         for version in (50, 51):
             sent = weights(version)
             assert sender.send(sent.items(), version) == version
-            assert server.engine.holds(sent)
+            assert server.engine.has_weights(sent)
 
 
 @pytest.mark.parametrize(
@@ -188,5 +187,5 @@ def test_a_client_beside_the_server_sends_through_shared_memory(server):
 )
 def test_what_a_client_may_not_ask_for(server, path, body, status, says):
     """Each is refused with its reason, and the server continues."""
-    found, answer = server.request(f"/sync/{path}", json.dumps(body), {"Content-Type": "application/json"})
-    assert (found, says in json.dumps(answer)) == (status, True), answer
+    actual, answer = server.request(f"/sync/{path}", json.dumps(body), {"Content-Type": "application/json"})
+    assert (actual, says in json.dumps(answer)) == (status, True), answer

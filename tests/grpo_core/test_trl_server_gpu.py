@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from grpo_core.config import ModelConfig, TaskConfig
-from grpo_core.rollout.vllm_serve.engine import VllmServerEngine
+from grpo_core.rollout.vllm_server import VllmServerEngine
 from grpo_core.tasks import model
 from grpo_core.tasks.model import load_model
 from tests.servers import PARAMS, REQUESTS, check, free_port, largest_difference, serving, shaken, trl_command
@@ -26,7 +26,7 @@ TOLERANCE = 1e-3  # of a log-prob in float32, by another card's kernels
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def server(tmp_path_factory):
     """A `trl vllm-serve` on the first GPU, and the model it was started on: (port, model)."""
     pytest.importorskip("vllm")
     pytest.importorskip("trl")
@@ -37,11 +37,11 @@ def served(tmp_path_factory):
         yield port, folder / "model"
 
 
-def test_it_takes_weights_from_trls_own_client(served, tmp_path):
+def test_it_takes_weights_from_trls_own_client(server, tmp_path):
     """Log-probs after each of five updates over NCCL are those of the weights that were sent."""
     from trl.generation.vllm_client import VLLMClient
 
-    port, model_dir = served
+    port, model_dir = server
     client = VLLMClient(host="127.0.0.1", server_port=port)
     client.init_communicator(device="cuda:1")
     engine = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path, name="trl vllm-serve")
@@ -63,10 +63,10 @@ def load_on_gpu(trained):
     return copy.deepcopy(trained).to("cuda:1")
 
 
-def test_it_is_an_engine_of_ours(served, tmp_path):
+def test_it_is_an_engine_of_ours(server, tmp_path):
     """TRL's server implements our engine interface; its model files are read like those of `vllm serve`."""
-    port, model_dir = served
+    port, model_dir = server
     engine = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path, name="trl vllm-serve")
     with closing(engine):
-        seen = check(engine, model_dir)
-    assert max(update["difference"] for update in seen["updates"]) < TOLERANCE
+        observed = check(engine, model_dir)
+    assert max(update["difference"] for update in observed["updates"]) < TOLERANCE

@@ -13,9 +13,7 @@ from safetensors.torch import load_file
 
 from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError, EngineUnreachableError
 from grpo_core.rollout.vllm_requests import mix_seed
-from grpo_core.rollout.vllm_serve import BACKEND
-from grpo_core.rollout.vllm_serve.engine import VllmServerEngine
-from grpo_core.rollout.weights.sync import Receiver
+from grpo_core.rollout.vllm_server import VllmServerEngine
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.scripted import simulated
 
@@ -41,9 +39,8 @@ class SimulatedVllm:
         self.asked: list[dict] = []
         self.arrived = threading.Semaphore(0)  # once a completion call
         self.done: list[str] = []
-        self.mark, self.bend, self.backend = "default", lambda choice, answer: None, None
+        self.mark, self.bend = "default", lambda choice, answer: None
         self.mode, self.model_dir, self.loaded = "processed_logprobs", str(model_dir), None
-        self.receiver, self.begun, self.policy_version = None, False, -1
         self.failing: dict[str, tuple[int, dict]] = {}
         self.held = threading.Event()  # set: completions wait for an abort
         self.aborted = threading.Event()
@@ -78,15 +75,13 @@ class SimulatedVllm:
         call.answer({"data": [{"id": "the-model", "root": self.model_dir, "max_model_len": 64}]})
 
     def on_server_info(self, call) -> None:
-        transfer = None if self.backend is None else {"backend": self.backend}
-        model = {"logprobs_mode": self.mode}
-        call.answer({"vllm_config": {"model_config": model, "weight_transfer_config": transfer}})
+        call.answer({"vllm_config": {"model_config": {"logprobs_mode": self.mode}}})
 
     def on_v1_completions(self, call) -> None:
         body = call.document()
         if body["logprobs"]:  # what the log-probs mean is being found out
-            apart = 1.0 if self.mode == "raw_logprobs" else 1 / body["temperature"]
-            top = {"token_id:1": -1.0, "token_id:2": -1.0 - apart}
+            spread = 1.0 if self.mode == "raw_logprobs" else 1 / body["temperature"]
+            top = {"token_id:1": -1.0, "token_id:2": -1.0 - spread}
             return call.answer({"choices": [{"logprobs": {"top_logprobs": [top]}}]})
         self.asked.append(body)
         self.arrived.release()
@@ -125,35 +120,8 @@ class SimulatedVllm:
 
     def on_collective_rpc(self, call) -> None:
         body = call.document()
-        if body["method"] == "grpo_core_backend":
-            return call.answer(
-                {"results": [[self.backend]]} if self.backend else {}, status=200 if self.backend else 500
-            )
         self.loaded = load_file(f"{body['kwargs']['weights_path']}/model.safetensors")
-        return call.answer({"results": [None]})
-
-    def on_init_weight_transfer_engine(self, call) -> None:
-        info = call.document()["init_info"]
-        self.receiver = Receiver()
-        self.receiver.open(info["arguments"])
-        call.answer({})
-
-    def on_start_weight_update(self, call) -> None:
-        begun, self.begun = self.begun, True
-        call.answer({}, status=500 if begun else 200)
-
-    def on_update_weights(self, call) -> None:
-        info = call.document()["update_info"]
-        self.receiver.load(info["arguments"], self)
-        call.answer({})
-
-    def on_finish_weight_update(self, call) -> None:
-        self.begun = False
-        call.answer({})
-
-    def update_weights(self, tensors, version) -> None:
-        """Store the received tensors and version."""
-        self.loaded, self.policy_version = {name: tensor.clone() for name, tensor in tensors}, version
+        call.answer({"results": [None]})
 
     def on_update_weight_version(self, call) -> None:
         self.mark = call.document()["new_version"]
@@ -324,24 +292,6 @@ def test_an_update_is_made_while_the_server_is_paused(engine, vllm, tmp_path):
     assert {v for c in engine.generate(REQUESTS, PARAMS) for v in c.versions} == {7}
 
 
-def test_weights_reach_our_receiver_by_the_native_endpoints(vllm, tmp_path):
-    """Set up once, started and finished each time; an update that a trainer left unfinished is ended first."""
-    vllm.backend, vllm.begun = BACKEND, True
-    with simulated(vllm) as server, closing(connected(server, tmp_path, sync="shm")) as engine:
-        engine._shapes = {}
-        for version in (1, 2):
-            sent = {name: value + version for name, value in WEIGHTS.items()}
-            engine.update_weights(sent.items(), version)
-            assert {name: value.tolist() for name, value in vllm.loaded.items()} == {
-                name: value.tolist() for name, value in sent.items()
-            }
-        assert (vllm.policy_version, engine.policy_version) == (2, 2)
-        vllm.receiver.close()
-    native = [path for path in vllm.done if "weight_update" in path or "init_weight" in path]
-    started = ["/start_weight_update", "/finish_weight_update"]
-    assert native == [*started, started[0], "/init_weight_transfer_engine", started[1], *started]
-
-
 def test_closed_it_refuses(engine):
     """Twice closed is closed."""
     engine.close()
@@ -432,7 +382,7 @@ def test_a_rollout_is_over_at_the_time_limit(server, vllm, tmp_path):
     [
         ("/pause", "vLLM 0.31.0 serves no /pause; start it with VLLM_SERVER_DEV_MODE=1"),
         ("/weight_info", "serves no /weight_info"),
-        ("/collective_rpc", "the release has no /collective_rpc"),
+        ("/collective_rpc", "serves no /collective_rpc"),
     ],
 )
 def test_a_server_that_takes_no_weights_says_so_before_use(vllm, tmp_path, lacking, says):
@@ -448,24 +398,13 @@ def test_a_server_that_takes_no_weights_says_so_before_use(vllm, tmp_path, lacki
 
 
 @pytest.mark.parametrize(
-    ("sync", "backend", "says"),
-    [
-        ("shm", None, "backend is None; for rollout.sync = 'shm' start it with --weight-transfer-config"),
-        ("shm", "nccl", "its weight-transfer backend is 'nccl'"),
-        ("http", None, "weights don't go to it by rollout.sync = 'http', but by files or shm"),
-        ("auto", BACKEND, ""),
-        ("auto", "nccl", ""),
-        ("files", BACKEND, ""),
-        ("shm", BACKEND, ""),
-    ],
+    ("sync", "updates"), [("auto", True), ("files", True), ("shm", False), ("http", False)]
 )
-def test_how_weights_go_is_what_was_asked_for_or_a_reason(vllm, tmp_path, sync, backend, says):
-    """`auto` is shm where the server has our receiver, else files."""
-    vllm.backend = backend
-    with simulated(vllm) as server:
-        engine = connected(server, tmp_path, sync=sync)
-    assert says in engine.capabilities.why_not.get("update", "")
-    assert engine.capabilities.update is not bool(says)
+def test_weights_go_by_files_alone(server, tmp_path, sync, updates):
+    """Another transport is refused with a reason."""
+    capabilities = connected(server, tmp_path, sync=sync).capabilities
+    assert capabilities.update is updates
+    assert ("by files" in capabilities.why_not.get("update", "")) is not updates
 
 
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
@@ -481,15 +420,6 @@ def test_what_log_probs_mean_is_found_out_where_it_is_not_told(vllm, tmp_path, m
         else:
             assert len(engine.generate(REQUESTS, PARAMS)) == len(REQUESTS)
             assert engine._vocabulary == 13
-
-
-@pytest.mark.parametrize("backend", [None, BACKEND])
-def test_our_receiver_answers_for_itself_where_the_configuration_is_not_told(vllm, tmp_path, backend):
-    """Before the first update."""
-    vllm.backend, vllm.failing["/server_info"] = backend, (500, {})
-    with simulated(vllm) as server:
-        engine = connected(server, tmp_path, sync="shm")
-    assert engine.capabilities.update is bool(backend)
 
 
 def test_a_server_that_can_not_be_asked_exactly_is_refused(vllm, tmp_path):

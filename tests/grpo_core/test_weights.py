@@ -33,9 +33,9 @@ class HalfUpdate(TransformersEngine):
 
     def update_weights(self, tensors, version):
         """Not what it should be."""
-        held = dict(self._model.named_parameters())
+        stored = dict(self._model.named_parameters())
         super().update_weights(
-            {name: held[name] if name == "model.norm.weight" else value for name, value in tensors}.items(),
+            {name: stored[name] if name == "model.norm.weight" else value for name, value in tensors}.items(),
             version,
         )
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any
 
 from fastapi import HTTPException
 
-from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
+from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError, EngineUnreachableError
 from grpo_core.rollout.weights.sync import TornError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Executor
-
-    from grpo_core.rollout.engine import Engine
 
 _UPDATE, _CALL = 0, 1  # priorities: an update passes the calls that wait
 _POLL_S = 0.01
@@ -36,15 +32,10 @@ class EngineQueue:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        thread: Executor,
-        waiting: int,
-        *,
-        call_s: float = 120.0,
+        self, engine: Engine, thread: Executor, waiting: int, *, call_s: float = 120.0,
         on_update: str = "wait",
-    ) -> None:
-        """`thread` has exactly one worker, which also built the engine; for the limits see `app.Limits`."""
+    ) -> None:  # fmt: skip
+        """`thread` has exactly one worker, which also built the engine; for the limits see `access.Limits`."""
         self._engine, self._thread, self._max_calls = engine, thread, waiting
         self._call_s, self._update_aborts = call_s, on_update == "abort"
         self.calls, self.weights = 0, ""

@@ -13,11 +13,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_core.config import LOOPBACK, Config, ConfigError
 from grpo_core.machine.process import make_deterministic
@@ -29,9 +31,6 @@ from grpo_core.rollout.pipes import end_child, start_child
 from grpo_core.rollout.server.token import TOKEN_VARIABLE, new_token, saved_token, server_token
 from grpo_core.rules import check_folders
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 # A running call may end by itself in the first seconds after SIGTERM; then it is aborted and may answer in the second.
 _END_ALONE_S, _GRACE_S = 4, 5
 _CONNECTIONS = 64  # at a time; further calls are answered with status 503
@@ -39,12 +38,9 @@ _BACKLOG = 2048  # connections that wait to be accepted
 
 
 def serve(
-    config: Config,
-    announce: Callable[[str], None],
-    *,
-    exit_with_stdin: bool,
+    config: Config, announce: Callable[[str], None], *, exit_with_stdin: bool,
     allow_unauthenticated: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Serve until SIGTERM or SIGINT, then let running calls end for a few seconds.
 
     Args:
@@ -59,25 +55,16 @@ def serve(
             `rollout.on_update` needs.
         EngineError: The engine did not start.
     """
-    rollout, threads = config.rollout, config.train.threads
-    if not config.model.path:
-        raise ConfigError("model.path = '' (default): a server needs the folder of the model it serves")
-    token = server_token(rollout.token_file)
-    if allow_unauthenticated and token is not None:
-        source = f"{TOKEN_VARIABLE} or rollout.token_file"
-        raise ConfigError(f"--allow-unauthenticated: {source} gives a token; leave one of the two out")
-    if rollout.host not in LOOPBACK and (allow_unauthenticated or not (token or rollout.token_file)):
-        raise ConfigError(
-            f"rollout.host = {rollout.host!r}: other machines could sample from and overwrite the model; set "
-            f"{TOKEN_VARIABLE} in the environment of server and trainer, or listen on 127.0.0.1"
-        )
-    listener = _bind(rollout.host, rollout.port)
-    check_folders(config)
-    config = resolve(config)
-    if not all(map(importlib.util.find_spec, ("fastapi", "uvicorn"))):
-        raise ConfigError("serve needs fastapi and uvicorn in this environment; install them there")
+    rollout = config.rollout
+    token = _configured_token(config, allow_unauthenticated=allow_unauthenticated)
     with ExitStack() as stack:
-        thread = stack.enter_context(ThreadPoolExecutor(1, "engine", lambda: make_deterministic(threads)))
+        listener = stack.enter_context(_bind(rollout.host, rollout.port))
+        check_folders(config)
+        config = resolve(config)
+        if not all(map(importlib.util.find_spec, ("fastapi", "uvicorn"))):
+            raise ConfigError("serve needs fastapi and uvicorn in this environment; install them there")
+        prepare = partial(make_deterministic, config.train.threads)
+        thread = stack.enter_context(ThreadPoolExecutor(1, "engine", prepare))
         host, port = listener.getsockname()[:2]
         address = {"schema": PROTOCOL, "host": host, "port": port, "pid": os.getpid()}
         if token is None and not allow_unauthenticated:
@@ -96,10 +83,28 @@ def serve(
         _close_engine(engine, thread)
 
 
+def _configured_token(config: Config, *, allow_unauthenticated: bool) -> str | None:
+    """Return the token that the server was given; refuse to serve others without one."""
+    host, token_file = config.rollout.host, config.rollout.token_file
+    if not config.model.path:
+        raise ConfigError("model.path = '' (default): a server needs the folder of the model it serves")
+    token = server_token(token_file)
+    if allow_unauthenticated and token is not None:
+        source = f"{TOKEN_VARIABLE} or rollout.token_file"
+        raise ConfigError(f"--allow-unauthenticated: {source} gives a token; leave one of the two out")
+    if host not in LOOPBACK and (allow_unauthenticated or not (token or token_file)):
+        raise ConfigError(
+            f"rollout.host = {host!r}: other machines could sample from and overwrite the model; set "
+            f"{TOKEN_VARIABLE} in the environment of server and trainer, or listen on 127.0.0.1"
+        )
+    return token
+
+
 def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: str | None) -> Any:
     import uvicorn
 
-    from grpo_core.rollout.server.app import Limits, create_app
+    from grpo_core.rollout.server.access import HttpConnection, Limits
+    from grpo_core.rollout.server.app import create_app
 
     rollout = config.rollout
     if rollout.on_update == "abort" and not engine.capabilities.abort:
@@ -112,24 +117,20 @@ def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, tok
     app = create_app(
         engine, thread, token=token, limits=limits, on_update=rollout.on_update, host=rollout.host
     )
-    options = uvicorn.Config(
-        app,
-        http="h11",  # the stricter parser, which also limits the size of headers
-        ws="none",
-        limit_concurrency=_CONNECTIONS,
-        proxy_headers=False,  # the client is who is connected, not who a header names
-        log_level="error",  # one line for each malformed call would let anybody fill a disk
-        timeout_graceful_shutdown=_END_ALONE_S + _GRACE_S,
-        server_header=False,
-    )
 
     class GracefulServer(uvicorn.Server):  # type: ignore[misc]
         """Ends running calls before uvicorn cuts off their connections."""
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            asyncio.get_running_loop().call_later(_END_ALONE_S, app.state.queue.stop)
+            asyncio.get_running_loop().call_later(_END_ALONE_S, app.state.service.queue.stop)
             await super().shutdown(sockets)
 
+    options = uvicorn.Config(
+        app, http=HttpConnection, ws="none", limit_concurrency=_CONNECTIONS, server_header=False,
+        proxy_headers=False,  # the client is who is connected, not who a header names
+        log_level="error",  # one line for each malformed call would let anybody fill a disk
+        timeout_graceful_shutdown=_END_ALONE_S + _GRACE_S,
+    )  # fmt: skip
     return GracefulServer(options)
 
 
@@ -147,13 +148,14 @@ def _close_engine(engine: Engine, thread: ThreadPoolExecutor) -> None:
 
 
 def _bind(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
     except (OSError, OverflowError, UnicodeError) as error:
-        address = f"rollout.host = {host!r}, rollout.port = {port}"
-        raise ConfigError(f"{address}: can't listen there: {error}") from error
+        listener.close()
+        message = f"rollout.host = {host!r}, rollout.port = {port}: can't listen there: {error}"
+        raise ConfigError(message) from error
     return listener
 
 
@@ -185,24 +187,17 @@ class ServerProcess:
             "model.max_length": spec.max_model_len,
             "rollout.engine": spec.engine,
             "rollout.device": spec.device,
+            "rollout.dtype": spec.dtype,
             "rollout.max_batch": spec.max_batch,
             "rollout.timeout_s": timeout_s,
             "train.threads": spec.threads,
             "train.seed": spec.seed,
-            "rollout.dtype": spec.dtype,
         }
         if spec.memory_share:  # the trainer's own GPU
-            settings |= {
-                "rollout.mode": "server",
-                "train.device": spec.device,
-                "rollout.memory_share": spec.memory_share,
-            }
-        command = [
-            "grpo_core",
-            "serve",
-            "--exit-with-stdin",
-            *(f"--{key}={settings[key]}" for key in settings),
-        ]
+            settings |= {"rollout.mode": "server", "train.device": spec.device}
+            settings["rollout.memory_share"] = spec.memory_share
+        command = ["grpo_core", "serve", "--exit-with-stdin"]
+        command += [f"--{key}={value}" for key, value in settings.items()]
         self.token = new_token()
         self._process = start_child(command, spec.threads, {TOKEN_VARIABLE: self.token})
         try:

@@ -13,13 +13,10 @@ import secrets
 import socket
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from grpo_core.config import LOOPBACK, ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TOKEN_VARIABLE = "GRPO_CORE_TOKEN"  # noqa: S105 - the variable's name
 _MAX_BYTES = 4096  # of a file with a token

@@ -1,25 +1,20 @@
-"""Weights as one run of bytes in safetensors' format: what every transport but the direct one moves.
+"""Weights laid out as a safetensors file: what every transport between two processes moves.
 
-Bytes are read and written in place. Large tensors start on multiples of 4 KiB wherever their sizes allow it, so the
-sender checksums and sends them from their own memory, and the receiver uses them where they arrived.
+Bytes are written and read in place: the receiver uses the tensors where they arrived.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.weights.digest import BLOCK
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-PIECE = 2**20  # bytes that are handled at a time: they stay in a core's cache between two uses
 # safetensors allows 100 MB. A hundred thousand tensors take 13 MB, and parsing the header blocks every other thread.
 _MAX_HEADER = 2**24
 _MAX_DIMENSIONS, _MAX_ELEMENTS = 16, 2**63  # both come from the file, and their product is computed
@@ -47,7 +42,8 @@ class Flat:
         Raises:
             EngineError: safetensors has no such type, or a name occurs twice.
         """
-        entries = sorted(tensors, key=_order)
+        # Larger elements first: every tensor is then aligned to its type.
+        entries = sorted(tensors, key=lambda entry: (-entry[1].element_size(), entry[0]))
         table: dict[str, Any] = {"__metadata__": {"format": "pt", "policy_version": str(version)}}
         end = 0
         for name, tensor in entries:
@@ -57,7 +53,7 @@ class Flat:
             shape = list(tensor.shape)
             table[name] = {"dtype": _NAMES[tensor.dtype], "shape": shape, "data_offsets": [start, end]}
         text = json.dumps(table).encode()
-        text += b" " * (-(len(text) + 8) % BLOCK)
+        text += b" " * (-len(text) % 8)
         self.header = bytearray(len(text).to_bytes(8, "little") + text)
         self.size = len(self.header) + end
         self.spans = [
@@ -72,35 +68,11 @@ class Flat:
             if start < stop:
                 memory[start:stop].view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
-    def buffers(self) -> Iterator[torch.Tensor]:
-        """Yield the header and then each tensor's bytes [N], on the tensor's own device."""
-        yield torch.frombuffer(self.header, dtype=torch.uint8)
-        for tensor, _, _ in self.spans:
-            yield tensor.contiguous().reshape(-1).view(torch.uint8)
-
-    def pieces(self) -> Iterator[memoryview]:
-        """Yield all bytes in whole blocks of 4 KiB, except the last piece; use each piece before the next."""
-        joined, used = bytearray(PIECE), 0  # collects small or unaligned tensors
-        for data in map(torch.Tensor.cpu, self.buffers()):
-            position = 0
-            while position < len(data):
-                if used % BLOCK == 0 and len(data) - position >= PIECE:
-                    if used:
-                        yield memoryview(joined)[:used]
-                        used = 0
-                    yield memoryview(data[position : position + PIECE].numpy())
-                    position += PIECE
-                    continue
-                count = min(PIECE - used, len(data) - position)
-                torch.frombuffer(joined, dtype=torch.uint8)[used : used + count] = data[
-                    position : position + count
-                ]
-                position, used = position + count, used + count
-                if used == PIECE:
-                    yield memoryview(joined)
-                    used = 0
-        if used:
-            yield memoryview(joined)[:used]
+    def joined(self) -> torch.Tensor:
+        """Return everything as bytes [size], for the body of a request."""
+        memory = torch.empty(self.size, dtype=torch.uint8)
+        self.fill(memory)
+        return memory
 
 
 def parse_tensors(memory: torch.Tensor, source: str) -> dict[str, torch.Tensor]:
@@ -144,12 +116,6 @@ def _tensor(data: torch.Tensor, dtype: str, shape: list[int], data_offsets: list
     if (part.data_ptr() | part.storage_offset()) % kind.itemsize:
         part = part.clone()  # another program's alignment, or no bytes at all
     return part.view(kind).view(shape)
-
-
-def _order(entry: tuple[str, torch.Tensor]) -> tuple[bool, int, str]:
-    """Sort whole blocks first, then by element size, so that every tensor is aligned to its type."""
-    name, tensor = entry
-    return bool(tensor.numel() * tensor.element_size() % BLOCK), -tensor.element_size(), name
 
 
 def stored_shapes(folder: Path, source: str) -> dict[str, tuple[int, ...]]:

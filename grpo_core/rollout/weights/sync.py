@@ -1,13 +1,11 @@
 """Both ends of a weight sync: the trainer's sender, and the receiver next to an engine in another process.
 
 In the same process nothing has to be moved: the engine gets the tensors. Elsewhere sender and receiver share a control
-channel, HTTP, and the bytes go
+channel, HTTP, and the bytes go through that channel (`http`, also called `inline`) or through memory that both
+processes have mapped (`shm`). `auto` is shared memory where it works, and prints a line where it doesn't.
 
-* `http` (also called `inline`): through that channel itself;
-* `shm`: through memory that both processes have mapped.
-
-`auto` is shared memory where it works, and prints a line where it doesn't. Only whole versions are loaded: the engine
-is called when everything has arrived. docs/sync.md describes what proves the arrival.
+Only whole versions are loaded: the engine is called when everything has arrived. docs/sync.md describes what proves the
+arrival.
 """
 
 from __future__ import annotations
@@ -17,22 +15,18 @@ import mmap
 import os
 import re
 import sys
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from grpo_core.rollout.engine import EngineError, EngineTimeoutError
+from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError
 from grpo_core.rollout.weights.flat import Flat, parse_tensors
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from grpo_core.rollout.engine import Engine
-
-    # The control channel, called with `sync_open` or `sync_load`, the arguments (see `Receiver`), and for the latter
-    # perhaps a `Flat`. It returns the receiver's answer, and raises EngineError for a refusal.
-    Call = Callable[..., dict[str, Any]]
+# The control channel, called with `sync_open` or `sync_load`, the arguments (see `Receiver`), and for the latter
+# perhaps a `Flat`. It returns the receiver's answer, and raises EngineError for a refusal.
+Call = Callable[..., dict[str, Any]]
 
 _PAGE = 4096
 _LABEL = "grpo-core-weights"
@@ -48,48 +42,63 @@ class TornError(EngineError):
 
 
 class Sender:
-    """Sends weights through the control channel."""
+    """Sends weights through shared memory or the control channel."""
 
-    def __init__(self, call: Call) -> None:
-        """Open nothing yet: the size is known with the first version."""
-        self._call = call
+    KINDS = ("auto", "inline", "http", "shm")
+
+    def __init__(self, kind: str, call: Call) -> None:
+        """Open nothing yet: the size is known with the first version.
+
+        Args:
+            kind: A value of `rollout.sync`.
+            call: The control channel.
+
+        Raises:
+            EngineError: There is no such kind.
+        """
+        if kind not in self.KINDS:
+            raise EngineError(f"rollout.sync = {kind!r}: there are {', '.join(self.KINDS)}")
+        self._kind, self._call = kind, call
+        self._memory: torch.Tensor | None = None
 
     def send(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> int:
         """Send all parameters, wait until the engine has loaded them, and return the version it then reports.
 
         Raises:
-            SetUpError: The transport does not work here.
+            SetUpError: Shared memory does not work here.
             EngineError: The other side died, refused or did not answer in time.
         """
         flat = Flat(tensors, version)
-        return int(self._call("sync_load", {"version": version, "size": flat.size}, flat)["version"])
+        arguments, payload = {"version": version, "size": flat.size}, None
+        memory = self._shared_memory(flat.size)
+        if memory is not None:
+            counters = _counters(memory)
+            generation = int(counters[0]) + 1
+            counters[0] = generation
+            flat.fill(memory[_PAGE : _PAGE + flat.size])
+            counters[1] = arguments["generation"] = generation
+        else:
+            payload = flat
+        return int(self._call("sync_load", arguments, payload)["version"])
 
     def close(self) -> None:
-        """Free what the transport holds; safe to call twice."""
-
-
-class ShmSender(Sender):
-    """Sends weights through memory that both processes have mapped."""
-
-    _memory: torch.Tensor | None = None
-
-    def send(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> int:
-        """See `Sender`."""
-        flat = Flat(tensors, version)
-        if self._memory is None or self._memory.numel() < flat.size + _PAGE:
-            self._memory = None  # given back before more is allocated
-            self._memory = self._share(flat.size + _PAGE)
-        counters = _counters(self._memory)
-        generation = int(counters[0]) + 1
-        counters[0] = generation
-        flat.fill(self._memory[_PAGE : _PAGE + flat.size])
-        counters[1] = generation
-        arguments = {"version": version, "size": flat.size, "generation": generation}
-        return int(self._call("sync_load", arguments)["version"])
-
-    def close(self) -> None:
-        """See `Sender`. The mapping ends with the last tensor that uses it."""
+        """Free the memory; safe to call twice. The mapping ends with the last tensor that uses it."""
         self._memory = None
+
+    def _shared_memory(self, size: int) -> torch.Tensor | None:
+        """Return memory with room for `size` bytes behind its first page; None: use the control channel."""
+        if self._kind in ("inline", "http"):
+            return None
+        if self._memory is None or self._memory.numel() < size + _PAGE:
+            self._memory = None  # given back before more is allocated
+            try:
+                self._memory = self._share(size + _PAGE)
+            except SetUpError as error:
+                if self._kind == "shm" or isinstance(error.__cause__, EngineTimeoutError):
+                    raise
+                print(f"grpo_core: {error}; weights go inline, which is slower", file=sys.stderr)
+                self._kind = "inline"
+        return self._memory
 
     def _share(self, size: int) -> torch.Tensor:
         try:
@@ -105,46 +114,6 @@ class ShmSender(Sender):
                 "see the trainer's processes, or choose another rollout.sync"
             ) from error
         return memory
-
-
-class AutoSender(Sender):
-    """Uses shared memory; where that can't be set up, the channel itself from then on, and prints a line."""
-
-    def __init__(self, call: Call) -> None:
-        """See `Sender`."""
-        super().__init__(call)
-        self._sender: Sender = ShmSender(call)
-
-    def send(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> int:
-        """See `Sender`."""
-        pairs = list(tensors)
-        try:
-            return self._sender.send(pairs, version)
-        except SetUpError as error:
-            if isinstance(error.__cause__, EngineTimeoutError):
-                raise
-            print(f"grpo_core: {error}; weights go inline, which is slower", file=sys.stderr)
-            self.close()
-            self._sender = Sender(self._call)
-            return self._sender.send(pairs, version)
-
-    def close(self) -> None:
-        """See `Sender`."""
-        self._sender.close()
-
-
-_SENDERS = {"auto": AutoSender, "inline": Sender, "http": Sender, "shm": ShmSender}
-
-
-def open_sender(kind: str, call: Call) -> Sender:
-    """Return a sender for a value of `rollout.sync`.
-
-    Raises:
-        EngineError: There is no such kind.
-    """
-    if kind not in _SENDERS:
-        raise EngineError(f"rollout.sync = {kind!r}: there are {', '.join(_SENDERS)}")
-    return _SENDERS[kind](call)
 
 
 class Receiver:

@@ -58,8 +58,8 @@ class StaleWeights(Broken):
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
         return [
-            replace(one, versions=(self.policy_version,) * len(one.ids))
-            for one in self._inner.generate(requests, params)
+            replace(entry, versions=(self.policy_version,) * len(entry.ids))
+            for entry in self._inner.generate(requests, params)
         ]
 
 
@@ -67,10 +67,10 @@ class HalfUpdate(StaleWeights):
     """Loads all parameters but one, which keeps its first value."""
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        given = dict(tensors)
+        received = dict(tensors)
         if self.policy_version == -1:
-            self._head = given["lm_head.weight"].detach().clone()
-        self._inner.update_weights({**given, "lm_head.weight": self._head}.items(), version)
+            self._head = received["lm_head.weight"].detach().clone()
+        self._inner.update_weights({**received, "lm_head.weight": self._head}.items(), version)
         self.policy_version = version
 
 
@@ -92,13 +92,13 @@ class OldKeys(Broken):
         honest = self._inner._decoder
 
         def decoder(model: Any, prompts: list[tuple[int, ...]], room: int) -> Any:
-            made = honest(model, prompts, room)
+            created = honest(model, prompts, room)
             if self._old is not None and len(prompts[0]) > 128:
                 before = honest(self._old, prompts, room)
-                for new, old in zip(made._layers, before._layers, strict=True):
+                for new, old in zip(created._layers, before._layers, strict=True):
                     new._prompt_keys[..., :128] = old._prompt_keys[..., :128]
                     new._prompt_values[:, :128] = old._prompt_values[:, :128]
-            return made
+            return created
 
         with mock.patch.object(self._inner, "_decoder", decoder):
             return self._inner.generate(requests, params)
@@ -111,10 +111,10 @@ class NoCopy(Broken):
     caught_by = ("test_the_engine_holds_copies",)
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        given = dict(tensors)
-        self._inner.update_weights(given.items(), version)
+        received = dict(tensors)
+        self._inner.update_weights(received.items(), version)
         for name, value in self._inner._model.named_parameters():
-            value.data = given[name].data
+            value.data = received[name].data
 
 
 class LoadsBeforeItChecks(Broken):
@@ -127,16 +127,16 @@ class LoadsBeforeItChecks(Broken):
     )
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        given, held = dict(tensors), dict(self._inner._held)
+        received, stored = dict(tensors), dict(self._inner._held)
         try:
-            self._inner.update_weights(given.items(), version)
+            self._inner.update_weights(received.items(), version)
         except EngineError:
             fits = {
                 name: value
-                for name, value in given.items()
-                if name in held and value.shape == held[name].shape
+                for name, value in received.items()
+                if name in stored and value.shape == stored[name].shape
             }
-            self._inner.update_weights({**held, **fits}.items(), self._inner.policy_version)
+            self._inner.update_weights({**stored, **fits}.items(), self._inner.policy_version)
             raise
 
 
@@ -153,10 +153,11 @@ class RawLogProbs(Broken):
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
         completions = self._inner.generate(requests, self.sampled_at(params))
         pairs = [
-            (one.prompt_ids + one.prefix, two.ids) for one, two in zip(requests, completions, strict=True)
+            (entry.prompt_ids + entry.prefix, two.ids)
+            for entry, two in zip(requests, completions, strict=True)
         ]
         rows = self._case.reference.logprobs(pairs, self.reported(params))
-        return [replace(one, logprobs=tuple(row)) for one, row in zip(completions, rows, strict=True)]
+        return [replace(entry, logprobs=tuple(row)) for entry, row in zip(completions, rows, strict=True)]
 
 
 class OwnTemperature(RawLogProbs):
@@ -185,10 +186,10 @@ class Swapped(Broken):
     caught_by = ("test_completions_answer_their_own_requests_in_order",)
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
-        one, two, *rest = [*self._inner.generate(requests, params), None, None][: max(2, len(requests))]
+        entry, two, *rest = [*self._inner.generate(requests, params), None, None][: max(2, len(requests))]
         if two is None:
-            return [] if one is None else [one]
-        return [replace(two, request_id=one.request_id), replace(one, request_id=two.request_id), *rest]
+            return [] if entry is None else [entry]
+        return [replace(two, request_id=entry.request_id), replace(entry, request_id=two.request_id), *rest]
 
 
 class OutOfOrder(Broken):
@@ -216,8 +217,8 @@ class Reseeded(Broken):
         raise NotImplementedError
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
-        asked = [replace(one, seed=self.seed(place, requests)) for place, one in enumerate(requests)]
-        return self._inner.generate(asked, params)
+        batch = [replace(entry, seed=self.seed(place, requests)) for place, entry in enumerate(requests)]
+        return self._inner.generate(batch, params)
 
 
 class NeighboursSeeds(Reseeded):
@@ -266,10 +267,10 @@ class DropsStopId(Broken):
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
         return [
-            replace(one, ids=one.ids[:-1], logprobs=one.logprobs[:-1], versions=one.versions[:-1])
-            if one.finish_reason == "stop" and len(one.ids) > 1
-            else one
-            for one in self._inner.generate(requests, params)
+            replace(entry, ids=entry.ids[:-1], logprobs=entry.logprobs[:-1], versions=entry.versions[:-1])
+            if entry.finish_reason == "stop" and len(entry.ids) > 1
+            else entry
+            for entry in self._inner.generate(requests, params)
         ]
 
 
@@ -279,7 +280,7 @@ class WrongReason(Broken):
     caught_by = ("test_a_completion_ends_with_the_first_stop_id_or_at_its_length",)
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
-        return [replace(one, finish_reason="length") for one in self._inner.generate(requests, params)]
+        return [replace(entry, finish_reason="length") for entry in self._inner.generate(requests, params)]
 
 
 class ThroughText(Broken):
@@ -292,7 +293,7 @@ class ThroughText(Broken):
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
         return self._inner.generate(
-            [replace(one, prompt_ids=self.ids(one.prompt_ids)) for one in requests], params
+            [replace(entry, prompt_ids=self.ids(entry.prompt_ids)) for entry in requests], params
         )
 
 
@@ -323,7 +324,7 @@ class ForgetsPrefix(Broken):
     )
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
-        return self._inner.generate([replace(one, prefix=()) for one in requests], params)
+        return self._inner.generate([replace(entry, prefix=()) for entry in requests], params)
 
 
 class BeginsAnew(Broken):
@@ -332,9 +333,11 @@ class BeginsAnew(Broken):
     caught_by = ("test_slices_make_up_the_completion_sampled_at_once",)
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
-        asked = [replace(one, prompt_ids=one.prompt_ids + one.prefix, prefix=()) for one in requests]
-        room = {one.id: params.max_tokens - len(one.prefix) for one in requests}
-        return [self._inner.generate([one], replace(params, max_tokens=room[one.id]))[0] for one in asked]
+        batch = [replace(entry, prompt_ids=entry.prompt_ids + entry.prefix, prefix=()) for entry in requests]
+        room = {entry.id: params.max_tokens - len(entry.prefix) for entry in requests}
+        return [
+            self._inner.generate([entry], replace(params, max_tokens=room[entry.id]))[0] for entry in batch
+        ]
 
 
 class IgnoresBudget(Broken):
@@ -343,7 +346,7 @@ class IgnoresBudget(Broken):
     caught_by = ("test_a_completion_goes_on_behind_its_prefix",)
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
-        return self._inner.generate([replace(one, budget=0) for one in requests], params)
+        return self._inner.generate([replace(entry, budget=0) for entry in requests], params)
 
 
 class DeafToAbort(Broken):
@@ -367,7 +370,7 @@ class AbortSticks(Broken):
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
         late, self._late = self._late, False
         return self._inner.generate(
-            [replace(one, budget=1 if late else one.budget) for one in requests], params
+            [replace(entry, budget=1 if late else entry.budget) for entry in requests], params
         )
 
 

@@ -96,12 +96,12 @@ class Reference:
     ) -> list[list[float]]:
         """For each pair of a prompt and what follows it: the log-prob of each id that follows."""
         rows: dict[int, list[float]] = {}
-        alike: dict[int, list[int]] = {}
+        by_length: dict[int, list[int]] = {}
         for place, (prompt, ids) in enumerate(pairs):
-            alike.setdefault(len(prompt) + len(ids), []).append(place)
-        for places in alike.values():
-            whole = [pairs[place][0] + pairs[place][1] for place in places]
-            for table, place in zip(self._logprobs(whole, temperature), places, strict=True):
+            by_length.setdefault(len(prompt) + len(ids), []).append(place)
+        for places in by_length.values():
+            complete = [pairs[place][0] + pairs[place][1] for place in places]
+            for table, place in zip(self._logprobs(complete, temperature), places, strict=True):
                 prompt, ids = pairs[place]
                 at = torch.arange(len(prompt) - 1, len(prompt) + len(ids) - 1)
                 rows[place] = table[at, torch.tensor(ids, dtype=torch.long)].tolist()
@@ -214,7 +214,7 @@ def connect(where: str, host: str, port: int, stack: ExitStack, *, token: str | 
         return RemoteEngine(host, port, **options)
     folder = Path(stack.enter_context(TemporaryDirectory()))
     if where in ("vllm-serve", "trl-vllm-serve"):
-        from grpo_core.rollout.vllm_serve.engine import VllmServerEngine
+        from grpo_core.rollout.vllm_server import VllmServerEngine
 
         return VllmServerEngine(host, port, folder=folder, **options)
     raise ValueError(f"no server is called {where!r}")

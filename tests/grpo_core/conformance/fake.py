@@ -47,7 +47,7 @@ class FakeEngine:
         Raises:
             EngineError: Another model is there, or none.
         """
-        self._held, self._epsilon = _read(Path(model_dir))
+        self._held, self._epsilon = _read_checkpoint(Path(model_dir))
         self._max_model_len, self._between = max_model_len, between
         self._tables: dict[float, list[tuple[list[float], list[float]]]] = {}
         self._aborted, self._open, self._version = threading.Event(), True, -1
@@ -71,7 +71,7 @@ class FakeEngine:
         vocabulary, longest = len(self._held[_HEAD]), self._max_model_len
         check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
         if params.temperature not in self._tables:
-            self._tables[params.temperature] = self._table(params.temperature)
+            self._tables[params.temperature] = self._probabilities(params.temperature)
         return [self._sample(request, params) for request in requests]
 
     def abort(self) -> None:
@@ -81,9 +81,9 @@ class FakeEngine:
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Copy the three parameters; names and shapes are compared before anything is touched."""
         self._check_open("update_weights")
-        given = dict(tensors)
-        check_parameters(given, {name: value.shape for name, value in self._held.items()}, self.name)
-        self._held = {name: given[name].detach().float().clone() for name in self._held}
+        received = dict(tensors)
+        check_parameters(received, {name: value.shape for name, value in self._held.items()}, self.name)
+        self._held = {name: received[name].detach().float().clone() for name in self._held}
         self._tables, self._version = {}, version
 
     def reset_prefix_cache(self) -> None:
@@ -102,7 +102,7 @@ class FakeEngine:
         if not self._open:
             raise EngineError(f"fake engine, {call}: the engine is closed")
 
-    def _table(self, temperature: float) -> list[tuple[list[float], list[float]]]:
+    def _probabilities(self, temperature: float) -> list[tuple[list[float], list[float]]]:
         """For each last id: cumulative probabilities of the next, and their logarithms. V vocabulary, H width."""
         import torch
 
@@ -117,31 +117,31 @@ class FakeEngine:
         generator = random.Random(request.seed % 2**63)
         draws = islice(iter(generator.random, None), done, None)
         last = (request.prompt_ids + request.prefix)[-1]
-        left = params.max_tokens - done
+        remaining = params.max_tokens - done
         ids: list[int] = []
         logprobs: list[float] = []
         reason: FinishReason = "abort"
-        while reason == "abort" and len(ids) < (request.budget or left) and not self._aborted.is_set():
+        while reason == "abort" and len(ids) < (request.budget or remaining) and not self._aborted.is_set():
             cumulative, values = table[last]
             last = min(bisect_right(cumulative, next(draws)), len(values) - 1)
             ids.append(last)
             logprobs.append(values[last])
-            reason = "stop" if last in params.stop_ids else "length" if len(ids) == left else "abort"
+            reason = "stop" if last in params.stop_ids else "length" if len(ids) == remaining else "abort"
             if self._between is not None:
                 self._between()
         return Completion(request.id, tuple(ids), tuple(logprobs), (self._version,) * len(ids), reason)
 
 
-def _read(folder: Path) -> tuple[dict[str, torch.Tensor], float]:
+def _read_checkpoint(folder: Path) -> tuple[dict[str, torch.Tensor], float]:
     """The three parameters, and what the norm adds before it divides."""
     import safetensors
     import safetensors.torch
 
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        held = safetensors.torch.load_file(folder / "model.safetensors")
+        stored = safetensors.torch.load_file(folder / "model.safetensors")
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise EngineError(f"fake engine, start: {folder} holds no checkpoint: {error}") from error
-    if config.get("model_type") != "llama" or set(held) != {_EMBEDDING, _NORM, _HEAD}:
+    if config.get("model_type") != "llama" or set(stored) != {_EMBEDDING, _NORM, _HEAD}:
         raise EngineError(f"fake engine, start: the model in {folder} is no Llama with num_hidden_layers = 0")
-    return {name: value.float() for name, value in held.items()}, float(config["rms_norm_eps"])
+    return {name: value.float() for name, value in stored.items()}, float(config["rms_norm_eps"])

@@ -46,9 +46,9 @@ class Outcomes:
         """A test whose fixture failed has failed."""
         if report.when != "call" and report.passed:
             return
-        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else short(report)
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else short(report)
         name = report.nodeid.rpartition("::")[2]
-        self._found[name] = {"outcome": WORDS[report.outcome], "why": why.removeprefix("Skipped: ")}
+        self._found[name] = {"outcome": WORDS[report.outcome], "why": reason.removeprefix("Skipped: ")}
         self._path.write_text(json.dumps(self._found, indent=1), encoding="utf-8")
 
 

@@ -68,7 +68,7 @@ def difference(
     reference: Reference, asked: Sequence[Request], given: Sequence[Completion], temperature: float = 1.0
 ) -> float:
     """The largest of a log-prob, between the trainer and the engine."""
-    pairs = [(one.prompt_ids + one.prefix, two.ids) for one, two in zip(asked, given, strict=True)]
+    pairs = [(entry.prompt_ids + entry.prefix, two.ids) for entry, two in zip(asked, given, strict=True)]
     expected = reference.logprobs(pairs, temperature)
     return max(
         (
@@ -82,15 +82,15 @@ def difference(
 
 def check_works(case: Case, reference: Reference | None = None) -> None:
     """The engine samples, from the weights that it should hold."""
-    asked = requests(len(PROMPTS))
-    assert difference(reference or case.reference, asked, sampled(case, asked)) < TOLERANCE
+    batch = requests(len(PROMPTS))
+    assert difference(reference or case.reference, batch, sampled(case, batch)) < TOLERANCE
 
 
 def check_shares(case: Case, temperature: float, count: int) -> None:
     """Check that the first tokens of many completions have the trainer's frequencies."""
-    asked = requests(count, [PROMPTS[0]])
+    batch = requests(count, [PROMPTS[0]])
     counts = torch.bincount(
-        torch.tensor([one.ids[0] for one in sampled(case, asked, SamplingParams(1, temperature))]),
+        torch.tensor([entry.ids[0] for entry in sampled(case, batch, SamplingParams(1, temperature))]),
         minlength=case.vocab,
     )
     for token, expected in enumerate(case.reference.probabilities(PROMPTS[0], temperature)):
@@ -116,10 +116,10 @@ def test_what_it_cannot_do_it_says_and_refuses(engine_case):
     able = vars(engine.capabilities)
     lacks = {name for name, can in able.items() if can is False}
     assert lacks <= set(engine.capabilities.why_not), "a lack without a reason"
-    asked = requests(2)
+    batch = requests(2)
     calls = {
         "abort": engine.abort,
-        "partial": lambda: engine.generate([replace(asked[0], prefix=(1,)), asked[1]], PLAIN),
+        "partial": lambda: engine.generate([replace(batch[0], prefix=(1,)), batch[1]], PLAIN),
         "update": lambda: engine.update_weights(engine_case.reference.tensors(), 99),
         "sleep": getattr(engine, "sleep", None),
     }
@@ -129,10 +129,10 @@ def test_what_it_cannot_do_it_says_and_refuses(engine_case):
                 calls[name]()
     if "partial" in lacks:
         with pytest.raises(EngineError):
-            engine.generate([replace(asked[0], budget=2)], PLAIN)
+            engine.generate([replace(batch[0], budget=2)], PLAIN)
     if "temperature" in engine.capabilities.why_not:
         with pytest.raises(EngineError):
-            engine.generate(asked, replace(PLAIN, temperature=0.6))
+            engine.generate(batch, replace(PLAIN, temperature=0.6))
     if "fingerprint" in lacks:
         assert engine.fingerprint() is None
     assert engine.policy_version == engine_case.version
@@ -151,10 +151,10 @@ def test_token_ids_go_in_and_come_out_as_they_are(engine_case):
         (13, 0, 13, 0),
         (PAD,) * 9,
     ]
-    asked, params = requests(30, prompts), SamplingParams(max_tokens=24)
-    completions = sampled(engine_case, asked, params)
-    assert difference(engine_case.reference, asked, completions) < TOLERANCE
-    assert {*capitals, END, PAD, SEPARATOR} <= {token for one in completions for token in one.ids}
+    batch, params = requests(30, prompts), SamplingParams(max_tokens=24)
+    completions = sampled(engine_case, batch, params)
+    assert difference(engine_case.reference, batch, completions) < TOLERANCE
+    assert {*capitals, END, PAD, SEPARATOR} <= {token for entry in completions for token in entry.ids}
 
 
 def test_completions_answer_their_own_requests_in_order(engine_case):
@@ -162,14 +162,14 @@ def test_completions_answer_their_own_requests_in_order(engine_case):
     engine_case.ready()
     order = random.Random(1)
     prompts = [tuple(order.randrange(26) for _ in range(order.randrange(1, 40))) for _ in range(60)]
-    asked = requests(300, prompts)
-    order.shuffle(asked)
+    batch = requests(300, prompts)
+    order.shuffle(batch)
     params = SamplingParams(max_tokens=4)
-    completions = sampled(engine_case, asked, params)
-    assert [one.request_id for one in completions] == [one.id for one in asked]
-    assert difference(engine_case.reference, asked, completions) < TOLERANCE
-    others = [*asked[1:], asked[0]]
-    assert difference(engine_case.reference, others, completions) > 100 * TOLERANCE
+    completions = sampled(engine_case, batch, params)
+    assert [entry.request_id for entry in completions] == [entry.id for entry in batch]
+    assert difference(engine_case.reference, batch, completions) < TOLERANCE
+    alternatives = [*batch[1:], batch[0]]
+    assert difference(engine_case.reference, alternatives, completions) > 100 * TOLERANCE
 
 
 def test_nothing_asked_is_nothing_given(engine_case):
@@ -181,15 +181,15 @@ def test_a_seed_alone_decides_what_is_sampled(engine_case):
     """Twice, alone, in another order, under another name: the same ids, and log-probs up to rounding."""
     engine_case.needs("seeds")
     engine_case.ready()
-    asked = requests(21)
-    together = sampled(engine_case, asked)
-    renamed = sampled(engine_case, [replace(one, id=f"other {one.id}") for one in asked])
-    backwards = sampled(engine_case, asked[::-1])[::-1]
-    alone = [sampled(engine_case, [one])[0] for one in asked[:8]]
-    for again in (sampled(engine_case, asked), renamed, backwards, alone):
-        for one, two in zip(together, again, strict=False):
-            assert one.ids == two.ids
-            assert one.logprobs == pytest.approx(two.logprobs, abs=TOLERANCE)
+    batch = requests(21)
+    together = sampled(engine_case, batch)
+    renamed = sampled(engine_case, [replace(entry, id=f"other {entry.id}") for entry in batch])
+    backwards = sampled(engine_case, batch[::-1])[::-1]
+    alone = [sampled(engine_case, [entry])[0] for entry in batch[:8]]
+    for again in (sampled(engine_case, batch), renamed, backwards, alone):
+        for entry, two in zip(together, again, strict=False):
+            assert entry.ids == two.ids
+            assert entry.logprobs == pytest.approx(two.logprobs, abs=TOLERANCE)
 
 
 def test_another_seed_gives_another_sample(engine_case):
@@ -203,7 +203,7 @@ def test_another_seed_gives_another_sample(engine_case):
     group = [Request(f"r{seed}", PROMPTS[0], seed) for seed in seeds]
     completions = sampled(engine_case, [*group, replace(group[1], id="again")])
     assert completions[-1].ids == completions[1].ids
-    assert len({one.ids for one in completions}) == len(seeds)
+    assert len({entry.ids for entry in completions}) == len(seeds)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
@@ -211,9 +211,9 @@ def test_log_probs_are_those_of_the_distribution_that_was_sampled(engine_case, t
     """At the requested temperature, for short and long prompts, for every token."""
     engine_case.needs(*(["temperature"] if temperature != 1 else []))
     engine_case.ready()
-    asked = requests(21)
-    completions = sampled(engine_case, asked, replace(PLAIN, temperature=temperature))
-    assert difference(engine_case.reference, asked, completions, temperature) < TOLERANCE
+    batch = requests(21)
+    completions = sampled(engine_case, batch, replace(PLAIN, temperature=temperature))
+    assert difference(engine_case.reference, batch, completions, temperature) < TOLERANCE
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
@@ -227,51 +227,51 @@ def test_tokens_are_as_frequent_as_their_log_probs_say(engine_case, temperature)
 def test_the_models_own_generation_settings_have_no_say(engine_case):
     """Its generation_config.json sets a penalty, a temperature, top_k, top_p, other stop ids and five tokens."""
     engine_case.ready()
-    asked = requests(24, PROMPTS[:3])
-    completions = sampled(engine_case, asked, SamplingParams(max_tokens=60))
-    assert {(len(one.ids), one.finish_reason) for one in completions} == {(60, "length")}
-    assert {END, 3} <= {token for one in completions for token in one.ids[:-1]}
-    assert difference(engine_case.reference, asked, completions) < TOLERANCE
+    batch = requests(24, PROMPTS[:3])
+    completions = sampled(engine_case, batch, SamplingParams(max_tokens=60))
+    assert {(len(entry.ids), entry.finish_reason) for entry in completions} == {(60, "length")}
+    assert {END, 3} <= {token for entry in completions for token in entry.ids[:-1]}
+    assert difference(engine_case.reference, batch, completions) < TOLERANCE
     check_shares(engine_case, 1.0, count=300)
 
 
 def test_a_completion_ends_with_the_first_stop_id_or_at_its_length(engine_case):
     """The stop id is kept as the last token; where there is none, the length is the reason."""
     engine_case.ready()
-    asked, params = requests(60, PROMPTS[:3]), SamplingParams(max_tokens=16, stop_ids=(1, END, 20))
-    stopped = sampled(engine_case, asked, params)
-    assert {one.finish_reason for one in stopped} == {"stop", "length"}
-    assert difference(engine_case.reference, asked, stopped) < TOLERANCE
+    batch, params = requests(60, PROMPTS[:3]), SamplingParams(max_tokens=16, stop_ids=(1, END, 20))
+    stopped = sampled(engine_case, batch, params)
+    assert {entry.finish_reason for entry in stopped} == {"stop", "length"}
+    assert difference(engine_case.reference, batch, stopped) < TOLERANCE
 
 
 def test_a_stop_id_cuts_the_completion_and_changes_nothing_before_it(engine_case):
     """Compared to the same seeds without stop ids. At the last place, too, a stop id is a stop."""
     engine_case.needs("seeds")
     engine_case.ready()
-    asked, params = requests(40, PROMPTS[:3]), SamplingParams(max_tokens=16, stop_ids=(1, END, 20))
-    whole = sampled(engine_case, asked, replace(params, stop_ids=()))
-    for one, cut in zip(whole, sampled(engine_case, asked, params), strict=True):
-        end = next((place + 1 for place, token in enumerate(one.ids) if token in params.stop_ids), None)
-        assert cut.ids == one.ids[:end]
-    late = next(i for i, one in enumerate(whole) if one.ids.index(one.ids[-1]) == len(one.ids) - 1)
-    (last,) = sampled(engine_case, [asked[late]], replace(params, stop_ids=(whole[late].ids[-1],)))
-    assert (last.ids, last.finish_reason) == (whole[late].ids, "stop")
+    batch, params = requests(40, PROMPTS[:3]), SamplingParams(max_tokens=16, stop_ids=(1, END, 20))
+    complete = sampled(engine_case, batch, replace(params, stop_ids=()))
+    for entry, cut in zip(complete, sampled(engine_case, batch, params), strict=True):
+        end = next((place + 1 for place, token in enumerate(entry.ids) if token in params.stop_ids), None)
+        assert cut.ids == entry.ids[:end]
+    late = next(i for i, entry in enumerate(complete) if entry.ids.index(entry.ids[-1]) == len(entry.ids) - 1)
+    (last,) = sampled(engine_case, [batch[late]], replace(params, stop_ids=(complete[late].ids[-1],)))
+    assert (last.ids, last.finish_reason) == (complete[late].ids, "stop")
 
 
 def in_slices(
     case: Case, asked: list[Request], params: SamplingParams, budget: int
 ) -> dict[str, list[Completion]]:
     """The pieces of each completion, sampled `budget` tokens at a time, the first request's all at once."""
-    pieces: dict[str, list[Completion]] = {one.id: [] for one in asked}
-    rest = [replace(one, budget=budget if place else 0) for place, one in enumerate(asked)]
+    pieces: dict[str, list[Completion]] = {entry.id: [] for entry in asked}
+    rest = [replace(entry, budget=budget if place else 0) for place, entry in enumerate(asked)]
     while rest:
-        given = sampled(case, rest, params)
-        assert difference(case.reference, rest, given) < TOLERANCE
-        for one, piece in zip(rest, given, strict=True):
-            pieces[one.id].append(piece)
+        received = sampled(case, rest, params)
+        assert difference(case.reference, rest, received) < TOLERANCE
+        for entry, piece in zip(rest, received, strict=True):
+            pieces[entry.id].append(piece)
         rest = [
-            replace(one, prefix=one.prefix + piece.ids)
-            for one, piece in zip(rest, given, strict=True)
+            replace(entry, prefix=entry.prefix + piece.ids)
+            for entry, piece in zip(rest, received, strict=True)
             if piece.finish_reason == "abort"
         ]
     return pieces
@@ -281,8 +281,8 @@ def test_a_completion_goes_on_behind_its_prefix(engine_case):
     """In slices of five: each is conditioned on those before it, and the last ends as the whole would."""
     engine_case.needs("partial")
     engine_case.ready()
-    asked, params = requests(14), SamplingParams(max_tokens=12, stop_ids=(1, END))
-    pieces = in_slices(engine_case, asked, params, budget=5)
+    batch, params = requests(14), SamplingParams(max_tokens=12, stop_ids=(1, END))
+    pieces = in_slices(engine_case, batch, params, budget=5)
     assert len(pieces["r0"]) == 1
     assert {len(parts) for parts in pieces.values()} >= {1, 3}
     for parts in pieces.values():
@@ -293,24 +293,24 @@ def test_slices_make_up_the_completion_sampled_at_once(engine_case):
     """An interrupted and continued completion has the same ids as an uninterrupted one."""
     engine_case.needs("partial", "seeds", "slices")
     engine_case.ready()
-    asked, params = requests(14), SamplingParams(max_tokens=12, stop_ids=(1, END))
-    pieces = in_slices(engine_case, asked, params, budget=5)
-    for whole in sampled(engine_case, asked, params):
-        assert sum((part.ids for part in pieces[whole.request_id]), ()) == whole.ids
-        assert pieces[whole.request_id][-1].finish_reason == whole.finish_reason
+    batch, params = requests(14), SamplingParams(max_tokens=12, stop_ids=(1, END))
+    pieces = in_slices(engine_case, batch, params, budget=5)
+    for complete in sampled(engine_case, batch, params):
+        assert sum((part.ids for part in pieces[complete.request_id]), ()) == complete.ids
+        assert pieces[complete.request_id][-1].finish_reason == complete.finish_reason
 
 
 def test_a_slice_is_sampled_from_the_weights_held_then(engine_case):
     """Begun under one version and ended under the next: each token says which, and none of its keys are old."""
     engine_case.needs("partial", "update")
     engine_case.ready()
-    asked, params = requests(14), SamplingParams(max_tokens=12)
-    begun = sampled(engine_case, [replace(one, budget=5) for one in asked], params)
+    batch, params = requests(14), SamplingParams(max_tokens=12)
+    started = sampled(engine_case, [replace(entry, budget=5) for entry in batch], params)
     engine_case.reference.move(1)
     engine_case.ready()
-    rest = [replace(one, prefix=piece.ids) for one, piece in zip(asked, begun, strict=True)]
+    rest = [replace(entry, prefix=piece.ids) for entry, piece in zip(batch, started, strict=True)]
     ended = sampled(engine_case, rest, params)
-    assert {len(one.ids) for one in ended} == {7}
+    assert {len(entry.ids) for entry in ended} == {7}
     assert difference(engine_case.reference, rest, ended) < TOLERANCE
 
 
@@ -340,14 +340,14 @@ def test_abort_from_another_thread_ends_the_call_with_what_there_is(engine_case)
     """The ids sampled before the abort are valid and incomplete, and the engine goes on as before."""
     engine_case.needs("abort")
     engine = engine_case.ready()
-    asked, params = requests(256, PROMPTS[:3]), SamplingParams(max_tokens=300)
+    batch, params = requests(256, PROMPTS[:3]), SamplingParams(max_tokens=300)
     with aborting(engine):
-        completions = engine.generate(asked, params)
-    check_answers(completions, asked, engine.name, aborted=True)
-    assert "abort" in {one.finish_reason for one in completions}
-    assert {one.finish_reason for one in completions} <= {"abort", "length"}
-    assert all(len(one.ids) < 300 for one in completions if one.finish_reason == "abort")
-    assert difference(engine_case.reference, asked, completions) < TOLERANCE
+        completions = engine.generate(batch, params)
+    check_answers(completions, batch, engine.name, aborted=True)
+    assert "abort" in {entry.finish_reason for entry in completions}
+    assert {entry.finish_reason for entry in completions} <= {"abort", "length"}
+    assert all(len(entry.ids) < 300 for entry in completions if entry.finish_reason == "abort")
+    assert difference(engine_case.reference, batch, completions) < TOLERANCE
     check_works(engine_case)
 
 
@@ -383,18 +383,18 @@ def test_asleep_it_refuses_and_awake_it_needs_its_weights(engine_case):
 def test_each_weight_update_arrives_whole(engine_case):
     """Six of them, each far from the last; the same long prompts each time, whose keys the last one cached."""
     engine_case.needs("update")
-    asked = requests(14)
+    batch = requests(14)
     for seed in range(6):
         before = engine_case.reference.copy()
         engine_case.reference.move(100 + seed)
         engine = engine_case.ready()
         assert engine.policy_version == engine_case.version
-        completions = sampled(engine_case, asked)
-        assert difference(engine_case.reference, asked, completions) < TOLERANCE
-        assert difference(before, asked, completions) > 100 * TOLERANCE
+        completions = sampled(engine_case, batch)
+        assert difference(engine_case.reference, batch, completions) < TOLERANCE
+        assert difference(before, batch, completions) > 100 * TOLERANCE
         if engine.capabilities.fingerprint:
-            held = engine.fingerprint()
-            assert held == fingerprint_like(held, engine_case.reference.tensors(), engine_case.version)
+            stored = engine.fingerprint()
+            assert stored == fingerprint_like(stored, engine_case.reference.tensors(), engine_case.version)
 
 
 @pytest.mark.parametrize("fault", ["missing", "unknown", "shape", "kind", "torn"])
@@ -402,7 +402,7 @@ def test_a_wrong_update_is_refused_and_changes_nothing(engine_case, fault):
     """A parameter too few, too many, of another shape or kind, or a source that fails half-way: all stays."""
     engine_case.needs("update")
     engine = engine_case.ready()
-    held = engine.fingerprint()
+    stored = engine.fingerprint()
     tensors = {name: value.detach() * 2 for name, value in engine_case.reference.tensors()}
 
     def torn() -> Iterator[tuple[str, torch.Tensor]]:
@@ -423,7 +423,7 @@ def test_a_wrong_update_is_refused_and_changes_nothing(engine_case, fault):
     )
     with pytest.raises(expected, match=says):
         engine.update_weights(source, engine_case.version + 1)
-    assert (engine.policy_version, engine.fingerprint()) == (engine_case.version, held)
+    assert (engine.policy_version, engine.fingerprint()) == (engine_case.version, stored)
     check_works(engine_case)
 
 
@@ -439,22 +439,22 @@ def test_the_engine_holds_copies(engine_case):
 def test_resetting_the_prefix_cache_changes_no_sample(engine_case):
     """With long prompts cached before."""
     engine = engine_case.ready()
-    asked = requests(14)
-    before = sampled(engine_case, asked)
+    batch = requests(14)
+    before = sampled(engine_case, batch)
     engine.reset_prefix_cache()
-    after = sampled(engine_case, asked)
-    assert difference(engine_case.reference, asked, after) < TOLERANCE
+    after = sampled(engine_case, batch)
+    assert difference(engine_case.reference, batch, after) < TOLERANCE
     if engine.capabilities.seeds:
-        assert [one.ids for one in after] == [one.ids for one in before]
+        assert [entry.ids for entry in after] == [entry.ids for entry in before]
 
 
 def test_the_longest_prompt_that_fits_is_served(engine_case):
     """To the last token of the engine's length."""
     engine_case.ready()
-    asked = requests(2, [tuple(i % 26 for i in range(engine_case.max_model_len - 4))])
-    completions = sampled(engine_case, asked, SamplingParams(max_tokens=4))
-    assert [len(one.ids) for one in completions] == [4, 4]
-    assert difference(engine_case.reference, asked, completions) < TOLERANCE
+    batch = requests(2, [tuple(i % 26 for i in range(engine_case.max_model_len - 4))])
+    completions = sampled(engine_case, batch, SamplingParams(max_tokens=4))
+    assert [len(entry.ids) for entry in completions] == [4, 4]
+    assert difference(engine_case.reference, batch, completions) < TOLERANCE
 
 
 # Request, parameters, and a word of the error. A server may name the field before any engine sees the request.

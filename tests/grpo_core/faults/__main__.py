@@ -3,7 +3,6 @@
     python -m tests.grpo_core.faults                     all of it
     python -m tests.grpo_core.faults --quick             one case of each kind
     python -m tests.grpo_core.faults --only garbage/probe
-    python -m tests.grpo_core.faults --markdown build/faults.md
 
 Each case is one run of three steps in server mode, against a real server over a real socket, with the proxy of this
 package between. It ends well in one of two ways: as if nothing had happened, bit for bit (`retried`), or with an
@@ -15,8 +14,6 @@ did not sample for this prompt from the weights that the trainer says. Exit code
 from __future__ import annotations
 
 import argparse
-import contextlib
-import datetime
 import itertools
 import json
 import os
@@ -41,7 +38,7 @@ from grpo_core.settings import load
 from grpo_core.tasks import model
 from tests.grpo_core.faults import judge
 from tests.grpo_core.faults.kinds import KINDS, TIMEOUT_S, Draw, Kind
-from tests.grpo_core.faults.proxy import PHASES, Proxy
+from tests.grpo_core.faults.proxy import Proxy
 from tests.grpo_core.faults.servers import Servers
 
 STEPS = 3
@@ -84,18 +81,18 @@ class Case:
         return f"{self.kind.name}/{self.phase}/{self.seed}"
 
     @property
-    def looks(self) -> bool:
+    def may_reconnect(self) -> bool:
         """Whether the trainer may look for the server again."""
         return self.seed % 2 == 0
 
 
 def cases(*, quick: bool = False, only: str = "") -> list[Case]:
     """All of them, or one of each kind."""
-    found = []
+    results = []
     for place, kind in enumerate(KINDS):
         phases = [kind.phases[place % len(kind.phases)]] if quick else kind.phases
-        found += [Case(kind, phase, seed) for phase in phases for seed in range(1 if quick else kind.seeds)]
-    return [case for case in found if case.name.startswith(only)]
+        results += [Case(kind, phase, seed) for phase in phases for seed in range(1 if quick else kind.seeds)]
+    return [case for case in results if case.name.startswith(only)]
 
 
 class Bench:
@@ -106,17 +103,17 @@ class Bench:
         model.make_tiny(self.model_dir, ModelConfig(), TaskConfig().letters, seed=0)
         self.servers = Servers(folder, self.model_dir)
         self.proxy = Proxy(("127.0.0.1", self.servers.port))
-        whole, _ = self.train("whole")
-        assert whole["outcome"] == "ok", whole["error"]
+        complete, _ = self.train("whole")
+        assert complete["outcome"] == "ok", complete["error"]
         self.counts, self._passed = self.proxy.seen, list(self.proxy.passed)
-        self._start, self._second, self._seconds = 0, False, 0
+        self._start = 0
         self._check_the_judge()
 
     def arguments(self, name: str, **settings: Any) -> list[str]:
         """Return the command-line arguments of a run on this bench."""
-        own = {"model.path": self.model_dir, "rollout.port": self.proxy.port, "rollout.timeout_s": 100}
-        own |= {"output.dir": self.folder, "output.name": name}
-        return [*SETTINGS, *(f"--{key}={value}" for key, value in {**own, **settings}.items())]
+        defaults = {"model.path": self.model_dir, "rollout.port": self.proxy.port, "rollout.timeout_s": 100}
+        defaults |= {"output.dir": self.folder, "output.name": name}
+        return [*SETTINGS, *(f"--{key}={value}" for key, value in {**defaults, **settings}.items())]
 
     def train(self, name: str, *, resume: bool = False, **settings: Any) -> tuple[dict[str, Any], float]:
         """A run in this process, and how long it took; raises `Hang` where it does not end."""
@@ -128,28 +125,19 @@ class Bench:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def second_trainer(self) -> None:
-        """Start a second run with the same settings and another seed during the first."""
-        self._second, self._seconds = True, self._seconds + 1
-        arguments = self.arguments(
-            f"second {self._seconds}", **{"train.seed": 1, "rollout.reconnect_s": LOOKING_S}
-        )
-        (self.folder / "second.json").unlink(missing_ok=True)
-        self.servers.train(arguments, self.folder / "second.json")
-
-    def judged(self, case: Case) -> dict[str, Any]:
+    def run_case(self, case: Case) -> dict[str, Any]:
         """Run one case; `outcome` is `retried`, `named error` or `FAILURE`, with the reasons in `why`."""
         started = os.times()
         self._start = self.servers.log.stat().st_size
         draw = Draw(case.kind.name, case.phase, case.seed)
         number = 1 if case.kind.lasting else draw.randrange(self.counts[case.phase]) + 1
-        self.proxy.passed[:], self._second = self._passed, False
+        self.proxy.passed[:] = self._passed
         self.proxy.arm(
             lambda link: case.kind.do(link, self, draw), case.phase, number, lasting=case.kind.lasting
         )
         name = case.name.replace("/", "-").replace(" ", "-").replace(",", "")
         settings: dict[str, Any] = {}
-        if case.looks:
+        if case.may_reconnect:
             settings["rollout.reconnect_s"] = LASTING_S if case.kind.lasting else LOOKING_S
         if case.kind.waits:
             settings["rollout.timeout_s"] = TIMEOUT_S
@@ -159,14 +147,16 @@ class Bench:
             error = document["error"]
             outcome = "named error" if error else "retried"
             first = case.phase == "handshake" or (case.phase == "connect" and number == 1)
-            why = self._after(case, document, retriable=case.kind.retried and case.looks and not first)
-            why += self._resumed(name) if error else self._differences(name)
-            why += judge.misfits(self.folder / name, self.model_dir, self._log())
+            reasons = self._problems_after(
+                case, document, retriable=case.kind.retried and case.may_reconnect and not first
+            )
+            reasons += self._resumed(name) if error else self._differences(name)
+            reasons += judge.misfits(self.folder / name, self.model_dir, self._log())
         except Hang:
-            why = [f"it did not end in {BOUND_S:g} s"]
+            reasons = [f"it did not end in {BOUND_S:g} s"]
         except Exception as failure:  # noqa: BLE001 - continue with the next case
-            why = [f"{type(failure).__name__}: {failure}", traceback.format_exc()[-1500:]]
-        self._calm()
+            reasons = [f"{type(failure).__name__}: {failure}", traceback.format_exc()[-1500:]]
+        self._end_fault()
         shutil.rmtree(self.folder / name, ignore_errors=True)
         spent = os.times()
         return {
@@ -174,35 +164,37 @@ class Bench:
             "kind": case.kind.name,
             "phase": case.phase,
             "number": number,
-            "looks": case.looks,
-            "outcome": "FAILURE" if why else outcome,
-            "why": why,
+            "looks": case.may_reconnect,
+            "outcome": "FAILURE" if reasons else outcome,
+            "why": reasons,
             "error": error,
             "seconds": seconds,
             "cpu_s": spent.user + spent.system - started.user - started.system,
         }
 
-    def _after(self, case: Case, document: dict[str, Any], *, retriable: bool) -> list[str]:
+    def _problems_after(self, case: Case, document: dict[str, Any], *, retriable: bool) -> list[str]:
         """Return the problems that show right after the run with the fault."""
         error = document["error"]
         self.proxy.settle()
-        why = self.proxy.problems[:]
+        reasons = self.proxy.problems[:]
         if not self.proxy.injected:
-            why.append("the fault was not injected")
+            reasons.append("the fault was not injected")
         limit = TIMEOUT_S + SLACK_S
-        why += [
-            f"a call waited for {held:.1f} s, not {TIMEOUT_S:g}" for held in self.proxy.held_s if held > limit
+        reasons += [
+            f"a call waited for {stored:.1f} s, not {TIMEOUT_S:g}"
+            for stored in self.proxy.held_s
+            if stored > limit
         ]
         if error is not None:
-            why += judge.unnamed(error, self.proxy.port)
+            reasons += judge.unnamed(error, self.proxy.port)
         if error is not None and retriable:
-            why.append(f"this can be retried safely, and was not: {error}")
+            reasons.append(f"this can be retried safely, and was not: {error}")
         if case.kind.waits and document["outcome"] != "timeout":
-            why.append(f"its time-out did not end it: {document['outcome']}")
-        self._calm()
-        return why + (self._second_ended() if self._second else [])
+            reasons.append(f"its time-out did not end it: {document['outcome']}")
+        self._end_fault()
+        return reasons
 
-    def _calm(self) -> None:
+    def _end_fault(self) -> None:
         """From here on nothing is disturbed."""
         self.proxy.settle()
         self.proxy.disarm()
@@ -222,31 +214,23 @@ class Bench:
             return [f"it can't be resumed: {document['error']}"]
         return self._differences(name)
 
-    def _second_ended(self) -> list[str]:
-        self.servers.joined()
-        document = json.loads((self.folder / "second.json").read_text())
-        why = judge.misfits(self.folder / "second", self.model_dir, self._log())
-        if document["error"]:
-            why += judge.unnamed(document["error"], self.proxy.port)
-        return why
-
     def _check_the_judge(self) -> None:
         """It must find nothing in the undisturbed run, and something in each log that is not of this run."""
-        whole, log = self.folder / "whole", self._log()
-        found = judge.misfits(whole, self.model_dir, log)
-        assert not found, found[:3]
-        recorded = {key[0] for _, _, key, _ in judge.trained_on(whole)}
+        complete, log = self.folder / "whole", self._log()
+        results = judge.misfits(complete, self.model_dir, log)
+        assert not results, results[:3]
+        recorded = {key[0] for _, _, key, _ in judge.trained_on(complete)}
 
         def altered(change) -> list[str]:
-            other = json.loads(json.dumps(log))
-            for call in other:
+            second = json.loads(json.dumps(log))
+            for call in second:
                 if call["answers"][0][0] in recorded:
                     change(call)
-            return judge.misfits(whole, self.model_dir, other)
+            return judge.misfits(complete, self.model_dir, second)
 
         def swap(call) -> None:
-            one, other = call["answers"][0], call["answers"][-1]
-            one[0], other[0] = other[0], one[0]
+            first_one, second = call["answers"][0], call["answers"][-1]
+            first_one[0], second[0] = second[0], first_one[0]
 
         assert altered(swap)
         assert altered(lambda call: call["answers"][0][1].reverse())
@@ -260,7 +244,7 @@ class Bench:
         self.servers.close()
 
 
-def share(wanted: list[Case], pipe: int) -> None:
+def run_share(selected: list[Case], pipe: int) -> None:
     """Run one worker: a separate bench, and its share of the cases."""
 
     def hangs(*_: Any) -> None:
@@ -272,16 +256,14 @@ def share(wanted: list[Case], pipe: int) -> None:
         with (folder / "trainer.txt").open("w") as words:
             os.dup2(words.fileno(), 2)
         bench = Bench(folder)
-        for case in wanted:
-            os.write(pipe, (json.dumps(bench.judged(case)) + "\n").encode())
+        for case in selected:
+            os.write(pipe, (json.dumps(bench.run_case(case)) + "\n").encode())
         bench.close()
-        crashes = bench.servers.errors.read_text().count("Traceback")
-        os.write(pipe, (json.dumps({"server_tracebacks": crashes}) + "\n").encode())
 
 
-def done(wanted: list[Case], workers: int) -> list[dict[str, Any]]:
-    """All cases, by some workers at a time, each result as it comes."""
-    order = {case.name: place for place, case in enumerate(wanted)}
+def run_cases(selected: list[Case], workers: int) -> list[dict[str, Any]]:
+    """Return the results of all cases, run by some workers at a time."""
+    order = {case.name: place for place, case in enumerate(selected)}
     pipes = []
     for worker in range(workers):
         reader, writer = os.pipe()
@@ -289,7 +271,7 @@ def done(wanted: list[Case], workers: int) -> list[dict[str, Any]]:
             os.close(reader)
             code = 1
             try:
-                share(wanted[worker::workers], writer)
+                run_share(selected[worker::workers], writer)
                 code = 0
             except BaseException:  # noqa: BLE001 - a fork must not go on where its parent does
                 traceback.print_exc(file=sys.stdout)
@@ -298,127 +280,31 @@ def done(wanted: list[Case], workers: int) -> list[dict[str, Any]]:
         os.close(writer)
         pipes.append(os.fdopen(reader))
     with ThreadPoolExecutor(workers) as threads:
-        found = list(threads.map(lambda pipe: [json.loads(line) for line in pipe], pipes))
+        results = list(threads.map(lambda pipe: [json.loads(line) for line in pipe], pipes))
     for _ in pipes:
         os.wait()
-    return sorted(itertools.chain.from_iterable(found), key=lambda entry: order.get(entry.get("case"), -1))
-
-
-def table(found: list[dict[str, Any]]) -> str:
-    """Return the counts of outcomes by kind and phase, as Markdown."""
-    short = {"retried": "r", "named error": "n", "FAILURE": "**FAILURE**"}
-    rows = [f"| kind | {' | '.join(PHASES)} |", "|---" * (len(PHASES) + 1) + "|"]
-    for kind in KINDS:
-        cells = []
-        for phase in PHASES:
-            outcomes = Counter(
-                short[entry["outcome"]]
-                for entry in found
-                if (entry["kind"], entry["phase"]) == (kind.name, phase)
-            )
-            cells.append(
-                " ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items(), reverse=True))
-            )
-        if any(cells):
-            rows.append(f"| {kind.name} | {' | '.join(cells)} |")
-    return "\n".join(rows)
-
-
-def page(found: list[dict[str, Any]]) -> str:
-    """Return the page: what was done, the table, what each kind is."""
-    counts = Counter(entry["outcome"] for entry in found)
-    kinds = {entry["kind"] for entry in found}
-    longest = max(entry["seconds"] for entry in found)
-    described = "\n".join(f"- **{kind.name}**: {kind.what}." for kind in KINDS if kind.name in kinds)
-    return _PAGE.format(
-        day=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        count=len(found),
-        kinds=len(kinds),
-        retried=counts["retried"],
-        named=counts["named error"],
-        failed=counts["FAILURE"],
-        longest=longest,
-        timeout=TIMEOUT_S,
-        slack=SLACK_S,
-        table=table(found),
-        described=described,
-    )
-
-
-_PAGE = """\
-# Faults between trainer and server
-
-Made by `python -m tests.grpo_core.faults --markdown build/faults.md` on {day},
-which repeats all of this and writes this page. `--only garbage/probe` does some of it, `--json` prints each case with
-its error.
-
-Every case is a training run of its own, three steps in server mode, against a real `python -m grpo_core serve` on a
-real socket. Between them stands a proxy (`tests/grpo_core/faults/proxy.py`) that injects one fault at one call, the
-n-th of a phase, drawn from the case's seed. Servers are killed with SIGKILL and started again at the same port with
-the weights of their model's folder. In every second case the trainer may look for a server that went away
-(`rollout.reconnect_s`), in the others it may not.
-
-A case ends well in one of two ways:
-
-- **r**, retried: the run ends as if nothing had happened. Its parameters, metrics and completions are those of an
-  undisturbed run, bit for bit.
-- **n**, named error: the run ends with an error that names the server, the call and what to do; and with `--resume` it
-  gives the parameters, metrics and completions of an undisturbed run, bit for bit.
-
-Anything else is a failure: a traceback, another number anywhere, or a hang. Where the server says nothing, or a byte
-now and then, the call must be over {slack:g} s after its time-out (`rollout.timeout_s`, here {timeout:g} s).
-
-Whatever the trainer says of itself is compared to a log that the server's engine writes: each completion that was
-trained on must have been sampled for this request and this prompt, with these ids and log-probs, from weights whose
-bits are those of the checkpoint of the version that the trainer's record names. Before it judges, the program alters
-that log in five ways and must find fault with each.
-
-{count} faults of {kinds} kinds: {retried} retried, {named} named errors, {failed} failures. Longest: {longest:.0f} s.
-
-{table}
-
-## The phases
-
-`connect`: the connection, before a byte is sent. `handshake`: GET /info. `upload`: POST /weights. `fingerprint`: GET
-/fingerprint, which proves an upload. `probe`: the short completion that proves it a second time. `generate`: a
-rollout. `evaluation`: the evaluation's completions.
-
-## The kinds
-
-{described}
-"""
+    return sorted(itertools.chain.from_iterable(results), key=lambda entry: order[entry["case"]])
 
 
 def main() -> int:
-    """Run the requested cases and print their outcomes."""
+    """Run the requested cases, and print each as a line of JSON."""
     parser = argparse.ArgumentParser(prog="python -m tests.grpo_core.faults", description="The fault table.")
     parser.add_argument("--quick", action="store_true", help="one case of each kind")
     parser.add_argument("--only", default="", help="the beginning of the names of cases, as in garbage/probe")
     parser.add_argument("--workers", type=int, default=2, help="cases at one time")
-    parser.add_argument("--markdown", type=Path, help="a file to write the table to")
-    parser.add_argument(
-        "--json", action="store_true", help="print every case as a line of JSON, and no table"
-    )
     options = parser.parse_args()
     make_deterministic(1)
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # imports half of torch
-    wanted = cases(quick=options.quick, only=options.only)
-    found = done(wanted, options.workers)
-    entries = [entry for entry in found if "case" in entry]
-    failures = [entry for entry in entries if entry["outcome"] == "FAILURE"]
-    if options.json:
-        print("\n".join(map(json.dumps, found)))
-    else:
-        print(table(entries))
-        for entry in failures:
-            print(f"\n{entry['case']} (call {entry['number']} of the phase):", *entry["why"], sep="\n  ")
-        counts = Counter(entry["outcome"] for entry in entries)
-        print(f"\n{len(entries)} faults of {len({e['kind'] for e in entries})} kinds: {dict(counts)}")
-    if options.markdown:
-        options.markdown.write_text(page(entries), encoding="utf-8")
-    return 0 if len(entries) == len(wanted) and not failures else 1
+    selected = cases(quick=options.quick, only=options.only)
+    entries = run_cases(selected, options.workers)
+    print("\n".join(map(json.dumps, entries)))
+    counts = Counter(entry["outcome"] for entry in entries)
+    print(
+        f"{len(entries)} faults of {len({entry['kind'] for entry in entries})} kinds: {dict(counts)}",
+        file=sys.stderr,
+    )
+    return 0 if len(entries) == len(selected) and not counts["FAILURE"] else 1
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError):
-        sys.exit(main())
+    sys.exit(main())

@@ -47,17 +47,23 @@ def misfits(folder: Path, model_dir: Path, log: list[dict[str, Any]]) -> list[st
         for request, prompt, ids, logprobs in call["answers"]:
             key = (request, tuple(prompt), tuple(ids), tuple(logprobs))
             sampled.setdefault(key, []).append(call["weights"])
-    found = []
+    problems = []
     weights = functools.cache(lambda version: weights_of(folder, model_dir, version))
     for step, version, key, versions in trained_on(folder):
-        held, claimed = sampled.get(key), weights(version)
+        sources, claimed = sampled.get(key), weights(version)
         if set(versions) != {version}:
-            found.append(f"step {step}, request {key[0]}: tokens of {set(versions)} train version {version}")
-        elif held is None:
-            found.append(f"step {step}, request {key[0]}: no server sampled this completion for this prompt")
-        elif not any(claimed.items() <= there.items() for there in held):
-            found.append(f"step {step}, request {key[0]}: not sampled from the weights of version {version}")
-    return found
+            problems.append(
+                f"step {step}, request {key[0]}: tokens of {set(versions)} train version {version}"
+            )
+        elif sources is None:
+            problems.append(
+                f"step {step}, request {key[0]}: no server sampled this completion for this prompt"
+            )
+        elif not any(claimed.items() <= weights_there.items() for weights_there in sources):
+            problems.append(
+                f"step {step}, request {key[0]}: not sampled from the weights of version {version}"
+            )
+    return problems
 
 
 def trained_on(folder: Path):
@@ -67,9 +73,9 @@ def trained_on(folder: Path):
     # A later line of a step, written after a restart, replaces the earlier one.
     for entry in {line["step"]: line for line in map(json.loads, lines)}.values():
         numbers = {name: value.tolist() for name, value in load_file(folder / entry["file"]).items()}
-        prompts = list(_cut(numbers["prompt_ids"], numbers["prompt_lengths"]))
+        prompts = list(_split(numbers["prompt_ids"], numbers["prompt_lengths"]))
         streams = [
-            _cut(numbers[name], numbers["completion_lengths"])
+            _split(numbers[name], numbers["completion_lengths"])
             for name in ("completion_ids", "behaviour_logprobs", "policy_versions")
         ]
         for request, place, ids, logprobs, versions in zip(
@@ -87,31 +93,31 @@ def weights_of(folder: Path, model_dir: Path, version: int) -> dict[str, str]:
 
 def differences(folder: Path, whole: Path, steps: int) -> list[str]:
     """Return where a run differs, bit for bit, from one without a fault (wall times aside)."""
-    found = []
+    problems = []
     for name in ("metrics", "completions"):
-        one, other = _lines(folder / f"{name}.jsonl"), _lines(whole / f"{name}.jsonl")
-        if len(one) != len(other):
-            found.append(f"{len(one)} lines of {name}, not {len(other)}")
-        found += [
+        ours, theirs = _read_lines(folder / f"{name}.jsonl"), _read_lines(whole / f"{name}.jsonl")
+        if len(ours) != len(theirs):
+            problems.append(f"{len(ours)} lines of {name}, not {len(theirs)}")
+        problems += [
             f"{name}, line {place + 1}: {key} is {a.get(key)}, not {b.get(key)}"
-            for place, (a, b) in enumerate(zip(one, other, strict=False))
+            for place, (a, b) in enumerate(zip(ours, theirs, strict=False))
             for key in sorted(a.keys() | b.keys())
             if a.get(key) != b.get(key)
         ]
     last = Path("checkpoints", f"step-{steps:08d}", "policy.safetensors")
     if not (folder / last).exists():
-        found.append("no checkpoint of the last step")
+        problems.append("no checkpoint of the last step")
     elif (folder / last).read_bytes() != (whole / last).read_bytes():
-        found.append("other parameters at the end")
-    return found
+        problems.append("other parameters at the end")
+    return problems
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def _read_lines(path: Path) -> list[dict[str, Any]]:
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     return [{key: value for key, value in entry.items() if not key.startswith("time/")} for entry in entries]
 
 
-def _cut(values: list, lengths: list[int]):
+def _split(values: list, lengths: list[int]):
     start = 0
     for length in lengths:
         yield tuple(values[start : start + length])

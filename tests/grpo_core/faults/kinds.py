@@ -42,9 +42,6 @@ class Bench(Protocol):
     proxy: Proxy
     model_dir: str
 
-    def second_trainer(self) -> None:
-        """Start another run on the same server."""
-
 
 class Draw(random.Random):
     """A case's own generator, and the number of the case among those of its kind and phase."""
@@ -84,22 +81,22 @@ class Kind:
 
 def _kill_before(link, bench, draw) -> None:
     bench.servers.kill()
-    link.cut()
+    link.reset()
     bench.servers.start()
 
 
 def _kill_during(link, bench, draw) -> None:
     bench.servers.switch.kill_in(_POINT.get(link.phase, "generate"), draw.randrange(1, 9))
-    found = link.forward()
-    assert found is None, f"the server lived on and answered {found}"
-    link.cut()
+    answered = link.forward()
+    assert answered is None, f"the server lived on and answered {answered}"
+    link.reset()
     bench.servers.start()
 
 
 def _kill_after(link, bench, draw) -> None:
-    found = link.forward()
+    answered = link.forward()
     bench.servers.kill()
-    link.reply(found)
+    link.reply(answered)
     bench.servers.start()
 
 
@@ -110,49 +107,49 @@ def _restart_old(link, bench, draw) -> None:
 
 def _refuse_connection(link, bench, draw) -> None:
     bench.proxy.refuse(0.3)
-    link.cut()
+    link.reset()
 
 
 def _cut(link, bench, draw) -> None:
-    link.cut()
+    link.reset()
 
 
 def _drop_after(link, bench, draw) -> None:
     link.forward()
-    link.cut()
+    link.reset()
 
 
 def _silence(link, bench, draw) -> None:
-    link.hold()
+    link.stall()
 
 
 def _delay(link, bench, draw) -> None:
-    found = link.forward()
-    link.hold()
-    link.reply(found)
+    answered = link.forward()
+    link.stall()
+    link.reply(answered)
 
 
 def _drip(link, bench, draw) -> None:
-    found = link.forward()
+    answered = link.forward()
     endless = b"HTTP/1.1 100 Continue\r\n\r\n" * 1000
     # The answer itself takes a hundred times the time-out like this; so would a head that never ends.
-    link.hold(drips=draw.choice([found.raw, endless]), every_s=TIMEOUT_S / 20)
+    link.stall(drips=draw.choice([answered.data, endless]), every_s=TIMEOUT_S / 20)
 
 
 def _cut_answer(link, bench, draw) -> None:
-    found = link.forward().raw
-    link.reply(found[: draw.randrange(1, len(found))])
+    answered = link.forward().data
+    link.reply(answered[: draw.randrange(1, len(answered))])
 
 
 def _shorten_answer(link, bench, draw) -> None:
-    found = link.forward()
-    link.reply(found.with_body(found.body[: draw.randrange(len(found.body))]))
+    answered = link.forward()
+    link.reply(answered.with_body(answered.body[: draw.randrange(len(answered.body))]))
 
 
 def _cut_request(link, bench, draw) -> None:
     sent = link.request
     link.deliver_a_part(sent.head + sent.body[: draw.randrange(len(sent.body))])
-    link.cut()
+    link.reset()
 
 
 def _shorten_request(link, bench, draw) -> None:
@@ -164,13 +161,13 @@ def _earlier_answer(link, bench, draw) -> None:
     """An answer of this phase from before this run's, or of this very run, is delivered once more."""
     if draw.randrange(2):
         link.forward()
-    earlier = [found for which, _, found in bench.proxy.passed if which == link.phase]
+    earlier = [answered for which, _, answered in bench.proxy.passed if which == link.phase]
     link.reply(earlier[-1])
 
 
 def _foreign_answer(link, bench, draw) -> None:
     """The answer to the call before this one is delivered as the answer to this one."""
-    earlier = [found for which, _, found in bench.proxy.passed if which != link.phase]
+    earlier = [answered for which, _, answered in bench.proxy.passed if which != link.phase]
     link.reply(earlier[-1])
 
 
@@ -194,8 +191,8 @@ def _garbage(link, bench, draw) -> None:
 
 def _nonsense(link, bench, draw) -> None:
     """Well-formed, and no answer that can be used: ids outside of the vocabulary, log-probs that are none."""
-    found = link.forward()
-    body = json.loads(found.body)
+    answered = link.forward()
+    body = json.loads(answered.body)
     entry = draw.choice(body["completions"])
     name, value = [
         ("ids", 10**6),
@@ -208,34 +205,34 @@ def _nonsense(link, bench, draw) -> None:
         ("finish_reason", None),
     ][draw.index % 8]
     entry[name] = value if name == "finish_reason" else [value, *entry[name][1:]]
-    link.reply(found.with_body(json.dumps(body).encode()))
+    link.reply(answered.with_body(json.dumps(body).encode()))
 
 
 def _wrong_count(link, bench, draw) -> None:
-    found = link.forward()
-    completions = json.loads(found.body)["completions"]
+    answered = link.forward()
+    completions = json.loads(answered.body)["completions"]
     place = draw.randrange(len(completions))
     changed = (
         completions[:place] + completions[place + 1 :]
         if draw.index % 2
         else [*completions, completions[place]]
     )
-    link.reply(_with_completions(found, changed))
+    link.reply(_with_completions(answered, changed))
 
 
 def _swap(link, bench, draw) -> None:
-    found = link.forward()
-    completions = json.loads(found.body)["completions"]
-    one, other = draw.sample(range(len(completions)), 2)
-    completions[one], completions[other] = completions[other], completions[one]
-    link.reply(_with_completions(found, completions))
+    answered = link.forward()
+    completions = json.loads(answered.body)["completions"]
+    first, second = draw.sample(range(len(completions)), 2)
+    completions[first], completions[second] = completions[second], completions[first]
+    link.reply(_with_completions(answered, completions))
 
 
 def _other_id(link, bench, draw) -> None:
-    found = link.forward()
-    completions = json.loads(found.body)["completions"]
+    answered = link.forward()
+    completions = json.loads(answered.body)["completions"]
     draw.choice(completions)["request_id"] += "0"
-    link.reply(_with_completions(found, completions))
+    link.reply(_with_completions(answered, completions))
 
 
 def _with_completions(found: Message, completions: list) -> Message:
@@ -280,8 +277,8 @@ def _flip(link, bench, draw) -> None:
 
 
 def _flip_answer(link, bench, draw) -> None:
-    found = link.forward()
-    link.reply(Message(found.head, _flipped(found.body, draw)))
+    answered = link.forward()
+    link.reply(Message(answered.head, _flipped(answered.body, draw)))
 
 
 def _flipped(body: bytes, draw: Draw) -> bytes:
@@ -301,12 +298,6 @@ def _other_client(link, bench, draw) -> None:
             value.add_(0.05 * torch.randn(value.shape, generator=generator))
     engine.update_weights(tensors.items(), version)
     engine.generate([Request("0.0.0", (0, 1, 2), seed=1)], SamplingParams(max_tokens=4))
-    link.reply(link.forward())
-
-
-def _second_trainer(link, bench, draw) -> None:
-    """A whole other run uses the same server from now on, at the same time."""
-    bench.second_trainer()
     link.reply(link.forward())
 
 
@@ -379,11 +370,6 @@ KINDS = (
         ENGINE,
         seeds=4,
         retried=True,
-    ),
-    Kind(
-        "second trainer",
-        "another run on the same server, at the same time: who disturbs whom is left to the clock",
-        _second_trainer,
     ),
     Kind(
         "replayed upload",

@@ -28,7 +28,7 @@ class Message:
     body: bytes = b""
 
     @property
-    def raw(self) -> bytes:
+    def data(self) -> bytes:
         return self.head + self.body
 
     @property
@@ -37,11 +37,11 @@ class Message:
 
     def with_body(self, body: bytes) -> Message:
         """Another body, with its length and checksum announced: as a server would that is wrong itself."""
-        told = (b"content-length:", b"x-content-sha256:")
-        lines = [line for line in self.head.split(b"\r\n")[:-2] if not line.lower().startswith(told)]
+        announced = (b"content-length:", b"x-content-sha256:")
+        lines = [line for line in self.head.split(b"\r\n")[:-2] if not line.lower().startswith(announced)]
         lines.append(b"content-length: %d" % len(body))
-        if told[1] in self.head.lower():
-            lines.append(told[1] + b" " + hashlib.sha256(body).hexdigest().encode())
+        if announced[1] in self.head.lower():
+            lines.append(announced[1] + b" " + hashlib.sha256(body).hexdigest().encode())
         return Message(b"\r\n".join(lines) + b"\r\n\r\n", body)
 
 
@@ -92,7 +92,7 @@ class Link:
         """Deliver the request (or another one) to the server, and return the answer; None: the server has ended."""
         try:
             with socket.create_connection(self.proxy.upstream, timeout=500) as server:
-                server.sendall((request or self.request).raw)
+                server.sendall((request or self.request).data)
                 return read_message(server)
         except OSError:
             return None
@@ -108,18 +108,18 @@ class Link:
     def reply(self, message: Message | bytes | None) -> None:
         """Give the client its answer, or cuts the connection where there is none."""
         if message is None:
-            self.cut()
+            self.reset()
             return
-        data = message if isinstance(message, bytes) else message.raw
+        data = message if isinstance(message, bytes) else message.data
         with contextlib.suppress(OSError):  # the client may have given up
             self.client.sendall(data)
 
-    def cut(self) -> None:
+    def reset(self) -> None:
         """Close with a reset, as the kernel does for a process that was killed."""
         self.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.client.close()
 
-    def hold(self, drips: bytes = b"", every_s: float = 0.1) -> None:
+    def stall(self, drips: bytes = b"", every_s: float = 0.1) -> None:
         """Send nothing, or one byte at a time, until the client gives up; record the duration."""
         started = time.monotonic()
         # The request is read whole first: bytes that lie unread would make a late close a reset.
@@ -186,7 +186,7 @@ class Proxy:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join()
-        later = threading.Timer(seconds, self._again)
+        later = threading.Timer(seconds, self._listen_again)
         later.start()
         self._calls.append(later)
 
@@ -196,7 +196,7 @@ class Proxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
-    def _again(self) -> None:
+    def _listen_again(self) -> None:
         self._listener = self._listen(self.port)
         self._accept()
 
@@ -226,26 +226,31 @@ class Proxy:
                 self.problems.append(f"{type(error).__name__}: {error}")
 
     def _serve(self, link: Link) -> None:
-        fault = self._due("connect")
+        fault = self._fault_for("connect")
         if fault is None:
             link.request = read_message(link.client)
             if link.request is None:
                 return
             link.phase = phase_of(link.request)
-            fault = self._due(link.phase)
+            fault = self._fault_for(link.phase)
         if fault is not None:
             fault(link)
             return
-        found = link.forward()
-        if found is not None:
-            self.passed.append((link.phase, link.request, found))
-        link.reply(found)
+        response = link.forward()
+        if response is not None:
+            self.passed.append((link.phase, link.request, response))
+        link.reply(response)
 
-    def _due(self, phase: str):
+    def _fault_for(self, phase: str):
         with self._lock:
             self.seen[phase] += 1
-            there = self.seen[phase] - self._number
-            if self._fault is None or phase != self._phase or there < 0 or (there and not self._lasting):
+            position = self.seen[phase] - self._number
+            if (
+                self._fault is None
+                or phase != self._phase
+                or position < 0
+                or (position and not self._lasting)
+            ):
                 return None
             self.injected += 1
             return self._fault

@@ -22,10 +22,8 @@ from pathlib import Path
 import torch
 
 from grpo_core import __main__ as cli
-from grpo_core import run
 from grpo_core.rollout.build import build_engine
 from grpo_core.rollout.server import process as serve_run
-from grpo_core.settings import load
 
 POINTS = ("", "update_weights", "fingerprint", "generate")
 
@@ -170,14 +168,6 @@ class Servers:
         if not self._order("alive")["alive"]:
             self.start()
 
-    def train(self, arguments: list[str], result: Path) -> None:
-        """Begin a training run in a process of its own; `joined` waits until its document is in `result`."""
-        self._order("train", arguments=arguments, result=str(result))
-
-    def joined(self) -> None:
-        """Wait for the run begun last."""
-        self._order("join")
-
     def close(self) -> None:
         """End the server, and what starts it."""
         self.kill()
@@ -193,17 +183,13 @@ class Servers:
 
     def _nursery(self, channel: socket.socket, model_dir: Path) -> None:
         """The process that the servers are forked from."""
-        stream, pid, stdin, trainer = channel.makefile("rw"), 0, -1, 0
+        stream, pid, stdin = channel.makefile("rw"), 0, -1
         for order in map(json.loads, stream):
             answer = {}
             if order["do"] == "alive":
                 alive = bool(pid) and os.waitpid(pid, os.WNOHANG)[0] == 0
                 pid = pid if alive else 0
                 answer = {"alive": alive}
-            elif order["do"] == "train":
-                trainer = self._fork_trainer(channel, order["arguments"], Path(order["result"]))
-            elif order["do"] == "join":
-                os.waitpid(trainer, 0)
             else:
                 if pid:
                     with contextlib.suppress(ProcessLookupError):
@@ -212,8 +198,8 @@ class Servers:
                     os.close(stdin)
                 pid = 0
                 if order["do"] == "start":
-                    pid, stdin, said = self._fork_server(channel, model_dir, order["port"])
-                    answer = json.loads(said)
+                    pid, stdin, message = self._fork_server(channel, model_dir, order["port"])
+                    answer = json.loads(message)
             stream.write(json.dumps(answer) + "\n")
             stream.flush()
 
@@ -233,19 +219,8 @@ class Servers:
             os._exit(cli.main(arguments))
         os.close(child_in)
         os.close(child_out)
-        with os.fdopen(stdout) as said:
-            return pid, stdin, said.readline()
-
-    def _fork_trainer(self, channel: socket.socket, arguments: list[str], result: Path) -> int:
-        pid = os.fork()
-        if not pid:
-            nothing = os.open(os.devnull, os.O_RDWR)
-            self._child(channel, nothing, nothing)
-            signal.alarm(120)
-            document = run.train(load(None, arguments), lambda _: None)
-            result.write_text(json.dumps(document))
-            os._exit(0)
-        return pid
+        with os.fdopen(stdout) as message:
+            return pid, stdin, message.readline()
 
     def _child(self, channel: socket.socket, child_in: int, child_out: int) -> None:
         """Detach a forked process from its parent."""

@@ -7,18 +7,14 @@ serving.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_core.rollout.engine import EngineError
+from grpo_core.rollout.http_client import HttpClient
 from grpo_core.rollout.vllm_requests import finish_reason, sampling_arguments, token_limit
 from grpo_core.types import Completion, Request, SamplingParams
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from grpo_core.rollout.http_client import HttpClient
 
 # Parameters without which an answer can't be exact, or can't be checked to belong to its request.
 _NEEDED = frozenset(
@@ -38,7 +34,7 @@ class VllmServer:
         max_model_len: Longest prompt and completion together, in tokens.
         paths: Its endpoints.
         fields: The parameters of a completion request.
-        config: Its resolved configuration (`/server_info`); empty where it can't be read.
+        logprobs_mode: What its log-probs mean; None where its configuration can't be read.
     """
 
     version: str
@@ -47,12 +43,7 @@ class VllmServer:
     max_model_len: int
     paths: frozenset[str]
     fields: frozenset[str]
-    config: Mapping[str, Any]
-
-    def setting(self, section: str, key: str) -> Any:
-        """Return a value of the configuration; None where it can't be read."""
-        values = self.config.get(section)
-        return values.get(key) if isinstance(values, dict) else None
+    logprobs_mode: Any
 
 
 def inspect_server(http: HttpClient) -> VllmServer:
@@ -73,8 +64,8 @@ def inspect_server(http: HttpClient) -> VllmServer:
     if missing := ", ".join(sorted(_NEEDED - fields)):
         message = f"vLLM {version} can't be asked with {missing}; expected a later release"
         raise http.error("/v1/completions", message)
-    server = VllmServer(version, name, root, longest, paths, fields, _read_configuration(http, paths))
-    if server.setting("model_config", "logprobs_mode") not in (None, _MODE):
+    server = VllmServer(version, name, root, longest, paths, fields, _read_logprobs_mode(http, paths))
+    if server.logprobs_mode not in (None, _MODE):
         raise _raw_logprobs_error(http)
     return server
 
@@ -88,39 +79,38 @@ def check_logprobs(http: HttpClient, server: VllmServer) -> None:
     Raises:
         EngineError: They are those before it.
     """
-    if server.setting("model_config", "logprobs_mode") is None:
-        try:
-            hot, cold = (
-                _top_logprobs(http, server, temperature) for temperature in (2.0, 0.5)
-            )  # 2 is the maximum
-            pairs = [(hot[name], cold[name]) for name in hot.keys() & cold.keys()]
-            hot_range, cold_range = (max(values) - min(values) for values in zip(*pairs, strict=True))
-        except (LookupError, TypeError, ValueError) as error:
-            raise http.error("/v1/completions", f"the answer is no completion: {error!r}") from error
-        if hot_range > cold_range / 2 and cold_range > 1e-3:  # equally likely ids show nothing either way
-            raise _raw_logprobs_error(http)
+    if server.logprobs_mode is not None:
+        return
+    try:
+        hot, cold = (
+            _top_logprobs(http, server, temperature) for temperature in (2.0, 0.5)
+        )  # 2 is the maximum
+        pairs = [(hot[name], cold[name]) for name in hot.keys() & cold.keys()]
+        hot_range, cold_range = (max(values) - min(values) for values in zip(*pairs, strict=True))
+    except (LookupError, TypeError, ValueError) as error:
+        raise http.error("/v1/completions", f"the answer is no completion: {error!r}") from error
+    if hot_range > cold_range / 2 and cold_range > 1e-3:  # equally likely ids show nothing either way
+        raise _raw_logprobs_error(http)
 
 
 def _raw_logprobs_error(http: HttpClient) -> EngineError:
-    return http.error(
-        "",
-        "its log-probs are not those of the distribution it samples from, after the temperature; start it with "
-        f"--logprobs-mode {_MODE}",
-    )
+    message = "its log-probs are not those of the distribution it samples from, after the temperature; start it with"
+    return http.error("", f"{message} --logprobs-mode {_MODE}")
 
 
-def _read_configuration(http: HttpClient, paths: frozenset[str]) -> Mapping[str, Any]:
-    """Read `/server_info`, where it works.
+def _read_logprobs_mode(http: HttpClient, paths: frozenset[str]) -> Any:
+    """Read the mode from `/server_info`, where it works.
 
     It exists with VLLM_SERVER_DEV_MODE=1. In 0.31.0 it fails where uv made the environment and neither pip nor uv is
     installed (vllm/collect_env.py lists packages by them); older releases answer with text.
     """
     if "/server_info" not in paths:
-        return {}
+        return None
     status, text = http.call("GET", "/server_info?config_format=json", repeat=True)
-    info = http.parse_json("/server_info", status, text) if status == HTTPStatus.OK else {}
-    config = info.get("vllm_config") if isinstance(info, dict) else None
-    return config if isinstance(config, dict) else {}
+    try:
+        return http.parse_json("/server_info", status, text)["vllm_config"]["model_config"]["logprobs_mode"]
+    except (EngineError, LookupError, TypeError):
+        return None
 
 
 def _top_logprobs(http: HttpClient, server: VllmServer, temperature: float) -> dict[str, float]:
@@ -157,13 +147,9 @@ def completion_body(
 
 
 def decode_answer(
-    answer: Mapping[str, Any],
-    request: Request,
-    params: SamplingParams,
-    version: int,
-    call_id: str,
+    answer: Mapping[str, Any], request: Request, params: SamplingParams, version: int, call_id: str,
     place: str,
-) -> Completion:
+) -> Completion:  # fmt: skip
     """Decode the answer to one call, if it is the answer to this very call.
 
     Raises:

@@ -10,12 +10,16 @@ import contextlib
 import itertools
 import json
 import secrets
+import shutil
 import threading
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from grpo_core.rollout.engine import (
     Capabilities,
@@ -27,23 +31,15 @@ from grpo_core.rollout.engine import (
 )
 from grpo_core.rollout.http_client import LOST, HttpClient
 from grpo_core.rollout.vllm_requests import SLICES, check_temperature
-from grpo_core.rollout.vllm_serve.protocol import (
+from grpo_core.rollout.vllm_server_api import (
     VllmServer,
     check_logprobs,
     completion_body,
     decode_answer,
     inspect_server,
 )
-from grpo_core.rollout.vllm_serve.transfer import choose_transfer
 from grpo_core.rollout.weights.flat import stored_shapes
-from grpo_core.types import Completion
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import torch
-
-    from grpo_core.types import Request, SamplingParams
+from grpo_core.types import Completion, Request, SamplingParams
 
 _CLEAN_UP_S = 5
 _CONCURRENT = 64  # calls at one time; vLLM makes batches of them
@@ -63,16 +59,9 @@ class VllmServerEngine:
     """
 
     def __init__(
-        self,
-        host: str,
-        port: int,
-        *,
-        timeout_s: float,
-        token: str | None = None,
-        folder: Path | None = None,
-        sync: str = "auto",
-        name: str = "vllm serve",
-    ) -> None:
+        self, host: str, port: int, *, timeout_s: float, token: str | None = None,
+        folder: Path | None = None, sync: str = "auto", name: str = "vllm serve",
+    ) -> None:  # fmt: skip
         """Query the server's version, model and endpoints.
 
         Args:
@@ -80,8 +69,8 @@ class VllmServerEngine:
             port: The server's.
             timeout_s: The time limit of one call, and of a whole rollout.
             token: Its --api-key.
-            folder: Where weights are written for the server to read; None: they aren't.
-            sync: `files`, `shm`, or `auto`: shm where the server has our receiver, else files.
+            folder: Where weights are written; server and trainer see it under the same path. None: nowhere.
+            sync: `files` or `auto`: weights go by files, which the server reads.
             name: For messages.
 
         Raises:
@@ -90,7 +79,7 @@ class VllmServerEngine:
         self.name, self.policy_version = name, -1
         self._http = HttpClient(name, host, port, timeout_s=timeout_s, token=token)
         self._server = inspect_server(self._http)
-        self._transfer, refusal = choose_transfer(self._http, self._server, folder, sync)
+        self._folder = None if folder is None else folder.resolve()
         self._vocabulary, self._shapes = stored_model(self._server)
         self._mark = ""
         # Each call has a new id, also when it is repeated: vLLM requires unique ids.
@@ -98,7 +87,7 @@ class VllmServerEngine:
         self._aborting, self._idle = threading.Event(), threading.Event()
         self._idle.set()
         self._closed, self._logprobs_checked = False, False
-        self.capabilities = server_capabilities(self._server, refusal)
+        self.capabilities = server_capabilities(self._server, folder, sync)
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Sample one completion per request, in the order of the requests."""
@@ -136,7 +125,7 @@ class VllmServerEngine:
         place = f"{self.name} engine, update_weights"
         if self._closed:
             raise EngineError(f"{place}: the engine is closed")
-        if self._transfer is None:
+        if not self.capabilities.update:
             raise EngineError(f"{place}: {self.capabilities.why_not['update']}")
         state = {name: tensor.detach() for name, tensor in tensors}
         # vLLM only logs a missing parameter. Where its files can't be read, the first update defines the model.
@@ -147,7 +136,7 @@ class VllmServerEngine:
         self._post("/pause?mode=wait", deadline=deadline)
         try:
             self._post("/update_weight_version", {"new_version": _UPDATING}, deadline=deadline)
-            self._transfer.send(state, version, deadline)
+            self._reload_from_file(state, version, deadline)
             self.reset_prefix_cache()
             self._post("/update_weight_version", {"new_version": mark}, deadline=deadline)
         except BaseException:
@@ -167,10 +156,33 @@ class VllmServerEngine:
         return None
 
     def close(self) -> None:
-        """Close the weight transfer; the server runs on, further calls are refused."""
+        """Refuse further calls; the server runs on."""
         self._closed = True
-        if self._transfer is not None:
-            self._transfer.close()
+
+    def _reload_from_file(self, state: Mapping[str, torch.Tensor], version: int, deadline: float) -> None:
+        """Write a safetensors file and make the server load it.
+
+        `reload_weights` repacks weights for the kernels; `load_weights` fails on a CPU.
+        """
+        from safetensors.torch import save_file
+
+        assert self._folder is not None  # else `capabilities.update` is false
+        target = self._folder / str(version)
+        call = {"method": "reload_weights", "kwargs": {"weights_path": str(target)}}
+        try:
+            # vLLM globs the folder: it must not hold a half-written file or another version.
+            shutil.rmtree(self._folder, ignore_errors=True)
+            target.mkdir(parents=True)
+            copies = {name: tensor.cpu().contiguous() for name, tensor in state.items()}
+            save_file(copies, target / "model.safetensors")
+            self._http.json("POST", "/collective_rpc", call, deadline=deadline)
+        except OSError as error:
+            message = f"{self.name} engine, update_weights: can't write the weights to {target}: {error}"
+            raise EngineError(message) from error
+        except EngineError as error:
+            raise type(error)(f"{error}; does the server see {target}?") from error
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _sample_all(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         deadline = self._http.deadline()
@@ -253,18 +265,27 @@ class VllmServerEngine:
         check_temperature(params, self.name)
 
 
-def server_capabilities(server: VllmServer, refusal: str) -> Capabilities:
-    """Return what a server allows; `refusal` is why it takes no weights, if it doesn't."""
+_UPDATE_PATHS = {
+    "/pause", "/resume", "/reset_prefix_cache", "/weight_info", "/update_weight_version", "/collective_rpc",
+}  # fmt: skip
+
+
+def server_capabilities(server: VllmServer, folder: Path | None, sync: str) -> Capabilities:
+    """Return what a server allows, with the reason for everything that it doesn't."""
+    start = "start it with VLLM_SERVER_DEV_MODE=1"
     lacks = {
         "fingerprint": "vLLM holds weights in its kernels' own layout",
         "sleep": "other clients may be using the server",
     }
-    if refusal:
-        lacks["update"] = refusal
+    if missing := sorted(_UPDATE_PATHS - server.paths):
+        served = f"vLLM {server.version} serves no {', '.join(missing)}"
+        lacks["update"] = f"{served}; {start} (and a release that has them: 0.31 does)"
+    elif sync not in ("auto", "files"):
+        lacks["update"] = f"weights don't go to it by rollout.sync = {sync!r}, but by files"
+    elif folder is None:
+        lacks["update"] = "no folder was given for the weights' files"
     if "/abort_requests" not in server.paths:
-        lacks["abort"] = (
-            f"vLLM {server.version} serves no /abort_requests; start it with VLLM_SERVER_DEV_MODE=1"
-        )
+        lacks["abort"] = f"vLLM {server.version} serves no /abort_requests; {start}"
     able = Capabilities(
         seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True, why_not={"slices": SLICES}
     )
