@@ -68,7 +68,7 @@ def main(folder: Path) -> None:
     refusals = {
         "temperature": refusal(lambda: engine.generate(REQUESTS, SamplingParams(4, temperature=0.001)))
     }
-    with engine._owned("first owner"):
+    with engine._exclusive("first owner"):
         refusals["second owner"] = refusal(lambda: engine.generate(REQUESTS, short))
     seen["interrupted"] = interrupted(engine, long)
     refusals["interruption"] = refusal(lambda: engine.generate(REQUESTS, short))
