@@ -17,7 +17,7 @@ import subprocess
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -294,12 +294,20 @@ def query_hosts(
         return _query(command, program_for(host).program_text(limit_s), limit_s, running)
 
     with ThreadPoolExecutor(MAX_PARALLEL) as pool:
+        futures = []
         try:
-            answers = list(pool.map(query, hosts, commands))
+            for host, command in zip(hosts, commands, strict=True):
+                futures.append(pool.submit(query, host, command))  # noqa: PERF401 - an interrupt finds all of them
+            # In short waits: Python sees a Ctrl-C only between them if another thread received the signal.
+            while wait(futures, timeout=0.2).not_done:
+                pass
+            answers = [future.result() for future in futures]
         except BaseException:  # Ctrl-C: wait for no host any longer
             pool.shutdown(wait=False, cancel_futures=True)
-            for child in tuple(running):
-                process.end_group(child)
+            # A thread may start its program after this, so look again until every thread is through.
+            while wait(futures, timeout=0.05).not_done:
+                for child in tuple(running):
+                    process.end_group(child)
             raise
     shared = Counter(host.name for host in hosts)
     return [
