@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.api_index.surface import Sources
 from diagnostics.catalog import loader
 from diagnostics.matrix import wheels
 from diagnostics.matrix.context import ROOT
@@ -48,7 +49,7 @@ _AT_ONCE = 6
 _PREFIX = re.compile(r"^[\w.-]+\.data/purelib/")
 
 
-def any_file_matches(wheel: wheels.Sources, files: Iterable[str], pattern: str) -> bool:
+def any_file_matches(wheel: Sources, files: Iterable[str], pattern: str) -> bool:
     r"""Whether one of the files, given as patterns for paths, has a match.
 
     >>> wheel = wheels.MemorySources({"a/b.py": "x = 1\n", "a/c.py": "y"})

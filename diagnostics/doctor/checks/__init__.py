@@ -9,6 +9,7 @@ from diagnostics.doctor.checks import (
     gpus,
     host,
     known_issues,
+    names,
     packages,
     ray,
     search_path,
@@ -19,6 +20,6 @@ BY_NAME = {name: [check for check in base.REGISTERED if check.name == name] for 
 """The functions of each check."""
 
 __all__ = [
-    "BY_NAME", "base", "binaries", "compatibility", "gpus", "host", "known_issues", "packages", "ray", "search_path",
-    "variables",
+    "BY_NAME", "base", "binaries", "compatibility", "gpus", "host", "known_issues", "names", "packages", "ray",
+    "search_path", "variables",
 ]  # fmt: skip
