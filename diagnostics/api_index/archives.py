@@ -181,8 +181,8 @@ def _open_sdist(data: bytes, *, configs: bool) -> Archive:
             name = re.sub(r"^(src|python)/", "", name)
             if not member.isreg() or member.size > _LARGEST_MEMBER:
                 continue
-            wanted = is_indexed_member(name, member.size, configs=configs)
-            if (wanted and "/" in name) or name == "PKG-INFO" or name.endswith(".egg-info/requires.txt"):
+            indexed = is_indexed_member(name, member.size, configs=configs)
+            if (indexed and "/" in name) or name == "PKG-INFO" or name.endswith(".egg-info/requires.txt"):
                 texts[name] = archive.extractfile(member).read()  # type: ignore[union-attr]
     metadata = _metadata(texts.pop("PKG-INFO", b"").decode(errors="replace"))
     for name in [name for name in texts if name.endswith("requires.txt")]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -148,9 +147,11 @@ def extract_new(
 ) -> dict[tuple[str, str], Any]:
     """Extract the files that were not extracted yet; return the extracts of all files of all releases."""
     known = cache.extracts(kind)
-    wanted = {pair for record in cache.releases().values() for pair in record["files"].items()} - known.keys()
+    missing = {
+        pair for record in cache.releases().values() for pair in record["files"].items()
+    } - known.keys()
     new: list[tuple[str, str, Any]] = []
-    for path, checksum in sorted(wanted):
+    for path, checksum in sorted(missing):
         new.append((path, checksum, read(package, path, cache.source(checksum))))
         if len(new) == _AT_ONCE:
             cache.add_extracts(kind, new)
@@ -196,7 +197,7 @@ def expand_stars(names: dict[str, Facts]) -> dict[str, Facts]:
     return expanded
 
 
-def pack(package: IndexedPackage, cache: Cache, folder: Path = store.FOLDER) -> Path:
+def pack(package: IndexedPackage, cache: Cache, folder: Path) -> Path:
     """Write the file of a package from its cache."""
     extracts, records = extract_new(package, cache, _NAMES, extract_file), cache.releases()
     versions = sorted(records, key=Version)
@@ -291,19 +292,13 @@ def _tags(filenames: list[str]) -> list[str]:
     return tags
 
 
-def main(arguments: list[str]) -> int:
-    """Fetch, extract and write the named packages, else all; `--offline` fetches nothing."""
-    names = [name for name in arguments if not name.startswith("-")] or list(PACKAGES)
+def build(names: Iterable[str], *, offline: bool = False) -> Iterator[str]:
+    """Fetch new releases of packages, extract them and write the files of the index; yield a line about each step."""
     with archives.connect() as client:
         for name in names:
             cache = Cache(name)
-            for line in fetch(client, PACKAGES[name], cache) if "--offline" not in arguments else ():
-                print(line, file=sys.stderr, flush=True)
+            if not offline:
+                yield from fetch(client, PACKAGES[name], cache)
             if cache.releases():
-                path = pack(PACKAGES[name], cache)
-                print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB", file=sys.stderr, flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+                path = pack(PACKAGES[name], cache, store.FOLDER)
+                yield f"{path.name}: {len(cache.releases())} releases, {path.stat().st_size / 1000:.0f} kB"

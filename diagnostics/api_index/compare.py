@@ -99,11 +99,11 @@ def condition_holds(condition: str, versions: Mapping[str, Version]) -> bool | N
     if condition.startswith("!"):
         return False if condition[1:] in versions else None
     for operator in ("<=", ">=", "==", "!=", "<", ">"):
-        package, found, specifier = condition.partition(operator)
-        if found:
+        package, separator, specifier = condition.partition(operator)
+        if separator:
             version = versions.get(package)
-            wanted = SpecifierSet(operator + specifier)
-            return None if version is None else wanted.contains(Version(version.public), prereleases=True)
+            required = SpecifierSet(operator + specifier)
+            return None if version is None else required.contains(Version(version.public), prereleases=True)
     return True if condition in versions else None
 
 

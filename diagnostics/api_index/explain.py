@@ -68,7 +68,7 @@ class Explanation:
     changes: tuple[str, ...] = ()
 
     @property
-    def text(self) -> str:
+    def sentences(self) -> str:
         """All of it but the changes, in a few sentences."""
         releases = _releases(self.provider)
         indexed = f"{releases[0]} to {releases[-1]}"
@@ -129,13 +129,13 @@ def _candidates(message: str) -> Iterator[tuple[Use, str]]:
                 yield Use("name", parts["module"], parts.get("name") or ""), provider
         elif parts:
             path = tuple(filter(None, (parts.get("method"), parts["name"])))
-            taken = (
+            matching_uses = (
                 (Use(kind, use.module, use.name, path), name)
                 for name in _PROVIDERS
-                for _package, _file, use, _spans in _uses_of_all(name, parts["owner"])
+                for _package, _file, use, _spans in _uses_of_all(name, f'"{parts["owner"]}"')
                 if (use.name, use.path, use.kind) == (parts["owner"], path, kind)
             )
-            yield from dict.fromkeys(taken)
+            yield from dict.fromkeys(matching_uses)
 
 
 def _uses_of_all(provider: str, text: str) -> Iterator[tuple[str, str, Use, dict[str, int]]]:
@@ -145,7 +145,7 @@ def _uses_of_all(provider: str, text: str) -> Iterator[tuple[str, str, Use, dict
         documents = index.document(f"uses-{provider}") if index else {}
         for file, packed in documents.items():
             for key, lines in packed.items():
-                if f'"{text}"' in key:
+                if text in key:
                     yield (
                         package,
                         file,
@@ -154,13 +154,12 @@ def _uses_of_all(provider: str, text: str) -> Iterator[tuple[str, str, Use, dict
                     )
 
 
-def _callers(provider: str, wanted: Use) -> Iterator[Caller]:
+def _callers(provider: str, target: Use) -> Iterator[Caller]:
     """Yield the packages that take a name, each once, with the newest place."""
     by_package: dict[str, dict[int, str]] = {}
-    for package, file, use, lines in _uses_of_all(provider, wanted.name or wanted.module):
-        if (use.module, use.name) != (wanted.module, wanted.name) or use.path[
-            : len(wanted.path)
-        ] != wanted.path:
+    text = f'"{target.name}"' if target.name else f'"{target.module}'
+    for package, file, use, lines in _uses_of_all(provider, text):
+        if not _is_same_use(use, target):
             continue
         index = store.load(package)
         count = len(index.releases) if index else 0
@@ -170,6 +169,13 @@ def _callers(provider: str, wanted: Use) -> Iterator[Caller]:
     for package, places in by_package.items():
         numbers = sorted(places)
         yield Caller(package, places[numbers[-1]], tuple(_releases(package)[number] for number in numbers))
+
+
+def _is_same_use(use: Use, target: Use) -> bool:
+    if not target.name:
+        return f"{use.module}.".startswith(f"{target.module}.")
+    same_name = (use.module, use.name) == (target.module, target.name)
+    return same_name and use.path[: len(target.path)] == target.path
 
 
 def _releases(package: str) -> list[str]:

@@ -47,7 +47,7 @@ def extract(text: str, module: str, *, is_package: bool = False) -> Facts:
     """
     tree = ast.parse(text)
     reader = _ModuleReader(module, is_package)
-    reader.read(tree)
+    reader.read_module(tree)
     if any(word in text for word in ("environ", "getenv", "add_argument", "envs", '"/', "'/")):
         reader.facts.update(_declarations(tree, module))
     return reader.facts
@@ -98,7 +98,7 @@ class _ModuleReader:
     """Names that only type checkers import; they exist if the module is loaded lazily."""
     lazy: bool = False
 
-    def read(self, tree: ast.Module) -> None:
+    def read_module(self, tree: ast.Module) -> None:
         conditional: set[str] = set()
         for node, state in _import_time_statements(tree.body):
             bound = dict(self.bindings(node))
@@ -300,9 +300,15 @@ def _function_entry(node: _Function) -> str:
         # transformers' deprecate_kwarg("old", …) accepts the old name, too.
         if isinstance(item, ast.Call) and "deprecate_kwarg" in ast.unparse(item.func) and item.args:
             parts.insert(len(parts) - (node.args.kwarg is not None), f"{getattr(item.args[0], 'value', '')}=")
-    kept = returns if "classmethod" in decorators or (returns and not returns.startswith(" -> None")) else ""
-    kept = kept if re.fullmatch(r" -> ['\"\w.\[\] |]*", kept) and re.search(r"[A-Z]\w*[a-z]", kept) else ""
-    return f"def ({', '.join(parts)}){kept}"
+    shown_returns = (
+        returns if "classmethod" in decorators or (returns and not returns.startswith(" -> None")) else ""
+    )
+    shown_returns = (
+        shown_returns
+        if re.fullmatch(r" -> ['\"\w.\[\] |]*", shown_returns) and re.search(r"[A-Z]\w*[a-z]", shown_returns)
+        else ""
+    )
+    return f"def ({', '.join(parts)}){shown_returns}"
 
 
 def _parameters(arguments: ast.arguments) -> list[str]:
@@ -324,7 +330,7 @@ def _parameters(arguments: ast.arguments) -> list[str]:
 
 def _field_entry(node: ast.AnnAssign) -> str:
     """Return type, default and choices of an annotated attribute."""
-    text = f"field {_cut(ast.unparse(node.annotation), _MAX_TEXT)}"
+    text = f"field {_shorten(ast.unparse(node.annotation), _MAX_TEXT)}"
     value = node.value
     if isinstance(value, ast.Call):
         keywords = {item.arg: item.value for item in value.keywords}
@@ -335,12 +341,12 @@ def _field_entry(node: ast.AnnAssign) -> str:
         more = (
             dict(zip(metadata.keys, metadata.values, strict=True)) if isinstance(metadata, ast.Dict) else {}
         )
-        named = {getattr(key, "value", ""): item for key, item in more.items()} | keywords
+        by_key = {getattr(key, "value", ""): item for key, item in more.items()} | keywords
         for key in ("choices", "aliases", "alias", "validation_alias", "deprecated"):
-            if isinstance(item := named.get(key), ast.Constant | ast.List | ast.Tuple | ast.Call):
-                text += f" {key} {_cut(ast.unparse(item), _MAX_TEXT)}"
+            if isinstance(item := by_key.get(key), ast.Constant | ast.List | ast.Tuple | ast.Call):
+                text += f" {key} {_shorten(ast.unparse(item), _MAX_TEXT)}"
     if value is not None:
-        text += f" = {_cut(ast.unparse(value), _MAX_DEFAULT)}"
+        text += f" = {_shorten(ast.unparse(value), _MAX_DEFAULT)}"
     return text
 
 
@@ -349,13 +355,13 @@ def _value_entry(node: ast.expr | None, *, listed: bool = False) -> str:
     if listed and isinstance(node, ast.List | ast.Tuple):
         return "value " + " ".join(str(item.value) for item in node.elts if isinstance(item, ast.Constant))
     if isinstance(node, ast.Constant):
-        return f"value {_cut(repr(node.value), _MAX_DEFAULT)}"
+        return f"value {_shorten(repr(node.value), _MAX_DEFAULT)}"
     if isinstance(node, ast.Subscript) and ast.unparse(node.value).rpartition(".")[2] in {
         "Literal",
         "Union",
         "Optional",
     }:
-        return f"value {_cut(ast.unparse(node), _MAX_TEXT)}"
+        return f"value {_shorten(ast.unparse(node), _MAX_TEXT)}"
     if isinstance(node, ast.List | ast.Tuple) and all(isinstance(item, ast.Constant) for item in node.elts):
         text = ast.unparse(node)
         return f"value {text}" if len(text) <= _MAX_TEXT else "value"
@@ -385,12 +391,12 @@ def _instance_attributes(node: ast.ClassDef) -> dict[str, list[str]]:  # noqa: C
                 if isinstance(target, ast.Attribute) and _is_self(target.value):
                     hints = attributes.setdefault(target.attr, [])
                     value = getattr(statement, "value", None)
-                    found = list(_created_types(value)) if isinstance(value, ast.Call) else []
+                    hints_here = list(_created_types(value)) if isinstance(value, ast.Call) else []
                     if isinstance(value, ast.Name) and value.id in annotations:
-                        found += _annotation_names(annotations[value.id])
+                        hints_here += _annotation_names(annotations[value.id])
                     if isinstance(statement, ast.AnnAssign):
-                        found += _annotation_names(statement.annotation)
-                    hints += [hint for hint in found if hint not in hints]
+                        hints_here += _annotation_names(statement.annotation)
+                    hints += [hint for hint in hints_here if hint not in hints]
             if isinstance(statement, ast.Expr) and _sets_any_attribute(statement.value):
                 attributes["__getattr__"] = []
     return attributes
@@ -461,7 +467,7 @@ def _argparse_options(node: ast.Call) -> Iterator[tuple[str, str]]:
     text = f"option {'flag' if action.startswith('store_') else action or (ast.unparse(kind)[:40] if kind else 'str')}"
     for key, mark in (("choices", " choices "), ("default", " = ")):
         if key in keywords:
-            text += mark + _cut(ast.unparse(keywords[key]), _MAX_TEXT)
+            text += mark + _shorten(ast.unparse(keywords[key]), _MAX_TEXT)
     for name in names:
         if name.startswith("--"):
             yield name, text
@@ -506,5 +512,5 @@ def _is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id in {"self", "cls"}
 
 
-def _cut(text: str, length: int) -> str:
+def _shorten(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[:length]}…"

@@ -99,8 +99,8 @@ def surface_of(release: Release, *companions: Release) -> Surface | None:
     number = package.number(release.version) if package else None
     if package is None or number is None:
         return None
-    others = {module_of(item.package): surface for item in companions if (surface := surface_of(item))}
-    return Surface(IndexedFacts(package, number), module_of(release.package), others)
+    surfaces = {module_of(item.package): surface for item in companions if (surface := surface_of(item))}
+    return Surface(IndexedFacts(package, number), module_of(release.package), surfaces)
 
 
 def module_of(package: str) -> str:
@@ -122,7 +122,9 @@ def uses_of(user: Release, provider: str) -> list[Use] | None:
     ]
 
 
-def check(user: Release, provider: Release, others: Mapping[str, Version] | None = None) -> Comparison | None:
+def check(
+    user: Release, provider: Release, other_versions: Mapping[str, Version] | None = None
+) -> Comparison | None:
     """Compare what a release takes from another with what that offers; None if one is not in the index.
 
     A name that no indexed release has is left out: it is from a fork, or code that no run reaches.
@@ -131,7 +133,7 @@ def check(user: Release, provider: Release, others: Mapping[str, Version] | None
     if surface is None or uses is None:
         return None
     plain = [use for use in uses if use.kind not in {"route", "launch"}]
-    versions = {**(others or {}), module_of(provider.package): Version(provider.version)}
+    versions = {**(other_versions or {}), module_of(provider.package): Version(provider.version)}
     comparison = compare(plain, surface, versions)
     comparison.missing = [
         item
@@ -185,21 +187,24 @@ def conflicts(first: Release, second: Release) -> Iterator[str]:
     mine, theirs = requirements_of(first), requirements_of(second)
     for name in sorted(mine.keys() & theirs.keys()):
         ours = [specifier for specifier, extra in mine[name] if not extra]
-        other = [specifier for specifier, extra in theirs[name] if not extra]
-        if not ours or not other:
+        theirs_base = [specifier for specifier, extra in theirs[name] if not extra]
+        if not ours or not theirs_base:
             continue
         index = store.load(name)
         pins = [
-            item.version for specifier in (*ours, *other) for item in specifier if "*" not in item.version
+            item.version
+            for specifier in (*ours, *theirs_base)
+            for item in specifier
+            if "*" not in item.version
         ]
         candidates = {
             *(index.releases if index else ()),
             *pins,
             *(f"{pin}.post999" for pin in pins if "+" not in pin),
         }
-        both = [*ours, *other]
+        both = [*ours, *theirs_base]
         if not any(all(item.contains(pin, prereleases=True) for item in both) for pin in candidates):
-            texts = [" or ".join(map(str, items)) for items in (ours, other)]
+            texts = [" or ".join(map(str, items)) for items in (ours, theirs_base)]
             yield f"{first} requires {name}{texts[0]}, {second} requires {name}{texts[1]}"
 
 
@@ -232,14 +237,14 @@ def run_result(user: Release, provider: Release) -> str:
     """Return the published result of running two releases together."""
     if (user.package, provider.package) != ("trl", "vllm"):
         return ""
-    table = _table()
+    table = _published_pairs()
     cell = table[0].get((provider.version, user.version))
     static = table[1].read(provider.version, user.version)
     return cell or ("fails" if static and static.broken else "")
 
 
 @cache
-def _table() -> tuple[dict[tuple[str, str], str], compat_table.Compat]:
+def _published_pairs() -> tuple[dict[tuple[str, str], str], compat_table.Compat]:
     table = compat_table.load()
     return {(pair.vllm, pair.trl): pair.state for pair in pairs.tried(table.cells)}, table
 

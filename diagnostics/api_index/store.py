@@ -104,10 +104,12 @@ def write_package(
     documents = {"about": {**about, "modules": places}, **members}
     documents |= {f"names-{number:03}": chunk for number, chunk in enumerate(chunks)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+    beside = path.with_suffix(".tmp")
+    with zipfile.ZipFile(beside, "w", zipfile.ZIP_LZMA) as archive:
         for name, document in documents.items():
             text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
             archive.writestr(zipfile.ZipInfo(f"{name}.json", _DATE), text, zipfile.ZIP_LZMA)
+    beside.replace(path)
 
 
 class Package:
@@ -187,13 +189,21 @@ def unpack_values(packed: Mapping[str, Any], number: int) -> dict[str, Any]:
     return values
 
 
-@cache
-def load(package: str, folder: Path = FOLDER) -> Package | None:
+def load(package: str) -> Package | None:
     """Return the index of a package, None if there is none."""
-    path = folder / f"{canonicalize_name(package)}.zip"
+    return _load(FOLDER / f"{canonicalize_name(package)}.zip")
+
+
+@cache
+def _load(path: Path) -> Package | None:
     return Package(path) if path.is_file() else None
 
 
-def indexed_packages(folder: Path = FOLDER) -> list[str]:
+def forget() -> None:
+    """Read the files again that changed."""
+    _load.cache_clear()
+
+
+def indexed_packages() -> list[str]:
     """Return the packages of the index."""
-    return sorted(path.stem for path in folder.glob("*.zip"))
+    return sorted(path.stem for path in FOLDER.glob("*.zip"))

@@ -178,18 +178,18 @@ class Surface:
         if self._is_inside(module):
             return self.find(module, name, depth + 1)
         companion = self.companions.get(module.partition(".")[0])
-        found = companion.find(module, name, depth + 1) if companion else None
-        return found or Definition(module, name, "", "outside")
+        definition = companion.find(module, name, depth + 1) if companion else None
+        return definition or Definition(module, name, "", "outside")
 
     def _is_inside(self, module: str) -> bool:
         return module == self.package or module.startswith(f"{self.package}.")
 
-    def _of(self, module: str) -> Surface:
+    def _surface_of(self, module: str) -> Surface:
         return self if self._is_inside(module) else self.companions.get(module.partition(".")[0], self)
 
     def facts(self, module: str) -> Facts:
         """Return the names of a module of this package or of a companion, {} if there is none."""
-        return self._of(module).source.facts(module) or {}
+        return self._surface_of(module).source.facts(module) or {}
 
     def class_and_bases(self, definition: Definition, depth: int = 0) -> Iterator[Definition | None]:
         """Yield the class and its bases; None for one that cannot be read."""
@@ -202,7 +202,9 @@ class Surface:
             if base.rpartition(".")[2] in _EMPTY_BASES:
                 continue
             parent = (
-                self._of(definition.module).find(definition.module, base) if base.isidentifier() else None
+                self._surface_of(definition.module).find(definition.module, base)
+                if base.isidentifier()
+                else None
             )
             if parent is None or parent == definition:
                 yield None
@@ -244,7 +246,7 @@ class Surface:
                         types += [(target, False) for target, _exact in inner]
                 elif (
                     item
-                    and (target := self._of(item.module).find(item.module, hint.rstrip("()")))
+                    and (target := self._surface_of(item.module).find(item.module, hint.rstrip("()")))
                     and target.is_class
                 ):
                     types.append((target, hint.endswith("()")))

@@ -159,11 +159,11 @@ class _Conditions:
                 return name
             case ast.Name(id=name) if isinstance(self.names.get(name), str):
                 return str(self.names[name])
-            case ast.Call(args=[ast.Constant(value=str(name))]) if name.isidentifier() and _named(
+            case ast.Call(args=[ast.Constant(value=str(name))]) if name.isidentifier() and _calls_any(
                 node, "version"
             ):
                 return name
-            case ast.Call(args=[argument]) if _named(node, "parse", "Version"):
+            case ast.Call(args=[argument]) if _calls_any(node, "parse", "Version"):
                 return self.package_of(argument)
             case ast.Attribute(attr="base_version" | "release", value=value):
                 return self.package_of(value)
@@ -201,14 +201,14 @@ def _any_of(parts: list[Branch]) -> Branch:
     return () if by_run else ("?",)
 
 
-def _named(node: ast.Call, *names: str) -> bool:
+def _calls_any(node: ast.Call, *names: str) -> bool:
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     return any(name == known or name.endswith(f"_{known}") for known in names)
 
 
 def _version(node: ast.expr) -> str | None:
     """Return '0.8' of "0.8", Version("0.8") or version.parse("0.8")."""
-    if isinstance(node, ast.Call) and len(node.args) == 1 and _named(node, "Version", "parse"):
+    if isinstance(node, ast.Call) and len(node.args) == 1 and _calls_any(node, "Version", "parse"):
         node = node.args[0]
     try:
         return (

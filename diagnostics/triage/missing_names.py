@@ -46,5 +46,5 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
     return Finding(
         _CODE, find_check(_CODE).title, Severity.ERROR,
         Certainty.ESTABLISHED if certain else Certainty.SUPPORTED, "static",
-        explanation.text, tuple(evidence), fix,
+        explanation.sentences, tuple(evidence), fix,
     )  # fmt: skip
