@@ -39,7 +39,7 @@ def main() -> int:
     parser.add_argument(
         "--offline", action="store_true", help="fetch nothing; write the files from the cache"
     )
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     if unknown := set(options.package) - PACKAGES.keys():
         parser.error(f"{', '.join(sorted(unknown))}: expected one of {', '.join(PACKAGES)}")
     names = options.package or list(PACKAGES)

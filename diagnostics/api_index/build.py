@@ -18,6 +18,7 @@ from packaging.version import Version
 
 from diagnostics.api_index import archives, store
 from diagnostics.api_index.extract import Facts, extract, extract_outline, extract_yaml
+from diagnostics.api_index.options import declared_options
 from diagnostics.api_index.packages import PACKAGES, IndexedPackage
 from diagnostics.api_index.uses import Use, collect_uses
 
@@ -202,11 +203,13 @@ def pack(package: IndexedPackage, cache: Cache, folder: Path) -> Path:
     extracts, records = extract_new(package, cache, _NAMES, extract_file), cache.releases()
     versions = sorted(records, key=Version)
     history: dict[str, list[tuple[int, Facts]]] = {}
+    options: list[dict[str, set[str]]] = []
     for number, version in enumerate(versions):
         names = {
             module_of(path)[0]: extracts[path, checksum]
             for path, checksum in records[version]["files"].items()
         }
+        options.append(declared_options(package.name, names))
         for module, facts in (names | expand_stars(names)).items():
             earlier = history.setdefault(module, [])
             same = earlier and earlier[-1][1] == facts
@@ -221,7 +224,13 @@ def pack(package: IndexedPackage, cache: Cache, folder: Path) -> Path:
     }
     path = folder / f"{package.name}.zip"
     uses = _packed_uses(package, cache, [records[version]["files"] for version in versions])
-    store.write_package(path, _about(package, versions, records), modules, **uses)
+    documents = {
+        kind: store.pack_values(
+            [dict.fromkeys(declared[kind], "") for declared in options], range(count), count
+        )
+        for kind in ("options", "serve")
+    }
+    store.write_package(path, _about(package, versions, records), modules, **uses, **documents)
     return path
 
 

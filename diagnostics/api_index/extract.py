@@ -77,6 +77,10 @@ def extract_yaml(text: str) -> Facts:
 
     def walk(value: object, prefix: str) -> Iterator[tuple[str, str]]:
         for key, inner in value.items() if isinstance(value, dict) else ():
+            # The groups in Hydra's list of defaults can be chosen by name.
+            if key == "defaults" and isinstance(inner, list):
+                groups = (name for item in inner if isinstance(item, dict) for name in item)
+                yield from ((f"group:{str(name).rpartition('@')[2]}", "field") for name in groups)
             plain = not isinstance(inner, dict)
             yield f"{prefix}{key}", f"field = {str(inner)[:_MAX_DEFAULT]}" if plain else "field"
             yield from walk(inner, f"{prefix}{key}.")
@@ -434,6 +438,11 @@ def _annotation_names(node: ast.expr) -> list[str]:
 
 def _declarations(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:  # noqa: C901 - a case a kind of declaration
     """Yield environment variables, argparse options and routes anywhere in a file."""
+    loops = {
+        ast.unparse(node.target): node.iter.elts
+        for node in ast.walk(tree)
+        if isinstance(node, ast.For) and isinstance(node.iter, ast.Tuple | ast.List)
+    }
     for node in ast.walk(tree):
         match node:
             case ast.Subscript(value=value, slice=ast.Constant(value=str(name))) if _is_environ(value):
@@ -441,7 +450,7 @@ def _declarations(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:  
             case ast.Compare(left=ast.Constant(value=str(name)), comparators=[value]) if _is_environ(value):
                 yield f"env:{name}", "env"
             case ast.Call(func=ast.Attribute(attr="add_argument" | "add_arg")):
-                yield from _argparse_options(node)
+                yield from _argparse_options(node, loops)
             case ast.Call(
                 func=ast.Attribute(value=value, attr=attr), args=[ast.Constant(value=str(name)), *_]
             ):
@@ -457,10 +466,7 @@ def _declarations(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:  
                         yield f"env:{key.value}", "env"
 
 
-def _argparse_options(node: ast.Call) -> Iterator[tuple[str, str]]:
-    names = [
-        item.value for item in node.args if isinstance(item, ast.Constant) and isinstance(item.value, str)
-    ]
+def _argparse_options(node: ast.Call, loops: dict[str, list[ast.expr]]) -> Iterator[tuple[str, str]]:
     keywords = {item.arg: item.value for item in node.keywords}
     kind = keywords.get("type")
     action = ast.unparse(keywords["action"]).strip("'\"") if "action" in keywords else ""
@@ -468,9 +474,27 @@ def _argparse_options(node: ast.Call) -> Iterator[tuple[str, str]]:
     for key, mark in (("choices", " choices "), ("default", " = ")):
         if key in keywords:
             text += mark + _shorten(ast.unparse(keywords[key]), _MAX_TEXT)
-    for name in names:
-        if name.startswith("--"):
-            yield name, text
+    for argument in node.args:
+        for name in _texts(argument, loops):
+            if name.startswith("--"):
+                yield name, text
+
+
+def _texts(node: ast.expr, loops: dict[str, list[ast.expr]]) -> list[str]:
+    """Return a text, or what an f-string is with each value of a loop over constants."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return [node.value]
+    if not isinstance(node, ast.JoinedStr):
+        return []
+    texts = [""]
+    for part in node.values:
+        ends = (
+            [part]
+            if isinstance(part, ast.Constant)
+            else loops.get(ast.unparse(getattr(part, "value", part)), [])
+        )
+        texts = [text + str(end.value) for text in texts for end in ends if isinstance(end, ast.Constant)]
+    return texts
 
 
 def _is_environ(node: ast.expr) -> bool:

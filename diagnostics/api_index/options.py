@@ -1,14 +1,16 @@
-"""The choices of an option in one release, from Literal types, enums and argparse."""
+"""The options of a framework's commands by release, and their choices, from fields, argparse and config files."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 from diagnostics.api_index import query, store
+from diagnostics.api_index.extract import Facts
 from diagnostics.api_index.query import Release
-from diagnostics.api_index.surface import Definition, Surface
+from diagnostics.api_index.surface import Definition, Surface, parse_signature
 
 # Where the options of a command are declared: fields of a class, or the argparse options of a module.
 _CLASSES = {
@@ -16,8 +18,59 @@ _CLASSES = {
     "ms-swift": (("swift.llm.argument.rlhf_args", "RLHFArguments"), ("swift.arguments", "RLHFArguments")),
     "vllm": (("vllm.engine.arg_utils", "AsyncEngineArgs"), ("vllm.engine.arg_utils", "EngineArgs")),
 }
+# Modules and config files that declare options.
+_DECLARING = {
+    "trl": r"trl\.(trainer\.(grpo|model|base)_config|scripts\.(grpo|utils)|experimental\.\w+\.async_grpo_config)",
+    "transformers": r"transformers\.training_args",
+    "ms-swift": r"swift\.(llm\.argument|arguments|trainers|rlhf_trainers|megatron\.arguments?|llm\.ray|ray)\..*",
+    "verl": r"verl/trainer/config/.*ppo.*\.ya?ml",
+    "openrlhf": r"openrlhf\.cli\.train_ppo_ray",
+    "accelerate": r"accelerate\.commands\.launch",
+    "vllm": r"vllm\.(engine\.arg_utils|envs|sampling_params|config(\.\w+)?|entrypoints\.(llm|([\w.]+\.)?cli_args))",
+}
+_SERVING = {"trl": r"trl\.scripts\.vllm_serve"}
 _MODULES = {"openrlhf": ("openrlhf.cli.train_ppo_ray",)}
 _COMPANIONS = {"trl": ("transformers",), "ms-swift": ("transformers", "trl")}
+
+
+def declared_options(package: str, names: Mapping[str, Facts]) -> dict[str, set[str]]:
+    """Return the options of one release: `options` of its training commands, `serve` of its server."""
+    patterns = {"options": _DECLARING.get(package, "(?!)"), "serve": _SERVING.get(package, "(?!)")}
+    return {
+        kind: {
+            option
+            for module, facts in names.items()
+            if re.fullmatch(pattern, module)
+            for option in _options_of_file(package, module, facts, names)
+        }
+        for kind, pattern in patterns.items()
+    }
+
+
+def _options_of_file(package: str, module: str, facts: Facts, names: Mapping[str, Facts]) -> Iterator[str]:
+    """Yield the options that one file declares: fields of dataclasses, argparse options, keys of a config."""
+    if module.endswith(("yaml", "yml")):
+        # From 0.5 on verl has a composed copy of its config; of the other files only the groups are options.
+        folder, _, file = module.rpartition("/")
+        composed = any(name.startswith(f"{folder}/_generated_") for name in names)
+        if composed and not file.startswith("_generated_"):
+            yield from (name.removeprefix("group:") for name in facts if name.startswith("group:"))
+        else:
+            yield from (name for name in facts if not name.startswith("group:"))
+        return
+    for name, entry in facts.items():
+        owner, _, field = name.rpartition(".")
+        is_field = entry.startswith("field") and (
+            package == "vllm" or facts.get(owner, "").endswith("@dataclass")
+        )
+        if name.startswith("--"):
+            yield name[2:].replace("-", "_") if package in {"vllm", "accelerate"} else name[2:]
+        elif is_field and not field.startswith("_"):
+            yield field
+        elif package == "vllm" and name.startswith("env:"):
+            yield name[4:]
+        elif package == "vllm" and name == "LLM.__init__":
+            yield from parse_signature(entry).names - {"self"}
 
 
 def choices(release: Release, option: str) -> tuple[str, ...]:

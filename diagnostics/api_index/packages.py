@@ -45,8 +45,8 @@ PACKAGES = {
         IndexedPackage("trl", ("trl",), since="0.12", uses=("vllm", "transformers", "peft", "accelerate")),
         IndexedPackage("verl", ("verl",), since_day="2024-01-01", configs=True, uses=_STACK),
         IndexedPackage("openrlhf", ("openrlhf",), since="0.5", uses=_STACK),
-        IndexedPackage("peft", ("peft",), since="0.12"),
-        IndexedPackage("accelerate", ("accelerate",), since="0.34"),
+        IndexedPackage("peft", ("peft",), since="0.12", uses=("transformers", "accelerate")),
+        IndexedPackage("accelerate", ("accelerate",), since="0.34", uses=("transformers",)),
         IndexedPackage("ms-swift", ("swift",), since="3.0", uses=_STACK),
         IndexedPackage(
             "transformers", ("transformers",), since="4.46",

@@ -17,6 +17,7 @@ from diagnostics.api_index.compare import Comparison, Lookup, MissingUse, compar
 from diagnostics.api_index.surface import IndexedFacts, Surface
 from diagnostics.api_index.uses import Use
 from diagnostics.output import pairs
+from diagnostics.versions import in_range
 
 # Distributions whose module has another name.
 _MODULES = {"ms-swift": "swift"}
@@ -190,20 +191,17 @@ def conflicts(first: Release, second: Release) -> Iterator[str]:
         theirs_base = [specifier for specifier, extra in theirs[name] if not extra]
         if not ours or not theirs_base:
             continue
-        index = store.load(name)
-        pins = [
-            item.version
-            for specifier in (*ours, *theirs_base)
-            for item in specifier
-            if "*" not in item.version
-        ]
-        candidates = {
-            *(index.releases if index else ()),
-            *pins,
-            *(f"{pin}.post999" for pin in pins if "+" not in pin),
-        }
         both = [*ours, *theirs_base]
-        if not any(all(item.contains(pin, prereleases=True) for item in both) for pin in candidates):
+        bounds = [item.version.removesuffix(".*") for specifier in both for item in specifier]
+        index = store.load(name)
+        # Something between two bounds satisfies both, if anything does.
+        candidates = {
+            "0",
+            *(index.releases if index else ()),
+            *bounds,
+            *(f"{bound}.0.0.1" for bound in bounds if "+" not in bound),
+        }
+        if not any(all(in_range(item, specifier) for specifier in both) for item in candidates):
             texts = [" or ".join(map(str, items)) for items in (ours, theirs_base)]
             yield f"{first} requires {name}{texts[0]}, {second} requires {name}{texts[1]}"
 
@@ -221,7 +219,7 @@ def compatibility(user: Release, provider: Release) -> Compatibility:
         if binding
         else None
     )
-    declared = tuple(f"{item}" + (f" (extra {extra})" if extra else "") for item, extra in ranges)
+    declared = tuple(f"{item}" + (f" (extra {extra})" if extra else "") for item, extra in binding)
     return Compatibility(
         user,
         provider,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from itertools import permutations
+from itertools import groupby, permutations
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,8 @@ def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Answer]:
     """Return the ranked pairs of the packages that are asked about; of one alone, with all that it takes names from."""
     if len(questions) == 1:
         package, releases = questions[0]
-        others = [name for name in _PROVIDERS if name != package and _depends(releases[0], name)]
+        indexed = [name for name in _PROVIDERS if name != package and store.load(name)]
+        others = [name for name in indexed if _depends(releases[0], name)]
         others = others or [
             name for name in store.indexed_packages() if name != package and _depends_newest(name, package)
         ]
@@ -147,7 +148,7 @@ def evidence_lines(pair: Compatibility) -> Iterator[str]:
     if pair.names is None:
         yield "names: not in the index"
     elif not pair.names.missing:
-        yield f"all {pair.names.checked} names there"
+        yield "all names there"
     for items, moment in ((pair.at_import, "at import"), (pair.when_called, "when called")):
         if items:
             named = ", ".join(f"{item.use.text} ({item.location})" for item in _distinct(items)[:_NAMES])
@@ -168,25 +169,54 @@ def render(console: Console, answers: Sequence[Answer], *, every: bool) -> None:
     """Print the releases to install, then each package's releases with their evidence."""
     chosen = choose_set(answers)
     missing = [answer.provider for answer in answers if answer.best is None]
-    names = " with ".join(map(str, chosen)) or "nothing fits"
+    names = ", ".join(map(str, chosen)) or "nothing fits"
     print_text(console, f"versions: {names}" + (f"; no {', '.join(missing)} fits" if missing else ""), "bold")
     if chosen:
         print_command(console, install_command(chosen))
     for answer in answers:
         print_text(console, "")
         one = len({pair.user for pair in answer.pairs}) == 1
-        print_text(console, f"{answer.provider} for {answer.pairs[0].user if one else answer.user}", "bold")
-        good = [pair for pair in answer.pairs if not pair.contradicted]
-        bad = [pair for pair in answer.pairs if pair.contradicted]
-        for pair in (*good[: None if every else _SHOWN], *bad[: None if every else _SHOWN_AGAINST]):
-            mark = "✘" if pair.contradicted else "✔"
-            label = pair.provider.version if one else f"{pair.user} with {pair.provider}"
-            print_text(console, f"{mark} {label}: {'; '.join(evidence_lines(pair))}")
-        hidden = 0 if every else max(0, len(good) - _SHOWN) + max(0, len(bad) - _SHOWN_AGAINST)
-        if hidden:
-            print_text(console, f"{hidden} more with --all", "dim")
+        heading = (
+            f"{answer.provider} for {answer.pairs[0].user}"
+            if one
+            else f"{answer.user} for {answer.pairs[0].provider}"
+        )
+        print_text(console, heading, "bold")
+        rows = _rows(answer, one_user=one)
+        shown = rows if every else [*_first(rows, "✔", _SHOWN), *_first(rows, "✘", _SHOWN_AGAINST)]
+        for row in shown:
+            print_text(console, " ".join(row))
+        if len(shown) < len(rows):
+            print_text(console, f"{len(rows) - len(shown)} more lines with --all", "dim")
     print_text(console, "")
     print_text(console, "names are read in source, not run; the command was not resolved", "dim")
+
+
+def _rows(answer: Answer, *, one_user: bool) -> list[tuple[str, str]]:
+    """Return mark and text of each run of successive releases with the same evidence, the best first."""
+
+    def varying(pair: Compatibility) -> Release:
+        return pair.provider if one_user else pair.user
+
+    def key(item: tuple[int, Compatibility]) -> tuple[object, ...]:
+        # Newest first: place and number of successive releases have the same sum.
+        place, pair = item
+        return place + query.store_number(varying(pair)), pair.contradicted, *evidence_lines(pair)
+
+    rows = []
+    for _key, group in groupby(enumerate(answer.pairs), key=key):
+        pairs = [pair for _place, pair in group]
+        first, last = varying(pairs[-1]).version, varying(pairs[0]).version
+        label = last if first == last else f"{first} to {last}"
+        label = label if one_user else f"{answer.user} {label}"
+        rows.append(
+            ("✘" if pairs[0].contradicted else "✔", f"{label}: {'; '.join(evidence_lines(pairs[0]))}")
+        )
+    return rows
+
+
+def _first(rows: Sequence[tuple[str, str]], mark: str, count: int) -> list[tuple[str, str]]:
+    return [row for row in rows if row[0] == mark][:count]
 
 
 def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:

@@ -62,10 +62,14 @@ TRAINER_2 = TRAINER | {
     """
 }
 RELEASES = {
-    "vllm": {"0.1": (ENGINE, []), "0.2": (ENGINE_2, ["torch==2.1"]), "0.3": (ENGINE_3, ["torch==2.2"])},
+    "vllm": {
+        "0.1": (ENGINE, []),
+        "0.2": (ENGINE_2, ["torch==2.1"]),
+        "0.3": (ENGINE_3, ["torch==2.2", "numpy"]),
+    },
     "trl": {
         "1.0": (TRAINER, ['vllm<0.3,>=0.1; extra == "vllm"']),
-        "1.1": (TRAINER_2, ["vllm>=0.3", "torch>=2.2"]),
+        "1.1": (TRAINER_2, ["vllm>=0.3", "torch>=2.2", "numpy"]),
     },
 }
 PACKAGES = {

@@ -69,6 +69,16 @@ def test_import_structures_are_tables_of_names():
     assert [result[name] for name in "XYZ"] == ["import pkg.a:X", "import pkg.b:Y", "import pkg.a:Z"]
 
 
+def test_options_that_a_parser_adds_in_a_loop_are_read():
+    """OpenRLHF adds its optimizers' options in a loop; a name that nothing fixes is no option."""
+    text = """
+        for one in ("a", "b"):
+            p.add_argument(f"--{one}.lr")
+            p.add_argument(f"--{other}.lr")
+    """
+    assert [name for name in facts(text) if name.startswith("--")] == ["--a.lr", "--b.lr"]
+
+
 def test_overloads_are_one_signature():
     """A keyword of any overload is accepted."""
     text = """

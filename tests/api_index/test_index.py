@@ -6,6 +6,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from packaging.specifiers import SpecifierSet
 
 from diagnostics.api_index import build, query, store
 from diagnostics.api_index.explain import explain_missing
@@ -177,3 +178,22 @@ def test_the_shipped_index_is_small_and_complete():
     files = sorted(store.FOLDER.glob("*.zip"))
     assert sum(path.stat().st_size for path in files) <= 8_000_000
     assert {store.Package(path).about["schema"] for path in files} <= {store.SCHEMA}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "conflict"),
+    [
+        (">20.0", ">=20.0", False),
+        ("", "", False),
+        ("<5", ">=4.56", False),
+        ("<5", ">=5", True),
+        ("==2.7.1", ">=2.8", True),
+        ("==4.*", ">=4.2", False),
+        ("!=5.0,>=4.56", "<5.1", False),
+    ],
+)
+def test_a_conflict_is_what_no_release_can_satisfy(index, monkeypatch, ours, theirs, conflict):
+    """Also between the bounds, where no requirement names a release."""
+    ranges = {OLD: {"x": [(SpecifierSet(ours), "")]}, NEW: {"x": [(SpecifierSet(theirs), "")]}}
+    monkeypatch.setattr(query, "requirements_of", ranges.get)
+    assert bool(list(query.conflicts(OLD, NEW))) is conflict
