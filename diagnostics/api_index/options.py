@@ -121,7 +121,7 @@ def _annotation_choices(surface: Surface, module: str, annotation: str, depth: i
         if text == "None":
             continue
         if isinstance(part, ast.Subscript) and text.partition("[")[0].rpartition(".")[2] == "Literal":
-            values += _literals(f"[{ast.unparse(part.slice)}]")
+            values += _literals(ast.unparse(part.slice))
             continue
         target = surface.find(module, text) if text.isidentifier() and depth < 3 else None
         if target is None or not target.entry.startswith("value "):

@@ -79,7 +79,7 @@ def option_names(framework: str, role: str = "train") -> set[str]:
     if role == "serve" and "serve" in _load(framework):
         return set(_load(framework)["serve"])
     packages = (framework, *_companions(framework)) if is_indexed(framework) else ()
-    return {name for package in packages for name in _load(package)["options"]}
+    return {name for package in packages for name in _load(package).get("options", ())}
 
 
 @cache
@@ -231,7 +231,7 @@ def releases_with_all(package: str, wanted: Iterable[str]) -> tuple[list[str], t
     releases = [Version(release) for release in _load(package).get("releases", ())]
     if not releases:
         return [], ()
-    shared = {name for companion in _companions(package) for name in _load(companion)["options"]}
+    shared = {name for companion in _companions(package) for name in _load(companion).get("options", ())}
     spans = {name: span for name in wanted if name not in shared and (span := release_span(package, name))}
     partial = {
         name: (Version(first), Version(last))

@@ -29,6 +29,15 @@ ENGINE = {
             def __init__(self, model, *, seed=0, device=None): ...
             def generate(self, prompts): ...
     """,
+    "vllm/engine/arg_utils.py": """
+        from typing import Literal, Optional
+        Kind = Literal["ray", "mp"]
+        class EngineArgs:
+            dtype: Optional[Literal["auto", "half"]] = "auto"
+            executor: Kind | None = None
+            device: Kind | str = "ray"
+            tokens: int = 1
+    """,
     "vllm/ports.py": "def get_open_port(): ...\n",
 }
 # 0.2 is without `device`, 0.3 without the module `ports`.

@@ -8,11 +8,17 @@ import pytest
 from click.testing import CliRunner
 from packaging.specifiers import SpecifierSet
 
-from diagnostics.api_index import build, query, store
+from diagnostics.api_index import build, options, query, store
 from diagnostics.api_index.explain import explain_missing
 from diagnostics.api_index.query import Release
+from diagnostics.collect import packages
 from diagnostics.commands import versions
+from diagnostics.compat_table import Compat
+from diagnostics.doctor.checks import names
+from diagnostics.doctor.checks.base import Examined
+from diagnostics.triage import command as triage
 from tests.api_index.conftest import PACKAGES, RELEASES, FakeIndex
+from tests.diagnostics.environments import Maker
 
 OLD, NEW = Release("trl", "1.0"), Release("trl", "1.1")
 
@@ -36,13 +42,28 @@ def test_star_imports_are_resolved_by_all(index):
     assert surface.find("vllm", "Hidden") is None
 
 
+@pytest.mark.parametrize(
+    ("option", "accepted"),
+    [
+        ("dtype", ("auto", "half")),
+        ("executor", ("ray", "mp")),
+        ("device", ()),
+        ("tokens", ()),
+        ("nothere", ()),
+    ],
+)
+def test_choices_are_those_of_the_types(index, option, accepted):
+    """Optional ones and named ones, too; a type that accepts any text has none."""
+    assert options.choices(Release("vllm", "0.2"), option) == accepted
+
+
 def test_a_second_build_fetches_nothing(tmp_path):
     """And a new release costs only its own files."""
     index, cache = FakeIndex(RELEASES), build.Cache("vllm", tmp_path)
     with index.client() as client:
         lines = list(build.fetch(client, PACKAGES["vllm"], cache))
         assert [line.rpartition(": ")[2] for line in lines] == [
-            "4 files, 4 of them new", "4 files, 1 of them new", "4 files, 1 of them new",
+            "5 files, 5 of them new", "5 files, 1 of them new", "5 files, 1 of them new",
         ]  # fmt: skip
         index.requests.clear()
         assert list(build.fetch(client, PACKAGES["vllm"], cache)) == []
@@ -197,3 +218,31 @@ def test_a_conflict_is_what_no_release_can_satisfy(index, monkeypatch, ours, the
     ranges = {OLD: {"x": [(SpecifierSet(ours), "")]}, NEW: {"x": [(SpecifierSet(theirs), "")]}}
     monkeypatch.setattr(query, "requirements_of", ranges.get)
     assert bool(list(query.conflicts(OLD, NEW))) is conflict
+
+
+def test_doctor_reports_names_that_the_installed_release_lacks(index, tmp_path):
+    """By metadata alone, with the place in the package that takes them."""
+    maker = Maker(tmp_path / "env").add("vllm", "0.3").add("trl", "1.0")
+    case = Examined(packages.collect(maker.prefix, {}), {}, Compat())
+    (finding,) = names.missing_names(case)
+    assert (finding.code, finding.severity.word) == ("CMP906", "warning")
+    assert "vllm.ports.get_open_port" in finding.detail
+    assert finding.evidence[0].place == "trl/trainer.py:3"
+    maker = Maker(tmp_path / "good").add("vllm", "0.3").add("trl", "1.1")
+    assert list(names.missing_names(Examined(packages.collect(maker.prefix, {}), {}, Compat()))) == []
+
+
+def test_triage_explains_a_missing_name(index, tmp_path):
+    """With the release that the log reports, and the change."""
+    log = tmp_path / "run.log"
+    log.write_text(
+        "vllm==0.3\nTraceback (most recent call last):\n"
+        '  File "/site-packages/trl/trainer.py", line 3, in <module>\n    from vllm.ports import get_open_port\n'
+        "ModuleNotFoundError: No module named 'vllm.ports'\n"
+    )
+    result = CliRunner().invoke(triage.command, [str(log), "--format", "json"], standalone_mode=False)
+    (finding,) = [item for item in json.loads(result.output)["findings"] if item["code"] == "CMP906"]
+    assert finding["detail"].startswith(
+        "vllm has vllm.ports from 0.1 to 0.2. The installed vllm 0.3 is too new."
+    )
+    assert "vllm<=0.2" in json.dumps(finding["remedy"])

@@ -12,6 +12,7 @@ from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import RunPlan
 
 _MAX_SHOWN = 8
+_UNSET = {"", "None", "none", "null"}
 
 
 @rule("CFG113", check="options", frameworks=("trl", "ms-swift", "openrlhf"))
@@ -24,7 +25,7 @@ def values_are_among_the_choices(plan: RunPlan) -> Iterator[Problem]:
         if not value.known or isinstance(value.data, bool) or not isinstance(value.data, str | int | float):
             continue
         accepted = choices(Release(plan.framework, str(release)), value.key)
-        if not accepted or str(value.data) in accepted:
+        if not accepted or str(value.data) in {*accepted, *_UNSET}:
             continue
         similar = difflib.get_close_matches(str(value.data), accepted, 1)
         listed = ", ".join(accepted[:_MAX_SHOWN]) + (", …" if len(accepted) > _MAX_SHOWN else "")
