@@ -24,7 +24,7 @@ from diagnostics.api_index.uses import Use, collect_uses
 
 CACHE = Path(__file__).resolve().parents[2] / ".api-index"
 # Change it when `extract` changes: everything is extracted again, from the sources in the cache.
-_NAMES, _USES = "names.3", "uses.1"
+_NAMES, _USES = "names.3", "uses.3"
 _AT_ONCE = 500
 _TABLES = """
 create table if not exists releases (version text primary key, record text);

@@ -71,7 +71,7 @@ def compare(
     working = _working_choices(reached, problems)
     for use, problem in problems.items():
         item = MissingUse(use, problem, use.option(off))
-        if use.choice is not None and (use.file, use.choice[0]) in working:
+        if any((use.file, number) in working for number in _choices(use)):
             comparison.guarded.append(item)
         elif any(
             condition_holds(text, versions) is None for text in use.conditions if not text.startswith("set:")
@@ -94,7 +94,7 @@ def condition_holds(condition: str, versions: Mapping[str, Version]) -> bool | N
     """
     if condition == "?":
         return None
-    if condition.startswith("set:"):
+    if condition.startswith(("set:", "try:")):
         return True
     if condition.startswith("!"):
         return False if condition[1:] in versions else None
@@ -186,6 +186,12 @@ class Lookup:
             (current, certain), path = (matching or types)[0], path[1:]
             exact = certain and len(types) == 1
         return ""
+
+
+def _choices(use: Use) -> list[int]:
+    """Return the numbers of the `try` statements around a use."""
+    outer = [int(item.removeprefix("try:")) for item in use.conditions if item.startswith("try:")]
+    return [*outer, *([use.choice[0]] if use.choice else [])]
 
 
 def _working_choices(uses: Iterable[Use], problems: Mapping[Use, str]) -> set[tuple[str, int]]:

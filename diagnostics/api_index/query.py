@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import date, timedelta
 from functools import cache
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -21,6 +23,10 @@ from diagnostics.versions import in_range
 
 # Distributions whose module has another name.
 _MODULES = {"ms-swift": "swift"}
+# Files for other hardware than NVIDIA GPUs.
+_OTHER_HARDWARE = re.compile(r"npu|ascend|hccl|musa|xpu|rocm|neuron|hpu")
+# A trainer's release was tried with engines of its time, not with those that came later.
+_LATER_DAYS = 30
 _RANKS = {"ran": 0, "part": 1, "": 2, "fails": 3}
 
 
@@ -66,17 +72,23 @@ class Compatibility:
         return [item for item in self.names.missing if item.use.late] if self.names else []
 
     @property
+    def is_later(self) -> bool:
+        """Whether no range is declared, and the second release is a month newer than the first."""
+        limit = upload_day(self.user) + timedelta(days=_LATER_DAYS)
+        return self.allowed is None and upload_day(self.provider) > limit
+
+    @property
     def contradicted(self) -> bool:
         """Whether something speaks against the pair; such a pair is never recommended."""
         return self.allowed is False or bool(self.conflicts or self.at_import) or self.run == "fails"
 
     @property
     def rank(self) -> tuple[object, ...]:
-        """Best first: no contradiction, a run, a declaration, few missing names, new."""
-        missing = len(self.names.missing) if self.names else 1
+        """Best first: no contradiction, a run, a declaration, few names missing, of the time, new."""
         declared = {True: 0, None: 1, False: 2}[self.allowed]
         age = -store_number(self.provider), -store_number(self.user)
-        return self.contradicted, _RANKS[self.run], declared, len(self.at_import), missing, age
+        called = len(self.when_called)
+        return self.contradicted, _RANKS[self.run], declared, len(self.at_import), self.is_later, called, age
 
 
 def store_number(release: Release) -> int:
@@ -84,6 +96,14 @@ def store_number(release: Release) -> int:
     package = store.load(release.package)
     number = package.number(release.version) if package else None
     return -1 if number is None else number
+
+
+def upload_day(release: Release) -> date:
+    """Return the day on which a release was uploaded; the first of all days if it is not in the index."""
+    package, number = store.load(release.package), store_number(release)
+    return (
+        date.fromisoformat(package.about["releases"][number]["day"]) if package and number >= 0 else date.min
+    )
 
 
 def find_releases(package: str, version: str) -> list[str]:
@@ -133,7 +153,9 @@ def check(
     surface, uses = surface_of(provider), uses_of(user, provider.package)
     if surface is None or uses is None:
         return None
-    plain = [use for use in uses if use.kind not in {"route", "launch"}]
+    plain = [
+        use for use in uses if use.kind not in {"route", "launch"} and not _OTHER_HARDWARE.search(use.file)
+    ]
     versions = {**(other_versions or {}), module_of(provider.package): Version(provider.version)}
     comparison = compare(plain, surface, versions)
     comparison.missing = [
@@ -159,6 +181,7 @@ def has_name(release: Release, use: Use) -> bool:
     )
 
 
+@cache
 def requirements_of(release: Release) -> dict[str, list[tuple[SpecifierSet, str]]]:
     """Return the required ranges by package, each with the extra that requires it ('' for none)."""
     package = store.load(release.package)

@@ -9,6 +9,7 @@ import json
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,13 @@ def in_spans(spans: str, number: int) -> bool:
     >>> in_spans("0-1 3-", 2), in_spans("0-1 3-", 7)
     (False, True)
     """
-    for span in spans.split():
-        first, _, last = span.partition("-")
-        if int(first) <= number and (not last or number <= int(last)):
-            return True
-    return False
+    return any(first <= number <= last for first, last in _bounds(spans))
+
+
+@cache
+def _bounds(spans: str) -> tuple[tuple[int, float], ...]:
+    parts = (span.partition("-") for span in spans.split())
+    return tuple((int(first), int(last) if last else inf) for first, _, last in parts)
 
 
 def expand_spans(spans: str, count: int) -> list[int]:
@@ -145,17 +148,6 @@ class Package:
         """Return the modules of a release."""
         return {name for name, (_chunk, life) in self.about["modules"].items() if in_spans(life, number)}
 
-    def has_module(self, module: str, number: int) -> bool:
-        """Return whether a release has a module of that name, or a folder of modules."""
-        entry = self.about["modules"].get(module)
-        if entry is not None and in_spans(entry[1], number):
-            return True
-        prefix = f"{module}."
-        return any(
-            name.startswith(prefix) and in_spans(life, number)
-            for name, (_, life) in self.about["modules"].items()
-        )
-
     def packed(self, module: str) -> dict[str, Any]:
         """Return the packed names of a module, over all releases."""
         entry = self.about["modules"].get(module)
@@ -181,11 +173,14 @@ class Package:
 def unpack_values(packed: Mapping[str, Any], number: int) -> dict[str, Any]:
     """Return the values of one release."""
     values = {}
-    for name, packed_entry in packed.items():
-        variants = packed_entry if isinstance(packed_entry, dict) else {"0-": packed_entry}
-        entry = next((text for spans, text in variants.items() if in_spans(spans, number)), None)
-        if entry is not None:
+    for name, entry in packed.items():
+        if not isinstance(entry, dict):
             values[name] = entry
+            continue
+        for spans, text in entry.items():
+            if in_spans(spans, number):
+                values[name] = text
+                break
     return values
 
 

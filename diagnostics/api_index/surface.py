@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from diagnostics.api_index.extract import Facts, extract
@@ -133,8 +134,12 @@ class Surface:
 
     def has_module(self, module: str) -> bool:
         """Return whether a module or a folder of modules of that name exists."""
-        modules = self.source.modules()
-        return module in modules or any(name.startswith(f"{module}.") for name in modules)
+        return module in self._modules_and_folders
+
+    @cached_property
+    def _modules_and_folders(self) -> frozenset[str]:
+        parts = (name.split(".") for name in self.source.modules())
+        return frozenset(".".join(names[:count]) for names in parts for count in range(1, len(names) + 1))
 
     def find(self, module: str, name: str, depth: int = 0) -> Definition | None:
         """Return the definition that `from module import name` imports, None if the import fails."""

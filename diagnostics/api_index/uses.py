@@ -26,11 +26,14 @@ _OPERATORS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "=
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
+_LEAVING = ast.Return | ast.Continue | ast.Break
+
 Branch = tuple[str, ...] | None
 """The conditions under which a branch is taken; None if it never is. A condition is one of
 
 - `vllm` or `vllm>=0.28`: that package is installed, in such a release; `!vllm`: it is not
 - `set:NAME`: the run sets an option
+- `try:NUMBER`: inside an arm of that `try`, another arm of which may work
 - `?`: something else about the installation
 """
 
@@ -225,7 +228,8 @@ def _depends_on_run_only(node: ast.expr) -> bool:
     for part in ast.walk(node):
         if isinstance(part, ast.Name | ast.Attribute):
             name = part.id if isinstance(part, ast.Name) else part.attr
-            probes = name in _PROBES or (name.startswith("is_") and name.endswith("_available"))
+            available = name.startswith("is_") and name.endswith("_available")
+            probes = name in _PROBES or available or "version" in name.lower()
             if probes or name.isupper():  # a constant of the module holds the result of a probe at import
                 return False
     return True
@@ -245,12 +249,22 @@ class _Walk:
     """Local name -> (module, name)."""
     instances: dict[str, tuple[str, str]] = field(default_factory=dict)
     """'self.llm' -> the class that created it."""
-    literals: dict[str, set[str]] = field(default_factory=dict)
-    """Name of a dictionary literal -> its keys, for calls with `**name`."""
+    literals: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Name of a dictionary literal -> its keys and their conditions, for calls with `**name`."""
 
     def block(self, body: list[ast.stmt], guards: Use) -> None:
         for statement in body:
             self.statement(statement, guards)
+            # What follows `if …: return` is reached only if the condition does not hold.
+            if (
+                isinstance(statement, ast.If)
+                and not statement.orelse
+                and isinstance(statement.body[-1], _LEAVING)
+            ):
+                branch = self.conditions.branches(statement.test)[1]
+                if branch is None:
+                    return
+                guards = replace(guards, conditions=tuple(dict.fromkeys((*guards.conditions, *branch))))
 
     def statement(self, node: ast.stmt, guards: Use) -> None:
         match node:
@@ -265,7 +279,7 @@ class _Walk:
                 self.block(node.body, replace(guards, late=True))
                 self.literals = outer
             case _:
-                self.assignment(node)
+                self.assignment(node, guards)
                 self.children(node, guards)
 
     def if_statement(self, node: ast.If, guards: Use) -> None:
@@ -296,6 +310,9 @@ class _Walk:
         else:
             self.choices += 1
             number = self.choices
+            if guards.choice is not None:
+                outer = f"try:{guards.choice[0]}"
+                guards = replace(guards, conditions=(*guards.conditions, outer))
             self.block(node.body, replace(guards, choice=(number, 0)))
             for arm, handler in enumerate(handlers, start=1):
                 # A handler that only raises is no alternative.
@@ -337,14 +354,15 @@ class _Walk:
             replace(guards, kind=kind, module=module, name=name, path=path, file=self.file, line=node.lineno)
         )
 
-    def assignment(self, node: ast.stmt) -> None:
+    def assignment(self, node: ast.stmt, guards: Use) -> None:
         """Remember names for conditions, instances of imported classes, and dictionary literals."""
         if not isinstance(node, ast.Assign) or len(node.targets) != 1:
             return
         target, value = node.targets[0], node.value
         if isinstance(target, ast.Subscript):
             if isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str):
-                self.literals.setdefault(_dotted(target.value), set()).add(target.slice.value)
+                keys = self.literals.setdefault(_dotted(target.value), {})
+                keys[target.slice.value] = guards.conditions
             return
         name = _dotted(target)
         if not name:
@@ -355,18 +373,15 @@ class _Walk:
             self.instances[name] = self.imported[value.func.id]  # type: ignore[attr-defined]
         elif isinstance(value, ast.Dict):
             constants = (key.value for key in value.keys if isinstance(key, ast.Constant))
-            self.literals[name] = {key for key in constants if isinstance(key, str)}
+            self.literals[name] = {key: () for key in constants if isinstance(key, str)}
 
     def remember_condition(self, name: str, value: ast.expr) -> None:
         package = self.conditions.package_of(value)
         if package is not None:
             self.conditions.names[name] = package
-        elif isinstance(value, ast.Constant | ast.Compare | ast.BoolOp | ast.Call | ast.UnaryOp):
+        elif isinstance(value, ast.Compare | ast.BoolOp | ast.Call | ast.UnaryOp):
             branches = self.conditions.branches(value)
-            if (
-                any(isinstance(branch, tuple) and branch not in {(), ("?",)} for branch in branches)
-                or None in branches
-            ):
+            if branches != ((), ()):
                 self.conditions.names[name] = branches
 
     def expression(self, node: ast.expr, guards: Use) -> None:  # noqa: C901 - a branch a kind of use
@@ -374,7 +389,8 @@ class _Walk:
         if self.binding_only:
             return
         for attribute in _outermost_attributes(node):
-            origin = self.origin(_dotted(attribute))
+            # What is assigned need not exist before.
+            origin = self.origin(_dotted(attribute)) if isinstance(attribute.ctx, ast.Load) else None
             if origin is not None:
                 self.add(guards, attribute, "attribute", *origin)
         for part in ast.walk(node):
@@ -404,9 +420,12 @@ class _Walk:
         if origin is not None:
             module, name, path = origin
             for keyword in node.keywords:
-                keys = {keyword.arg} if keyword.arg else self.literals.get(_dotted(keyword.value), set())
-                for key in sorted(keys):
-                    self.add(guards, node, "argument", module, name, (*path, key))
+                keys = {keyword.arg: ()} if keyword.arg else self.literals.get(_dotted(keyword.value), {})
+                for key, conditions in sorted(keys.items()):
+                    reached = replace(
+                        guards, conditions=tuple(dict.fromkeys((*guards.conditions, *conditions)))
+                    )
+                    self.add(reached, node, "argument", module, name, (*path, key))
         first = node.args[0] if node.args else None
         if (
             dotted.rpartition(".")[2] == "patch"

@@ -21,7 +21,7 @@ from diagnostics.output.terminal import print_command, print_text
 SCHEMA = "grpo-doctor.versions-answer.v1"
 # Packages whose release is chosen for a trainer, most restrictive first.
 _PROVIDERS = ("vllm", "transformers", "trl", "peft", "accelerate")
-_SHOWN, _SHOWN_AGAINST, _NAMES = 5, 3, 3
+_SHOWN, _SHOWN_AGAINST, _NAMES = 5, 3, 2
 _QUESTION = re.compile(r"([A-Za-z0-9][\w.-]*)(?:==([\w.+!-]+))?")
 
 

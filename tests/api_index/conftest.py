@@ -87,6 +87,9 @@ PACKAGES = {
 }
 
 
+_CACHED = (store._load, query.surface_of, query._exists, query.requirements_of)
+
+
 def make_wheel(package, version, files, requires):
     """Return the bytes of a wheel."""
     stream = io.BytesIO()
@@ -153,7 +156,7 @@ class FakeIndex:
 
 def forget():
     """Clear what is cached of an index."""
-    for function in (store._load, query.surface_of, query._exists):
+    for function in _CACHED:
         function.cache_clear()
 
 
