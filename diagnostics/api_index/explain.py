@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from diagnostics.api_index import query, store
+from diagnostics.api_index.compare import condition_holds
 from diagnostics.api_index.query import Release
 from diagnostics.api_index.uses import Use
+from diagnostics.versions import parse_version
 
 _ERRORS = (
     (re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'"), "name"),
@@ -68,25 +70,29 @@ class Explanation:
     changes: tuple[str, ...] = ()
 
     @property
-    def sentences(self) -> str:
-        """All of it but the changes, in a few sentences."""
+    def headline(self) -> str:
+        """Which releases have the name, and whether the installed one is too old or too new."""
         releases = _releases(self.provider)
-        indexed = f"{releases[0]} to {releases[-1]}"
         if not self.versions:
-            parts = [f"No {self.provider} from {indexed} has {self.subject}."]
+            text = f"No {self.provider} from {releases[0]} to {releases[-1]} has {self.subject}."
         elif len(self.versions) == len(releases):
-            parts = [f"Every {self.provider} from {indexed} has {self.subject}."]
+            text = f"Every {self.provider} from {releases[0]} to {releases[-1]} has {self.subject}."
         else:
             until = "on" if self.versions[-1] == releases[-1] else f"to {self.versions[-1]}"
-            parts = [f"{self.provider} has {self.subject} from {self.versions[0]} {until}."]
+            text = f"{self.provider} has {self.subject} from {self.versions[0]} {until}."
         if self.installed:
             state = f"is {self.direction}" if self.direction else "has it"
-            parts.append(f"The installed {self.provider} {self.installed} {state}.")
-        parts += [
+            text += f" The installed {self.provider} {self.installed} {state}."
+        return text
+
+    @property
+    def sentences(self) -> str:
+        """The headline, and who takes the name."""
+        callers = (
             f"{item.package} {item.versions[0]} to {item.versions[-1]} takes it ({item.place})."
             for item in self.callers[:_CALLERS]
-        ]
-        return " ".join(parts)
+        )
+        return " ".join([self.headline, *callers])
 
 
 def explain_missing(message: str, installed: Mapping[str, str] | None = None) -> Explanation | None:
@@ -101,7 +107,7 @@ def explain_missing(message: str, installed: Mapping[str, str] | None = None) ->
         versions = tuple(
             version for version in _releases(provider) if query.has_name(Release(provider, version), use)
         )
-        callers = tuple(_callers(provider, use))
+        callers = tuple(_callers(provider, use, installed.get(provider, "")))
         if not versions and not callers:
             continue
         release = installed.get(provider, "")
@@ -154,12 +160,15 @@ def _uses_of_all(provider: str, text: str) -> Iterator[tuple[str, str, Use, dict
                     )
 
 
-def _callers(provider: str, target: Use) -> Iterator[Caller]:
-    """Yield the packages that take a name, each once, with the newest place."""
+def _callers(provider: str, target: Use, installed: str) -> Iterator[Caller]:
+    """Yield the packages that take a name from that release without an alternative, with the newest place."""
     by_package: dict[str, dict[int, str]] = {}
+    version = parse_version(installed)
+    versions = {query.module_of(provider): version} if version else {}
     text = f'"{target.name}"' if target.name else f'"{target.module}'
     for package, file, use, lines in _uses_of_all(provider, text):
-        if not _is_same_use(use, target):
+        reached = all(condition_holds(item, versions) is not False for item in use.conditions)
+        if not _is_same_use(use, target) or not reached or use.choice:
             continue
         index = store.load(package)
         count = len(index.releases) if index else 0
@@ -185,9 +194,8 @@ def _releases(package: str) -> list[str]:
 
 def _changes(provider: str, versions: tuple[str, ...], installed: str) -> tuple[str, list[str]]:
     """Return whether the installed release is too old or too new, and the nearest range that has the name."""
-    try:
-        known = Version(installed)
-    except InvalidVersion:
+    known = parse_version(installed)
+    if known is None:
         return "", []
     newer = [version for version in versions if Version(version) > known]
     older = [version for version in versions if Version(version) < known]

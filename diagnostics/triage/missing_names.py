@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diagnostics.api_index.explain import Explanation, explain_missing
-from diagnostics.catalog.loader import find_check
 from diagnostics.findings import Certainty, Evidence, Finding, Severity
-from diagnostics.fixes import Advice, Fix, Install
+from diagnostics.fixes import Fix, Install
 from diagnostics.triage.model import Hit
 from diagnostics.triage.verdict import Diagnosis
 
@@ -35,16 +34,16 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
     ]
     if explanation.changes:
         fix = Fix.of(
-            "Change one release."
-            + (" Each of these alone is enough." if len(explanation.changes) > 1 else ""),
-            *(Install((change,)) for change in explanation.changes),
+            f"Change one release: {' or '.join(explanation.changes)}.", Install(explanation.changes[:1])
         )
+    elif explanation.installed in explanation.versions:
+        fix = Fix.of(f"This release has the name: check which {explanation.provider} the process imports.")
     else:
         fix = Fix.of(
-            "Install releases that fit.", Advice("grpo-doctor versions PACKAGE==VERSION lists them.")
+            f"Choose a {explanation.provider} that fits: grpo-doctor versions PACKAGE==VERSION lists them."
         )
     return Finding(
-        _CODE, find_check(_CODE).title, Severity.ERROR,
+        _CODE, explanation.headline, Severity.ERROR,
         Certainty.ESTABLISHED if certain else Certainty.SUPPORTED, "static",
         explanation.sentences, tuple(evidence), fix,
     )  # fmt: skip
