@@ -201,9 +201,9 @@ def expand_stars(names: dict[str, Facts]) -> dict[str, Facts]:
 def pack(package: IndexedPackage, cache: Cache, folder: Path) -> Path:
     """Write the file of a package from its cache."""
     extracts, records = extract_new(package, cache, _NAMES, extract_file), cache.releases()
-    versions = sorted(records, key=Version)
+    versions = sorted((item for item in records if Version(item) >= Version(package.since)), key=Version)
     history: dict[str, list[tuple[int, Facts]]] = {}
-    options: list[dict[str, set[str]]] = []
+    options: list[dict[str, dict[str, str]]] = []
     for number, version in enumerate(versions):
         names = {
             module_of(path)[0]: extracts[path, checksum]
@@ -225,9 +225,7 @@ def pack(package: IndexedPackage, cache: Cache, folder: Path) -> Path:
     path = folder / f"{package.name}.zip"
     uses = _packed_uses(package, cache, [records[version]["files"] for version in versions])
     documents = {
-        kind: store.pack_values(
-            [dict.fromkeys(declared[kind], "") for declared in options], range(count), count
-        )
+        kind: store.pack_values([declared[kind] for declared in options], range(count), count)
         for kind in ("options", "serve")
     }
     store.write_package(path, _about(package, versions, records), modules, **uses, **documents)
@@ -310,4 +308,4 @@ def build(names: Iterable[str], *, offline: bool = False) -> Iterator[str]:
                 yield from fetch(client, PACKAGES[name], cache)
             if cache.releases():
                 path = pack(PACKAGES[name], cache, store.FOLDER)
-                yield f"{path.name}: {len(cache.releases())} releases, {path.stat().st_size / 1000:.0f} kB"
+                yield f"{path.name}: {path.stat().st_size / 1000:.0f} kB"

@@ -33,18 +33,19 @@ _MODULES = {"openrlhf": ("openrlhf.cli.train_ppo_ray",)}
 _COMPANIONS = {"trl": ("transformers",), "ms-swift": ("transformers", "trl")}
 
 
-def declared_options(package: str, names: Mapping[str, Facts]) -> dict[str, set[str]]:
-    """Return the options of one release: `options` of its training commands, `serve` of its server."""
+def declared_options(package: str, names: Mapping[str, Facts]) -> dict[str, dict[str, str]]:
+    """Return the options of one release: `options` of its training commands, `serve` of its server.
+
+    An option that only ms-swift's Megatron commands have is marked `megatron`.
+    """
     patterns = {"options": _DECLARING.get(package, "(?!)"), "serve": _SERVING.get(package, "(?!)")}
-    return {
-        kind: {
-            option
-            for module, facts in names.items()
-            if re.fullmatch(pattern, module)
-            for option in _options_of_file(package, module, facts, names)
-        }
-        for kind, pattern in patterns.items()
-    }
+    declared: dict[str, dict[str, str]] = {kind: {} for kind in patterns}
+    for kind, pattern in patterns.items():
+        for module in filter(re.compile(pattern).fullmatch, names):
+            mark = "megatron" if module.startswith("swift.megatron") else ""
+            for option in _options_of_file(package, module, names[module], names):
+                declared[kind][option] = mark and declared[kind].get(option, mark)
+    return declared
 
 
 def _options_of_file(package: str, module: str, facts: Facts, names: Mapping[str, Facts]) -> Iterator[str]:

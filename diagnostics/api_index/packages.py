@@ -12,7 +12,7 @@ class IndexedPackage:
     Attributes:
         name: As on the index.
         modules: Its top-level packages.
-        since: The oldest release.
+        since: The oldest release; of a trainer the first with GRPO.
         since_day: No release is older than this day.
         outlined: Folders of which only the classes and functions at the top of each file are read: model definitions.
         left_out: Folders that are not read at all.
@@ -42,12 +42,12 @@ _STACK = ("vllm", "transformers", "peft", "accelerate", "trl")
 PACKAGES = {
     package.name: package
     for package in (
-        IndexedPackage("trl", ("trl",), since="0.12", uses=("vllm", "transformers", "peft", "accelerate")),
+        IndexedPackage("trl", ("trl",), since="0.14", uses=("vllm", "transformers", "peft", "accelerate")),
         IndexedPackage("verl", ("verl",), since_day="2024-01-01", configs=True, uses=_STACK),
         IndexedPackage("openrlhf", ("openrlhf",), since="0.5", uses=_STACK),
         IndexedPackage("peft", ("peft",), since="0.12", uses=("transformers", "accelerate")),
         IndexedPackage("accelerate", ("accelerate",), since="0.34", uses=("transformers",)),
-        IndexedPackage("ms-swift", ("swift",), since="3.0", uses=_STACK),
+        IndexedPackage("ms-swift", ("swift",), since="3.1", uses=_STACK),
         IndexedPackage(
             "transformers", ("transformers",), since="4.46",
             outlined=(

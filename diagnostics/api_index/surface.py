@@ -15,6 +15,14 @@ from typing import Protocol
 from diagnostics.api_index.extract import Facts, extract
 from diagnostics.api_index.store import Package
 
+# Modules that transformers 5 serves under their old names by an import hook, and old names of their classes.
+_RENAMED_MODULES = (
+    (re.compile(r"transformers\.tokenization_utils_fast"), "transformers.tokenization_utils_tokenizers"),
+    (re.compile(r"transformers\.tokenization_utils"), "transformers.tokenization_utils_sentencepiece"),
+    (re.compile(r"transformers\.image_processing_utils_fast"), "transformers.image_processing_backends"),
+    (re.compile(r"(transformers\.models\.\w+\.image_processing_\w+)_fast"), r"\1"),
+)
+_RENAMED_CLASS = re.compile(r"\w+(Tokenizer|ImageProcessor)Fast")
 _DEPTH = 12  # re-exports of re-exports; more is a cycle
 # Bases without an attribute that a caller would use.
 _EMPTY_BASES = frozenset(
@@ -134,7 +142,18 @@ class Surface:
 
     def has_module(self, module: str) -> bool:
         """Return whether a module or a folder of modules of that name exists."""
-        return module in self._modules_and_folders
+        return self._current_name(module) in self._modules_and_folders
+
+    def _current_name(self, module: str) -> str:
+        """Return the module that an old name of it leads to."""
+        if self.package == "transformers" and module not in self._modules_and_folders:
+            for pattern, name in _RENAMED_MODULES:
+                if (
+                    pattern.fullmatch(module)
+                    and (target := pattern.sub(name, module)) in self._modules_and_folders
+                ):
+                    return target
+        return module
 
     @cached_property
     def _modules_and_folders(self) -> frozenset[str]:
@@ -145,6 +164,7 @@ class Surface:
         """Return the definition that `from module import name` imports, None if the import fails."""
         if not name:
             return Definition(module, "", "", "module") if self.has_module(module) else None
+        module = self._current_name(module)
         facts = self.source.facts(module)
         if depth > _DEPTH:
             return None
@@ -154,8 +174,10 @@ class Surface:
                 return definition
         if self.has_module(f"{module}.{name}"):
             return Definition(f"{module}.{name}", "", "", "module")
-        dynamic = (facts or {}).get("__getattr__", "").split()
-        return Definition(module, name, "", "dynamic") if name in dynamic or "*" in dynamic else None
+        dynamic = {"*", name} & set((facts or {}).get("__getattr__", "").split())
+        if not dynamic and self.package == "transformers" and _RENAMED_CLASS.fullmatch(name):
+            dynamic = {name} if self.find(module, name.removesuffix("Fast"), depth + 1) else set()
+        return Definition(module, name, "", "dynamic") if dynamic else None
 
     def _in_module(self, facts: Facts, module: str, name: str, depth: int) -> Definition | None:  # noqa: PLR0911 - a line a kind of entry
         entry = facts.get(name, "").lstrip("?")

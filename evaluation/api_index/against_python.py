@@ -48,6 +48,14 @@ for module, name in questions:
         answers.append(["present", parameters if is_plain else None])
 print(json.dumps(answers))
 """
+_MACHINERY = {
+    "__getattr__",
+    "__all__",
+    "_import_structure",
+    "_LazyModule",
+    "define_import_structure",
+    "_file",
+}
 VERSION = "import sys; from importlib import metadata; print(metadata.version(sys.argv[1]))"
 
 
@@ -65,6 +73,9 @@ def sample_questions(
             if name.replace(".", "").isidentifier() and name.count(".") < 2
         ]
         current = [name for name in package.facts(module, number) or {} if name in every]
+        # Names of the module system itself, and what a lazy module replaces, are no API.
+        every = [name for name in every if name not in _MACHINERY]
+        current = [name for name in current if name not in _MACHINERY]
         gone = sorted(set(every) - set(current))
         names = gone if gone and random_.random() < 0.5 else current
         if names and module.rpartition(".")[2] != "__main__":
@@ -97,7 +108,8 @@ def index_answer(release: Release, module: str, name: str) -> tuple[str, list[st
         if entry.startswith(("attr", "field")):
             return "unknown", None
         state = "present" if member in members.names else "absent" if members.complete else "unknown"
-    return state, sorted(parse_signature(entry).names) if entry.startswith("def") else None
+    signature = parse_signature(entry) if entry.startswith("def") else None
+    return state, sorted(signature.names) if signature and not signature.takes_others else None
 
 
 def main() -> int:

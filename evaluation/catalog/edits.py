@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from diagnostics.api_index import store
+from diagnostics.api_index.surface import parse_signature
 from diagnostics.catalog import loader
 from diagnostics.fixes import Install
 from diagnostics.versions import in_range
@@ -62,16 +63,27 @@ def index() -> dict[str, Any]:
     for name in dict.fromkeys(name for names in FROM.values() for name in names):
         package = store.load(name)
         assert package is not None, name
-        options = package.document("options")
+        options = {**package.document("options"), **package.document("serve"), **_trainer_arguments(package)}
         spans = {
-            option: " ".join(packed) if isinstance(packed, dict) else "0-"
+            option: " ".join(span for span, mark in variants.items() if mark != "megatron")
             for option, packed in options.items()
+            for variants in [packed if isinstance(packed, dict) else {"0-": packed}]
         }
         packages[name] = {
             "releases": package.releases,
-            "options": {option: _by_version(package, text) for option, text in sorted(spans.items())},
+            "options": {option: _by_version(package, text) for option, text in sorted(spans.items()) if text},
         }
     return packages
+
+
+def _trainer_arguments(package: store.Package) -> dict[str, Any]:
+    """Return the arguments of TRL's trainer, with their spans."""
+    spans: dict[str, dict[str, str]] = {}
+    packed = package.packed("trl.trainer.grpo_trainer").get("GRPOTrainer.__init__", {})
+    for span, entry in packed.items() if isinstance(packed, dict) else ():
+        for name in parse_signature(entry).names - {"self"}:
+            spans.setdefault(name, {})[span] = ""
+    return spans
 
 
 def _by_version(package: store.Package, spans: str) -> str:
