@@ -1,6 +1,5 @@
 """Values that lint could not check are reported with their place, under their check, and never pass as fine."""
 
-
 import pytest
 
 from diagnostics.findings import Severity

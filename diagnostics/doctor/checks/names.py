@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import permutations
 
 from diagnostics.api_index import query, store
@@ -10,7 +11,7 @@ from diagnostics.api_index.compare import MissingUse
 from diagnostics.api_index.query import Release
 from diagnostics.doctor.checks.base import Examined, check, finding
 from diagnostics.findings import Evidence, Finding, Severity
-from diagnostics.fixes import Fix, Run
+from diagnostics.fixes import Fix, quote_command
 
 _MAX_EVIDENCE = 4
 
@@ -36,18 +37,19 @@ def missing_names(case: Examined) -> Iterator[Finding]:
             continue
         at_import = [item for item in comparison.missing if not item.use.late]
         moment = "when a file of it is imported" if at_import else "when a function of it is called"
-        names = list(dict.fromkeys(item.use.text for item in comparison.missing))
-        yield finding(
+        names = list(dict.fromkeys(item.use.text for item in [*at_import, *comparison.missing]))
+        command = quote_command(
+            ("grpo-doctor", "versions", f"{user.package}=={user.version}", provider.package)
+        )
+        result = finding(
             "CMP906", Severity.WARNING if at_import else Severity.INFO,
-            _evidence([*at_import, *comparison.missing]),
-            Fix.of(
-                "Choose releases that fit. The command lists them.",
-                Run(("python", "-m", "diagnostics", "versions", f"{user.package}=={user.version}", provider.package)),
-            ),
+            _evidence([*at_import, *comparison.missing]), Fix.of(f"Choose releases that fit: {command} lists them."),
             detail=f"{user} takes {len(names)} of {comparison.checked} names from {provider.package} that"
             f" {provider.version} does not have: {', '.join(names[:_MAX_EVIDENCE])}. It fails {moment}.",
             certainty="supported",
         )  # fmt: skip
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield replace(result, title=f"{user} takes {names[0]}{more}, which {provider} does not have")
 
 
 def _evidence(items: list[MissingUse]) -> list[Evidence]:
