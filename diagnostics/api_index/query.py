@@ -25,6 +25,8 @@ from diagnostics.versions import in_range
 _MODULES = {"ms-swift": "swift"}
 # Files for other hardware than NVIDIA GPUs.
 _OTHER_HARDWARE = re.compile(r"npu|ascend|hccl|musa|xpu|rocm|neuron|hpu")
+# Files that are imported for one model only.
+_OF_ONE_MODEL = re.compile(r"/models/\w+/|/model/models?/")
 # A trainer's release was tried with engines of its time, not with those that came later.
 _LATER_DAYS = 30
 _RANKS = {"ran": 0, "part": 1, "": 2, "fails": 3}
@@ -64,18 +66,18 @@ class Compatibility:
     @property
     def at_import(self) -> list[MissingUse]:
         """Missing names that fail when the file that takes them is imported."""
-        return [item for item in self.names.missing if not item.use.late] if self.names else []
+        return fail_at_import(self.names) if self.names else []
 
     @property
     def when_called(self) -> list[MissingUse]:
-        """Missing names that fail only when a function is called."""
-        return [item for item in self.names.missing if item.use.late] if self.names else []
+        """Missing names that fail only when a function is called, or one model is used."""
+        return [item for item in self.names.missing if item not in self.at_import] if self.names else []
 
     @property
     def is_later(self) -> bool:
-        """Whether no range is declared, and the second release is a month newer than the first."""
-        limit = upload_day(self.user) + timedelta(days=_LATER_DAYS)
-        return self.allowed is None and upload_day(self.provider) > limit
+        """Whether no newest release is declared, and the second release is a month newer than the first."""
+        bounded = any(operator in text for text in self.declared for operator in ("<", "==", "~="))
+        return not bounded and upload_day(self.provider) > upload_day(self.user) + timedelta(days=_LATER_DAYS)
 
     @property
     def contradicted(self) -> bool:
@@ -89,6 +91,13 @@ class Compatibility:
         age = -store_number(self.provider), -store_number(self.user)
         called = len(self.when_called)
         return self.contradicted, _RANKS[self.run], declared, len(self.at_import), self.is_later, called, age
+
+
+def fail_at_import(comparison: Comparison) -> list[MissingUse]:
+    """Return the missing names that fail at import, but for files that only one model needs."""
+    return [
+        item for item in comparison.missing if not item.use.late and not _OF_ONE_MODEL.search(item.use.file)
+    ]
 
 
 def store_number(release: Release) -> int:

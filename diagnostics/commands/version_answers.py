@@ -144,6 +144,8 @@ def evidence_lines(pair: Compatibility) -> Iterator[str]:
         yield f"{'declared' if pair.allowed else 'not declared'}: {pair.provider.package}{', '.join(pair.declared)}"
     else:
         yield f"{pair.user.package} declares no range of {pair.provider.package}"
+    if pair.is_later:
+        yield f"more than a month newer than {pair.user}"
     yield from (f"conflict: {text}" for text in pair.conflicts)
     if pair.names is None:
         yield "names: not in the index"

@@ -35,7 +35,7 @@ def missing_names(case: Examined) -> Iterator[Finding]:
         comparison = query.check(user, provider)
         if comparison is None or not comparison.missing:
             continue
-        at_import = [item for item in comparison.missing if not item.use.late]
+        at_import = query.fail_at_import(comparison)
         moment = "when a file of it is imported" if at_import else "when a function of it is called"
         names = list(dict.fromkeys(item.use.text for item in [*at_import, *comparison.missing]))
         command = quote_command(
