@@ -56,7 +56,7 @@ def extract(text: str, module: str, *, is_package: bool = False) -> Facts:
 def extract_outline(text: str) -> Facts:
     r"""Return the classes and functions at the top of a file by its lines alone; their members are not read.
 
-    >>> extract_outline("class A(B, c.D):\\n    x = 1\\ndef f(a): ...\\n")
+    >>> extract_outline("class A(B, c.D):\n    x = 1\ndef f(a): ...\n")
     {'A': 'class B, c.D @outline', 'f': 'def (*args, **kwargs)', '__getattr__': 'dynamic *'}
     """
     facts = {}
@@ -70,7 +70,7 @@ def extract_outline(text: str) -> Facts:
 def extract_yaml(text: str) -> Facts:
     r"""Return the keys of a config file, dotted, with their values.
 
-    >>> extract_yaml("a:\\n  b: 1\\n")
+    >>> extract_yaml("a:\n  b: 1\n")
     {'a': 'field', 'a.b': 'field = 1'}
     """
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

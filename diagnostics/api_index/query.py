@@ -197,16 +197,23 @@ def requirements_of(release: Release) -> dict[str, list[tuple[SpecifierSet, str]
     number = package.number(release.version) if package else None
     ranges: dict[str, list[tuple[SpecifierSet, str]]] = {}
     for line in package.metadata("requires", number) if package and number is not None else ():
-        try:
-            requirement = Requirement(line)
-        except InvalidRequirement:
-            continue
-        marker = str(requirement.marker or "")
-        extra = marker.partition("extra ==")[2].strip(" \"'").partition('"')[0]
-        if requirement.marker and not requirement.marker.evaluate({"extra": extra, "sys_platform": "linux"}):
-            continue
-        ranges.setdefault(canonicalize_name(requirement.name), []).append((requirement.specifier, extra))
+        if (requirement := _parse_requirement(line)) is not None:
+            name, specifier, extra = requirement
+            ranges.setdefault(name, []).append((specifier, extra))
     return ranges
+
+
+@cache
+def _parse_requirement(line: str) -> tuple[str, SpecifierSet, str] | None:
+    """Return name, range and extra of a requirement; None if it is unreadable or not for this platform."""
+    try:
+        requirement = Requirement(line)
+    except InvalidRequirement:
+        return None
+    extra = str(requirement.marker or "").partition("extra ==")[2].strip(" \"'").partition('"')[0]
+    if requirement.marker and not requirement.marker.evaluate({"extra": extra, "sys_platform": "linux"}):
+        return None
+    return canonicalize_name(requirement.name), requirement.specifier, extra
 
 
 def declared_ranges(user: Release, provider: str) -> list[tuple[SpecifierSet, str]]:

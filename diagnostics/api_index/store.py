@@ -9,7 +9,6 @@ import json
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +39,15 @@ def spans_of(numbers: Iterable[int], count: int) -> str:
     return " ".join(f"{first}-{last if last < count - 1 else ''}" for first, last in spans)
 
 
+@cache
 def in_spans(spans: str, number: int) -> bool:
     """Return whether a release is in one of the spans.
 
     >>> in_spans("0-1 3-", 2), in_spans("0-1 3-", 7)
     (False, True)
     """
-    return any(first <= number <= last for first, last in _bounds(spans))
-
-
-@cache
-def _bounds(spans: str) -> tuple[tuple[int, float], ...]:
-    parts = (span.partition("-") for span in spans.split())
-    return tuple((int(first), int(last) if last else inf) for first, _, last in parts)
+    bounds = (span.partition("-") for span in spans.split())
+    return any(int(first) <= number and (not last or number <= int(last)) for first, _, last in bounds)
 
 
 def expand_spans(spans: str, count: int) -> list[int]:
