@@ -140,6 +140,13 @@ def lock(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHON)
+def refresh(session: nox.Session) -> None:
+    """Fetch new releases into the API index, and say which names they removed that others take."""
+    install(session, "--editable", ".")
+    session.run("python", "-m", "diagnostics.api_index", "build", *session.posargs)
+
+
+@nox.session(python=PYTHON)
 def tests(session: nox.Session) -> None:
     """The suite without real cells; arguments go to pytest, or name a file of ours: the tests that rest on it."""
     if "-m" in session.posargs:

@@ -297,7 +297,7 @@ def query_hosts(
         futures = []
         try:
             for host, command in zip(hosts, commands, strict=True):
-                futures.append(pool.submit(query, host, command))  # noqa: PERF401 - an interrupt finds all of them
+                futures.append(pool.submit(query, host, command))  # an interrupt finds those that started
             # In short waits: Python sees a Ctrl-C only between them if another thread received the signal.
             while wait(futures, timeout=0.2).not_done:
                 pass

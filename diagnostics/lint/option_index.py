@@ -1,7 +1,4 @@
-"""Index of the options of every framework release, read from the wheels; data in `options/`.
-
-`python -m evaluation.lint.option_names` writes the data.
-"""
+"""Options of every framework release, from the API index."""
 
 from __future__ import annotations
 
@@ -16,13 +13,14 @@ from typing import Any
 from packaging.version import Version
 
 from diagnostics import safe_io
+from diagnostics.api_index import store
 from diagnostics.frameworks import FRAMEWORKS, has_sections, parser_of
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.readers import hydra
 from diagnostics.lint.user_scripts import read_declared_options
 from diagnostics.lint.values import Settings, Value
 
-FOLDER = Path(__file__).parent / "options"
+_EASYR1 = Path(__file__).with_name("easyr1_options.json")
 _SIMILARITY = 0.84
 # Hydra's choice of a file for a part of the config.
 _GROUP_MARKS = set("@/")
@@ -38,19 +36,32 @@ _OLDER, _NEWER = (Version("0"),), (Version("9999"),)
 
 @cache
 def _load(package: str) -> Mapping[str, Any]:
+    if package == "easyr1":
+        # It has no releases on the index: its options are those of its repository's tags.
+        data: Mapping[str, Any] = json.loads(_EASYR1.read_text(encoding="utf-8"))
+        return data
+    index = store.load(package)
+    if index is None or not index.document("options"):
+        return {}
+    spans = {
+        kind: {name: _first_and_last(index, packed) for name, packed in index.document(kind).items()}
+        for kind in ("options", "serve")
+    }
     if package == "vllm":
         # A server's options are only known to exist in some release, so none is ever refused by release.
-        text = (FOLDER.parent.parent / "data" / "options.json").read_text(encoding="utf-8")
         return {
             "releases": (),
-            "options": {
-                **json.loads(text)["packages"]["vllm"]["options"],
-                **dict.fromkeys(DIALECTS["vllm"].short_options, ""),
-            },
+            "options": spans["options"] | dict.fromkeys(DIALECTS["vllm"].short_options, ""),
         }
-    path = FOLDER / f"{package}.json"
-    data: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return data
+    releases = {"releases": tuple(index.releases), "options": spans["options"]}
+    return releases | ({"serve": spans["serve"]} if spans["serve"] else {})
+
+
+def _first_and_last(index: store.Package, packed: Any) -> tuple[str, str]:
+    """Return the first and the last release that have an option."""
+    spans = " ".join(packed) if isinstance(packed, dict) else "0-"
+    numbers = store.expand_spans(spans, len(index.releases))
+    return index.releases[numbers[0]], index.releases[numbers[-1]]
 
 
 def _companions(framework: str) -> tuple[str, ...]:
@@ -68,7 +79,7 @@ def option_names(framework: str, role: str = "train") -> set[str]:
     if role == "serve" and "serve" in _load(framework):
         return set(_load(framework)["serve"])
     packages = (framework, *_companions(framework)) if is_indexed(framework) else ()
-    return {name for package in packages for name in _load(package)["options"]}
+    return {name for package in packages for name in _load(package).get("options", ())}
 
 
 @cache
@@ -220,7 +231,7 @@ def releases_with_all(package: str, wanted: Iterable[str]) -> tuple[list[str], t
     releases = [Version(release) for release in _load(package).get("releases", ())]
     if not releases:
         return [], ()
-    shared = {name for companion in _companions(package) for name in _load(companion)["options"]}
+    shared = {name for companion in _companions(package) for name in _load(companion).get("options", ())}
     spans = {name: span for name in wanted if name not in shared and (span := release_span(package, name))}
     partial = {
         name: (Version(first), Version(last))

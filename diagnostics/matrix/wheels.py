@@ -19,7 +19,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import pypi_simple
 import remotezip
@@ -44,16 +44,6 @@ class WheelError(UserError):
     def __init__(self, message: str, *, absent: bool = False) -> None:
         super().__init__(message)
         self.absent = absent
-
-
-class Sources(Protocol):
-    """The readable modules of one distribution."""
-
-    def names(self) -> frozenset[str]:
-        """Return the members of the wheel, as 'vllm/core/scheduler.py'."""
-
-    def read(self, name: str) -> str:
-        """Return the text of one member."""
 
 
 @dataclass

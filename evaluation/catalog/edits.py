@@ -1,21 +1,21 @@
 """Do the options that the catalogue's edits name exist, and in which releases of their framework?
 
-From the recorded index (`evaluation.catalog.options`), without a network. `python -m
+From the API index, without a network. `python -m
 evaluation.catalog.edits` prints what disagrees: an option that no release has, and an edit whose `versions` hold
 a release that lacks one of its options.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.api_index import store
+from diagnostics.api_index.surface import parse_signature
 from diagnostics.catalog import loader
 from diagnostics.fixes import Install
 from diagnostics.versions import in_range
-from evaluation.catalog import options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -58,9 +58,40 @@ def option_names(text: str) -> list[str]:
 
 
 def index() -> dict[str, Any]:
-    """The recorded options, by package."""
-    packages: dict[str, Any] = json.loads(options.PUBLISHED.read_text())["packages"]
+    """Return the options of the API index by package: name -> its releases, as `first-last;first-`."""
+    packages = {}
+    for name in dict.fromkeys(name for names in FROM.values() for name in names):
+        package = store.load(name)
+        assert package is not None, name
+        options = {**package.document("options"), **package.document("serve"), **_trainer_arguments(package)}
+        spans = {
+            option: " ".join(span for span, mark in variants.items() if mark != "megatron")
+            for option, packed in options.items()
+            for variants in [packed if isinstance(packed, dict) else {"0-": packed}]
+        }
+        packages[name] = {
+            "releases": package.releases,
+            "options": {option: _by_version(package, text) for option, text in sorted(spans.items()) if text},
+        }
     return packages
+
+
+def _trainer_arguments(package: store.Package) -> dict[str, Any]:
+    """Return the arguments of TRL's trainer, with their spans."""
+    spans: dict[str, dict[str, str]] = {}
+    packed = package.packed("trl.trainer.grpo_trainer").get("GRPOTrainer.__init__", {})
+    for span, entry in packed.items() if isinstance(packed, dict) else ():
+        for name in parse_signature(entry).names - {"self"}:
+            spans.setdefault(name, {})[span] = ""
+    return spans
+
+
+def _by_version(package: store.Package, spans: str) -> str:
+    bounds = (span.partition("-") for span in spans.split())
+    return ";".join(
+        f"{package.releases[int(first)]}-{package.releases[int(last)] if last else ''}"
+        for first, _, last in bounds
+    )
 
 
 def releases_with(known: Mapping[str, Any], name: str) -> list[str]:

@@ -18,10 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packaging.version import Version
+
+from diagnostics.api_index.surface import Sources
 from diagnostics.catalog import loader
 from diagnostics.matrix import wheels
 from diagnostics.matrix.context import ROOT
-from evaluation.catalog.options import releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,7 +50,7 @@ _AT_ONCE = 6
 _PREFIX = re.compile(r"^[\w.-]+\.data/purelib/")
 
 
-def any_file_matches(wheel: wheels.Sources, files: Iterable[str], pattern: str) -> bool:
+def any_file_matches(wheel: Sources, files: Iterable[str], pattern: str) -> bool:
     r"""Whether one of the files, given as patterns for paths, has a match.
 
     >>> wheel = wheels.MemorySources({"a/b.py": "x = 1\n", "a/c.py": "y"})
@@ -79,6 +81,15 @@ def claims(codes: Iterable[str] = ()) -> list[tuple[str, Affected]]:
         for claim in entry.affected
         if claim.read is not None and (not codes or code in codes)
     ]
+
+
+def releases(package: str, since: str) -> list[str]:
+    """Return the final releases of a package with a wheel, oldest first."""
+    uploaded = {Version(version) for version, _day, _python in wheels.uploads(package)}
+    selected = sorted(
+        version for version in uploaded if not version.is_prerelease and version >= Version(since)
+    )
+    return [str(version) for version in selected]
 
 
 def search_claims(wanted: list[tuple[str, Affected]], cache: Path, known: dict[str, Any]) -> dict[str, Any]:

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics.matrix.api import rules
+from diagnostics.api_index import rules
 from diagnostics.matrix.wheels import find_wheel
 
 if TYPE_CHECKING:
-    from diagnostics.matrix.wheels import Sources
+    from diagnostics.api_index.surface import Sources
 
 TARGET = Path(__file__).parents[2] / "tests" / "matrix" / "contract_lines.json"
 # The blind spots of old: the last pair that works, and the first that does not, or the other way round.

@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from diagnostics.matrix.api.compare import compare_apis
-from diagnostics.matrix.api.surface import Surface
+from diagnostics.api_index.surface import SourceFacts, Surface
 from diagnostics.matrix.context import ROOT
-from diagnostics.matrix.layers.contract import comparison_answer
+from diagnostics.matrix.layers.contract import compare_apis, comparison_answer
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.uv import find_uv, uv_environment
 from diagnostics.matrix.wheels import find_wheel, requirements
@@ -222,7 +221,7 @@ def stored_verdicts(store: Path | None) -> dict[str, Answer]:
 def static_verdict(trl: str, vllm: str, wheels: Path) -> Answer:
     """Return the verdict of `contract` on a pair."""
     trainer, engine = find_wheel("trl", trl, cache=wheels), find_wheel("vllm", vllm, cache=wheels)
-    return comparison_answer(compare_apis(trainer, Surface(engine, "vllm"), Version(vllm)))
+    return comparison_answer(compare_apis(trainer, Surface(SourceFacts(engine), "vllm"), Version(vllm)))
 
 
 def walk_outcome(ways: dict[str, dict[str, str]]) -> str:

@@ -11,7 +11,7 @@ from diagnostics.catalog import loader
 from diagnostics.catalog.model import Bound
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.versions import in_range
-from evaluation.catalog import edits, options, ranges
+from evaluation.catalog import edits, ranges
 from repro.drivers.hangs import PROGRAMS
 from repro.issues import REPROS
 from tests.repro import record
@@ -318,10 +318,9 @@ def test_ranges_are_where_the_wheels_have_it():
 
 
 def test_options_and_ranges_are_of_the_same_releases():
-    """Neither file is older than the other, and a static range names what was read."""
+    """The API index is not older than the ranges, and a static range names what was read."""
     for package in set(INDEX) & set(RANGES["releases"]):
-        assert INDEX[package]["releases"][-1] == RANGES["releases"][package][-1]
-    assert set(INDEX) == set(options.PACKAGES)
+        assert RANGES["releases"][package][-1] in INDEX[package]["releases"]
     unread = {
         (code, claim.package)
         for code, entry in ISSUES.items()

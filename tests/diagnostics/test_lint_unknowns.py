@@ -1,14 +1,11 @@
 """Values that lint could not check are reported with their place, under their check, and never pass as fine."""
 
-import ast
-
 import pytest
 
 from diagnostics.findings import Severity
 from diagnostics.lint import not_checked, option_index
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.reading import read_text
-from evaluation.lint import option_names
 from tests.diagnostics.lint_helpers import codes, lint, plans, report
 
 TRL = "trl grpo --use_vllm true --num_generations 8 "
@@ -105,12 +102,6 @@ def test_the_most_similar_option_is_suggested():
 def test_an_option_that_the_release_does_not_have_is_refused(script, releases, wrong):
     """CFG113, where the release is indexed and the framework's own parser reads the options."""
     assert ("CFG113" in {finding.code for finding in report(script, **releases).findings}) is wrong
-
-
-def test_options_that_a_parser_adds_in_a_loop_are_indexed():
-    """OpenRLHF adds its optimizers' options in a loop."""
-    text = 'for one in ("a", "b"):\n    p.add_argument(f"--{one}.lr")\n    p.add_argument(f"--{other}.lr")\n'
-    assert option_names.of_python(ast.parse(text)) == {"a.lr", "b.lr"}
 
 
 def test_parts_that_are_not_indexed_are_reported():

@@ -7,8 +7,8 @@ import textwrap
 import pytest
 from packaging.version import Version
 
-from diagnostics.matrix.api.compare import compare_apis
-from diagnostics.matrix.api.surface import Surface
+from diagnostics.api_index.surface import SourceFacts, Surface
+from diagnostics.matrix.layers.contract import compare_apis, is_grpo_file
 from diagnostics.matrix.wheels import MemorySources
 
 GRPO = "trl/trainer/grpo_trainer.py"
@@ -77,7 +77,9 @@ ENGINE = {
 def compare_with_engine(trainer, *, version="1.0", file=GRPO, engine=ENGINE, more=None):
     """Compare one file of a trainer, and `more` of it, with the engine, without the project's rules of behaviour."""
     sources = MemorySources({file: textwrap.dedent(trainer), **(more or {})})
-    surface = Surface(MemorySources({name: textwrap.dedent(text) for name, text in engine.items()}), "vllm")
+    surface = Surface(
+        SourceFacts(MemorySources({name: textwrap.dedent(text) for name, text in engine.items()})), "vllm"
+    )
     return compare_apis(sources, surface, Version(version), ())
 
 
@@ -257,9 +259,9 @@ def test_other_trainers_do_not_break_grpo():
     sources = MemorySources(
         {"trl/trainer/online_dpo_trainer.py": "from vllm import Nothing", GRPO: "from vllm import Nothing"}
     )
-    surface = Surface(MemorySources({"vllm/__init__.py": ""}), "vllm")
+    surface = Surface(SourceFacts(MemorySources({"vllm/__init__.py": ""})), "vllm")
     result = compare_apis(sources, surface, Version("1"))
-    assert {item.location: item.in_grpo for item in result.missing} == {
+    assert {item.location: is_grpo_file(item.use.file) for item in result.missing} == {
         "trl/trainer/online_dpo_trainer.py:1": False,
         f"{GRPO}:1": True,
     }

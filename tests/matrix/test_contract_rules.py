@@ -9,11 +9,10 @@ import msgspec
 import pytest
 from packaging.version import Version
 
-from diagnostics.matrix.api import rules
-from diagnostics.matrix.api.compare import compare_apis
-from diagnostics.matrix.api.rules import Case, Rule, SourceLine, apply_rules, project_rules
-from diagnostics.matrix.api.surface import Surface
-from diagnostics.matrix.layers.contract import comparison_answer
+from diagnostics.api_index import rules
+from diagnostics.api_index.rules import Case, Rule, SourceLine, apply_rules, project_rules
+from diagnostics.api_index.surface import SourceFacts, Surface
+from diagnostics.matrix.layers.contract import compare_apis, comparison_answer
 from diagnostics.matrix.verdicts import Outcome
 from diagnostics.matrix.wheels import MemorySources
 
@@ -51,7 +50,7 @@ def layer_result(engine, behaviour=(RULE,)):
     """Return the layer's result for TRAINER and an engine."""
     sources = MemorySources({**LLM, **engine})
     return comparison_answer(
-        compare_apis(MemorySources(TRAINER), Surface(sources, "vllm"), Version("1"), behaviour)
+        compare_apis(MemorySources(TRAINER), Surface(SourceFacts(sources), "vllm"), Version("1"), behaviour)
     )
 
 

@@ -15,7 +15,7 @@ from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Fix
 
 CHECKS = (
-    "package metadata", "search path", "entry points", "known issues", "compatibility table",
+    "package metadata", "search path", "entry points", "known issues", "compatibility table", "names of other packages",
     "declared requirements", "compiled modules", "mixed builds", "environment variables", "shared memory", "limits",
     "disks", "memory", "processors", "system libraries", "GPU driver", "GPUs", "network devices", "Ray",
     "default files",

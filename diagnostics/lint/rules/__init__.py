@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from diagnostics.lint.rules import (
     batches,
+    choices,
     declared,
     devices,
     engine_issues,
@@ -15,8 +16,8 @@ from diagnostics.lint.rules import (
 from diagnostics.lint.rules.registry import CHECKS, Rule, find_registration_errors, registered_rules
 
 __all__ = [
-    "RULES", "batches", "declared", "devices", "engine_issues", "engine_settings", "find_registration_errors",
-    "options", "placeholders", "registered_rules", "servers",
+    "RULES", "batches", "choices", "declared", "devices", "engine_issues", "engine_settings",
+    "find_registration_errors", "options", "placeholders", "registered_rules", "servers",
 ]  # fmt: skip
 
 RULES: dict[str, list[Rule]] = {

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import fnmatch
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from packaging.version import Version
 
-from diagnostics.matrix.api.compare import Comparison, MissingUse, Undecided, compare_apis
-from diagnostics.matrix.api.surface import Surface
+from diagnostics.api_index.compare import Comparison, MissingUse, compare, fields_off_by_default
+from diagnostics.api_index.extract import extract
+from diagnostics.api_index.rules import Rule, Ruling, apply_rules
+from diagnostics.api_index.surface import SourceFacts, Sources, Surface
+from diagnostics.api_index.uses import CLIENT, LAUNCHER, Use, collect_uses
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.layers.base import Layer, infrastructure_fault
@@ -19,6 +24,134 @@ from diagnostics.matrix.wheels import WheelError, WheelSources, find_wheel
 # Parsed sources of this many releases stay in memory: each takes tens of megabytes, and neighbours use the same.
 CACHED_RELEASES = 2
 WHEN_CALLED, AT_IMPORT = "when called", "at import"
+# The files of TRL that a GRPO run uses. Those of other trainers (online DPO, RLOO …) are compared too, but what they
+# miss is only a remark.
+GRPO_FILES = (
+    "trl/__init__.py",
+    "trl/import_utils.py",
+    "trl/trainer/grpo_*.py",
+    "trl/trainer/utils.py",
+    "trl/trainer/base_trainer.py",
+    "trl/models/*.py",
+    "trl/generation/*.py",
+    "trl/extras/vllm_client.py",
+    "trl/extras/profiling.py",
+    "trl/scripts/vllm_serve.py",
+    "trl/scripts/grpo.py",
+    "trl/cli/commands/vllm_serve.py",
+)
+_CONFIG = "trl/trainer/grpo_config.py"
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """A possible fault of a GRPO run that source could not decide."""
+
+    subject: str
+    why: str
+    needed: str
+    """What would decide it."""
+
+
+@dataclass
+class Contract(Comparison):
+    """The comparison of a TRL with a vLLM."""
+
+    undecided: list[Undecided] = field(default_factory=list)
+    holding: list[Ruling] = field(default_factory=list)
+    """Rules of behaviour that hold."""
+    elsewhere: list[str] = field(default_factory=list)
+    """Not decided, outside of a GRPO run."""
+
+
+def is_grpo_file(file: str) -> bool:
+    """Return whether a GRPO run uses a file."""
+    return any(fnmatch.fnmatch(file, pattern) for pattern in GRPO_FILES)
+
+
+def compare_apis(
+    trainer: Sources, engine: Surface, version: Version, rules: tuple[Rule, ...] | None = None
+) -> Contract:
+    """Look up every use of the engine in the trainer's source, and apply every rule (None: the project's)."""
+    contract = Contract()
+    uses = _collect_all(trainer, contract)
+    off = fields_off_by_default(trainer.read(_CONFIG)) if _CONFIG in trainer.names() else frozenset()
+    versions = {"vllm": version}
+    comparison = compare(uses, engine, versions, off=off, own_routes=_own_routes(trainer))
+    for name in ("checked", "missing", "optional", "guarded"):
+        setattr(contract, name, getattr(comparison, name))
+    for item in comparison.unsure:
+        if is_grpo_file(item.use.file):
+            reason = f"{item.why}, under a condition on what is installed ({item.location})"
+            needed = "that condition decided, by uses.py or a rule in rules.toml"
+            contract.undecided.append(Undecided(item.use.text, reason, needed))
+        else:
+            contract.guarded.append(item)
+    assert isinstance(engine.source, SourceFacts)
+    rulings = apply_rules(trainer, engine.source.sources, rules)
+    for ruling in rulings:
+        _add_ruling(contract, ruling)
+    for use, problem in comparison.unfollowed:
+        _add_unfollowed(contract, use, problem, rulings, off)
+    return contract
+
+
+def _collect_all(trainer: Sources, contract: Contract) -> list[Use]:
+    uses = []
+    for name in sorted(trainer.names()):
+        text = trainer.read(name)
+        if "vllm" not in text and not name.endswith((CLIENT, LAUNCHER)):
+            continue
+        try:
+            uses += collect_uses(text, name, {"vllm"})
+        except SyntaxError as error:
+            reason = f"{name}:{error.lineno} cannot be parsed by this Python: {error.msg}"
+            if is_grpo_file(name):
+                contract.undecided.append(Undecided(name, reason, "the matrix run by a newer Python"))
+            else:
+                contract.elsewhere.append(reason)
+    return uses
+
+
+def _own_routes(trainer: Sources) -> frozenset[str]:
+    """Return the routes of the trainer's own server, if it has one: its client uses that server."""
+    files = [name for name in trainer.names() if name.endswith(LAUNCHER)]
+    names = [name for file in files for name in extract(trainer.read(file), file)]
+    return frozenset(name.removeprefix("route:") for name in names if name.startswith("route:"))
+
+
+def _add_ruling(contract: Contract, ruling: Ruling) -> None:
+    file, _, line = ruling.trl.rpartition(":")
+    rule, case = ruling.rule, ruling.case
+    if case is None:
+        if not rule.option:
+            reason = f"{rule.says} ({ruling.trl}): no case fits"
+            needed = "this vLLM read, and a case for it in rules.toml"
+            contract.undecided.append(Undecided(rule.subject, reason, needed))
+    elif case.outcome == "holds":
+        contract.holding.append(ruling)
+    else:
+        reason = f"{rule.says}; {case.why} ({ruling.vllm}; {rule.way})"
+        use = Use("rule", rule.subject, "", file=file, line=int(line or 0), late=True)
+        (contract.optional if rule.option else contract.missing).append(MissingUse(use, reason, rule.option))
+
+
+def _add_unfollowed(
+    contract: Contract, use: Use, why: str, rulings: Sequence[Ruling], off: frozenset[str]
+) -> None:
+    """Add a path that source does not decide, unless a rule decides it."""
+    matching = [
+        ruling
+        for ruling in rulings
+        if any(use.text == path or use.text.startswith(f"{path}.") for path in ruling.rule.settles)
+    ]
+    if any(ruling.case is not None for ruling in matching):
+        return  # the rule has said that it holds or breaks
+    if use.option(off) or not is_grpo_file(use.file):
+        contract.elsewhere.append(f"{use.text}: {why}")
+    elif not matching:
+        needed = "a rule in rules.toml that says where it leads in this release"
+        contract.undecided.append(Undecided(use.text, f"{why} ({use.file}:{use.line})", needed))
 
 
 class _SurfaceCache:
@@ -32,7 +165,10 @@ class _SurfaceCache:
     def surface(self, engine: WheelSources) -> Iterator[Surface]:
         """Yield the API of a wheel, parsed as far as it was needed."""
         with self._lock:
-            entry = self._surfaces.pop(engine.sha256, None) or (Surface(engine, "vllm"), threading.Lock())
+            entry = self._surfaces.pop(engine.sha256, None) or (
+                Surface(SourceFacts(engine), "vllm"),
+                threading.Lock(),
+            )
             self._surfaces[engine.sha256] = entry
             while len(self._surfaces) > CACHED_RELEASES:
                 del self._surfaces[next(iter(self._surfaces))]
@@ -57,15 +193,15 @@ def _check(context: Context, cell: Cell) -> Answer:
         return infrastructure_fault(str(error), EvidenceLevel.STATIC)
 
 
-def comparison_answer(comparison: Comparison) -> Answer:
+def comparison_answer(comparison: Contract) -> Answer:
     """Return the answer of a comparison."""
-    blocking = [item for item in comparison.missing if item.in_grpo]
-    elsewhere = [item for item in comparison.missing if not item.in_grpo]
+    blocking = [item for item in comparison.missing if is_grpo_file(item.use.file)]
+    elsewhere = [item for item in comparison.missing if not is_grpo_file(item.use.file)]
     outcome, summary = _conclusion(comparison, blocking, len(elsewhere))
     details = (
         *(f"missing: {_missing_line(item)}" for item in blocking),
         *(f"not checked: {_undecided_line(item)}" for item in comparison.undecided),
-        *(f"missing, with {item.use.option} only: {_missing_line(item)}" for item in comparison.optional),
+        *(f"missing, with {item.option} only: {_missing_line(item)}" for item in comparison.optional),
         *(f"missing, but not used by GRPO: {_missing_line(item)}" for item in elsewhere),
         *(f"missing, but guarded: {_missing_line(item)}" for item in comparison.guarded),
         *(
@@ -88,7 +224,7 @@ def comparison_answer(comparison: Comparison) -> Answer:
     )
 
 
-def _conclusion(comparison: Comparison, blocking: list[MissingUse], elsewhere: int) -> tuple[Outcome, str]:
+def _conclusion(comparison: Contract, blocking: list[MissingUse], elsewhere: int) -> tuple[Outcome, str]:
     checked, undecided = comparison.checked, comparison.undecided
     if blocking:
         names = sorted({item.use.text for item in blocking})
@@ -129,7 +265,7 @@ LAYERS = (
         question="Does this vLLM's source provide what TRL uses: names, arguments, routes, options, behaviour?",
         evidence=EvidenceLevel.STATIC,
         check=_check,
-        code=(__name__, "diagnostics.matrix.api"),
+        code=(__name__, "diagnostics.api_index"),
         heavy=False,
         of_pairs=True,
     ),

@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from diagnostics.matrix.wheels import Sources
+from diagnostics.api_index.surface import Sources
 
 PATH = Path(__file__).with_name("rules.toml")
 

@@ -1,0 +1,6 @@
+"""The API index: what every release of the stack's packages offers and requires, read from wheels without running them.
+
+`extract` reads one source file, `archives` reads wheels and sdists, `build` writes one file per package to
+`diagnostics/data/api/`, `store` reads them. `surface` answers which names, members and arguments a release has, `uses`
+which names a package takes from another, `compare` puts both together, and `options` lists what a command accepts.
+"""

@@ -1,0 +1,290 @@
+"""List the releases of a package on the index, and read the members that matter of their wheels and sdists.
+
+Of a large wheel only the blocks with its Python files are fetched. Nothing is installed or run.
+"""
+
+from __future__ import annotations
+
+import email
+import io
+import os
+import re
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from packaging.version import InvalidVersion, Version
+
+from diagnostics import UserError
+
+_BLOCK = 1 << 20
+_SMALL = 12_000_000
+_LARGEST_MEMBER = 8_000_000
+_LARGEST_SDIST = 200_000_000
+_PURELIB = re.compile(r"^[\w.+!-]+\.data/(?:purelib|platlib)/")
+_JSON = "application/vnd.pypi.simple.v1+json"
+# Folders that a run does not import.
+_SKIPPED = re.compile(
+    r"(^|/)(tests?|testing|examples?|benchmarks?|docs?|third_party|thirdparty|node_modules|\.github)/"
+)
+
+
+@dataclass(frozen=True)
+class ReleaseFiles:
+    """The files of one release on the index.
+
+    Attributes:
+        filenames: All wheels and sdists.
+        url: The file that is read.
+        day: The day of the first upload.
+    """
+
+    version: str
+    filenames: tuple[str, ...]
+    url: str
+    size: int
+    day: str
+    requires_python: str
+
+
+@dataclass
+class Archive:
+    """The members of one release, and how to read them."""
+
+    checksums: dict[str, str]
+    """Path in site-packages -> checksum and size."""
+    read: Callable[[str], str]
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+def connect() -> httpx.Client:
+    """Return a client for the index."""
+    return httpx.Client(timeout=120, follow_redirects=True, verify=os.environ.get("PIP_CERT") or True)
+
+
+def list_releases(
+    client: httpx.Client,
+    package: str,
+    *,
+    since_day: str,
+    since: str = "0",
+    environ: Mapping[str, str] = os.environ,
+) -> list[ReleaseFiles]:
+    """Return the final and post releases of a package that were not yanked, oldest first.
+
+    Raises:
+        UserError: the index cannot be read.
+    """
+    index = (
+        environ.get("PIP_INDEX_URL") or environ.get("UV_DEFAULT_INDEX") or "https://pypi.org/simple"
+    ).rstrip("/")
+    try:
+        answer = client.get(f"{index}/{package}/", headers={"Accept": _JSON})
+        answer.raise_for_status()
+        files = answer.json()["files"]
+    except (httpx.HTTPError, ValueError, KeyError) as error:
+        raise UserError(f"the index cannot be read for {package}: {error}") from error
+    by_version: dict[Version, list[dict[str, Any]]] = {}
+    for item in files:
+        version = _version_of(item["filename"])
+        if version is not None and not version.is_prerelease and not item.get("yanked"):
+            by_version.setdefault(version, []).append(item)
+    releases = []
+    for version in sorted(by_version):
+        items = by_version[version]
+        day = min(item.get("upload-time", "")[:10] for item in items)
+        chosen = min(items, key=lambda item: (_preference(item["filename"]), item["filename"]))
+        if (
+            version >= Version(since)
+            and day >= since_day
+            and _preference(chosen["filename"]) < len(_PREFERENCES)
+        ):
+            names = tuple(sorted(item["filename"] for item in items))
+            python = chosen.get("requires-python") or ""
+            releases.append(
+                ReleaseFiles(str(version), names, chosen["url"], chosen.get("size") or 0, day, python)
+            )
+    return releases
+
+
+_PREFERENCES = (
+    re.compile(r"-none-any\.whl$"),
+    re.compile(r"-(cp311-cp311|cp3\d+-abi3)-(manylinux|linux)\w*x86_64\.whl$"),
+    re.compile(r"-(manylinux|linux)\w*x86_64\.whl$"),
+    re.compile(r"\.tar\.gz$"),
+    re.compile(r"-(manylinux|linux)\w*\.whl$"),
+)
+
+
+def _preference(filename: str) -> int:
+    matches = (at for at, pattern in enumerate(_PREFERENCES) if re.search(pattern, filename))
+    return next(matches, len(_PREFERENCES))
+
+
+def _version_of(filename: str) -> Version | None:
+    try:
+        return (
+            parse_wheel_filename(filename)[1]
+            if filename.endswith(".whl")
+            else parse_sdist_filename(filename)[1]
+        )
+    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
+        return None
+
+
+def open_release(client: httpx.Client, release: ReleaseFiles, *, configs: bool = False) -> Archive:
+    """Open the wheel or sdist of a release; `configs` adds the YAML files in folders named config."""
+    if not release.url.endswith(".whl"):
+        return _open_sdist(_download(client, release.url, _LARGEST_SDIST), configs=configs)
+    source: Any
+    if release.size <= _SMALL:
+        source = io.BytesIO(_download(client, release.url, _SMALL))
+    else:
+        source = io.BufferedReader(_RangeFile(client, release.url, release.size), 1 << 16)
+    return open_wheel(zipfile.ZipFile(source), configs=configs)
+
+
+def open_wheel(archive: zipfile.ZipFile, *, configs: bool = False) -> Archive:
+    """Return the members of a wheel."""
+    members = {_PURELIB.sub("", info.filename): info for info in archive.infolist()}
+    metadata: dict[str, Any] = {}
+    for name, info in members.items():
+        if name.endswith(".dist-info/METADATA"):
+            metadata |= _metadata(archive.read(info).decode(errors="replace"))
+        elif name.endswith(".dist-info/entry_points.txt"):
+            metadata["scripts"] = _scripts(archive.read(info).decode(errors="replace"))
+    sums = {
+        name: f"{info.CRC:08x}{info.file_size:x}"
+        for name, info in members.items()
+        if is_indexed_member(name, info.file_size, configs=configs)
+    }
+    return Archive(sums, lambda name: archive.read(members[name]).decode(errors="replace"), metadata)
+
+
+def _open_sdist(data: bytes, *, configs: bool) -> Archive:
+    """Return the members of an sdist, below its folder and `src/` or `python/`."""
+    texts: dict[str, bytes] = {}
+    metadata: dict[str, Any] = {}
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        for member in archive:
+            name = member.name.partition("/")[2]
+            name = re.sub(r"^(src|python)/", "", name)
+            if not member.isreg() or member.size > _LARGEST_MEMBER:
+                continue
+            indexed = is_indexed_member(name, member.size, configs=configs)
+            if (indexed and "/" in name) or name == "PKG-INFO" or name.endswith(".egg-info/requires.txt"):
+                texts[name] = archive.extractfile(member).read()  # type: ignore[union-attr]
+    metadata = _metadata(texts.pop("PKG-INFO", b"").decode(errors="replace"))
+    for name in [name for name in texts if name.endswith("requires.txt")]:
+        metadata["requires"] = metadata["requires"] or _egg_requirements(
+            texts.pop(name).decode(errors="replace")
+        )
+    sums = {
+        name: f"{zlib.crc32(text):08x}{len(text):x}"
+        for name, text in texts.items()
+        if name.endswith((".py", ".yaml"))
+    }
+    return Archive(sums, lambda name: texts[name].decode(errors="replace"), metadata)
+
+
+def is_indexed_member(name: str, size: int, *, configs: bool = False) -> bool:
+    """Return whether a member is a module of a package, or a config file if these are wanted.
+
+    >>> is_indexed_member("trl/a.py", 1), is_indexed_member("trl/tests/a.py", 1), is_indexed_member("setup.py", 1)
+    (True, False, False)
+    """
+    if size > _LARGEST_MEMBER or _SKIPPED.search(name) or "/" not in name:
+        return False
+    return name.endswith(".py") or (configs and "/config/" in name and name.endswith(".yaml"))
+
+
+def _metadata(text: str) -> dict[str, Any]:
+    message = email.message_from_string(text.partition("\n\n")[0] + "\n\n")
+    return {
+        "requires": message.get_all("Requires-Dist") or [],
+        "python": message.get("Requires-Python") or "",
+    }
+
+
+def _egg_requirements(text: str) -> list[str]:
+    """Return the lines of a requires.txt as those of METADATA."""
+    lines, marker = [], ""
+    for line in filter(None, map(str.strip, text.splitlines())):
+        if line.startswith("["):
+            extra, _, condition = line.strip("[]").partition(":")
+            parts = [condition] if condition else []
+            marker = " and ".join([*parts, *([f'extra == "{extra}"'] if extra else [])])
+        else:
+            lines.append(f"{line}; {marker}" if marker else line)
+    return lines
+
+
+def _scripts(text: str) -> dict[str, str]:
+    section, scripts = "", {}
+    for line in text.splitlines():
+        if line.startswith("["):
+            section = line.strip()
+        elif section == "[console_scripts]" and "=" in line:
+            name, _, target = line.partition("=")
+            scripts[name.strip()] = target.strip()
+    return scripts
+
+
+def _download(client: httpx.Client, url: str, limit: int) -> bytes:
+    with client.stream("GET", url) as answer:
+        answer.raise_for_status()
+        data = bytearray()
+        for part in answer.iter_bytes():
+            data += part
+            if len(data) > limit:
+                raise ValueError(f"{url}: more than {limit} bytes")
+    return bytes(data)
+
+
+class _RangeFile(io.RawIOBase):
+    """A remote file that is read in blocks."""
+
+    def __init__(self, client: httpx.Client, url: str, size: int) -> None:
+        self._client, self._url, self._size, self._at = client, url, size, 0
+        self._blocks: dict[int, bytes] = {}
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        number = self._at // _BLOCK
+        if number not in self._blocks:
+            last = min((number + 1) * _BLOCK, self._size) - 1
+            header = {"Range": f"bytes={number * _BLOCK}-{last}"}
+            answer = self._client.get(self._url, headers=header)
+            answer.raise_for_status()
+            if answer.status_code != httpx.codes.PARTIAL_CONTENT:
+                raise ValueError(f"{self._url}: the server does not send ranges")
+            if len(self._blocks) >= 16:
+                del self._blocks[next(iter(self._blocks))]
+            self._blocks[number] = answer.content
+        start = self._at - number * _BLOCK
+        data = self._blocks[number][start : start + len(buffer)]
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)

@@ -1,0 +1,311 @@
+"""Build the API index: fetch new releases, extract what they define, and write one file per package.
+
+Sources and extracts stay in a cache folder (`.api-index/`), keyed by path and checksum: a file that did not change
+between two releases is fetched and read once. An interrupted build goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+from packaging.version import Version
+
+from diagnostics.api_index import archives, store
+from diagnostics.api_index.extract import Facts, extract, extract_outline, extract_yaml
+from diagnostics.api_index.options import declared_options
+from diagnostics.api_index.packages import PACKAGES, IndexedPackage
+from diagnostics.api_index.uses import Use, collect_uses
+
+CACHE = Path(__file__).resolve().parents[2] / ".api-index"
+# Change it when `extract` changes: everything is extracted again, from the sources in the cache.
+_NAMES, _USES = "names.3", "uses.3"
+_AT_ONCE = 500
+_TABLES = """
+create table if not exists releases (version text primary key, record text);
+create table if not exists sources (checksum text primary key, data blob);
+create table if not exists extracts (
+    kind text, path text, checksum text, data blob, primary key (kind, path, checksum)
+);
+"""
+
+
+class Cache:
+    """The fetched releases of one package, with their sources and extracts."""
+
+    def __init__(self, package: str, folder: Path = CACHE) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._database = sqlite3.connect(folder / f"{package}.sqlite", timeout=60)
+        self._database.executescript(_TABLES)
+
+    def releases(self) -> dict[str, dict[str, Any]]:
+        """Return the record of each fetched release: its day, metadata, and files with their checksums."""
+        rows = self._database.execute("select version, record from releases")
+        return {version: json.loads(record) for version, record in rows}
+
+    def checksums(self) -> set[str]:
+        """Return the checksums of all fetched sources."""
+        return {checksum for (checksum,) in self._database.execute("select checksum from sources")}
+
+    def add_release(self, version: str, record: Mapping[str, Any], sources: Mapping[str, str]) -> None:
+        """Store a release with the sources that no earlier one has."""
+        packed = ((name, zlib.compress(text.encode("utf-8", "replace"))) for name, text in sources.items())
+        self._database.executemany("insert or ignore into sources values (?, ?)", packed)
+        self._database.execute("insert or replace into releases values (?, ?)", (version, json.dumps(record)))
+        self._database.commit()
+
+    def source(self, checksum: str) -> str:
+        """Return a fetched source."""
+        row = self._database.execute("select data from sources where checksum = ?", (checksum,)).fetchone()
+        return zlib.decompress(row[0]).decode("utf-8", "replace")
+
+    def extracts(self, kind: str) -> dict[tuple[str, str], Any]:
+        """Return all stored extracts of a kind."""
+        rows = self._database.execute("select path, checksum, data from extracts where kind = ?", (kind,))
+        return {(path, checksum): json.loads(zlib.decompress(data)) for path, checksum, data in rows}
+
+    def add_extracts(self, kind: str, extracts: Iterable[tuple[str, str, Any]]) -> None:
+        """Store extracts."""
+        rows = (
+            (kind, path, checksum, zlib.compress(json.dumps(data).encode()))
+            for path, checksum, data in extracts
+        )
+        self._database.executemany("insert or replace into extracts values (?, ?, ?, ?)", rows)
+        self._database.commit()
+
+
+def fetch(client: httpx.Client, package: IndexedPackage, cache: Cache) -> Iterator[str]:
+    """Fetch the releases that the cache lacks; yield a line about each."""
+    listed = archives.list_releases(client, package.name, since_day=package.since_day, since=package.since)
+    known, checksums = cache.releases(), cache.checksums()
+    for release in reversed(listed):
+        if release.version in known:
+            continue
+        try:
+            archive = archives.open_release(client, release, configs=package.configs)
+            files = {path: sum_ for path, sum_ in archive.checksums.items() if package.includes(path)}
+            sources = {sum_: archive.read(path) for path, sum_ in files.items() if sum_ not in checksums}
+        except (httpx.HTTPError, OSError, ValueError, zlib.error) as error:
+            yield f"{package.name} {release.version}: not read: {type(error).__name__}: {str(error)[:200]}"
+            continue
+        checksums |= set(sources)
+        record = {
+            "day": release.day,
+            "python": release.requires_python or archive.metadata.get("python", ""),
+            "requires": archive.metadata.get("requires", []),
+            "scripts": archive.metadata.get("scripts", {}),
+            "read": release.url.rpartition("/")[2],
+            "filenames": list(release.filenames),
+            "files": files,
+        }
+        cache.add_release(release.version, record, sources)
+        yield f"{package.name} {release.version}: {len(files)} files, {len(sources)} of them new"
+
+
+def module_of(path: str) -> tuple[str, bool]:
+    """Return the module of a file, and whether it is a package; a config file keeps its path.
+
+    >>> module_of("trl/trainer/__init__.py"), module_of("verl/trainer/config/a.yaml")
+    (('trl.trainer', True), ('verl/trainer/config/a.yaml', False))
+    """
+    if not path.endswith(".py"):
+        return path, False
+    base = path.removesuffix(".py")
+    return base.removesuffix("/__init__").replace("/", "."), base.endswith("/__init__")
+
+
+def extract_file(package: IndexedPackage, path: str, text: str) -> Facts:
+    """Return the names that one file defines; a file that cannot be parsed may define any."""
+    module, is_package = module_of(path)
+    if path.endswith(".yaml"):
+        return extract_yaml(text)
+    if package.is_outlined(path):
+        return extract_outline(text)
+    try:
+        return extract(text, module, is_package=is_package)
+    except (SyntaxError, RecursionError, ValueError):
+        return {"__getattr__": "dynamic *"}
+
+
+def extract_uses(package: IndexedPackage, path: str, text: str) -> dict[str, int]:
+    """Return what one file takes from other packages: the key of each use, and its first line."""
+    if not path.endswith(".py") or not any(name in text for name in package.uses):
+        return {}
+    try:
+        uses = collect_uses(text, path, package.uses)
+    except (SyntaxError, RecursionError, ValueError):
+        return {}
+    return {use.to_key(): use.line for use in sorted(uses, key=lambda use: -use.line)}
+
+
+def extract_new(
+    package: IndexedPackage, cache: Cache, kind: str, read: Callable[[IndexedPackage, str, str], Any]
+) -> dict[tuple[str, str], Any]:
+    """Extract the files that were not extracted yet; return the extracts of all files of all releases."""
+    known = cache.extracts(kind)
+    missing = {
+        pair for record in cache.releases().values() for pair in record["files"].items()
+    } - known.keys()
+    new: list[tuple[str, str, Any]] = []
+    for path, checksum in sorted(missing):
+        new.append((path, checksum, read(package, path, cache.source(checksum))))
+        if len(new) == _AT_ONCE:
+            cache.add_extracts(kind, new)
+            known |= {(path, checksum): extracted for path, checksum, extracted in new}
+            new = []
+    cache.add_extracts(kind, new)
+    return known | {(path, checksum): extracted for path, checksum, extracted in new}
+
+
+def expand_stars(names: dict[str, Facts]) -> dict[str, Facts]:
+    """Return the modules that import `*`, with the names that they get by it."""
+    expanded: dict[str, Facts] = {}
+
+    def exported(module: str) -> Facts:
+        facts = expand(module)
+        listed = facts.get("__all__", "").split()[1:]
+        public = listed or [name for name in facts if name.isidentifier() and not name.startswith("_")]
+        return {
+            name: entry if entry.startswith("import ") else f"import {module}:{name}"
+            for name in public
+            if (entry := facts.get(name, "" if not listed else "value").lstrip("?"))
+        }
+
+    def expand(module: str) -> Facts:
+        if module in expanded or "*" not in names[module]:
+            return expanded.get(module, names[module])
+        facts = expanded[module] = dict(names[module])
+        outside = []
+        for source in facts.pop("*").removeprefix("import ").split(", "):
+            if source not in names:
+                outside.append(source)
+                continue
+            for name, entry in exported(source).items():
+                facts.setdefault(name, entry)
+            if names[source].get("__getattr__") == "dynamic *" and "__all__" not in names[source]:
+                facts["__getattr__"] = "dynamic *"
+        if outside:
+            facts["*"] = "import " + ", ".join(outside)
+        return facts
+
+    for module in names:
+        expand(module)
+    return expanded
+
+
+def pack(package: IndexedPackage, cache: Cache, folder: Path) -> Path:
+    """Write the file of a package from its cache."""
+    extracts, records = extract_new(package, cache, _NAMES, extract_file), cache.releases()
+    versions = sorted((item for item in records if Version(item) >= Version(package.since)), key=Version)
+    history: dict[str, list[tuple[int, Facts]]] = {}
+    options: list[dict[str, dict[str, str]]] = []
+    for number, version in enumerate(versions):
+        names = {
+            module_of(path)[0]: extracts[path, checksum]
+            for path, checksum in records[version]["files"].items()
+        }
+        options.append(declared_options(package.name, names))
+        for module, facts in (names | expand_stars(names)).items():
+            earlier = history.setdefault(module, [])
+            same = earlier and earlier[-1][1] == facts
+            earlier.append((number, earlier[-1][1] if same else facts))
+    count = len(versions)
+    modules = {
+        module: (
+            store.spans_of([number for number, _ in entries], count),
+            store.pack_values([facts for _, facts in entries], [number for number, _ in entries], count),
+        )
+        for module, entries in history.items()
+    }
+    path = folder / f"{package.name}.zip"
+    uses = _packed_uses(package, cache, [records[version]["files"] for version in versions])
+    documents = {
+        kind: store.pack_values([declared[kind] for declared in options], range(count), count)
+        for kind in ("options", "serve")
+    }
+    store.write_package(path, _about(package, versions, records), modules, **uses, **documents)
+    return path
+
+
+def _packed_uses(package: IndexedPackage, cache: Cache, releases: list[dict[str, str]]) -> dict[str, Any]:
+    """Return the documents `uses-PACKAGE`: by file, the key of each use and its line."""
+    if not package.uses:
+        return {}
+    extracts, documents = extract_new(package, cache, _USES, extract_uses), {}
+    for provider in package.uses:
+        by_file: dict[str, list[dict[str, int]]] = {}
+        for number, files in enumerate(releases):
+            for path, checksum in files.items():
+                every = by_file.setdefault(path, [{} for _ in releases])
+                every[number] = {
+                    key: line for key, line in extracts[path, checksum].items() if _is_of(key, provider)
+                }
+        documents[f"uses-{provider}"] = {
+            path: store.pack_values(every, range(len(releases)), len(releases))
+            for path, every in by_file.items()
+            if any(every)
+        }
+    return documents
+
+
+def _is_of(key: str, provider: str) -> bool:
+    module = Use.from_key(key, "", 0).module
+    return module.partition(".")[0] == provider or (not module and provider == "vllm")
+
+
+def _about(
+    package: IndexedPackage, versions: list[str], records: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    ordered = [records[version] for version in versions]
+    every = range(len(versions))
+
+    def packed(values: Iterable[Iterable[str]]) -> dict[str, Any]:
+        return store.pack_values([dict.fromkeys(entries, "") for entries in values], every, len(versions))
+
+    return {
+        "schema": store.SCHEMA,
+        "package": package.name,
+        "modules_read": list(package.modules),
+        "only_outlined": list(package.outlined),
+        "left_out": list(package.left_out),
+        "releases": [
+            {"version": version, "day": record["day"], "read": record["read"]}
+            for version, record in zip(versions, ordered, strict=True)
+        ],
+        "python": packed([record["python"]] for record in ordered),
+        "requires": packed(record["requires"] for record in ordered),
+        "scripts": packed(
+            (f"{name} = {target}" for name, target in record["scripts"].items()) for record in ordered
+        ),
+        "tags": packed(map(_tags, (record["filenames"] for record in ordered))),
+    }
+
+
+def _tags(filenames: list[str]) -> list[str]:
+    """Return local suffix and tags of each wheel, without the version: '+cu129 cp38-abi3-manylinux1_x86_64'."""
+    tags = []
+    for filename in filenames:
+        if filename.endswith(".whl"):
+            _name, version, *rest = filename.removesuffix(".whl").split("-")
+            local = version.partition("+")[2]
+            tags.append(" ".join([*([f"+{local}"] if local else []), "-".join(rest[-3:])]))
+        else:
+            tags.append("sdist")
+    return tags
+
+
+def build(names: Iterable[str], *, offline: bool = False) -> Iterator[str]:
+    """Fetch new releases of packages, extract them and write the files of the index; yield a line about each step."""
+    with archives.connect() as client:
+        for name in names:
+            cache = Cache(name)
+            if not offline:
+                yield from fetch(client, PACKAGES[name], cache)
+            if cache.releases():
+                path = pack(PACKAGES[name], cache, store.FOLDER)
+                yield f"{path.name}: {path.stat().st_size / 1000:.0f} kB"

@@ -1,0 +1,219 @@
+"""Compare what one package takes from another with what a release of that offers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from diagnostics.api_index.surface import Definition, Surface, parse_signature
+from diagnostics.api_index.uses import Use
+
+
+@dataclass(frozen=True)
+class MissingUse:
+    """A use that the release does not provide."""
+
+    use: Use
+    why: str
+    option: str = ""
+    """Only runs that set this option reach it."""
+
+    @property
+    def location(self) -> str:
+        """file:line in the wheel of the package that takes it."""
+        return f"{self.use.file}:{self.use.line}"
+
+
+@dataclass
+class Comparison:
+    """The result."""
+
+    checked: int = 0
+    """Number of different uses."""
+    missing: list[MissingUse] = field(default_factory=list)
+    optional: list[MissingUse] = field(default_factory=list)
+    """Missing, and reached only by a run that sets an option."""
+    guarded: list[MissingUse] = field(default_factory=list)
+    """Missing, but there is an alternative."""
+    unsure: list[MissingUse] = field(default_factory=list)
+    """Missing, under a condition on what is installed that is not known."""
+    unfollowed: list[tuple[Use, str]] = field(default_factory=list)
+    """Uses that source does not decide, and how far they were followed."""
+
+
+def compare(
+    uses: Iterable[Use],
+    surface: Surface,
+    versions: Mapping[str, Version],
+    *,
+    off: frozenset[str] = frozenset(),
+    own_routes: frozenset[str] = frozenset(),
+) -> Comparison:
+    """Look up every use of a package in one release of it.
+
+    Args:
+        uses: What the other package takes.
+        surface: The release.
+        versions: Known releases by module name, this one among them.
+        off: Options of the other package that are off by default.
+        own_routes: Routes of the other package's own server: its client uses that.
+    """
+    reached = [
+        use for use in uses if all(condition_holds(item, versions) is not False for item in use.conditions)
+    ]
+    comparison, lookup = Comparison(), Lookup(surface, own_routes)
+    unique = [use for use in dict.fromkeys(reached) if use.kind != "arm"]
+    problems = {use: problem for use in unique if (problem := lookup.problem(use))}
+    working = _working_choices(reached, problems)
+    for use, problem in problems.items():
+        item = MissingUse(use, problem, use.option(off))
+        if any((use.file, number) in working for number in _choices(use)):
+            comparison.guarded.append(item)
+        elif any(
+            condition_holds(text, versions) is None for text in use.conditions if not text.startswith("set:")
+        ):
+            comparison.unsure.append(item)
+        elif item.option:
+            comparison.optional.append(item)
+        else:
+            comparison.missing.append(item)
+    comparison.checked = len({use.text for use in unique})
+    comparison.unfollowed = lookup.unfollowed
+    return comparison
+
+
+def condition_holds(condition: str, versions: Mapping[str, Version]) -> bool | None:
+    """Return whether a condition of a use holds, None if that is unknown.
+
+    >>> condition_holds("vllm>=0.9", {"vllm": Version("0.8")}), condition_holds("peft", {})
+    (False, None)
+    """
+    if condition == "?":
+        return None
+    if condition.startswith(("set:", "try:")):
+        return True
+    if condition.startswith("!"):
+        return False if condition[1:] in versions else None
+    for operator in ("<=", ">=", "==", "!=", "<", ">"):
+        package, separator, specifier = condition.partition(operator)
+        if separator:
+            version = versions.get(package)
+            required = SpecifierSet(operator + specifier)
+            return None if version is None else required.contains(Version(version.public), prereleases=True)
+    return True if condition in versions else None
+
+
+@dataclass
+class Lookup:
+    """Looks uses up in a release, and remembers which could not be followed."""
+
+    surface: Surface
+    own_routes: frozenset[str] = frozenset()
+    unfollowed: list[tuple[Use, str]] = field(default_factory=list)
+
+    def problem(self, use: Use) -> str:  # noqa: PLR0911 - one line a kind of use
+        """Return why the release does not provide a use, '' if it does or if that is unknown."""
+        surface = self.surface
+        if use.kind == "route":
+            if self.own_routes:
+                return "" if use.name in self.own_routes else f"TRL's own server has no route {use.name}"
+            return "" if surface.has_route(use.name) else f"vLLM's server has no route {use.name}"
+        if use.kind == "launch":
+            known = self.own_routes or surface.has_serve_option(use.name)
+            return "" if known else f"`vllm serve` takes no {use.name}"
+        definition = surface.find(use.module, use.name)
+        if definition is None:
+            if use.kind not in {"name", "patched"}:
+                return ""  # already reported for its import
+            has_module = surface.has_module(use.module)
+            return f"no {use.name} in {use.module}" if has_module else f"no module {use.module}"
+        if use.kind == "argument":
+            return self._argument(use, definition)
+        return self._attribute(use, definition) if use.path else ""
+
+    def _argument(self, use: Use, definition: Definition) -> str:
+        keyword = use.path[-1]
+        if definition.entry.startswith("def") and len(use.path) == 1:
+            function = parse_signature(definition.entry)
+            known = function.takes_others or keyword in function.names
+            return "" if known else f"{use.name}() takes no argument {keyword!r}"
+        if not definition.is_class or len(use.path) > 2:
+            return ""  # a longer path is looked up as an attribute
+        if len(use.path) == 2:
+            signature = self.surface.method_signature(definition, use.path[0])
+            known = signature is None or signature.takes_others or keyword in signature.names
+            return "" if known else f"{use.path[0]}() takes no argument {keyword!r}"
+        signature = self.surface.constructor(definition)
+        names, takes_others = signature.names, signature.takes_others
+        if takes_others and use.name == "LLM":
+            # LLM passes unknown keywords on to EngineArgs, whose fields are the real signature.
+            arguments = self.surface.find(f"{self.surface.package}.engine.arg_utils", "EngineArgs")
+            if arguments is not None:
+                more = self.surface.constructor(arguments)
+                names, takes_others = names | more.names, more.takes_others
+        if keyword in names:
+            return ""
+        if takes_others:
+            self.unfollowed.append((use, f"{use.name} passes on arguments that it does not name"))
+            return ""
+        return f"{use.name} takes no argument {keyword!r}"
+
+    def _attribute(self, use: Use, definition: Definition) -> str:
+        """Follow a path of attributes as far as source shows the types."""
+        surface, current, path, exact = self.surface, definition, list(use.path), True
+        while current.kind == "module" and path:
+            inner = surface.find(current.module, path[0])
+            if inner is None:
+                return f"no {path[0]} in {current.module}"
+            current, path = inner, path[1:]
+        while path and current.is_class:
+            members = surface.members(current)
+            exists = path[0] in members.names
+            if not exists and exact and members.complete:
+                return f"{current.name} has no {path[0]}"
+            types = surface.attribute_types(current, path[0]) if exists and len(path) > 1 else []
+            if not types:
+                if len(path) > 1 or not exists:
+                    reached = f"{current.name}.{path[0]}" if exists else current.name
+                    self.unfollowed.append((use, f"followed as far as {reached}"))
+                return ""
+            # Of several possible types, one that has the next attribute.
+            matching = [item for item in types if path[1] in surface.members(item[0]).names]
+            (current, certain), path = (matching or types)[0], path[1:]
+            exact = certain and len(types) == 1
+        return ""
+
+
+def _choices(use: Use) -> list[int]:
+    """Return the numbers of the `try` statements around a use."""
+    outer = [int(item.removeprefix("try:")) for item in use.conditions if item.startswith("try:")]
+    return [*outer, *([use.choice[0]] if use.choice else [])]
+
+
+def _working_choices(uses: Iterable[Use], problems: Mapping[Use, str]) -> set[tuple[str, int]]:
+    """Return the `try` statements, as (file, number), with at least one arm that works."""
+    arms: dict[tuple[str, int], dict[int, bool]] = {}
+    for use in uses:
+        if use.choice is not None:
+            number, arm = use.choice
+            states = arms.setdefault((use.file, number), {})
+            states[arm] = states.get(arm, True) and use not in problems
+    return {key for key, states in arms.items() if any(states.values())}
+
+
+def fields_off_by_default(text: str) -> frozenset[str]:
+    """Return the settings of a config class whose default is None or False, also without the prefix `vllm_`."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            default = node.value
+            if isinstance(default, ast.Call):
+                keywords = {keyword.arg: keyword.value for keyword in default.keywords}
+                default = keywords.get("default", default)
+            if isinstance(default, ast.Constant) and default.value in {None, False}:
+                names |= {node.target.id, node.target.id.removeprefix("vllm_")}
+    return frozenset(names - {"mode"})

@@ -1,0 +1,540 @@
+"""Extract what one source file defines from its syntax tree; nothing is executed.
+
+The result maps names to entries, short texts:
+
+    LLM                 class OfflineMixin, Base       (bases as written; `@dataclass` follows)
+    LLM.generate        def (self, prompts, *, use_tqdm=, **kwargs)       (`=`: has a default)
+    LLM.engine          attr LLMEngine()               (set by a method; the classes it may be, `()`: exactly that one)
+    LLM.stats           property -> Stats
+    Config.mode         field Literal['a', 'b'] = 'a'
+    RED                 value 'red'                    (a constant, a Literal, a list of texts)
+    Params              import vllm.sampling_params:SamplingParams
+    *                   import vllm.outputs, other     (star imports)
+    __getattr__         dynamic a b                    (names that it compares or has in a table; `dynamic *`: any)
+    --max-steps         option int = 3 choices ['a']   (argparse)
+    env:NAME            env                            (an environment variable that is read)
+    route:/health       route
+
+A leading `?` marks a definition under a condition.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import yaml
+
+Facts = dict[str, str]
+
+_MAX_TEXT = 300
+_MAX_DEFAULT = 80
+_TYPE_CHECKING = {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+_ROUTE_METHODS = frozenset({"get", "post", "put", "delete", "head", "route", "api_route", "add_api_route"})
+_PROPERTIES = {"property", "cached_property", "functools.cached_property"}
+_TOP_LEVEL = re.compile(r"^(?:async )?(class|def) (\w+)(?:\(([\w., ]*)\):)?", re.MULTILINE)
+_ALL = re.compile(r"^__all__ = (\[[^\]]*\])", re.MULTILINE)
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def extract(text: str, module: str, *, is_package: bool = False) -> Facts:
+    """Return the names that a module defines, and what they are.
+
+    Raises:
+        SyntaxError: this Python cannot parse the text.
+    """
+    tree = ast.parse(text)
+    reader = _ModuleReader(module, is_package)
+    reader.read_module(tree)
+    if any(word in text for word in ("environ", "getenv", "add_argument", "envs", '"/', "'/")):
+        reader.facts.update(_declarations(tree, module))
+    return reader.facts
+
+
+def extract_outline(text: str) -> Facts:
+    r"""Return the classes and functions at the top of a file by its lines alone; their members are not read.
+
+    >>> extract_outline("class A(B, c.D):\n    x = 1\ndef f(a): ...\n")
+    {'A': 'class B, c.D @outline', 'f': 'def (*args, **kwargs)', '__getattr__': 'dynamic *'}
+    """
+    facts = {}
+    for kind, name, bases in _TOP_LEVEL.findall(text):
+        facts[name] = f"class {bases} @outline" if kind == "class" else "def (*args, **kwargs)"
+    if match := _ALL.search(text):
+        facts["__all__"] = "value " + " ".join(re.findall(r"\w+", match[1]))
+    return facts | {"__getattr__": "dynamic *"}
+
+
+def extract_yaml(text: str) -> Facts:
+    r"""Return the keys of a config file, dotted, with their values.
+
+    >>> extract_yaml("a:\n  b: 1\n")
+    {'a': 'field', 'a.b': 'field = 1'}
+    """
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    def walk(value: object, prefix: str) -> Iterator[tuple[str, str]]:
+        for key, inner in value.items() if isinstance(value, dict) else ():
+            # The groups in Hydra's list of defaults can be chosen by name.
+            if key == "defaults" and isinstance(inner, list):
+                groups = (name for item in inner if isinstance(item, dict) for name in item)
+                yield from ((f"group:{str(name).rpartition('@')[2]}", "field") for name in groups)
+            plain = not isinstance(inner, dict)
+            yield f"{prefix}{key}", f"field = {str(inner)[:_MAX_DEFAULT]}" if plain else "field"
+            yield from walk(inner, f"{prefix}{key}.")
+
+    try:
+        return dict(walk(yaml.load(text, loader), ""))  # noqa: S506 - a safe loader
+    except (yaml.YAMLError, RecursionError):
+        return {}
+
+
+@dataclass
+class _ModuleReader:
+    """Reads the statements that run when a module is imported."""
+
+    module: str
+    is_package: bool
+    facts: Facts = field(default_factory=dict)
+    type_checking: Facts = field(default_factory=dict)
+    """Names that only type checkers import; they exist if the module is loaded lazily."""
+    lazy: bool = False
+
+    def read_module(self, tree: ast.Module) -> None:
+        conditional: set[str] = set()
+        for node, state in _import_time_statements(tree.body):
+            bound = dict(self.bindings(node))
+            target = self.type_checking if state == "types" else self.facts
+            for name, entry in bound.items():
+                if state == "if" and name not in target:
+                    conditional.add(name)
+                elif name in target:
+                    conditional.discard(name)
+                # `X = None` in a handler or an else does not hide the real X.
+                if not (entry.startswith("value") and target.get(name, "value")[:5] != "value"):
+                    target[name] = entry
+            if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+                target["*"] = f"{target.get('*', '')} {self.absolute(node)}"
+        self._add_lazy_names(tree)
+        self.facts.update({name: f"?{self.facts[name]}" for name in conditional if "." not in name})
+        if "*" in self.facts:
+            self.facts["*"] = "import " + ", ".join(dict.fromkeys(self.facts["*"].split()))
+
+    def absolute(self, node: ast.ImportFrom) -> str:
+        """Return the absolute module of an import statement."""
+        if not node.level:
+            return node.module or ""
+        parts = self.module.split(".")
+        parents = parts[: len(parts) - node.level + self.is_package]
+        return ".".join([*parents, *([node.module] if node.module else [])])
+
+    def bindings(self, node: ast.stmt) -> Iterator[tuple[str, str]]:  # noqa: C901, PLR0912 - a case a kind of statement
+        """Yield the names that a statement binds, with their entries."""
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield node.name, _function_entry(node)
+            case ast.ClassDef():
+                yield from _class_entries(node)
+            case ast.Assign():
+                for target in node.targets:
+                    for name in _name_targets(target):
+                        yield name, _value_entry(node.value, listed=name == "__all__")
+                    self._note_lazy_module(target)
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name, _value_entry(node.value) if node.value else "value"
+            case ast.Import():
+                for alias in node.names:
+                    bound = alias.asname or alias.name.partition(".")[0]
+                    yield bound, f"import {alias.name if alias.asname else bound}"
+            case ast.ImportFrom():
+                source = self.absolute(node)
+                for alias in node.names:
+                    if alias.name != "*":
+                        yield alias.asname or alias.name, f"import {source}:{alias.name}"
+            case ast.For() | ast.With():
+                for bound in _name_targets(node.target if isinstance(node, ast.For) else node):
+                    yield bound, "value"
+
+    def _note_lazy_module(self, target: ast.expr) -> None:
+        text = ast.unparse(target) if isinstance(target, ast.Subscript | ast.Attribute) else ""
+        if text.startswith("sys.modules["):
+            self.lazy = True
+        elif text.startswith("globals()["):
+            self.facts["__getattr__"] = "dynamic *"
+
+    def _add_lazy_names(self, tree: ast.Module) -> None:
+        """Add the names of a module's `__getattr__`, of its tables, and those that only type checkers import."""
+        getter = next((node for node in tree.body if _is_function(node, "__getattr__")), None)
+        for node, _state in _import_time_statements(tree.body):
+            if _is_function(node, "__getattr__"):
+                getter = node
+            if isinstance(node, ast.Expr) and ast.unparse(node).startswith(
+                ("globals().update", "setattr(sys.modules")
+            ):
+                self.facts["__getattr__"] = "dynamic *"
+        if getter is None and not self.lazy:
+            return
+        names = self.type_checking | dict(_lazy_tables(tree, self.module))
+        if stars := names.pop("*", ""):
+            self.facts["*"] = f"{self.facts.get('*', '')} {stars}"
+        if getter is not None:
+            constants = (node.value for node in ast.walk(getter) if isinstance(node, ast.Constant))
+            compared = dict.fromkeys(
+                text for text in constants if isinstance(text, str) and text.isidentifier()
+            )
+            self.facts["__getattr__"] = " ".join(["dynamic", *(compared or ([] if names else ["*"]))])
+        elif not names and not stars:
+            self.facts["__getattr__"] = "dynamic *"
+        for name, entry in names.items():
+            if not self.facts.get(name, "").startswith(("class", "def")):
+                self.facts[name] = entry
+
+
+def _import_time_statements(body: Iterable[ast.stmt], state: str = "") -> Iterator[tuple[ast.stmt, str]]:
+    """Yield the statements that run at import, with `if` for conditional ones and `types` for type checkers."""
+    for node in body:
+        yield node, state
+        match node:
+            case ast.If():
+                types = ast.unparse(node.test) in _TYPE_CHECKING
+                yield from _import_time_statements(node.body, "types" if types else state or "if")
+                yield from _import_time_statements(node.orelse, state if types else state or "if")
+            case ast.For() | ast.While() | ast.With():
+                yield from _import_time_statements(node.body, state)
+            case ast.Try():
+                for part in (
+                    node.body,
+                    node.orelse,
+                    node.finalbody,
+                    *(handler.body for handler in node.handlers),
+                ):
+                    yield from _import_time_statements(part, state)
+
+
+def _lazy_tables(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:  # noqa: C901 - a case a kind of table
+    """Yield the names of vLLM's tables ('LLM': '.entrypoints.llm:LLM') and of transformers' `_import_structure`."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Dict():
+                pairs: list[tuple[ast.expr | None, ast.expr]] = list(zip(node.keys, node.values, strict=True))
+            case ast.Assign(targets=[ast.Subscript(slice=ast.Constant() as key)], value=value):
+                pairs = [(key, value)]
+            case ast.Call(
+                func=ast.Attribute(
+                    value=ast.Subscript(slice=ast.Constant() as key), attr="extend" | "append"
+                ),
+                args=[value],
+            ):
+                pairs = [(key, value if isinstance(value, ast.List) else ast.List([value]))]
+            case _:
+                continue
+        for name, entry in pairs:
+            if not (isinstance(name, ast.Constant) and isinstance(name.value, str)):
+                continue
+            if isinstance(entry, ast.List):
+                for item in entry.elts:
+                    if isinstance(item, ast.Constant) and isinstance(item.value, str):
+                        yield item.value, f"import {module}.{name.value}:{item.value}"
+            elif (
+                isinstance(entry, ast.Constant) and isinstance(entry.value, str) and name.value.isidentifier()
+            ):
+                target, _, attribute = entry.value.partition(":")
+                start = module if target.startswith(".") else ""
+                yield name.value, f"import {start}{target}:{attribute or name.value}"
+            elif name.value.isidentifier():
+                yield name.value, "value"
+
+
+def _class_entries(node: ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield a class, and its members as `Class.member`."""
+    name = f"{prefix}{node.name}"
+    bases = [ast.unparse(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
+    dataclass_mark = (
+        " @dataclass" if any("dataclass" in ast.unparse(item) for item in node.decorator_list) else ""
+    )
+    yield name, f"class {', '.join(bases)}{dataclass_mark}".rstrip()
+    members: Facts = {}
+    for item, _state in _import_time_statements(node.body):
+        match item:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                entry, known = _function_entry(item), members.get(f"{name}.{item.name}", "")
+                if known.startswith("def") and entry.startswith("def"):
+                    entry = _merge_overloads(known, entry)
+                members[f"{name}.{item.name}"] = known if known.startswith("property") else entry
+            case ast.ClassDef():
+                members.update(_class_entries(item, f"{name}."))
+            case ast.Assign():
+                for target in item.targets:
+                    members.update(
+                        {f"{name}.{bound}": _value_entry(item.value) for bound in _name_targets(target)}
+                    )
+            case ast.AnnAssign(target=ast.Name(id=bound)):
+                members[f"{name}.{bound}"] = _field_entry(item)
+    for attribute, hints in _instance_attributes(node).items():
+        known = members.get(f"{name}.{attribute}", "")
+        if not known or (known.startswith(("field", "value")) and hints):
+            text = f"attr {' '.join(hints)}".rstrip()
+            members[f"{name}.{attribute}"] = text if not known else f"{known} | {text}"
+    yield from members.items()
+
+
+def _merge_overloads(*entries: str) -> str:
+    """Return one signature with the parameters of several, all optional.
+
+    >>> _merge_overloads("def (self, a)", "def (self, b=, **kwargs)")
+    'def (self, a=, b=, **kwargs)'
+    """
+    parts = [
+        part.strip() for entry in entries for part in entry[entry.find("(") + 1 : entry.rfind(")")].split(",")
+    ]
+    names = dict.fromkeys(part.rstrip("=") for part in parts if part not in {"", "/", "*"})
+    plain = [name if name in {"self", "cls"} else f"{name}=" for name in names if not name.startswith("*")]
+    return f"def ({', '.join([*plain, *(name for name in names if name.startswith('*'))])})"
+
+
+def _function_entry(node: _Function) -> str:
+    decorators = [ast.unparse(item) for item in node.decorator_list]
+    returns = f" -> {ast.unparse(node.returns)[:_MAX_DEFAULT]}" if node.returns else ""
+    if any(item in _PROPERTIES for item in decorators):
+        return f"property{returns}"
+    parts = _parameters(node.args)
+    for item in node.decorator_list:
+        # transformers' deprecate_kwarg("old", …) accepts the old name, too.
+        if isinstance(item, ast.Call) and "deprecate_kwarg" in ast.unparse(item.func) and item.args:
+            parts.insert(len(parts) - (node.args.kwarg is not None), f"{getattr(item.args[0], 'value', '')}=")
+    shown_returns = (
+        returns if "classmethod" in decorators or (returns and not returns.startswith(" -> None")) else ""
+    )
+    shown_returns = (
+        shown_returns
+        if re.fullmatch(r" -> ['\"\w.\[\] |]*", shown_returns) and re.search(r"[A-Z]\w*[a-z]", shown_returns)
+        else ""
+    )
+    return f"def ({', '.join(parts)}){shown_returns}"
+
+
+def _parameters(arguments: ast.arguments) -> list[str]:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    first_default = len(positional) - len(arguments.defaults)
+    parts = [f"{item.arg}{'=' * (at >= first_default)}" for at, item in enumerate(positional)]
+    if arguments.posonlyargs:
+        parts.insert(len(arguments.posonlyargs), "/")
+    if arguments.vararg:
+        parts.append(f"*{arguments.vararg.arg}")
+    elif arguments.kwonlyargs:
+        parts.append("*")
+    for item, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        parts.append(f"{item.arg}{'=' * (default is not None)}")
+    if arguments.kwarg:
+        parts.append(f"**{arguments.kwarg.arg}")
+    return parts
+
+
+def _field_entry(node: ast.AnnAssign) -> str:
+    """Return type, default and choices of an annotated attribute."""
+    text = f"field {_shorten(ast.unparse(node.annotation), _MAX_TEXT)}"
+    value = node.value
+    if isinstance(value, ast.Call):
+        keywords = {item.arg: item.value for item in value.keywords}
+        value = keywords.get("default", value.args[0] if value.args else None)
+        if "default_factory" in keywords:
+            value = ast.Name("factory")
+        metadata = keywords.get("metadata")
+        more = (
+            dict(zip(metadata.keys, metadata.values, strict=True)) if isinstance(metadata, ast.Dict) else {}
+        )
+        by_key = {getattr(key, "value", ""): item for key, item in more.items()} | keywords
+        for key in ("choices", "aliases", "alias", "validation_alias", "deprecated"):
+            if isinstance(item := by_key.get(key), ast.Constant | ast.List | ast.Tuple | ast.Call):
+                text += f" {key} {_shorten(ast.unparse(item), _MAX_TEXT)}"
+    if value is not None:
+        text += f" = {_shorten(ast.unparse(value), _MAX_DEFAULT)}"
+    return text
+
+
+def _value_entry(node: ast.expr | None, *, listed: bool = False) -> str:
+    """Return a constant, a Literal, or a list of texts; `value` for anything else."""
+    if listed and isinstance(node, ast.List | ast.Tuple):
+        return "value " + " ".join(str(item.value) for item in node.elts if isinstance(item, ast.Constant))
+    if isinstance(node, ast.Constant):
+        return f"value {_shorten(repr(node.value), _MAX_DEFAULT)}"
+    if isinstance(node, ast.Subscript) and ast.unparse(node.value).rpartition(".")[2] in {
+        "Literal",
+        "Union",
+        "Optional",
+    }:
+        return f"value {_shorten(ast.unparse(node), _MAX_TEXT)}"
+    if isinstance(node, ast.List | ast.Tuple) and all(isinstance(item, ast.Constant) for item in node.elts):
+        text = ast.unparse(node)
+        return f"value {text}" if len(text) <= _MAX_TEXT else "value"
+    if isinstance(node, ast.Name | ast.Attribute):
+        return f"value = {ast.unparse(node)}"[:_MAX_DEFAULT]
+    return "value"
+
+
+def _instance_attributes(node: ast.ClassDef) -> dict[str, list[str]]:  # noqa: C901 - a case a kind of statement
+    """Return the attributes that methods set on `self`, with the classes that they may be, best first."""
+    attributes: dict[str, list[str]] = {}
+    for method in node.body:
+        if not isinstance(method, _Function):
+            continue
+        annotations = {
+            item.arg: item.annotation
+            for item in (*method.args.args, *method.args.kwonlyargs)
+            if item.annotation
+        }
+        for statement in _nested_statements(method.body):
+            targets: list[ast.expr] = []
+            if isinstance(statement, ast.Assign):
+                targets = statement.targets
+            elif isinstance(statement, ast.AnnAssign | ast.AugAssign | ast.For):
+                targets = [statement.target]
+            for target in (part for item in targets for part in _unpacked(item)):
+                if isinstance(target, ast.Attribute) and _is_self(target.value):
+                    hints = attributes.setdefault(target.attr, [])
+                    value = getattr(statement, "value", None)
+                    hints_here = list(_created_types(value)) if isinstance(value, ast.Call) else []
+                    if isinstance(value, ast.Name) and value.id in annotations:
+                        hints_here += _annotation_names(annotations[value.id])
+                    if isinstance(statement, ast.AnnAssign):
+                        hints_here += _annotation_names(statement.annotation)
+                    hints += [hint for hint in hints_here if hint not in hints]
+            if isinstance(statement, ast.Expr) and _sets_any_attribute(statement.value):
+                attributes["__getattr__"] = []
+    return attributes
+
+
+def _sets_any_attribute(node: ast.expr) -> bool:
+    """Recognise `setattr(self, name, value)` and `self.__dict__.update(…)`."""
+    if not isinstance(node, ast.Call):
+        return False
+    by_name = getattr(node.func, "id", "") == "setattr" and bool(node.args) and _is_self(node.args[0])
+    return by_name or ast.unparse(node.func) == "self.__dict__.update"
+
+
+def _created_types(value: ast.Call) -> Iterator[str]:
+    """Yield `Engine()` for Engine(…), `Engine` for Engine.from_args(…), `self.make` for self.make().from_args(…)."""
+    root: ast.expr = value
+    while isinstance(root, ast.Call) or (isinstance(root, ast.Attribute) and not _is_self(root.value)):
+        root = root.func if isinstance(root, ast.Call) else root.value
+    if isinstance(root, ast.Name) and root.id.lstrip("_")[:1].isupper():
+        # A class method may return another class: vLLM 0.8 to 0.10 choose between two engines there.
+        yield f"{root.id}()" if root is value.func else root.id
+    elif isinstance(root, ast.Attribute) and _is_self(root.value):
+        yield f"self.{root.attr}"
+
+
+def _annotation_names(node: ast.expr) -> list[str]:
+    """Return the class names of an annotation: `Optional["Executor"]` gives Executor."""
+    names = []
+    for part in ast.walk(node):
+        name = part.id if isinstance(part, ast.Name) else getattr(part, "value", None)
+        if isinstance(name, str) and name.isidentifier() and name[:1].isupper():
+            names.append(name)
+    return [name for name in names if name not in {"Optional", "Union", "Any", "Callable"}]
+
+
+def _declarations(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:  # noqa: C901 - a case a kind of declaration
+    """Yield environment variables, argparse options and routes anywhere in a file."""
+    loops = {
+        ast.unparse(node.target): node.iter.elts
+        for node in ast.walk(tree)
+        if isinstance(node, ast.For) and isinstance(node.iter, ast.Tuple | ast.List)
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(value=value, slice=ast.Constant(value=str(name))) if _is_environ(value):
+                yield f"env:{name}", "env"
+            case ast.Compare(left=ast.Constant(value=str(name)), comparators=[value]) if _is_environ(value):
+                yield f"env:{name}", "env"
+            case ast.Call(func=ast.Attribute(attr="add_argument" | "add_arg")):
+                yield from _argparse_options(node, loops)
+            case ast.Call(
+                func=ast.Attribute(value=value, attr=attr), args=[ast.Constant(value=str(name)), *_]
+            ):
+                if (attr == "get" and _is_environ(value)) or attr == "getenv":
+                    yield f"env:{name}", "env"
+                elif attr in _ROUTE_METHODS and name.startswith("/"):
+                    yield f"route:{name}", "route"
+            case ast.Call(func=ast.Name(id="getenv"), args=[ast.Constant(value=str(name)), *_]):
+                yield f"env:{name}", "env"
+            case ast.Dict() if module.endswith(".envs"):
+                for key in node.keys:
+                    if isinstance(key, ast.Constant) and isinstance(key.value, str) and key.value.isupper():
+                        yield f"env:{key.value}", "env"
+
+
+def _argparse_options(node: ast.Call, loops: dict[str, list[ast.expr]]) -> Iterator[tuple[str, str]]:
+    keywords = {item.arg: item.value for item in node.keywords}
+    kind = keywords.get("type")
+    action = ast.unparse(keywords["action"]).strip("'\"") if "action" in keywords else ""
+    text = f"option {'flag' if action.startswith('store_') else action or (ast.unparse(kind)[:40] if kind else 'str')}"
+    for key, mark in (("choices", " choices "), ("default", " = ")):
+        if key in keywords:
+            text += mark + _shorten(ast.unparse(keywords[key]), _MAX_TEXT)
+    for argument in node.args:
+        for name in _texts(argument, loops):
+            if name.startswith("--"):
+                yield name, text
+
+
+def _texts(node: ast.expr, loops: dict[str, list[ast.expr]]) -> list[str]:
+    """Return a text, or what an f-string is with each value of a loop over constants."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return [node.value]
+    if not isinstance(node, ast.JoinedStr):
+        return []
+    texts = [""]
+    for part in node.values:
+        ends = (
+            [part]
+            if isinstance(part, ast.Constant)
+            else loops.get(ast.unparse(getattr(part, "value", part)), [])
+        )
+        texts = [text + str(end.value) for text in texts for end in ends if isinstance(end, ast.Constant)]
+    return texts
+
+
+def _is_environ(node: ast.expr) -> bool:
+    return getattr(node, "attr", getattr(node, "id", "")) in {"environ", "envs"} and not isinstance(
+        node, ast.Call
+    )
+
+
+def _nested_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        yield node
+        for key in ("body", "orelse", "finalbody"):
+            yield from _nested_statements(getattr(node, key, ()))
+        for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+            yield from _nested_statements(part.body)
+
+
+def _name_targets(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Name):
+        return [node.id]
+    if isinstance(node, ast.With):
+        return [item.optional_vars.id for item in node.items if isinstance(item.optional_vars, ast.Name)]
+    return [name for part in getattr(node, "elts", ()) for name in _name_targets(part)]
+
+
+def _unpacked(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, ast.Tuple | ast.List):
+        for part in node.elts:
+            yield from _unpacked(part)
+    else:
+        yield node
+
+
+def _is_function(node: ast.AST, name: str) -> bool:
+    return isinstance(node, _Function) and node.name == name
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in {"self", "cls"}
+
+
+def _shorten(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[:length]}…"

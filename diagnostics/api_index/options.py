@@ -1,0 +1,158 @@
+"""The options of a framework's commands by release, and their choices, from fields, argparse and config files."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+from diagnostics.api_index import query, store
+from diagnostics.api_index.extract import Facts
+from diagnostics.api_index.query import Release
+from diagnostics.api_index.surface import Definition, Surface, parse_signature
+
+# Where the options of a command are declared: fields of a class, or the argparse options of a module.
+_CLASSES = {
+    "trl": (("trl.trainer.grpo_config", "GRPOConfig"), ("trl.trainer.model_config", "ModelConfig")),
+    "ms-swift": (("swift.llm.argument.rlhf_args", "RLHFArguments"), ("swift.arguments", "RLHFArguments")),
+    "vllm": (("vllm.engine.arg_utils", "AsyncEngineArgs"), ("vllm.engine.arg_utils", "EngineArgs")),
+}
+# Modules and config files that declare options.
+_DECLARING = {
+    "trl": r"trl\.(trainer\.(grpo|model|base)_config|scripts\.(grpo|utils)|experimental\.\w+\.async_grpo_config)",
+    "transformers": r"transformers\.training_args",
+    "ms-swift": r"swift\.(llm\.argument|arguments|trainers|rlhf_trainers|megatron\.arguments?|llm\.ray|ray)\..*",
+    "verl": r"verl/trainer/config/.*ppo.*\.ya?ml",
+    "openrlhf": r"openrlhf\.cli\.train_ppo_ray",
+    "accelerate": r"accelerate\.commands\.launch",
+    "vllm": r"vllm\.(engine\.arg_utils|envs|sampling_params|config(\.\w+)?|entrypoints\.(llm|([\w.]+\.)?cli_args))",
+}
+_SERVING = {"trl": r"trl\.scripts\.vllm_serve"}
+_MODULES = {"openrlhf": ("openrlhf.cli.train_ppo_ray",)}
+_COMPANIONS = {"trl": ("transformers",), "ms-swift": ("transformers", "trl")}
+
+
+def declared_options(package: str, names: Mapping[str, Facts]) -> dict[str, dict[str, str]]:
+    """Return the options of one release: `options` of its training commands, `serve` of its server.
+
+    An option that only ms-swift's Megatron commands have is marked `megatron`.
+    """
+    patterns = {"options": _DECLARING.get(package, "(?!)"), "serve": _SERVING.get(package, "(?!)")}
+    declared: dict[str, dict[str, str]] = {kind: {} for kind in patterns}
+    for kind, pattern in patterns.items():
+        for module in filter(re.compile(pattern).fullmatch, names):
+            mark = "megatron" if module.startswith("swift.megatron") else ""
+            for option in _options_of_file(package, module, names[module], names):
+                declared[kind][option] = mark and declared[kind].get(option, mark)
+    return declared
+
+
+def _options_of_file(package: str, module: str, facts: Facts, names: Mapping[str, Facts]) -> Iterator[str]:
+    """Yield the options that one file declares: fields of dataclasses, argparse options, keys of a config."""
+    if module.endswith(("yaml", "yml")):
+        # From 0.5 on verl has a composed copy of its config; of the other files only the groups are options.
+        folder, _, file = module.rpartition("/")
+        composed = any(name.startswith(f"{folder}/_generated_") for name in names)
+        if composed and not file.startswith("_generated_"):
+            yield from (name.removeprefix("group:") for name in facts if name.startswith("group:"))
+        else:
+            yield from (name for name in facts if not name.startswith("group:"))
+        return
+    for name, entry in facts.items():
+        owner, _, field = name.rpartition(".")
+        is_field = entry.startswith("field") and (
+            package == "vllm" or facts.get(owner, "").endswith("@dataclass")
+        )
+        if name.startswith("--"):
+            yield name[2:].replace("-", "_") if package in {"vllm", "accelerate"} else name[2:]
+        elif is_field and not field.startswith("_"):
+            yield field
+        elif package == "vllm" and name.startswith("env:"):
+            yield name[4:]
+        elif package == "vllm" and name == "LLM.__init__":
+            yield from parse_signature(entry).names - {"self"}
+
+
+def choices(release: Release, option: str) -> tuple[str, ...]:
+    """Return all values that an option accepts, () if it accepts others or if that is unknown."""
+    surface = _surface(release)
+    if surface is None:
+        return ()
+    for module in _MODULES.get(release.package, ()):
+        entry = (surface.source.facts(module) or {}).get(f"--{option}", "")
+        if " choices " in entry:
+            return _literals(entry.partition(" choices ")[2].partition(" = ")[0])
+    for module, name in _CLASSES.get(release.package, ()):
+        definition = surface.find(module, name)
+        for item in surface.class_and_bases(definition) if definition else ():
+            entry = surface.facts(item.module).get(f"{item.name}.{option}", "") if item else ""
+            if item and entry.startswith("field "):
+                return _field_choices(surface, item, entry)
+    return ()
+
+
+@cache
+def _surface(release: Release) -> Surface | None:
+    companions = [
+        Release(name, versions[0])
+        for name in _COMPANIONS.get(release.package, ())
+        if (versions := query.find_releases(name, ""))
+    ]
+    return query.surface_of(release, *companions) if store.load(release.package) else None
+
+
+def _field_choices(surface: Surface, definition: Definition, entry: str) -> tuple[str, ...]:
+    """Return the choices of a field: those of its metadata, of its Literal, or of the Enum that its type names."""
+    if " choices " in entry:
+        return _literals(entry.partition(" choices ")[2].partition(" = ")[0])
+    annotation = re.split(r" = | (?:aliases|alias|deprecated) ", entry.removeprefix("field "))[0]
+    return _annotation_choices(surface, definition.module, annotation)
+
+
+def _annotation_choices(surface: Surface, module: str, annotation: str, depth: int = 0) -> tuple[str, ...]:
+    """Return the choices of an annotation; `Literal[…] | str` accepts any value."""
+    try:
+        node: ast.expr = ast.parse(annotation.strip("'\""), mode="eval").body
+    except SyntaxError:
+        return ()
+    values: list[str] = []
+    for part in _alternatives(node):
+        text = ast.unparse(part)
+        if text == "None":
+            continue
+        if isinstance(part, ast.Subscript) and text.partition("[")[0].rpartition(".")[2] == "Literal":
+            values += _literals(ast.unparse(part.slice))
+            continue
+        target = surface.find(module, text) if text.isidentifier() and depth < 3 else None
+        if target is None or not target.entry.startswith("value "):
+            return ()
+        inner = _annotation_choices(
+            surface, target.module, target.entry.removeprefix("value ").lstrip("= "), depth + 1
+        )
+        if not inner:
+            return ()
+        values += inner
+    return tuple(dict.fromkeys(values))
+
+
+def _alternatives(node: ast.expr) -> list[ast.expr]:
+    """Return the parts of `A | B`, `Optional[A]` and `Union[A, B]`."""
+    if isinstance(node, ast.BinOp):
+        return [*_alternatives(node.left), *_alternatives(node.right)]
+    if isinstance(node, ast.Subscript) and ast.unparse(node.value).rpartition(".")[2] in {
+        "Optional",
+        "Union",
+    }:
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        return [item for part in parts for item in _alternatives(part)]
+    return [node]
+
+
+def _literals(text: str) -> tuple[str, ...]:
+    """Return the constants of a list or tuple as text; () if it was cut off or computed."""
+    try:
+        values = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return ()
+    return tuple(map(str, values)) if isinstance(values, list | tuple) else (str(values),)

@@ -1,0 +1,83 @@
+"""The packages of the index: which of their releases and files are read, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class IndexedPackage:
+    """How one package is read.
+
+    Attributes:
+        name: As on the index.
+        modules: Its top-level packages.
+        since: The oldest release; of a trainer the first with GRPO.
+        since_day: No release is older than this day.
+        outlined: Folders of which only the classes and functions at the top of each file are read: model definitions.
+        left_out: Folders that are not read at all.
+        configs: Its options are YAML files.
+        uses: Packages for which the names that it takes from them are recorded.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    since: str = "0"
+    since_day: str = "2024-09-01"
+    outlined: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    configs: bool = False
+    uses: tuple[str, ...] = ()
+
+    def includes(self, path: str) -> bool:
+        """Return whether a file is read."""
+        return path.partition("/")[0] in self.modules and not path.startswith(self.left_out or ("//",))
+
+    def is_outlined(self, path: str) -> bool:
+        """Return whether only the outline of a file is read."""
+        return path.startswith(self.outlined or ("//",)) and not path.endswith("/__init__.py")
+
+
+_STACK = ("vllm", "transformers", "peft", "accelerate", "trl")
+PACKAGES = {
+    package.name: package
+    for package in (
+        IndexedPackage("trl", ("trl",), since="0.14", uses=("vllm", "transformers", "peft", "accelerate")),
+        IndexedPackage("verl", ("verl",), since_day="2024-01-01", configs=True, uses=_STACK),
+        IndexedPackage("openrlhf", ("openrlhf",), since="0.5", uses=_STACK),
+        IndexedPackage("peft", ("peft",), since="0.12", uses=("transformers", "accelerate")),
+        IndexedPackage("accelerate", ("accelerate",), since="0.34", uses=("transformers",)),
+        IndexedPackage("ms-swift", ("swift",), since="3.1", uses=_STACK),
+        IndexedPackage(
+            "transformers", ("transformers",), since="4.46",
+            outlined=(
+                "transformers/models/", "transformers/pipelines/", "transformers/data/", "transformers/quantizers/",
+            ),
+            left_out=("transformers/kernels/", "transformers/utils/dummy_"),
+        ),
+        IndexedPackage(
+            "vllm", ("vllm",), since="0.6",
+            outlined=(
+                "vllm/model_executor/models/", "vllm/models/", "vllm/model_executor/layers/",
+                "vllm/model_executor/kernels/",
+                "vllm/attention/", "vllm/v1/attention/", "vllm/compilation/", "vllm/vllm_flash_attn/",
+                "vllm/transformers_utils/", "vllm/tool_parsers/", "vllm/reasoning/",
+                "vllm/entrypoints/openai/tool_parsers/",
+                "vllm/distributed/kv_transfer/", "vllm/_", "vllm/v1/kv_offload/", "vllm/v1/spec_decode/",
+                "vllm/benchmarks/",
+            ),
+        ),
+        IndexedPackage("deepspeed", ("deepspeed",), left_out=("deepspeed/ops/csrc/",)),
+        IndexedPackage("unsloth-zoo", ("unsloth_zoo",), uses=_STACK),
+        IndexedPackage("unsloth", ("unsloth",), uses=_STACK),
+        IndexedPackage("sglang", ("sglang",), outlined=("sglang/srt/models/",)),
+        IndexedPackage(
+            "ray", ("ray",),
+            left_out=("ray/dashboard/", "ray/rllib/", "ray/_private/", "ray/thirdparty_files/"),
+        ),
+        IndexedPackage("vllm-ascend", ("vllm_ascend",)),
+        IndexedPackage("skyrl", ("skyrl",), configs=True, uses=_STACK),
+        IndexedPackage("skyrl-train", ("skyrl_train",), configs=True, uses=_STACK),
+        IndexedPackage("areal", ("areal",), uses=_STACK),
+    )
+}  # fmt: skip

@@ -1,0 +1,308 @@
+"""Which releases of one package work with a release of another: requirements, names, and what was run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date, timedelta
+from functools import cache
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from diagnostics import compat_table
+from diagnostics.api_index import store
+from diagnostics.api_index.compare import Comparison, Lookup, MissingUse, compare
+from diagnostics.api_index.surface import IndexedFacts, Surface
+from diagnostics.api_index.uses import Use
+from diagnostics.output import pairs
+from diagnostics.versions import in_range
+
+# Distributions whose module has another name.
+_MODULES = {"ms-swift": "swift"}
+# Files for other hardware than NVIDIA GPUs.
+_OTHER_HARDWARE = re.compile(r"npu|ascend|hccl|musa|xpu|rocm|neuron|hpu")
+# Files that are imported for one model only.
+_OF_ONE_MODEL = re.compile(r"/models/\w+/|/model/models?/")
+# A trainer's release was tried with engines of its time, not with those that came later.
+_LATER_DAYS = 30
+_RANKS = {"ran": 0, "part": 1, "": 2, "fails": 3}
+
+
+@dataclass(frozen=True)
+class Release:
+    """An indexed release."""
+
+    package: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.version}"
+
+
+@dataclass(frozen=True)
+class Compatibility:
+    """The evidence about two releases.
+
+    Attributes:
+        declared: The ranges that one declares for the other, with the extra that declares it.
+        allowed: Whether the declared ranges allow the pair; None if none is declared.
+        conflicts: Requirements of both that no release satisfies.
+        names: What the first takes from the second; None if that is not in the index.
+        run: The published result of the pair: `ran`, `part`, `fails` or ''.
+    """
+
+    user: Release
+    provider: Release
+    declared: tuple[str, ...]
+    allowed: bool | None
+    conflicts: tuple[str, ...] = ()
+    names: Comparison | None = None
+    run: str = ""
+
+    @property
+    def at_import(self) -> list[MissingUse]:
+        """Missing names that fail when the file that takes them is imported."""
+        return fail_at_import(self.names) if self.names else []
+
+    @property
+    def when_called(self) -> list[MissingUse]:
+        """Missing names that fail only when a function is called, or one model is used."""
+        return [item for item in self.names.missing if item not in self.at_import] if self.names else []
+
+    @property
+    def is_later(self) -> bool:
+        """Whether no newest release is declared, and the second release is a month newer than the first."""
+        bounded = any(operator in text for text in self.declared for operator in ("<", "==", "~="))
+        return not bounded and upload_day(self.provider) > upload_day(self.user) + timedelta(days=_LATER_DAYS)
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether something speaks against the pair; such a pair is never recommended."""
+        return self.allowed is False or bool(self.conflicts or self.at_import) or self.run == "fails"
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """Best first: no contradiction, a run, a declaration, few names missing, of the time, new."""
+        declared = {True: 0, None: 1, False: 2}[self.allowed]
+        age = -store_number(self.provider), -store_number(self.user)
+        called = len(self.when_called)
+        return self.contradicted, _RANKS[self.run], declared, len(self.at_import), self.is_later, called, age
+
+
+def fail_at_import(comparison: Comparison) -> list[MissingUse]:
+    """Return the missing names that fail at import, but for files that only one model needs."""
+    return [
+        item for item in comparison.missing if not item.use.late and not _OF_ONE_MODEL.search(item.use.file)
+    ]
+
+
+def store_number(release: Release) -> int:
+    """Return the number of an indexed release; the newest is the largest."""
+    package = store.load(release.package)
+    number = package.number(release.version) if package else None
+    return -1 if number is None else number
+
+
+def upload_day(release: Release) -> date:
+    """Return the day on which a release was uploaded; the first of all days if it is not in the index."""
+    package, number = store.load(release.package), store_number(release)
+    return (
+        date.fromisoformat(package.about["releases"][number]["day"]) if package and number >= 0 else date.min
+    )
+
+
+def find_releases(package: str, version: str) -> list[str]:
+    """Return the indexed releases that a text names, newest first: `4.6` is every 4.6.x; '' is all."""
+    index = store.load(package)
+    releases = reversed(index.releases if index else [])
+    return [item for item in releases if not version or item == version or item.startswith(f"{version}.")]
+
+
+@cache
+def surface_of(release: Release, *companions: Release) -> Surface | None:
+    """Return what a release offers, None if it is not in the index."""
+    package = store.load(release.package)
+    number = package.number(release.version) if package else None
+    if package is None or number is None:
+        return None
+    surfaces = {module_of(item.package): surface for item in companions if (surface := surface_of(item))}
+    return Surface(IndexedFacts(package, number), module_of(release.package), surfaces)
+
+
+def module_of(package: str) -> str:
+    """Return the module of a distribution."""
+    return _MODULES.get(package, package.replace("-", "_"))
+
+
+def uses_of(user: Release, provider: str) -> list[Use] | None:
+    """Return what a release takes from another package, None if that is not in the index."""
+    package = store.load(user.package)
+    number = package.number(user.version) if package else None
+    files = package.document(f"uses-{provider}") if package else None
+    if not files or number is None:
+        return None
+    return [
+        Use.from_key(key, file, line)
+        for file, packed in files.items()
+        for key, line in store.unpack_values(packed, number).items()
+    ]
+
+
+def check(
+    user: Release, provider: Release, other_versions: Mapping[str, Version] | None = None
+) -> Comparison | None:
+    """Compare what a release takes from another with what that offers; None if one is not in the index.
+
+    A name that no indexed release has is left out: it is from a fork, or code that no run reaches.
+    """
+    surface, uses = surface_of(provider), uses_of(user, provider.package)
+    if surface is None or uses is None:
+        return None
+    plain = [
+        use for use in uses if use.kind not in {"route", "launch"} and not _OTHER_HARDWARE.search(use.file)
+    ]
+    versions = {**(other_versions or {}), module_of(provider.package): Version(provider.version)}
+    comparison = compare(plain, surface, versions)
+    comparison.missing = [
+        item
+        for item in comparison.missing
+        if _exists(
+            provider.package, replace(item.use, file="", line=0, late=False, choice=None, conditions=())
+        )
+    ]
+    return comparison
+
+
+@cache
+def _exists(package: str, use: Use) -> bool:
+    return any(has_name(Release(package, version), use) for version in find_releases(package, ""))
+
+
+def has_name(release: Release, use: Use) -> bool:
+    """Return whether a release has a name; also if that is decided at run time."""
+    surface = surface_of(release)
+    return (
+        surface is not None and bool(surface.find(use.module, use.name)) and not Lookup(surface).problem(use)
+    )
+
+
+@cache
+def requirements_of(release: Release) -> dict[str, list[tuple[SpecifierSet, str]]]:
+    """Return the required ranges by package, each with the extra that requires it ('' for none)."""
+    package = store.load(release.package)
+    number = package.number(release.version) if package else None
+    ranges: dict[str, list[tuple[SpecifierSet, str]]] = {}
+    for line in package.metadata("requires", number) if package and number is not None else ():
+        if (requirement := _parse_requirement(line)) is not None:
+            name, specifier, extra = requirement
+            ranges.setdefault(name, []).append((specifier, extra))
+    return ranges
+
+
+@cache
+def _parse_requirement(line: str) -> tuple[str, SpecifierSet, str] | None:
+    """Return name, range and extra of a requirement; None if it is unreadable or not for this platform."""
+    try:
+        requirement = Requirement(line)
+    except InvalidRequirement:
+        return None
+    extra = str(requirement.marker or "").partition("extra ==")[2].strip(" \"'").partition('"')[0]
+    if requirement.marker and not requirement.marker.evaluate({"extra": extra, "sys_platform": "linux"}):
+        return None
+    return canonicalize_name(requirement.name), requirement.specifier, extra
+
+
+def declared_ranges(user: Release, provider: str) -> list[tuple[SpecifierSet, str]]:
+    """Return the ranges of a package that a release declares, those without an extra first."""
+    ranges = requirements_of(user).get(provider, [])
+    return sorted((item for item in ranges if str(item[0])), key=lambda item: item[1])
+
+
+def conflicts(first: Release, second: Release) -> Iterator[str]:
+    """Yield requirements of two releases that no release of the third package satisfies."""
+    mine, theirs = requirements_of(first), requirements_of(second)
+    for name in sorted(mine.keys() & theirs.keys()):
+        ours = [specifier for specifier, extra in mine[name] if not extra]
+        theirs_base = [specifier for specifier, extra in theirs[name] if not extra]
+        if not ours or not theirs_base:
+            continue
+        both = [*ours, *theirs_base]
+        bounds = [item.version.removesuffix(".*") for specifier in both for item in specifier]
+        index = store.load(name)
+        # Something between two bounds satisfies both, if anything does.
+        candidates = {
+            "0",
+            *(index.releases if index else ()),
+            *bounds,
+            *(f"{bound}.0.0.1" for bound in bounds if "+" not in bound),
+        }
+        if not any(all(in_range(item, specifier) for specifier in both) for item in candidates):
+            texts = [" or ".join(map(str, items)) for items in (ours, theirs_base)]
+            yield f"{first} requires {name}{texts[0]}, {second} requires {name}{texts[1]}"
+
+
+def compatibility(user: Release, provider: Release) -> Compatibility:
+    """Collect the evidence about two releases; `user` takes names from `provider`."""
+    ranges = declared_ranges(user, provider.package)
+    binding = (
+        [item for item in ranges if not item[1]]
+        or [item for item in ranges if item[1] in {provider.package, module_of(provider.package)}]
+        or ranges
+    )
+    allowed = (
+        any(item.contains(provider.version, prereleases=True) for item, _extra in binding)
+        if binding
+        else None
+    )
+    declared = tuple(f"{item}" + (f" (extra {extra})" if extra else "") for item, extra in binding)
+    return Compatibility(
+        user,
+        provider,
+        declared,
+        allowed,
+        tuple(conflicts(user, provider)),
+        check(user, provider),
+        run_result(user, provider),
+    )
+
+
+def run_result(user: Release, provider: Release) -> str:
+    """Return the published result of running two releases together."""
+    if (user.package, provider.package) != ("trl", "vllm"):
+        return ""
+    table = _published_pairs()
+    cell = table[0].get((provider.version, user.version))
+    static = table[1].read(provider.version, user.version)
+    return cell or ("fails" if static and static.broken else "")
+
+
+@cache
+def _published_pairs() -> tuple[dict[tuple[str, str], str], compat_table.Compat]:
+    table = compat_table.load()
+    return {(pair.vllm, pair.trl): pair.state for pair in pairs.tried(table.cells)}, table
+
+
+@dataclass
+class Answer:
+    """The compatible releases of one package, best first."""
+
+    user: str
+    provider: str
+    pairs: list[Compatibility] = field(default_factory=list)
+
+    @property
+    def best(self) -> Compatibility | None:
+        """The pair to install, None if something speaks against every one."""
+        return next((pair for pair in self.pairs if not pair.contradicted), None)
+
+
+def rank_releases(users: list[Release], providers: list[Release]) -> Answer:
+    """Return all pairs of two packages' releases with their evidence, best first."""
+    answer = Answer(users[0].package, providers[0].package)
+    answer.pairs = [compatibility(user, provider) for user in users for provider in providers]
+    answer.pairs.sort(key=lambda pair: pair.rank)
+    return answer

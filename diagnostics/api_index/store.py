@@ -1,0 +1,199 @@
+"""One file per package with the names of all its releases: written by `build`, read by everything else.
+
+`docs/reference/api-index.md` describes the format. Nothing is loaded before it is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from diagnostics.api_index.extract import Facts
+
+FOLDER = Path(__file__).resolve().parents[1] / "data" / "api"
+SCHEMA = "grpo-doctor.api.v1"
+_CHUNK = 250_000
+# The same bytes for the same content.
+_DATE = (2026, 1, 1, 0, 0, 0)
+
+
+def spans_of(numbers: Iterable[int], count: int) -> str:
+    """Return numbers of releases as spans; one that reaches the newest of `count` releases is left open.
+
+    >>> spans_of([0, 1, 3, 4], 5)
+    '0-1 3-'
+    """
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return " ".join(f"{first}-{last if last < count - 1 else ''}" for first, last in spans)
+
+
+@cache
+def in_spans(spans: str, number: int) -> bool:
+    """Return whether a release is in one of the spans.
+
+    >>> in_spans("0-1 3-", 2), in_spans("0-1 3-", 7)
+    (False, True)
+    """
+    bounds = (span.partition("-") for span in spans.split())
+    return any(int(first) <= number and (not last or number <= int(last)) for first, _, last in bounds)
+
+
+def expand_spans(spans: str, count: int) -> list[int]:
+    """Return the numbers in the spans."""
+    return [number for number in range(count) if in_spans(spans, number)]
+
+
+def pack_values(values: Sequence[Mapping[str, Any]], numbers: Sequence[int], count: int) -> dict[str, Any]:
+    """Merge the same keys of several releases: a value if all have it, else {spans: value}.
+
+    >>> pack_values([{"a": "x"}, {"a": "y", "b": "z"}], [0, 1], 2)
+    {'a': {'0-0': 'x', '1-': 'y'}, 'b': {'1-': 'z'}}
+    """
+    by_name: dict[str, dict[str, list[int]]] = {}
+    for facts, number in zip(values, numbers, strict=True):
+        for name, entry in facts.items():
+            by_name.setdefault(name, {}).setdefault(entry, []).append(number)
+    life = list(numbers)
+    packed: dict[str, Any] = {}
+    for name in sorted(by_name):
+        entries = by_name[name]
+        (entry, present), *more = entries.items()
+        packed[name] = (
+            entry
+            if not more and present == life
+            else {spans_of(places, count): text for text, places in entries.items()}
+        )
+    return packed
+
+
+def write_package(
+    path: Path, about: Mapping[str, Any], modules: Mapping[str, tuple[str, Any]], **members: Any
+) -> None:
+    """Write the file of a package.
+
+    Args:
+        path: The file.
+        about: The package and its releases.
+        modules: Of each module: the spans of its releases, and its packed names.
+        members: Further documents.
+    """
+    chunks: list[dict[str, Any]] = [{}]
+    sizes, places = 0, {}
+    for module in sorted(modules):
+        life, names = modules[module]
+        if sizes > _CHUNK:
+            chunks.append({})
+            sizes = 0
+        chunks[-1][module] = names
+        sizes += len(json.dumps(names))
+        places[module] = [len(chunks) - 1, life]
+    documents = {"about": {**about, "modules": places}, **members}
+    documents |= {f"names-{number:03}": chunk for number, chunk in enumerate(chunks)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".tmp")
+    with zipfile.ZipFile(beside, "w", zipfile.ZIP_LZMA) as archive:
+        for name, document in documents.items():
+            text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.json", _DATE), text, zipfile.ZIP_LZMA)
+    beside.replace(path)
+
+
+class Package:
+    """All indexed releases of one package."""
+
+    def __init__(self, path: Path) -> None:
+        self._archive = zipfile.ZipFile(path)
+        self._members = set(self._archive.namelist())
+        self._documents: dict[str, Any] = {}
+        about = self.document("about")
+        self.name: str = about["package"]
+        self.releases: list[str] = [release["version"] for release in about["releases"]]
+        self.about: dict[str, Any] = about
+        self._numbers = {Version(version): number for number, version in enumerate(self.releases)}
+        self._facts: dict[tuple[str, int], Facts | None] = {}
+
+    def document(self, name: str) -> Any:
+        """Return one document of the file, {} if it has none of that name."""
+        if name not in self._documents:
+            known = f"{name}.json" in self._members
+            self._documents[name] = json.loads(self._archive.read(f"{name}.json")) if known else {}
+        return self._documents[name]
+
+    def number(self, version: str | Version) -> int | None:
+        """Return the number of a release; a local suffix and vLLM's `+cu129` count as the release itself."""
+        try:
+            parsed = Version(str(version))
+        except InvalidVersion:
+            return None
+        return self._numbers.get(parsed, self._numbers.get(Version(parsed.public)))
+
+    def modules(self, number: int) -> set[str]:
+        """Return the modules of a release."""
+        return {name for name, (_chunk, life) in self.about["modules"].items() if in_spans(life, number)}
+
+    def packed(self, module: str) -> dict[str, Any]:
+        """Return the packed names of a module, over all releases."""
+        entry = self.about["modules"].get(module)
+        names: dict[str, Any] = self.document(f"names-{entry[0]:03}")[module] if entry else {}
+        return names
+
+    def facts(self, module: str, number: int) -> Facts | None:
+        """Return the names of a module in one release, None if that has no such module."""
+        key = (module, number)
+        if key not in self._facts:
+            entry = self.about["modules"].get(module)
+            if entry is None or not in_spans(entry[1], number):
+                self._facts[key] = None
+            else:
+                self._facts[key] = unpack_values(self.packed(module), number)
+        return self._facts[key]
+
+    def metadata(self, field: str, number: int) -> list[str]:
+        """Return `requires`, `python`, `scripts` or `tags` of a release."""
+        return list(unpack_values(self.about[field], number))
+
+
+def unpack_values(packed: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return the values of one release."""
+    values = {}
+    for name, entry in packed.items():
+        if not isinstance(entry, dict):
+            values[name] = entry
+            continue
+        for spans, text in entry.items():
+            if in_spans(spans, number):
+                values[name] = text
+                break
+    return values
+
+
+def load(package: str) -> Package | None:
+    """Return the index of a package, None if there is none."""
+    return _load(FOLDER / f"{canonicalize_name(package)}.zip")
+
+
+@cache
+def _load(path: Path) -> Package | None:
+    return Package(path) if path.is_file() else None
+
+
+def forget() -> None:
+    """Read the files again that changed."""
+    _load.cache_clear()
+
+
+def indexed_packages() -> list[str]:
+    """Return the packages of the index."""
+    return sorted(path.stem for path in FOLDER.glob("*.zip"))

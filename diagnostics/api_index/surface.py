@@ -1,0 +1,351 @@
+"""Answer which modules, names, members and arguments one release of a package offers.
+
+It follows what Python follows: re-exports, `import *`, submodules, base classes, and names that a module's
+`__getattr__` makes. The facts come from the index or are extracted from a wheel when needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+from diagnostics.api_index.extract import Facts, extract
+from diagnostics.api_index.store import Package
+
+# Modules that transformers 5 serves under their old names by an import hook, and old names of their classes.
+_RENAMED_MODULES = (
+    (re.compile(r"transformers\.tokenization_utils_fast"), "transformers.tokenization_utils_tokenizers"),
+    (re.compile(r"transformers\.tokenization_utils"), "transformers.tokenization_utils_sentencepiece"),
+    (re.compile(r"transformers\.image_processing_utils_fast"), "transformers.image_processing_backends"),
+    (re.compile(r"(transformers\.models\.\w+\.image_processing_\w+)_fast"), r"\1"),
+)
+_RENAMED_CLASS = re.compile(r"\w+(Tokenizer|ImageProcessor)Fast")
+_DEPTH = 12  # re-exports of re-exports; more is a cycle
+# Bases without an attribute that a caller would use.
+_EMPTY_BASES = frozenset(
+    {"object", "ABC", "Generic", "Protocol", "Struct", "PydanticMsgspecMixin", "Enum", "IntEnum"}
+)
+# Modules with most of the routes; the other hundred are read only for a route in none of these.
+_ROUTE_MODULES = ("router", "api_server", "health")
+# The modules whose fields and arguments are the options of `vllm serve`.
+_OPTION_MODULES = (".arg_utils", ".cli_args")
+
+
+class Sources(Protocol):
+    """The readable modules of one distribution."""
+
+    def names(self) -> frozenset[str]:
+        """Return the members of the wheel, as 'vllm/core/scheduler.py'."""
+
+    def read(self, name: str) -> str:
+        """Return the text of one member."""
+
+
+class FactSource(Protocol):
+    """The facts of one release."""
+
+    def modules(self) -> frozenset[str]:
+        """Return all modules."""
+
+    def facts(self, module: str) -> Facts | None:
+        """Return the names of a module, None if there is no such module."""
+
+
+class IndexedFacts:
+    """The facts of a release in the index."""
+
+    def __init__(self, package: Package, number: int) -> None:
+        self._package, self._number = package, number
+        self._modules: frozenset[str] | None = None
+
+    def modules(self) -> frozenset[str]:
+        """Return all modules."""
+        if self._modules is None:
+            self._modules = frozenset(self._package.modules(self._number))
+        return self._modules
+
+    def facts(self, module: str) -> Facts | None:
+        """Return the names of a module."""
+        return self._package.facts(module, self._number)
+
+
+class SourceFacts:
+    """The facts of a wheel, extracted when first needed."""
+
+    def __init__(self, sources: Sources) -> None:
+        self.sources = sources
+        files = (name for name in sources.names() if name.endswith(".py"))
+        self._files = {_module_name(name): name for name in files}
+        self._facts: dict[str, Facts] = {}
+
+    def modules(self) -> frozenset[str]:
+        """Return all modules."""
+        return frozenset(self._files)
+
+    def facts(self, module: str) -> Facts | None:
+        """Return the names of a module."""
+        file = self._files.get(module)
+        if file is None:
+            return None
+        if module not in self._facts:
+            text = self.sources.read(file)
+            self._facts[module] = extract(text, module, is_package=file.endswith("/__init__.py"))
+        return self._facts[module]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """The place where a name is defined."""
+
+    module: str
+    name: str
+    entry: str
+    kind: str
+    """`defined`, `module`, `outside` (another package's) or `dynamic` (code decides at run time)."""
+
+    @property
+    def is_class(self) -> bool:
+        """Whether it is a class."""
+        return self.kind == "defined" and self.entry.startswith("class")
+
+
+@dataclass(frozen=True)
+class Members:
+    """The attributes of a class and of its instances."""
+
+    names: frozenset[str]
+    complete: bool
+    """False if a base class lies outside the package or `__getattr__` is defined: more names may exist."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The parameters of a function or of a constructor."""
+
+    names: frozenset[str]
+    required: frozenset[str]
+    takes_others: bool
+
+
+@dataclass
+class Surface:
+    """The API of one release."""
+
+    source: FactSource
+    package: str
+    companions: Mapping[str, Surface] = field(default_factory=dict)
+    """Surfaces of other packages, by module name: for base classes from there."""
+    _members: dict[Definition, Members] = field(default_factory=dict)
+
+    def has_module(self, module: str) -> bool:
+        """Return whether a module or a folder of modules of that name exists."""
+        return self._current_name(module) in self._modules_and_folders
+
+    def _current_name(self, module: str) -> str:
+        """Return the module that an old name of it leads to."""
+        if self.package == "transformers" and module not in self._modules_and_folders:
+            for pattern, name in _RENAMED_MODULES:
+                if (
+                    pattern.fullmatch(module)
+                    and (target := pattern.sub(name, module)) in self._modules_and_folders
+                ):
+                    return target
+        return module
+
+    @cached_property
+    def _modules_and_folders(self) -> frozenset[str]:
+        parts = (name.split(".") for name in self.source.modules())
+        return frozenset(".".join(names[:count]) for names in parts for count in range(1, len(names) + 1))
+
+    def find(self, module: str, name: str, depth: int = 0) -> Definition | None:
+        """Return the definition that `from module import name` imports, None if the import fails."""
+        if not name:
+            return Definition(module, "", "", "module") if self.has_module(module) else None
+        module = self._current_name(module)
+        facts = self.source.facts(module)
+        if depth > _DEPTH:
+            return None
+        if facts is not None:
+            definition = self._in_module(facts, module, name, depth)
+            if definition:
+                return definition
+        if self.has_module(f"{module}.{name}"):
+            return Definition(f"{module}.{name}", "", "", "module")
+        dynamic = {"*", name} & set((facts or {}).get("__getattr__", "").split())
+        if not dynamic and self.package == "transformers" and _RENAMED_CLASS.fullmatch(name):
+            dynamic = {name} if self.find(module, name.removesuffix("Fast"), depth + 1) else set()
+        return Definition(module, name, "", "dynamic") if dynamic else None
+
+    def _in_module(self, facts: Facts, module: str, name: str, depth: int) -> Definition | None:  # noqa: PLR0911 - a line a kind of entry
+        entry = facts.get(name, "").lstrip("?")
+        if entry.startswith("import "):
+            target, _, attribute = entry.removeprefix("import ").partition(":")
+            if (target, attribute) != (module, name):
+                return self._follow(target, attribute, depth)
+            return None
+        alias = entry.removeprefix("value = ")
+        if alias != entry and alias in facts and alias != name:
+            return self.find(module, alias, depth + 1)
+        if entry:
+            return Definition(module, name, entry, "defined")
+        for source in facts.get("*", "").removeprefix("import ").split(", "):
+            if source and self._is_inside(source):
+                listed = (self.source.facts(source) or {}).get("__all__", "").split()[1:]
+                definition = self.find(source, name, depth + 1) if not listed or name in listed else None
+                if definition:
+                    return definition
+            elif source:
+                return Definition(module, name, "", "dynamic")
+        return None
+
+    def _follow(self, module: str, name: str, depth: int) -> Definition | None:
+        if self._is_inside(module):
+            return self.find(module, name, depth + 1)
+        companion = self.companions.get(module.partition(".")[0])
+        definition = companion.find(module, name, depth + 1) if companion else None
+        return definition or Definition(module, name, "", "outside")
+
+    def _is_inside(self, module: str) -> bool:
+        return module == self.package or module.startswith(f"{self.package}.")
+
+    def _surface_of(self, module: str) -> Surface:
+        return self if self._is_inside(module) else self.companions.get(module.partition(".")[0], self)
+
+    def facts(self, module: str) -> Facts:
+        """Return the names of a module of this package or of a companion, {} if there is none."""
+        return self._surface_of(module).source.facts(module) or {}
+
+    def class_and_bases(self, definition: Definition, depth: int = 0) -> Iterator[Definition | None]:
+        """Yield the class and its bases; None for one that cannot be read."""
+        if not definition.is_class or depth > _DEPTH or definition.entry.endswith("@outline"):
+            yield None
+            return
+        yield definition
+        bases = definition.entry.removeprefix("class").partition("@")[0]
+        for base in filter(None, (part.strip() for part in bases.split(","))):
+            if base.rpartition(".")[2] in _EMPTY_BASES:
+                continue
+            parent = (
+                self._surface_of(definition.module).find(definition.module, base)
+                if base.isidentifier()
+                else None
+            )
+            if parent is None or parent == definition:
+                yield None
+            else:
+                yield from self.class_and_bases(parent, depth + 1)
+
+    def members(self, definition: Definition) -> Members:
+        """Return the attributes of a class and of its instances."""
+        if definition not in self._members:
+            classes = list(self.class_and_bases(definition))
+            names = {name for item in classes if item for name in self.own_members(item)}
+            complete = None not in classes and "__getattr__" not in names
+            self._members[definition] = Members(frozenset(names), complete)
+        return self._members[definition]
+
+    def own_members(self, definition: Definition) -> Facts:
+        """Return the members of a class itself, with their entries."""
+        prefix = f"{definition.name}."
+        return {
+            name.removeprefix(prefix): entry
+            for name, entry in self.facts(definition.module).items()
+            if name.startswith(prefix) and "." not in name[len(prefix) :]
+        }
+
+    def attribute_types(
+        self, definition: Definition, attribute: str, depth: int = 0
+    ) -> list[tuple[Definition, bool]]:
+        """Return the possible classes of an attribute, best first, and whether it is exactly that one.
+
+        Calling a class creates exactly that class; its class methods and annotations also admit others.
+        """
+        types: list[tuple[Definition, bool]] = []
+        for item in self.class_and_bases(definition):
+            entry = self.facts(item.module).get(f"{item.name}.{attribute}", "") if item else ""
+            for hint in _type_hints(entry):
+                if hint.startswith("self."):
+                    if depth < 3:
+                        inner = self.attribute_types(definition, hint[5:], depth + 1)
+                        types += [(target, False) for target, _exact in inner]
+                elif (
+                    item
+                    and (target := self._surface_of(item.module).find(item.module, hint.rstrip("()")))
+                    and target.is_class
+                ):
+                    types.append((target, hint.endswith("()")))
+        return types
+
+    def method_signature(self, definition: Definition, method: str) -> Signature | None:
+        """Return the parameters of a method, None if they are unknown."""
+        for item in self.class_and_bases(definition):
+            if item is None:
+                return None
+            entry = self.facts(item.module).get(f"{item.name}.{method}", "")
+            if entry:
+                return parse_signature(entry) if entry.startswith("def") else None
+        return None
+
+    def constructor(self, definition: Definition) -> Signature:
+        """Return the parameters of a class's constructor: those of `__init__`, or the fields of the class."""
+        names: set[str] = set()
+        for item in self.class_and_bases(definition):
+            if item is None:
+                return Signature(frozenset(names), frozenset(), takes_others=True)
+            members = self.own_members(item)
+            if members.get("__init__", "").startswith("def"):
+                signature = parse_signature(members["__init__"])
+                return Signature(signature.names | names, signature.required, signature.takes_others)
+            names |= {name for name, entry in members.items() if entry.startswith("field")}
+        return Signature(frozenset(names), frozenset(), takes_others=False)
+
+    def has_route(self, route: str) -> bool:
+        """Return whether the package's server has a route."""
+        modules = [
+            name for name in sorted(self.source.modules()) if name.startswith(f"{self.package}.entrypoints")
+        ]
+        modules.sort(key=lambda name: not any(part in name for part in _ROUTE_MODULES))
+        return any(f"route:{route}" in (self.source.facts(name) or {}) for name in modules)
+
+    def has_serve_option(self, option: str) -> bool:
+        """Return whether `vllm serve` accepts an option."""
+        plain = option.removeprefix("--no-").removeprefix("--")
+        spellings = {plain.replace("-", "_"), f"--{plain}"}
+        modules = (name for name in sorted(self.source.modules()) if name.endswith(_OPTION_MODULES))
+        return any(
+            spellings & {name.rpartition(".")[2] for name in self.source.facts(module) or ()}
+            for module in modules
+        )
+
+
+def parse_signature(entry: str) -> Signature:
+    """Return the parameters of an entry.
+
+    >>> parse_signature("def (self, a, b=, *, c, **kwargs)")
+    Signature(names=frozenset({...}), required=frozenset({...}), takes_others=True)
+    """
+    parts = [part.strip() for part in entry[entry.find("(") + 1 : entry.rfind(")")].split(",")]
+    plain = [part for part in parts if part and not part.startswith(("*", "/"))]
+    names = frozenset(part.rstrip("=") for part in plain)
+    required = frozenset(part for part in plain if not part.endswith("=")) - {"self", "cls"}
+    return Signature(names, required, any(part.startswith("**") for part in parts))
+
+
+def _type_hints(entry: str) -> list[str]:
+    """Return the classes in an entry, `Engine()` for exactly that one, those of assignments first."""
+    first, _, attribute = entry.lstrip("?").partition(" | attr ")
+    if first.startswith("attr "):
+        first, attribute = "", first.removeprefix("attr ")
+    annotation = (
+        first.removeprefix("field ").split(" = ")[0]
+        if first.startswith("field ")
+        else first.partition("->")[2]
+    )
+    return [*attribute.split(), *re.findall(r"(?<![\w.])[A-Z]\w*", annotation)]
+
+
+def _module_name(member: str) -> str:
+    return member.removesuffix(".py").removesuffix("/__init__").replace("/", ".")

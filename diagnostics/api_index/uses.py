@@ -1,0 +1,480 @@
+"""Collect which names a package takes from others: imports, attributes, arguments, routes, launch options.
+
+The source is walked statement by statement, so that each use carries the conditions around it: what no run reaches
+is left out, and the arms of a `try … except ImportError` are alternatives of which one must work.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import astuple, dataclass, field, replace
+
+from packaging.version import InvalidVersion, Version
+
+# The file of TRL's client of the server, and the one that starts the server.
+CLIENT = "/vllm_client.py"
+LAUNCHER = "/vllm_serve.py"
+_IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "AttributeError"}
+# Hardware other than NVIDIA GPUs.
+_OTHER_HARDWARE = {"vllm_ascend", "torch_npu", "torch_xpu", "torch_mlu"}
+# Calls that depend on installed packages, or on the attributes of an object.
+_PROBES = {"hasattr", "getattr", "signature", "find_spec", "import_module", "version", "Version", "parse"}
+_OPERATORS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
+_OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+_LEAVING = ast.Return | ast.Continue | ast.Break
+
+Branch = tuple[str, ...] | None
+"""The conditions under which a branch is taken; None if it never is. A condition is one of
+
+- `vllm` or `vllm>=0.28`: that package is installed, in such a release; `!vllm`: it is not
+- `set:NAME`: the run sets an option
+- `try:NUMBER`: inside an arm of that `try`, another arm of which may work
+- `?`: something else about the installation
+"""
+
+
+@dataclass(frozen=True)
+class Use:
+    """One name that a package takes from another."""
+
+    kind: str
+    """`name` (imported), `patched` (a dotted path in a string), `attribute` (a path below a name), `argument` (a
+    keyword of a call), `route` (requested by the client), `launch` (an option of the server's command), `rule`, or
+    `arm` (an arm of a `try` without a use)."""
+    module: str
+    """The module that the name is imported from."""
+    name: str
+    """The imported name; empty for a module; a route or an option as written."""
+    path: tuple[str, ...] = ()
+    """Attributes below the name; an argument's keyword comes last."""
+    file: str = ""
+    line: int = 0
+    late: bool = False
+    """Inside a function: it fails when that is called, not at import."""
+    choice: tuple[int, int] | None = None
+    """(number of a `try`, arm): one arm of a `try … except ImportError` is enough."""
+    conditions: tuple[str, ...] = ()
+    """All of them hold where it is reached."""
+
+    @property
+    def text(self) -> str:
+        """The use as source code would write it."""
+        name = ".".join(part for part in (self.module, self.name) if part)
+        if self.kind == "argument":
+            return f"{'.'.join((name, *self.path[:-1]))}({self.path[-1]}=)"
+        return ".".join((name, *self.path))
+
+    def option(self, off: Collection[str]) -> str:
+        """Return the option, of those that are off by default, that a run must set to reach it; '' if none."""
+        names = (item.removeprefix("set:") for item in self.conditions if item.startswith("set:"))
+        return next((name for name in names if name in off), "")
+
+    def to_key(self) -> str:
+        """Return everything but the place, as text."""
+        return json.dumps(astuple(replace(self, file="", line=0)), separators=(",", ":"))
+
+    @staticmethod
+    def from_key(key: str, file: str, line: int) -> Use:
+        """Return the use that `to_key` wrote."""
+        kind, module, name, path, _file, _line, late, choice, conditions = json.loads(key)
+        places = tuple(choice) if choice else None
+        return Use(kind, module, name, tuple(path), file, line, late, places, tuple(conditions))
+
+
+def collect_uses(text: str, file: str, packages: Collection[str]) -> list[Use]:
+    """Return what one file takes from the packages, given as module names.
+
+    Raises:
+        SyntaxError: this Python cannot parse the file.
+    """
+    tree = ast.parse(text)
+    walk = _Walk(file, packages)
+    # The first pass binds names: an instance created in `__init__` may be used in a method above it.
+    walk.binding_only = True
+    walk.block(tree.body, Use("", "", ""))
+    walk.uses, walk.choices, walk.binding_only = [], 0, False
+    walk.block(tree.body, Use("", "", ""))
+    return list(dict.fromkeys(walk.uses))
+
+
+@dataclass
+class _Conditions:
+    """Evaluates conditions as far as they depend on installed releases."""
+
+    names: dict[str, tuple[Branch, Branch] | str] = field(default_factory=dict)
+    """Of simple names of the module: the branches of its truth, or the package whose version it is."""
+
+    def branches(self, node: ast.expr) -> tuple[Branch, Branch]:  # noqa: C901, PLR0911 - one line a kind of expression
+        """Return the conditions under which an expression is true, and those under which it is false."""
+        match node:
+            case ast.Constant(value=bool(value)):
+                return _certain(value)
+            case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
+                return _certain(False)
+            case ast.Name(id="use_vllm") | ast.Attribute(attr="use_vllm"):
+                return _certain(True)  # the index is about runs that use vLLM
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return self.branches(operand)[::-1]
+            case ast.BoolOp(op=ast.And(), values=values):
+                pairs = [self.branches(value) for value in values]
+                return _all_of([pair[0] for pair in pairs]), _any_of([pair[1] for pair in pairs])
+            case ast.BoolOp(values=values):
+                pairs = [self.branches(value) for value in values]
+                return _any_of([pair[0] for pair in pairs]), _all_of([pair[1] for pair in pairs])
+            case ast.Compare(
+                left=left, ops=[ast.Is() | ast.IsNot() as op], comparators=[ast.Constant(value=None)]
+            ):
+                is_set = self.branches(left)
+                return is_set if isinstance(op, ast.IsNot) else is_set[::-1]
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _OPERATORS:
+                requirement = self._comparison(left, _OPERATORS[type(op)], right)
+                if requirement:
+                    return requirement
+            case ast.Call() if (requirement := self._availability(node)) is not None:
+                return requirement
+            case ast.Name(id=name) if isinstance(self.names.get(name), tuple):
+                return self.names[name]  # type: ignore[return-value]
+            case ast.Name(id=name) | ast.Attribute(attr=name) if not name.isupper():
+                return (f"set:{name}",), ()
+        return ((), ()) if _depends_on_run_only(node) else (("?",), ("?",))
+
+    def _comparison(self, left: ast.expr, operator: str, right: ast.expr) -> tuple[Branch, Branch] | None:
+        package, version = self.package_of(left), _version(right)
+        if package is None:
+            package, version, operator = (
+                self.package_of(right),
+                _version(left),
+                _MIRRORED.get(operator, operator),
+            )
+        if package is None or version is None:
+            return None
+        return (f"{package}{operator}{version}",), (f"{package}{_OPPOSITE[operator]}{version}",)
+
+    def package_of(self, node: ast.expr) -> str | None:
+        """Return the package whose version an expression is: `vllm.__version__`, `version.parse(version("vllm"))`."""
+        match node:
+            case ast.Attribute(value=ast.Name(id=name), attr="__version__"):
+                return name
+            case ast.Name(id=name) if isinstance(self.names.get(name), str):
+                return str(self.names[name])
+            case ast.Call(args=[ast.Constant(value=str(name))]) if name.isidentifier() and _calls_any(
+                node, "version"
+            ):
+                return name
+            case ast.Call(args=[argument]) if _calls_any(node, "parse", "Version"):
+                return self.package_of(argument)
+            case ast.Attribute(attr="base_version" | "release", value=value):
+                return self.package_of(value)
+        return None
+
+    def _availability(self, node: ast.Call) -> tuple[Branch, Branch] | None:
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        match = re.fullmatch(r"_?is_(\w+)_available", name)
+        if not match:
+            return None
+        if match[1] in _OTHER_HARDWARE:
+            return _certain(False)
+        arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+        minimum = _version(arguments[0]) if arguments else None
+        if minimum is not None:
+            return (f"{match[1]}>={minimum}",), (f"{match[1]}<{minimum}",)
+        return (match[1],), (f"!{match[1]}",)
+
+
+def _certain(value: bool) -> tuple[Branch, Branch]:
+    return ((), None) if value else (None, ())
+
+
+def _all_of(parts: list[Branch]) -> Branch:
+    if None in parts:
+        return None
+    return tuple(dict.fromkeys(item for part in parts for item in part or ()))
+
+
+def _any_of(parts: list[Branch]) -> Branch:
+    possible = [part for part in dict.fromkeys(parts) if part is not None]
+    if len(possible) <= 1:
+        return possible[0] if possible else None
+    by_run = any(all(item.startswith("set:") for item in part) for part in possible)
+    return () if by_run else ("?",)
+
+
+def _calls_any(node: ast.Call, *names: str) -> bool:
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return any(name == known or name.endswith(f"_{known}") for known in names)
+
+
+def _version(node: ast.expr) -> str | None:
+    """Return '0.8' of "0.8", Version("0.8") or version.parse("0.8")."""
+    if isinstance(node, ast.Call) and len(node.args) == 1 and _calls_any(node, "Version", "parse"):
+        node = node.args[0]
+    try:
+        return (
+            str(Version(node.value))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            else None
+        )
+    except InvalidVersion:
+        return None
+
+
+def _depends_on_run_only(node: ast.expr) -> bool:
+    """Return whether a condition depends only on the run's options and data, not on installed packages."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name | ast.Attribute):
+            name = part.id if isinstance(part, ast.Name) else part.attr
+            available = name.startswith("is_") and name.endswith("_available")
+            probes = name in _PROBES or available or "version" in name.lower()
+            if probes or name.isupper():  # a constant of the module holds the result of a probe at import
+                return False
+    return True
+
+
+@dataclass
+class _Walk:
+    """The walk over one file. A `Use` without a name serves as the template with the current conditions."""
+
+    file: str
+    packages: Collection[str]
+    conditions: _Conditions = field(default_factory=_Conditions)
+    uses: list[Use] = field(default_factory=list)
+    choices: int = 0
+    binding_only: bool = False
+    imported: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Local name -> (module, name)."""
+    instances: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """'self.llm' -> the class that created it."""
+    literals: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Name of a dictionary literal -> its keys and their conditions, for calls with `**name`."""
+
+    def block(self, body: list[ast.stmt], guards: Use) -> None:
+        for statement in body:
+            self.statement(statement, guards)
+            # What follows `if …: return` is reached only if the condition does not hold.
+            if (
+                isinstance(statement, ast.If)
+                and not statement.orelse
+                and isinstance(statement.body[-1], _LEAVING)
+            ):
+                branch = self.conditions.branches(statement.test)[1]
+                if branch is None:
+                    return
+                guards = replace(guards, conditions=tuple(dict.fromkeys((*guards.conditions, *branch))))
+
+    def statement(self, node: ast.stmt, guards: Use) -> None:
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                self.import_statement(node, guards)
+            case ast.If():
+                self.if_statement(node, guards)
+            case ast.Try():
+                self.try_statement(node, guards)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                outer, self.literals = self.literals, {}
+                self.block(node.body, replace(guards, late=True))
+                self.literals = outer
+            case _:
+                self.assignment(node, guards)
+                self.children(node, guards)
+
+    def if_statement(self, node: ast.If, guards: Use) -> None:
+        """Walk an `if`; a branch that no run takes is left out."""
+        self.expression(node.test, guards)
+        for body, branch in zip((node.body, node.orelse), self.conditions.branches(node.test), strict=True):
+            if branch is not None:
+                conditions = tuple(dict.fromkeys((*guards.conditions, *branch)))
+                self.block(body, replace(guards, conditions=conditions))
+
+    def children(self, node: ast.AST, guards: Use) -> None:
+        """Walk everything else that contains statements and expressions: classes, loops, `with`, `match`."""
+        for part in ast.iter_child_nodes(node):
+            if isinstance(part, ast.stmt):
+                self.statement(part, guards)
+            elif isinstance(part, ast.expr):
+                self.expression(part, guards)
+            else:
+                self.children(part, guards)
+
+    def try_statement(self, node: ast.Try, guards: Use) -> None:
+        """Walk a `try`; with a handler for a failed import, its arms are alternatives."""
+        handlers = [handler for handler in node.handlers if _catches_import_errors(handler)]
+        if not handlers:
+            self.block(node.body, guards)
+            for handler in node.handlers:
+                self.block(handler.body, replace(guards, conditions=(*guards.conditions, "?")))
+        else:
+            self.choices += 1
+            number = self.choices
+            if guards.choice is not None:
+                outer = f"try:{guards.choice[0]}"
+                guards = replace(guards, conditions=(*guards.conditions, outer))
+            self.block(node.body, replace(guards, choice=(number, 0)))
+            for arm, handler in enumerate(handlers, start=1):
+                # A handler that only raises is no alternative.
+                if not isinstance(handler.body[-1], ast.Raise):
+                    self.uses.append(
+                        Use("arm", "", "", file=self.file, line=handler.lineno, choice=(number, arm))
+                    )
+                self.block(handler.body, replace(guards, choice=(number, arm)))
+        self.block(node.orelse, guards)
+        self.block(node.finalbody, guards)
+
+    def import_statement(self, node: ast.Import | ast.ImportFrom, guards: Use) -> None:
+        if isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            for alias in node.names if not node.level and self.is_of_package(module) else ():
+                self.imported[alias.asname or alias.name] = (module, alias.name)
+                if alias.name != "*":
+                    self.add(guards, node, "name", module, alias.name)
+            return
+        for alias in node.names:
+            if self.is_of_package(alias.name):
+                self.add(guards, node, "name", alias.name, "")
+                bound = alias.name if alias.asname else alias.name.partition(".")[0]
+                self.imported[alias.asname or bound] = (bound, "")
+
+    def is_of_package(self, module: str) -> bool:
+        return module.partition(".")[0] in self.packages
+
+    def add(
+        self,
+        guards: Use,
+        node: ast.stmt | ast.expr,
+        kind: str,
+        module: str,
+        name: str,
+        path: tuple[str, ...] = (),
+    ) -> None:
+        self.uses.append(
+            replace(guards, kind=kind, module=module, name=name, path=path, file=self.file, line=node.lineno)
+        )
+
+    def assignment(self, node: ast.stmt, guards: Use) -> None:
+        """Remember names for conditions, instances of imported classes, and dictionary literals."""
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+            return
+        target, value = node.targets[0], node.value
+        if isinstance(target, ast.Subscript):
+            if isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str):
+                keys = self.literals.setdefault(_dotted(target.value), {})
+                keys[target.slice.value] = guards.conditions
+            return
+        name = _dotted(target)
+        if not name:
+            return
+        if isinstance(target, ast.Name):
+            self.remember_condition(name, value)
+        if isinstance(value, ast.Call) and getattr(value.func, "id", "") in self.imported:
+            self.instances[name] = self.imported[value.func.id]  # type: ignore[attr-defined]
+        elif isinstance(value, ast.Dict):
+            constants = (key.value for key in value.keys if isinstance(key, ast.Constant))
+            self.literals[name] = {key: () for key in constants if isinstance(key, str)}
+
+    def remember_condition(self, name: str, value: ast.expr) -> None:
+        package = self.conditions.package_of(value)
+        if package is not None:
+            self.conditions.names[name] = package
+        elif isinstance(value, ast.Compare | ast.BoolOp | ast.Call | ast.UnaryOp):
+            branches = self.conditions.branches(value)
+            if branches != ((), ()):
+                self.conditions.names[name] = branches
+
+    def expression(self, node: ast.expr, guards: Use) -> None:  # noqa: C901 - a branch a kind of use
+        """Collect the uses inside an expression."""
+        if self.binding_only:
+            return
+        for attribute in _outermost_attributes(node):
+            # What is assigned need not exist before.
+            origin = self.origin(_dotted(attribute)) if isinstance(attribute.ctx, ast.Load) else None
+            if origin is not None:
+                self.add(guards, attribute, "attribute", *origin)
+        for part in ast.walk(node):
+            if isinstance(part, ast.Call):
+                self.call(part, guards)
+            elif isinstance(part, ast.JoinedStr) and self.file.endswith(CLIENT):
+                if route := _route(part):
+                    self.add(guards, part, "route", "", route)
+            elif isinstance(part, ast.List) and self.file.endswith(LAUNCHER):
+                for item in part.elts:
+                    if isinstance(item, ast.Constant) and str(item.value).startswith("--"):
+                        self.add(guards, part, "launch", "", str(item.value))
+
+    def origin(self, dotted: str) -> tuple[str, str, tuple[str, ...]] | None:
+        """Return (module, name, attributes below it) of an expression that stems from one of the packages."""
+        parts = dotted.split(".")
+        for length in range(len(parts) - 1, 0, -1):  # the longest known prefix: self.llm before self
+            prefix, path = ".".join(parts[:length]), tuple(parts[length:])
+            stem = self.instances.get(prefix) or self.imported.get(prefix)
+            if stem:
+                return (*stem, path)
+        return None
+
+    def call(self, node: ast.Call, guards: Use) -> None:
+        dotted = _dotted(node.func)
+        origin = (*self.imported[dotted], ()) if dotted in self.imported else self.origin(dotted)
+        if origin is not None:
+            module, name, path = origin
+            for keyword in node.keywords:
+                keys = {keyword.arg: ()} if keyword.arg else self.literals.get(_dotted(keyword.value), {})
+                for key, conditions in sorted(keys.items()):
+                    reached = replace(
+                        guards, conditions=tuple(dict.fromkeys((*guards.conditions, *conditions)))
+                    )
+                    self.add(reached, node, "argument", module, name, (*path, key))
+        first = node.args[0] if node.args else None
+        if (
+            dotted.rpartition(".")[2] == "patch"
+            and isinstance(first, ast.Constant)
+            and isinstance(first.value, str)
+        ):
+            self.patch(first.value, node, guards)
+
+    def patch(self, target: str, node: ast.Call, guards: Use) -> None:
+        """Add `unittest.mock.patch("vllm.worker.worker.Worker._x")`: without that path, entering it raises."""
+        if self.is_of_package(target):
+            module, _, attribute = target.rpartition(".")
+            owner_module, _, owner = module.rpartition(".")
+            if owner[:1].isupper():
+                self.add(guards, node, "patched", owner_module, owner, (attribute,))
+            else:
+                self.add(guards, node, "patched", module, attribute)
+
+
+def _outermost_attributes(node: ast.AST) -> Iterator[ast.Attribute]:
+    """Yield a.b.c, but not the a.b inside it."""
+    if isinstance(node, ast.Attribute) and _dotted(node):
+        yield node
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _outermost_attributes(child)
+
+
+def _dotted(node: ast.AST) -> str:
+    """Return 'a.b.c' for such an expression, '' for any other."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=attr):
+            prefix = _dotted(value)
+            return f"{prefix}.{attr}" if prefix else ""
+    return ""
+
+
+def _catches_import_errors(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(_dotted(kind).rpartition(".")[2] in _IMPORT_ERRORS for kind in kinds)
+
+
+def _route(node: ast.JoinedStr) -> str:
+    """Return '/health/' of f"{self.base_url}/health/", '' for a string that does not end in a path."""
+    last = node.values[-1]
+    if len(node.values) > 1 and isinstance(last, ast.Constant) and str(last.value).startswith("/"):
+        return str(last.value).partition("?")[0]
+    return ""

@@ -1,0 +1,265 @@
+"""Answer `versions PACKAGE==VERSION … [PACKAGE …]` and `versions --python ENV` from the API index."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby, permutations
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from diagnostics import UserError
+from diagnostics.api_index import query, store
+from diagnostics.api_index.compare import MissingUse
+from diagnostics.api_index.query import Answer, Compatibility, Release
+from diagnostics.fixes import quote_command
+from diagnostics.output.terminal import print_command, print_text
+
+SCHEMA = "grpo-doctor.versions-answer.v1"
+# Packages whose release is chosen for a trainer, most restrictive first.
+_PROVIDERS = ("vllm", "transformers", "trl", "peft", "accelerate")
+_SHOWN, _SHOWN_AGAINST, _NAMES = 5, 3, 2
+_QUESTION = re.compile(r"([A-Za-z0-9][\w.-]*)(?:==([\w.+!-]+))?")
+
+
+def parse_questions(words: Sequence[str]) -> list[tuple[str, list[Release]]]:
+    """Return the indexed packages that are asked about, each with the releases that a text names.
+
+    Raises:
+        UserError: a text is no such question, or the index has no such package or release.
+    """
+    questions = []
+    for word in words:
+        match = _QUESTION.fullmatch(word)
+        if not match:
+            raise UserError(f"versions {word}: expected PACKAGE or PACKAGE==VERSION")
+        package, version = match[1].lower().replace("_", "-"), match[2] or ""
+        if store.load(package) is None:
+            known = ", ".join(store.indexed_packages())
+            raise UserError(f"versions {word}: {package} is not in the index; it has {known}")
+        versions = query.find_releases(package, version)
+        if not versions:
+            releases = query.find_releases(package, "")
+            raise UserError(
+                f"versions {word}: not in the index, which has {package} {releases[-1]} to {releases[0]}"
+            )
+        questions.append(
+            (package, [Release(package, item) for item in (versions if not version else versions[:1])])
+        )
+    return questions
+
+
+def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Answer]:
+    """Return the ranked pairs of the packages that are asked about; of one alone, with all that it takes names from."""
+    if len(questions) == 1:
+        package, releases = questions[0]
+        indexed = [name for name in _PROVIDERS if name != package and store.load(name)]
+        others = [name for name in indexed if _depends(releases[0], name)]
+        others = others or [
+            name for name in store.indexed_packages() if name != package and _depends_newest(name, package)
+        ]
+        questions += [
+            (name, [Release(name, item) for item in query.find_releases(name, "")]) for name in others
+        ]
+    (first, mine), *rest = questions
+    answers = []
+    for name, candidates in rest:
+        forward = _depends(mine[0], name) or not _depends(candidates[0], first)
+        users, providers = (mine, candidates) if forward else (candidates, mine)
+        answers.append(query.rank_releases(users, providers))
+    return answers
+
+
+def _depends(user: Release, provider: str) -> bool:
+    return bool(query.uses_of(user, provider) or query.declared_ranges(user, provider))
+
+
+def _depends_newest(package: str, provider: str) -> bool:
+    return _depends(Release(package, query.find_releases(package, "")[0]), provider)
+
+
+def installed_pairs(python: Path) -> list[Compatibility]:
+    """Return the evidence about each two indexed packages of an environment of which one uses the other.
+
+    Raises:
+        UserError: it is no environment, or none of its releases is in the index.
+    """
+    from diagnostics.collect import packages
+    from diagnostics.doctor.target_env import prefix_of
+
+    environment = packages.collect(prefix_of(python), os.environ)
+    installed = [
+        Release(name, environment.packages[name].version)
+        for name in store.indexed_packages()
+        if name in environment.packages and query.find_releases(name, environment.packages[name].version)
+    ]
+    if not installed:
+        raise UserError(f"--python {python}: no package with a release in the index is installed")
+    return [
+        query.compatibility(user, other)
+        for user, other in permutations(installed, 2)
+        if _depends(user, other.package)
+    ]
+
+
+def choose_set(answers: Sequence[Answer]) -> list[Release]:
+    """Return one release of each package: the best of the first answer, and what fits to those chosen before."""
+    chosen: dict[str, Release] = {}
+    for answer in answers:
+        for pair in answer.pairs:
+            sides = {release.package: release for release in (pair.user, pair.provider)}
+            if pair.contradicted or any(
+                chosen.get(name, release) != release for name, release in sides.items()
+            ):
+                continue
+            new = [release for name, release in sides.items() if name not in chosen]
+            if all(_fits(old, release) for release in new for old in chosen.values()):
+                chosen |= sides
+                break
+    return list(chosen.values())
+
+
+def _fits(first: Release, second: Release) -> bool:
+    """Return whether neither declared ranges nor shared requirements of two releases exclude each other."""
+    for user, provider in ((first, second), (second, first)):
+        ranges = [item for item, extra in query.declared_ranges(user, provider.package) if not extra]
+        if any(not item.contains(provider.version, prereleases=True) for item in ranges):
+            return False
+    return not any(query.conflicts(first, second))
+
+
+def evidence_lines(pair: Compatibility) -> Iterator[str]:
+    """Yield what is known of a pair, the strongest evidence first."""
+    if pair.run:
+        words = {
+            "ran": "ran on a CPU",
+            "part": "ran in part",
+            "fails": "the table says that it does not work",
+        }
+        yield words[pair.run]
+    if pair.allowed is not None:
+        yield f"{'declared' if pair.allowed else 'not declared'}: {pair.provider.package}{', '.join(pair.declared)}"
+    else:
+        yield f"{pair.user.package} declares no range of {pair.provider.package}"
+    if pair.is_later:
+        yield f"more than a month newer than {pair.user}"
+    yield from (f"conflict: {text}" for text in pair.conflicts)
+    if pair.names is None:
+        yield "names: not in the index"
+    elif not pair.names.missing:
+        yield "all names there"
+    for items, moment in ((pair.at_import, "at import"), (pair.when_called, "when called")):
+        if items:
+            named = ", ".join(f"{item.use.text} ({item.location})" for item in _distinct(items)[:_NAMES])
+            more = len(_distinct(items)) - _NAMES
+            yield f"missing {moment}: {named}{f' and {more} more' if more > 0 else ''}"
+
+
+def _distinct(items: Sequence[MissingUse]) -> list[MissingUse]:
+    return list({item.use.text: item for item in reversed(items)}.values())[::-1]
+
+
+def install_command(releases: Sequence[Release]) -> str:
+    """Return the command that installs releases together."""
+    return quote_command(("uv", "pip", "install", *(f"{item.package}=={item.version}" for item in releases)))
+
+
+def render(console: Console, answers: Sequence[Answer], *, every: bool) -> None:
+    """Print the releases to install, then each package's releases with their evidence."""
+    chosen = choose_set(answers)
+    missing = [answer.provider for answer in answers if answer.best is None]
+    names = ", ".join(map(str, chosen)) or "nothing fits"
+    print_text(console, f"versions: {names}" + (f"; no {', '.join(missing)} fits" if missing else ""), "bold")
+    if chosen:
+        print_command(console, install_command(chosen))
+    for answer in answers:
+        print_text(console, "")
+        one = len({pair.user for pair in answer.pairs}) == 1
+        heading = (
+            f"{answer.provider} for {answer.pairs[0].user}"
+            if one
+            else f"{answer.user} for {answer.pairs[0].provider}"
+        )
+        print_text(console, heading, "bold")
+        rows = _rows(answer, one_user=one)
+        shown = rows if every else [*_first(rows, "✔", _SHOWN), *_first(rows, "✘", _SHOWN_AGAINST)]
+        for row in shown:
+            print_text(console, " ".join(row))
+        if len(shown) < len(rows):
+            print_text(console, f"{len(rows) - len(shown)} more lines with --all", "dim")
+    print_text(console, "")
+    print_text(console, "names are read in source, not run; the command was not resolved", "dim")
+
+
+def _rows(answer: Answer, *, one_user: bool) -> list[tuple[str, str]]:
+    """Return mark and text of each run of successive releases with the same evidence, the best first."""
+
+    def varying(pair: Compatibility) -> Release:
+        return pair.provider if one_user else pair.user
+
+    def key(item: tuple[int, Compatibility]) -> tuple[object, ...]:
+        # Newest first: place and number of successive releases have the same sum.
+        place, pair = item
+        return place + query.store_number(varying(pair)), pair.contradicted, *evidence_lines(pair)
+
+    rows = []
+    for _key, group in groupby(enumerate(answer.pairs), key=key):
+        pairs = [pair for _place, pair in group]
+        first, last = varying(pairs[-1]).version, varying(pairs[0]).version
+        label = last if first == last else f"{first} to {last}"
+        label = label if one_user else f"{answer.user} {label}"
+        rows.append(
+            ("✘" if pairs[0].contradicted else "✔", f"{label}: {'; '.join(evidence_lines(pairs[0]))}")
+        )
+    return rows
+
+
+def _first(rows: Sequence[tuple[str, str]], mark: str, count: int) -> list[tuple[str, str]]:
+    return [row for row in rows if row[0] == mark][:count]
+
+
+def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
+    """Print what contradicts between installed releases."""
+    bad = [pair for pair in pairs if pair.contradicted or pair.when_called]
+    text = (
+        f"{len(bad)} of {len(pairs)} pairs of installed packages do not fit"
+        if bad
+        else f"all {len(pairs)} pairs of installed packages fit"
+    )
+    print_text(console, f"versions: {text}", "bold")
+    for pair in bad or pairs:
+        mark = "✘" if pair.contradicted else "!" if pair.when_called else "✔"
+        print_text(console, f"{mark} {pair.user} with {pair.provider}: {'; '.join(evidence_lines(pair))}")
+
+
+def pair_document(pair: Compatibility) -> dict[str, Any]:
+    """Return a pair for programs."""
+    return {
+        "user": {"package": pair.user.package, "version": pair.user.version},
+        "provider": {"package": pair.provider.package, "version": pair.provider.version},
+        "fits": not pair.contradicted,
+        "run": pair.run or None,
+        "declared": list(pair.declared),
+        "allowed": pair.allowed,
+        "conflicts": list(pair.conflicts),
+        "names_checked": pair.names.checked if pair.names else None,
+        "missing": [
+            {"name": item.use.text, "why": item.why, "at": item.location, "moment": moment}
+            for items, moment in ((pair.at_import, "import"), (pair.when_called, "call"))
+            for item in items
+        ],
+    }
+
+
+def document(answers: Sequence[Answer]) -> dict[str, Any]:
+    """Return the answer for programs."""
+    chosen = choose_set(answers)
+    return {
+        "schema": SCHEMA,
+        "install": install_command(chosen) if chosen else None,
+        "take": {item.package: item.version for item in chosen},
+        "pairs": [pair_document(pair) for answer in answers for pair in answer.pairs],
+    }

@@ -1,0 +1,56 @@
+"""Names that an installed package takes from another, and that the installed release of that lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations
+
+from diagnostics.api_index import query, store
+from diagnostics.api_index.compare import MissingUse
+from diagnostics.api_index.query import Release
+from diagnostics.doctor.checks.base import Examined, check, finding
+from diagnostics.findings import Evidence, Finding, Severity
+from diagnostics.fixes import Fix, quote_command
+
+_MAX_EVIDENCE = 4
+
+
+def _installed(case: Examined) -> list[Release]:
+    packages = case.environment.packages
+    releases = [
+        Release(name, packages[name].version) for name in store.indexed_packages() if name in packages
+    ]
+    return [release for release in releases if query.find_releases(release.package, release.version)]
+
+
+def _fewer_than_two(case: Examined) -> str:
+    return "" if len(_installed(case)) > 1 else "fewer than two installed packages are in the API index"
+
+
+@check("names of other packages", skip=_fewer_than_two)
+def missing_names(case: Examined) -> Iterator[Finding]:
+    """CMP906 for each two packages of which one takes names that the other lacks."""
+    for user, provider in permutations(_installed(case), 2):
+        comparison = query.check(user, provider)
+        if comparison is None or not comparison.missing:
+            continue
+        at_import = query.fail_at_import(comparison)
+        moment = "when a file of it is imported" if at_import else "when a function of it is called"
+        names = list(dict.fromkeys(item.use.text for item in [*at_import, *comparison.missing]))
+        command = quote_command(
+            ("grpo-doctor", "versions", f"{user.package}=={user.version}", provider.package)
+        )
+        result = finding(
+            "CMP906", Severity.WARNING if at_import else Severity.INFO,
+            _evidence([*at_import, *comparison.missing]), Fix.of(f"Choose releases that fit: {command} lists them."),
+            detail=f"{user} takes {len(names)} of {comparison.checked} names from {provider.package} that"
+            f" {provider.version} does not have: {', '.join(names[:_MAX_EVIDENCE])}. It fails {moment}.",
+            certainty="supported",
+        )  # fmt: skip
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield replace(result, title=f"{user} takes {names[0]}{more}, which {provider} does not have")
+
+
+def _evidence(items: list[MissingUse]) -> list[Evidence]:
+    return [Evidence(item.why, item.location) for item in dict.fromkeys(items)][:_MAX_EVIDENCE]

@@ -1,0 +1,1 @@
+"""Evaluation of the API index against Python itself."""

@@ -1,0 +1,1 @@
+"""Tests of the API index, offline: wheels are made in memory."""

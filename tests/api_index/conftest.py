@@ -1,0 +1,181 @@
+"""An index of two small packages with three and two releases, built from wheels that a fake index serves."""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+import zipfile
+
+import httpx
+import pytest
+
+from diagnostics.api_index import build, query, store
+from diagnostics.api_index.packages import IndexedPackage
+
+ENGINE = {
+    "vllm/__init__.py": """
+        from vllm.sampling import *
+        from vllm.llm import LLM
+    """,
+    "vllm/sampling.py": """
+        __all__ = ["SamplingParams"]
+        class SamplingParams:
+            n: int = 1
+        class Hidden: ...
+    """,
+    "vllm/llm.py": """
+        class LLM:
+            def __init__(self, model, *, seed=0, device=None): ...
+            def generate(self, prompts): ...
+    """,
+    "vllm/engine/arg_utils.py": """
+        from typing import Literal, Optional
+        Kind = Literal["ray", "mp"]
+        class EngineArgs:
+            dtype: Optional[Literal["auto", "half"]] = "auto"
+            executor: Kind | None = None
+            device: Kind | str = "ray"
+            tokens: int = 1
+    """,
+    "vllm/ports.py": "def get_open_port(): ...\n",
+}
+# 0.2 is without `device`, 0.3 without the module `ports`.
+ENGINE_2 = ENGINE | {"vllm/llm.py": ENGINE["vllm/llm.py"].replace(", device=None", "")}
+ENGINE_3 = {name: text for name, text in ENGINE_2.items() if name != "vllm/ports.py"} | {
+    "vllm/extra.py": "def helper(a, b=1): ...\n"
+}
+TRAINER = {
+    "trl/__init__.py": "from trl.trainer import Trainer\n",
+    "trl/trainer.py": """
+        from vllm import LLM, SamplingParams
+        from vllm.ports import get_open_port
+        from vllm.never import nothing
+
+        class Trainer:
+            def run(self):
+                self.llm = LLM("m", device="cuda")
+    """,
+}
+TRAINER_2 = TRAINER | {
+    "trl/trainer.py": """
+        from vllm import LLM, SamplingParams
+        try:
+            from vllm.ports import get_open_port
+        except ImportError:
+            get_open_port = None
+
+        def run():
+            from vllm.extra import helper
+            helper(1, b=2)
+    """
+}
+RELEASES = {
+    "vllm": {
+        "0.1": (ENGINE, []),
+        "0.2": (ENGINE_2, ["torch==2.1"]),
+        "0.3": (ENGINE_3, ["torch==2.2", "numpy"]),
+    },
+    "trl": {
+        "1.0": (TRAINER, ['vllm<0.3,>=0.1; extra == "vllm"']),
+        "1.1": (TRAINER_2, ["vllm>=0.3", "torch>=2.2", "numpy"]),
+    },
+}
+PACKAGES = {
+    "vllm": IndexedPackage("vllm", ("vllm",), since_day="2024-01-01"),
+    "trl": IndexedPackage("trl", ("trl",), since_day="2024-01-01", uses=("vllm",)),
+}
+
+
+_CACHED = (store._load, query.surface_of, query._exists, query.requirements_of)
+
+
+def make_wheel(package, version, files, requires):
+    """Return the bytes of a wheel."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, textwrap.dedent(text))
+        lines = [
+            "Metadata-Version: 2.1",
+            f"Name: {package}",
+            f"Version: {version}",
+            "Requires-Python: >=3.10",
+        ]
+        lines += [f"Requires-Dist: {item}" for item in requires]
+        archive.writestr(f"{package}-{version}.dist-info/METADATA", "\n".join(lines) + "\n\ntext")
+        archive.writestr(
+            f"{package}-{version}.dist-info/entry_points.txt",
+            f"[console_scripts]\n{package} = {package}:main\n",
+        )
+    return stream.getvalue()
+
+
+class FakeIndex:
+    """A package index that serves wheels, whole or by ranges."""
+
+    def __init__(self, releases, **sizes):
+        self.wheels = {
+            f"{package}-{version}-py3-none-any.whl": make_wheel(package, version, *content)
+            for package, versions in releases.items()
+            for version, content in versions.items()
+        }
+        self.requests = []
+        self.sizes = sizes
+
+    def client(self):
+        """Return a client whose requests end here."""
+        return httpx.Client(transport=httpx.MockTransport(self.answer))
+
+    def answer(self, request):
+        """Answer one request."""
+        name = request.url.path.rstrip("/").rpartition("/")[2]
+        self.requests.append(name)
+        if not name.endswith(".whl"):
+            return httpx.Response(
+                200, json={"files": [self.entry(item) for item in self.wheels if item.startswith(f"{name}-")]}
+            )
+        data = self.wheels[name]
+        match = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("range", ""))
+        return (
+            httpx.Response(206, content=data[int(match[1]) : int(match[2]) + 1])
+            if match
+            else httpx.Response(200, content=data)
+        )
+
+    def entry(self, name):
+        """Return the entry of a file in the index's page."""
+        size = self.sizes.get("size") or len(self.wheels[name])
+        return {
+            "filename": name,
+            "url": f"https://files.test/{name}",
+            "size": size,
+            "upload-time": "2025-01-01T00:00:00Z",
+        }
+
+
+def forget():
+    """Clear what is cached of an index."""
+    for function in _CACHED:
+        function.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def index_folder(tmp_path_factory):
+    """A folder with the index of both packages."""
+    folder = tmp_path_factory.mktemp("api")
+    with FakeIndex(RELEASES).client() as client:
+        for name, package in PACKAGES.items():
+            cache = build.Cache(name, folder / "cache")
+            list(build.fetch(client, package, cache))
+            build.pack(package, cache, folder)
+    return folder
+
+
+@pytest.fixture
+def index(index_folder, monkeypatch):
+    """The index in place of the shipped one."""
+    monkeypatch.setattr(store, "FOLDER", index_folder)
+    forget()
+    yield store
+    forget()

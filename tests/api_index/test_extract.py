@@ -1,0 +1,109 @@
+"""What is extracted of one source file."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from diagnostics.api_index.extract import extract
+from diagnostics.api_index.surface import Surface, parse_signature
+
+
+def facts(text, module="pkg.mod", **rest):
+    """Extract a module."""
+    return extract(textwrap.dedent(text), module, **rest)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "entry"),
+    [
+        ("def f(a, b=1, /, c=2, *, d, e=3, **kw): ...", "f", "def (a, b=, /, c=, *, d, e=, **kw)"),
+        ("class A(B, c.D[int]): ...", "A", "class B, c.D"),
+        ("class A:\n    x: Literal['a', 'b'] = 'a'", "A.x", "field Literal['a', 'b'] = 'a'"),
+        ("class A:\n    x: int = field(default=3, metadata={'help': 'h'})", "A.x", "field int = 3"),
+        ("class A:\n    x: int = Field(default=3, alias='y')", "A.x", "field int alias 'y' = 3"),
+        ("class Color(Enum):\n    RED = 'red'", "Color.RED", "value 'red'"),
+        ("Mode = Literal['a', 'b']", "Mode", "value Literal['a', 'b']"),
+        ("from .x import y as z", "z", "import pkg.x:y"),
+        ("if flag():\n    def f(): ...", "f", "?def ()"),
+        ("if flag():\n    x = 1\nelse:\n    x = 2", "x", "value 2"),
+        ("try:\n    from fast import P\nexcept ImportError:\n    P = None", "P", "import fast:P"),
+        ("p.add_argument('--max-n', type=int, choices=[1, 2], default=1)", "--max-n", "option int choices [1, 2] = 1"),
+        ("p.add_argument('-q', '--quiet', action='store_true')", "--quiet", "option flag"),
+        ("import os\nx = os.environ.get('VLLM_X', '0')", "env:VLLM_X", "env"),
+        ("import os\nx = os.environ['VLLM_X']", "env:VLLM_X", "env"),
+        ("from os import getenv\nx = getenv('VLLM_X')", "env:VLLM_X", "env"),
+        ("@router.get('/health')\ndef h(): ...", "route:/health", "route"),
+        ("class A:\n    def f(self):\n        self.engine = Engine.make()", "A.engine", "attr Engine"),
+        ("class A:\n    def f(self, e: Engine):\n        self.engine = e", "A.engine", "attr Engine"),
+        ("class A:\n    @property\n    def x(self) -> Engine: ...", "A.x", "property -> Engine"),
+        ("def __getattr__(name):\n    if name == 'a':\n        return 1", "__getattr__", "dynamic a"),
+        ("def __getattr__(name):\n    return find(name)", "__getattr__", "dynamic *"),
+        ("globals()['x'] = 1", "__getattr__", "dynamic *"),
+        ("@deprecate_kwarg('old', new_name='a')\ndef f(a=1): ...", "f", "def (a=, old=)"),
+    ],
+)  # fmt: skip
+def test_each_kind_of_name_has_its_entry(text, name, entry):
+    """One line of source, one entry."""
+    assert facts(text)[name] == entry
+
+
+def test_names_for_type_checkers_exist_only_in_lazy_modules():
+    """transformers' `_LazyModule` offers them at run time; a plain module does not."""
+    plain = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .a import X\n"
+    lazy = plain + "else:\n    import sys\n    sys.modules[__name__] = _LazyModule(__name__)\n"
+    assert "X" not in facts(plain)
+    assert facts(lazy, is_package=True)["X"] == "import pkg.mod.a:X"
+
+
+def test_import_structures_are_tables_of_names():
+    """The table that transformers, TRL and ms-swift give to `_LazyModule`."""
+    text = """
+        _import_structure = {"a": ["X"]}
+        _import_structure["b"] = ["Y"]
+        _import_structure["a"].extend(["Z"])
+        sys.modules[__name__] = _LazyModule(__name__, _import_structure)
+    """
+    result = facts(text, "pkg", is_package=True)
+    assert [result[name] for name in "XYZ"] == ["import pkg.a:X", "import pkg.b:Y", "import pkg.a:Z"]
+
+
+def test_options_that_a_parser_adds_in_a_loop_are_read():
+    """OpenRLHF adds its optimizers' options in a loop; a name that nothing fixes is no option."""
+    text = """
+        for one in ("a", "b"):
+            p.add_argument(f"--{one}.lr")
+            p.add_argument(f"--{other}.lr")
+    """
+    assert [name for name in facts(text) if name.startswith("--")] == ["--a.lr", "--b.lr"]
+
+
+def test_overloads_are_one_signature():
+    """A keyword of any overload is accepted."""
+    text = """
+        class A:
+            @overload
+            def f(self, a): ...
+            @overload
+            def f(self, *, b): ...
+            def f(self, *args): ...
+    """
+    assert parse_signature(facts(text)["A.f"]).names == {"self", "a", "b"}
+
+
+def test_a_class_that_sets_any_attribute_is_not_complete():
+    """`setattr(self, name, value)`: nothing can be called missing."""
+    names = facts(
+        "class A:\n    def __init__(self, **kw):\n        for k in kw:\n            setattr(self, k, 1)"
+    )
+
+    class Source:
+        def modules(self):
+            return frozenset({"pkg.mod"})
+
+        def facts(self, module):
+            return names if module == "pkg.mod" else None
+
+    surface = Surface(Source(), "pkg")
+    assert not surface.members(surface.find("pkg.mod", "A")).complete
