@@ -185,12 +185,13 @@ def render(console: Console, answers: Sequence[Answer], *, every: bool) -> None:
         )
         print_text(console, heading, "bold")
         rows = _rows(answer, one_user=one)
-        shown = rows if every else [*_first(rows, "✔", _SHOWN), *_first(rows, "✘", _SHOWN_AGAINST)]
+        shown = rows if every else [*_first(rows, "✔!", _SHOWN), *_first(rows, "✘", _SHOWN_AGAINST)]
         for row in shown:
             print_text(console, " ".join(row))
         if len(shown) < len(rows):
             print_text(console, f"{len(rows) - len(shown)} more lines with --all", "dim")
     print_text(console, "")
+    print_text(console, "✔ fits  ! lacks names that only some functions call  ✘ does not fit", "dim")
     print_text(console, "names are read in source, not run; the command was not resolved", "dim")
 
 
@@ -211,14 +212,17 @@ def _rows(answer: Answer, *, one_user: bool) -> list[tuple[str, str]]:
         first, last = varying(pairs[-1]).version, varying(pairs[0]).version
         label = last if first == last else f"{first} to {last}"
         label = label if one_user else f"{answer.user} {label}"
-        rows.append(
-            ("✘" if pairs[0].contradicted else "✔", f"{label}: {'; '.join(evidence_lines(pairs[0]))}")
-        )
+        rows.append((_mark(pairs[0]), f"{label}: {'; '.join(evidence_lines(pairs[0]))}"))
     return rows
 
 
-def _first(rows: Sequence[tuple[str, str]], mark: str, count: int) -> list[tuple[str, str]]:
-    return [row for row in rows if row[0] == mark][:count]
+def _mark(pair: Compatibility) -> str:
+    """Return ✘ if something contradicts the pair, ! if it lacks names that only some functions call, else ✔."""
+    return "✘" if pair.contradicted else "!" if pair.when_called else "✔"
+
+
+def _first(rows: Sequence[tuple[str, str]], marks: str, count: int) -> list[tuple[str, str]]:
+    return [row for row in rows if row[0] in marks][:count]
 
 
 def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
@@ -231,8 +235,9 @@ def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
     )
     print_text(console, f"versions: {text}", "bold")
     for pair in bad or pairs:
-        mark = "✘" if pair.contradicted else "!" if pair.when_called else "✔"
-        print_text(console, f"{mark} {pair.user} with {pair.provider}: {'; '.join(evidence_lines(pair))}")
+        print_text(
+            console, f"{_mark(pair)} {pair.user} with {pair.provider}: {'; '.join(evidence_lines(pair))}"
+        )
 
 
 def pair_document(pair: Compatibility) -> dict[str, Any]:
