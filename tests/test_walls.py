@@ -14,7 +14,7 @@ HEAVY = {"torch", "vllm", "ray", "transformers", "numpy", "trl"}
 PROBES = ROOT / "diagnostics" / "doctor" / "probe" / "programs"
 # Packages that a cell has; any other would have to be added. `repro fuzz` adds Hypothesis to the path.
 IN_CELL = {
-    "datasets", "fastapi", "filelock", "huggingface_hub", "math_verify", "numpy", "peft", "pyarrow",
+    "datasets", "fastapi", "filelock", "h11", "huggingface_hub", "math_verify", "numpy", "peft", "pyarrow",
     "pydantic", "ray", "safetensors", "starlette", "swift", "tensorboard", "tokenizers", "tomli", "torch",
     "transformers", "trl", "uvicorn", "verl", "vllm", "wandb",
 }  # fmt: skip
