@@ -1,4 +1,4 @@
-"""The compatibility table shipped with the tool: the published results of the matrix."""
+"""Load the compatibility table (data/compat.json): the published matrix results for pairs of vLLM and TRL."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ PATH = Path(__file__).parent / "data" / "compat.json"
 
 
 class _Layer(msgspec.Struct):
+    """Result of one layer in compat.json."""
+
     verdict: str
     codes: list[str]
     date: str | None
@@ -28,6 +30,8 @@ class _Layer(msgspec.Struct):
 
 
 class _Cell(msgspec.Struct):
+    """Results of one cell in compat.json."""
+
     id: str
     vllm: str
     trl: str
@@ -40,10 +44,14 @@ class _Cell(msgspec.Struct):
 
 
 class _Breadth(msgspec.Struct):
+    """Static results in compat.json, by TRL release."""
+
     trl: dict[str, dict[str, str | dict[str, str]]]
 
 
 class _Document(msgspec.Struct):
+    """The whole of compat.json."""
+
     schema: str
     cells: list[_Cell]
     generated: str = ""
@@ -53,7 +61,7 @@ class _Document(msgspec.Struct):
 
 @dataclass(frozen=True)
 class StaticResult:
-    """The result of reading metadata and source of a pair that was not run.
+    """Result for a vLLM and TRL pair that was not run: from package metadata and source alone.
 
     Attributes:
         declares: The range of vLLM that this TRL declares; empty for any.
@@ -84,13 +92,13 @@ class StaticResult:
 
 @dataclass(frozen=True)
 class Compat:
-    """The table, or why it cannot be used.
+    """The compatibility table, or why it cannot be used.
 
     Attributes:
         cells: As published.
         generated: The day of publishing.
         problem: Why the table cannot be used; empty if it can.
-        breadth: By TRL release: the range it declares, and the vLLM releases by layer and outcome.
+        breadth: Static results by TRL release: the vLLM range it declares, and vLLM releases by layer and outcome.
     """
 
     cells: tuple[dict[str, Any], ...] = ()
@@ -99,7 +107,7 @@ class Compat:
     breadth: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def read(self, vllm: str, trl: str) -> StaticResult | None:
-        """Return the static result of a pair, which needs no run; None without one."""
+        """Return the static result of a pair; None if the table has none."""
         known = self.breadth.get(trl)
         if known is None:
             return None
@@ -119,7 +127,7 @@ class Compat:
         )
 
     def contract_holds(self, vllm: str, trl: str) -> bool:
-        """Return whether the contract of a pair was read and holds."""
+        """Return whether the API contract of a pair was checked and holds: vLLM has all that TRL's source uses."""
         results = [
             cell["layers"]["contract"]["verdict"]
             for cell in self.cells
@@ -145,10 +153,12 @@ class Compat:
 
 
 def _outcome(layer: dict[str, str], vllm: str) -> str | None:
+    """Return the outcome that lists a vLLM release, from {outcome: "release release …"}; None if none does."""
     return next((result for result, names in layer.items() if vllm in names.split()), None)
 
 
 def _within(declared: str, version: str) -> bool:
+    """Return whether a version is in a declared range; an invalid range contains none."""
     try:
         return SpecifierSet(declared).contains(version, prereleases=True)
     except InvalidSpecifier:
@@ -156,7 +166,7 @@ def _within(declared: str, version: str) -> bool:
 
 
 def problem_of(document: Any) -> str:
-    """Return why a document is no such table; empty if it is one."""
+    """Return why a document is not a valid compatibility table; empty if it is."""
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         return f"has the schema {str(schema)[:60]!r}, expected {SCHEMA!r}"

@@ -35,19 +35,19 @@ class Severity(IntEnum):
 
     @property
     def word(self) -> str:
-        """The word in output and on the command line."""
+        """The severity as printed and as given to `--fail-on`: the name in lower case."""
         return self.name.lower()
 
 
 class Certainty:
-    """Certainty that a finding applies to the user's case, and its word on the screen."""
+    """Certainty that a finding applies to the user's case; TEXT has the printed words."""
 
     HYPOTHESIS, SUPPORTED, ESTABLISHED = "hypothesis", "supported", "established"
     TEXT = {HYPOTHESIS: "possible", SUPPORTED: "likely", ESTABLISHED: "certain"}  # noqa: RUF012 - never changed
 
 
 EVIDENCE_LEVELS = {"declared": "reported", "static": "read in source", "executed": "reproduced"}
-"""Evidence levels, weakest first, and the words for each on the screen."""
+"""Evidence levels, weakest first, and the printed words for each."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Finding:
 
     Attributes:
         code: Code of the known issue, or the check's own code.
-        certainty: How sure it is that this applies to the user's case: one of Certainty.
+        certainty: Certainty that it applies to the user's case: one of Certainty.
         known_by: Evidence level of the claim itself: declared, static or executed.
         remedy: The recommended fix.
     """
@@ -106,7 +106,7 @@ class Finding:
 
     @property
     def proof(self) -> str:
-        """Evidence and match in a few words."""
+        """The printed words for evidence level and certainty: "Evidence: reproduced. Match: certain." for example."""
         return f"Evidence: {EVIDENCE_LEVELS[self.known_by]}. Match: {Certainty.TEXT[self.certainty]}."
 
     def to_json(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class NotChecked:
 
     @property
     def text(self) -> str:
-        """All of it in one line."""
+        """The entry in one line: what, why, place and remedy."""
         where = f" [{self.place}]" if self.place else ""
         return f"{self.what}: {self.why}{where}" + (f"; {self.remedy}" if self.remedy else "")
 
@@ -171,13 +171,13 @@ class CheckResult:
 
     @property
     def unseen(self) -> tuple[str, ...]:
-        """One line for each thing that was not checked."""
+        """One line for each input that was not checked, and one if the check crashed or was skipped."""
         ended = (f"{self.outcome}: {self.reason}",) if self.outcome in {"crashed", "skipped"} else ()
         return (*ended, *(f"not checked: {entry.text}" for entry in self.not_judged))
 
     @property
     def incomplete(self) -> bool:
-        """Whether a fault this check looks for could be in what was not checked."""
+        """Whether an input that was not checked could contain a fault that this check looks for."""
         return self.outcome == "crashed" or any(entry.decides for entry in self.not_judged)
 
 
@@ -202,9 +202,9 @@ class Report:
         tool: The command.
         subject: What was examined, as in the JSON document.
         notes: Remarks for the reader.
-        how: How the subject was examined, if the reader must know it first.
+        how: How the subject was examined, if the reader must know it first; printed before the notes.
         unresolved: Why a report without findings is not a healthy one: "the log shows a failure of unknown cause".
-        extra: What is particular to the command; None for the common form.
+        extra: Results specific to the command; None if it has only checks and findings.
     """
 
     tool: str

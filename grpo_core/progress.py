@@ -1,4 +1,4 @@
-"""Progress of a run on standard error: lines of metrics, and a note every 20 s of a long step."""
+"""Print a run's progress on standard error: lines of metrics, and every 20 s a note while a step is slow."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _QUIET_S, _CHECK_S = 20.0, 1.0
 
 
 class StepProgress:
-    """Print a line for about twenty of the steps; call it with each step's metrics."""
+    """Progress lines for about twenty steps of a run; call it with the metrics of every step."""
 
     def __init__(
         self, steps: int = 0, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Print nothing yet.
+        """Set up the output; nothing is printed yet.
 
         Args:
             steps: Number of steps of the whole run; 0: `start` sets it.
@@ -38,7 +38,7 @@ class StepProgress:
         self._steps = steps
 
     def __call__(self, entry: Mapping[str, Any]) -> None:
-        """Take a step's metrics."""
+        """Record a step's metrics, and print them for the first, the last and about twenty steps between."""
         with self._lock:
             self._last, self._stepped, step = entry, self._clock(), entry["step"]
             if step in (1, self._steps) or step % max(self._steps // 20, 1) == 0:

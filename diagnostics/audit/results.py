@@ -1,4 +1,4 @@
-"""The result of each check, the audit as a whole, and its JSON document `grpo-doctor.audit.v1`.
+"""Result model of the audit: the result of each check, all of them together, and the JSON `grpo-doctor.audit.v1`.
 
 The callback writes this document in a training environment, so this module imports only what is installed there.
 """
@@ -19,7 +19,9 @@ from diagnostics.fixes import count_of
 
 FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED = "fault", "clean", "not_decided", "masked", "not_asked"
 OUTCOMES = (FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED)
+"""Outcomes of a check. MASKED: hidden by another fault. NOT_ASKED: skipped, because an input is missing."""
 LIVE, RECORDED, RUNNING = "live", "recorded", "running"
+# Printed words for the outcomes.
 WORDS = {FAULT: "fault", CLEAN: "passed", NOT_DECIDED: "not decided", MASKED: "hidden", NOT_ASKED: "skipped"}
 SCHEMA = "grpo-doctor.audit.v1"
 _MAX_REASONS, _MAX_MESSAGES = 3, 2
@@ -29,7 +31,7 @@ NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Check:
-    """A class of faults: its title, the probe that looks for it, and what the probe counts."""
+    """A class of faults: its title, the probe that looks for it, and the unit of `Result.count`."""
 
     title: str
     probe: str
@@ -60,7 +62,7 @@ CHECKS = {
     "learning": Check("whether the run learns", "metrics", "step"),
     "files": Check("unreadable files", "files"),
 }
-"""The classes of faults, by the part of a family before the slash."""
+"""The classes of faults by topic, the part of `Result.family` before the slash."""
 
 
 class AuditError(UserError):
@@ -73,7 +75,7 @@ class NotAvailableError(AuditError):
 
 @dataclass(frozen=True)
 class Note:
-    """A fact, or an input that would decide a check.
+    """An observed fact (evidence), or a missing input that would decide a check.
 
     Attributes:
         name: Stable name of the kind of fact.
@@ -135,7 +137,7 @@ class Result:
         evidence: Observations, the most telling first.
         needed: Input that would decide it, if it is not decided.
         masked_by: Family of the fault that hides this one.
-        decisive: Whether an audit without this result is incomplete.
+        decisive: Whether the audit is incomplete if this check was skipped.
     """
 
     family: str
@@ -158,7 +160,7 @@ class Result:
 
     @property
     def topic(self) -> str:
-        """Return the family without its kind of fault."""
+        """Return the class of faults: `sampling` for the family `sampling/temperature`."""
         return self.family.partition("/")[0]
 
     @property
@@ -178,7 +180,7 @@ class Result:
 
     @property
     def is_explained(self) -> bool:
-        """Return whether what the explanation leaves is below the alarm."""
+        """Return whether the residual is at most the alarm: the explanation accounts for the difference."""
         return self.residual is not None and self.alarm is not None and self.residual <= self.alarm
 
 
@@ -203,7 +205,7 @@ def clean(family: str, /, **fields: Any) -> Result:
 
 
 def undecided(family: str, need: Note, /, **fields: Any) -> Result:
-    """Build the result of a check that needs more to decide."""
+    """Build the result of a check that needs more input to decide."""
     return _result(family, NOT_DECIDED, needed=(need,), **fields)
 
 
@@ -248,7 +250,7 @@ class Audit:
 
 
 def is_open(result: Result) -> bool:
-    """Return whether a result keeps the audit from being clean without being a fault."""
+    """Return whether a result makes the audit incomplete: undecided, hidden, or skipped although decisive."""
     return result.outcome in {NOT_DECIDED, MASKED} or (result.outcome == NOT_ASKED and result.decisive)
 
 
@@ -271,7 +273,7 @@ def overall(results: Iterable[Result]) -> str:
 
 
 def make_document(audit: Audit) -> dict[str, Any]:
-    """Return the audit as JSON."""
+    """Return the audit as its JSON document."""
     return {
         "schema": SCHEMA,
         "source": audit.source,

@@ -57,14 +57,14 @@ def load(folder: Path = FOLDER) -> dict[str, model.Issue]:
 
 
 def load_checks(folder: Path = CHECKS) -> dict[str, model.CheckCode]:
-    """Return all codes of the checks' own, which are no known issues."""
+    """Return the entries of check codes: codes of findings that are not known issues."""
     if folder == CHECKS:
         return dict(_shipped().checks)
     return {path.stem: _load_check(path) for path in sorted(folder.glob("*.toml"))}
 
 
 def with_config(but: Container[str] = ()) -> list[model.Issue]:
-    """Return the shipped entries that name the settings they occur with, except some codes."""
+    """Return the shipped entries with a [[config]] table (settings that cause the issue), except the codes in `but`."""
     return [issue for issue in load().values() if issue.config and issue.code not in but]
 
 
@@ -74,7 +74,7 @@ def pattern_literals() -> dict[str, tuple[str, ...]]:
 
 
 def find(code: str, folder: Path = FOLDER) -> model.Issue:
-    """Return the entry of a code in either case; the error for an unknown code names similar ones."""
+    """Return the entry of an issue code, in upper or lower case; the error for an unknown code names similar ones."""
     name = code.upper()
     if folder == FOLDER and name in _shipped().issues:
         return _shipped().issues[name]
@@ -88,14 +88,14 @@ def find(code: str, folder: Path = FOLDER) -> model.Issue:
 
 
 def find_check(code: str, folder: Path = CHECKS) -> model.CheckCode:
-    """Return the entry of a check's own code."""
+    """Return the entry of a check code."""
     if folder == CHECKS and code in _shipped().checks:
         return _shipped().checks[code]
     return _load_check(folder / f"{code}.toml")
 
 
 def is_check(code: str, folder: Path = CHECKS) -> bool:
-    """Return whether a code is a check's own."""
+    """Return whether a code is a check code, not one of a known issue."""
     return bool(model.CODE.fullmatch(code)) and (folder / f"{code}.toml").is_file()
 
 

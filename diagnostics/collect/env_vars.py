@@ -1,7 +1,8 @@
-"""Environment variables that change how a run behaves. Values are read only of the variables in `env_vars.txt`.
+"""Collect the environment variables that change how a run behaves, without values that may be secret.
 
-Other variables of these programs are reported as set, without their value: one of Ray's contains the whole job
-description, and a variable with a made-up name may contain anything.
+Values are read of the variables in `env_vars.txt`, of those that the installed vLLM reads, and of simple switches of C
+libraries. Other variables of these programs are reported as set, without their value: one of Ray's contains the whole
+job description, and a variable with a made-up name may contain anything.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ HIDDEN = "(set; not read, it may be a secret)"
 
 
 def collect(environ: Mapping[str, str], known: Iterable[str] = ()) -> dict[str, str]:
-    """Return the variables that matter; values that may be secret are replaced by HIDDEN.
+    """Return the variables that affect a run; values that may be secret are replaced by HIDDEN.
 
     Args:
         environ: All variables.
@@ -46,6 +47,7 @@ def collect(environ: Mapping[str, str], known: Iterable[str] = ()) -> dict[str, 
 
 
 def _value(name: str, value: str, readable: set[str]) -> str:
+    """Return the value to report for a variable: masked, or HIDDEN if it may be a secret."""
     if name in _PROXIES:
         return _proxy(value)
     if _SECRET.search(name) and name not in _NOT_SECRET:

@@ -1,7 +1,7 @@
-"""Modules that a run imports, looked up by file names and source: missing modules and shadowed modules.
+"""Find modules that a run needs and that are missing or shadowed, by file names and source; nothing is imported.
 
-Only unconditional imports are followed: at the top of a module, outside conditions and outside a `try` that catches
-the failure, and only inside the trainer's own package.
+Imports are followed inside the trainer's own package, and only unconditional ones: at the top level of a module,
+outside `if`, and outside a `try` that catches ImportError.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseExcept
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """A module that a run of a framework starts with.
+    """The module that starts a run of a framework, and its missing imports.
 
     Attributes:
         module: As `verl.trainer.main_ppo`.
         read: Number of files parsed.
         missing: (module, file:line of the import) of modules that are not on the search path.
         problem: Why its imports could not be followed.
-        absent: Whether its package is missing altogether.
+        absent: Whether the framework's whole package is missing.
     """
 
     framework: str
@@ -41,7 +41,7 @@ class EntryPoint:
     absent: bool = False
 
 
-# Installed by mistake next to a package's own module: no run imports them, and every project has them.
+# Folders that some packages install by mistake. Every project has folders of these names, and no run imports them.
 _COMMON_NAMES = frozenset({"tests", "test", "docs", "examples", "benchmarks", "scripts", "tools"})
 # Standard library modules that no folder can hide: built in (Modules/Setup.bootstrap.in, Python/bltinmodule.c), and
 # frozen from 3.11 on (Python/frozen.c).
@@ -54,14 +54,14 @@ _NOT_FROZEN = {"3.8", "3.9", "3.10"}
 
 @dataclass(frozen=True)
 class Shadow:
-    """A module that is found before the one of an installed package.
+    """A module that shadows an installed package or the standard library: an import finds it first.
 
     Attributes:
         module: Its name.
         place: The file or folder that is found first.
-        hidden: The hidden folder, or "the standard library".
+        hidden: The folder of the shadowed package, or "the standard library".
         source: What adds its folder: PYTHONPATH, the working folder, the user's own packages.
-        whole: Whether it looks like another copy of the same package.
+        whole: Whether it is a second copy of the same package, not only a module of that name.
     """
 
     module: str
@@ -72,10 +72,10 @@ class Shadow:
 
 
 class Modules:
-    """The top-level modules on a search path."""
+    """Lookup of top-level modules on a search path."""
 
     def __init__(self, search: SearchPath) -> None:
-        """List each folder once."""
+        """List the files of each folder on the path, once."""
         self._folders = [(folder, list_folder(folder)) for folder in search.folders]
         self._editable = {entry.module: entry.path for entry in search.editable}
 
@@ -116,6 +116,7 @@ def entry_points(search: SearchPath, packages: Collection[str]) -> tuple[EntryPo
 
 
 def _follow_imports(framework: str, module: str, modules: Modules) -> EntryPoint:
+    """Parse a framework's own modules from an entry module on, and collect the imports that no folder has."""
     top = module.partition(".")[0]
     home = modules.find(top)
     if not home:
@@ -154,12 +155,13 @@ def _with_parents(name: str) -> list[str]:
 
 
 def _module_file(home: str, name: str) -> Path | None:
+    """Return the source file of a module in the package folder `home`; None if it has none."""
     path = Path(home, *name.split(".")[1:])
     return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
 
 
 def _unconditional_imports(body: Iterable[ast.stmt], package: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, module) of the imports that always happen."""
+    """Yield (line, module) of the imports that run whenever the module is imported."""
     for node in body:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -230,6 +232,6 @@ def _importable(folder: Path, names: frozenset[str], wanted: Collection[str]) ->
 
 
 def _same_package(one: Path, other: Path) -> bool:
-    """Return whether a folder has most of the modules of another."""
+    """Return whether a folder has at least half of an installed package's modules: a second copy of it."""
     local, installed = list_folder(one), {name for name in list_folder(other) if name.endswith(".py")}
     return bool(installed) and len(local & installed) * 2 >= len(installed)

@@ -1,4 +1,4 @@
-"""Names of packages, versions and folders, and the checks that they are what they claim to be."""
+"""Validate package names, versions and requirements from untrusted metadata; find the working folder."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ENDLESS_NUMBER = re.compile(r"\d{400}")
 
 
 class NoEnvironmentError(ValueError):
-    """Raised if there is no Python environment at a given place; the message is one line."""
+    """Raised if there is no Python environment at a given path; the message is one line."""
 
 
 def working_folder() -> str:
-    """Return the working folder; if it was deleted, a place that contains nothing."""
+    """Return the path of the working folder; `/dev/null` if the folder was deleted."""
     try:
         return os.getcwd()  # noqa: PTH109 - as text
     except OSError:
@@ -30,7 +30,7 @@ def working_folder() -> str:
 
 
 def is_package_version(name: str, version: str) -> bool:
-    """Return whether both are valid by the packaging specifications.
+    """Return whether a package name and a version are both valid by the packaging specifications.
 
     >>> is_package_version("trl", "1.16.0.dev1+g0a1"), is_package_version("trl", "1.16.0';curl x|sh;'")
     (True, False)
@@ -39,7 +39,7 @@ def is_package_version(name: str, version: str) -> bool:
 
 
 def may_be_parsed(requirement: str) -> bool:
-    """Return whether a requirement is safe to parse: deep brackets or endless numbers break its parser.
+    """Return whether a requirement is safe to parse: `packaging` fails on deep brackets and endless numbers.
 
     >>> may_be_parsed("torch>=2.8.0; python_version < '3.13'"), may_be_parsed("torch; " + "(" * 3000)
     (True, False)

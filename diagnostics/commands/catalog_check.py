@@ -1,7 +1,8 @@
-"""Check all entries of the catalog together, and list what a checkout has about one code.
+"""Check all catalog entries against each other, and list the files that belong to one issue code.
 
-`problems` finds what no single entry shows: a sample that two entries match, a code without a rule. `code_overview`
-lists an entry's rules, repro, tests, documents and logs; most of them are only in a checkout.
+`problems` finds errors that no entry shows alone: a sample that two entries match, a code without a rule.
+`code_overview` lists the rules, repro, tests, docs and logs of an issue code. An installed wheel has few of them; a
+source checkout has all.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from diagnostics.triage.sources import LogSource
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "tests" / "diagnostics" / "logs"
-# Files that name a code, by the overview's row: a pattern of paths, and of the line.
+# Where issue codes are named, by row of the overview: a glob of paths, and a pattern of the line.
 _REFERENCES = {
     "found by": ("diagnostics/**/*.py", '"{}"'),
     "repro": ("repro/issues/*.py", r'(?:repro|register)\(\s*"{}"'),
@@ -35,7 +36,7 @@ _REFERENCES = {
 
 @dataclass(frozen=True)
 class OverviewRow:
-    """One line of a code's overview: a kind of file, its locations, or the request to add one."""
+    """One row of an issue code's overview: a kind of file, and its locations or the request to add one."""
 
     name: str
     entries: tuple[str, ...]
@@ -43,10 +44,10 @@ class OverviewRow:
 
 
 def problems(issues: Mapping[str, Issue], checks: Mapping[str, CheckCode]) -> list[str]:
-    """Return the problems of all entries together, one line each with its location.
+    """Return the errors that entries show only together, one line each with its location.
 
     Raises:
-        CatalogueError: The first entry whose own patterns and samples are not as they should be.
+        CatalogueError: The first entry whose own patterns do not match its samples as declared.
     """
     for issue in issues.values():
         signatures.check(issue)
@@ -55,24 +56,24 @@ def problems(issues: Mapping[str, Issue], checks: Mapping[str, CheckCode]) -> li
         for code in issue.signature.confirms if issue.signature else ():
             if code not in issues or issues[code].signature is None:
                 expected = f"expected codes of known issues with a signature, not {code}"
-                messages.append(f"{_entry(issue.code)}: signature.confirms: {expected}")
+                messages.append(f"{_entry_path(issue.code)}: signature.confirms: {expected}")
     messages += rules.find_registration_errors({*issues, *checks}, issues.values())
-    return list(map(_short, messages))
+    return list(map(_without_root, messages))
 
 
 def code_overview(code: str) -> list[OverviewRow]:
-    """Return what a checkout, or a wheel, has about a code.
+    """Return the overview of an issue code: one row for each kind of file that names it.
 
     Raises:
-        CatalogueError: There is no such code, or the log of a clean run is taken for it.
+        CatalogueError: The code is unknown, or its signature matches the log of a clean run.
     """
     if catalog.is_check(code):
-        return [OverviewRow("entry", (_short(str(CHECKS / f"{code}.toml")),)), *_references(code)]
+        return [OverviewRow("entry", (_without_root(str(CHECKS / f"{code}.toml")),)), *_references(code)]
     issue = catalog.find(code)
     samples = issue.signature.samples if issue.signature else ()
     matching = sum(sample.matches for sample in samples)
     rows = [
-        OverviewRow("entry", (_entry(issue.code), issue.kind, f"since {issue.since}")),
+        OverviewRow("entry", (_entry_path(issue.code), issue.kind, f"since {issue.since}")),
         OverviewRow("samples", (f"{matching} that must match, {len(samples) - matching} that must not",)),
         OverviewRow("offers", tuple(offer.mitigation for offer in recommended_fix(issue).offers)),
     ]
@@ -98,11 +99,11 @@ def _references(code: str) -> list[OverviewRow]:
 
 
 def _log_results(issue: Issue) -> list[OverviewRow]:
-    """Match an issue against the labelled logs: those of its failure and those of clean runs."""
+    """Run triage on the labelled logs of an issue and on those of clean runs, and count the right answers."""
     if issue.signature is None:
         return []
     everything, alone = Rules(catalog.load()), Rules({issue.code: issue})
-    failure_logs, clean_logs = _logs(issue.code), _logs("clean")
+    failure_logs, clean_logs = _labelled_logs(issue.code), _labelled_logs("clean")
     first = [triage([log], everything).candidates[:1] for log in failure_logs]
     named_first = sum(entry.issue.code == issue.code for candidates in first for entry in candidates)
     mistaken = [
@@ -111,26 +112,26 @@ def _log_results(issue: Issue) -> list[OverviewRow]:
         for entry in triage([log], alone).candidates
     ]
     if mistaken:
-        raise CatalogueError("\n".join(map(_short, mistaken)))
+        raise CatalogueError("\n".join(map(_without_root, mistaken)))
     return [
         OverviewRow(
             "logs",
             (f"{len(failure_logs)}, {named_first} of them named {issue.code} first",) if failure_logs else (),
-            f"a real log of it goes into {_short(str(LOGS / issue.code))}/NAME.log",
+            f"a real log of it goes into {_without_root(str(LOGS / issue.code))}/NAME.log",
         ),
         OverviewRow("clean logs", (f"{len(clean_logs)}, none taken for it",)),
     ]
 
 
-def _logs(label: str) -> Sequence[LogSource]:
+def _labelled_logs(label: str) -> Sequence[LogSource]:
     folders = [path for path in LOGS.iterdir() if path.name.partition("+")[0] == label]
     return [LogSource(path.name, path) for folder in sorted(folders) for path in sorted(folder.glob("*.log"))]
 
 
-def _entry(code: str) -> str:
-    return _short(str(FOLDER / f"{code}.toml"))
+def _entry_path(code: str) -> str:
+    return _without_root(str(FOLDER / f"{code}.toml"))
 
 
-def _short(line: str) -> str:
+def _without_root(line: str) -> str:
     """Shorten paths in a line to those below the project."""
     return line.replace(f"{ROOT}/", "")

@@ -20,7 +20,7 @@ from diagnostics.hang.wait_kinds import IDLE
 PATIENCE_S = 60.0
 BUSY_PATIENCE_S = 600.0
 WATCH_S = 65
-"""Seconds that `--seconds` needs to show that a wait which wakes up now and then exceeds the patience."""
+"""Value of `--seconds` in the recommended next command: it shows that a wait which polls lasts over PATIENCE_S."""
 # Waits whose duration the kernel reports: a short one is a new wait each time.
 _REQUESTS = ("http", "socket")
 # With processes that were not observed these causes are only guesses.
@@ -42,7 +42,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A verdict, with the index and the wait graph it was made from."""
+    """A verdict, and the job index and wait graph that it is derived from."""
 
     verdict: Verdict
     index: JobIndex
@@ -79,6 +79,7 @@ def diagnose(
 
 
 def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience) -> Verdict:
+    """Return the verdict: choose the most likely root blocker, and decide whether the wait for it is a hang."""
     incomplete = _is_incomplete(index)
     waiting = {
         key: blocker
@@ -88,7 +89,7 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
     if not waiting:
         return _nothing_waits(index, blockers, incomplete=incomplete)
     same = Counter(blocker.culprits for blocker in waiting.values())
-    key, worst = min(waiting.items(), key=lambda item: _rank(index, item[1], same[item[1].culprits]))
+    key, worst = min(waiting.items(), key=lambda item: _blocker_order(index, item[1], same[item[1].culprits]))
     victims = tuple(
         k
         for k, blocker in waiting.items()
@@ -114,6 +115,7 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
 
 
 def _nothing_waits(index: JobIndex, blockers: dict[str, RootBlocker], *, incomplete: bool) -> Verdict:
+    """Return the verdict on a job in which no process is blocked: progress, idle or unknown."""
     if incomplete:
         return Verdict(UNKNOWN, sentences.could_not_inspect(index), certainty="hypothesis")
     busy = [key for key, blocker in blockers.items() if blocker.level == "busy"]
@@ -140,12 +142,14 @@ def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
     return state.kind != "dead"
 
 
-def _rank(index: JobIndex, blocker: RootBlocker, waiting: int) -> tuple[int, int, int, bool, bool, int]:
-    """Order blockers: the most telling first; among equals that for which most are waiting, then the longest chain."""
+def _blocker_order(
+    index: JobIndex, blocker: RootBlocker, waiting: int
+) -> tuple[int, int, int, bool, bool, int]:
+    """Return a blocker's sort key: strongest level first, then most waiting processes, then the longest chain."""
     observed = 0 if index.states.keys() & set(blocker.culprits) else 1
     level = LEVELS.index(blocker.level)
     if blocker.cause in ("native", "poll") and level == 2:
-        level = 3  # report the least understood last
+        level = 3  # report the least understood cause last
     # An unanswered request is better evidence than a rank outside a collective; a launcher's wait is the weakest.
     launcher = bool(blocker.chain) and blocker.chain[0].kind == "child"
     unspecific = blocker.cause == "absent" or not blocker.chain
@@ -153,7 +157,7 @@ def _rank(index: JobIndex, blocker: RootBlocker, waiting: int) -> tuple[int, int
 
 
 def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]) -> float | None:
-    """Return how long the waits of some processes for a blocker have lasted; None if unknown."""
+    """Return the seconds that these processes have waited for a blocker, the longest wait; None if unknown."""
     times: list[float | None] = []
     for key in {*keys, *blocker.culprits} & index.states.keys():
         state = index.states[key]
@@ -170,6 +174,7 @@ def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]
 
 
 def _request_ages(index: JobIndex, state: BlockedState) -> list[float]:
+    """Return the seconds since the last traffic on each socket that a process waits for."""
     sockets = [index.socket(state.process, fd) for fd in state.waited_fds]
     return [
         min(socket.sent_s, socket.received_s)
@@ -179,7 +184,7 @@ def _request_ages(index: JobIndex, state: BlockedState) -> list[float]:
 
 
 def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, patience: Patience) -> Verdict:  # noqa: PLR0911
-    """Decide whether a wait has lasted too long. A dump shows no duration: a user took it because the job hung."""
+    """Change a hang to waiting or progress if the wait is short. A dump has no times: assume the job hung."""
     live, waited_s = index.snapshot.live, verdict.waited_s
     long = waited_s is not None and waited_s >= patience.quiet_s
     if blocker.level == "busy":
@@ -210,6 +215,7 @@ def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
 
 
 def _spin_cause(index: JobIndex, blocker: RootBlocker) -> str:
+    """Return whether a process that computes for ever does so in Python or in native code."""
     state = index.states.get(blocker.culprits[0])
     thread = state.thread if state else None
     return "spin_python" if thread and (thread.gil or not thread.steady) else "spin_native"
@@ -224,6 +230,7 @@ def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:
 
 
 def _is_incomplete(index: JobIndex) -> bool:
+    """Return whether a process of the job could not be inspected."""
     inspected = [s for s in index.states.values() if s.process.role != "helper" and s.process.python]
     siblings = [s for s in index.states.values() if s.process.role != "helper" and s.kind != "unseen"]
     missing = bool(index.snapshot.missing) or any(s.kind == "unseen" for s in inspected)
@@ -231,7 +238,7 @@ def _is_incomplete(index: JobIndex) -> bool:
 
 
 def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
-    """Blame the ranks that came to another rendezvous than most ranks, which are victims."""
+    """Name the ranks at another rendezvous than most as blocking, and the others as victims."""
     if verdict.cause != "rendezvous" or not index.snapshot.live:
         return verdict
     waiting = [key for key, state in index.states.items() if state.kind == "rendezvous"]
@@ -251,7 +258,7 @@ def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
 
 
 def _ranks_apart(index: JobIndex, waiting: list[str]) -> tuple[str, ...]:
-    """Return the ranks that are not connected to most others; without any connection the one that listens."""
+    """Return the ranks outside the largest connected group; if none are connected, the only rank that listens."""
     parts = [{key} for key in waiting]
     for key in waiting:
         process = index.states[key].process
@@ -268,7 +275,7 @@ def _ranks_apart(index: JobIndex, waiting: list[str]) -> tuple[str, ...]:
 
 
 def _excluded(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
-    """Return the causes that an inspection excluded."""
+    """Return texts about the causes that the inspection rules out."""
     if verdict.outcome == HANG:
         return ()
     states = [state for state in index.states.values() if state.process.role != "helper"]
@@ -295,7 +302,7 @@ _NEXT_IN_COLLECTIVES = (
 
 
 def _next_commands(index: JobIndex, verdict: Verdict, selection: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the commands to run next if the evidence does not suffice; the user's own selection is repeated."""
+    """Return the commands to run next if the evidence does not suffice, with the user's own process options."""
     if verdict.outcome == WAITING:
         words = ("python", "-m", "diagnostics", "hang", *selection, "--seconds", str(WATCH_S))
         return (quote_command(words),)

@@ -1,4 +1,4 @@
-"""Follow the wait graph from a process to its root blocker: a cycle, or a process that waits for no observed one."""
+"""Find the root blocker of each process in the wait graph: a cycle, or a process that waits for no observed process."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.verdict import Edge
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE
 
-# The last edge decides the cause, not the call of the process at its end.
+# For these kinds of the last edge, the edge decides the cause, not the blocking call of the process at its end.
 _CAUSE_BY_EDGE = {
     "file_lock": "file_lock", "pipe_full": "full_pipe", "ring_write": "full_pipe", "processes_lock": "lock",
 }  # fmt: skip
+# Kinds of blocked state in which a process cannot continue by itself.
 _GONE = ("stopped", "dead", "kernel")
 # Native waits that a collective's completion may use.
 _AMBIGUOUS_SYSCALLS = ("", "futex", "running", "poll", "ppoll", "sched_yield", "ioctl")
 _ACCELERATORS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/accel")
 LEVELS = ("gone", "cycle", "stuck", "busy", "quiet")
-"""Levels of root blockers, the most telling first: a process that waits for all of several follows the first."""
-# A process that waits for any of several is not blocked as long as one of them works.
+"""Levels of root blockers, strongest first. If a process waits for all of several others, the strongest one counts."""
+# The order if a process waits for any of several others: it is not blocked while one of them works.
 _LEVELS_IF_ANY = ("gone", "busy", "cycle", "stuck", "quiet")
 _MAX_DEPTH = 200
 _MAX_STEPS, _MIN_STEPS = 20_000, 200
-"""Edges followed in the searches of all processes, and at least in the search of one."""
+"""Limit of edges to follow: shared by the searches of all processes, and the minimum for each search."""
 _REQUESTS = ("http", "socket", "ray", "loop")
 
 
@@ -38,7 +39,7 @@ class RootBlocker:
         cause: One of wait_kinds.CAUSES.
         culprits: Keys of the blocking processes.
         chain: The edges from a waiting process to them.
-        patient: Whether the wait must have lasted a while to be a hang.
+        patient: Whether it is a hang only after the wait has lasted a while (`--patience`).
     """
 
     level: str
@@ -53,7 +54,7 @@ class RootSearch:
     """Search of a wait graph for the root blockers of its processes.
 
     The number of paths grows with the factorial of the processes that all wait for each other, so the steps of a search
-    are limited; behind the limit only the first edge of a process is followed.
+    are limited; after the limit only the first edge of a process is followed.
     """
 
     def __init__(self, index: JobIndex, graph: dict[str, list[Edge]]) -> None:
@@ -66,6 +67,7 @@ class RootSearch:
         return self._end_of_path(key, ())
 
     def _end_of_path(self, key: str, path: tuple[Edge, ...]) -> RootBlocker:
+        """Return the root blocker of a process that was reached by a path of edges; of several ends, the strongest."""
         edges = self._graph.get(key, [])
         state = self._index.states.get(key)
         if state is None:
@@ -89,6 +91,7 @@ class RootSearch:
         return best
 
     def _follow(self, path: tuple[Edge, ...], edge: Edge) -> RootBlocker:
+        """Follow one edge to its end; return a cycle if the edge leads back to the path."""
         self._steps -= 1
         chain = (*path, edge)
         sources = [entry.source for entry in chain]
@@ -106,7 +109,7 @@ class RootSearch:
         return bool(states) and all(state and state.kind in IN_COLLECTIVE for state in states)
 
     def _in_another_collective(self, key: str, path: tuple[Edge, ...]) -> RootBlocker:
-        """Return the root blocker of a rank whose targets are all in another collective: these targets."""
+        """Return the root blocker of a rank that waits for ranks which are all in another collective: those ranks."""
         edges = self._graph[key]
         targets = tuple(dict.fromkeys(edge.target for edge in edges))
         chain = (*path, edges[0])
@@ -122,7 +125,7 @@ class RootSearch:
 
 
 def _end_of_chain(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> RootBlocker:
-    """Return the root blocker if a process waits for no observed process: the process itself."""
+    """Return the root blocker at the end of a path, a process that waits for no observed one: usually itself."""
     key, kind = (state.process.key,), state.kind
     if state.process.state == "X" or (kind == "dead" and path and path[-1].kind == "child"):
         # It ended during observation, or its parent is about to read its exit code: the job makes progress.

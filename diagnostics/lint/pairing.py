@@ -1,4 +1,4 @@
-"""Pair each trainer with its rollout server: within a script, by an explicit address, or in files named together."""
+"""Pair each trainer with its rollout server: in the same script, by address, or among files of one command line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pair_with_servers(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
 
 
 def _is_addressed(trainer: RunPlan, server: RunPlan) -> bool:
-    """Whether the trainer names the server's own, not local, address."""
+    """Return whether the trainer's settings name the server's host; a local address is no evidence."""
     host = server.values.get("server.host")
     if host is None or not host.known or str(host.data) in _LOCAL:
         return False
@@ -42,7 +42,7 @@ def _is_addressed(trainer: RunPlan, server: RunPlan) -> bool:
 
 
 def _named_together(trainer: RunPlan, plans: list[RunPlan], servers: list[RunPlan]) -> list[RunPlan]:
-    """Return the servers of other files named on the command line that start no trainer of their own."""
+    """Return the servers in files named on the command line, except files that also start a trainer."""
     if not trainer.explicit:
         return []
     complete = {plan.source for plan in plans if plan.role == "train"}
@@ -50,7 +50,7 @@ def _named_together(trainer: RunPlan, plans: list[RunPlan], servers: list[RunPla
 
 
 def _matching_ports(trainer: RunPlan, servers: list[RunPlan]) -> list[RunPlan]:
-    """Return the servers that listen on the trainer's ports; the only server, if there is one."""
+    """Return the servers that listen on the trainer's ports; a single server counts whatever its port."""
     if len(servers) <= 1:
         return servers
     chosen = []
@@ -67,7 +67,7 @@ def _matching_ports(trainer: RunPlan, servers: list[RunPlan]) -> list[RunPlan]:
 
 
 def server_pairs(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
-    """Return the servers that a script runs at the same time, with no trainer between them."""
+    """Return pairs of servers that one script runs at the same time: it starts no trainer between them."""
     servers = [plan for plan in plans if plan.role == "serve"][:_MAX_SERVERS]
     trainers = [plan for plan in plans if plan.role == "train"]
     return [

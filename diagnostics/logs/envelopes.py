@@ -1,4 +1,8 @@
-"""Unwrap JSON records of log collectors, and tracebacks whose line ends are written as backslash-n."""
+"""Extract log lines from JSON records of log collectors, and from tracebacks with line ends written as backslash-n.
+
+An envelope is the JSON object that a collector or a structured logger puts around a log line. There may be two:
+Docker's around the logger's.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,18 @@ from diagnostics.logs.tracebacks import HEADER
 
 # A longer line is not parsed.
 LONGEST = 256_000
-_DEEPEST = 8
-_MOST_LINES = 2000
-_RANK = ("rank", "global_rank", "RANK", "local_rank", "dist_rank", "node_rank", "task_index")
-_WHO = (
+_MAX_DEPTH = 8
+_MAX_LINES = 2000
+# Keys of the rank, of the process or host that logged, and of the level.
+_RANK_KEYS = ("rank", "global_rank", "RANK", "local_rank", "dist_rank", "node_rank", "task_index")
+_SOURCE_KEYS = (
     "pod", "pod_name", "container_name", "container", "host", "hostname", "actor_id", "worker_id", "pid", "process",
 )  # fmt: skip
-_LEVEL = ("level", "levelname", "severity", "log_level", "levelno", "lvl")
-# Keys of metadata, which is no message.
+_LEVEL_KEYS = ("level", "levelname", "severity", "log_level", "levelno", "lvl")
+# Keys whose values are metadata, not a message.
 _METADATA_KEYS = {
-    *_RANK, *_WHO, *_LEVEL, "stream", "time", "timestamp", "ts", "@timestamp", "asctime", "logger", "logger_name",
+    *_RANK_KEYS, *_SOURCE_KEYS, *_LEVEL_KEYS,
+    "stream", "time", "timestamp", "ts", "@timestamp", "asctime", "logger", "logger_name",
     "name", "module", "filename", "pathname", "funcName", "namespace",
 }  # fmt: skip
 # Keys of an exception's class and message, where they are separate.
@@ -33,13 +39,13 @@ _ESCAPE = re.compile(r"\\[nt\"'\\r]|\\u001[bB]|\\x1[bB]")
 
 
 def unwrap_bytes(raw: bytes) -> list[Line] | None:
-    """Return the log lines inside a line, also inside two envelopes; None for an ordinary line."""
+    """Return the log lines inside a line with one or two envelopes; None for an ordinary line."""
     if b"\\n" not in raw and b'{"' not in raw[:400]:
         return None
     inner = unwrap(clean(raw.decode("utf-8", "replace").rstrip("\r\n")))
     if inner is None:
         return None
-    # Docker's object around a logger's.
+    # The second envelope.
     return [innermost for line in inner for innermost in unwrap(line) or (line,)]
 
 
@@ -68,6 +74,7 @@ def _parse_object(text: str) -> dict[str, Any] | None:
 
 
 def _document_lines(document: dict[str, Any], line: Line) -> Iterator[Line]:
+    """Yield the log lines in all texts of a JSON record."""
     for text in _document_texts(document, 0):
         yield from _text_lines(text, line, document)
 
@@ -76,10 +83,10 @@ def _document_texts(value: Any, depth: int) -> Iterator[str]:
     """Yield all texts of a document in order; separate parts of an exception become one text."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, list) and depth < _DEEPEST:
-        for item in value[:_MOST_LINES]:
+    elif isinstance(value, list) and depth < _MAX_DEPTH:
+        for item in value[:_MAX_LINES]:
             yield from _document_texts(item, depth + 1)
-    elif isinstance(value, dict) and depth < _DEEPEST:
+    elif isinstance(value, dict) and depth < _MAX_DEPTH:
         yield from _frames(value.get("frames"))
         kind, message = _first_text(value, _TYPES), _first_text(value, _VALUES)
         is_exception = bool(kind and message and depth)
@@ -97,16 +104,21 @@ def _first_text(value: dict[str, Any], keys: Iterable[str]) -> str:
 
 def _frames(frames: Any) -> Iterator[str]:
     """Yield frames that structlog writes as objects in the form that Python prints."""
-    for frame in frames[:_MOST_LINES] if isinstance(frames, list) else ():
+    for frame in frames[:_MAX_LINES] if isinstance(frames, list) else ():
         if isinstance(frame, dict) and isinstance(frame.get("filename"), str):
             yield f'  File "{frame["filename"]}", line {frame.get("lineno", 0)}, in {frame.get("name", "")}'
 
 
 def _text_lines(text: str, line: Line, document: dict[str, Any]) -> Iterator[Line]:
-    who = [str(document[key]) for key in (*_WHO, *_RANK) if isinstance(document.get(key), (str, int))]
-    rank = next((str(document[key]) for key in _RANK if str(document.get(key, "")).isdigit()), "")
-    level = _first_text(document, _LEVEL).upper()
-    for part in text.removesuffix("\n").split("\n", _MOST_LINES)[:_MOST_LINES]:
+    """Yield the lines of a text, with rank, level and source from its JSON record."""
+    who = [
+        str(document[key])
+        for key in (*_SOURCE_KEYS, *_RANK_KEYS)
+        if isinstance(document.get(key), (str, int))
+    ]
+    rank = next((str(document[key]) for key in _RANK_KEYS if str(document.get(key, "")).isdigit()), "")
+    level = _first_text(document, _LEVEL_KEYS).upper()
+    for part in text.removesuffix("\n").split("\n", _MAX_LINES)[:_MAX_LINES]:
         inner = clean(part)
         stream = "/".join(filter(None, [line.stream, *who, inner.stream]))
         yield Line(inner.text, stream, line.rank or rank or inner.rank, inner.level or level, inner.clocks)

@@ -33,11 +33,11 @@ class LayerKind(Protocol):
 
     @property
     def heavy(self) -> bool:
-        """It runs in the cell's environment."""
+        """Whether it runs in the cell's own environment."""
 
     @property
     def of_pairs(self) -> bool:
-        """It also runs for generated cells."""
+        """Whether it also runs for generated cells, which have only a pair of versions and no environment."""
 
 
 class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,9 +52,9 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     without: tuple[str, ...] = ()
     """Packages left out although something requires them."""
     instead: tuple[str, ...] = ()
-    """Requirements that replace those of packages."""
+    """Overrides: requirements that replace those that packages declare."""
     named: str = ""
-    """A distribution with metadata and no code, for code that checks installed names; '' for none."""
+    """Requirement of an empty distribution to add, for code that checks whether that name is installed; '' for none."""
     glibcxx: str = ""
     """Version of libstdc++'s symbols that its wheels need, as '3.4.32'; '' for any."""
     exclude_newer: datetime.date | None = None
@@ -75,7 +75,7 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return lines, tuple(line.format(**values) for line in self.alone)
 
     def additions(self, cell: Cell) -> tuple[str, ...]:
-        """Return what the environment holds besides the wheels of its lock."""
+        """Return what is installed in the environment besides the wheels of its lock."""
         requirement = self.named.format(vllm=cell.vllm, trl=cell.trl)
         return tuple(
             f"{key} {value}" for key, value in (("named", requirement), ("glibcxx", self.glibcxx)) if value
@@ -115,7 +115,7 @@ class LayerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class VersionRule(Struct, frozen=True):
-    """The expectation of a layer in all generated cells of two ranges of versions."""
+    """The expected outcome of a layer in all generated cells whose TRL and vLLM are in these ranges."""
 
     layer: str
     trl: SpecifierSet
@@ -124,7 +124,7 @@ class VersionRule(Struct, frozen=True):
 
 
 class Breadth(Struct, frozen=True, kw_only=True):
-    """The table `[breadth]`: which cells are generated."""
+    """The table `[breadth]`: rules for generating cells, one for each pair of TRL and vLLM releases."""
 
     python: str
     trl_since: str
@@ -139,7 +139,7 @@ class Breadth(Struct, frozen=True, kw_only=True):
 
 
 class Matrix(Struct, frozen=True, kw_only=True):
-    """The whole file."""
+    """The contents of `matrix.toml`."""
 
     path: Path
     platform: str
@@ -188,7 +188,7 @@ def load_matrix(path: Path, kinds: Sequence[LayerKind]) -> Matrix:
 
 
 class _Reader:
-    """Converts the tables of one file into structs; refusals name the line."""
+    """Converts the tables of one file into structs; errors name the line."""
 
     def __init__(self, source: TomlSource, kinds: Sequence[LayerKind]) -> None:
         self.source = source

@@ -1,8 +1,8 @@
-"""Build a small stand-in library, so that wheels built against a newer libstdc++ load on a machine with an older one.
+"""Build a stand-in (shim) for libstdc++.so.6, so that wheels built against a newer libstdc++ load on an older machine.
 
-Some CPU builds of vLLM need one symbol that libstdc++ has since gcc 13, `std::ios_base_library_init()`: a marker
-that code using <iostream> was linked; it does nothing. Where the machine's libstdc++ lacks it, a small library of
-ours takes its name, has that symbol and loads the machine's own for everything else. Only the cell contains it.
+Some CPU builds of vLLM need one symbol that libstdc++ has since gcc 13: `std::ios_base_library_init()`, a marker for
+code that uses <iostream>; it does nothing. If the machine's libstdc++ lacks it, the cell's environment gets a small
+library named libstdc++.so.6. It defines that symbol, and loads the machine's libstdc++ for everything else.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import tempfile
 from pathlib import Path
 
 SONAME = "libstdc++.so.6"
-# The only version that is known to need no more than this one symbol.
+# The only symbol version that the stand-in can provide: it needs no more than this one symbol.
 _KNOWN = "3.4.32"
 _SOURCE = """
 void _ZNSt8ios_base4InitC1Ev(void *);
 void _ZSt21ios_base_library_initv(void) {}
 __attribute__((constructor)) static void ready(void) { static char init; _ZNSt8ios_base4InitC1Ev(&init); }
 """
-# Run by the cell's Python when it starts, before anything else can load the machine's library by that name.
+# A .pth line: the cell's Python runs it at start, before anything else can load the machine's library by that name.
 _START = "import ctypes; ctypes.CDLL({path!r}, mode=ctypes.RTLD_GLOBAL)\n"
 
 
@@ -31,7 +31,7 @@ class NotProvidedError(RuntimeError):
 
 
 def provide(packages: Path, wanted: str) -> bool:
-    """Provide libstdc++'s symbols up to a version to the wheels in this `site-packages`.
+    """Make libstdc++'s symbols up to a version available to the wheels in this `site-packages`.
 
     Returns:
         Whether a stand-in was built.
@@ -59,7 +59,7 @@ def provide(packages: Path, wanted: str) -> bool:
 
 
 def _system_library() -> Path:
-    """Return the library that the machine's linker finds by its name."""
+    """Return the path of the machine's libstdc++.so.6, as its linker finds it."""
     name = ctypes.util.find_library("stdc++")
     if name is None:
         raise NotProvidedError("this machine has no libstdc++: install it (Debian: libstdc++6)")
@@ -69,13 +69,13 @@ def _system_library() -> Path:
 
 
 def _symbol_versions(library: Path) -> set[str]:
-    """Return the names of versions in a library's string table."""
+    """Return the symbol versions (GLIBCXX_…, CXXABI_…) in a library's string table."""
     names = re.findall(rb"(?<=\0)(?:GLIBCXX|CXXABI)_[A-Z0-9_.]+(?=\0)", library.read_bytes())
     return {name.decode() for name in names}
 
 
 def _compile(compiler: str, own: Path, provided: set[str], target: Path) -> None:
-    """Build the stand-in.
+    """Compile and link the stand-in.
 
     It must define every version that others look for under its name, or the loader refuses them; the symbols
     themselves are then found in the machine's library. That one is needed by its path, since by its name the

@@ -1,4 +1,8 @@
-"""Read, check and refresh the committed lock files: the exact package versions of each cell."""
+"""Read, check and refresh the committed lock files: the exact package versions of each cell.
+
+A cell has up to two locks: one of its declared environment, and (`runs`) one of the environment that its recipe
+builds for a machine without a GPU.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ TIMEOUT_S = 300.0
 
 
 def lock_path(context: Context, cell: Cell, *, runs: bool) -> Path:
-    """Return the file of the declared environment's lock, or of the one that `runs` without a GPU."""
+    """Return the path of a cell's lock: of the declared environment, or of the runnable one if `runs`."""
     return context.locks / f"{cell.id}{'.cpu' if runs else ''}.txt"
 
 
@@ -40,7 +44,7 @@ def read_pins(context: Context, cell: Cell, *, runs: bool) -> tuple[str, ...]:
 def pins_of(text: str) -> tuple[str, ...]:
     r"""Return the requirement lines of a lock, without comments and hashes, sorted.
 
-    A lock's identity rests on these: a file that is added to a release changes no version.
+    `pins_digest` depends on these alone: a file that is added to a release changes no version.
 
     >>> pins_of("# made by uv\nb==2\na==1  # via b\n")
     ('a==1', 'b==2')
@@ -102,7 +106,7 @@ def refresh_locks(context: Context, cells: Iterable[Cell], *, keep: bool = False
 
 
 def check_locks(context: Context, cells: Iterable[Cell]) -> list[str]:
-    """Return one line for each lock that is missing, made for something else, or without a cell."""
+    """Return one line for each lock that is missing, outdated (another pair, Python or date cut) or without a cell."""
     cells = list(cells)
     problems, known = [], set()
     for cell, runs in _each_lock(cells):
@@ -117,6 +121,7 @@ def check_locks(context: Context, cells: Iterable[Cell]) -> list[str]:
 
 
 def _each_lock(cells: Iterable[Cell]) -> Iterable[tuple[Cell, bool]]:
+    """Yield (cell, runs) for each lock: the declared one, and the runnable one if the cell has a recipe."""
     for cell in cells:
         yield cell, False
         if cell.recipe is not None:
@@ -124,6 +129,7 @@ def _each_lock(cells: Iterable[Cell]) -> Iterable[tuple[Cell, bool]]:
 
 
 def _lock_problem(context: Context, cell: Cell, path: Path, *, runs: bool) -> str:
+    """Return why a lock does not fit its cell and recipe; empty if it does."""
     if not path.exists():
         return "does not exist"
     if path.read_text(encoding="utf-8").partition("\n")[0] != _first_line(cell, runs=runs):
@@ -139,6 +145,7 @@ def _lock_problem(context: Context, cell: Cell, path: Path, *, runs: bool) -> st
 
 
 def _write_lock(context: Context, cell: Cell, resolution: Resolution, *, runs: bool) -> list[str]:
+    """Write a resolved lock; return the problem if there is no solution although one is expected."""
     path = lock_path(context, cell, runs=runs)
     if resolution.packages:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,13 +17,14 @@ from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.uv import torch_arguments
 
+# Messages of uv about the index, the network or the disk.
 NETWORK_FAULT = re.compile(
     r"error sending request|failed to fetch|connection (refused|reset|closed)|timed out|dns error|\bnetwork\b|"
     r"could not connect|temporary failure|no space left|no result within|"
     r"5\d\d (server error|bad gateway|service unavailable)",
     re.IGNORECASE,
 )
-_NAMED = 5
+_NAMED = 5  # packages without a hash that a summary lists
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class LockedPackage:
 
 @dataclass(frozen=True)
 class Resolution:
-    """The result of resolving: packages, or an explanation."""
+    """The result of resolving: packages, or uv's message why there is no solution."""
 
     packages: tuple[LockedPackage, ...] = ()
     """Sorted by pin; empty if there is no solution."""
@@ -61,7 +62,7 @@ class Resolution:
     platform: str = ""
     """The target, as 'x86_64-manylinux_2_28'; empty for this machine."""
     refused: str = ""
-    """Why there is no solution on the older platform that was tried first."""
+    """uv's message if the older platform, which is tried first, has no solution."""
 
     @property
     def pins(self) -> tuple[str, ...]:
@@ -72,7 +73,7 @@ class Resolution:
 def resolve_declared(
     context: Context, cell: Cell, *, timeout_s: float, cut: datetime.date | None = None
 ) -> Resolution:
-    """Resolve the environment of a user who installs this TRL with its vLLM extra and this vLLM.
+    """Resolve the environment that a user gets who installs `trl[vllm]` and `vllm` of these versions.
 
     Args:
         context: The command's context.
@@ -112,7 +113,7 @@ def newer_glibc(explanation: str, platform: str) -> str:
 
 
 def resolve_runnable(context: Context, cell: Cell, *, timeout_s: float) -> Resolution:
-    """Resolve the environment in which a machine without a GPU runs this cell, by its recipe."""
+    """Resolve the environment that the cell's recipe describes for a machine without a GPU."""
     assert cell.recipe is not None
     recipe = cell.recipe
     requirements, alone = recipe.requirements_for(cell)
@@ -130,7 +131,7 @@ def resolve_runnable(context: Context, cell: Cell, *, timeout_s: float) -> Resol
 def lookup_hashes(
     context: Context, cell: Cell, pins: Sequence[str], *, runs: bool, timeout_s: float
 ) -> Resolution:
-    """Look up the files of pins without changing any version.
+    """Look up the hashes of pinned packages without changing any version.
 
     Args:
         context: The command's context.
@@ -162,6 +163,7 @@ def _compile(
     overrides: Iterable[str] = (),
     wheels: bool = True,
 ) -> Resolution:
+    """Run `uv pip compile` with a date cut, and return the packages or uv's message."""
     with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as name:
         folder = Path(name)
         (folder / "requirements.txt").write_text("\n".join(requirements) + "\n", encoding="utf-8")
@@ -205,6 +207,7 @@ def _sorted(packages: Iterable[LockedPackage]) -> tuple[LockedPackage, ...]:
 
 
 def _locked(package: Mapping[str, Any]) -> LockedPackage:
+    """Return a package of a pylock with the hashes of its wheels, or of its source archive if it has no wheel."""
     files = package.get("wheels") or [package[key] for key in ("sdist", "archive") if key in package]
     # Another machine takes a package of a local folder from an index, where its file may be another build.
     shared = [item for item in files if not item.get("url", "").startswith("file:") and "path" not in item]
@@ -231,7 +234,7 @@ def hash_coverage(packages: Iterable[LockedPackage]) -> str:
 
 
 def package_facts(pins: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """Return pins as facts of an answer.
+    """Return each pin as ("package", name, version), the form in which an answer stores facts.
 
     >>> package_facts(("numpy==2.4.6", "torch==2.13.0+cpu ; sys_platform == 'linux'"))
     (('package', 'numpy', '2.4.6'), ('package', 'torch', '2.13.0+cpu'))
@@ -244,7 +247,7 @@ def package_facts(pins: Iterable[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def explain(text: str) -> str:
-    r"""Return uv's explanation on one line, without its drawing characters and the markers in braces.
+    r"""Return uv's error message on one line, without box-drawing characters and markers in braces.
 
     >>> explain("error: No solution found\n  cause: Because a{sys_platform == 'linux'}==1 is gone")
     'No solution found: Because a==1 is gone'

@@ -1,7 +1,7 @@
-"""The results grid: one verdict for each layer of each cell, from the stored answers and today's expectations.
+"""The results grid: one verdict for each layer of each cell.
 
-A `Question` is one layer for one cell. `ResultsGrid` looks up its answer in the store and compares it with what
-`matrix.toml` expects.
+A `Question` is one layer to run for one cell. `ResultsGrid` looks up its answer in the store, and compares the answer
+with the outcome that `matrix.toml` expects now.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from diagnostics.toml_source import close_matches
 
 @dataclass(frozen=True)
 class Question:
-    """One layer for one cell, and everything its answer will depend on."""
+    """One layer to run for one cell, with all inputs that its answer depends on."""
 
     cell: Cell
     layer: Layer
@@ -56,7 +56,7 @@ class Question:
 
 
 def make_question(context: Context, cell: Cell, layer_name: str) -> Question:
-    """Return a question with all inputs as they are now."""
+    """Return the question for a layer of a cell, with its inputs as they are now."""
     layer, settings = BY_NAME[layer_name], context.matrix.layer(layer_name)
     program = layer.program(settings, cell)
     codes = layer.codes(settings) if layer.codes else ()
@@ -126,7 +126,7 @@ def select_layers(matrix: Matrix, lists: Sequence[str], *, quick: bool) -> tuple
 
 
 def with_needs(cell: Cell, layers: Iterable[str]) -> list[str]:
-    """Return the layers of a cell that were chosen, and all that they need, in order."""
+    """Return the chosen layers of a cell and the layers that must pass before them, in running order."""
     needed: set[str] = set()
     pending = [layer for layer in layers if layer in cell.layers]
     while pending:
@@ -139,29 +139,29 @@ def with_needs(cell: Cell, layers: Iterable[str]) -> list[str]:
 def make_questions(
     context: Context, cells: Iterable[Cell], layers: Sequence[str] = tuple(BY_NAME)
 ) -> list[Question]:
-    """Return the questions of these cells, with the layers that the chosen ones need."""
+    """Return the questions for these cells: the chosen layers, and the layers that must pass before them."""
     return [make_question(context, cell, layer) for cell in cells for layer in with_needs(cell, layers)]
 
 
 @dataclass(frozen=True)
 class LayerResult:
-    """One verdict of the grid."""
+    """The verdict on one layer of one cell."""
 
     question: Question
     judgement: Judgement
     event: Event | None
-    """The answer behind it; None where nothing ran."""
+    """The stored answer; None if the layer did not run."""
 
     @property
     def evidence(self) -> EvidenceLevel:
-        """The evidence behind the verdict; a declaration only, where nothing ran."""
+        """The evidence level of the verdict; DECLARED if the layer did not run."""
         if self.event is None or self.judgement.verdict is Verdict.NOT_RUN:
             return EvidenceLevel.DECLARED
         return self.event.answer.evidence
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """Known issues: those observed, or else those whose signature matches."""
+        """Codes of known issues: those that the layer observed, else those whose signature matches its output."""
         if self.event is None:
             return ()
         return self.event.answer.codes or matching_codes(self.event.answer)
@@ -173,7 +173,7 @@ class LayerResult:
 
     @property
     def summary(self) -> str:
-        """One line: the observation, or why there is none."""
+        """One line: what the layer observed, or why it did not run."""
         return self.event.answer.summary if self.event else self.judgement.remark
 
 
@@ -186,7 +186,7 @@ class CellResults:
 
 
 class ResultsGrid:
-    """All results; new answers can be added."""
+    """All results by cell and layer; a new answer updates the results of its cell."""
 
     def __init__(self, questions: Iterable[Question], events: Iterable[Event]) -> None:
         events = list(events)
@@ -266,7 +266,7 @@ def _stale_remark(question: Question, earlier: Event) -> str:
 
 
 def obstacle_of(question: Question, row: Mapping[str, LayerResult]) -> LayerResult | None:
-    """Return the first needed layer of the same cell that did not pass, None if nothing blocks the question."""
+    """Return the layer that blocks a question: the first that must pass before it and did not; None if all passed."""
     for needed in question.layer.needs:
         result = row.get(needed)
         if result is not None and (result.event is None or result.event.answer.outcome is not Outcome.PASS):

@@ -1,4 +1,4 @@
-"""Make the GitHub Actions workflows from `matrix.toml`: one job a cell, a merged table, a job on a GPU runner."""
+"""Render the GitHub Actions workflows for matrix, release and GPU checks; the matrix workflow has one job per cell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jinja2
 from diagnostics.matrix.cells import Cell, Matrix
 from diagnostics.matrix.report import TEMPLATES
 
-# The commands that make the committed files.
+# Arguments of `nox -s matrix --` that write each committed workflow file.
 MAKES = "workflow --output .github/workflows/matrix.yml"
 MAKES_RELEASE = "workflow --release --output .github/workflows/release.yml"
 MAKES_SUITE = "workflow --suite --output .github/workflows/gpu.yml"
@@ -23,7 +23,7 @@ _BUILD_MINUTES, _SETUP_MINUTES = 40, 5
 
 
 def matrix_workflow(matrix: Matrix, cells: Sequence[Cell], *, cpu: str = CPU, gpu: Sequence[str] = ()) -> str:
-    """Return the workflow of the matrix.
+    """Return the matrix workflow: one job per cell, one that merges the results, and optionally one on a GPU runner.
 
     Args:
         matrix: The whole file, for the layers' time limits.
@@ -50,7 +50,7 @@ def matrix_workflow(matrix: Matrix, cells: Sequence[Cell], *, cpu: str = CPU, gp
 
 
 def release_workflow() -> str:
-    """Return the workflow of a release: built twice, published by trusted publishing."""
+    """Return the release workflow, which builds twice and publishes by trusted publishing."""
     return _render("release.yml.j2", makes=MAKES_RELEASE, uses=_pinned_actions())
 
 
@@ -92,13 +92,13 @@ def cell_minutes(matrix: Matrix, cell: Cell, layers: Sequence[str]) -> int:
 
 
 def _pinned_actions() -> dict[str, str]:
-    """Return the actions of the matrix's workflow, each by its name with its hash."""
+    """Return the `uses:` values of the matrix workflow, pinned to commits, by name of the action."""
     text = (TEMPLATES / "workflow.yml.j2").read_text(encoding="utf-8")
     return {name: pinned for pinned, name in re.findall(r"uses: ((\S+)@\S+ # \S+)", text)}
 
 
 def _render(template: str, **values: object) -> str:
-    """Render a template whose braces differ from those of GitHub's own expressions."""
+    """Render a template; its delimiters are [[ ]] and [% %], because GitHub's expressions use {{ }}."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=False,  # noqa: S701 - YAML, and every value goes through tojson

@@ -1,6 +1,6 @@
-"""Mask and escape every text of a report before any format sees it.
+"""Mask secrets, escape control characters and redact identities in every text of a report before it is rendered.
 
-One walk over the data serves every command, so no format has to think of it.
+Every command and every output format uses these functions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOCATIONS = frozenset({("Evidence", "place")})
 def for_screen(value: T) -> T:
     """Mask secrets and escape control characters in every text, for the user's own screen."""
     masked = lru_cache(1024)(redact.mask)
-    changed: T = _walk(
+    changed: T = _change_texts(
         value,
         lambda text: sanitize.escape_line(masked(text)),
         lambda text: sanitize.escape(masked(text)),
@@ -36,18 +36,18 @@ def for_screen(value: T) -> T:
 
 
 def for_sharing(value: T, *, locations: bool = True) -> T:
-    """Also redact what identifies a person or a machine.
+    """Redact secrets and what identifies a person or a machine in every text, for a report that is shared.
 
     Args:
         value: A report, a plan, a document.
         locations: Whether to redact locations of evidence too.
     """
-    changed: T = _walk(value, redact.redact, redact.redact, frozenset() if locations else _LOCATIONS)
+    changed: T = _change_texts(value, redact.redact, redact.redact, frozenset() if locations else _LOCATIONS)
     return changed
 
 
-def _walk(value: Any, line: Change, prose: Change, skip: frozenset[tuple[str, str]]) -> Any:
-    """Return the value with every text changed, keys of dicts too."""
+def _change_texts(value: Any, line: Change, prose: Change, skip: frozenset[tuple[str, str]]) -> Any:
+    """Change every text in nested data and its dict keys: `prose` changes multi-line fields, `line` all others."""
     if isinstance(value, str):
         return line(value)
     if isinstance(value, dict):
@@ -56,13 +56,13 @@ def _walk(value: Any, line: Change, prose: Change, skip: frozenset[tuple[str, st
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        items = [_walk(item, line, prose, skip) for item in value]
+        items = [_change_texts(item, line, prose, skip) for item in value]
         return tuple(items) if isinstance(value, tuple) else items
     if is_dataclass(value) and not isinstance(value, type):
         name = type(value).__name__
         own_line = _tab_escaped(line) if name in _COMMANDS else line
         changed = {
-            field.name: _walk(
+            field.name: _change_texts(
                 getattr(value, field.name),
                 prose if (name, field.name) in _MULTI_LINE else own_line,
                 prose,
@@ -76,13 +76,14 @@ def _walk(value: Any, line: Change, prose: Change, skip: frozenset[tuple[str, st
 
 
 def _tab_escaped(line: Change) -> Change:
+    """Return a change that also escapes tabs."""
     return lambda text: line(text).replace("\t", r"\u0009")
 
 
 def _dict_value(key: Any, item: Any, line: Change, prose: Change, skip: frozenset[tuple[str, str]]) -> Any:
-    """Redact a value by its key too: the value of a key `password` is secret in any form."""
+    """Change a dict's value together with its key: the value of a key `password` is secret in any form."""
     if not isinstance(key, str) or not isinstance(item, str):
-        return _walk(item, line, prose, skip)
+        return _change_texts(item, line, prose, skip)
     # Four numbers with dots are a release here, and an address everywhere else.
     if key in {"version", "python"} and is_package_version("a", item):
         return item

@@ -54,10 +54,11 @@ class Diagnosis:
             failure, and the run reports its end; `not_judged`: no failure and no end, or lines that may report a
             failure; `empty`: nothing to read.
         candidates: At most three, the most likely first.
-        followed: Consequences of the root.
-        anchors: Lines to read first where the root is not known.
+        followed: Consequences of the root cause.
+        anchors: Lines to read first if the root cause is unknown.
+        versions: Release of each package, and the log line (file:line) that reports it.
         first_failed: (key, value) of torchrun's table of the rank that failed first.
-        second_look: Observations where no root is known.
+        second_look: If no root cause is known: hints, similar issues and whether the run ended.
     """
 
     state: str
@@ -74,12 +75,12 @@ class Diagnosis:
 
     @property
     def leads(self) -> tuple[Lead, ...]:
-        """The issues that fit, of a hypothesis."""
+        """The known issues that fit the logs if the verdict is a hypothesis, else none."""
         return self.second_look.leads if self.state == HYPOTHESIS else ()
 
     @property
     def similar(self) -> tuple[Issue, ...]:
-        """Similar issues where the root is not known: those that fit, then those with similar words."""
+        """Similar known issues if the root cause is unknown: those that fit first, then those with similar words."""
         if self.state not in {*_UNRESOLVED, HYPOTHESIS}:
             return ()
         listed = {it.issue.code for it in self.candidates} | {lead.issue.code for lead in self.leads}
@@ -88,7 +89,7 @@ class Diagnosis:
 
 
 def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> Diagnosis:
-    """Judge all logs of one run together, in any order.
+    """Return the verdict on all logs of one run together, given in any order.
 
     Args:
         logs: Facts of each log.
@@ -137,7 +138,7 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
 
 
 def _versions(logs: Iterable[LogFacts]) -> dict[str, tuple[str, str]]:
-    """Return {package: (release, place)}."""
+    """Return the release of each package and the log line that reports it: {package: (release, file:line)}."""
     versions: dict[str, tuple[str, str]] = {}
     for log in logs:
         for package, (version, line) in log.versions.items():
@@ -173,7 +174,7 @@ def _drop_handled(
 def _roots_of_last_run(
     all_candidates: Sequence[Candidate], failures: Sequence[Traceback], logs: Sequence[LogFacts]
 ) -> list[Candidate]:
-    """Return the roots; in a log of several runs, those of the last run first."""
+    """Return the root causes; in a log of several runs, those of the last run first."""
     roots = [candidate for candidate in all_candidates if candidate.role == "root"]
     claimed = _explained_traceback_ids(all_candidates)
     other_failures = [failure for failure in failures if not _is_consequence(failure, claimed)]
@@ -197,7 +198,7 @@ def _roots_of_last_run(
 def _demote_late_roots(
     roots: list[Candidate], failures: Sequence[Traceback], all_candidates: Sequence[Candidate]
 ) -> list[Candidate]:
-    """Return the roots; after another failure, late patterns (a shell's message on a kill) count as broad."""
+    """Return the roots; a late pattern (a shell's message on a kill) after another failure becomes a hypothesis."""
     rest = [candidate for candidate in all_candidates if not candidate.late]
     cascades = [candidate.first.line for candidate in rest if candidate.role == "cascade"]
 
@@ -211,7 +212,7 @@ def _demote_late_roots(
 def _only_consequences(
     wrappers: Sequence[Candidate], failures: Iterable[Traceback], logs: Iterable[LogFacts], second: SecondLook
 ) -> bool:
-    """Return whether the logs have only consequences of a root in another log."""
+    """Return whether every failure is a consequence of a root cause that these logs do not show."""
     claimed = _explained_traceback_ids(wrappers)
     if any(not _is_consequence(failure, claimed) for failure in failures):
         return False
@@ -227,7 +228,7 @@ def _only_consequences(
 def _unresolved_state(
     logs: Sequence[LogFacts], failures: Sequence[Traceback], second: SecondLook, *, excerpt: bool
 ) -> str:
-    """Return the state of logs without a known root."""
+    """Return the state of logs without a known root cause."""
     has_errors = any(log.errors for log in logs)
     if not any(log.lines for log in logs):
         return "empty"
@@ -247,7 +248,7 @@ def _unresolved_state(
 def _failed_earlier(
     failures: Iterable[Traceback], broad: Sequence[Candidate], rest: Iterable[Candidate]
 ) -> bool:
-    """Return whether an unknown failure precedes the first line of a broad pattern."""
+    """Return whether an unknown failure precedes all lines of broad patterns, which several causes print."""
     claimed = _explained_traceback_ids([*broad, *rest])
     first = min(candidate.first.line for candidate in broad)
     return any(not _is_consequence(failure, claimed) and failure.end < first for failure in failures)

@@ -1,4 +1,4 @@
-"""Samples as tensors: ids, lengths, advantages and the behaviour log-probs, padded at the end."""
+"""Training batch: samples as tensors of ids, lengths, advantages and behaviour log-probs, padded at the end."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class Batch:
 
     @property
     def mask_BT(self) -> torch.Tensor:
-        """True at the tokens of completions, by length."""
+        """True at the tokens of completions, False at padding."""
         return length_mask(self.lengths_B, self.behaviour_BT.shape[1])
 
     @property
     def counted_BT(self) -> torch.Tensor:
-        """True at the tokens that have a gradient."""
+        """True at the completion tokens that have a gradient: `mask_BT` of the samples that are trained on."""
         return self.mask_BT & self.trained_B[:, None]
 
     def select(self, part: slice) -> Batch:
-        """Return some of the samples, cut to the longest of them."""
+        """Return a slice of the batch, with its padding cut to the longest sample."""
         lengths, prompts = self.lengths_B[part], self.prompt_lengths_B[part]
         ids_BL = self.ids_BL[part, : int((prompts + lengths).max())]
         behaviour_BT, weights_BT = (
@@ -60,7 +60,7 @@ class Batch:
 
 
 def make_batch(samples: Sequence[Sample], device: str = "cpu") -> Batch:
-    """Stack samples to train on."""
+    """Pad and stack samples into a batch, with their advantages."""
     batch = completion_batch([(sample.prompt.ids, sample.completion) for sample in samples], device)
     advantages, trained = [sample.advantage for sample in samples], [sample.trained for sample in samples]
     return replace(

@@ -1,4 +1,4 @@
-"""Training in bfloat16: a copy of the model computes, while weights, gradients and optimizer stay in float32."""
+"""Mixed precision training: a bfloat16 copy computes; master weights, gradients and optimizer state are float32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grpo_core.config import ModelConfig
 
 
 class LoweredCopy:
-    """A copy of a trained module in the compute type, whose gradients go to the trained weights.
+    """A low-precision copy of a trained module; its gradients go to the float32 master weights.
 
     Attributes:
         module: The copy.
@@ -20,7 +20,7 @@ class LoweredCopy:
     """
 
     def __init__(self, trained: Any, options: ModelConfig) -> None:
-        """Copy and convert the module."""
+        """Copy the module, and convert the copy to `options.dtype`."""
         self.lost: float | None = None
         self.module = copy.deepcopy(trained)
         _convert(self.module, getattr(torch, options.dtype), options.float32_parts)
@@ -31,18 +31,18 @@ class LoweredCopy:
         self._copied = self._versions()
 
     def connect(self) -> None:
-        """From now on send gradients to the trained weights; call it after the copy itself was copied."""
+        """Add hooks that send gradients to the master weights. Call it last: copies of `module` need no hooks."""
         for trained, value in self._pairs:
-            value.register_post_accumulate_grad_hook(_adds_to(trained))
+            value.register_post_accumulate_grad_hook(_gradient_hook(trained))
 
     def refresh(self) -> None:
-        """Copy the weights if they were written to: a checkpoint, or an older version, was loaded."""
+        """Copy the master weights if they were written to, as when a checkpoint is loaded."""
         if self._copied != self._versions():
             self.copy_weights()
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def copy_weights(self, *, updated: bool = False) -> None:
-        """Copy the trained weights; right after an update, while its gradients exist, also compute `lost`."""
+        """Copy the master weights. If `updated`, an optimizer step just ended: compute `lost` from its gradients."""
         lost = moved = 0
         for trained, value in self._pairs:
             rounded = trained.detach().to(value.dtype)
@@ -54,12 +54,12 @@ class LoweredCopy:
         self.lost, self._copied = lost / moved if moved else self.lost, self._versions()
 
     def _versions(self) -> list[int]:
-        """Return how often each trained weight was written to."""
+        """Return how often each master weight was written to, as PyTorch counts."""
         return [trained._version for trained, _ in self._pairs]  # noqa: SLF001 - PyTorch's own count has no other name
 
 
 def _convert(scorer: Any, kind: torch.dtype, float32_parts: tuple[str, ...]) -> None:
-    """Convert a model except the parts that stay in float32, whose results are rounded."""
+    """Convert a model to `kind` except the parts that stay in float32; norms round their output to `kind`."""
     head = scorer.causal.get_output_embeddings()
     if "head" in float32_parts and head.weight is scorer.causal.get_input_embeddings().weight:
         # Tied: the embedding is in the compute type.
@@ -74,8 +74,8 @@ def _convert(scorer: Any, kind: torch.dtype, float32_parts: tuple[str, ...]) -> 
                 module.register_forward_hook(lambda _, __, out: out.to(kind))
 
 
-def _adds_to(trained: torch.Tensor) -> Any:
-    """Return a hook that moves a gradient of the copy onto the trained weight's, in float32."""
+def _gradient_hook(trained: torch.Tensor) -> Any:
+    """Return a hook that adds a gradient of the copy to its master weight's gradient, in float32."""
 
     def add(value: torch.Tensor) -> None:
         assert value.grad is not None

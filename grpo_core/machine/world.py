@@ -1,4 +1,8 @@
-"""The processes of a run under torchrun, as one of them sees them, and the engine that they share."""
+"""The process group of a run (torch.distributed under torchrun), and one rollout engine that all ranks share.
+
+`World` is a run in a single process. `Processes` gathers and broadcasts values between ranks. `SharedEngine` makes
+every rank see the same answers of the rollout engine.
+"""
 
 from __future__ import annotations
 
@@ -20,73 +24,73 @@ E = TypeVar("E", bound="Engine")
 
 
 class World:
-    """The processes that train one policy together: here only this one.
+    """The process group of a run in a single process; `Processes` is the one for several.
 
     Attributes:
         rank: This process's number, from 0.
-        size: Number of processes.
+        size: Number of processes (the world size).
     """
 
     rank, size = 0, 1
 
     @property
     def first(self) -> bool:
-        """True in the process that writes files and prints."""
+        """Whether this is rank 0, which writes files and prints."""
         return self.rank == 0
 
     def share(self, count: int) -> slice:
-        """Return this process's part of `count` items, in order; parts are equal where `size` divides `count`."""
+        """Return this rank's slice of `count` items, in order; all slices are equal if `size` divides `count`."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def gather(self, value: T) -> list[T]:
-        """Return every process's value by rank, in all processes."""
+        """All-gather: return the values of all ranks, in order, on every rank."""
         return [value]
 
     def from_first(self, value: T) -> T:
-        """Return the value of rank 0."""
+        """Broadcast: return rank 0's value on every rank."""
         return value
 
     def shared(self, engine: E | None, *, each: bool = False) -> E:  # noqa: ARG002 - there is one
-        """Return one engine for all processes: `each` process has its own, or rank 0 has the only one."""
+        """Return the engine that all ranks call: with `each` every rank has its own, else only rank 0 has one."""
         assert engine is not None
         return engine
 
     def sums(self, values: Sequence[float]) -> list[float]:
-        """Sum values over the processes in float64, in the order of ranks."""
+        """Sum each value over all ranks, in float64 and in the order of ranks."""
         return [sum(column) for column in zip(*self.gather(list(values)), strict=True)]
 
 
 class Processes(World):
-    """The processes that torchrun started, as its environment variables show."""
+    """The process group of the ranks that torchrun started: NCCL on GPUs, else gloo."""
 
     def __init__(self, device: str = "cpu") -> None:
-        """Join the others."""
+        """Join the process group; torchrun's environment variables name rank and world size."""
         self.rank, self.size = int(os.environ.get("RANK", "0")), int(os.environ["WORLD_SIZE"])
         if not dist.is_initialized():
             dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
 
     def gather(self, value: T) -> list[T]:
-        """Return every process's value by rank, in all processes."""
+        """All-gather: return the values of all ranks, in order, on every rank."""
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value)
         return values
 
     def shared(self, engine: E | None, *, each: bool = False) -> E:
-        """Return one engine for all processes: `each` process has its own, or rank 0 has the only one."""
+        """Return the engine that all ranks call: with `each` every rank has its own, else only rank 0 has one."""
         return SharedEngine(engine, self, each=each)  # type: ignore[return-value]
 
     def from_first(self, value: T) -> T:
-        """Return the value of rank 0."""
+        """Broadcast: return rank 0's value on every rank."""
         values = [value]
         dist.broadcast_object_list(values, src=0)
         return values[0]
 
 
 def join_world(config: Config) -> World:
-    """Join the processes of this run, on devices that can be divided as configured.
+    """Join this run's process group, and check that the devices suffice for the configuration.
 
     Raises:
-        ConfigError: They can't.
+        ConfigError: The devices or the number of processes do not fit the configuration.
     """
     several = os.environ.get("WORLD_SIZE", "1") != "1"
     world = Processes(config.train.device) if several else World()
@@ -102,20 +106,20 @@ def join_world(config: Config) -> World:
 
 
 class SharedEngine:
-    """One engine for all processes: every process makes the same calls at the same time and gets the same answers.
+    """One rollout engine for all ranks: all make the same calls at the same time and get the same answers.
 
-    Either each process has an engine of its own, which samples its share of the requests, or rank 0 has the only one.
+    Either every rank has its own engine, which samples its share of the requests, or only rank 0 has an engine.
     """
 
     def __init__(self, engine: Engine | None, world: World, *, each: bool) -> None:
-        """`engine` is None in processes that have none."""
+        """`engine` is None on ranks that have none."""
         self._engine, self._world, self._each = engine, world, each
         self.name: str = self._first(lambda engine: engine.name)
         self.capabilities: Capabilities = self._first(lambda engine: engine.capabilities)
 
     @property
     def policy_version(self) -> int:
-        """That of rank 0's engine."""
+        """The policy version of rank 0's engine."""
         return int(self._first(lambda engine: engine.policy_version))
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
@@ -131,20 +135,20 @@ class SharedEngine:
         self._all(lambda engine: engine.start_generate(requests, params))
 
     def finish_generate(self) -> list[Completion]:
-        """Wait for their completions."""
+        """Wait for the completions of `start_generate`."""
         return list(self._first(lambda engine: engine.finish_generate()))
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Join sharded parameters, which takes all processes, and load them."""
+        """Load weights into every engine. Reading a sharded parameter gathers it, so all ranks must take part."""
         pairs = list(tensors)
         self._all(lambda engine: engine.update_weights(pairs, version))
 
     def reset_prefix_cache(self) -> None:
-        """Reset it in every engine."""
+        """Reset the prefix cache of every engine."""
         self._all(lambda engine: engine.reset_prefix_cache())
 
     def fingerprint(self) -> str | None:
-        """Return that of rank 0's engine."""
+        """Return the fingerprint of rank 0's engine."""
         digest = self._first(lambda engine: engine.fingerprint())
         return None if digest is None else str(digest)
 
@@ -157,12 +161,12 @@ class SharedEngine:
         self._all(lambda engine: engine.wake())
 
     def abort(self) -> None:
-        """End the call of this process's own engine; no other process takes part."""
+        """Abort the running call of this rank's own engine; the other ranks take no part."""
         if self._engine is not None:
             self._engine.abort()
 
     def close(self) -> None:
-        """Close this process's engine."""
+        """Close this rank's own engine."""
         if self._engine is not None:
             self._engine.close()
 
@@ -171,7 +175,7 @@ class SharedEngine:
         return self._all(call)[0]
 
     def _all(self, call: Callable[[Any], Any]) -> list[Any]:
-        """Call every engine; a failure in one process is raised in all, so that none waits for it."""
+        """Call every engine; a failure on one rank is raised on all, so that none waits for it."""
         value, failure = None, None
         try:
             value = None if self._engine is None else call(self._engine)

@@ -1,7 +1,7 @@
-"""An engine that is vLLM's own server: `vllm serve`, and `trl vllm-serve` of TRL 1.11 and later, which runs it.
+"""Rollout engine on vLLM's own HTTP server: `vllm serve`, or `trl vllm-serve` of TRL 1.11 and later, which runs it.
 
-Tested with vLLM 0.31.0. docs/servers.md says how to start one for training; `capabilities` says, before use, what a
-server lacks.
+Tested with vLLM 0.31.0. docs/servers.md explains how to start a server for training. `capabilities` lists what a
+server cannot do, before it is used.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _UPDATING = "grpo-core: an update is under way, or has failed"
 
 
 class VllmServerEngine:
-    """Samples on a `vllm serve`. One HTTP call per completion, because a call has one seed.
+    """Rollout engine that samples on a `vllm serve`: one HTTP call per completion, because a call has one seed.
 
     Each update stores a mark of its own in the server (`/update_weight_version`), and each rollout ends by reading it:
     a server that was restarted, or got weights from another trainer, is detected before its tokens are used.
@@ -74,7 +74,7 @@ class VllmServerEngine:
             name: For messages.
 
         Raises:
-            EngineError: Nobody there, or not a `vllm serve` whose parameters can all be set.
+            EngineError: The server does not answer, or is not a `vllm serve` whose parameters can all be set.
         """
         self.name, self.policy_version = name, -1
         self._http = HttpClient(name, host, port, timeout_s=timeout_s, token=token)
@@ -108,7 +108,7 @@ class VllmServerEngine:
             self._idle.set()
 
     def abort(self) -> None:
-        """From another thread: end the running `generate`, each completion with what it has."""
+        """End the running `generate` from another thread; each completion keeps the tokens it has."""
         if not self.capabilities.abort:
             raise EngineError(f"{self.name} engine, abort: {self.capabilities.why_not['abort']}")
         if self._idle.is_set():
@@ -121,7 +121,7 @@ class VllmServerEngine:
             self._idle.wait(0.1)
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Load a policy version while the server is paused, and drop the keys and values of the old one."""
+        """Load a policy version while the server is paused, and drop the KV cache of the old one."""
         place = f"{self.name} engine, update_weights"
         if self._closed:
             raise EngineError(f"{place}: the engine is closed")
@@ -146,7 +146,7 @@ class VllmServerEngine:
         self.policy_version, self._mark, self._shapes = version, mark, self._shapes or shapes
 
     def reset_prefix_cache(self) -> None:
-        """Drop the server's cached keys and values; refused while a request uses them."""
+        """Drop the server's prefix cache; the server refuses while a request uses it."""
         answer = self._post("/reset_prefix_cache")
         if answer.get("success") is False:  # reported since vLLM 0.26
             raise self._http.error("/reset_prefix_cache", "the cache was not dropped: requests still use it")
@@ -156,7 +156,7 @@ class VllmServerEngine:
         return None
 
     def close(self) -> None:
-        """Refuse further calls; the server runs on."""
+        """Refuse further calls; the server keeps running."""
         self._closed = True
 
     def _reload_from_file(self, state: Mapping[str, torch.Tensor], version: int, deadline: float) -> None:
@@ -185,6 +185,7 @@ class VllmServerEngine:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _sample_all(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """Sample all requests in threads; the first error cancels the others."""
         deadline = self._http.deadline()
         with ThreadPoolExecutor(min(len(requests), _CONCURRENT)) as pool:
             calls = [pool.submit(self._sample, request, params, deadline) for request in requests]
@@ -199,7 +200,7 @@ class VllmServerEngine:
             return [call.result() for call in calls]
 
     def _sample(self, request: Request, params: SamplingParams, deadline: float) -> Completion:
-        """Sample one completion; repeated once if the connection is lost, because it changes nothing."""
+        """Sample one completion; if the connection is lost, try once more: a repeat does no harm."""
         try:
             return self._sample_once(request, params, deadline)
         except EngineUnreachableError:
@@ -222,7 +223,7 @@ class VllmServerEngine:
         return decode_answer(answer, request, params, self.policy_version, call_id, place)
 
     def _is_healthy(self) -> bool:
-        """Check vLLM's engine: its front end outlives it by a moment, and answers 500 to everything."""
+        """Return whether vLLM's engine runs: after a crash its HTTP front end answers 500 for a moment."""
         try:
             deadline = time.monotonic() + _CLEAN_UP_S
             return self._http.call("GET", "/health", deadline=deadline, patient=False)[0] == HTTPStatus.OK
@@ -236,16 +237,17 @@ class VllmServerEngine:
             self._try_post("/abort_requests", {"request_ids": ids})
 
     def _try_post(self, path: str, body: Any = None) -> None:
-        """Clean up: in a few seconds, or not at all."""
+        """Post to an endpoint for cleanup: give up after a few seconds, and ignore errors."""
         with contextlib.suppress(EngineError):
             self._post(path, body, deadline=time.monotonic() + min(_CLEAN_UP_S, self._http.timeout_s))
 
     def _post(self, path: str, body: Any = None, *, deadline: float | None = None) -> Mapping[str, Any]:
-        """Call an endpoint for training; some releases answer with an empty body."""
+        """Post to an endpoint and return its JSON object; some releases answer 200 with an empty body."""
         status, text = self._http.call("POST", path, {} if body is None else body, deadline=deadline)
         return self._http.parse_object(path, status, text if text or status != HTTPStatus.OK else b"{}")
 
     def _check_mark(self) -> None:
+        """Raise EngineUnreachableError if the server does not have the mark of our last weight update."""
         if not self._mark:
             return
         mark = self._http.json("GET", "/weight_info", repeat=True).get("weight_version")
@@ -254,7 +256,7 @@ class VllmServerEngine:
             raise self._http.error("/weight_info", message, EngineUnreachableError)
 
     def _check(self, requests: Sequence[Request], params: SamplingParams) -> None:
-        """Refuse what vLLM would cut short or change silently."""
+        """Raise EngineError for requests that vLLM would truncate or change silently."""
         place = f"{self.name} engine, generate"
         if self._closed:
             raise EngineError(f"{place}: the engine is closed")
@@ -293,7 +295,7 @@ def server_capabilities(server: VllmServer, folder: Path | None, sync: str) -> C
 
 
 def stored_model(server: VllmServer) -> tuple[int, dict[str, tuple[int, ...]]]:
-    """Return vocabulary size and tensor shapes of the model's files; 0 and {} where this side can't read them."""
+    """Return vocabulary size and tensor shapes of the model's files; 0 and {} if this process can't read them."""
     folder = Path(server.root)
     size, shapes = 0, dict[str, tuple[int, ...]]()
     with contextlib.suppress(OSError, ValueError, EngineError):

@@ -1,7 +1,7 @@
-"""Register repros that are one call into upstream code, made once as it is and once under each mitigation.
+"""Register repros that need only one call into upstream code: made once without a mitigation and once with each.
 
-Most refusals need no more: the framework's own configuration, loader or trainer gets the input that the issue is
-about. `repro.judge` compares the statement that raised with the one that the repro names.
+This suffices for most inputs that a framework rejects: its own configuration, loader or trainer gets the input of the
+issue and raises. `repro.judge` compares the statement that raised with the statement that the repro names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from repro import base, upstream
 from repro.base import Trigger, Work
 
+# Takes the mitigation, or None. Returns what went wrong if the issue is silent, else None.
 Call = Callable[["str | None"], "str | None"]
+# Why a mitigation of this kind is not tried, for `untried`.
 SEARCHES = "it looks for the cause and changes nothing"
 
 
@@ -25,14 +27,15 @@ def repro(
     modules: Sequence[str] | None = None,
     simulated: tuple[str, ...] = (),
 ) -> Callable[[Call], Call]:
-    """Register a function `code_trigger` as the repro with that one trigger: it makes the call, as a mitigation has it.
+    """Register the decorated function, named CODE_TRIGGER (`cmp027_unknown_type`), as a repro with that one trigger.
 
-    Upstream's errors pass through it. Without a `failure` the issue is silent: the function returns what went wrong.
+    The function gets the name of a mitigation, or None, and makes the call. Upstream's errors pass through it. If
+    `failure` is None, the issue is silent: the function returns a text about what went wrong, or None.
 
     Args:
         code: of the known issue.
         needs: distributions, all of them.
-        failure: the exception, the statement that raises it as upstream wrote it, the function it stands in.
+        failure: (exception, upstream's statement that raises it, function with that statement).
         says: part of the exception's text, if its statement alone is not unique.
         untried: mitigations that can't be tried here, and why.
         modules: imported once, before the attempts; those named as the distributions if None.

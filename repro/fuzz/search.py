@@ -1,8 +1,8 @@
-"""Search for call sequences ("stories") that make a scheduler fail, each seed in a separate process.
+"""Fuzz a scheduler with Hypothesis: search call sequences ("stories") that make it fail, one process per seed.
 
-A search goes in rounds. In a round Hypothesis draws stories until one ends with something new, and shortens that one;
-later rounds ignore it. There is no example database: a seed always gives the same search. Cells do not contain
-Hypothesis; it must be on the path.
+A search has rounds. In a round Hypothesis generates stories until one ends in a new failure, and shrinks that story;
+later rounds ignore that failure. There is no example database, so a seed always gives the same search. Cells do not
+contain Hypothesis; it must be in PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Search:
 
 
 def engine_actions(engine: str) -> type[EngineActions]:
-    """Import an engine's modules, and return the actions on it.
+    """Import an engine's modules, and return the class of fuzzer actions on it.
 
     Raises:
         SearchError: the installed vLLM has no such engine.
@@ -83,10 +83,10 @@ def _driver(engine: str) -> ModuleType:
 
 
 def check_needs(engine: str) -> None:
-    """Import what a search needs.
+    """Check that Hypothesis and the engine can be imported.
 
     Raises:
-        SearchError: it is not there.
+        SearchError: one of them is missing.
     """
     try:
         importlib.import_module("hypothesis")
@@ -100,7 +100,7 @@ def check_needs(engine: str) -> None:
 
 @dataclass
 class Rounds:
-    """The rounds of a search: stories played, steps, counts of events, and keys of findings."""
+    """The state of a search: stories played, steps, counts of events, and keys of the failures found so far."""
 
     engine: str
     make: type[EngineActions]
@@ -110,7 +110,7 @@ class Rounds:
     known: set[tuple[str, ...]] = field(default_factory=set)
 
     def play_round(self, seed: int, examples: int = EXAMPLES) -> Story | None:
-        """Play stories until one has a new ending, and return it shortened; None if none has."""
+        """Play stories until one ends in a new failure, and return it shrunk; None if none does."""
         import hypothesis
 
         new: list[tuple[str, ...]] = []
@@ -143,7 +143,7 @@ class Rounds:
 
 
 def story_strategy(make: type[EngineActions]) -> Any:
-    """Return Hypothesis's strategy of settings and steps: three lists, since a single one stays short."""
+    """Return Hypothesis's strategy for a story: settings, and three lists of steps, since one list stays short."""
     from hypothesis import strategies as st
 
     def draw(choices: Sequence[Any]) -> Any:
@@ -159,7 +159,7 @@ def story_strategy(make: type[EngineActions]) -> Any:
 
 
 def search(plan: Search) -> dict[str, Any]:
-    """Make a search in this process, and return what it found as JSON can hold it."""
+    """Run a search in this process, and return its counts and stories as JSON data."""
     rounds = Rounds(plan.engine, engine_actions(plan.engine))
     result: list[Story] = []
     began, count = time.process_time(), 0
@@ -200,6 +200,7 @@ def search_apart(plan: Search) -> dict[str, Any]:
 
 
 def _limited_search(plan: Search) -> dict[str, Any]:
+    """Run a search under a limit of CPU time; return an error instead of raising it."""
     limit = int(plan.cpu_s + GRACE_S)
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))  # the kernel ends a scheduler that hangs
     try:
@@ -209,13 +210,13 @@ def _limited_search(plan: Search) -> dict[str, Any]:
 
 
 def found_stories(results: Sequence[dict[str, Any]]) -> list[tuple[Story, Ending]]:
-    """Return the stories of all seeds, with what each ends with."""
+    """Return the stories of all seeds that end in a failure, each with its ending."""
     entries = [Story.from_json(document) for result in results for document in result["found"]]
     return [(story, story.finding) for story in entries if story.finding]
 
 
 def finding_lines(result: dict[str, Any]) -> list[str]:
-    """Return a line for each finding of a seed: CPU seconds, steps of the shortest story, what and where."""
+    """Return a line for each failure that a seed found: CPU seconds, number of steps, the failure and its place."""
     lines = [
         f"seed {story.seed}, {story.cpu_s} CPU s, {len(story.steps)} steps: {finding.code or 'new'}: "
         f"{replace(finding, detail='').describe()}"
@@ -225,7 +226,7 @@ def finding_lines(result: dict[str, Any]) -> list[str]:
 
 
 def totals(results: Sequence[dict[str, Any]]) -> str:
-    """Return in a line how much was tried."""
+    """Return one line with the numbers of seeds, CPU seconds, stories, steps and events."""
     sums = Counter[str]()
     for result in results:
         sums.update({"stories": result["stories"], "steps": result["steps"]})
@@ -236,10 +237,10 @@ def totals(results: Sequence[dict[str, Any]]) -> str:
 
 
 def play_lines(make: type[EngineActions], story: Story) -> tuple[list[str], bool]:
-    """Play a story.
+    """Play a saved story and describe it.
 
     Returns:
-        Its lines, and whether it ends as it ended when it was saved, the line number aside.
+        Its lines for a terminal, and whether it ends as it did when it was saved; the line number may differ.
     """
     lines, _, ending = play(make(**story.setup), story.steps)
     settings = ", ".join(name.replace("_", " ") for name, value in story.setup.items() if value)
@@ -248,7 +249,7 @@ def play_lines(make: type[EngineActions], story: Story) -> tuple[list[str], bool
 
 
 def describe_search(engine: str, results: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the lines of a search, for a terminal: of each finding the shortest story of all seeds."""
+    """Return the lines of a search for a terminal, with the shortest story of each failure."""
     lines = [totals(results), ", ".join(f"{name} {version}" for name, version in upstream.versions().items())]
     lines += [f"simulated: {'; '.join(_driver(engine).SIMULATED)}", ""]
     lines += [line for result in results for line in finding_lines(result)]
@@ -274,7 +275,7 @@ def document(engine: str, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def save_stories(results: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
-    """Save every story found; return the files, named by the code or the finding's words, and the seed."""
+    """Save every story found, in a file named after its issue code or failure text and its seed; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for story, finding in found_stories(results):

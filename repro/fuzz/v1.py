@@ -1,4 +1,4 @@
-"""Actions on vLLM's unmodified V1 scheduler for the fuzzer, all of them valid use; each is followed by all checks."""
+"""Fuzzer actions on vLLM's unmodified V1 scheduler: only valid calls, and all invariants are checked after each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_STEPS = 1000  # to drain: far more than these requests can need
 
 
 class V1Actions(EngineActions):
-    """An engine with the V1 scheduler, its requests, and what came back. Everything is small.
+    """A small engine with the V1 scheduler: its requests, the actions on it, and counts of what happened.
 
     With `chunked` a step holds a third of the longest prompt; with `tiny_cache` the KV cache has room for one whole
     sequence, instead of for all. While the engine waits for a result, it takes nothing but aborts.
@@ -67,7 +67,7 @@ class V1Actions(EngineActions):
 
     @property
     def listens(self) -> bool:
-        """Whether the engine's loop takes calls now."""
+        """Whether the engine's loop takes calls now: fewer steps than its limit are in flight."""
         return len(self.engine.in_flight) < self.engine.most_in_flight
 
     @property
@@ -86,7 +86,7 @@ class V1Actions(EngineActions):
         }
 
     def do(self, step: Step) -> None:
-        """Do a step, and check."""
+        """Do a step, then check all invariants."""
         super().do(step)
         v1_invariants.check(self.engine)
 

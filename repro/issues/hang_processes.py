@@ -1,4 +1,7 @@
-"""Reproduce hangs on stopped, dead or blocked processes and lost messages; PyTorch, Ray and vLLM are unmodified."""
+"""Reproduce hangs with unmodified PyTorch, Ray and vLLM: a process is stopped, dead or deadlocked, a message is lost.
+
+Each function is a trigger of the known issue in its decorator, and the trigger has the function's name.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def stopped(mitigation: str) -> None:
 
 @hangs.trigger("HNG004")
 def loader_stopped(mitigation: str) -> None:
-    """The worker of a DataLoader is stopped within its batch."""
+    """A DataLoader worker gets SIGSTOP while it builds a batch."""
     from torch.utils.data import DataLoader
 
     class Rows:
@@ -59,7 +62,7 @@ def loader_stopped(mitigation: str) -> None:
     simulated="driver and worker: programs of ours, in a cluster of Ray's own",
 )
 def actor_stopped(mitigation: str) -> None:
-    """An actor of Ray is stopped within its method; the driver waits in ray.get."""
+    """A Ray actor gets SIGSTOP inside a method call; the driver waits in ray.get."""
     ray = hangs.start_ray(1)
 
     class Worker:
@@ -79,7 +82,7 @@ def actor_stopped(mitigation: str) -> None:
 
 @hangs.trigger("HNG004", needs=("vllm",), simulated=served_engine.CLIENT_SIMULATED)
 def engine_stopped(mitigation: str) -> None:
-    """The worker of a real `vllm serve` is stopped, and the trainer requests a completion."""
+    """The worker of a real `vllm serve` gets SIGSTOP; then the trainer requests a completion."""
     engine, folder, port = served_engine.start()
     worker = served_engine.worker(engine.pid)
     os.kill(worker, signal.SIGSTOP)
@@ -99,7 +102,7 @@ hangs.repro(
 
 @hangs.trigger("HNG005")
 def pipe_left_open(mitigation: str) -> None:
-    """A worker is killed; its trainer has the worker's end of the pipe open itself, and waits for a message."""
+    """A worker is killed; the trainer gets no EOF, because it holds the worker's end of the pipe open, too."""
     trainers_end, workers_end = multiprocessing.Pipe()
     if not os.fork():
         _kill_this_worker()
@@ -112,7 +115,7 @@ def pipe_left_open(mitigation: str) -> None:
 
 @hangs.trigger("HNG005")
 def lock_of_killed(mitigation: str) -> None:
-    """A worker is killed while it holds a lock that processes share; the trainer wants it."""
+    """A worker is killed while it holds a multiprocessing lock; the trainer waits for the lock."""
     context = multiprocessing.get_context("fork")
     lock, locked = context.Lock(), context.Event()
     if not os.fork():
@@ -169,7 +172,7 @@ _PROGRAM = f"import sys; sys.stdout.write('x' * {PIPE_OVERFLOW})"
 
 @hangs.trigger("HNG012", PARENT)
 def wait_before_read(mitigation: str) -> None:
-    """A child's output goes to a pipe; its parent calls wait() first."""
+    """A child fills its stdout pipe; the parent calls wait() before it reads the pipe."""
     with subprocess.Popen([sys.executable, "-c", _PROGRAM], stdout=subprocess.PIPE) as process:
         hangs.report("guilty", "the child", process.pid)
         with hangs.waiting(PARENT, blocking=True):
@@ -181,7 +184,7 @@ def wait_before_read(mitigation: str) -> None:
 
 @hangs.trigger("HNG012", PARENT)
 def join_before_get(mitigation: str) -> None:
-    """A worker puts its rollouts in a queue of multiprocessing; the parent joins it before it has taken them."""
+    """A parent joins a worker before it reads the worker's rollouts from a multiprocessing.Queue."""
     context = multiprocessing.get_context("fork")
     rollouts: Any = context.Queue()
     worker = context.Process(target=rollouts.put, args=("x" * PIPE_OVERFLOW,))
@@ -203,7 +206,7 @@ SERVER = "the server"
 
 @hangs.trigger("HNG013", hangs.TRAINER, SERVER)
 def answer_before_weights(mitigation: str) -> None:
-    """The server answers when it has the weights; the trainer sends them when it has the answer."""
+    """Deadlock: the server answers only after it has the weights, the trainer sends them only after the answer."""
     to_server, to_trainer = os.pipe(), os.pipe()
     limit = hangs.wait_limit(mitigation)
     trainer = os.fork()
@@ -234,7 +237,7 @@ def _wait_for_byte(descriptor: int, limit: float | None) -> bool:
     simulated="trainer and collector: two actors of ours, in a cluster of Ray's own",
 )
 def actors(mitigation: str) -> None:
-    """Two actors of Ray wait in ray.get for each other: a trainer for its collector's rollouts, that for weights."""
+    """Two Ray actors wait for each other in ray.get: the trainer for rollouts, the collector for weights."""
     ray = hangs.start_ray(3)
 
     class Party:
@@ -267,7 +270,7 @@ ENGINE = "the engine core"
 
 @hangs.trigger("HNG016")
 def worker_gone(mitigation: str) -> None:
-    """The worker of a multiprocessing.Pool ends within its task."""
+    """A worker of a multiprocessing.Pool exits in the middle of a task."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         pool.apply(int)  # the worker is there
         with hangs.waiting(blocking=True), contextlib.suppress(multiprocessing.TimeoutError):
@@ -276,7 +279,7 @@ def worker_gone(mitigation: str) -> None:
 
 @hangs.trigger("HNG016")
 def producer_raised(mitigation: str) -> None:
-    """The thread that fills a queue with rollouts raised; the trainer waits for the next one."""
+    """The thread that puts rollouts in a queue ends with an exception; the trainer waits for the next rollout."""
     rollouts: queue.Queue[float] = queue.Queue()
     producer = threading.Thread(target=lambda: rollouts.put(float("no number")))
     threading.excepthook = lambda _: None
@@ -288,7 +291,7 @@ def producer_raised(mitigation: str) -> None:
 
 @hangs.trigger("HNG016")
 def pool_of_parent(mitigation: str) -> None:
-    """A forked worker submits to its parent's pool of threads: the threads were not forked with it."""
+    """A forked worker submits a task to its parent's thread pool; the threads do not exist after a fork."""
     pool = ThreadPoolExecutor(1)
     pool.submit(int).result()
     worker = os.fork()
@@ -308,7 +311,7 @@ def pool_of_parent(mitigation: str) -> None:
     simulated="engine core and worker: two processes of ours, on vLLM's own queues",
 )
 def reply_lost(mitigation: str) -> None:
-    """Over vLLM's own message queues an engine core calls a worker, which takes the call and loses its reply."""
+    """An engine core calls a worker over vLLM's own message queues; the worker takes the call and never replies."""
     queues: Any = import_module("vllm.distributed.device_communicators.shm_broadcast").MessageQueue
     cores_end, workers_end = multiprocessing.Pipe()
     # In vLLM, too, the writer of a ring buffer creates it.

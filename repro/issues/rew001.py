@@ -1,8 +1,8 @@
-"""REW001: compare right answers with unmodified math-verify in a worker thread: the reward is 0.
+"""REW001: unmodified math-verify gives right answers the reward 0 if it runs in a worker thread.
 
-math-verify limits its own time by SIGALRM, which Python handles in a main thread only; rewards are often computed in a
-worker thread. math-verify 0.4 to 0.7 swallow Python's error and answer "not equal". From 0.8 on it raises an error of
-its own, and a caller that swallows that one is back at 0.
+math-verify limits its run time with SIGALRM, which Python handles only in the main thread; rewards are often computed
+in a worker thread. math-verify 0.4 to 0.7 swallow Python's error and answer "not equal". From 0.8 on math-verify raises
+its own error; a caller that swallows it gets 0 again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ANSWERS = (
 
 
 def reward(completion: str, answer: str, **limits: Any) -> float:
-    """Return math-verify's reward of a completion, by the two calls that its readme shows.
+    """Return math-verify's reward of a completion, from `parse` and `verify` as its README calls them.
 
     Args:
         completion: the text.
@@ -45,10 +45,10 @@ def reward(completion: str, answer: str, **limits: Any) -> float:
 
 
 def verl_reward(completion: str, answer: str, **limits: Any) -> float:
-    """Return the reward of a completion by verl's own `compute_score`.
+    """Return the reward that verl's own `compute_score` gives a completion.
 
     Raises:
-        InapplicableError: a limit is to be set, for which it has no argument.
+        InapplicableError: a limit is given, for which `compute_score` has no argument.
     """
     if limits:
         raise InapplicableError("verl's compute_score has no argument for math-verify's limits")
@@ -59,7 +59,7 @@ REWARDS = {"false_in_thread": reward, "raises_in_thread": reward, "verl_reward":
 
 
 def run_program(plan: dict[str, Any]) -> dict[str, Any]:
-    """Compute the rewards in this process's main thread; the program behind the mitigation `own_process`."""
+    """Compute the rewards in the main thread of the separate process that the mitigation `own_process` starts."""
     return {"rewards": _compute_rewards(REWARDS[plan["trigger"]])}
 
 
@@ -68,6 +68,7 @@ def _compute_rewards(function: Callable[..., float], **limits: Any) -> list[floa
 
 
 def _reward_answers(trigger: str, mitigation: str | None) -> Work:
+    """Attempt: compute the rewards of right answers in a worker thread, or as a mitigation says."""
     _check_applicable(trigger)
     function = REWARDS[trigger]
     if mitigation == "main_thread":

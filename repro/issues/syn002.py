@@ -1,8 +1,8 @@
-"""SYN002: pause unmodified vLLM's `AsyncLLM` in mode "wait" while a request is preempted: new weights finish it.
+"""SYN002: vLLM's `AsyncLLM`, paused with mode "wait", forgets a preempted request; new weights sample the rest of it.
 
-The pause waits for running requests, but forgets the one that is preempted meanwhile. `repro fuzz` found this on the
-V1 scheduler (docs/search.md); here it happens on the whole engine, with its EngineCore process and CPU worker. Nothing
-is raised: the first log-probs of one completion are those of the old weights, the rest those of the new.
+The pause waits for running requests, but not for one that is preempted meanwhile. `repro fuzz` found this on the V1
+scheduler (docs/search.md). This repro runs the whole unmodified engine, with its EngineCore process and CPU worker.
+Nothing is raised: the first log-probs of one completion are those of the old weights, the rest those of the new.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ _CHANGES: dict[str | None, dict[str, Any]] = {
 
 
 def _carry_out(mitigation: str | None) -> Work:
+    """Run the plan in a separate process, changed as the mitigation says, and count unmixed completions."""
     plan = _PLAN | _CHANGES[mitigation]
     return count_unmixed(subprocess_worker.run_program(__name__, plan, os.environ))
 
@@ -69,6 +70,7 @@ def count_unmixed(report: Mapping[str, Any]) -> Work:
 
 
 def _describe_runs(completions: Mapping[str, list[str]]) -> str:
+    """Describe how many tokens of each completion the old and the new weights sampled, in order."""
     parts = []
     for name, policies in completions.items():
         runs = [f"{len(list(run))} by the {policy} weights" for policy, run in itertools.groupby(policies)]
@@ -101,12 +103,13 @@ def generate_as_planned(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _name_policy(engine: float, old: float, new: float) -> str:
-    """Name the weights whose log-prob is the engine's."""
+    """Return which weights explain the engine's log-prob of a token: `old`, `new`, or `?` if not exactly one."""
     is_old, is_new = (abs(engine - value) <= whole_engine.TOLERANCE for value in (old, new))
     return {(True, False): "old", (False, True): "new"}.get((is_old, is_new), "?")
 
 
 async def _rollout(plan: dict[str, Any], old: str, new: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """Start an engine with the old weights, and generate across a pause that loads the new ones."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -180,7 +183,7 @@ async def _complete(
 
 
 def inapplicable() -> str | None:
-    """Return which piece of the failure the installed vLLM lacks; None if all are there."""
+    """Return why the failure cannot occur with the installed vLLM; None if it can."""
     release = upstream.release()
     if "mode: PauseMode" not in (upstream.source("vllm/v1/engine/async_llm.py") or ""):
         return f"pause_generation of {release} has no modes"

@@ -1,4 +1,4 @@
-"""Samples, metrics and checkpoints of a run in one form for every trainer, and helpers that all readers share."""
+"""Data model of a recorded run for every trainer: samples, metrics and checkpoints. Also helpers of its readers."""
 
 from __future__ import annotations
 
@@ -141,10 +141,10 @@ class Checkpoint:
 
 
 class UnreadInputs(list[tuple[str, str]]):
-    """Places of inputs that exist and were not checked, each with the reason; handed through all readers."""
+    """Inputs that exist and were not checked, as (path, reason); every reader adds its own."""
 
     def add(self, place: object, reason: str | Exception) -> None:
-        """Add an input; of an error the first line of its message, masked, or its name."""
+        """Add an input and a reason. Of an exception, the reason is the masked first line, or the class name."""
         if isinstance(reason, Exception):
             lines = str(reason).strip().splitlines()
             reason = mask_and_cut(lines[0], 200) if lines else type(reason).__name__
@@ -179,7 +179,7 @@ def group_samples(rows: Sequence[Sample]) -> list[list[Sample]]:
 
 
 class Reading:
-    """Bytes and samples that may still be read of a run, and what was not read of it."""
+    """Read budget of one run: the bytes and samples left, and the inputs that were not read."""
 
     def __init__(self) -> None:
         self.bytes, self.rows, self.unread = MAX_RUN, MAX_ROWS, UnreadInputs()
@@ -196,7 +196,7 @@ class Reading:
 
 
 def choose_files(paths: Sequence[Item], most: int = MAX_FILES) -> list[Item]:
-    """Choose files at both ends and neighbouring pairs between, because some checks compare neighbours.
+    """Choose at most `most` files: both ends, and pairs of neighbours between, because some checks compare neighbours.
 
     >>> choose_files(list(range(1000)), 8)
     [0, 1, 2, 3, 500, 501, 998, 999]
@@ -212,7 +212,7 @@ def choose_files(paths: Sequence[Item], most: int = MAX_FILES) -> list[Item]:
 def read_json_lines(
     path: Path, unread: UnreadInputs, most: int = MAX_FILE
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line numbers and objects of a file of JSON lines; other lines are left out.
+    """Yield (line number, object) of a JSON Lines file; lines that are no object are noted in `unread`.
 
     Raises:
         OSError: The file cannot be read at all.

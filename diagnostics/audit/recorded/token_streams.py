@@ -1,7 +1,8 @@
 """Check recorded tokens: the loss mask, and the engine's log-probs against the trainer's (P5, P8).
 
-Each kind of difference leaves a trace. A shift shows in the correlation, a truncated distribution in differences to one
-side, a temperature in the slope, a penalty in repeated tokens, and older weights in growth over the steps.
+Each cause of a log-prob mismatch has its own pattern. With a shift by one or two tokens, the shifted streams correlate.
+With truncated sampling (top-p, …) the engine is never below the trainer. A temperature is a factor. A penalty changes
+repeated tokens in the other direction than new ones. With stale weights the difference grows from step to step.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from diagnostics.audit.recorded import stats
 from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, Tokens
 from diagnostics.audit.results import Estimate, Note, Result, RunnerUp, clean, fault, note, skipped, undecided
 
-_ENOUGH, _MOST = 64, 60_000
+_MIN_PAIRS, _MAX_PAIRS = 64, 60_000
 # Mean difference of right weights: float32 1e-6, bfloat16 0.006 (measured with vLLM 0.32.0).
 _EXACT, _FLOOR = 2e-4, 0.006
-# Alarms for a difference with a trace, and for one without, which another kernel in bfloat16 may half reach.
-_TRACE, _ALARM = 0.024, 0.05
+# Alarms for a mean difference of a recognised cause, and of none: another bfloat16 kernel may reach half of that.
+_MISMATCH_ALARM, _ALARM = 0.024, 0.05
 _MAY_BE_SAMPLING = {
     "streams",
     *(f"streams/{kind}" for kind in ("temperature", "nucleus", "repetition", "unlike")),
@@ -38,6 +39,7 @@ def check_masks(run: RunArtifacts) -> list[Result]:
 
 
 def _check_mask(recording: Recording, samples: list[Tokens]) -> Result:
+    """Report a fault if no sample, or fewer than 10 %, has a token in the loss."""
     trained = sum(sum(tokens.trained) for tokens in samples)
     rows = sum(any(tokens.trained) for tokens in samples)
     values = {"trained": trained, "rows": rows, "count": len(samples)}
@@ -76,8 +78,8 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Trace:
-    """A kind of difference that was recognised, with its message and what it leaves unexplained."""
+class Mismatch:
+    """A recognised cause of a log-prob mismatch: its fault, and the residual that it leaves unexplained."""
 
     family: str
     code: str
@@ -100,7 +102,7 @@ def check_streams(
     for recording in run.recordings:
         rows = [row for row in recording.rows if row.tokens and row.tokens.engine and row.tokens.trainer]
         pairs = _pairs(rows)
-        if len(pairs) >= _ENOUGH:
+        if len(pairs) >= _MIN_PAIRS:
             result = _check_pairs(recording, rows, pairs)
             may_be_sampling = not result.is_clean and result.family in _MAY_BE_SAMPLING
             results += (estimate(recording) if estimate and may_be_sampling else []) or [result]
@@ -113,7 +115,7 @@ def _pairs(rows: list[Sample]) -> list[Pair]:
     pairs: list[Pair] = []
     for row in rows:
         tokens = row.tokens
-        if tokens is None or len(pairs) >= _MOST:
+        if tokens is None or len(pairs) >= _MAX_PAIRS:
             break
         first = max(0, tokens.prompt)
         size = max(1, len(tokens.ids) - first)
@@ -134,20 +136,30 @@ def _pairs(rows: list[Sample]) -> list[Pair]:
 
 
 def _check_pairs(recording: Recording, rows: list[Sample], pairs: list[Pair]) -> Result:
+    """Return the fault of the first cause that is recognised, else a result by the mean difference."""
     differences = [abs(pair.difference) for pair in pairs]
     size = stats.mean(differences)
     values = {"size": size, "median": stats.median(differences), "count": len(pairs)}
     text = "engine less trainer: {size:.2g} on average, {median:.2g} median, over {count} tokens"
     fact = note("streams", text, recording.kind, **values)
     fields: dict[str, Any] = {"residual": size, "floor": _FLOOR, "alarm": _ALARM, "count": len(pairs)}
-    for recognise in _TRACES if size > _EXACT else ():
-        if trace := recognise(rows, pairs, size):
+    for recognise in _RECOGNISERS if size > _EXACT else ():
+        if mismatch := recognise(rows, pairs, size):
             text = "only one difference can be recognised in two streams; give --checkpoint DIR of these samples, or"
             hint = Note("one_law", f"{text} audit again after this fix")
-            fields |= {"residual": trace.residual, "estimates": trace.estimates, "evidence": (fact, hint)}
+            fields |= {
+                "residual": mismatch.residual,
+                "estimates": mismatch.estimates,
+                "evidence": (fact, hint),
+            }
             second = RunnerUp("unchanged", size)
             return fault(
-                trace.family, trace.message, trace.code, values | trace.values, runner_up=second, **fields
+                mismatch.family,
+                mismatch.message,
+                mismatch.code,
+                values | mismatch.values,
+                runner_up=second,
+                **fields,
             )
     fields["evidence"] = (fact,)
     if size <= _FLOOR:
@@ -161,25 +173,25 @@ def _check_pairs(recording: Recording, rows: list[Sample], pairs: list[Pair]) ->
     return fault("streams/unlike", message, "NUM043", values, **fields)
 
 
-def _shift(rows: list[Sample], pairs: list[Pair], _size: float) -> Trace | None:
-    """Recognise the trainer's numbers one or two tokens away from the engine's."""
+def _shift(rows: list[Sample], pairs: list[Pair], _size: float) -> Mismatch | None:
+    """Recognise log-probs of the trainer that are shifted by one or two tokens against the engine's."""
     straight = stats.correlation([pair.engine for pair in pairs], [pair.trainer for pair in pairs])
     for shift in (-2, -1, 1, 2) if straight <= 0.8 else ():
         engine, trainer = _shifted(rows, shift)
         match = stats.correlation(engine, trainer)
-        if len(engine) >= _ENOUGH and match > max(0.9, straight + 0.3):
+        if len(engine) >= _MIN_PAIRS and match > max(0.9, straight + 0.3):
             residual = stats.mean([abs(a - b) for a, b in zip(engine, trainer, strict=True)])
             message = "the engine's log-probs stand {shift:+d} tokens away from the trainer's (correlation {found:.3f})"
             values, estimate = {"shift": shift, "found": match}, Estimate("shift", shift)
-            return Trace("streams/shifted", "NUM044", message, values, residual, (estimate,))
+            return Mismatch("streams/shifted", "NUM044", message, values, residual, (estimate,))
     return None
 
 
 def _shifted(rows: list[Sample], shift: int) -> tuple[list[float], list[float]]:
-    """Return the engine's log-probs and the trainer's some tokens further on."""
+    """Pair each log-prob of the engine with the trainer's `shift` tokens later; return two lists."""
     pairs: list[tuple[float, float]] = []
     for tokens in (row.tokens for row in rows if row.tokens):
-        if len(pairs) > _MOST:
+        if len(pairs) > _MAX_PAIRS:
             break
         first, last = max(0, tokens.prompt, -shift), min(len(tokens.engine), len(tokens.trainer) - shift)
         both = ((tokens.engine[place], tokens.trainer[place + shift]) for place in range(first, last))
@@ -187,22 +199,22 @@ def _shifted(rows: list[Sample], shift: int) -> tuple[list[float], list[float]]:
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def _temperature(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | None:
+def _temperature(_rows: list[Sample], pairs: list[Pair], size: float) -> Mismatch | None:
     """Recognise log-probs that differ by a factor: one side leaves the temperature out."""
     engine, trainer = [pair.engine for pair in pairs], [pair.trainer for pair in pairs]
     slope, _, residual = stats.fit_line(engine, trainer)
     inverse, _, _ = stats.fit_line(trainer, engine)
     factor = (slope / inverse) ** 0.5 if slope > 0 and inverse > 0 else 1.0
     before = stats.mean([pair.difference**2 for pair in pairs])
-    if size < _TRACE or abs(factor - 1) < 0.12 or slope * inverse < 0.8 or residual * 2 > before:
+    if size < _MISMATCH_ALARM or abs(factor - 1) < 0.12 or slope * inverse < 0.8 or residual * 2 > before:
         return None
     # Approximate without logits: the surer a model is, the nearer to 1 the factor looks.
     estimate = Estimate("temperature_ratio", round(1 / factor, 2), expected=1.0)
     message = "the trainer's log-probs are about {slope:.2f} times the engine's: one side leaves the temperature out"
-    return Trace("streams/temperature", "NUM001", message, {"slope": factor}, residual**0.5, (estimate,))
+    return Mismatch("streams/temperature", "NUM001", message, {"slope": factor}, residual**0.5, (estimate,))
 
 
-def _truncation(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | None:
+def _truncation(_rows: list[Sample], pairs: list[Pair], size: float) -> Mismatch | None:
     """Recognise engine log-probs that are never below the trainer's: the engine truncates the distribution."""
     below = sorted(-pair.difference for pair in pairs)
     rounding = max(1e-3, below[-max(1, len(pairs) // 200)])
@@ -213,10 +225,10 @@ def _truncation(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | 
     message = ("the engine's log-probs are above the trainer's ({above:.0%} of tokens, none below): it samples from a"
                " truncated distribution (top-p, top-k or min-p)")  # fmt: skip
     estimate = Estimate("mass_kept", exp(-max(above)), expected=1.0)
-    return Trace("streams/nucleus", "NUM002", message, values, rounding, (estimate,))
+    return Mismatch("streams/nucleus", "NUM002", message, values, rounding, (estimate,))
 
 
-def _repetition(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | None:
+def _repetition(_rows: list[Sample], pairs: list[Pair], size: float) -> Mismatch | None:
     """Recognise a penalty: repeated tokens differ in the other direction than new ones."""
     repeated = [pair.difference for pair in pairs if pair.repeated]
     new = [pair.difference for pair in pairs if not pair.repeated]
@@ -229,10 +241,10 @@ def _repetition(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | 
     message = ("repeated tokens have a lower log-prob than the trainer's ({again:+.3f}), new ones a higher one"
                " ({new:+.3f}): a repetition penalty")  # fmt: skip
     values = {"again": stats.mean(repeated), "new": stats.mean(new)}
-    return Trace("streams/repetition", "NUM003", message, values, size)
+    return Mismatch("streams/repetition", "NUM003", message, values, size)
 
 
-def _drift(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | None:
+def _drift(_rows: list[Sample], pairs: list[Pair], size: float) -> Mismatch | None:
     """Recognise a difference that grows from step to step: the engine keeps older weights."""
     steps: dict[int, list[float]] = {}
     for pair in pairs:
@@ -245,12 +257,12 @@ def _drift(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | None:
         return None
     message = ("the engine agrees in the first step ({first:.2g}) and drifts away ({last:.2g} after {steps} steps):"
                " it keeps older weights")  # fmt: skip
-    return Trace(
+    return Mismatch(
         "streams/stale", "SYN024", message, {"first": first, "last": last, "steps": len(means)}, size
     )
 
 
-def _outliers(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | None:
+def _outliers(_rows: list[Sample], pairs: list[Pair], size: float) -> Mismatch | None:
     """Recognise a difference in few tokens, or only after some position."""
     median = stats.median([abs(pair.difference) for pair in pairs])
     far = [pair for pair in pairs if abs(pair.difference) > max(0.1, 20 * median)]
@@ -261,9 +273,9 @@ def _outliers(_rows: list[Sample], pairs: list[Pair], size: float) -> Trace | No
     values = {"share": len(far) / len(pairs), "middle": median}
     if late > 0.95 * len(far) and early and max(early) < 0.1:
         message = "engine and trainer agree up to some position of each completion, and differ after it"
-        return Trace("streams/position", "NUM043", message, values, size)
+        return Mismatch("streams/position", "NUM043", message, values, size)
     message = "engine and trainer agree on most tokens ({middle:.2g}) and are far apart on {share:.1%}"
-    return Trace("streams/some", "NUM043", message, values, size)
+    return Mismatch("streams/some", "NUM043", message, values, size)
 
 
-_TRACES = (_shift, _temperature, _truncation, _repetition, _drift, _outliers)
+_RECOGNISERS = (_shift, _temperature, _truncation, _repetition, _drift, _outliers)

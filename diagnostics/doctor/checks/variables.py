@@ -1,4 +1,4 @@
-"""Check environment variables that switch something off, name a missing device, or are left over from a launcher."""
+"""Check environment variables that turn off a feature, name a missing device, or are left over from a launcher."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _SWITCHES: dict[str, tuple[Severity, str, dict[str, tuple[set[str], str]]]] = {
 _VARIABLES = "environment variables"
 
 
-def _set(case: Examined, *names: str) -> list[Evidence]:
-    """Return the values of variables as evidence."""
+def _evidence(case: Examined, *names: str) -> list[Evidence]:
+    """Return the named environment variables with their values, as evidence."""
     return [Evidence(f"{name}={case.variables[name]}", "environment") for name in names]
 
 
@@ -49,7 +49,7 @@ def ray_address(case: Examined) -> Iterator[Finding]:
     """ENV902 if RAY_ADDRESS is a dashboard's URL."""
     if case.variables.get("RAY_ADDRESS", "").startswith(("http://", "https://")):
         yield finding(
-            "ENV902", Severity.ERROR, _set(case, "RAY_ADDRESS"),
+            "ENV902", Severity.ERROR, _evidence(case, "RAY_ADDRESS"),
             Fix.of("Unset RAY_ADDRESS, or set it to the cluster's own address (ip:6379).", Unset(("RAY_ADDRESS",))),
             detail="A process that calls ray.init() with this address fails.",
         )  # fmt: skip
@@ -62,7 +62,7 @@ def removed_engine(case: Examined) -> Iterator[Finding]:
     if case.variables.get("VLLM_USE_V1") == "0" and vllm and in_range(vllm.version, ">=0.11"):
         yield finding(
             "ENV903", Severity.WARNING,
-            [*_set(case, "VLLM_USE_V1"), Evidence(f"{vllm.name} {vllm.version}", vllm.place)],
+            [*_evidence(case, "VLLM_USE_V1"), Evidence(f"{vllm.name} {vllm.version}", vllm.place)],
             Fix.of("Unset VLLM_USE_V1; the V0 engine is only in releases before 0.11.", Unset(("VLLM_USE_V1",))),
             detail=f"vLLM {vllm.version} has only the V1 engine.",
         )  # fmt: skip
@@ -82,7 +82,7 @@ def proxies(case: Examined) -> Iterator[Finding]:
     value = ",".join(dict.fromkeys([*exempt, *local]))
     yield finding(
         "NET901", Severity.WARNING,
-        [*_set(case, proxy), Evidence(f"{spelling}: {', '.join(exempt) or '(not set)'}", "environment")],
+        [*_evidence(case, proxy), Evidence(f"{spelling}: {', '.join(exempt) or '(not set)'}", "environment")],
         Fix.of(
             "Add this machine and the run's nodes to NO_PROXY and no_proxy: clients differ in which they read first.",
             SetVariables(tuple((name, value) for name in ("NO_PROXY", "no_proxy"))),
@@ -107,7 +107,7 @@ def network_devices(case: Examined) -> Iterator[Finding]:
         ):
             yield finding(
                 "NET902", Severity.ERROR,
-                [*_set(case, name), Evidence(f"devices here: {', '.join(interfaces)}", "/sys/class/net")],
+                [*_evidence(case, name), Evidence(f"devices here: {', '.join(interfaces)}", "/sys/class/net")],
                 Fix.of(
                     f"Name a device of this machine, or unset {name} so that the library chooses.", Unset((name,)),
                     Run(("ip", "-brief", "link")),
@@ -117,7 +117,7 @@ def network_devices(case: Examined) -> Iterator[Finding]:
 
 @check(_VARIABLES)
 def switches(case: Examined) -> Iterator[Finding]:
-    """NET904 for transports and error handling that are off, ENV918 for debugging, RAY902 for Ray's protections."""
+    """NET904 for disabled NCCL transports or error handling, ENV918 for debugging, RAY902 for disabled Ray features."""
     for code, (severity, advice, variables) in _SWITCHES.items():
         results = [
             (name, f"{name}={case.variables[name]}: {effect}")
@@ -144,7 +144,7 @@ def allocator(case: Examined) -> Iterator[Finding]:
     if name == "PYTORCH_ALLOC_CONF":
         effect = "does not read this name at its check; whether it works depends on PyTorch's release."
     yield case.known_issue(
-        "CFG112", Severity.WARNING, [*_set(case, name), Evidence(f"{vllm.name} {vllm.version}", vllm.place)],
+        "CFG112", Severity.WARNING, [*_evidence(case, name), Evidence(f"{vllm.name} {vllm.version}", vllm.place)],
         Fix.of("Unset it if the engine uses sleep mode.", Unset((name,))),
         detail=f"An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) {effect}",
     )  # fmt: skip
@@ -173,13 +173,13 @@ def unknown_to_vllm(case: Examined) -> Iterator[Finding]:
 
 @check(_VARIABLES)
 def launcher(case: Examined) -> Iterator[Finding]:
-    """ENV916 for a launcher's variables outside a launched process."""
+    """ENV916 for torchrun's variables (RANK, WORLD_SIZE, …) in a process that no launcher started."""
     results = [name for name in _LAUNCHER if name in case.variables]
     launched = any(name.startswith("TORCHELASTIC_") for name in case.variables)
     if {"RANK", "WORLD_SIZE"} & set(results) and not launched:
         yield finding(
             "ENV916", Severity.INFO if case.variables.get("WORLD_SIZE") == "1" else Severity.WARNING,
-            _set(case, *results),
+            _evidence(case, *results),
             Fix.of("Unset them, unless this shell is a process of a launched run.", Unset(tuple(results))),
             detail="A training script started here without a launcher may act as one rank of a run.",
         )  # fmt: skip
@@ -187,7 +187,7 @@ def launcher(case: Examined) -> Iterator[Finding]:
 
 @check(_VARIABLES)
 def other_places(case: Examined) -> Iterator[Finding]:
-    """ENV919 if modules or libraries of another place come first."""
+    """ENV919 if PYTHONPATH, PYTHONHOME or LD_PRELOAD puts other modules or libraries before the environment's own."""
     foreign = [
         path for path in case.variables.get("PYTHONPATH", "").split(":")
         if path.rstrip("/").endswith(("site-packages", "dist-packages"))
@@ -201,7 +201,7 @@ def other_places(case: Examined) -> Iterator[Finding]:
     names = [name for name, effect in effects.items() if effect and case.variables.get(name)]
     if names:
         evidence = [Evidence(f"PYTHONPATH has {path}", "environment") for path in foreign]
-        evidence += _set(case, *(name for name in names if name != "PYTHONPATH"))
+        evidence += _evidence(case, *(name for name in names if name != "PYTHONPATH"))
         yield finding(
             "ENV919", Severity.WARNING, evidence,
             Fix.of("Unset these for runs of this environment, unless they are intended.", Unset(tuple(names))),

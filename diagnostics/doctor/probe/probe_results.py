@@ -1,4 +1,4 @@
-"""Turn the end of a probe's child process into a check result: success, or a finding with the cause of its failure."""
+"""Interpret how a probe's child process ended: the check passed, or a finding with the cause of the failure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _UNINFORMATIVE = (
 def child_result(
     ended: ChildEnded, code: str, environment: Environment | None, rules: Rules, failures: dict[str, str]
 ) -> CheckResult:
-    """Return the result of one child.
+    """Return the check result of one child process.
 
     Args:
         ended: The child.
@@ -81,7 +81,7 @@ def _platform_text(answer: dict[str, Any]) -> str:
 
 
 def describe_end(ended: ChildEnded) -> str:
-    """Describe the end in words: the exception, the signal, the time."""
+    """Describe how a child process ended: by its exception, a signal or the time limit."""
     if ended.timed_out:
         return f"did not end within its limit ({ended.seconds:.0f} s)"
     if ended.code < 0:
@@ -101,13 +101,13 @@ def _explain_failure(
     text = f"{ended.what}: {reason}."
     evidence = Evidence(reason, str(ended.answer.get("where") or ended.what))
     if file := _file_finding(ended, environment):
-        return _observed(file, text, evidence)
+        return _confirmed_finding(file, text, evidence)
     guess = _triage(ended, rules)
     missing = str(ended.answer.get("lacks") or "")
     if missing and (guess is None or guess.code == "ENV012" or guess.certainty == "hypothesis"):
         return _not_installed(ended, environment, missing, evidence, rules)
     if guess is not None and guess.certainty != "hypothesis":
-        return _observed(guess, text, evidence)
+        return _confirmed_finding(guess, text, evidence)
     output = (Evidence(line, f"{ended.what}: the end of its output") for line in _last_lines(ended))
     fix = "Read its message; a finding of the static checks (ENV910, ENV911, ENV923, CMP904) may name the cause."
     maybe = f" It may be {guess.code}: {guess.title}." if guess else ""
@@ -117,8 +117,8 @@ def _explain_failure(
     )  # fmt: skip
 
 
-def _observed(cause: Finding, text: str, evidence: Evidence) -> Finding:
-    """Return a finding that the failure of a child confirms."""
+def _confirmed_finding(cause: Finding, text: str, evidence: Evidence) -> Finding:
+    """Return a suspected cause as a certain error, because the child's failure confirms it."""
     return replace(
         cause, severity=Severity.ERROR, certainty="established", known_by="executed", detail=f"{text} {cause.detail}",
         evidence=(evidence, *cause.evidence),
@@ -126,7 +126,7 @@ def _observed(cause: Finding, text: str, evidence: Evidence) -> Finding:
 
 
 def _file_finding(ended: ChildEnded, current: Environment | None) -> Finding | None:
-    """Return the static finding about a file that the failure names: missing, hidden or moved."""
+    """Return the static finding about a file that the failure names: damaged, shadowed or moved."""
     root = str(ended.answer.get("root") or "")
     if current is None or not root:
         return None
@@ -151,7 +151,7 @@ def _file_finding(ended: ChildEnded, current: Environment | None) -> Finding | N
 def _not_installed(
     ended: ChildEnded, current: Environment | None, module: str, evidence: Evidence, rules: Rules
 ) -> Finding:
-    """Return ENV012 for a missing module."""
+    """Return ENV012 for a module that is not installed, with the command that installs it."""
     name = distribution_of(module)
     fix = Fix.of(
         "Install it; where several lack, install the package that needs them again, with its requirements.",
@@ -181,6 +181,7 @@ def _triage(ended: ChildEnded, rules: Rules) -> Finding | None:
 
 
 def _last_lines(ended: ChildEnded) -> list[str]:
+    """Return the last informative lines of a child's output; of a fatal error, its first lines."""
     try:
         text = safe_io.read_tail(ended.log, 16384).decode("utf-8", "replace")
     except OSError:

@@ -14,9 +14,9 @@ from diagnostics.output.redact import mask_and_cut
 
 C10D = "torch/distributed/distributed_c10d.py"
 BETWEEN = StackFrame("flight recorder", "between_collectives")
-"""The frame of a rank that has not started the collective."""
+"""Placeholder frame of a rank that is between two collectives: it completed one and has not started the next."""
 MAX_ITEMS = 4_000_000
-"""A recorder of 20,000 collectives has half of it."""
+"""Limit of values in a dump; one of 20,000 collectives has half as many."""
 _RANK = re.compile(r"(\d{1,6})(?:\.\w+)?$")
 _OPERATION = re.compile(r"(?:\w{1,40}:)?_?([a-z_]+)", re.IGNORECASE)
 # The opcodes for numbers, texts and containers: nothing in them names or runs anything.
@@ -28,7 +28,7 @@ _PurePythonUnpickler: Any = pickle._Unpickler  # noqa: SLF001
 
 
 class _DataUnpickler(_PurePythonUnpickler):  # type: ignore[misc]  # typed Any above
-    """Unpickler for plain data: it refuses every name, and keys other than texts and numbers."""
+    """Unpickler for plain data: it refuses names of classes and functions, and keys other than texts and numbers."""
 
     dispatch = {code: _PurePythonUnpickler.dispatch[code] for code in _OPCODES}  # noqa: RUF012
 
@@ -61,7 +61,7 @@ def load_pickle(data: bytes, name: str) -> dict[str, Any]:
     """Load a flight recorder's pickle. Nothing that it names is imported or run.
 
     Raises:
-        ParseError: It is none.
+        ParseError: The data is not a flight recorder's pickle.
     """
     try:
         document = _DataUnpickler(io.BytesIO(data)).load()
@@ -79,7 +79,7 @@ def load_pickle(data: bytes, name: str) -> dict[str, Any]:
 
 
 def _check_size(document: Any) -> None:
-    """Refuse a document that references its containers so often that walking it would not end."""
+    """Refuse a document with more than MAX_ITEMS values; shared references can make it endless to walk."""
     queue, count = [document], 0
     while queue:
         value = queue.pop()
@@ -130,6 +130,7 @@ def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
 
 
 def _frame(item: Any) -> StackFrame:
+    """Return a recorded stack frame in our form."""
     name = cut_at_word(str(item.get("name", ""))).rpartition(".")[2]
     return StackFrame(cut_at_word(str(item.get("filename", ""))), name, int(item.get("line", 0) or 0))
 

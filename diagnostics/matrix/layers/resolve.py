@@ -1,6 +1,7 @@
-"""Layers `resolve` and `resolve:today`: look for package versions that meet the declared requirements of a pair.
+"""Layers `resolve` and `resolve:today`: resolve the declared requirements of a TRL and vLLM pair with uv.
 
-`resolve` uses the packages up to the cell's date, `resolve:today` those of the day on which the index was read.
+`resolve` uses packages up to the cell's date cut. `resolve:today` uses packages up to the day on which the list of
+releases was read.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from diagnostics.matrix.resolve import (
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.output.redact import mask_and_cut
 
-# The packages whose versions a reader looks for first.
+# Packages whose versions the summary lists.
 SHOWN = ("torch", "transformers", "accelerate", "ray", "numpy", "xgrammar")
 
 
 def _inputs(context: Context, cell: Cell) -> Mapping[str, str]:
+    """Return the inputs of `resolve`: if one changes, its stored answer is stale."""
     return {
         "python": cell.python,
         "platform": context.matrix.platform,
@@ -35,6 +37,7 @@ def _inputs(context: Context, cell: Cell) -> Mapping[str, str]:
 
 
 def _check(context: Context, cell: Cell) -> Answer:
+    """Resolve up to the cell's date cut, and compare the result with the committed lock."""
     context.say("resolving its declared requirements")
     resolution = resolve_declared(context, cell, timeout_s=context.matrix.layer("resolve").timeout_s)
     committed = set(locks.read_pins(context, cell, runs=False))
@@ -51,6 +54,7 @@ def _check(context: Context, cell: Cell) -> Answer:
 
 
 def _today_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
+    """Return the inputs of `resolve:today`."""
     releases = load_releases(context.matrix)
     return {
         "python": cell.python,
@@ -61,6 +65,7 @@ def _today_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
 
 
 def _check_today(context: Context, cell: Cell) -> Answer:
+    """Resolve up to the day on which the list of releases was read."""
     releases = load_releases(context.matrix)
     if releases is None:
         summary = "no list of releases: `nox -s matrix -- lock --releases` reads the index"
@@ -71,7 +76,7 @@ def _check_today(context: Context, cell: Cell) -> Answer:
 
 
 def resolution_answer(resolution: Resolution, note: str = "", changes: tuple[str, ...] = ()) -> Answer:
-    """Return the answer of a resolution.
+    """Turn a resolution into the layer's answer: pass, unresolvable, or an infrastructure fault.
 
     Args:
         resolution: The result of resolving.
@@ -107,7 +112,7 @@ def resolution_answer(resolution: Resolution, note: str = "", changes: tuple[str
 
 
 def platform_text(platform: str) -> str:
-    """Return a platform with its glibc, readable.
+    """Return a readable name of uv's platform, with its glibc version.
 
     >>> platform_text("x86_64-manylinux_2_28"), platform_text("x86_64-manylinux2014"), platform_text("")
     ('x86_64 with glibc 2.28', 'x86_64-manylinux2014', 'this machine')

@@ -1,8 +1,8 @@
-"""Access to the rollout server: which calls are refused unread, and which connections are ended.
+"""Access control of the rollout server: refuse requests before their body is read, and close slow connections.
 
-A web page in a browser can call servers on the user's own machine, and with DNS rebinding even read their answers: the
-Host header is then the page's own name. So on loopback the Host must be a loopback name, and calls that a browser marks
-as another page's are refused.
+A web page in a browser can send requests to servers on the user's own machine. With DNS rebinding it can even read the
+answers; the Host header is then the page's own name. So a server on loopback requires a loopback name as Host, and
+refuses requests that the browser marks as cross-site (Origin, Sec-Fetch-Site).
 """
 
 # mypy: disable-error-code="misc"
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 UPLOAD = "/weights"
-_HEAD_S = 20.0  # in which the head of a call must arrive
+_HEAD_S = 20.0  # seconds in which the headers of a request must arrive
 _LOOPBACK_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]*)?", re.IGNORECASE | re.ASCII)
 _WITH_BODY = ("POST", "PUT", "PATCH")
 _SINGLE_HEADERS = (
@@ -38,13 +38,13 @@ _SINGLE_HEADERS = (
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of every call.
+    """Limits of every request.
 
     Attributes:
         generate_bytes: Largest body, weight uploads excluded.
         weights_bytes: Largest weight upload.
-        waiting: Calls that may run or wait for the engine; further ones get status 503.
-        call_s: Seconds in which a body must arrive, and in which a call must wait and run.
+        waiting: Requests that may run or wait for the engine; further ones get status 503.
+        call_s: Seconds in which a body must arrive, and in which a request must wait and run.
     """
 
     generate_bytes: int = 64 * 2**20
@@ -54,14 +54,14 @@ class Limits:
 
 
 class AccessControl:
-    """Middleware that refuses calls before anything of their body is read."""
+    """ASGI middleware that refuses requests before their body is read."""
 
     def __init__(self, app: ASGIApp, *, token: str | None, host: str, limits: Limits) -> None:
         """`host` is the address that the server listens on."""
         self._app, self._token, self._limits, self._loopback = app, token, limits, host in LOOPBACK
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a refusal, or pass the call on."""
+        """Answer with a refusal, or pass the request on."""
         if scope["type"] != "http":  # no route is a WebSocket
             await self._app(scope, receive, send)
         elif refusal := self.refusal(scope):
@@ -71,7 +71,7 @@ class AccessControl:
             await self._app(scope, _with_deadline(receive, self._limits.call_s), send)
 
     def refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """Return status and reason; None: the call may go on."""
+        """Return status and reason of a refusal; None if the request is allowed."""
         headers: dict[str, str] = {}
         for name, value in scope["headers"]:
             key = name.decode("latin-1").lower()
@@ -81,6 +81,7 @@ class AccessControl:
         return self._caller_refusal(scope["path"], headers) or self._body_refusal(scope, headers)
 
     def _caller_refusal(self, path: str, headers: dict[str, str]) -> tuple[int, str] | None:
+        """Refuse by Host, Origin, Sec-Fetch-Site and token."""
         host = headers.get("host", "")
         if self._loopback and not _LOOPBACK_HOST.fullmatch(host):
             return 403, "the Host is not a name of this server"
@@ -142,18 +143,18 @@ def _with_deadline(receive: Receive, limit_s: float) -> Receive:
 
 
 class HttpConnection(H11Protocol):
-    """A connection that ends if the head of a call comes too slowly, and without a traceback if a call is malformed."""
+    """An HTTP connection that closes if headers arrive too slowly; malformed requests get 400, without a traceback."""
 
     head_s = _HEAD_S
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Expect a head."""
+        """Start the timer for the headers of the first request."""
         super().connection_made(transport)
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
-        """Read; start the timer with the first byte of a head, and stop it after the last."""
+        """Read data; the timer runs from the first byte of a request's headers to the last."""
         super().data_received(data)
         self._watch_head()
 
@@ -164,7 +165,7 @@ class HttpConnection(H11Protocol):
             self._head_timer.cancel()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a malformed call, if no answer has begun; end the connection and what runs for it."""
+        """Answer 400 unless an answer has begun; close the connection and disconnect the request that runs on it."""
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -174,6 +175,7 @@ class HttpConnection(H11Protocol):
             self.transport.close()
 
     def _watch_head(self) -> None:
+        """Start the timer while headers are incomplete, and stop it when they are complete."""
         incomplete = self.conn.their_state is h11.IDLE
         if incomplete and self._head_timer is None:
             self._head_timer = self.loop.call_later(self.head_s, self.transport.close)
