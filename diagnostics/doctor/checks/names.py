@@ -32,10 +32,10 @@ def fixed_by_move(finding: Finding, environment: Environment, versions: Mapping[
     installed = [Release(name, package.version) for name, package in environment.packages.items()]
     for user, provider in permutations(installed, 2):
         if finding.title.startswith(f"{user} uses ") and f", which {provider} does not " in finding.title:
-            moved = [
+            new_user, new_provider = (
                 Release(item.package, versions.get(item.package, item.version)) for item in (user, provider)
-            ]
-            comparison = query.check(*moved)
+            )
+            comparison = query.check(new_user, new_provider)
             if comparison is None:
                 return False
             serious = finding.severity > Severity.INFO
