@@ -137,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
         ("list", "list --verbose", "list | grep SCH"),
         ("0 listed", _USAGE),
     )
-    option("--verbose", action="store_true", help="triggers and mitigations, too")
+    option("--verbose", action="store_true", help="also list triggers and mitigations")
     option = add(
         _run,
         "reproduce failures in this environment, without and with each mitigation",
@@ -145,49 +145,63 @@ def _parser() -> argparse.ArgumentParser:
         _ATTEMPTS,
     )
     _add_attempts(option)
-    option("--verbose", action="store_true", help="each attempt, and what is simulated")
+    option("--verbose", action="store_true", help="print each attempt, and what is simulated")
     option = add(
         _repeat,
         "repeat the same attempts, and report whether all give the same result",
         ("repeat SCH001", "repeat SCH002 --times 200 --mitigation none", "repeat SCH001 --json"),
         _ATTEMPTS,
     )
-    option("--times", type=int, default=50, metavar="N", help="of each attempt (default: 50)")
+    option("--times", type=int, default=50, metavar="N", help="repetitions of each attempt (default: 50)")
     _add_attempts(option)
     option = add(
         _imports,
         "import each module in a separate process, and report the imports that fail",
         ("imports vllm", "imports vllm trl.trainer.grpo_trainer", "imports torch --timeout 60 --json"),
-        ("0 each can be imported", "1 one can't", _USAGE, "3 one took too long, and no other failed"),
+        ("0 all imports work", "1 an import fails", _USAGE, "3 an import takes too long, and no other fails"),
     )
     option("modules", nargs="+", metavar="MODULE")
-    option("--timeout", type=float, default=240.0, metavar="S", help="seconds for one (default: 240)")
+    option(
+        "--timeout",
+        type=float,
+        default=240.0,
+        metavar="S",
+        help="time limit of one import in seconds (default: 240)",
+    )
     option = add(
         _fuzz,
         "search for request sequences that make a scheduler fail, or replay a saved one",
         ("fuzz --engine v0", "fuzz --engine v1 --seeds 4 --save stories", "fuzz --replay stories/one.json"),
         (
-            "0 no failure was found, or a saved story ends as it did",
-            "1 one was found, or it ends otherwise",
+            "0 no failure found, or the saved sequence gives its recorded result",
+            "1 a failure found, or the saved sequence gives another result",
             _USAGE,
         ),
     )
-    option("--engine", choices=("v0", "v1"), help="whose scheduler")
-    option("--seeds", type=int, default=1, metavar="N", help="searches to make (default: 1)")
-    option("--seconds", type=float, default=60.0, metavar="S", help="CPU seconds for each (default: 60)")
-    until = "a search ends when it has found all of these; without them it uses its time up"
+    option("--engine", choices=("v0", "v1"), help="engine whose scheduler is tested")
+    option("--seeds", type=int, default=1, metavar="N", help="number of searches (default: 1)")
+    option(
+        "--seconds", type=float, default=60.0, metavar="S", help="CPU seconds of each search (default: 60)"
+    )
+    until = "end a search when it has found all of these codes (default: when its time is over)"
     option("--until", nargs="*", default=[], metavar="CODE", help=until)
-    option("--save", type=Path, metavar="DIR", help="write every story found there")
-    option("--replay", type=Path, metavar="FILE", help="play a saved story; needs no Hypothesis")
+    option("--save", type=Path, metavar="DIR", help="save each failing sequence in this folder")
+    option("--replay", type=Path, metavar="FILE", help="replay a saved sequence; does not need Hypothesis")
     return parser
 
 
 def _add_attempts(option: Callable[..., Any]) -> None:
     """Add the options that select attempts."""
-    option("codes", nargs="+", metavar="CODE", help="as `list` names them")
+    option("codes", nargs="+", metavar="CODE", help="a code that `list` prints")
     option("--trigger", default="all", metavar="NAME", help="one trigger, or all (default)")
     option("--mitigation", default="all", metavar="NAME", help="one mitigation, none, or all (default)")
-    option("--timeout", type=float, default=60.0, metavar="S", help="seconds for one attempt (default: 60)")
+    option(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="time limit of one attempt in seconds (default: 60)",
+    )
 
 
 def _keep_stdout() -> int:

@@ -280,6 +280,9 @@ def repro(
         parts: the other arguments of `Repro`.
     """
     entry, advised = read_entry(code), recommended or {}
+    missing = [item.name for item in triggers if not item.about and item.name not in entry.triggers]
+    if missing:
+        raise ValueError(f"{code}: its entry in diagnostics/catalog/issues has no [triggers.{missing[0]}]")
     reasons: dict[Any, str] = dict(untried or {})
 
     def try_or_refuse(trigger: Trigger, mitigation: str | None) -> Work:

@@ -53,6 +53,7 @@ class Compatibility:
         conflicts: Requirements of both that no release satisfies.
         names: What the first takes from the second; None if that is not in the index.
         run: The published result of the pair: `ran`, `part`, `fails` or ''.
+        run_failures: Codes of the layers that failed in that run.
     """
 
     user: Release
@@ -62,6 +63,7 @@ class Compatibility:
     conflicts: tuple[str, ...] = ()
     names: Comparison | None = None
     run: str = ""
+    run_failures: tuple[str, ...] = ()
 
     @property
     def at_import(self) -> list[MissingUse]:
@@ -267,6 +269,7 @@ def compatibility(user: Release, provider: Release) -> Compatibility:
         tuple(conflicts(user, provider)),
         check(user, provider),
         run_result(user, provider),
+        run_failures(user, provider),
     )
 
 
@@ -277,13 +280,22 @@ def run_result(user: Release, provider: Release) -> str:
     table = _published_pairs()
     cell = table[0].get((provider.version, user.version))
     static = table[1].read(provider.version, user.version)
-    return cell or ("fails" if static and static.broken else "")
+    return cell.state if cell else ("fails" if static and static.broken else "")
+
+
+def run_failures(user: Release, provider: Release) -> tuple[str, ...]:
+    """Return the codes of the layers that failed when two releases ran together."""
+    if (user.package, provider.package) != ("trl", "vllm"):
+        return ()
+    cell = _published_pairs()[0].get((provider.version, user.version))
+    words = " ".join(answer for answer in cell.answers if answer.startswith("✘")).split() if cell else []
+    return tuple(dict.fromkeys(word for word in words if word != "✘"))
 
 
 @cache
-def _published_pairs() -> tuple[dict[tuple[str, str], str], compat_table.Compat]:
+def _published_pairs() -> tuple[dict[tuple[str, str], pairs.TriedPair], compat_table.Compat]:
     table = compat_table.load()
-    return {(pair.vllm, pair.trl): pair.state for pair in pairs.tried(table.cells)}, table
+    return {(pair.vllm, pair.trl): pair for pair in pairs.tried(table.cells)}, table
 
 
 @dataclass

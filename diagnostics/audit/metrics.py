@@ -86,7 +86,7 @@ _CAUSES: dict[str, tuple[tuple[str, Option], ...]] = {
     ),
     "truncation": (
         ("the limit is too short for this task", _MAX_LENGTH),
-        ("the model never emits its end token: check eos_token_id and the chat template", ""),
+        ("the model never emits its end-of-sequence id: check eos_token_id and the chat template", ""),
         ("long completions are rewarded: use a length-neutral loss or an overlong penalty",
          ('loss_type="dapo"', "actor_rollout_ref.actor.loss_agg_mode=token-mean", "--loss_type dapo")),
     ),

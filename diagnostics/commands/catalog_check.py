@@ -119,7 +119,7 @@ def _log_results(issue: Issue) -> list[OverviewRow]:
             (f"{len(failure_logs)}, {named_first} of them named {issue.code} first",) if failure_logs else (),
             f"a real log of it goes into {_without_root(str(LOGS / issue.code))}/NAME.log",
         ),
-        OverviewRow("clean logs", (f"{len(clean_logs)}, none taken for it",)),
+        OverviewRow("clean logs", (f"{len(clean_logs)}, no false match",)),
     ]
 
 

@@ -139,7 +139,8 @@ def evidence_lines(pair: Compatibility) -> Iterator[str]:
             "part": "ran in part",
             "fails": "the table says that it does not work",
         }
-        yield words[pair.run]
+        failed = f"; failed there: {', '.join(pair.run_failures)}" if pair.run_failures else ""
+        yield f"{words[pair.run]}{failed}"
     if pair.allowed is not None:
         yield f"{'declared' if pair.allowed else 'not declared'}: {pair.provider.package}{', '.join(pair.declared)}"
     else:

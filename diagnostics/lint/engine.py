@@ -157,7 +157,7 @@ def _nothing_read(source: Source) -> CheckResult:
             "reading the command", "skipped", "it is no command of a known framework", reads=True
         )
     path = Path(source.name)
-    reason = "no GRPO run, and no server for one, in it"
+    reason = "no GRPO run and no rollout server found in it"
     if path.is_file() and not path.stat().st_size:
         reason = "it is empty"
     elif any(settings.framework == "accelerate" for settings in source.settings):

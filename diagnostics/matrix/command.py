@@ -1,4 +1,4 @@
-"""The command line of the matrix: run cells, make locks, try new releases, report and publish.
+"""Run the compatibility matrix: run cells, update locks, try new releases, report and publish.
 
 The functions `*_command` are the workflows; each calls its steps in order. Exit codes: 0 everything is as expected,
 1 something is not, 2 wrong usage, 3 something has no answer.
@@ -85,7 +85,7 @@ def run_command(job: Job) -> int:
 
 
 def lock_command(job: Job) -> int:
-    """Resolve locks again, read the index again, or check what is committed."""
+    """Update or check the committed locks and releases."""
     if job.options["check"]:
         return check_committed(job)
     if job.options["releases"]:
@@ -95,7 +95,7 @@ def lock_command(job: Job) -> int:
 
 
 def add_command(job: Job) -> int:
-    """Try a release of vLLM that no cell has, and print its cell."""
+    """Try a new release of vLLM, and print its cell."""
     grid = try_release(job)
     print_grid(job, grid)
     return grid_exit_code(grid)
@@ -296,7 +296,7 @@ def run_due(job: Job, options: RunOptions) -> ResultsGrid:
         if run is not None:
             print_grid(job, run.grid)
             print_new_answers(run)
-        print("interrupted: finished answers are kept, the next run continues here", file=sys.stderr)
+        print("interrupted: finished results are kept, the next run continues here", file=sys.stderr)
         raise
     print_new_answers(run)
     return run.grid
@@ -309,7 +309,7 @@ def print_new_answers(run: Run) -> None:
     old = min((event.started[:10] for event in events if event.run != run.name), default="")
     stored = f", {len(events) - new} from the store, the oldest of {old}" if old else ""
     repeat = "; `nox -s matrix -- --fresh` runs all again" if old and not new else ""
-    print(f"matrix: {new} answers of this run{stored}{repeat}", file=sys.stderr)
+    print(f"matrix: {new} new results{stored}{repeat}", file=sys.stderr)
 
 
 # Steps of `lock`.
@@ -432,8 +432,13 @@ _COMMON = (
     option(
         "--file", type=_PATH, default=ROOT / "matrix.toml", help="The matrix file (default: the project's)."
     ),
-    option("--store", type=_PATH, help="Folder of answers, environments and logs (default: .matrix)."),
-    option("--programs", type=_PATH, default=ROOT, help="Folder of grpo_core and repro, which run in cells."),
+    option("--store", type=_PATH, help="Folder of results, environments and logs (default: .matrix)."),
+    option(
+        "--programs",
+        type=_PATH,
+        default=ROOT,
+        help="Folder that contains grpo_core and repro, which run in cells.",
+    ),
     option("--cells", multiple=True, metavar="GLOB", help="Only these cells; may be repeated."),
 )
 _PROFILE = option(
@@ -481,48 +486,49 @@ def _command(name: str, run: Callable[[Job], int], *parameters: Any, hidden: boo
 _command(
     "run", run_command, _PROFILE,
     option("--layers", multiple=True, metavar="LIST", help="Only these layers, separated by commas."),
-    option("--fresh", is_flag=True, help="Run again what has an answer."),
-    option("--only-failed", is_flag=True, help="Run again what is not as expected, nothing else."),
-    option("--since", type=click.DateTime(["%Y-%m-%d"]), help="Run again answers before this day (UTC)."),
-    option("--disk-gb", type=click.FloatRange(0, min_open=True), help="Size of all environments at most."),
+    option("--fresh", is_flag=True, help="Run layers again that have a result."),
+    option("--only-failed", is_flag=True, help="Run only layers again whose result is not as expected."),
+    option("--since", type=click.DateTime(["%Y-%m-%d"]), help="Run layers again with a result before this day (UTC)."),
+    option("--disk-gb", type=click.FloatRange(0, min_open=True), help="Maximum size of all environments."),
     _REPORT,
     option("--jobs", type=click.IntRange(1),
-            help="Layers without environment at a time (default: 1; breadth 4 per core)."),
+            help="Layers without an environment that run at the same time (default: 1; breadth 4 per core)."),
     option("--ray", metavar="ADDRESS", help="Run each cell as a task of a Ray cluster: HOST:PORT or auto."),
     option("--keep-environments", "keep", flag_value="always", help="Never remove an environment."),
     option("--drop", "keep", flag_value="never", help="Remove each environment after the cell's last layer."),
     option("keep", "--keep-while-disk-allows", flag_value="auto", default=True, hidden=True),
-    option("--list", is_flag=True, help="Print cells and layers, run nothing."),
-    option("--verbose", is_flag=True, help="Print the table also on a screen that is too small for it."),
-    option("--dry-run", is_flag=True, help="Print what would run and why, run nothing."),
+    option("--list", is_flag=True, help="Print cells and layers; run nothing."),
+    option("--verbose", is_flag=True, help="Print the whole table even if the screen is too small."),
+    option("--dry-run", is_flag=True, help="Print what would run and why; run nothing."),
 )  # fmt: skip
 _command(
     "lock", lock_command, _PROFILE,
-    option("--keep", is_flag=True, help="Keep the versions of existing locks, look up their hashes."),
+    option("--keep", is_flag=True, help="Keep the versions of existing locks; only read their hashes again."),
     option("--into", type=_PATH, metavar="DIR", help="Write the locks there (default: locks/)."),
-    option("--check", is_flag=True, help="Print missing and stale locks and workflows, resolve nothing."),
+    option("--check", is_flag=True, help="Print missing and stale locks and workflows; resolve nothing."),
     option("--releases", is_flag=True, help="Read the index and write locks/releases.json."),
 )  # fmt: skip
 _command(
     "add", add_command,
     click.argument("release", metavar="vllm==VERSION"),
-    option("--trl", default="newest", help="A release of TRL (default: the newest known)."),
-    option("--write", is_flag=True, help="Add the cell to the matrix file, and its lock."),
+    option("--trl", default="newest", help="Release of TRL (default: the newest known)."),
+    option("--write", is_flag=True, help="Also write the cell into the matrix file, and its lock."),
 )  # fmt: skip
 _command("report", report_command, _PROFILE, _REPORT, _MERGE)
 _command(
     "publish", publish_command, _MERGE,
-    option("--output", type=_PATH, default=ROOT / "diagnostics" / "data" / "compat.json"),
-    option("--drop", is_flag=True, help="Leave out published verdicts that no cell has any more."),
-    option("--dry-run", is_flag=True, help="Print which verdicts change, write nothing."),
+    option("--output", type=_PATH, metavar="FILE", default=ROOT / "diagnostics" / "data" / "compat.json",
+           help="Write the table here (default: diagnostics/data/compat.json)."),
+    option("--drop", is_flag=True, help="Remove published verdicts of cells that no longer exist."),
+    option("--dry-run", is_flag=True, help="Print which verdicts change; write nothing."),
 )  # fmt: skip
 _command(
     "workflow", workflow_command, _PROFILE,
-    option("--release", is_flag=True, help="The workflow of a release."),
-    option("--suite", is_flag=True, help="The workflow of the GPU tests."),
-    option("--cpu", default=workflow.CPU, metavar="LABEL", help="Runner of the cells."),
-    option("--gpu", default=workflow.GPU, metavar="LABELS", help="Runner with a GPU; '' for none."),
-    option("--output", type=_PATH, metavar="FILE", help="Default: standard output."),
+    option("--release", is_flag=True, help="Make the workflow of a release."),
+    option("--suite", is_flag=True, help="Make the workflow of the GPU tests."),
+    option("--cpu", default=workflow.CPU, metavar="LABEL", help="Label of the runner of the cells."),
+    option("--gpu", default=workflow.GPU, metavar="LABELS", help="Labels of the runner with a GPU; '' for none."),
+    option("--output", type=_PATH, metavar="FILE", help="Write the workflow here (default: standard output)."),
 )  # fmt: skip
 _command("env", env_command, click.argument("cell"), hidden=True)
 _command("merge", merge_command, click.argument("merge", nargs=-1, required=True, type=_PATH), hidden=True)
@@ -565,7 +571,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         code: int = cli.main(arguments, prog_name="python -m diagnostics.matrix", standalone_mode=False)
     except click.UsageError as error:
-        print(f"matrix: {' '.join(error.format_message().split())}; see --help", file=sys.stderr)
+        print(f"matrix: {' '.join(error.format_message().split()).rstrip('.')}; see --help", file=sys.stderr)
         return 2
     except click.Abort as error:
         stopped = isinstance(error.__cause__, Terminated)

@@ -120,7 +120,7 @@ def totals(grid: ResultsGrid) -> str:
         f"{counts[item]} {VERDICTS[item][1]}" for item in Verdict if counts[item] and item is not Verdict.PASS
     ]
     unexpected = sum(result.unexpected for result in grid.results)
-    head = f"{passed} of {number} questions passed ({share})"
+    head = f"{passed} of {number} results passed ({share})"
     return f"{'; '.join([head, ', '.join(other_states)] if other_states else [head])}; {unexpected} not as expected"
 
 

@@ -12,7 +12,6 @@ from textwrap import shorten
 from typing import TextIO
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from diagnostics.findings import CheckResult, Finding, NotChecked, Report, Severity
@@ -42,6 +41,7 @@ OUTCOMES = {
 }
 """For each outcome of a check: the word in counts, the word before its name, the style."""
 INDENT = 8
+_MIN_WIDTH = 20
 MAX_DETAILED = 6
 """Findings printed in full on the first screen; the rest take one line each."""
 _EVIDENCE_WIDTH = 240
@@ -63,19 +63,30 @@ def render(report: Report, stream: TextIO | None = None, *, verbose: bool = Fals
 
 
 def print_text(
-    console: Console, text: str | Text, style: str = "", *, indent: int = 0, whole: bool = False
+    console: Console,
+    text: str | Text,
+    style: str = "",
+    *,
+    indent: int = 0,
+    whole: bool = False,
+    lead: str | Text = "",
 ) -> None:
     """Print a text with an indent, wrapped on a terminal; elsewhere, or if `whole`, each line stays one line.
 
-    Commands in it are shown as the user started us.
+    Commands in it are shown as the user started us. Wrapped lines are indented as the text after `lead`.
     """
     content = text if isinstance(text, Text) else Text(_as_called(text), style)
     if whole or not console.is_terminal or not content.plain.strip():
+        content = Text.assemble(lead, content)
         if indent:
             content = Text("\n").join(Text(" " * indent) + line for line in content.split("\n"))
         console.print(content, soft_wrap=True)
     else:
-        console.print(Padding(content, (0, 0, 0, indent), expand=False))
+        margin = indent + len(lead)
+        for number, line in enumerate(content.wrap(console, max(console.width - margin, _MIN_WIDTH))):
+            line.rstrip()
+            before = Text.assemble(" " * indent, lead) if number == 0 else Text(" " * margin)
+            console.print(Text.assemble(before, line), soft_wrap=True)
 
 
 def _as_called(text: str) -> str:
@@ -91,12 +102,12 @@ def print_findings(console: Console, findings: list[Finding], *, verbose: bool =
         if full:
             print_finding(console, finding, verbose=verbose)
         else:
-            print_text(console, _headline(finding), whole=not console.is_terminal)
+            _print_headline(console, finding)
 
 
 def print_finding(console: Console, finding: Finding, *, verbose: bool = False) -> None:
     """Print one finding: code and title, the evidence, the fix, how well it is known; or everything known of it."""
-    print_text(console, _headline(finding))
+    _print_headline(console, finding)
     if verbose:
         _print_details(console, finding)
         return
@@ -104,18 +115,18 @@ def print_finding(console: Console, finding: Finding, *, verbose: bool = False) 
         print_text(console, _first_evidence(finding), "dim", indent=INDENT)
     _, command = first_step(finding.remedy)
     for number, line in enumerate(first_lines(finding.remedy)):
-        print_text(console, line if number else f"Fix: {line}", indent=INDENT)
+        lead = "- " if number and line.startswith("- ") else ""
+        print_text(console, line[len(lead) :] if number else f"Fix: {line}", indent=INDENT, lead=lead)
     if command:
         print_command(console, command)
     more = f" More: python -m diagnostics explain {finding.code}" if finding.code else ""
     print_text(console, f"{finding.proof}{more}", "dim", indent=INDENT)
 
 
-def _headline(finding: Finding) -> Text:
+def _print_headline(console: Console, finding: Finding) -> None:
     style = STYLES[finding.severity]
-    return Text(f"{finding.severity.word:<{INDENT}}", style) + Text(
-        f"{finding.code} {finding.title}", f"bold {style}"
-    )
+    lead = Text(f"{finding.severity.word:<{INDENT}}", style)
+    print_text(console, Text(f"{finding.code} {finding.title}", f"bold {style}"), lead=lead)
 
 
 def _first_evidence(finding: Finding) -> str:

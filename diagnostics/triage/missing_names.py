@@ -30,7 +30,7 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
     certain = bool(explanation.direction)
     evidence = [Evidence(hit.text, hit.location)]
     evidence += [
-        Evidence(f"{item.package} takes {explanation.subject}", item.place) for item in explanation.callers
+        Evidence(f"{item.package} uses {explanation.subject}", item.place) for item in explanation.callers
     ]
     if explanation.changes:
         fix = Fix.of(
@@ -40,7 +40,7 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
         fix = Fix.of(f"This release has the name: check which {explanation.provider} the process imports.")
     else:
         fix = Fix.of(
-            f"Choose a {explanation.provider} that fits: grpo-doctor versions PACKAGE==VERSION lists them."
+            f"Choose a {explanation.provider} that fits: python -m diagnostics versions PACKAGE==VERSION lists them."
         )
     return Finding(
         _CODE, explanation.headline, Severity.ERROR,

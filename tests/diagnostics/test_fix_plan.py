@@ -289,7 +289,7 @@ def test_order_blockers_first_then_the_machine_then_packages(environment):
         ("ENV951",),
         ("ENV950",),
         ("ENV902", "ENV903"),
-        ("CMP902",),
+        ("CMP902", "CMP906"),
     ]
     variables = step(plan, "variables")
     assert commands(variables) == ("unset RAY_ADDRESS VLLM_USE_V1",)
@@ -548,3 +548,12 @@ def test_the_plan_and_the_finding_ask_for_the_same_beside_a_remedy(environment):
         item.requirements for step in plan.steps for item in step.commands if isinstance(item, Install)
     ]
     assert local == planned == [("numpy<2", "pyarrow<24")]
+
+
+def test_a_missing_name_that_the_chosen_versions_have_is_no_step_of_its_own(capsys):
+    """A plan that replaces vLLM and TRL does not also advise to choose another vLLM or TRL."""
+    main(["doctor", "--prefix", str(ROOT / "examples/environments/mixed"), "--fix-plan"])
+    output = capsys.readouterr().out
+    assert "must: Move to versions that ran together  CMP902 CMP904 CMP906\n" in output
+    assert output.count("CMP906") == 1
+    assert "restore the previous setting" not in output

@@ -1,14 +1,17 @@
 """Formats and filters are the same in doctor, lint and triage."""
 
 import contextlib
+import io
 import json
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from diagnostics import __main__ as command
 from diagnostics.output.report_output import FORMATS
+from diagnostics.output.terminal import print_text
 from tests.diagnostics.report_schema import SCHEMA, problems
 
 SCRIPT = (
@@ -129,3 +132,14 @@ def test_a_code_that_nobody_has_is_refused(option, asked, told, capfd):
     with contextlib.suppress(SystemExit):
         assert command.main(["doctor", option, asked]) == 2
     assert told in capfd.readouterr().err
+
+
+def test_wrapped_lines_on_a_terminal_are_indented_as_the_text_after_the_lead():
+    """A long title and a long bullet continue below their own first word, without trailing spaces."""
+    stream = io.StringIO()
+    console = Console(file=stream, width=40, force_terminal=True, no_color=True)
+    print_text(console, "one two three four five six seven eight nine ten", indent=8, lead="- ")
+    assert stream.getvalue().splitlines() == [
+        "        - one two three four five six",
+        "          seven eight nine ten",
+    ]

@@ -144,3 +144,9 @@ def test_a_copy_without_the_table_says_so(monkeypatch, capsys):
     )
     assert command.main(["versions"]) == 2
     assert capsys.readouterr().err == "grpo-doctor: versions: compat.json is not shipped with this copy\n"
+
+
+def test_a_pair_that_ran_names_the_layers_that_failed(capsys):
+    """The evidence of a pair that ran has the codes of its failed layers, so that `ran` is not read as `passed`."""
+    assert command.main(["versions", "trl==1.16", "vllm==0.31"]) == 0
+    assert "ran on a CPU; failed there: SYN011, ENV012;" in capsys.readouterr().out

@@ -67,7 +67,7 @@ def test_the_table_has_every_verdict_and_the_totals(grid):
     text = report.terminal_table(grid, colour=False)
     assert "● ✘ expected fail" in text
     assert (
-        "4 of 10 questions passed (40 %); 1 FAIL, 1 expected fail, 3 not run, 1 timeout; 3 not as expected"
+        "4 of 10 results passed (40 %); 1 FAIL, 1 expected fail, 3 not run, 1 timeout; 3 not as expected"
         in text
     )
     assert "vllm-1.0+trl-1.0 scheduler: expected fail: SCH001 at a.py:1 (expected: known)" in text

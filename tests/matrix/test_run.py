@@ -276,7 +276,7 @@ def test_an_interrupt_keeps_what_is_finished_and_ends_the_cell_s_program(
     process.send_signal(number)
     output, errors = process.communicate(timeout=500)
     assert process.returncode == code, errors
-    assert "3 of 5 questions passed" in output
+    assert "3 of 5 results passed" in output
     _until(lambda: not _alive(int(pid.read_text())))
     assert len((world.store / "store.jsonl").read_text().splitlines()) == 3
 

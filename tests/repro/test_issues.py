@@ -33,6 +33,13 @@ def test_the_entry_is_read_as_by_a_toml_parser():
     assert wrong == []
 
 
+def test_a_trigger_that_the_entry_lacks_is_named():
+    """A contributor learns which table to add to which entry."""
+    trigger = base.Trigger("frobnicate", lambda mitigation: base.Work({}, []), "")
+    with pytest.raises(ValueError, match=r"CFG101: its entry .* has no \[triggers\.frobnicate\]"):
+        base.repro("CFG101", triggers=[trigger])
+
+
 def test_the_matrix_finds_the_module_that_registers_each_repro():
     """The matrix reads the registry's imports without running them."""
     assert set(REPRO_MODULES) == set(REPROS)

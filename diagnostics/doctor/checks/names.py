@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import permutations
 
 from diagnostics.api_index import query, store
 from diagnostics.api_index.compare import MissingUse
 from diagnostics.api_index.query import Release
+from diagnostics.collect.packages import Environment
 from diagnostics.doctor.checks.base import Examined, check, finding
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, quote_command
@@ -24,13 +25,31 @@ def _installed(case: Examined) -> list[Release]:
     return [release for release in releases if query.find_releases(release.package, release.version)]
 
 
+def fixed_by_move(finding: Finding, environment: Environment, versions: Mapping[str, str]) -> bool:
+    """Return whether a CMP906 finding goes away with these versions: no name is missing at import."""
+    if finding.code != "CMP906":
+        return False
+    installed = [Release(name, package.version) for name, package in environment.packages.items()]
+    for user, provider in permutations(installed, 2):
+        if finding.title.startswith(f"{user} uses ") and f", which {provider} does not " in finding.title:
+            new_user, new_provider = (
+                Release(item.package, versions.get(item.package, item.version)) for item in (user, provider)
+            )
+            comparison = query.check(new_user, new_provider)
+            if comparison is None:
+                return False
+            serious = finding.severity > Severity.INFO
+            return not (query.fail_at_import(comparison) if serious else comparison.missing)
+    return False
+
+
 def _fewer_than_two(case: Examined) -> str:
     return "" if len(_installed(case)) > 1 else "fewer than two installed packages are in the API index"
 
 
 @check("names of other packages", skip=_fewer_than_two)
 def missing_names(case: Examined) -> Iterator[Finding]:
-    """CMP906 for each two packages of which one takes names that the other lacks."""
+    """CMP906 for each two packages of which one uses names that the other lacks."""
     for user, provider in permutations(_installed(case), 2):
         comparison = query.check(user, provider)
         if comparison is None or not comparison.missing:
@@ -39,17 +58,17 @@ def missing_names(case: Examined) -> Iterator[Finding]:
         moment = "when a file of it is imported" if at_import else "when a function of it is called"
         names = list(dict.fromkeys(item.use.text for item in [*at_import, *comparison.missing]))
         command = quote_command(
-            ("grpo-doctor", "versions", f"{user.package}=={user.version}", provider.package)
+            ("python", "-m", "diagnostics", "versions", f"{user.package}=={user.version}", provider.package)
         )
         result = finding(
             "CMP906", Severity.WARNING if at_import else Severity.INFO,
             _evidence([*at_import, *comparison.missing]), Fix.of(f"Choose releases that fit: {command} lists them."),
-            detail=f"{user} takes {len(names)} of {comparison.checked} names from {provider.package} that"
+            detail=f"{user} uses {len(names)} of {comparison.checked} names from {provider.package} that"
             f" {provider.version} does not have: {', '.join(names[:_MAX_EVIDENCE])}. It fails {moment}.",
             certainty="supported",
         )  # fmt: skip
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        yield replace(result, title=f"{user} takes {names[0]}{more}, which {provider} does not have")
+        yield replace(result, title=f"{user} uses {names[0]}{more}, which {provider} does not have")
 
 
 def _evidence(items: list[MissingUse]) -> list[Evidence]:

@@ -11,6 +11,7 @@ from diagnostics import catalog
 from diagnostics.catalog.model import Issue
 from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat
+from diagnostics.doctor.checks.names import fixed_by_move
 from diagnostics.doctor.fix_plan import package_steps
 from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets
 from diagnostics.doctor.fix_plan.model import KINDS, Conflict, Plan, Step
@@ -59,12 +60,15 @@ def fix_plan(
     if codes & _PAIR or replaced:
         others = [item for item in wanted if item.name not in _PAIR_PACKAGES]
         sets, refused = choose_sets(environment, compat, issues, others, without=replaced)
+    fixed: list[Finding] = []
     replaces_pair = bool(replaced) or any(map(_asks_for_another_pair, findings))
     moved_to = sets[0] if sets and replaces_pair else None
     required = package_steps.merge_constraints(environment, findings, wanted, moved_to)
     if moved_to is not None:
+        fixed = [item for item in rest if fixed_by_move(item, environment, moved_to.versions)]
+        rest = [item for item in rest if item not in fixed]
         known = [item for item in known if item.code not in moved_to.gone and item.code not in replaced]
-    causes = [finding for finding in findings if finding.code in _MERGED | replaced] + installs
+    causes = [finding for finding in findings if finding.code in _MERGED | replaced] + installs + fixed
     serious = [finding for finding in causes if finding.severity > Severity.INFO or finding.code == "CMP904"]
     if sets and not required and not serious:
         install: Step | None = package_steps.optional_step(causes, sets[0], installer)
@@ -222,7 +226,7 @@ def _last_step(steps: list[Step], environment: Environment) -> list[Step]:
 
 def _refusals(refused: list[PinnedSet], sets: list[PinnedSet]) -> list[Conflict]:
     """Name the nearer pairs that ran, but that other packages exclude."""
-    resolution = "No set in the table fits everything that is needed here; something has to give way."
+    resolution = "No set in the table fits everything that is needed here; give up one of them."
     if sets:
         resolution = f"The plan takes {sets[0].source} instead."
     nearer = [item for item in refused[:2] if not sets or item.distance <= sets[0].distance]

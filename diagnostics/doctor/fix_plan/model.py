@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from textwrap import shorten
 from typing import Any
 
 from rich.console import Console
@@ -172,9 +171,10 @@ class Plan:
 
 
 def _print_step(console: Console, number: int, step: Step, *, verbose: bool) -> None:
-    title = step.title if verbose else shorten(step.title, max(console.width - 40, 40), placeholder=" …")
-    head = Text(f"\n{number}. ") + Text(f"{step.need}: ", STYLES[step.severity]) + Text(title, "bold")
-    print_text(console, head + Text(f"  {' '.join(step.codes)}" if step.codes else "", "dim"))
+    print_text(console, "")
+    head = Text(f"{step.need}: ", STYLES[step.severity]) + Text(step.title, "bold")
+    head += Text(f"  {' '.join(step.codes)}" if step.codes else "", "dim")
+    print_text(console, head, lead=f"{number}. ")
     commands = [command_of(action) for action in step.commands]
     undo = next((edit_text(action) for action in step.undo), "")
     if verbose:

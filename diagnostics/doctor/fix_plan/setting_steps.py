@@ -133,7 +133,9 @@ def _undo(action: Action, environment: Environment) -> tuple[Action, ...]:
         return _restore_variables(names, environment)
     if isinstance(action, Run) and "mv" in action.words[:2]:
         return (Run((*action.words[:-2], action.words[-1], action.words[-2])),)
-    if isinstance(action, Install | Uninstall) or (isinstance(action, Run) and action.words[0] in _READ_ONLY):
+    if isinstance(action, Install | Uninstall):
+        return ()
+    if isinstance(action, Run) and (action.words[0] in _READ_ONLY or "venv" in action.words):
         return ()
     return (Advice("restore the previous setting"),)
 

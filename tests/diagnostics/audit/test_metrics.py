@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from diagnostics.__main__ import main
+from diagnostics.audit import metrics
 from diagnostics.audit.metrics import check_learning, check_metrics
 from diagnostics.audit.recorded.metric_files import metric_row
 from diagnostics.audit.recorded.run_data import MetricSeries
 from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED
+from diagnostics.output import redact
 from tests.diagnostics.audit_running.lines import append_lines, healthy
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "silent_run.jsonl"
@@ -141,3 +143,9 @@ def test_a_fast_run_that_logged_its_steps_did_train(tmp_path, capsys):
     (tmp_path / "run.log").write_text("\n".join(map(str, [*steps, summary])))
     main(["audit", str(tmp_path / "run.log")])
     assert "nothing was trained" not in capsys.readouterr().out
+
+
+def test_no_advice_looks_like_a_secret():
+    """The redaction of secrets leaves every cause that audit prints as it is."""
+    texts = [text for causes in metrics._CAUSES.values() for text, _option in causes]
+    assert [text for text in texts if redact.mask(text) != text] == []
