@@ -282,6 +282,14 @@ def test_an_error_is_explained(index, message, installed, direction, changes):
     assert explanation.callers[0].package == "trl"
 
 
+def test_an_installed_release_does_not_have_what_none_has(index):
+    """Of a name that a trainer takes and no release has."""
+    explanation = explain_missing(
+        "ImportError: cannot import name 'nothing' from 'vllm.never' (/x)", {"vllm": "0.3"}
+    )
+    assert explanation.headline == "No vllm from 0.1 to 0.3 has vllm.never.nothing."
+
+
 def test_a_newer_caller_is_a_change_too(index):
     """If the installed trainer takes a name that its next release does not."""
     message = "TypeError: LLM.__init__() got an unexpected keyword argument 'device'"
