@@ -33,7 +33,7 @@ def parse_questions(words: Sequence[str]) -> list[tuple[str, list[Release]]]:
     Raises:
         UserError: a text is no such question, or the index has no such package or release.
     """
-    questions = []
+    questions: list[tuple[str, list[Release]]] = []
     for word in words:
         match = _QUESTION.fullmatch(word)
         if not match:
