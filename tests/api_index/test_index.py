@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from packaging.specifiers import SpecifierSet
 
-from diagnostics import UserError
+from diagnostics import UserError, cli
 from diagnostics.api_index import build, options, query, store
 from diagnostics.api_index.explain import explain_missing
 from diagnostics.api_index.packages import PACKAGES as PACKAGES_OF_INDEX
@@ -134,6 +135,14 @@ def test_versions_answers_a_question(index, question, code, install):
     assert result == code
     assert install in " ".join(output.split())
     assert ("pip install" in output) is bool(install)
+
+
+def test_a_terminal_without_utf8_shows_the_marks_escaped(index, monkeypatch):
+    """Instead of a fault."""
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, "ascii", write_through=True))
+    assert cli.main(["versions", "trl==1.1", "vllm==0.3"]) == 0
+    assert rb"\u2714 0.3: declared" in raw.getvalue()
 
 
 def test_versions_has_a_document(index):
