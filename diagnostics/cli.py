@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import importlib
 import importlib.util
+import io
 import os
 import runpy
 import sys
@@ -175,6 +176,10 @@ def app(ctx: click.Context) -> int | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal without UTF-8 shows ✔ as \\u2714.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     with sanitize.sanitize_stdio(mask):
         try:
             code = app.main(

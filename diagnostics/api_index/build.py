@@ -248,14 +248,23 @@ def _packed_uses(package: IndexedPackage, cache: Cache, releases: list[dict[str,
         documents[f"uses-{provider}"] = {
             path: store.pack_values(every, range(len(releases)), len(releases))
             for path, every in by_file.items()
-            if any(every)
+            if any(_names_something(keys) for keys in every)
         }
     return documents
 
 
+def _names_something(keys: Iterable[str]) -> bool:
+    return any(Use.from_key(key, "", 0).kind != "arm" for key in keys)
+
+
 def _is_of(key: str, provider: str) -> bool:
-    module = Use.from_key(key, "", 0).module
-    return module.partition(".")[0] == provider or (not module and provider == "vllm")
+    """Return whether a use is of a package; an arm of a `try` without a use is an alternative for all of them."""
+    use = Use.from_key(key, "", 0)
+    return (
+        use.kind == "arm"
+        or use.module.partition(".")[0] == provider
+        or (not use.module and provider == "vllm")
+    )
 
 
 def _about(

@@ -80,7 +80,7 @@ class Explanation:
         else:
             until = "on" if self.versions[-1] == releases[-1] else f"to {self.versions[-1]}"
             text = f"{self.provider} has {self.subject} from {self.versions[0]} {until}."
-        if self.installed:
+        if self.installed and self.versions:
             state = f"is {self.direction}" if self.direction else "has it"
             text += f" The installed {self.provider} {self.installed} {state}."
         return text

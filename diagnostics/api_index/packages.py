@@ -15,6 +15,7 @@ class IndexedPackage:
         since: The oldest release; of a trainer the first with GRPO.
         since_day: No release is older than this day.
         outlined: Folders of which only the classes and functions at the top of each file are read: model definitions.
+        whole: Folders inside those that are read like all others.
         left_out: Folders that are not read at all.
         configs: Its options are YAML files.
         uses: Packages for which the names that it takes from them are recorded.
@@ -25,6 +26,7 @@ class IndexedPackage:
     since: str = "0"
     since_day: str = "2024-09-01"
     outlined: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     configs: bool = False
     uses: tuple[str, ...] = ()
@@ -35,7 +37,8 @@ class IndexedPackage:
 
     def is_outlined(self, path: str) -> bool:
         """Return whether only the outline of a file is read."""
-        return path.startswith(self.outlined or ("//",)) and not path.endswith("/__init__.py")
+        is_whole = path.startswith(self.whole or ("//",)) or path.endswith("/__init__.py")
+        return path.startswith(self.outlined or ("//",)) and not is_whole
 
 
 _STACK = ("vllm", "transformers", "peft", "accelerate", "trl")
@@ -53,6 +56,7 @@ PACKAGES = {
             outlined=(
                 "transformers/models/", "transformers/pipelines/", "transformers/data/", "transformers/quantizers/",
             ),
+            whole=("transformers/models/auto/",),
             left_out=("transformers/kernels/", "transformers/utils/dummy_"),
         ),
         IndexedPackage(

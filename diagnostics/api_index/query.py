@@ -24,7 +24,7 @@ from diagnostics.versions import in_range
 # Distributions whose module has another name.
 _MODULES = {"ms-swift": "swift"}
 # Files for other hardware than NVIDIA GPUs.
-_OTHER_HARDWARE = re.compile(r"npu|ascend|hccl|musa|xpu|rocm|neuron|hpu")
+_OTHER_HARDWARE = re.compile(r"(?<![a-z])(?:npu|ascend|hccl|musa|xpu|rocm|neuron|hpu)(?![a-z])")
 # Files that are imported for one model only.
 _OF_ONE_MODEL = re.compile(r"/models/\w+/|/model/models?/")
 # A trainer's release was tried with engines of its time, not with those that came later.
@@ -118,10 +118,15 @@ def upload_day(release: Release) -> date:
 
 
 def find_releases(package: str, version: str) -> list[str]:
-    """Return the indexed releases that a text names, newest first: `4.6` is every 4.6.x; '' is all."""
+    """Return the indexed releases that a text names, newest first: `4.6` is every 4.6.x; '' is all.
+
+    A release that is there is itself only: 0.8.5 is not 0.8.5.post1. A local suffix such as +cu129 does not count.
+    """
     index = store.load(package)
-    releases = reversed(index.releases if index else [])
-    return [item for item in releases if not version or item == version or item.startswith(f"{version}.")]
+    releases = list(reversed(index.releases if index else []))
+    public = version.partition("+")[0].removeprefix("v")
+    exact = [item for item in releases if item == public]
+    return exact or [item for item in releases if not public or item.startswith(f"{public}.")]
 
 
 @cache
@@ -165,7 +170,9 @@ def check(
     if surface is None or uses is None:
         return None
     plain = [
-        use for use in uses if use.kind not in {"route", "launch"} and not _OTHER_HARDWARE.search(use.file)
+        use
+        for use in uses
+        if use.kind not in {"route", "launch"} and not _OTHER_HARDWARE.search(f"{use.file} {use.module}")
     ]
     versions = {**(other_versions or {}), module_of(provider.package): Version(provider.version)}
     comparison = compare(plain, surface, versions)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -15,6 +16,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from diagnostics import UserError
 from diagnostics.api_index.extract import Facts
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "api"
@@ -114,10 +116,16 @@ class Package:
     """All indexed releases of one package."""
 
     def __init__(self, path: Path) -> None:
-        self._archive = zipfile.ZipFile(path)
+        self._path = path
+        try:
+            self._archive = zipfile.ZipFile(path)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise self._damaged(error) from error
         self._members = set(self._archive.namelist())
         self._documents: dict[str, Any] = {}
         about = self.document("about")
+        if not about:
+            raise self._damaged(ValueError("no about.json"))
         self.name: str = about["package"]
         self.releases: list[str] = [release["version"] for release in about["releases"]]
         self.about: dict[str, Any] = about
@@ -128,8 +136,14 @@ class Package:
         """Return one document of the file, {} if it has none of that name."""
         if name not in self._documents:
             known = f"{name}.json" in self._members
-            self._documents[name] = json.loads(self._archive.read(f"{name}.json")) if known else {}
+            try:
+                self._documents[name] = json.loads(self._archive.read(f"{name}.json")) if known else {}
+            except (OSError, zipfile.BadZipFile, lzma.LZMAError, EOFError, ValueError) as error:
+                raise self._damaged(error) from error
         return self._documents[name]
+
+    def _damaged(self, error: Exception) -> UserError:
+        return UserError(f"{self._path}: not a file of the API index ({error}); install grpo-doctor again")
 
     def number(self, version: str | Version) -> int | None:
         """Return the number of a release; a local suffix and vLLM's `+cu129` count as the release itself."""

@@ -26,12 +26,14 @@ _QUESTION = re.compile(r"([A-Za-z0-9][\w.-]*)(?:==([\w.+!-]+))?")
 
 
 def parse_questions(words: Sequence[str]) -> list[tuple[str, list[Release]]]:
-    """Return the indexed packages that are asked about, each with the releases that a text names.
+    """Return the indexed packages that are asked about, each with the releases that a text names; fewest first.
+
+    If no release of any is named, the first package's newest is meant.
 
     Raises:
         UserError: a text is no such question, or the index has no such package or release.
     """
-    questions = []
+    questions: list[tuple[str, list[Release]]] = []
     for word in words:
         match = _QUESTION.fullmatch(word)
         if not match:
@@ -44,12 +46,15 @@ def parse_questions(words: Sequence[str]) -> list[tuple[str, list[Release]]]:
         if not versions:
             releases = query.find_releases(package, "")
             raise UserError(
-                f"versions {word}: not in the index, which has {package} {releases[-1]} to {releases[0]}"
+                f"versions {word}: not in the index, which has {package} {releases[-1]} to {releases[0]},"
+                " without pre-releases"
             )
-        questions.append(
-            (package, [Release(package, item) for item in (versions if not version else versions[:1])])
-        )
-    return questions
+        if package in dict(questions):
+            raise UserError(f"versions {word}: {package} is named twice")
+        questions.append((package, [Release(package, item) for item in versions]))
+    if not any("==" in word for word in words):
+        questions[0] = (questions[0][0], questions[0][1][:1])
+    return sorted(questions, key=lambda question: len(question[1]))
 
 
 def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Answer]:
@@ -69,7 +74,13 @@ def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Answer]:
     for name, candidates in rest:
         forward = _depends(mine[0], name) or not _depends(candidates[0], first)
         users, providers = (mine, candidates) if forward else (candidates, mine)
-        answers.append(query.rank_releases(users, providers))
+        answer = query.rank_releases(users, providers)
+        if len(mine) > 1:
+            # The best pair decides the first package's release; the other packages are chosen for that.
+            best = answer.pairs[0]
+            mine = [best.user if forward else best.provider]
+            answer.pairs = [pair for pair in answer.pairs if mine[0] in {pair.user, pair.provider}]
+        answers.append(answer)
     return answers
 
 
@@ -229,11 +240,14 @@ def _first(rows: Sequence[tuple[str, str]], marks: str, count: int) -> list[tupl
 def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
     """Print what contradicts between installed releases."""
     bad = [pair for pair in pairs if pair.contradicted or pair.when_called]
+    unfit = sum(pair.contradicted for pair in pairs)
     text = (
-        f"{len(bad)} of {len(pairs)} pairs of installed packages do not fit"
-        if bad
+        f"{unfit} of {len(pairs)} pairs of installed packages do not fit"
+        if unfit
         else f"all {len(pairs)} pairs of installed packages fit"
     )
+    if len(bad) > unfit:
+        text += f"; pairs without names that only some functions call: {len(bad) - unfit}"
     print_text(console, f"versions: {text}", "bold")
     for pair in bad or pairs:
         print_text(

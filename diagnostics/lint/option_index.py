@@ -93,6 +93,8 @@ def release_options(framework: str, role: str, release: Version | None) -> set[s
 
 def set_options(settings: Settings) -> list[Value]:
     """Return the options that a run sets by name, without config files and `+` keys."""
+    # OpenRLHF's commands take no options of accelerate's launcher.
+    has_launcher = parser_of(settings.framework) != "argparse"
     return [
         value.with_key(key)
         for key, value in settings.options.items()
@@ -100,7 +102,7 @@ def set_options(settings: Settings) -> list[Value]:
         and not key.startswith(("@", "-", "deepspeed.", "hydra", "megatron"))
         and not _GROUP_MARKS & set(key)
         and key not in _ALWAYS_ACCEPTED
-        and not _LAUNCHER_OPTION.match(key)
+        and not (has_launcher and _LAUNCHER_OPTION.match(key))
     ]
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 from packaging.specifiers import SpecifierSet
 
+from diagnostics import UserError, cli
 from diagnostics.api_index import build, options, query, store
 from diagnostics.api_index.explain import explain_missing
+from diagnostics.api_index.packages import PACKAGES as PACKAGES_OF_INDEX
+from diagnostics.api_index.packages import IndexedPackage
 from diagnostics.api_index.query import Release
 from diagnostics.collect import packages
 from diagnostics.commands import versions
@@ -17,7 +22,7 @@ from diagnostics.compat_table import Compat
 from diagnostics.doctor.checks import names
 from diagnostics.doctor.checks.base import Examined
 from diagnostics.triage import command as triage
-from tests.api_index.conftest import PACKAGES, RELEASES, FakeIndex
+from tests.api_index.conftest import PACKAGES, RELEASES, FakeIndex, forget
 from tests.diagnostics.environments import Maker
 
 OLD, NEW = Release("trl", "1.0"), Release("trl", "1.1")
@@ -132,6 +137,14 @@ def test_versions_answers_a_question(index, question, code, install):
     assert ("pip install" in output) is bool(install)
 
 
+def test_a_terminal_without_utf8_shows_the_marks_escaped(index, monkeypatch):
+    """Instead of a fault."""
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, "ascii", write_through=True))
+    assert cli.main(["versions", "trl==1.1", "vllm==0.3"]) == 0
+    assert rb"\u2714 0.3: declared" in raw.getvalue()
+
+
 def test_versions_has_a_document(index):
     """For programs, with the places of the missing names."""
     result, output, _error = run("trl==1.0", "vllm==0.3", "--format", "json")
@@ -143,6 +156,105 @@ def test_versions_has_a_document(index):
         "at": "trl/trainer.py:3",
         "moment": "import",
     }
+
+
+@pytest.mark.parametrize(
+    ("version", "releases"),
+    [
+        ("0.8.5", ["0.8.5"]),
+        ("v0.8.5+cu121", ["0.8.5"]),
+        ("0.8", ["0.8.5.post1", "0.8.5"]),
+        ("0.9rc1", []),
+        ("", ["0.10", "0.8.5.post1", "0.8.5"]),
+    ],
+)
+def test_a_text_names_releases(monkeypatch, version, releases):
+    """A release is itself only, without its local suffix; a shorter text is a line of releases."""
+    monkeypatch.setattr(
+        store, "load", lambda _package: SimpleNamespace(releases=["0.8.5", "0.8.5.post1", "0.10"])
+    )
+    assert query.find_releases("vllm", version) == releases
+
+
+@pytest.mark.parametrize(
+    ("question", "install"),
+    [
+        (["trl==1", "vllm==0.2"], "uv pip install trl==1.0 vllm==0.2"),
+        (["vllm", "trl"], "uv pip install vllm==0.3 trl==1.1"),
+    ],
+)
+def test_one_release_of_the_first_package_is_chosen(index, question, install):
+    """The one that fits best to what else is named; the newest if nothing is."""
+    result, output, _error = run(*question)
+    assert result == 0
+    assert set(install.split()) <= set(output.split())
+
+
+def test_optional_imports_and_other_hardware_are_not_missing(tmp_path, monkeypatch):
+    """A `try` whose handler takes nothing is an alternative for every package; `inputs` is not `npu`."""
+    trainer = """
+        try:
+            from peft import Gone
+        except ImportError:
+            Gone = None
+        from peft.npu_flash import pad
+        from peft.inputs import parse
+    """
+    full = {
+        "peft/__init__.py": "class Gone: ...",
+        "peft/npu_flash.py": "pad = 1",
+        "peft/inputs.py": "parse = 1",
+    }
+    releases = {
+        "peft": {"1": (full, []), "2": ({"peft/__init__.py": ""}, [])},
+        "trl": {"1": ({"trl/a.py": trainer}, [])},
+    }
+    with FakeIndex(releases).client() as client:
+        for name, uses in (("peft", ()), ("trl", ("vllm", "peft"))):
+            package, cache = IndexedPackage(name, (name,), uses=uses), build.Cache(name, tmp_path / "cache")
+            list(build.fetch(client, package, cache))
+            build.pack(package, cache, tmp_path)
+    monkeypatch.setattr(store, "FOLDER", tmp_path)
+    forget()
+    comparison = query.check(Release("trl", "1"), Release("peft", "2"))
+    forget()
+    assert [item.use.text for item in comparison.missing] == ["peft.inputs.parse"]
+
+
+def test_constants_of_the_auto_classes_are_read():
+    """TRL imports them; they are not in a model's file."""
+    transformers = PACKAGES_OF_INDEX["transformers"]
+    assert not transformers.is_outlined("transformers/models/auto/modeling_auto.py")
+    assert transformers.is_outlined("transformers/models/bert/modeling_bert.py")
+
+
+def test_a_removed_mapping_of_auto_classes_is_missing():
+    """In the shipped index: trl 0.22.2 fails at import with transformers 5.0.0."""
+    pair = query.compatibility(Release("trl", "0.22.2"), Release("transformers", "5.0.0"))
+    assert "MODEL_FOR_VISION_2_SEQ_MAPPING_NAMES" in {item.use.name for item in pair.at_import}
+
+
+def test_an_optional_auto_class_is_not_missing():
+    """In the shipped index: verl 0.9.1 needs a transformers that lacks it, and says so in a `try`."""
+    pair = query.compatibility(Release("verl", "0.9.1"), Release("transformers", "5.9.0"))
+    assert not pair.contradicted
+
+
+@pytest.mark.parametrize("content", [b"", b"PK junk", "cut"])
+def test_a_damaged_file_is_named(index, index_folder, tmp_path, monkeypatch, content):
+    """In one line, not as a fault of the program."""
+    whole = (index_folder / "vllm.zip").read_bytes()
+    (tmp_path / "vllm.zip").write_bytes(whole[:200] if content == "cut" else content)
+    monkeypatch.setattr(store, "FOLDER", tmp_path)
+    error = run("vllm==0.3")[2]
+    assert isinstance(error, UserError)
+    assert "vllm.zip: not a file of the API index" in str(error)
+
+
+@pytest.mark.parametrize("question", [["vllm", "vllm"], ["trl==1.0", "trl==1.1"]])
+def test_a_package_named_twice_is_refused(index, question):
+    """It would be compared with itself."""
+    assert "named twice" in str(run(*question)[2])
 
 
 @pytest.mark.parametrize("question", ["nothere==1", "vllm==7", "vllm>=1", "=="])
@@ -177,6 +289,14 @@ def test_an_error_is_explained(index, message, installed, direction, changes):
     explanation = explain_missing(message, {"vllm": installed} if installed else {})
     assert (explanation.direction, explanation.changes) == (direction, changes)
     assert explanation.callers[0].package == "trl"
+
+
+def test_an_installed_release_does_not_have_what_none_has(index):
+    """Of a name that a trainer takes and no release has."""
+    explanation = explain_missing(
+        "ImportError: cannot import name 'nothing' from 'vllm.never' (/x)", {"vllm": "0.3"}
+    )
+    assert explanation.headline == "No vllm from 0.1 to 0.3 has vllm.never.nothing."
 
 
 def test_a_newer_caller_is_a_change_too(index):
