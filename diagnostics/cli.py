@@ -81,9 +81,12 @@ class Command(click.Command):
     """
 
     def __init__(
-        self, *args: Any, examples: Sequence[tuple[str, str]] = (), exit_codes: dict[int, str | None] | None = None,
+        self,
+        *args: Any,
+        examples: Sequence[tuple[str, str]] = (),
+        exit_codes: dict[int, str | None] | None = None,
         **options: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(*args, **options)
         self._examples, self._exit_codes = tuple(examples), {**EXIT_CODES, **(exit_codes or {})}
 

@@ -95,5 +95,9 @@ def query_nodes(
     hosts = [replace(host, python=host.python or options.host_python) for host in read_hosts(options.hosts)]
     print(f"querying {len(hosts)} hosts, at most {limit_s:g} s each", file=sys.stderr)
     return query_hosts(
-        hosts, lambda host: program_for(host.prefix), template=options.host_command, prefix=prefix, limit_s=limit_s
-    )  # fmt: skip
+        hosts,
+        lambda host: program_for(host.prefix),
+        template=options.host_command,
+        prefix=prefix,
+        limit_s=limit_s,
+    )

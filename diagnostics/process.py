@@ -106,9 +106,13 @@ def run(
     with contextlib.ExitStack() as stack:
         errors = stack.enter_context(log.open("wb")) if log else subprocess.PIPE
         process = start(
-            command, env=env, cwd=cwd, stdout=subprocess.PIPE, stderr=errors,
+            command,
+            env=env,
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=errors,
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-        )  # fmt: skip
+        )
         if running is not None:
             running.add(process)
             stack.callback(running.discard, process)

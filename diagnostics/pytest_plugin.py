@@ -38,13 +38,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--grpo-doctor", action="store_true", default=False, help="triage what failing tests printed"
     )
     group.addoption(
-        "--grpo-doctor-only", metavar="MARKER", default="",
+        "--grpo-doctor-only",
+        metavar="MARKER",
+        default="",
         help="the same, for tests that have this marker alone, as gpu",
-    )  # fmt: skip
+    )
     group.addoption(
-        "--grpo-doctor-hang", metavar="SECONDS", type=float, default=0.0,
+        "--grpo-doctor-hang",
+        metavar="SECONDS",
+        type=float,
+        default=0.0,
         help="if a test takes longer, observe all its processes from outside and report which process blocks which",
-    )  # fmt: skip
+    )
     parser.addini("grpo_doctor", "triage what failing tests printed", type="bool", default=False)
     parser.addini("grpo_doctor_only", "only tests that have this marker", default="")
 

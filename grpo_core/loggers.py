@@ -71,9 +71,13 @@ def _wandb(config: Config, folder: Path) -> Logger:
     shutil.rmtree(folder / "wandb", ignore_errors=True)
     quiet = wandb.Settings(silent=True, console="off", disable_git=True, save_code=False)
     run = wandb.init(
-        mode="offline", dir=str(folder), project="grpo_core", name=folder.name,
-        config=config.as_dict(), settings=quiet,
-    )  # fmt: skip
+        mode="offline",
+        dir=str(folder),
+        project="grpo_core",
+        name=folder.name,
+        config=config.as_dict(),
+        settings=quiet,
+    )
     return Logger(lambda entry: run.log(_numbers(entry), step=entry["step"]), run.finish)
 
 

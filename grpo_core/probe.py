@@ -94,9 +94,12 @@ def _move(trained: Any, seed: int) -> None:
 
 
 def _largest_difference(
-    trained: Any, requests: Sequence[Request], completions: Sequence[Completion], params: SamplingParams,
+    trained: Any,
+    requests: Sequence[Request],
+    completions: Sequence[Completion],
+    params: SamplingParams,
     config: Config,
-) -> float:  # fmt: skip
+) -> float:
     """Return the largest |trainer - engine| over the log-probs of all sampled tokens."""
     import torch
 

@@ -55,9 +55,14 @@ class Publisher:
     """
 
     def __init__(
-        self, policy: Policy, engine: Engine, probe_ids: tuple[int, ...], *, tolerance: float,
+        self,
+        policy: Policy,
+        engine: Engine,
+        probe_ids: tuple[int, ...],
+        *,
+        tolerance: float,
         exact: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Take both sides.
 
         Args:

@@ -270,9 +270,15 @@ class Trainer:
             return
         proof, probe = asdict(self.proofs[-1]), asdict(self._sync.last) if self._sync.last else None
         state = replace(
-            mode, step=self.step, version=self.version, round=self._round, files=self._files.positions(),
-            probe=probe, proof=proof, tensors=tensors,
-        )  # fmt: skip
+            mode,
+            step=self.step,
+            version=self.version,
+            round=self._round,
+            files=self._files.positions(),
+            probe=probe,
+            proof=proof,
+            tensors=tensors,
+        )
         checkpoint.save(self.folder / "checkpoints", state, keep=self.config.checkpoint.keep)
 
     def _step_times(self) -> dict[str, float]:

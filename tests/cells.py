@@ -56,8 +56,13 @@ def run_with(python: Path, *arguments: str, timeout_s: float = 500) -> subproces
         }
         return subprocess.run(
             [str(python), "-P", *arguments],
-            env=environment, cwd=stage, capture_output=True, text=True, timeout=timeout_s, check=False,
-        )  # fmt: skip
+            env=environment,
+            cwd=stage,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
 
 
 def read_attempts(done: subprocess.CompletedProcess[str], code: str) -> dict[tuple[str, str | None], Any]:

@@ -37,13 +37,18 @@ def codes() -> str:
     linted = _linted()
     rows = [
         (
-            issue.code, issue.title, issue.kind,
+            issue.code,
+            issue.title,
+            issue.kind,
             max((claim.evidence for claim in issue.affected), key=model.EVIDENCE.index),
-            _yes(issue.status == "active"), _yes(issue.code in linted), _yes(issue.signature is not None),
-            _yes(issue.code in logs), _yes(issue.code in repros),
+            _yes(issue.status == "active"),
+            _yes(issue.code in linted),
+            _yes(issue.signature is not None),
+            _yes(issue.code in logs),
+            _yes(issue.code in repros),
         )
         for issue in catalog.load().values()
-    ]  # fmt: skip
+    ]
     head = ("code", "what", "kind", "known by", "doctor, by release", "lint", "triage", "logs of it", "repro")
     check_rows = [(check.code, check.title) for check in catalog.load_checks().values()]
     checks = table(("code", "what"), check_rows)

@@ -59,9 +59,13 @@ def run_on_terminal(words: Sequence[str], here: Path, environ: Mapping[str, str]
     around = {name: value for name, value in os.environ.items() if name not in left_out}
     child = subprocess.Popen(
         [sys.executable if words[0] == "python" else words[0], *words[1:]],
-        stdin=theirs, stdout=theirs, stderr=theirs, cwd=here, start_new_session=True,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=here,
+        start_new_session=True,
         env={**around, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **(environ or {})},
-    )  # fmt: skip
+    )
     os.close(theirs)
     output = bytearray()
     try:

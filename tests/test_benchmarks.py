@@ -37,8 +37,12 @@ def started(name: str, folder: Path, *more: str) -> subprocess.CompletedProcess[
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *arguments, *more],
-        env=environment, capture_output=True, text=True, timeout=500, check=False,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
 
 
 def names() -> list[object]:

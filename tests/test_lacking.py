@@ -94,8 +94,12 @@ def without(tmp_path):
     def run(modules, line):
         done = subprocess.run(
             [sys.executable, "-c", WITHOUT, modules, *line.split()],
-            cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
         return done.returncode, done.stdout, done.stderr
 
     return run

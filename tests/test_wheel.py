@@ -62,8 +62,13 @@ class Installed:
         } | {"GRPO_DOCTOR_QUIET": "1"}
         done = subprocess.run(
             [self.folder / "bin" / "grpo-doctor", *arguments],
-            env=environ, cwd=self.beside, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
+            env=environ,
+            cwd=self.beside,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode, done.stdout, done.stderr
 
@@ -146,7 +151,11 @@ def test_the_wheel_runs_without_being_installed(wheel, tmp_path):
     environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | uv_environment(os.environ)
     done = subprocess.run(
         [*command, "grpo-doctor", "triage", str(LOG)],
-        env=environ, cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=environ,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (1, "")
     assert "SCH002" in done.stdout

@@ -41,9 +41,14 @@ def write_half_billion(folder: Path, *, layers: int, toy: bool) -> None:
 def write_model(folder: Path, prompt_lengths: tuple[int, ...], prompts: int) -> None:
     """Write a random Llama of 4 layers, its tokenizer, and prompts of the given lengths in turn."""
     write_llama(
-        folder, vocab_size=VOCABULARY, hidden_size=128, intermediate_size=352, num_hidden_layers=4,
-        num_attention_heads=4, tie_word_embeddings=False,
-    )  # fmt: skip
+        folder,
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=352,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        tie_word_embeddings=False,
+    )
     draw = random.Random(0)
     with (folder / "prompts.jsonl").open("w") as file:
         for place in range(prompts):

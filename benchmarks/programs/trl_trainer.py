@@ -34,9 +34,16 @@ class EndTurn(TrainerCallback):
 
 
 config = GRPOConfig(
-    output_dir=str(folder / "trl"), max_steps=10_000, gradient_checkpointing=False, shuffle_dataset=False,
-    logging_steps=1, report_to="none", save_strategy="no", disable_tqdm=True, **options,
-)  # fmt: skip
+    output_dir=str(folder / "trl"),
+    max_steps=10_000,
+    gradient_checkpointing=False,
+    shuffle_dataset=False,
+    logging_steps=1,
+    report_to="none",
+    save_strategy="no",
+    disable_tqdm=True,
+    **options,
+)
 prompts = str(folder / "prompts.jsonl")
 trainer = GRPOTrainer(
     model=str(folder / "model"),

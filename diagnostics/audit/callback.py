@@ -133,11 +133,15 @@ class TrainerHooks:
         scores = {name: values for name, values in rewards.items() if len(values) == len(texts)}
         return [
             Sample(
-                step, text_of(prompt), text_of(text), advantage=number(advantage), place=f"step {step}",
+                step,
+                text_of(prompt),
+                text_of(text),
+                advantage=number(advantage),
+                place=f"step {step}",
                 scores={name: number(values[index]) for name, values in scores.items()},
             )
             for index, (prompt, text, advantage) in enumerate(zip(*columns, strict=True))
-        ]  # fmt: skip
+        ]
 
 
 def __getattr__(name: str) -> type:

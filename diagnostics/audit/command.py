@@ -116,18 +116,29 @@ def _check_usage(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
 
 
 def _audit_server(paths: tuple[Path, ...], options: dict[str, Any]) -> Audit:
-    return audit_server(LiveAudit(
-        options["server"], options["checkpoint"], (*options["against"], *paths), options["trainer_config"],
-        options["replica"], options["tokens"], options["timeout"], options["model"],
-    ))  # fmt: skip
+    return audit_server(
+        LiveAudit(
+            options["server"],
+            options["checkpoint"],
+            (*options["against"], *paths),
+            options["trainer_config"],
+            options["replica"],
+            options["tokens"],
+            options["timeout"],
+            options["model"],
+        )
+    )
 
 
 def _audit_run(path: Path, options: dict[str, Any]) -> Audit:
     config = options["trainer_config"]
     return audit_run(
-        path, checkpoint=options["checkpoint"], tokens=max(options["tokens"], 4096), reward=options["reward"],
+        path,
+        checkpoint=options["checkpoint"],
+        tokens=max(options["tokens"], 4096),
+        reward=options["reward"],
         expected=read_trainer_settings(config).request if config else None,
-    )  # fmt: skip
+    )
 
 
 def _watch_files(paths: tuple[Path, ...], idle_s: float | None, form: str) -> Audit:

@@ -196,9 +196,16 @@ class Curves:
         return notes
 
     def fault(
-        self, family: str, message: str, code: str, episode: Episode, *quoted: str, symptom: str = "",
-        seen: Sequence[Note] = (), **values: Any,
-    ) -> Result:  # fmt: skip
+        self,
+        family: str,
+        message: str,
+        code: str,
+        episode: Episode,
+        *quoted: str,
+        symptom: str = "",
+        seen: Sequence[Note] = (),
+        **values: Any,
+    ) -> Result:
         """Build the fault of an episode.
 
         Args:
@@ -333,9 +340,15 @@ def _dead_reward(curves: Curves) -> Result | None:
     share = len(episode.rows) / len(rewards)
     return curves.fault(
         "metrics/dead_reward" if constant else "metrics/no_spread",
-        subject + " {span}: no gradient in {count} of {steps} steps", "REW004", episode, "reward", name,
-        steps=len(rewards), seen=[_no_gradient_share(share)], symptom="reward",
-    )  # fmt: skip
+        subject + " {span}: no gradient in {count} of {steps} steps",
+        "REW004",
+        episode,
+        "reward",
+        name,
+        steps=len(rewards),
+        seen=[_no_gradient_share(share)],
+        symptom="reward",
+    )
 
 
 def _zero_spread_groups(curves: Curves) -> Result | None:
@@ -355,9 +368,15 @@ def _zero_spread_groups(curves: Curves) -> Result | None:
         "{share:.0%} of groups have no reward spread in the last {count} steps: they produce no gradient"
     )
     return curves.fault(
-        "metrics/little_spread", message, "REW004", Episode(curves.select("all_alike")[-20:]), "all_alike",
-        share=share, seen=[_no_gradient_share(stats.mean(shares))], symptom="reward",
-    )  # fmt: skip
+        "metrics/little_spread",
+        message,
+        "REW004",
+        Episode(curves.select("all_alike")[-20:]),
+        "all_alike",
+        share=share,
+        seen=[_no_gradient_share(stats.mean(shares))],
+        symptom="reward",
+    )
 
 
 def _no_gradient(curves: Curves) -> Result | None:
@@ -429,17 +448,30 @@ def _mismatch(curves: Curves) -> Result | None:
         first, last = stats.median(values[:MIN_STEPS]), stats.median(values[-MIN_STEPS:])
         if first > alarm:
             return curves.fault(
-                "metrics/unlike", "engine and trainer disagree from the start: {name} {now:.3g}", "NUM043",
-                Episode(curves.select(name)), name, name=name, now=stats.median(values), symptom="mismatch",
-            )  # fmt: skip
+                "metrics/unlike",
+                "engine and trainer disagree from the start: {name} {now:.3g}",
+                "NUM043",
+                Episode(curves.select(name)),
+                name,
+                name=name,
+                now=stats.median(values),
+                symptom="mismatch",
+            )
         limit = max(least, factor * max(first, floor))
         if len(values) >= 2 * MIN_STEPS and last >= limit:
             message = "engine and trainer drift apart {span}: {name} went from {first:.2g} to {last:.2g}"
             late = curves.last_episode(name, lambda value, bound=limit: abs(value) >= bound)  # type: ignore[misc]
             return curves.fault(
-                "metrics/drifting", message, "NUM043", late, name, name=name, first=first, last=last,
+                "metrics/drifting",
+                message,
+                "NUM043",
+                late,
+                name,
+                name=name,
+                first=first,
+                last=last,
                 symptom="mismatch",
-            )  # fmt: skip
+            )
     return None
 
 
@@ -471,9 +503,15 @@ def _entropy_collapse(curves: Curves) -> Result | None:
     late = curves.last_episode("entropy", lambda value: value < 0.1 * first)
     message = "entropy collapsed from {first:.3g} to {last:.2g} {span}"
     return curves.fault(
-        "curves/entropy_collapse", message, "", late, "entropy", first=curves.column("entropy")[0], last=last,
+        "curves/entropy_collapse",
+        message,
+        "",
+        late,
+        "entropy",
+        first=curves.column("entropy")[0],
+        last=last,
         symptom="entropy",
-    )  # fmt: skip
+    )
 
 
 def _kl_explosion(curves: Curves) -> Result | None:
@@ -498,9 +536,15 @@ def _gradient_spikes(curves: Curves) -> Result | None:
         return None
     message = "{spikes} gradient spikes; the largest, {grad_norm:.3g}, is {times:.0f} times the usual norm"
     return curves.fault(
-        "curves/gradient_spikes", message, "", Episode((rows[place],), open=False), "grad_norm",
-        spikes=len(spikes), times=times, symptom="gradient",
-    )  # fmt: skip
+        "curves/gradient_spikes",
+        message,
+        "",
+        Episode((rows[place],), open=False),
+        "grad_norm",
+        spikes=len(spikes),
+        times=times,
+        symptom="gradient",
+    )
 
 
 def _flat_reward(curves: Curves) -> Result | None:
@@ -513,10 +557,17 @@ def _flat_reward(curves: Curves) -> Result | None:
     if not math.isfinite(rise) or (error and abs(slope) > 2.5 * error) or rise > max(0.5 * noise, 0.01):
         return None
     return curves.fault(
-        "curves/flat_reward", "the reward does not move: {level:.3g} in all {count} logged steps", "",
-        Episode(rows), "reward", level=stats.median(values), slope=slope, noise=noise,
-        reward_std=stats.median(curves.column("reward_std")), symptom="reward",
-    )  # fmt: skip
+        "curves/flat_reward",
+        "the reward does not move: {level:.3g} in all {count} logged steps",
+        "",
+        Episode(rows),
+        "reward",
+        level=stats.median(values),
+        slope=slope,
+        noise=noise,
+        reward_std=stats.median(curves.column("reward_std")),
+        symptom="reward",
+    )
 
 
 def _reward_collapse(curves: Curves) -> Result | None:

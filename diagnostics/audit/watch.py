@@ -68,10 +68,16 @@ class Change:
         """Return one JSON line."""
         result = self.result
         return {
-            "type": "change", "change": self.kind, "step": self.step, "family": result.family,
-            "outcome": result.outcome, "probe": result.probe, "code": code_of(result), "sentence": result.message,
+            "type": "change",
+            "change": self.kind,
+            "step": self.step,
+            "family": result.family,
+            "outcome": result.outcome,
+            "probe": result.probe,
+            "code": code_of(result),
+            "sentence": result.message,
             "values": result.values,
-        }  # fmt: skip
+        }
 
 
 @dataclass
@@ -273,8 +279,12 @@ class Watch:
     """
 
     def __init__(
-        self, paths: Sequence[Path], idle_s: float, report: Callable[[Change], None], notify: Callable[[str], None]
-    ) -> None:  # fmt: skip
+        self,
+        paths: Sequence[Path],
+        idle_s: float,
+        report: Callable[[Change], None],
+        notify: Callable[[str], None],
+    ) -> None:
         for path in paths:
             if path.exists() and not path.is_file():
                 expected = "expected a file: metrics.jsonl, a log, an event file, completions.jsonl"

@@ -30,11 +30,28 @@ def of_issue(issue: model.Issue, remedy: Fix) -> dict[str, Any]:
 def of_check(entry: model.CheckCode) -> dict[str, Any]:
     """A check's own code, under the keys of an issue; what it has none of is empty."""
     return {
-        "schema": SCHEMA, "code": entry.code, "title": entry.title, "kind": CHECK, "status": CHECK, "since": "",
-        "components": [], "frameworks": [], "cause": entry.about, "detail": "", "affected": [], "signature": None,
-        "config": [], "mitigations": [], "references": [], "triggers": [], "family": model.FAMILIES[entry.code[:3]],
-        "offered": [], "does_not_help": [], "aliases": list(entry.aliases), "symptoms": list(entry.symptoms),
-    }  # fmt: skip
+        "schema": SCHEMA,
+        "code": entry.code,
+        "title": entry.title,
+        "kind": CHECK,
+        "status": CHECK,
+        "since": "",
+        "components": [],
+        "frameworks": [],
+        "cause": entry.about,
+        "detail": "",
+        "affected": [],
+        "signature": None,
+        "config": [],
+        "mitigations": [],
+        "references": [],
+        "triggers": [],
+        "family": model.FAMILIES[entry.code[:3]],
+        "offered": [],
+        "does_not_help": [],
+        "aliases": list(entry.aliases),
+        "symptoms": list(entry.symptoms),
+    }
 
 
 def listing(issues: Iterable[model.Issue], checks: Iterable[model.CheckCode]) -> dict[str, Any]:

@@ -79,10 +79,16 @@ def finding_of_issue(
         title: A title for this case; by default the entry's.
     """
     return Finding(
-        issue.code, title or issue.title, Severity.ERROR, certainty,
-        known_by=max((claim.evidence for claim in issue.affected), key=model.EVIDENCE.index, default="declared"),
-        evidence=tuple(Evidence(text, place) for text, place in seen), remedy=recommended_fix(issue),
-    )  # fmt: skip
+        issue.code,
+        title or issue.title,
+        Severity.ERROR,
+        certainty,
+        known_by=max(
+            (claim.evidence for claim in issue.affected), key=model.EVIDENCE.index, default="declared"
+        ),
+        evidence=tuple(Evidence(text, place) for text, place in seen),
+        remedy=recommended_fix(issue),
+    )
 
 
 def issue_summary(issue: Issue) -> dict[str, Any]:

@@ -184,9 +184,10 @@ def _fields(entry: Issue | CheckCode) -> dict[str, str]:
         return dict.fromkeys(_WEIGHTS, "") | names | {"cause": entry.about}
     samples = entry.signature.samples if entry.signature else ()
     return names | {
-        "cause": entry.cause, "detail": entry.detail,
+        "cause": entry.cause,
+        "detail": entry.detail,
         "triggers": "\n".join(trigger.about for trigger in entry.triggers),
         "samples": "\n".join(sample.text for sample in samples if sample.matches),
         "scope": " ".join((*entry.components, *entry.frameworks)),
         "mitigations": "\n".join(mitigation.about for mitigation in entry.mitigations),
-    }  # fmt: skip
+    }

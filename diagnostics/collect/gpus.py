@@ -108,27 +108,38 @@ def parse_report(xml: bytes, module: str = "", nodes: tuple[str, ...] = ()) -> G
 def _gpu(index: int, node: ET.Element) -> Gpu:
     errors = [
         _number(node, f"ecc_errors/volatile/{name}")
-        for name in ("dram_uncorrectable", "sram_uncorrectable_parity", "sram_uncorrectable_secded",
-                     "sram_uncorrectable", "device_memory_uncorrectable")
-    ]  # fmt: skip
+        for name in (
+            "dram_uncorrectable",
+            "sram_uncorrectable_parity",
+            "sram_uncorrectable_secded",
+            "sram_uncorrectable",
+            "device_memory_uncorrectable",
+        )
+    ]
     counted = [number for number in errors if number is not None]
     pending = [
         _field_text(node, path)
-        for path in ("remapped_rows/remapped_row_pending", "remapped_rows/remapped_row_failure",
-                     "retired_pages/pending_retirement")
-    ]  # fmt: skip
+        for path in (
+            "remapped_rows/remapped_row_pending",
+            "remapped_rows/remapped_row_failure",
+            "retired_pages/pending_retirement",
+        )
+    ]
     known = [value for value in pending if value]
     mig = _field_text(node, "mig_mode/current_mig")
     broken = _field_text(node, "product_name").lower() in {"", "unknown error"}
     return Gpu(
-        index, _field_text(node, "product_name"), _field_text(node, "uuid"),
-        memory_gb=_gigabytes(node, "fb_memory_usage/total"), used_gb=_gigabytes(node, "fb_memory_usage/used"),
+        index,
+        _field_text(node, "product_name"),
+        _field_text(node, "uuid"),
+        memory_gb=_gigabytes(node, "fb_memory_usage/total"),
+        used_gb=_gigabytes(node, "fb_memory_usage/used"),
         compute_mode=_field_text(node, "compute_mode").lower().replace(" ", "_"),
         mig=mig == "Enabled" if mig else None,
         ecc_uncorrected=sum(counted) if counted else None,
         rows_pending="Yes" in known if known else None,
         problem="the driver reports nothing about this GPU" if broken else "",
-    )  # fmt: skip
+    )
 
 
 def _field_text(node: ET.Element, path: str) -> str:

@@ -162,11 +162,20 @@ class Machine:
 def collect(prefix: str, environ: Mapping[str, str]) -> Machine:
     """Examine the machine. Uses no network; starts one child process, `nvidia-smi`."""
     return Machine(
-        host=platform.node(), kernel=f"{platform.system()} {platform.release()}", architecture=platform.machine(),
-        container=_container(environ), processors=collect_processors(), memory=collect_memory(),
-        limits=collect_limits(), disks=_disks(prefix, environ), interfaces=_interfaces(), libraries=_libraries(),
-        gpus=gpus.collect(), ray=ray.collect(environ), configs=collect_configs(environ),
-    )  # fmt: skip
+        host=platform.node(),
+        kernel=f"{platform.system()} {platform.release()}",
+        architecture=platform.machine(),
+        container=_container(environ),
+        processors=collect_processors(),
+        memory=collect_memory(),
+        limits=collect_limits(),
+        disks=_disks(prefix, environ),
+        interfaces=_interfaces(),
+        libraries=_libraries(),
+        gpus=gpus.collect(),
+        ray=ray.collect(environ),
+        configs=collect_configs(environ),
+    )
 
 
 def collect_limits() -> dict[str, Limit]:

@@ -141,14 +141,20 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
     vllm_variables = _vllm_variables(folders) if any(name.startswith("VLLM_") for name in environ) else None
     homes = {
         module: os.path.dirname(results.packages[name].place)  # noqa: PTH120 - as text
-        for name, files in recorded.items() for module in files.modules
-    }  # fmt: skip
+        for name, files in recorded.items()
+        for module in files.modules
+    }
     return Environment(
-        prefix=str(root), python=search_path.interpreter_release(root) if prefix else platform.python_version(),
-        packages=results.packages, broken=tuple(sorted(results.broken)), duplicates=_duplicates(results.places),
-        variables=env_vars.collect(environ, vllm_variables or ()), free_disk_gb=_free_gigabytes(root),
+        prefix=str(root),
+        python=search_path.interpreter_release(root) if prefix else platform.python_version(),
+        packages=results.packages,
+        broken=tuple(sorted(results.broken)),
+        duplicates=_duplicates(results.places),
+        variables=env_vars.collect(environ, vllm_variables or ()),
+        free_disk_gb=_free_gigabytes(root),
         shared_memory_gb=_free_gigabytes(Path("/dev/shm")),  # noqa: S108 - only its size is read
-        extensions=elf.collect(folders, root, environ) if folders else (), vllm_variables=vllm_variables,
+        extensions=elf.collect(folders, root, environ) if folders else (),
+        vllm_variables=vllm_variables,
         dangling=search_path.dangling_links(root),
         misfits=search_path.interpreter_problems(root, search, finds_own=finds_own),
         search=search,
@@ -157,8 +163,9 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
             *_hidden_packages(results.places, search),
             *module_lookup.shadows(search, homes, Path(working_folder()), environ),
         ),
-        unread=(*results.unread, *unread, *search.unread), needed=tuple(sorted(recorded)),
-    )  # fmt: skip
+        unread=(*results.unread, *unread, *search.unread),
+        needed=tuple(sorted(recorded)),
+    )
 
 
 @dataclass
@@ -249,8 +256,10 @@ def _check_files(
 def _module(name: str, modules: module_lookup.Modules) -> str:
     names = (
         module.partition(".")[0].partition(":")[0]
-        for item in frameworks.FRAMEWORKS.values() if name in item.packages for module in item.modules
-    )  # fmt: skip
+        for item in frameworks.FRAMEWORKS.values()
+        if name in item.packages
+        for module in item.modules
+    )
     return modules.find(next(names, name.replace("-", "_")))
 
 
@@ -281,8 +290,13 @@ def _hidden_packages(places: Mapping[str, list[str]], search: SearchPath) -> tup
 
 
 def _package(
-    distribution: metadata.Distribution, name: str, version: str, place: str, head: str, requires: tuple[str, ...]
-) -> Package:  # fmt: skip
+    distribution: metadata.Distribution,
+    name: str,
+    version: str,
+    place: str,
+    head: str,
+    requires: tuple[str, ...],
+) -> Package:
     installer = (distribution.read_text("INSTALLER") or "").strip()
     recorded = not place.endswith(".dist-info") or os.path.exists(f"{place}/RECORD")  # noqa: PTH110 - hundreds of them
     if name not in CHECKED:
@@ -290,9 +304,15 @@ def _package(
     lines = (distribution.read_text("WHEEL") or "").splitlines()
     python = _field(head, "Requires-Python")
     return Package(
-        name, version, place, installer, requires, python if may_be_parsed(python) else "",
-        tuple(line.partition(":")[2].strip() for line in lines if line.startswith("Tag:")), recorded,
-    )  # fmt: skip
+        name,
+        version,
+        place,
+        installer,
+        requires,
+        python if may_be_parsed(python) else "",
+        tuple(line.partition(":")[2].strip() for line in lines if line.startswith("Tag:")),
+        recorded,
+    )
 
 
 def _vllm_variables(folders: Iterable[Path]) -> tuple[str, ...] | None:

@@ -99,10 +99,13 @@ class Program:
     def program_text(self, limit_s: float = 60.0) -> str:
         """Return the program text; the program ends itself after a limit."""
         return _PROGRAM % {
-            "mark": MARK, "limit": max(1, round(limit_s)), "module": self.module, "function": self.function,
+            "mark": MARK,
+            "limit": max(1, round(limit_s)),
+            "module": self.module,
+            "function": self.function,
             "sources": base64.b64encode(zip_sources(self.sources)).decode("ascii"),
             "options": json.dumps(self.options),
-        }  # fmt: skip
+        }
 
 
 @functools.cache
@@ -279,9 +282,13 @@ def host_command(host: Host, template: str, prefix: str, limit_s: float) -> list
 
 
 def query_hosts(
-    hosts: Sequence[Host], program_for: Callable[[Host], Program], *, template: str = "", prefix: str = "",
+    hosts: Sequence[Host],
+    program_for: Callable[[Host], Program],
+    *,
+    template: str = "",
+    prefix: str = "",
     limit_s: float = LIMIT_S,
-) -> list[Member]:  # fmt: skip
+) -> list[Member]:
     """Query all hosts, at most MAX_PARALLEL at a time; the answers are in the order of the hosts.
 
     Raises:
@@ -312,11 +319,13 @@ def query_hosts(
     shared = Counter(host.name for host in hosts)
     return [
         Member(
-            f"{host.name}:{host.port}" if shared[host.name] > 1 else host.name, answer, slots=host.slots,
+            f"{host.name}:{host.port}" if shared[host.name] > 1 else host.name,
+            answer,
+            slots=host.slots,
             secrets=(host.target, host.name),
         )
         for host, answer in zip(hosts, answers, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _query(command: list[str], text: str, limit_s: float, running: set[subprocess.Popen[Any]]) -> Answer:

@@ -74,12 +74,13 @@ def _subject(nodes: list[Node]) -> dict[str, Any]:
         "packages": {name: versions for name, versions in packages.items() if versions},
         "nodes": [
             {
-                "node": node.label, "problem": node.problem,
+                "node": node.label,
+                "problem": node.problem,
                 "outcome": "answered" if node.facts else "dead" if node.dead else "unknown",
             }
             for node in nodes
         ],
-    }  # fmt: skip
+    }
 
 
 def _reached(node: Node) -> CheckResult:
@@ -87,10 +88,13 @@ def _reached(node: Node) -> CheckResult:
     if not node.problem:
         return CheckResult(name, "ok")
     missing = finding(
-        "RAY951" if node.dead else "NET951", Severity.WARNING, [Evidence(node.problem, node.label)],
-        Fix.of(_reach_advice(node)), detail=f"{node.label}: {node.problem}. What is on it is unknown.",
+        "RAY951" if node.dead else "NET951",
+        Severity.WARNING,
+        [Evidence(node.problem, node.label)],
+        Fix.of(_reach_advice(node)),
+        detail=f"{node.label}: {node.problem}. What is on it is unknown.",
         known_by="executed",
-    )  # fmt: skip
+    )
     return CheckResult(name, "crashed", node.problem, (missing,))
 
 
@@ -137,7 +141,8 @@ def _each_node(name: str, nodes: list[Node], issues: dict[str, Issue], compat: C
         name,
         [
             replace(
-                item, detail=f"{node_names(members, total)}: {item.detail.strip() or item.title}",
+                item,
+                detail=f"{node_names(members, total)}: {item.detail.strip() or item.title}",
                 evidence=tuple(replace(entry, place=at(members, entry.place)) for entry in item.evidence),
             )
             for item, members in findings.values()
@@ -146,7 +151,7 @@ def _each_node(name: str, nodes: list[Node], issues: dict[str, Issue], compat: C
             replace(item, what=f"{node_names(members, total)}: {item.what}", place=at(members, item.place))
             for item, members in open_items.values()
         ],
-    )  # fmt: skip
+    )
     return replace(result, outcome="crashed", reason="; ".join(crashed)) if crashed else result
 
 
@@ -186,14 +191,15 @@ def _other_environment(bare: list[Node], installed: list[Node]) -> Finding:
     )
     in_list = "" if bare[0].word == "node" else ", prefix=DIR in the list for one"
     return finding(
-        "CMP951", Severity.ERROR,
+        "CMP951",
+        Severity.ERROR,
         [Evidence(f"examined: {node.facts.environment.prefix}", node.label) for node in bare if node.facts],
         Fix.of(
             "If that is not the environment that runs there, name the right one: --prefix for all nodes"
             f"{in_list}. Otherwise install it as on the other nodes."
         ),
         detail=f"{node_names(bare)}: none of {', '.join(names)}, which the other nodes have.",
-    )  # fmt: skip
+    )
 
 
 def _difference_finding(items: list[Difference], total: int, among: str) -> Finding:
@@ -206,14 +212,18 @@ def _difference_finding(items: list[Difference], total: int, among: str) -> Find
     parts = list(joined.values())
     evidence = [
         Evidence(_values_text(part, place, brief=False), node_names(members))
-        for part in parts for place, members in enumerate(part[0][1].values())
-    ]  # fmt: skip
+        for part in parts
+        for place, members in enumerate(part[0][1].values())
+    ]
     rest = f" And {len(parts) - MAX_DIFFERENCES} more." if len(parts) > MAX_DIFFERENCES else ""
     advice = [Advice(text) for text in (kind.advice, kind.source) if text]
     return finding(
-        kind.code, kind.severity, evidence[:MAX_DIFFERENCES], Fix((*advice, *_installs(items))),
+        kind.code,
+        kind.severity,
+        evidence[:MAX_DIFFERENCES],
+        Fix((*advice, *_installs(items))),
         detail=" ".join(_sentence(part, total, among) for part in parts[:MAX_DIFFERENCES]) + rest,
-    )  # fmt: skip
+    )
 
 
 def _sentence(part: list[Difference], total: int, among: str) -> str:
@@ -257,8 +267,9 @@ def _installs(items: list[Difference]) -> list[Install]:
                 required.setdefault(node.position, (node, []))[1].append(f"{name}=={value}")
     return [
         replace(find_installer(node.facts.environment).install(requirements), note=f"on {node.label}")
-        for _, (node, requirements) in sorted(required.items())[:MAX_NODES] if node.facts
-    ]  # fmt: skip
+        for _, (node, requirements) in sorted(required.items())[:MAX_NODES]
+        if node.facts
+    ]
 
 
 def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node]) -> Report:

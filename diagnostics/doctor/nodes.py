@@ -111,9 +111,10 @@ def read_answer(answer: Answer) -> dict[str, Any]:
     try:
         document = answer.document()
         return {
-            "facts": decode_facts(document["facts"]), "nccl": tuple(map(one_line, document["nccl"])),
+            "facts": decode_facts(document["facts"]),
+            "nccl": tuple(map(one_line, document["nccl"])),
             "models": tuple(map(one_line, document["models"])),
-        }  # fmt: skip
+        }
     except NodeError as error:
         return {"problem": str(error), "reached": not answer.problem}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -136,17 +137,20 @@ def decode_facts(document: Any) -> Facts:
 def _valid_packages(environment: Environment) -> Environment:
     """Drop packages that this machine would have refused: names and versions become words of commands."""
     wrong = {
-        name for name, package in environment.packages.items()
-        if name != package.name or not is_package_version(package.name, package.version)
+        name
+        for name, package in environment.packages.items()
+        if name != package.name
+        or not is_package_version(package.name, package.version)
         or not all(map(may_be_parsed, (*package.requires, package.requires_python)))
-    }  # fmt: skip
+    }
     places = {*environment.broken, *(environment.packages[name].place for name in wrong)}
     return replace(
-        environment, python=environment.python if may_be_parsed(environment.python) else "",
+        environment,
+        python=environment.python if may_be_parsed(environment.python) else "",
         packages={name: package for name, package in environment.packages.items() if name not in wrong},
         # The printed command removes these folders, so only metadata folders are kept.
         broken=tuple(sorted(place for place in places if _METADATA_FOLDER.fullmatch(place))),
-    )  # fmt: skip
+    )
 
 
 ABSENT = "none"
@@ -239,9 +243,10 @@ def node_values(node: Node) -> Iterator[tuple[Key, str | None]]:
     gpus, shared, memory = machine.gpus, machine.disk("shared memory"), machine.memory.total_gb
     models = Counter(gpu.name for gpu in gpus.devices)
     for kind, name, value in (
-        ("driver", "NVIDIA driver", gpus.driver), ("driver", "CUDA of the driver", gpus.cuda),
+        ("driver", "NVIDIA driver", gpus.driver),
+        ("driver", "CUDA of the driver", gpus.cuda),
         ("gpus", "GPUs", ", ".join(f"{count} x {model}" for model, count in models.items())),
-    ):  # fmt: skip
+    ):
         # A driver that did not answer is not a driver that is missing.
         yield (kind, name), (value or ABSENT) if gpus.state in {"ok", "none"} else None
     yield ("system nccl", "NCCL outside Python's packages"), ", ".join(node.nccl) or ABSENT

@@ -130,10 +130,12 @@ def unmet_requirements(environment: Environment, package: Package) -> list[Requi
     """Return the requirements that are not met here, without extras and a trainer's engine; missing packages last."""
     unmet = [
         requirement
-        for line in package.requires if not _EXTRA_ONLY.search(line) and (requirement := parse_requirement(line))
-        if not _is_engine(package, requirement) and not _is_met(environment, requirement)
+        for line in package.requires
+        if not _EXTRA_ONLY.search(line) and (requirement := parse_requirement(line))
+        if not _is_engine(package, requirement)
+        and not _is_met(environment, requirement)
         and applies(environment, requirement)
-    ]  # fmt: skip
+    ]
     key = {item: canonicalize_name(item.name) for item in unmet}
     return sorted(unmet, key=lambda item: (environment.version(key[item]) is None, key[item]))
 
@@ -168,9 +170,10 @@ def constraints_on(environment: Environment, names: Iterable[str]) -> list[Const
     required = set(names)
     return [
         constraint
-        for package in environment.packages.values() for constraint in _declared_constraints(environment, package)
+        for package in environment.packages.values()
+        for constraint in _declared_constraints(environment, package)
         if constraint.name in required and constraint.versions
-    ]  # fmt: skip
+    ]
 
 
 def _declared_constraints(environment: Environment, package: Package) -> Iterator[Constraint]:
@@ -199,8 +202,9 @@ def install_constraints(code: str, action: Install, known_by: str) -> list[Const
         return []
     return [
         Constraint(code, canonicalize_name(item.name), str(item.specifier), known_by, code)
-        for item in parsed if item
-    ]  # fmt: skip
+        for item in parsed
+        if item
+    ]
 
 
 def finding_constraints(finding: Finding) -> list[Constraint]:

@@ -63,10 +63,11 @@ def check_trainer_installed(
     which = "the named environment" if named else "the environment that doctor itself runs in"
     options = "; ".join(quote_command(("--prefix", place)) for place in nearby)
     missing = NotChecked(
-        "a run", f"neither a trainer nor vLLM is installed in {which}",
+        "a run",
+        f"neither a trainer nor vLLM is installed in {which}",
         f"did you mean {options}?" if options else "give --python PATH of the environment that trains",
         environment.prefix,
-    )  # fmt: skip
+    )
     return CheckResult.of("environment", (), [missing])
 
 
@@ -85,9 +86,11 @@ def _can_train(prefix: Path) -> bool:
     starts = tuple(f"{name.replace('-', '_')}-" for name in (*ENGINES, *TRAINERS))
     try:
         names = [
-            name for folder in own_folders(prefix, release_of(prefix)) if os.access(folder, os.R_OK)
+            name
+            for folder in own_folders(prefix, release_of(prefix))
+            if os.access(folder, os.R_OK)
             for name in os.listdir(folder)  # noqa: PTH208 - names alone
-        ]  # fmt: skip
+        ]
     except OSError:
         return False
     return any(name.endswith(".dist-info") and name.lower().startswith(starts) for name in names)

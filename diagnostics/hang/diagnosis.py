@@ -96,10 +96,16 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
         if set(blocker.culprits) & set(worst.culprits) and k not in worst.culprits
     )
     verdict = Verdict(
-        HANG, "", worst.cause, worst.certainty, worst.culprits, worst.chain,
-        cycle=worst.level == "cycle" and worst.cause != "locks", victims=victims,
+        HANG,
+        "",
+        worst.cause,
+        worst.certainty,
+        worst.culprits,
+        worst.chain,
+        cycle=worst.level == "cycle" and worst.cause != "locks",
+        victims=victims,
         waited_s=_longest_wait_s(index, worst, (key, *victims)),
-    )  # fmt: skip
+    )
     verdict = _consider_time(index, verdict, worst, patience)
     if incomplete and verdict.outcome == HANG and worst.cause in _GUESSES_IF_BLIND:
         verdict = replace(verdict, certainty="hypothesis")

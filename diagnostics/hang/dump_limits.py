@@ -106,9 +106,17 @@ def infer_from_partial_dump(index: JobIndex, verdict: Verdict) -> Verdict:
     keys = tuple(key for key, value in classes.items() if value == name)
     cause, reason = _INFERENCES[name]
     return replace(
-        verdict, outcome=HANG, cause=cause, certainty="hypothesis", culprits=(), chain=(), cycle=False, victims=keys,
-        sentence=sentences.inferred(index, keys, reason), evidence=sentences.evidence_of_victims(index, keys),
-    )  # fmt: skip
+        verdict,
+        outcome=HANG,
+        cause=cause,
+        certainty="hypothesis",
+        culprits=(),
+        chain=(),
+        cycle=False,
+        victims=keys,
+        sentence=sentences.inferred(index, keys, reason),
+        evidence=sentences.evidence_of_victims(index, keys),
+    )
 
 
 def _inference(index: JobIndex, state: BlockedState) -> str:

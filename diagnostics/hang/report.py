@@ -197,8 +197,13 @@ def html_page(report: Report) -> str:
         for text, members in same_place_groups(document)
     ]
     return render_page(
-        "hang.html.j2", title=f"hang: {document['outcome']} {document['code']}".strip(), document=document,
+        "hang.html.j2",
+        title=f"hang: {document['outcome']} {document['code']}".strip(),
+        document=document,
         names={process["key"]: process["label"] for process in document["processes"]},
-        picture=picture.draw(document), box=(picture.WIDTH, picture.HEIGHT), sections=SECTIONS, groups=groups,
+        picture=picture.draw(document),
+        box=(picture.WIDTH, picture.HEIGHT),
+        sections=SECTIONS,
+        groups=groups,
         stacks="\n".join(stack_tree(document)),
-    )  # fmt: skip
+    )

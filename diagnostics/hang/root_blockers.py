@@ -100,9 +100,13 @@ class RootSearch:
         cycle = chain[sources.index(edge.target) :]
         certain = all(entry.certain for entry in cycle)
         return RootBlocker(
-            "cycle", "deadlock", tuple(entry.source for entry in cycle), chain, patient=not certain,
+            "cycle",
+            "deadlock",
+            tuple(entry.source for entry in cycle),
+            chain,
+            patient=not certain,
             certainty="established" if certain else "supported",
-        )  # fmt: skip
+        )
 
     def _all_in_collectives(self, edges: list[Edge]) -> bool:
         states = [self._index.states.get(edge.target) for edge in edges]

@@ -276,12 +276,14 @@ class _Waiter:
             return []  # no result reaches a loop that is blocked
         return [
             self.edge(
-                p, "waits for a result from",
+                p,
+                "waits for a result from",
                 (self.frame_evidence(), f"its title says that it runs {_ray_method(p)[:60]}"),
-                needs="all", certain=False,
+                needs="all",
+                certain=False,
             )
             for p in stuck or candidates
-        ]  # fmt: skip
+        ]
 
 
 _FINDERS: dict[str, Callable[[_Waiter], list[Edge]]] = {

@@ -74,9 +74,15 @@ def find_framework_command(words: list[str]) -> FrameworkCommand | None:
             if way is not None:
                 start += bool(launch.module and way.verbs and not way.program)
                 return FrameworkCommand(
-                    dialect.framework, way.role, start, index, launch.module or launch.script, bool(launch.module),
-                    way.framework_parser, way.extra,
-                )  # fmt: skip
+                    dialect.framework,
+                    way.role,
+                    start,
+                    index,
+                    launch.module or launch.script,
+                    bool(launch.module),
+                    way.framework_parser,
+                    way.extra,
+                )
     return None
 
 

@@ -30,16 +30,25 @@ _PAIRS = (
 _NAMES = tuple(
     (canonical, re.compile(pattern))
     for canonical, pattern in (
-        ("probs_diff", r"probs?_diff(?:erence)?(?:[_/](?:mean|max))?$|logp(?:rob)?_diff(?:erence)?(?:/mean)?$"
-                       r"|logprobs?_abs_diff|sampling_logp_difference/mean"),
+        (
+            "probs_diff",
+            r"probs?_diff(?:erence)?(?:[_/](?:mean|max))?$|logp(?:rob)?_diff(?:erence)?(?:/mean)?$"
+            r"|logprobs?_abs_diff|sampling_logp_difference/mean",
+        ),
         ("mult_error", r"token_mult_prob_error|mult(?:iplicative)?_prob_error"),
         ("mismatch_kl", r"mismatch[_ /]kl|kl[_ ]mismatch|rollout_corr/(?:k3_)?kl|rollout_kl"),
-        ("ratio", r"importance_sampling_ratio/mean|(?:rollout_)?is_(?:ratio|weights?)?/?_?mean|rollout_is_mean"
-                  r"|importance_ratio|sampling_ratio/mean"),
+        (
+            "ratio",
+            r"importance_sampling_ratio/mean|(?:rollout_)?is_(?:ratio|weights?)?/?_?mean|rollout_is_mean"
+            r"|importance_ratio|sampling_ratio/mean",
+        ),
         ("all_alike", r"frac_reward_zero_std|zero_std_ratio|zero_advantage|solve_(?:all|none)$"),
         ("reward_std", r"rewards?[_/ ]std(?:[/_]mean)?$|reward/.*std$|std_reward|group_reward_std"),
         ("capped", r"clipped_ratio$|response_length/clip_ratio|truncat\w*_?(?:ratio|rate|frac)|is_truncated"),
-        ("clip", r"clip_?frac(?:/mean)?$|clip_ratio(?:/region_mean|/high_mean|/low_mean)?$|clip(?:ped)?_fraction"),
+        (
+            "clip",
+            r"clip_?frac(?:/mean)?$|clip_ratio(?:/region_mean|/high_mean|/low_mean)?$|clip(?:ped)?_fraction",
+        ),
         ("grad_norm", r"grad(?:ient)?[_. ]*norm(?:_mean)?$"),
         ("entropy", r"entropy(?:_loss|/mean|_mean)?$"),
         ("reward", r"(?:^|/)(?:mean_)?rewards?(?:/mean|_mean)?$|critic/(?:score|rewards)/mean$"),
@@ -52,7 +61,7 @@ _NAMES = tuple(
         ("lr", r"(?:^|/)(?:lr|learning_rate)$"),
         ("steps_per_second", r"train_steps_per_second$"),
     )
-)  # fmt: skip
+)
 # A cheap first test: a line without any of these has no metrics.
 _METRIC_WORDS = re.compile(
     r"(?i)loss|steps_per_second|grad.{0,2}norm|reward|entropy|clip|ratio|prob.{0,4}diff|logp.{0,8}diff|prob_error|mismatch|truncat|length|\bkl\b"

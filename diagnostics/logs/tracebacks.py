@@ -144,10 +144,16 @@ class TracebackParser:
         if len(self.open) >= _MOST_OPEN:
             self.open.clear()
         traceback = Traceback(
-            line.stream, line.rank, number, link=self._chain_link(line.stream, number), last_seen=number, indent=indent,
-            record=(line.level, line.clocks), boxed=line.text.lstrip().startswith(_LIDS),
+            line.stream,
+            line.rank,
+            number,
+            link=self._chain_link(line.stream, number),
+            last_seen=number,
+            indent=indent,
+            record=(line.level, line.clocks),
+            boxed=line.text.lstrip().startswith(_LIDS),
             headed=headed,
-        )  # fmt: skip
+        )
         self.open[line.stream] = traceback
         return traceback
 

@@ -255,9 +255,10 @@ def choose_repeats(job: Job, chosen: frozenset[tuple[str, str]]) -> RunOptions:
     return RunOptions(
         fresh=chosen if options["fresh"] else frozenset(repeated),
         only=frozenset(repeated) if options["only_failed"] else None,
-        keep=options["keep"], budget_gb=options["disk_gb"],
+        keep=options["keep"],
+        budget_gb=options["disk_gb"],
         jobs=options["jobs"] or (JOBS_PER_CORE * (os.cpu_count() or 1) if wide else 1),
-    )  # fmt: skip
+    )
 
 
 def print_plan(job: Job, options: RunOptions) -> int:
@@ -484,15 +485,24 @@ def _command(name: str, run: Callable[[Job], int], *parameters: Any, hidden: boo
 
 
 _command(
-    "run", run_command, _PROFILE,
+    "run",
+    run_command,
+    _PROFILE,
     option("--layers", multiple=True, metavar="LIST", help="Only these layers, separated by commas."),
     option("--fresh", is_flag=True, help="Run layers again that have a result."),
     option("--only-failed", is_flag=True, help="Run only layers again whose result is not as expected."),
-    option("--since", type=click.DateTime(["%Y-%m-%d"]), help="Run layers again with a result before this day (UTC)."),
+    option(
+        "--since",
+        type=click.DateTime(["%Y-%m-%d"]),
+        help="Run layers again with a result before this day (UTC).",
+    ),
     option("--disk-gb", type=click.FloatRange(0, min_open=True), help="Maximum size of all environments."),
     _REPORT,
-    option("--jobs", type=click.IntRange(1),
-            help="Layers without an environment that run at the same time (default: 1; breadth 4 per core)."),
+    option(
+        "--jobs",
+        type=click.IntRange(1),
+        help="Layers without an environment that run at the same time (default: 1; breadth 4 per core).",
+    ),
     option("--ray", metavar="ADDRESS", help="Run each cell as a task of a Ray cluster: HOST:PORT or auto."),
     option("--keep-environments", "keep", flag_value="always", help="Never remove an environment."),
     option("--drop", "keep", flag_value="never", help="Remove each environment after the cell's last layer."),
@@ -500,36 +510,52 @@ _command(
     option("--list", is_flag=True, help="Print cells and layers; run nothing."),
     option("--verbose", is_flag=True, help="Print the whole table even if the screen is too small."),
     option("--dry-run", is_flag=True, help="Print what would run and why; run nothing."),
-)  # fmt: skip
+)
 _command(
-    "lock", lock_command, _PROFILE,
+    "lock",
+    lock_command,
+    _PROFILE,
     option("--keep", is_flag=True, help="Keep the versions of existing locks; only read their hashes again."),
     option("--into", type=_PATH, metavar="DIR", help="Write the locks there (default: locks/)."),
     option("--check", is_flag=True, help="Print missing and stale locks and workflows; resolve nothing."),
     option("--releases", is_flag=True, help="Read the index and write locks/releases.json."),
-)  # fmt: skip
+)
 _command(
-    "add", add_command,
+    "add",
+    add_command,
     click.argument("release", metavar="vllm==VERSION"),
     option("--trl", default="newest", help="Release of TRL (default: the newest known)."),
     option("--write", is_flag=True, help="Also write the cell into the matrix file, and its lock."),
-)  # fmt: skip
+)
 _command("report", report_command, _PROFILE, _REPORT, _MERGE)
 _command(
-    "publish", publish_command, _MERGE,
-    option("--output", type=_PATH, metavar="FILE", default=ROOT / "diagnostics" / "data" / "compat.json",
-           help="Write the table here (default: diagnostics/data/compat.json)."),
+    "publish",
+    publish_command,
+    _MERGE,
+    option(
+        "--output",
+        type=_PATH,
+        metavar="FILE",
+        default=ROOT / "diagnostics" / "data" / "compat.json",
+        help="Write the table here (default: diagnostics/data/compat.json).",
+    ),
     option("--drop", is_flag=True, help="Remove published verdicts of cells that no longer exist."),
     option("--dry-run", is_flag=True, help="Print which verdicts change; write nothing."),
-)  # fmt: skip
+)
 _command(
-    "workflow", workflow_command, _PROFILE,
+    "workflow",
+    workflow_command,
+    _PROFILE,
     option("--release", is_flag=True, help="Make the workflow of a release."),
     option("--suite", is_flag=True, help="Make the workflow of the GPU tests."),
     option("--cpu", default=workflow.CPU, metavar="LABEL", help="Label of the runner of the cells."),
-    option("--gpu", default=workflow.GPU, metavar="LABELS", help="Labels of the runner with a GPU; '' for none."),
-    option("--output", type=_PATH, metavar="FILE", help="Write the workflow here (default: standard output)."),
-)  # fmt: skip
+    option(
+        "--gpu", default=workflow.GPU, metavar="LABELS", help="Labels of the runner with a GPU; '' for none."
+    ),
+    option(
+        "--output", type=_PATH, metavar="FILE", help="Write the workflow here (default: standard output)."
+    ),
+)
 _command("env", env_command, click.argument("cell"), hidden=True)
 _command("merge", merge_command, click.argument("merge", nargs=-1, required=True, type=_PATH), hidden=True)
 

@@ -89,9 +89,14 @@ class Context:
         return find_uv()
 
     def run_command(
-        self, command: Sequence[str | Path], *, timeout_s: float, stdin: str | None = None, wheels: bool = True,
+        self,
+        command: Sequence[str | Path],
+        *,
+        timeout_s: float,
+        stdin: str | None = None,
+        wheels: bool = True,
         folder: Path | None = None,
-    ) -> Completed:  # fmt: skip
+    ) -> Completed:
         """Run uv or an interpreter to its end; an interrupted run can end it. A timeout is code 124 and its reason.
 
         Args:

@@ -141,21 +141,31 @@ def _cell_entry(row: CellResults) -> dict[str, Any]:
     resolved = row.layers.get("resolve")
     packages = resolved.event.answer.packages if resolved and resolved.event else {}
     return {
-        "id": row.cell.id, "vllm": row.cell.vllm, "trl": row.cell.trl, "python": row.cell.python,
-        "transformers": packages.get("transformers"), "torch": packages.get("torch"), "verdict": "unknown",
+        "id": row.cell.id,
+        "vllm": row.cell.vllm,
+        "trl": row.cell.trl,
+        "python": row.cell.python,
+        "transformers": packages.get("transformers"),
+        "torch": packages.get("torch"),
+        "verdict": "unknown",
         "note": row.cell.note or None,
         "layers": {name: _layer_entry(result) for name, result in row.layers.items()},
-    }  # fmt: skip
+    }
 
 
 def _layer_entry(result: LayerResult) -> dict[str, Any]:
     event = result.event
     return {
-        "verdict": result.judgement.verdict.value, "expected": result.judgement.expected,
-        "evidence": result.evidence.value, "codes": list(result.codes), "summary": result.summary,
-        "reason": result.judgement.remark or None, "ran_with": dict(event.answer.ran_with) if event else {},
-        "command": result.question.command, "date": event.started[:10] if event else None,
-    }  # fmt: skip
+        "verdict": result.judgement.verdict.value,
+        "expected": result.judgement.expected,
+        "evidence": result.evidence.value,
+        "codes": list(result.codes),
+        "summary": result.summary,
+        "reason": result.judgement.remark or None,
+        "ran_with": dict(event.answer.ran_with) if event else {},
+        "command": result.question.command,
+        "date": event.started[:10] if event else None,
+    }
 
 
 def cell_verdict(cell: Cell, layers: Mapping[str, Mapping[str, Any]]) -> str:

@@ -205,11 +205,16 @@ def pair_cell(
     date_cut = max(trainer.uploaded, engine.uploaded) + datetime.timedelta(days=breadth.days)
     allowed = "allows it" if allows(declared, engine.version) else "does not allow it"
     return Cell(
-        id=f"vllm-{engine.version}+trl-{trainer.version}", vllm=engine.version, trl=trainer.version,
-        python=breadth.python, exclude_newer=min(date_cut, today), layers=tuple(layers), profiles=(PROFILE,),
+        id=f"vllm-{engine.version}+trl-{trainer.version}",
+        vllm=engine.version,
+        trl=trainer.version,
+        python=breadth.python,
+        exclude_newer=min(date_cut, today),
+        layers=tuple(layers),
+        profiles=(PROFILE,),
         note=f"TRL {trainer.version} declares vllm{declared or ' without a bound'}, which {allowed}.",
         declares=declared,
-    )  # fmt: skip
+    )
 
 
 def _merge_written(cell: Cell, expect: dict[str, Expectation], written: Cell | None) -> Cell:

@@ -237,10 +237,14 @@ def _json_result(result: LayerResult) -> dict[str, Any]:
     if result.event is not None:
         answer = result.event.answer
         values |= {
-            "outcome": answer.outcome.value, "signs": list(answer.signs), "details": list(answer.details),
-            "ran_with": dict(answer.ran_with), "log": answer.log, "started": result.event.started,
+            "outcome": answer.outcome.value,
+            "signs": list(answer.signs),
+            "details": list(answer.details),
+            "ran_with": dict(answer.ran_with),
+            "log": answer.log,
+            "started": result.event.started,
             "seconds": result.event.seconds,
-        }  # fmt: skip
+        }
     return values
 
 
@@ -273,10 +277,19 @@ def _junit_case(result: LayerResult) -> ET.Element:
 def html_page(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> str:
     """Return the grid as one HTML page without outside assets; the template escapes everything."""
     return render_page(
-        "page.html", TEMPLATES, made=made, totals=totals(grid), layers=[BY_NAME[name] for name in grid.layers],
-        rows=rows, verdicts=VERDICTS, evidence=EVIDENCE_SYMBOLS, symbols=symbols, verdict_text=verdict_text,
-        link=_link, curve_points=_curve_points,
-    )  # fmt: skip
+        "page.html",
+        TEMPLATES,
+        made=made,
+        totals=totals(grid),
+        layers=[BY_NAME[name] for name in grid.layers],
+        rows=rows,
+        verdicts=VERDICTS,
+        evidence=EVIDENCE_SYMBOLS,
+        symbols=symbols,
+        verdict_text=verdict_text,
+        link=_link,
+        curve_points=_curve_points,
+    )
 
 
 def _link(result: LayerResult) -> str:

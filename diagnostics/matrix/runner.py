@@ -189,10 +189,16 @@ def answer_question(
         if attempt < ATTEMPTS:
             context.say(f"trying once more: {answer.summary[:80]}")
     return Event(
-        identity=question.identity, cell=question.cell.id, layer=question.layer.name,
-        answer=_without_paths(answer, context), inputs=question.inputs, command=question.command,
-        started=started, seconds=round(time.monotonic() - clock, 2), run=run_name,
-    )  # fmt: skip
+        identity=question.identity,
+        cell=question.cell.id,
+        layer=question.layer.name,
+        answer=_without_paths(answer, context),
+        inputs=question.inputs,
+        command=question.command,
+        started=started,
+        seconds=round(time.monotonic() - clock, 2),
+        run=run_name,
+    )
 
 
 def _without_paths(answer: Answer, context: Context) -> Answer:
@@ -202,10 +208,13 @@ def _without_paths(answer: Answer, context: Context) -> Answer:
         return without_local_paths(text, context.store.folder)
 
     return msgspec.structs.replace(
-        answer, summary=" ".join(clean(answer.summary).split()), signs=tuple(map(clean, answer.signs)),
+        answer,
+        summary=" ".join(clean(answer.summary).split()),
+        signs=tuple(map(clean, answer.signs)),
         facts=tuple(tuple(map(clean, fact)) for fact in answer.facts),
-        details=tuple(map(clean, answer.details)), excerpt=clean(answer.excerpt),
-    )  # fmt: skip
+        details=tuple(map(clean, answer.details)),
+        excerpt=clean(answer.excerpt),
+    )
 
 
 def utc_now() -> str:

@@ -44,9 +44,14 @@ def matrix_workflow(matrix: Matrix, cells: Sequence[Cell], *, cpu: str = CPU, gp
     all_minutes = sum(cell_minutes(matrix, cell, cell.layers) for cell in cells)
     gpu_minutes = min(_LONGEST_GPU_MINUTES, _GPU_TESTS_MINUTES + all_minutes)
     return _render(
-        "workflow.yml.j2", source=matrix.path.name, makes=MAKES, cells=jobs, cpu=cpu, gpu=list(gpu),
+        "workflow.yml.j2",
+        source=matrix.path.name,
+        makes=MAKES,
+        cells=jobs,
+        cpu=cpu,
+        gpu=list(gpu),
         gpu_minutes=gpu_minutes,
-    )  # fmt: skip
+    )
 
 
 def release_workflow() -> str:
@@ -102,9 +107,16 @@ def _render(template: str, **values: object) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=False,  # noqa: S701 - YAML, and every value goes through tojson
-        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-        variable_start_string="[[", variable_end_string="]]", block_start_string="[%", block_end_string="%]",
-        comment_start_string="[#", comment_end_string="#]",
-    )  # fmt: skip
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        variable_start_string="[[",
+        variable_end_string="]]",
+        block_start_string="[%",
+        block_end_string="%]",
+        comment_start_string="[#",
+        comment_end_string="#]",
+    )
     text: str = environment.get_template(template).render(**values)
     return text

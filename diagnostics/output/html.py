@@ -25,8 +25,11 @@ def render_page(template: str, folder: Path = TEMPLATES, **values: Any) -> str:
 @cache
 def _environment(folder: Path) -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(folder), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        loader=FileSystemLoader(folder),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
         autoescape=select_autoescape(("html", "html.j2")),
-    )  # fmt: skip
+    )
     environment.globals["style"] = Markup(STYLE.read_text(encoding="utf-8"))  # noqa: S704 - our own file
     return environment

@@ -49,9 +49,13 @@ def render_template(name: str, **values: Any) -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, finalize=_finalize, trim_blocks=True,
-        lstrip_blocks=True, autoescape=False,  # noqa: S701 - output for Markdown is escaped by `_finalize`
-    )  # fmt: skip
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # noqa: S701 - output for Markdown is escaped by `_finalize`
+    )
     environment.filters |= {
         "code_block": code_block,
         "fenced": fenced,
@@ -61,9 +65,12 @@ def _environment() -> Environment:
         "verbatim": Markup,
     }
     environment.globals |= {
-        "commands_of": commands_of, "edits_of": edits_of, "claim_text": claim_text, "SHOWN": SHOWN,
+        "commands_of": commands_of,
+        "edits_of": edits_of,
+        "claim_text": claim_text,
+        "SHOWN": SHOWN,
         "EVIDENCE_LEVELS": EVIDENCE_LEVELS,
-    }  # fmt: skip
+    }
     return environment
 
 

@@ -87,12 +87,16 @@ def _pair(cell: Mapping[str, Any]) -> TriedPair:
     wrong = cell["verdict"] in {"fail", "unresolvable"}
     pins = [(name, cell[name]) for name in ("vllm", "trl", "transformers", "torch") if cell.get(name)]
     return TriedPair(
-        cell["id"], cell["vllm"], cell["trl"], "ran" if engine else "fails" if wrong else "part",
+        cell["id"],
+        cell["vllm"],
+        cell["trl"],
+        "ran" if engine else "fails" if wrong else "part",
         declared=layers.get("resolve", {}).get("verdict") in _PASSED,
         answers=tuple(_outcome_cell(group) for group in layer_groups),
-        crashes=tuple(crashes), failed=tuple(_failure_reasons(layer_groups)),
+        crashes=tuple(crashes),
+        failed=tuple(_failure_reasons(layer_groups)),
         install=quote_command(("uv", "pip", "install", *(f"{name}=={version}" for name, version in pins))),
-    )  # fmt: skip
+    )
 
 
 def _executed(layer: Mapping[str, Any]) -> bool:
@@ -164,16 +168,22 @@ def document(pairs: Sequence[TriedPair], published: Compat, vllm: str, trl: str)
         "take": {name: getattr(newest, name) for name in ("vllm", "trl", "install")} if newest else None,
         "pairs": [
             {
-                "vllm": pair.vllm, "trl": pair.trl, "state": pair.state, "declared": pair.declared,
-                "answers": dict(zip((entry.text.replace("`", "") for entry in QUESTIONS), pair.answers, strict=True)),
+                "vllm": pair.vllm,
+                "trl": pair.trl,
+                "state": pair.state,
+                "declared": pair.declared,
+                "answers": dict(
+                    zip((entry.text.replace("`", "") for entry in QUESTIONS), pair.answers, strict=True)
+                ),
                 "crashes": list(pair.crashes),
             }
             for pair in selected
         ],
         "only_read": [
-            {"vllm": entry, "trl": second} for entry, second in (only_read(published, vllm, trl) if vllm or trl else ())
+            {"vllm": entry, "trl": second}
+            for entry, second in (only_read(published, vllm, trl) if vllm or trl else ())
         ],
-    }  # fmt: skip
+    }
 
 
 def render(

@@ -43,7 +43,12 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
             f"Choose a {explanation.provider} that fits: python -m diagnostics versions PACKAGE==VERSION lists them."
         )
     return Finding(
-        _CODE, explanation.headline, Severity.ERROR,
-        Certainty.ESTABLISHED if certain else Certainty.SUPPORTED, "static",
-        explanation.sentences, tuple(evidence), fix,
-    )  # fmt: skip
+        _CODE,
+        explanation.headline,
+        Severity.ERROR,
+        Certainty.ESTABLISHED if certain else Certainty.SUPPORTED,
+        "static",
+        explanation.sentences,
+        tuple(evidence),
+        fix,
+    )

@@ -114,13 +114,18 @@ def cases(seed: int, folder: Path) -> Iterator[Case]:
         both,
     )
     yield Case(
-        "pair: older, temperature", ("weights/version", "sampling/temperature"),
-        Wrong(law={"temperature": heat}), {"version": "checkpoint-280", "temperature": heat}, "checkpoint-280",
-    )  # fmt: skip
+        "pair: older, temperature",
+        ("weights/version", "sampling/temperature"),
+        Wrong(law={"temperature": heat}),
+        {"version": "checkpoint-280", "temperature": heat},
+        "checkpoint-280",
+    )
     yield Case(
-        "pair: shift, temperature", ("logprobs/shift", "sampling/temperature"),
-        Wrong(law={"temperature": heat}, shift=sign), {"temperature": heat},
-    )  # fmt: skip
+        "pair: shift, temperature",
+        ("logprobs/shift", "sampling/temperature"),
+        Wrong(law={"temperature": heat}, shift=sign),
+        {"temperature": heat},
+    )
 
 
 def healthy(seed: int, dtype: str) -> Iterator[Case]:

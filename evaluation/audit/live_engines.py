@@ -68,9 +68,12 @@ def main(arguments: list[str] | None = None) -> int:
 def adapters(url: str, checkpoint: Path) -> None:
     """Audit LoRA adapters by the names under which they are served."""
     for model, expected in (
-        ("right", ""), ("twice", "weights/adapter"), ("half", "weights/adapter"), ("stale", "weights/version"),
+        ("right", ""),
+        ("twice", "weights/adapter"),
+        ("half", "weights/adapter"),
+        ("stale", "weights/version"),
         ("policy", "weights/version"),
-    ):  # fmt: skip
+    ):
         print_audit(f"adapter: {model}", expected, server=url, checkpoint=checkpoint, model=model)
 
 

@@ -80,18 +80,24 @@ def audited(url: str, checkpoint: Path, out: Path, more: list[str]) -> dict[str,
     wall = time.monotonic() - began
     document = json.loads(out.read_text(encoding="utf-8"))
     return {
-        "checkpoint": checkpoint.name, "exit": process.returncode, "wall_s": round(wall, 1),
-        "cpu_s": round(used.ru_utime + used.ru_stime, 1), "peak_mib": used.ru_maxrss // 1024,
+        "checkpoint": checkpoint.name,
+        "exit": process.returncode,
+        "wall_s": round(wall, 1),
+        "cpu_s": round(used.ru_utime + used.ru_stime, 1),
+        "peak_mib": used.ru_maxrss // 1024,
         "load_before": [round(average, 1) for average in load],
         "load_after": [round(average, 1) for average in os.getloadavg()],
-        "tokens": document["tokens"], "outcome": document["outcome"], "sentence": document["sentence"],
+        "tokens": document["tokens"],
+        "outcome": document["outcome"],
+        "sentence": document["sentence"],
         "faults": [answer["family"] for answer in document["answers"] if answer["outcome"] == "fault"],
         "open": [answer["family"] for answer in document["answers"] if answer["outcome"] == "not_decided"],
         "off": {
             answer["family"]: [answer["residual"], answer["floor"]]
-            for answer in document["answers"] if answer["residual"]
+            for answer in document["answers"]
+            if answer["residual"]
         },
-    }  # fmt: skip
+    }
 
 
 def main(arguments: list[str] | None = None) -> int:

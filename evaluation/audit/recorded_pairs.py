@@ -75,10 +75,14 @@ STREAMS = (
 WEIGHED = tuple(
     Pair(f"log-probs and weights: {', '.join(laws)}", tuple(f"sampling/{law}" for law in laws), laws)
     for laws in (
-        ("temperature", "top_p"), ("temperature", "top_k"), ("temperature", "min_p"),
-        ("temperature", "repetition_penalty"), ("top_p", "repetition_penalty"), ("top_k", "repetition_penalty"),
+        ("temperature", "top_p"),
+        ("temperature", "top_k"),
+        ("temperature", "min_p"),
+        ("temperature", "repetition_penalty"),
+        ("top_p", "repetition_penalty"),
+        ("top_k", "repetition_penalty"),
     )
-)  # fmt: skip
+)
 TRUNCATED = Pair("truncation, rewards all the same", ("metrics/all_cut", "rewards/constant"), ())
 
 

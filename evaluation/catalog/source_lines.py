@@ -73,9 +73,11 @@ def test_every_number_of_a_source_is_read():
     """Line numbers of one or several releases are distinguished from other digits."""
     source = "ValueError in a/b.py:470 and 504 of 5.17.0, 9 of 0.6.6.post1, c/d.py:7 of 1.0; the rest is 12 of them"
     assert list(lines_of("X", source)) == [
-        ("X", "ValueError", "a/b.py", 470, "5.17.0"), ("X", "ValueError", "a/b.py", 504, "5.17.0"),
-        ("X", "ValueError", "a/b.py", 9, "0.6.6.post1"), ("X", "ValueError", "c/d.py", 7, "1.0"),
-    ]  # fmt: skip
+        ("X", "ValueError", "a/b.py", 470, "5.17.0"),
+        ("X", "ValueError", "a/b.py", 504, "5.17.0"),
+        ("X", "ValueError", "a/b.py", 9, "0.6.6.post1"),
+        ("X", "ValueError", "c/d.py", 7, "1.0"),
+    ]
     assert is_of("if 1:\n    raise ValueError(\n        'x'\n    )\n", "ValueError", 3)
     assert not is_of("if 1:\n    return 2\nraise ValueError\n", "ValueError", 2)
 

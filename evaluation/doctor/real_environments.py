@@ -79,9 +79,11 @@ def main() -> int:
     options = parser.parse_args()
     cases = [Case(*fields) for fields in real_cases.CASES]
     cases = [
-        case for case in cases
-        if (not options.names or case.name in options.names) and (not options.base or case.base in options.base)
-    ]  # fmt: skip
+        case
+        for case in cases
+        if (not options.names or case.name in options.names)
+        and (not options.base or case.base in options.base)
+    ]
     number, parts = map(int, options.part.split("/"))
     cases = cases[number - 1 :: parts]
     results: list[Seen] = []
@@ -154,9 +156,14 @@ def ending(prefix: Path, program: str, environ: dict[str, str], working: str) ->
     """Return the last error line of a run's first statements; empty if they succeed."""
     try:
         done = subprocess.run(
-            [prefix / "bin" / "python", "-c", program], cwd=working, env=environ, capture_output=True, text=True,
-            timeout=1200, check=False,
-        )  # fmt: skip
+            [prefix / "bin" / "python", "-c", program],
+            cwd=working,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=1200,
+            check=False,
+        )
     except OSError as error:
         return f"does not start: {error.strerror}"
     if done.returncode == 0:
@@ -170,8 +177,13 @@ def doctor(place: Made, *arguments: str) -> subprocess.CompletedProcess[str]:
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from diagnostics.__main__ import main; sys.exit(main())"
     return subprocess.run(
         [sys.executable, "-I", "-c", program, "doctor", "--prefix", place.prefix, *arguments],
-        cwd=place.working, env=place.environ, capture_output=True, text=True, timeout=1200, check=False,
-    )  # fmt: skip
+        cwd=place.working,
+        env=place.environ,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
 
 
 def _doctor(case: Case, place: Made, truth: str) -> Seen:

@@ -75,9 +75,11 @@ def main() -> int:
     rows = json.loads(options.keep.read_text("utf-8")) if options.keep and options.keep.exists() else {}
     cases = [case for case in (Case(*fields) for fields in real_cases.CASES) if case.codes]
     cases = [
-        case for case in cases
-        if (not options.names or case.name in options.names) and (not options.base or case.base in options.base)
-    ]  # fmt: skip
+        case
+        for case in cases
+        if (not options.names or case.name in options.names)
+        and (not options.base or case.base in options.base)
+    ]
     with tempfile.TemporaryDirectory(prefix="plans-real-") as folder:
         for case in cases:
             if case.name in rows:
@@ -147,9 +149,15 @@ def typed(commands: tuple[str, ...], place: Made) -> tuple[str, dict[str, str]]:
     script = "\n".join(("set -e", *commands, f"env -0 > '{after}'"))
     # Records made before a change are stored next to the environment, not in the run's working folder.
     done = subprocess.run(
-        ["bash", "-c", script], cwd=place.prefix.parent / "home", env=place.environ | _machines(),
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS, check=False,
-    )  # fmt: skip
+        ["bash", "-c", script],
+        cwd=place.prefix.parent / "home",
+        env=place.environ | _machines(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    )
     if done.returncode:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         return (lines[-1] if lines else f"ended with {done.returncode}")[:200], place.environ

@@ -193,12 +193,16 @@ def score(
     # A process that does not exist may not be named.
     named_right = hang and bool(pids or case.guilty == "nobody") and pids <= guilty
     return {
-        "case": case.name, "outcome": verdict.outcome, "cause": verdict.cause, "expected": list(case.causes),
+        "case": case.name,
+        "outcome": verdict.outcome,
+        "cause": verdict.cause,
+        "expected": list(case.causes),
         "right_process": named_right if not case.healthy else not hang,
         "right_cause": hang and verdict.cause in case.causes if not case.healthy else not hang,
         "victim_named": hang and bool(pids & (named.get("victim", set()) - guilty)),
-        "healthy": case.healthy, "sentence": verdict.sentence,
-    }  # fmt: skip
+        "healthy": case.healthy,
+        "sentence": verdict.sentence,
+    }
 
 
 def save_snapshot(snapshot: object, path: Path) -> None:

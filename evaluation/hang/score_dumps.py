@@ -32,11 +32,17 @@ def score(label: dict[str, Any], path: Path) -> dict[str, Any]:
         outcome, cause, code, sentence = UNREAD, "", "", str(error).replace(str(path), path.name)
     answer = (code or cause) if outcome == HANG else ""
     return {
-        "file": path.name, "class": label["class"], "group": group(label), "expected": label["hng"],
+        "file": path.name,
+        "class": label["class"],
+        "group": group(label),
+        "expected": label["hng"],
         "shown": label.get("shown", True),
-        "outcome": outcome, "cause": cause if outcome == HANG else "", "code": answer, "sentence": sentence,
+        "outcome": outcome,
+        "cause": cause if outcome == HANG else "",
+        "code": answer,
+        "sentence": sentence,
         "worth": grade(label, outcome, answer),
-    }  # fmt: skip
+    }
 
 
 def group(label: dict[str, Any]) -> str:

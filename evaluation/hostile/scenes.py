@@ -353,11 +353,16 @@ def audit_run(place, words):
     run.mkdir()
     rows = [
         {
-            "input": words("prompt"), "output": words("completion"), "gts": words("answer"), "score": float(n % 2),
-            "step": step, words("column"): n,
+            "input": words("prompt"),
+            "output": words("completion"),
+            "gts": words("answer"),
+            "score": float(n % 2),
+            "step": step,
+            words("column"): n,
         }
-        for step in (1, 2) for n in range(4)
-    ]  # fmt: skip
+        for step in (1, 2)
+        for n in range(4)
+    ]
     for step in (1, 2):
         (run / f"{step}.jsonl").write_text(
             "".join(json.dumps(row) + "\n" for row in rows if row["step"] == step)
@@ -604,8 +609,9 @@ OPEN = ("repro", "core", "grpo_core", "matrix")
 LONG = ("catalogue", "matrix report --store ?")
 CASES = [
     pytest.param(name, form, marks=pytest.mark.long if name in LONG else (), id=f"{name} {form}".strip())
-    for name, entry in SCENES.items() for form in entry.forms
-]  # fmt: skip
+    for name, entry in SCENES.items()
+    for form in entry.forms
+]
 
 
 def find_leaks(name, form, rounds, place, capfd, monkeypatch):

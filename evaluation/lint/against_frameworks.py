@@ -329,9 +329,13 @@ def main() -> int:
     wrong = 0
     for python in pythons:
         done = subprocess.run(
-            [python, "-c", peer.ask, source], input=json.dumps(peer.cases()), capture_output=True, text=True,
-            timeout=1800, check=False,
-        )  # fmt: skip
+            [python, "-c", peer.ask, source],
+            input=json.dumps(peer.cases()),
+            capture_output=True,
+            text=True,
+            timeout=1800,
+            check=False,
+        )
         if done.returncode:
             print(f"{python}: {done.stderr.strip().splitlines()[-1]}")
             wrong += 1

@@ -180,9 +180,11 @@ def installed_modules(*modules: str) -> list[str]:
 def imported() -> str:
     """Import what a run with vLLM imports."""
     modules = installed_modules(
-        "trl.extras.vllm_client", "trl.generation.vllm_client", "trl.generation.vllm_generation",
+        "trl.extras.vllm_client",
+        "trl.generation.vllm_client",
+        "trl.generation.vllm_generation",
         "trl.scripts.vllm_serve",
-    )  # fmt: skip
+    )
     for name in ("trl.trainer.grpo_trainer", *modules):
         importlib.import_module(name)
     return f"{len(modules) + 1} modules"
@@ -404,16 +406,27 @@ def native() -> str:
 
     command = vllm_serve.build_command(vllm_serve.ScriptArguments(model=tiny()))
     words = command[command.index("serve") + 1 :]
-    cli = importlib.import_module(next(iter(installed_modules(
-        "vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args",
-    ))))  # fmt: skip
+    cli = importlib.import_module(
+        next(
+            iter(
+                installed_modules(
+                    "vllm.entrypoints.common.cli_args",
+                    "vllm.entrypoints.launchers.cli_args",
+                    "vllm.entrypoints.openai.cli_args",
+                )
+            )
+        )
+    )
     arguments = cli.make_arg_parser(FlexibleArgumentParser()).parse_args(["--model", *words])
     build = next(
         function
-        for name in installed_modules("vllm.entrypoints.launchers.api_server", "vllm.entrypoints.openai.api_server",
-                          "vllm.entrypoints.launchers.api_server.entry")
+        for name in installed_modules(
+            "vllm.entrypoints.launchers.api_server",
+            "vllm.entrypoints.openai.api_server",
+            "vllm.entrypoints.launchers.api_server.entry",
+        )
         if (function := getattr(importlib.import_module(name), "build_app", None))
-    )  # fmt: skip
+    )
     parameters = inspect.signature(build).parameters
     app = build(arguments, ("generate",)) if "supported_tasks" in parameters else build(arguments)
     app.state.engine_client = mock.AsyncMock()

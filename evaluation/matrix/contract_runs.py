@@ -202,8 +202,13 @@ def _walk(options: argparse.Namespace, engine: Path, vllm: str, trainers: list[s
     with (options.work / f"vllm-{vllm}.log").open("w", encoding="utf-8") as log:
         reply = subprocess.run(
             [str(python), "-W", "ignore", str(PROGRAM), vllm, *map(str, folders)],
-            env=environ, stdout=subprocess.PIPE, stderr=log, text=True, check=False, cwd=options.work,
-        )  # fmt: skip
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            check=False,
+            cwd=options.work,
+        )
     try:
         answer = json.loads(reply.stdout)
         return {trl: {"ran": answer["ran"], "ways": answer[f"trl-{trl}"]} for trl in trainers}

@@ -82,8 +82,10 @@ class Server:
         options = ["--model.path", folder, "--model.max_length", "64"]
         self.process = subprocess.Popen(
             [python, "-m", "grpo_core", "serve", "--exit-with-stdin", "--allow-unauthenticated", *options],
-            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         where = json.loads(self.process.stdout.readline())
         self.url, self.weights = f"http://127.0.0.1:{where['port']}", Path(folder) / "model.safetensors"
 

@@ -139,8 +139,11 @@ class Server:
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 [python, "-m", "grpo_core", "serve", "--exit-with-stdin", *options],
-                env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-            )  # fmt: skip
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
         self.port = json.loads(self.process.stdout.readline())["port"]
 
     def memory_mib(self) -> float:

@@ -16,9 +16,14 @@ import torch
 
 
 def chunked_logprobs(
-    hidden_NH: torch.Tensor, weight_VH: torch.Tensor, ids_N: torch.Tensor, *,
-    temperature: float, chunk: int, entropy_gradient: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    hidden_NH: torch.Tensor,
+    weight_VH: torch.Tensor,
+    ids_N: torch.Tensor,
+    *,
+    temperature: float,
+    chunk: int,
+    entropy_gradient: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the log-prob of each id at its position, and the entropy there.
 
     Args:
@@ -47,9 +52,14 @@ class ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor,
-        temperature: float, chunk: int, entropy_gradient: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        ids: torch.Tensor,
+        temperature: float,
+        chunk: int,
+        entropy_gradient: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute log-probs and entropies."""
         ctx.save_for_backward(hidden, weight, ids)
         ctx.temperature, ctx.chunk, ctx.entropy_gradient = temperature, chunk, entropy_gradient
@@ -128,9 +138,16 @@ def length_mask(lengths_B: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def completion_logprobs(
-    model: Any, ids_BL: torch.Tensor, prompt_lengths_B: torch.Tensor, completion_lengths_B: torch.Tensor, *,
-    temperature: float, chunk: int, known: int | None = None, entropy_gradient: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    model: Any,
+    ids_BL: torch.Tensor,
+    prompt_lengths_B: torch.Tensor,
+    completion_lengths_B: torch.Tensor,
+    *,
+    temperature: float,
+    chunk: int,
+    known: int | None = None,
+    entropy_gradient: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute log-probs and entropies of the completions in `ids_BL` by one forward pass.
 
     Args:

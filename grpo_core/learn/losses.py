@@ -223,9 +223,14 @@ def kl_estimate(
 
 
 def policy_loss(
-    current_BT: torch.Tensor, streams: Streams, advantages_B: torch.Tensor, mask_BT: torch.Tensor,
-    weights_BT: torch.Tensor, options: LossConfig, entropy_BT: torch.Tensor | None = None,
-) -> PolicyLoss:  # fmt: skip
+    current_BT: torch.Tensor,
+    streams: Streams,
+    advantages_B: torch.Tensor,
+    mask_BT: torch.Tensor,
+    weights_BT: torch.Tensor,
+    options: LossConfig,
+    entropy_BT: torch.Tensor | None = None,
+) -> PolicyLoss:
     """Compute the surrogate per token, plus the KL to a reference, weighed by `token_weights`.
 
     Args:

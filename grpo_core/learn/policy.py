@@ -31,9 +31,13 @@ class _Scorer(nn.Module):  # type: ignore[misc]
 
     def forward(self, rows: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         return completion_logprobs(
-            self.causal, rows.ids_BL, rows.prompt_lengths_B, rows.lengths_B,
-            temperature=temperature, **self._options,
-        )  # fmt: skip
+            self.causal,
+            rows.ids_BL,
+            rows.prompt_lengths_B,
+            rows.lengths_B,
+            temperature=temperature,
+            **self._options,
+        )
 
 
 class Policy:
@@ -68,9 +72,11 @@ class Policy:
         if self._adapters:
             inject(self.causal, config.model, config.train.seed)
         self.module = _Scorer(
-            self.causal, chunk=config.train.logprob_chunk, known=self.vocabulary,
+            self.causal,
+            chunk=config.train.logprob_chunk,
+            known=self.vocabulary,
             entropy_gradient=config.loss.entropy_coefficient != 0,
-        )  # fmt: skip
+        )
         self._engine_type = getattr(torch, config.engine_dtype)
         self.lowered = LoweredCopy(self.module, config.model) if config.model.dtype != "float32" else None
         computing = self.lowered.module if self.lowered else self.module
@@ -204,9 +210,13 @@ def inject(causal: Any, options: ModelConfig, seed: int) -> None:
         ) from error
     targets = options.lora_targets
     adapters = LoraConfig(
-        r=options.lora_rank, lora_alpha=options.lora_alpha, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
+        r=options.lora_rank,
+        lora_alpha=options.lora_alpha,
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
         target_modules=targets[0] if targets == ("all-linear",) else list(targets),
-    )  # fmt: skip
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:

@@ -53,9 +53,12 @@ class Updater:
         options = config.train
         trained = [value for _, value in policy.trained()]
         self.optimizer = torch.optim.AdamW(
-            trained, lr=options.learning_rate, weight_decay=options.weight_decay,
-            betas=(options.beta1, options.beta2), eps=options.epsilon,
-        )  # fmt: skip
+            trained,
+            lr=options.learning_rate,
+            weight_decay=options.weight_decay,
+            betas=(options.beta1, options.beta2),
+            eps=options.epsilon,
+        )
 
     def update(
         self, batch: Batch, on_gradients: Callable[[Policy, float], None] | None = None
@@ -161,9 +164,14 @@ class Updater:
                 reference_BT = reference and reference.logprobs(rows, self._temperature)
                 streams = Streams(rows.behaviour_BT, part.proximal_BT, reference_BT)
                 loss = policy_loss(
-                    current_BT, streams, rows.advantages_B, rows.counted_BT, rows.weights_BT,
-                    self._config.loss, entropy_BT,
-                )  # fmt: skip
+                    current_BT,
+                    streams,
+                    rows.advantages_B,
+                    rows.counted_BT,
+                    rows.weights_BT,
+                    self._config.loss,
+                    entropy_BT,
+                )
                 # PyTorch's wrappers average gradients over processes; here they add up.
                 (loss.value * self._world.size).backward()
             value += float(loss.value.detach())

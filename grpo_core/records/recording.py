@@ -85,9 +85,13 @@ class Recorder:
             self.write(step, version, samples, ordered, self._result)
 
     def write(
-        self, step: int, version: int, samples: Sequence[Sample], requests: Sequence[Request],
+        self,
+        step: int,
+        version: int,
+        samples: Sequence[Sample],
+        requests: Sequence[Request],
         result: Mapping[str, Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Record a step. A later line of the same step, written after a restart, replaces the earlier one.
 
         Args:

@@ -45,9 +45,16 @@ def engine_spec(config: Config, model_dir: str) -> EngineSpec:
     rollout, train = config.rollout, config.train
     share = rollout.memory_share if shared_gpu(config, int(os.environ.get("WORLD_SIZE", "1"))) else 0.0
     return EngineSpec(
-        rollout.engine, model_dir, config.model.max_length, rollout.device, train.seed, train.threads,
-        rollout.max_batch, config.engine_dtype, share,
-    )  # fmt: skip
+        rollout.engine,
+        model_dir,
+        config.model.max_length,
+        rollout.device,
+        train.seed,
+        train.threads,
+        rollout.max_batch,
+        config.engine_dtype,
+        share,
+    )
 
 
 # The choices of `rollout.engine`. A new engine is a file with its class, a name here and a branch below.

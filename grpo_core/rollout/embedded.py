@@ -36,9 +36,14 @@ class TransformersEngine:
     capabilities = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True)
 
     def __init__(
-        self, model_dir: Path | str, *, max_model_len: int,
-        device: str = "cpu", max_batch: int = 256, dtype: str = "float32",
-    ) -> None:  # fmt: skip
+        self,
+        model_dir: Path | str,
+        *,
+        max_model_len: int,
+        device: str = "cpu",
+        max_batch: int = 256,
+        dtype: str = "float32",
+    ) -> None:
         """Load the model; its weights count as no version until the first update."""
         self._model = load_model(model_dir, device).to(getattr(torch, dtype))
         self._known_ids = known_ids(model_dir, int(self._model.config.get_text_config().vocab_size))

@@ -124,9 +124,13 @@ class Sleeper(Protocol):
 
 
 def check_answers(
-    completions: list[Completion], requests: Sequence[Request], engine: str, *,
-    aborted: bool = False, vocabulary: int | None = None,
-) -> list[Completion]:  # fmt: skip
+    completions: list[Completion],
+    requests: Sequence[Request],
+    engine: str,
+    *,
+    aborted: bool = False,
+    vocabulary: int | None = None,
+) -> list[Completion]:
     """Return the completions, if they answer these very requests in order, with tokens and finite log-probs.
 
     Args:

@@ -81,9 +81,16 @@ class HttpClient:
             raise self.error(path, f"status {status}, and no JSON: {text[:80]!r}") from error
 
     def call(
-        self, method: str, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None,
-        deadline: float | None = None, repeat: bool = False, patient: bool = True,
-    ) -> tuple[int, bytes]:  # fmt: skip
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        deadline: float | None = None,
+        repeat: bool = False,
+        patient: bool = True,
+    ) -> tuple[int, bytes]:
         """Return status and body, also for error statuses.
 
         Args:

@@ -63,9 +63,15 @@ class VllmEngine:
     )
 
     def __init__(
-        self, model_dir: Path | str, *, max_model_len: int, seed: int = 0, dtype: str = "float32",
-        kv_cache_gib: float = 1.0, memory_share: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        model_dir: Path | str,
+        *,
+        max_model_len: int,
+        seed: int = 0,
+        dtype: str = "float32",
+        kv_cache_gib: float = 1.0,
+        memory_share: float = 0.0,
+    ) -> None:
         """Load `model_dir` (config.json and safetensors; no tokenizer is needed).
 
         Args:

@@ -59,9 +59,16 @@ class VllmServerEngine:
     """
 
     def __init__(
-        self, host: str, port: int, *, timeout_s: float, token: str | None = None,
-        folder: Path | None = None, sync: str = "auto", name: str = "vllm serve",
-    ) -> None:  # fmt: skip
+        self,
+        host: str,
+        port: int,
+        *,
+        timeout_s: float,
+        token: str | None = None,
+        folder: Path | None = None,
+        sync: str = "auto",
+        name: str = "vllm serve",
+    ) -> None:
         """Query the server's version, model and endpoints.
 
         Args:

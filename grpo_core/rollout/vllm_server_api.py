@@ -147,9 +147,13 @@ def completion_body(
 
 
 def decode_answer(
-    answer: Mapping[str, Any], request: Request, params: SamplingParams, version: int, call_id: str,
+    answer: Mapping[str, Any],
+    request: Request,
+    params: SamplingParams,
+    version: int,
+    call_id: str,
     place: str,
-) -> Completion:  # fmt: skip
+) -> Completion:
     """Decode the answer to one call, if it is the answer to this very call.
 
     Raises:

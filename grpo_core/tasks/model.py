@@ -28,11 +28,19 @@ def make_tiny(folder: Path, options: ModelConfig, letters: str, seed: int) -> No
     vocabulary = [*letters, SEPARATOR, END, PAD]
     heads = options.hidden_size // HEAD_WIDTH
     config = LlamaConfig(
-        vocab_size=len(vocabulary), hidden_size=options.hidden_size, intermediate_size=2 * options.hidden_size,
-        num_hidden_layers=options.layers, num_attention_heads=heads, num_key_value_heads=heads,
-        max_position_embeddings=options.max_length, initializer_range=0.05, tie_word_embeddings=False,
-        bos_token_id=None, eos_token_id=vocabulary.index(END), pad_token_id=vocabulary.index(PAD),
-    )  # fmt: skip
+        vocab_size=len(vocabulary),
+        hidden_size=options.hidden_size,
+        intermediate_size=2 * options.hidden_size,
+        num_hidden_layers=options.layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=options.max_length,
+        initializer_range=0.05,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=vocabulary.index(END),
+        pad_token_id=vocabulary.index(PAD),
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config).float()

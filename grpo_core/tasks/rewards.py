@@ -65,8 +65,13 @@ class RewardSet:
     logged: dict[str, list[float]] = field(default_factory=dict)
 
     def score(
-        self, prompts: Sequence[Prompt], completions: Sequence[Completion], texts: Sequence[str], *, step: int = 0
-    ) -> list[Scored]:  # fmt: skip
+        self,
+        prompts: Sequence[Prompt],
+        completions: Sequence[Completion],
+        texts: Sequence[str],
+        *,
+        step: int = 0,
+    ) -> list[Scored]:
         """Score each completion; all three are aligned, so each completion has its prompt.
 
         Returns:
@@ -157,9 +162,11 @@ def build_rewards(config: Config) -> RewardSet:
     overlong = None
     if options.overlong_buffer:
         overlong = functools.partial(
-            soft_overlong, max_tokens=config.sampling.max_tokens,
-            buffer=options.overlong_buffer, penalty=options.overlong_penalty,
-        )  # fmt: skip
+            soft_overlong,
+            max_tokens=config.sampling.max_tokens,
+            buffer=options.overlong_buffer,
+            penalty=options.overlong_penalty,
+        )
     weights = options.weights or (1.0,) * len(functions)
     return RewardSet(functions, weights, overlong, options.convention, config.train.steps)
 

@@ -190,8 +190,12 @@ def start_head(folder: str | None = None) -> Iterator[str]:
     environment["PYTHONUNBUFFERED"] = "1"  # the loop below waits for a line
     with subprocess.Popen(
         [sys.executable, "-c", _RAY, "start", *options],
-        env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    ) as process:  # fmt: skip
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
         assert process.stdout is not None
         message = []
         for line in process.stdout:

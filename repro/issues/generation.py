@@ -96,9 +96,12 @@ def num044_not_shifted(mitigation: str | None) -> str | None:
     with torch.no_grad():
         torch.manual_seed(0)
         generated = model.generate(
-            prompts, attention_mask=torch.ones_like(prompts), return_dict_in_generate=True,
-            output_logits=True, **options,
-        )  # fmt: skip
+            prompts,
+            attention_mask=torch.ones_like(prompts),
+            return_dict_in_generate=True,
+            output_logits=True,
+            **options,
+        )
         ids = generated.sequences[:, -_LENGTH:]
         reported = model.compute_transition_scores(
             generated.sequences, generated.logits, normalize_logits=True

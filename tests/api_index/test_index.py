@@ -68,8 +68,10 @@ def test_a_second_build_fetches_nothing(tmp_path):
     with index.client() as client:
         lines = list(build.fetch(client, PACKAGES["vllm"], cache))
         assert [line.rpartition(": ")[2] for line in lines] == [
-            "5 files, 5 of them new", "5 files, 1 of them new", "5 files, 1 of them new",
-        ]  # fmt: skip
+            "5 files, 5 of them new",
+            "5 files, 1 of them new",
+            "5 files, 1 of them new",
+        ]
         index.requests.clear()
         assert list(build.fetch(client, PACKAGES["vllm"], cache)) == []
         assert index.requests == ["vllm"]

@@ -21,7 +21,7 @@ def claim(package, versions="", releases=(), **more):
     evidence = "executed" if releases else "static"
     return Affected(
         package=package, versions=versions, releases=tuple(releases), evidence=evidence, source="here", **more
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

@@ -65,10 +65,12 @@ def option_of_vllm_given_to_another_program(edit):
     return [
         option
         for option in edits.option_names(edit.text)
-        if packages and option != "config" and f"--{option.replace('_', '-')}" in edit.text
+        if packages
+        and option != "config"
+        and f"--{option.replace('_', '-')}" in edit.text
         and not any(edits.releases_with(INDEX[package], option) for package in packages)
         and not ("vllm serve" in edit.text or passed_on)
-    ]  # fmt: skip
+    ]
 
 
 # A command that an edit starts, and the first release whose trainer can use it: read in trl/scripts/vllm_serve.py,
@@ -221,8 +223,9 @@ def test_edits_for_one_framework_are_for_different_releases():
         if sum(
             edit.framework == framework and in_range(release, bound.versions)
             for edit, bound in mitigation.known_edits()
-        ) > 1
-    ]  # fmt: skip
+        )
+        > 1
+    ]
     assert several == []
 
 

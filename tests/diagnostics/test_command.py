@@ -116,8 +116,13 @@ def test_a_closed_pipe_is_no_error():
     """`doctor | head -1` ends quietly."""
     done = subprocess.run(
         f"{sys.executable} -m diagnostics catalogue | head -1",
-        shell=True, capture_output=True, text=True, timeout=500, check=False, cwd=Path(__file__).parent,
-    )  # fmt: skip
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+        cwd=Path(__file__).parent,
+    )
     assert "Traceback" not in done.stderr
 
 

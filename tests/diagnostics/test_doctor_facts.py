@@ -79,9 +79,11 @@ def test_variables_that_may_hold_secrets_are_not_read():
     }  # fmt: skip
     known = env_vars.collect(environ)
     assert known == {
-        "HF_TOKEN": env_vars.HIDDEN, "VLLM_API_KEY": env_vars.HIDDEN, "https_proxy": "proxy:80",
+        "HF_TOKEN": env_vars.HIDDEN,
+        "VLLM_API_KEY": env_vars.HIDDEN,
+        "https_proxy": "proxy:80",
         "TOKENIZERS_PARALLELISM": "false",
-    }  # fmt: skip
+    }
 
 
 GPU_XML = """<?xml version="1.0" ?>

@@ -149,9 +149,14 @@ def hostile(tmp_path):
 def doctor(folder, *arguments, **environ):
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from diagnostics.__main__ import main; sys.exit(main())"
     return subprocess.run(
-        [sys.executable, "-I", "-c", program, "doctor", *map(str, arguments)], cwd=folder, capture_output=True,
-        text=True, timeout=300, check=False, env={**os.environ, **environ},
-    )  # fmt: skip
+        [sys.executable, "-I", "-c", program, "doctor", *map(str, arguments)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, **environ},
+    )
 
 
 def test_nothing_of_the_environment_is_run_below_the_probe_tier(tmp_path, hostile):

@@ -20,8 +20,16 @@ from tests.diagnostics.environments import issues
 
 def disk(purpose, free=500.0, total=1000.0, **changes):
     values = {"exists": True, "writable": True, "free_inodes": 10**7, "device": 1} | changes
-    return Disk(purpose, f"/disk/{purpose}", values["exists"], values["writable"], free, total,
-                values["free_inodes"], values["device"])  # fmt: skip
+    return Disk(
+        purpose,
+        f"/disk/{purpose}",
+        values["exists"],
+        values["writable"],
+        free,
+        total,
+        values["free_inodes"],
+        values["device"],
+    )
 
 
 GPU = Gpu(
@@ -201,8 +209,12 @@ def test_offline_with_an_empty_cache(cuda_environment):
 def test_expandable_segments_are_judged_by_the_catalogues_range(environment, version, expected):
     """Under both names of the variable."""
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-        report = examine(environment, GOOD, {name: "max_split_size_mb:64, expandable_segments:True"},
-                         packages={"vllm": facts.Package("vllm", version, "/p", "pip", ())})  # fmt: skip
+        report = examine(
+            environment,
+            GOOD,
+            {name: "max_split_size_mb:64, expandable_segments:True"},
+            packages={"vllm": facts.Package("vllm", version, "/p", "pip", ())},
+        )
         assert [f.code for f in report.findings if f.code == "CFG112"] == expected
 
 

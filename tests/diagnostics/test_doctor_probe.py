@@ -174,8 +174,12 @@ def test_an_interrupt_leaves_nothing_behind(environment, tmp_path, number):
     ]
     # A shell starts what it puts into the background with Ctrl-C ignored; as in a terminal it has to be otherwise.
     with subprocess.Popen(
-        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as doctor:  # fmt: skip
+        command,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as doctor:
         try:
             pid, folder = read_pipe(pipe).split()
             assert str(temporary) in folder
@@ -257,9 +261,16 @@ def test_a_torch_that_hangs_is_waited_for_once(tmp_path, rules):
 def test_a_platform_that_does_not_fit_the_machine(tmp_path, rules):
     """GPUs that PyTorch does not see, and a vLLM that names no platform."""
     children = Scripted(
-        tmp_path, imports={"ok": True, "cuda": "12.8", "available": False, "devices": 0, "platform":
-                             "UnspecifiedPlatform", "device": ""},
-    )  # fmt: skip
+        tmp_path,
+        imports={
+            "ok": True,
+            "cuda": "12.8",
+            "available": False,
+            "devices": 0,
+            "platform": "UnspecifiedPlatform",
+            "device": "",
+        },
+    )
     results = tiers.run_probes(probe(children, rules, "torch", "vllm", machine=GOOD))
     assert {finding.code for result in results for finding in result.findings} == {"ENV922", "ENG004"}
 
@@ -371,7 +382,11 @@ def test_a_tiny_engine_starts_in_a_cell(cell, engine):
 def doctor_json(python, tier, **environ):
     command = [sys.executable, "-m", "diagnostics", "doctor", "--python", str(python), "--tier", tier]
     done = subprocess.run(
-        [*command, "--format", "json"], env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
-        capture_output=True, text=True, check=False, timeout=1800,
-    )  # fmt: skip
+        [*command, "--format", "json"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1800,
+    )
     return json.loads(done.stdout), done.returncode

@@ -304,9 +304,17 @@ def test_what_takes_a_setting_back_is_one_line(environment, monkeypatch, value):
     plan = plan_of(environment)
     action = SetVariables((("VLLM_USE_V1", value),))
     created = Step(
-        kind="configuration", title="t", severity=Severity.ERROR, codes=(), why=(), known_by="established", cost="",
-        undo=(action,), commands=(), text=(),
-    )  # fmt: skip
+        kind="configuration",
+        title="t",
+        severity=Severity.ERROR,
+        codes=(),
+        why=(),
+        known_by="established",
+        cost="",
+        undo=(action,),
+        commands=(),
+        text=(),
+    )
     text = prepare.for_screen(replace(plan, steps=(created,)))
     monkeypatch.setenv("COLUMNS", "60")
     with terminal() as (out, _):

@@ -327,9 +327,15 @@ def test_the_collector_needs_nothing_but_python(tmp_path):
     """No site-packages, no file of ours, an empty folder and an empty environment; it leaves nothing behind."""
     text = remote.collect_program().program_text()
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-"], input=text, capture_output=True, text=True, timeout=500, check=True,
-        cwd=tmp_path, env={"TMPDIR": str(tmp_path), "HOME": str(tmp_path)},
-    )  # fmt: skip
+        [sys.executable, "-I", "-S", "-"],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=True,
+        cwd=tmp_path,
+        env={"TMPDIR": str(tmp_path), "HOME": str(tmp_path)},
+    )
     read = read_answer(Answer(text=done.stdout))
     assert read["facts"].environment.python == ".".join(map(str, sys.version_info[:3]))
     assert list(tmp_path.iterdir()) == []
@@ -344,9 +350,14 @@ def test_the_collector_runs_on_the_oldest_python(tmp_path):
     if not started or not started.stdout.startswith("Python 3.10"):
         pytest.skip("no Python 3.10 here")
     done = subprocess.run(
-        [python, "-I", "-"], input=remote.collect_program().program_text(), capture_output=True, text=True,
-        timeout=500, check=True, cwd=tmp_path,
-    )  # fmt: skip
+        [python, "-I", "-"],
+        input=remote.collect_program().program_text(),
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=True,
+        cwd=tmp_path,
+    )
     assert read_answer(Answer(text=done.stdout))["facts"].environment.python.startswith("3.10.")
 
 
@@ -582,9 +593,14 @@ def test_a_real_ray_cluster_with_an_odd_node_and_a_dead_one(tmp_path, capsys):
     python = ray_python()
     quiet = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
     cluster = subprocess.Popen(
-        [python, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        text=True, env=quiet, start_new_session=True,
-    )  # fmt: skip
+        [python, "-c", CLUSTER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=quiet,
+        start_new_session=True,
+    )
     assert cluster.stdin
     assert cluster.stdout
     try:

@@ -187,9 +187,12 @@ def test_the_trainers_adapter_and_rewards_belong_to_its_config():
         "GRPOTrainer('M', args=args, reward_funcs=[a, b], peft_config=LoraConfig())\n"
     )
     reported = findings(text, "python", trl="1.16.0")
-    assert sorted(finding.detail.partition(";")[0][:40] for finding in reported if finding.code == "CFG111") == [
-        "1 reward_weights for 2 reward_funcs.", "TRL refuses sync_ref_model with a LoRA a",
-    ]  # fmt: skip
+    assert sorted(
+        finding.detail.partition(";")[0][:40] for finding in reported if finding.code == "CFG111"
+    ) == [
+        "1 reward_weights for 2 reward_funcs.",
+        "TRL refuses sync_ref_model with a LoRA a",
+    ]
     assert (
         codes(
             text.replace(", peft_config=LoraConfig()", "").replace("[1.0]", "[1, 2]"), "python", trl="1.16.0"

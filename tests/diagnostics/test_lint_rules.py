@@ -107,9 +107,10 @@ def test_the_first_sentence_has_the_numbers():
 )  # fmt: skip
 def test_a_fix_for_whole_groups_is_not_refused_next(script, expected):
     [reported] = [
-        f for f in findings("NPROC_PER_NODE=1 " + SWIFT + "--num_generations 8 " + script, ms_swift="4.6.0")
+        f
+        for f in findings("NPROC_PER_NODE=1 " + SWIFT + "--num_generations 8 " + script, ms_swift="4.6.0")
         if f.code == "CFG101" and "num_generations" in f.detail
-    ]  # fmt: skip
+    ]
     assert expected in fix_text(reported.remedy)
 
 

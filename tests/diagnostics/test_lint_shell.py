@@ -89,9 +89,15 @@ def test_known_words_are_those_of_bash():
     head = 'swift() { for w in "$@"; do printf "%s\\037" "$w"; done; }\n'
     program = head + "".join(f"(\n{text})\nprintf '\\036'\n" for text in scripts)
     done = subprocess.run(
-        ["bash", "--norc", "--noprofile"], input=program, capture_output=True, text=True, timeout=500, check=False,
-        env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "HOME": "/nowhere"}, encoding="utf-8",
-    )  # fmt: skip
+        ["bash", "--norc", "--noprofile"],
+        input=program,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "HOME": "/nowhere"},
+        encoding="utf-8",
+    )
     answers = done.stdout.split("\036")[:-1]
     assert len(answers) == len(scripts), done.stderr
     known = 0

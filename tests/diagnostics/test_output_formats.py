@@ -116,10 +116,13 @@ def test_junit_fails_by_what_fails_the_command():
             tree = ET.fromstring(junit.render(report(*findings, outcome=outcome), fail_on).partition("?>")[2])
             cases[outcome, fail_on.word] = [child.tag for child in tree.find(".//testcase")]
     assert cases == {
-        ("findings", "warning"): ["failure"], ("findings", "error"): ["system-out"],
-        ("skipped", "warning"): ["skipped"], ("skipped", "error"): ["skipped"],
-        ("crashed", "warning"): ["error"], ("crashed", "error"): ["error"],
-    }  # fmt: skip
+        ("findings", "warning"): ["failure"],
+        ("findings", "error"): ["system-out"],
+        ("skipped", "warning"): ["skipped"],
+        ("skipped", "error"): ["skipped"],
+        ("crashed", "warning"): ["error"],
+        ("crashed", "error"): ["error"],
+    }
 
 
 def test_an_annotation_cannot_be_broken_out_of():

@@ -136,9 +136,14 @@ def test_the_issue_stands_in_junit(session):
     }
     issue = [("grpo-doctor", "CFG109")]
     assert properties == {
-        "test_gpu": issue, "test_no_gpu": issue, "test_setup": issue,
-        "test_other": [], "test_raises": [], "test_fine": [], "test_expected": [],
-    }  # fmt: skip
+        "test_gpu": issue,
+        "test_no_gpu": issue,
+        "test_setup": issue,
+        "test_other": [],
+        "test_raises": [],
+        "test_fine": [],
+        "test_expected": [],
+    }
 
 
 def test_its_own_fault_is_a_line_in_the_report(session, monkeypatch):
@@ -174,14 +179,26 @@ def test_workers_triage_their_own_tests(session):
     """With xdist: the same sections and properties as without."""
     pytest.importorskip("xdist")
     result = session.run(
-        sys.executable, "-m", "pytest", "-p", "diagnostics.pytest_plugin", "--grpo-doctor", "-p", "no:cacheprovider",
-        "-n", "2", "--junitxml", "out.xml",
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "diagnostics.pytest_plugin",
+        "--grpo-doctor",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "2",
+        "--junitxml",
+        "out.xml",
+    )
     result.assert_outcomes(**OUTCOMES)
     report_sections = sections(result)
     assert {name for name, text in report_sections.items() if text.startswith("error   CFG109 ")} == {
-        "test_gpu", "test_no_gpu", "test_setup",
-    }  # fmt: skip
+        "test_gpu",
+        "test_no_gpu",
+        "test_setup",
+    }
     names = [p.get("name") for p in ET.parse(session.path / "out.xml").iter("property")]
     assert names == ["grpo-doctor"] * 3
 
@@ -213,9 +230,13 @@ def test_a_test_that_takes_too_long_is_looked_at_from_outside(session):
         "slow",
     ]
     with subprocess.Popen(
-        [sys.executable, "-m", "pytest", *words], cwd=session.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ) as running:  # fmt: skip
+        [sys.executable, "-m", "pytest", *words],
+        cwd=session.path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as running:
         output = ""
         while "observed for" not in output:
             line = running.stderr.readline()

@@ -32,10 +32,11 @@ HOSTILE = st.lists(
 def active(text, *, commands=False):
     """List the active parts of a printed text, by Unicode's categories rather than the list in `sanitize`."""
     result = [
-        f"U+{ord(entry):04X}" for entry in text
+        f"U+{ord(entry):04X}"
+        for entry in text
         if (entry not in "\n\t\u200b" and unicodedata.category(entry) in {"Cc", "Cs", "Zl", "Zp"})
         or unicodedata.bidirectional(entry) in {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-    ]  # fmt: skip
+    ]
     for line in text.split("\n"):
         ours = commands and re.match(r"::(error|warning|notice) title=[^:]*::", line)
         result += [line] if line.lstrip().startswith("::") and not ours else []
@@ -46,11 +47,14 @@ def report_with(text, tool="doctor"):
     """Make a report with a text in every field that can come from outside."""
     fix = Fix(
         (
-            Advice(text), Install((f"trl=={text}",), by=(f"{text}/bin/python", "-m", "pip", "install"), note=text),
-            SetVariables(((text, text),)), Unset((text,)), Explain("CFG101"),
+            Advice(text),
+            Install((f"trl=={text}",), by=(f"{text}/bin/python", "-m", "pip", "install"), note=text),
+            SetVariables(((text, text),)),
+            Unset((text,)),
+            Explain("CFG101"),
             Run(("rm", "-r", text), piped=(("tail", text),), into=text, note=text),
         )
-    )  # fmt: skip
+    )
     evidence = (Evidence(text, f"{text}:3"),)
     finding = Finding("CFG101", "Groups", Severity.ERROR, "established", "static", text, evidence, fix)
     subject = {"prefix": text, "python": text, "packages": {"trl": text}}

@@ -70,8 +70,11 @@ def test_it_is_what_pythons_own_site_says(tmp_path, system, monkeypatch):
     environ = {**os.environ, "PYTHONPATH": str(names), "HOME": str(tmp_path)}
     text = subprocess.run(
         [prefix / "bin" / "python", "-c", "import sys, json; print(json.dumps(sys.path[1:]))"],
-        env=environ, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     theirs = [
         os.path.realpath(path)
         for path in json.loads(text.stdout)
@@ -184,8 +187,10 @@ def test_a_module_is_found_as_python_finds_it(tmp_path):
     entries = tuple(search_path.SearchEntry(str(tmp_path / name), "", "own") for name in "abc")
     modules = Modules(search_path.SearchPath(entries))
     assert [modules.find(name) for name in ("one", "two", "three")] == [
-        str(tmp_path / "b" / "one"), str(tmp_path / "b" / "two.py"), ""
-    ]  # fmt: skip
+        str(tmp_path / "b" / "one"),
+        str(tmp_path / "b" / "two.py"),
+        "",
+    ]
 
 
 HOSTILE = (

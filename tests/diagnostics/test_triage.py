@@ -171,8 +171,12 @@ def test_who_waited_in_vain_comes_after_what_crashed(judge):
 def test_the_fingerprint_is_of_what_happened_not_where(judge):
     """Other paths, lines and values: the same; another exception: another."""
     first = judge(traceback_of("KeyError: 'a17'", "own/x.py", "f"))
-    same = judge([line.replace("/opt/env", "/srv/x").replace("line 7", "line 9") for line in traceback_of(
-        "KeyError: 'b2'", "own/x.py", "f")])  # fmt: skip
+    same = judge(
+        [
+            line.replace("/opt/env", "/srv/x").replace("line 7", "line 9")
+            for line in traceback_of("KeyError: 'b2'", "own/x.py", "f")
+        ]
+    )
     different = judge(traceback_of("IndexError: 3", "own/x.py", "f"))
     assert first.fingerprint == same.fingerprint != different.fingerprint
 

@@ -59,8 +59,13 @@ def run(program, stage):
     }
     return subprocess.run(
         [python, str(PROGRAMS / program)],
-        env=environment, cwd=stage, capture_output=True, text=True, timeout=500, check=False,
-    )  # fmt: skip
+        env=environment,
+        cwd=stage,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
 
 
 @pytest.mark.peers

@@ -79,11 +79,18 @@ def test_shapes_and_types_are_those_of_the_documentation(tmp_path, config):
     (path,) = tmp_path.glob("rollouts/*.safetensors")
     described = {name: (str(v.dtype)[6:], tuple(v.shape)) for name, v in load_file(path).items()}
     assert described == {
-        "prompt_ids": ("int64", (5,)), "prompt_lengths": ("int64", (2,)), "prompt_index": ("int64", (4,)),
-        "completion_ids": ("int64", (10,)), "completion_lengths": ("int64", (4,)),
-        "behaviour_logprobs": ("float32", (10,)), "policy_versions": ("int64", (10,)), "seeds": ("int64", (4,)),
-        "rewards": ("float64", (4,)), "advantages": ("float64", (4,)), "trained": ("bool", (4,)),
-    }  # fmt: skip
+        "prompt_ids": ("int64", (5,)),
+        "prompt_lengths": ("int64", (2,)),
+        "prompt_index": ("int64", (4,)),
+        "completion_ids": ("int64", (10,)),
+        "completion_lengths": ("int64", (4,)),
+        "behaviour_logprobs": ("float32", (10,)),
+        "policy_versions": ("int64", (10,)),
+        "seeds": ("int64", (4,)),
+        "rewards": ("float64", (4,)),
+        "advantages": ("float64", (4,)),
+        "trained": ("bool", (4,)),
+    }
 
 
 def test_the_example_of_the_documentation_can_be_read(tmp_path):

@@ -46,8 +46,13 @@ def test_nothing_is_left_where_temporary_things_go(tmp_path, command):
         "--json",
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "grpo_core", *words, *small], cwd=ROOT, env={**os.environ, "TMPDIR": str(temporary)},
-        capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "grpo_core", *words, *small],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert [path.name for path in temporary.iterdir()] == []

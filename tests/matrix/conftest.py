@@ -100,10 +100,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not names:
             return self._send(404, b"", "text/plain")
         files = [
-            {"filename": path.name, "url": f"{self.index.address}/files/{path.name}",
-             "upload-time": self.index.uploaded, "hashes": {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}}
+            {
+                "filename": path.name,
+                "url": f"{self.index.address}/files/{path.name}",
+                "upload-time": self.index.uploaded,
+                "hashes": {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()},
+            }
             for path in names
-        ]  # fmt: skip
+        ]
         page = {"meta": {"api-version": "1.1"}, "name": project, "files": files, "versions": []}
         return self._send(200, json.dumps(page).encode(), "application/vnd.pypi.simple.v1+json")
 
@@ -308,8 +312,9 @@ class World:
         out, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
         with (
             mock.patch.dict(os.environ, {**self.environ, **environ}, clear=True),
-            contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors),
-        ):  # fmt: skip
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(errors),
+        ):
             code = command.main(self.command(*arguments, store=store)[3:])
         texts = (stream.buffer.getvalue().decode() for stream in (out, errors))
         return subprocess.CompletedProcess(arguments, code, *texts)

@@ -237,8 +237,10 @@ def test_the_toy_cells_publish(finished, tmp_path):
     cells = {item["id"]: item for item in document["cells"]}
     assert document["schema"] == "grpo-doctor.compat.v1"
     assert {name: item["verdict"] for name, item in cells.items()} == {
-        "vllm-1.0+trl-1.0": "pass", "vllm-2.0+trl-1.0": "partial", "vllm-2.0+trl-2.0": "unresolvable",
-    }  # fmt: skip
+        "vllm-1.0+trl-1.0": "pass",
+        "vllm-2.0+trl-1.0": "partial",
+        "vllm-2.0+trl-2.0": "unresolvable",
+    }
     scheduler = cells["vllm-2.0+trl-1.0"]["layers"]["scheduler"]
     assert (scheduler["verdict"], scheduler["expected"], scheduler["codes"], scheduler["evidence"]) == (
         "expected_fail",

@@ -145,8 +145,12 @@ def test_no_ray_process_is_left_when_the_run_is_ended(number):
         environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": folder}
         with subprocess.Popen(
             [*command, "--mitigation", "none", "--timeout", "300"],
-            env=environment, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        ) as process:  # fmt: skip
+            env=environment,
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
             for line in process.stderr:
                 if "Started a local Ray instance" in line:
                     break

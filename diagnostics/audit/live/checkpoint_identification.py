@@ -57,9 +57,15 @@ class Identification:
 
 
 def identify_weights(
-    reference: Reference, against: Sequence[Reference], sequences: Sequences, engine: Any,
-    dtype: str = "", staleness: int = 0, *, truncates: bool = False,
-) -> Identification:  # fmt: skip
+    reference: Reference,
+    against: Sequence[Reference],
+    sequences: Sequences,
+    engine: Any,
+    dtype: str = "",
+    staleness: int = 0,
+    *,
+    truncates: bool = False,
+) -> Identification:
     """Compare the engine's scores with the checkpoint and with other checkpoints.
 
     Args:
@@ -165,10 +171,16 @@ def _find_version(scores: Scores, siblings: Siblings) -> tuple[Result | None, Re
             return None, None, notes
     second = min([scores.residual, *(entry[0] for entry in candidates if entry[2] is not sibling)])
     result = version_fault(
-        sibling, scores.reference, probe="P3", residual=residual, floor=scores.floor, alarm=scores.limit,
-        runner_up=RunnerUp("the next nearest", second), count=len(scores.engine),
+        sibling,
+        scores.reference,
+        probe="P3",
+        residual=residual,
+        floor=scores.floor,
+        alarm=scores.limit,
+        runner_up=RunnerUp("the next nearest", second),
+        count=len(scores.engine),
         estimates=(_estimate("slope", slope.value, slope.error, 0.0),),
-    )  # fmt: skip
+    )
     return result, sibling, notes
 
 
@@ -198,8 +210,13 @@ def allow_staleness(result: Result, siblings: Sequence[Reference], staleness: in
 
 def _result_fields(scores: Scores) -> dict[str, Any]:
     """Return the numbers of a comparison with the checkpoint itself."""
-    return {"residual": scores.residual, "floor": scores.floor, "alarm": scores.limit, "count": len(scores.engine),
-            "decisive": True}  # fmt: skip
+    return {
+        "residual": scores.residual,
+        "floor": scores.floor,
+        "alarm": scores.limit,
+        "count": len(scores.engine),
+        "decisive": True,
+    }
 
 
 def _fault(
@@ -238,10 +255,15 @@ def _find_other_weights(scores: Scores, siblings: Siblings) -> tuple[Result, Ref
 
 def _adapter_fault(scores: Scores, factor: weight_comparison.AdapterFactor) -> Result:
     return _fault(
-        scores, "weights/adapter", "the engine adds the adapter to its base {times:.2f} times",
-        {"times": factor.value}, probe="P3", estimates=(_estimate("adapter", factor.value, factor.error),),
-        residual=factor.residual, runner_up=RunnerUp("the adapter once", scores.residual),
-    )  # fmt: skip
+        scores,
+        "weights/adapter",
+        "the engine adds the adapter to its base {times:.2f} times",
+        {"times": factor.value},
+        probe="P3",
+        estimates=(_estimate("adapter", factor.value, factor.error),),
+        residual=factor.residual,
+        runner_up=RunnerUp("the adapter once", scores.residual),
+    )
 
 
 def _find_partial_update(
@@ -265,10 +287,16 @@ def _partial_fault(scores: Scores, update: PartialUpdate, sibling: Reference, se
     message = "tensors of the checkpoint did not arrive: {tensors} are still those of {name}"
     version = Estimate("version", sibling.name, expected=scores.reference.name)
     return _fault(
-        scores, "weights/partial", message, {"tensors": ", ".join(update.stale), "name": sibling.name}, probe="P4",
-        estimates=(Estimate("tensors", update.stale), version), residual=update.residual, evidence=groups,
+        scores,
+        "weights/partial",
+        message,
+        {"tensors": ", ".join(update.stale), "name": sibling.name},
+        probe="P4",
+        estimates=(Estimate("tensors", update.stale), version),
+        residual=update.residual,
+        evidence=groups,
         runner_up=RunnerUp("no single checkpoint", second),
-    )  # fmt: skip
+    )
 
 
 def _newer_fault(scores: Scores, newer: Newer, second: float) -> Result:
@@ -278,10 +306,16 @@ def _newer_fault(scores: Scores, newer: Newer, second: float) -> Result:
     )
     text = "not a fault if the trainer went on since; audit with the checkpoint that was synced last"
     return _fault(
-        scores, "weights/newer", message, {"name": newer.newest, "before": newer.before, "slope": slope.value},
-        probe="P3", residual=slope.residual, evidence=(Note("went_on", text),),
-        estimates=(_estimate("way", slope.value, slope.error),), runner_up=RunnerUp("the nearest checkpoint", second),
-    )  # fmt: skip
+        scores,
+        "weights/newer",
+        message,
+        {"name": newer.newest, "before": newer.before, "slope": slope.value},
+        probe="P3",
+        residual=slope.residual,
+        evidence=(Note("went_on", text),),
+        estimates=(_estimate("way", slope.value, slope.error),),
+        runner_up=RunnerUp("the nearest checkpoint", second),
+    )
 
 
 _WAYS = {
@@ -299,10 +333,16 @@ def _way_fault(scores: Scores, slope: Slope, sibling: Reference, known: Sequence
         family = "weights/older" if weight_comparison.is_oldest(sibling, known) else "weights/past"
         way = slope.value
     return _fault(
-        scores, family, _WAYS[family], {"slope": way, "name": sibling.name}, probe="P3", residual=slope.residual,
-        estimates=(_estimate("way", way, slope.error),), runner_up=RunnerUp("the checkpoint", scores.residual),
+        scores,
+        family,
+        _WAYS[family],
+        {"slope": way, "name": sibling.name},
+        probe="P3",
+        residual=slope.residual,
+        estimates=(_estimate("way", way, slope.error),),
+        runner_up=RunnerUp("the checkpoint", scores.residual),
         evidence=_go_back(sibling) if family == "weights/older" else (),
-    )  # fmt: skip
+    )
 
 
 def _go_back(sibling: Reference) -> tuple[Note, ...]:

@@ -60,11 +60,13 @@ class Client:
         token = token or next((os.environ[name] for name in _KEYS if os.environ.get(name)), "")
         # Certificates are loaded only where they are needed, which takes 30 ms; the deadline takes new connections.
         self._http = httpx.Client(
-            verify=parts.scheme == "https", timeout=timeout_s, trust_env=False,
+            verify=parts.scheme == "https",
+            timeout=timeout_s,
+            trust_env=False,
             auth=httpx.BasicAuth(user, token) if user and token else None,
             headers={"Authorization": f"Bearer {token}"} if token and not user else {},
             limits=httpx.Limits(max_keepalive_connections=0),
-        )  # fmt: skip
+        )
 
     def get(self, path: str) -> Any:
         """Return the answer for a path: parsed JSON, otherwise text."""

@@ -207,9 +207,14 @@ def middle_of_plateau(observed: Observed, sampling: Sampling, name: str) -> floa
 
 
 def _extend(
-    observed: Observed, sampling: Sampling, name: str, bounds: tuple[float, float], most: float, step: float,
+    observed: Observed,
+    sampling: Sampling,
+    name: str,
+    bounds: tuple[float, float],
+    most: float,
+    step: float,
     growth: float,
-) -> tuple[float, float]:  # fmt: skip
+) -> tuple[float, float]:
     """Return how far a parameter can go down and up with a residual of at most `most`, in growing steps."""
     ends = []
     for direction in (-1, 1):

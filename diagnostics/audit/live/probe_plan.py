@@ -289,9 +289,15 @@ def _identify_by_samples(session: _Session, completions: list[Completion]) -> li
         sampling = next((result for result in results if result.topic == "sampling"), None)
         if sampling and sampling.is_explained:
             version = version_fault(
-                sibling, reference, probe="P5", residual=sampling.residual, floor=sampling.floor,
-                alarm=sampling.alarm, runner_up=RunnerUp("the checkpoint", residual), count=sampling.count,
-            )  # fmt: skip
+                sibling,
+                reference,
+                probe="P5",
+                residual=sampling.residual,
+                floor=sampling.floor,
+                alarm=sampling.alarm,
+                runner_up=RunnerUp("the checkpoint", residual),
+                count=sampling.count,
+            )
             return [allow_staleness(version, session.against, session.trainer.max_staleness), *results]
         sibling.release()
     return _judge_samples(session, reference, types, completions)

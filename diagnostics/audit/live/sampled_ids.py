@@ -34,9 +34,14 @@ _SAME = 0.03
 
 
 def check_ids(
-    completions: Sequence[Completion], observed: Observed, sampling: Sampling, expected: Sampling, mode: str, *,
+    completions: Sequence[Completion],
+    observed: Observed,
+    sampling: Sampling,
+    expected: Sampling,
+    mode: str,
+    *,
     faulty: bool,
-) -> list[Result]:  # fmt: skip
+) -> list[Result]:
     """Check for greedy sampling, one seed, and ids of another temperature than the reported one."""
     count, distribution = len(observed.ids), observed.distribution(sampling)
     top = distribution.max(1).values

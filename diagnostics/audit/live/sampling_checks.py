@@ -37,9 +37,14 @@ class Samples:
 
     @classmethod
     def compute(
-        cls, reference: Reference, completions: Sequence[Completion], dtype: str, expected: Sampling, *,
+        cls,
+        reference: Reference,
+        completions: Sequence[Completion],
+        dtype: str,
+        expected: Sampling,
+        *,
         pairs: bool = True,
-    ) -> Samples:  # fmt: skip
+    ) -> Samples:
         """Compute the logits, and fit the sampling parameters: one, or with `pairs` two at once."""
         usable = tuple(completion for completion in completions if completion.ids)
         exact, native = (
@@ -49,9 +54,14 @@ class Samples:
 
     @classmethod
     def _fitted(
-        cls, completions: tuple[Completion, ...], exact: Observed, native: Observed, expected: Sampling, *,
+        cls,
+        completions: tuple[Completion, ...],
+        exact: Observed,
+        native: Observed,
+        expected: Sampling,
+        *,
         pairs: bool,
-    ) -> Samples:  # fmt: skip
+    ) -> Samples:
         floor = _floor(exact, native, expected)
         return cls(completions, exact, native, estimation.fit_sampling(exact, expected, floor, pairs=pairs))
 
@@ -134,11 +144,20 @@ def _check_placement(
         moved = samples.shifted(shift, expected)
         if moved.fit.residual < 0.25 * before:
             message = "the reported log-probs are those of the token {shift:+d} places away"
-            return moved, [fault(
-                "logprobs/shift", message, "NUM044", {"shift": shift}, probe="P8", residual=moved.fit.residual,
-                floor=floor, estimates=(Estimate("shift", shift, expected=0),), runner_up=RunnerUp("no shift", before),
-                count=len(moved.exact.ids),
-            )]  # fmt: skip
+            return moved, [
+                fault(
+                    "logprobs/shift",
+                    message,
+                    "NUM044",
+                    {"shift": shift},
+                    probe="P8",
+                    residual=moved.fit.residual,
+                    floor=floor,
+                    estimates=(Estimate("shift", shift, expected=0),),
+                    runner_up=RunnerUp("no shift", before),
+                    count=len(moved.exact.ids),
+                )
+            ]
     return _check_pairing(reference, samples, dtype, expected)
 
 
@@ -165,11 +184,19 @@ def _check_pairing(
     if again.fit.residual > 0.5 * samples.fit.residual:
         return samples, []
     message = "samples are paired with other prompts: {moved} of {count} fit another prompt better"
-    return again, [fault(
-        "pairing", message, "TOK019", {"moved": moved, "count": len(repaired)}, probe="P9",
-        residual=again.fit.residual, floor=samples.floor(expected),
-        runner_up=RunnerUp("as returned", samples.fit.residual), count=len(again.exact.ids),
-    )]  # fmt: skip
+    return again, [
+        fault(
+            "pairing",
+            message,
+            "TOK019",
+            {"moved": moved, "count": len(repaired)},
+            probe="P9",
+            residual=again.fit.residual,
+            floor=samples.floor(expected),
+            runner_up=RunnerUp("as returned", samples.fit.residual),
+            count=len(again.exact.ids),
+        )
+    ]
 
 
 def _judge_fit(samples: Samples, expected: Sampling) -> list[Result]:

@@ -67,9 +67,12 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
         request["top_k"] = max(0, int(request["top_k"]))
     prompts = settings.get("prompts")
     return TrainerSettings(
-        request, Sampling(temperature=request["temperature"]), sum(int(numbers.get(name, 0)) for name in _LENGTHS),
-        int(numbers.get("max_staleness", 0)), tuple(map(str, prompts)) if isinstance(prompts, list) else (),
-    )  # fmt: skip
+        request,
+        Sampling(temperature=request["temperature"]),
+        sum(int(numbers.get(name, 0)) for name in _LENGTHS),
+        int(numbers.get("max_staleness", 0)),
+        tuple(map(str, prompts)) if isinstance(prompts, list) else (),
+    )
 
 
 def _flatten(document: dict[str, Any], depth: int = 0) -> dict[str, Any]:

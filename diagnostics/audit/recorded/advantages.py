@@ -199,9 +199,14 @@ def _explained(recording: Recording, count: int, weighing: str, ranked: list[tup
     text, reward = "made by {ways}; reward: {reward}", weighing or "as recorded"
     fact = note("advantages_fit", text, recording.kind, ways="; or ".join(fits[:4]), reward=reward)
     return clean(
-        "advantages", estimates=(Estimate("dialect", fits[0]),), residual=ranked[0][0], floor=_TOLERANCE,
-        runner_up=runner_ups[0] if runner_ups else None, count=count, evidence=(fact,),
-    )  # fmt: skip
+        "advantages",
+        estimates=(Estimate("dialect", fits[0]),),
+        residual=ranked[0][0],
+        floor=_TOLERANCE,
+        runner_up=runner_ups[0] if runner_ups else None,
+        count=count,
+        evidence=(fact,),
+    )
 
 
 def _find_mistake(steps: list[Step], best: tuple[float, str], unlike: Note) -> Result | None:
@@ -211,10 +216,17 @@ def _find_mistake(steps: list[Step], best: tuple[float, str], unlike: Note) -> R
         residual, formula = min((_residual(steps, compute, formula), str(formula)) for formula in formulas)
         if residual <= 5 * _TOLERANCE and residual * 20 <= best[0]:
             return fault(
-                family, message, "NUM041", {"told": detail, "way": formula}, estimates=(Estimate("dialect", formula),),
-                residual=residual, floor=_TOLERANCE, runner_up=RunnerUp(best[1], best[0]),
-                count=sum(len(step.rewards) for step in steps), evidence=(unlike,),
-            )  # fmt: skip
+                family,
+                message,
+                "NUM041",
+                {"told": detail, "way": formula},
+                estimates=(Estimate("dialect", formula),),
+                residual=residual,
+                floor=_TOLERANCE,
+                runner_up=RunnerUp(best[1], best[0]),
+                count=sum(len(step.rewards) for step in steps),
+                evidence=(unlike,),
+            )
     return None
 
 

@@ -27,7 +27,7 @@ from diagnostics.audit.recorded.run_data import (
     read_json_lines,
     step_in_name,
     whole_number,
-)  # fmt: skip
+)
 from diagnostics.logs import metric_names
 from diagnostics.output.redact import mask_and_cut
 

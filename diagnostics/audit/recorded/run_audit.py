@@ -60,9 +60,13 @@ _READERS: dict[str, Callable[[Path, UnreadInputs], MetricSeries | None]] = {
 
 
 def audit_run(
-    path: Path, *, checkpoint: Path | None = None, tokens: int = 4096, reward: str = "",
+    path: Path,
+    *,
+    checkpoint: Path | None = None,
+    tokens: int = 4096,
+    reward: str = "",
     expected: Mapping[str, float] | None = None,
-) -> Audit:  # fmt: skip
+) -> Audit:
     """Audit a run's folder or one file of it; cheap checks first.
 
     Args:

@@ -32,7 +32,7 @@ from diagnostics.audit.recorded.run_data import (
     step_in_name,
     text_of,
     whole_number,
-)  # fmt: skip
+)
 
 _PARQUET_COLUMNS = {"step", "prompt", "completion"}
 _PARQUET_OTHERS = _PARQUET_COLUMNS | {"advantage", "solution", "image", "images"}
@@ -86,9 +86,15 @@ def read_json_samples(kind: str, paths: Sequence[Path], reading: Reading) -> Rec
 def _verl_sample(entry: dict[str, Any], place: str, step: int) -> Sample:
     own_step, score = whole_number(entry.get("step")), number(entry["score"])
     return Sample(
-        step if own_step is None else own_step, text_of(entry["input"]), text_of(entry["output"]), score,
-        number(entry.get("advantage")), {"score": score}, columns=_without(entry, _VERL_OTHERS), place=place,
-    )  # fmt: skip
+        step if own_step is None else own_step,
+        text_of(entry["input"]),
+        text_of(entry["output"]),
+        score,
+        number(entry.get("advantage")),
+        {"score": score},
+        columns=_without(entry, _VERL_OTHERS),
+        place=place,
+    )
 
 
 def _without(entry: dict[str, Any], *names: set[str] | dict[str, Any]) -> dict[str, Any]:
@@ -108,12 +114,18 @@ def _swift_samples(entry: dict[str, Any], place: str) -> list[Sample]:
     samples = []
     for index in range(size):
         scores = {name: values[index] for name, values in rewards.items()}
-        samples.append(Sample(
-            whole_number(entry["step"][index]) or 0, text_of(entry["prompt"][index]),
-            text_of(entry["completion"][index]), _single_score(scores),
-            advantages[index] if index < len(advantages) else None, scores,
-            columns={name: value[index] for name, value in columns.items()}, place=f"{place}[{index}]",
-        ))  # fmt: skip
+        samples.append(
+            Sample(
+                whole_number(entry["step"][index]) or 0,
+                text_of(entry["prompt"][index]),
+                text_of(entry["completion"][index]),
+                _single_score(scores),
+                advantages[index] if index < len(advantages) else None,
+                scores,
+                columns={name: value[index] for name, value in columns.items()},
+                place=f"{place}[{index}]",
+            )
+        )
     return samples
 
 
@@ -182,10 +194,16 @@ def _parquet_sample(entry: dict[str, Any], place: str) -> Sample:
     }
     prompt = entry["prompt"]
     return Sample(
-        whole_number(entry["step"]) or 0, text_of(prompt), text_of(entry["completion"]), _single_score(scores),
-        number(entry.get("advantage")), scores, chat=None if isinstance(prompt, str) else prompt,
-        columns=_without(entry, _PARQUET_COLUMNS, scores), place=place,
-    )  # fmt: skip
+        whole_number(entry["step"]) or 0,
+        text_of(prompt),
+        text_of(entry["completion"]),
+        _single_score(scores),
+        number(entry.get("advantage")),
+        scores,
+        chat=None if isinstance(prompt, str) else prompt,
+        columns=_without(entry, _PARQUET_COLUMNS, scores),
+        place=place,
+    )
 
 
 def read_rollouts(path: Path, reading: Reading) -> Recording | None:
@@ -236,46 +254,70 @@ def _rollout_samples(folder: Path, entry: dict[str, Any], reading: Reading) -> l
     }
     return [
         _rollout_sample(
-            entry, prompts, {key: values[index] for key, values in tensors.items() if index < len(values)},
-            {key: tuple(values[index]) for key, values in streams.items()}, index,
+            entry,
+            prompts,
+            {key: values[index] for key, values in tensors.items() if index < len(values)},
+            {key: tuple(values[index]) for key, values in streams.items()},
+            index,
         )
         for index in range(len(tensors["prompt_index"]))
-    ]  # fmt: skip
+    ]
 
 
 def _rollout_sample(
-    entry: dict[str, Any], prompts: list[list[Any]], values: dict[str, Any], streams: dict[str, tuple[Any, ...]],
+    entry: dict[str, Any],
+    prompts: list[list[Any]],
+    values: dict[str, Any],
+    streams: dict[str, tuple[Any, ...]],
     index: int,
-) -> Sample:  # fmt: skip
+) -> Sample:
     """Build a sample from its line, the ids of all prompts, its numbers, its streams, and its index."""
     prompt = entry["prompts"][values["prompt_index"]]
     ids, completion = tuple(prompts[values["prompt_index"]]), streams["completion_ids"]
     none, trainer = (None,) * len(ids), streams.get("proximal_logprobs")
     tokens = Tokens(
-        (*ids, *completion), len(ids), (False,) * len(ids) + (bool(values["trained"]),) * len(completion),
-        none + streams["behaviour_logprobs"], none + trainer if trainer else (),
-        (0,) * len(ids) + streams["policy_versions"], str(entry["finish_reasons"][index]),
-    )  # fmt: skip
+        (*ids, *completion),
+        len(ids),
+        (False,) * len(ids) + (bool(values["trained"]),) * len(completion),
+        none + streams["behaviour_logprobs"],
+        none + trainer if trainer else (),
+        (0,) * len(ids) + streams["policy_versions"],
+        str(entry["finish_reasons"][index]),
+    )
     return Sample(
-        int(entry["step"]), text_of(prompt.get("text")), text_of(entry["texts"][index]), number(values["rewards"]),
-        number(values["advantages"]), {key: number(value) for key, value in entry["scores"][index].items()},
-        str(values["prompt_index"]), columns=prompt.get("columns") or {}, tokens=tokens,
+        int(entry["step"]),
+        text_of(prompt.get("text")),
+        text_of(entry["texts"][index]),
+        number(values["rewards"]),
+        number(values["advantages"]),
+        {key: number(value) for key, value in entry["scores"][index].items()},
+        str(values["prompt_index"]),
+        columns=prompt.get("columns") or {},
+        tokens=tokens,
         place=f"step {entry['step']}, {entry['requests'][index]}",
-    )  # fmt: skip
+    )
 
 
 def _own_sample(entry: dict[str, Any], place: str) -> Sample:
     """Return the sample in a line of our completions.jsonl."""
     ids, logprobs = entry["prompt_ids"], numbers(entry["logprobs"])
     tokens = Tokens(
-        (*ids, *entry["ids"]), len(ids), engine=(None,) * len(ids) + logprobs,
-        versions=(0,) * len(ids) + tuple(entry.get("versions", ())), ended=str(entry.get("finish_reason", "")),
-    )  # fmt: skip
+        (*ids, *entry["ids"]),
+        len(ids),
+        engine=(None,) * len(ids) + logprobs,
+        versions=(0,) * len(ids) + tuple(entry.get("versions", ())),
+        ended=str(entry.get("finish_reason", "")),
+    )
     return Sample(
-        whole_number(entry.get("step")) or 0, text_of(entry.get("prompt")), text_of(entry["completion"]),
-        number(entry.get("reward")), number(entry.get("advantage")), group=str(entry["request"]).rpartition(".")[0],
-        tokens=tokens, place=place,
-    )  # fmt: skip
+        whole_number(entry.get("step")) or 0,
+        text_of(entry.get("prompt")),
+        text_of(entry["completion"]),
+        number(entry.get("reward")),
+        number(entry.get("advantage")),
+        group=str(entry["request"]).rpartition(".")[0],
+        tokens=tokens,
+        place=place,
+    )
 
 
 def _split(values: list[Any], lengths: list[Any]) -> list[list[Any]]:

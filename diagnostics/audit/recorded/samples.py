@@ -111,8 +111,9 @@ def _pairing(recording: Recording) -> Result:
     for group in steps:
         prompts = {row.prompt for row in group if len(row.prompt) >= 24}
         foreign += sum(
-            row.prompt not in row.completion and any(prompt in row.completion for prompt in prompts) for row in group
-        )  # fmt: skip
+            row.prompt not in row.completion and any(prompt in row.completion for prompt in prompts)
+            for row in group
+        )
     values = {"own": echoes / len(rows), "other": foreign / max(1, compared), "count": len(rows)}
     if echoes > 0.5 * len(rows):
         message = (

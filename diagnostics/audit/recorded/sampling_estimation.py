@@ -259,7 +259,7 @@ def can_compute() -> bool:
 
 def check_texts(
     run: RunArtifacts, checkpoint: Path | None, most: int, given: Mapping[str, float]
-) -> Iterator[Result]:  # fmt: skip
+) -> Iterator[Result]:
     """Check temperature and truncation of recorded texts.
 
     Args:

@@ -58,20 +58,39 @@ class Examined:
 
 
 def issue_finding(
-    issue: Issue, severity: Severity, evidence: Iterable[Evidence], fix: Fix, *, detail: str,
-    certainty: str = "supported", known_by: str = "static",
-) -> Finding:  # fmt: skip
+    issue: Issue,
+    severity: Severity,
+    evidence: Iterable[Evidence],
+    fix: Fix,
+    *,
+    detail: str,
+    certainty: str = "supported",
+    known_by: str = "static",
+) -> Finding:
     """Return a finding under the code of a known issue; established only if the failure was observed."""
     return Finding(
-        issue.code, issue.title, severity, certainty, known_by, detail, tuple(evidence), fix,
+        issue.code,
+        issue.title,
+        severity,
+        certainty,
+        known_by,
+        detail,
+        tuple(evidence),
+        fix,
         references=tuple(reference.ref for reference in issue.references),
-    )  # fmt: skip
+    )
 
 
 def finding(
-    code: str, severity: Severity, evidence: Iterable[Evidence], fix: Fix, *, detail: str = "",
-    certainty: str = "established", known_by: str = "static",
-) -> Finding:  # fmt: skip
+    code: str,
+    severity: Severity,
+    evidence: Iterable[Evidence],
+    fix: Fix,
+    *,
+    detail: str = "",
+    certainty: str = "established",
+    known_by: str = "static",
+) -> Finding:
     """Return a finding under one of the checks' own codes; established, because it was read from the environment."""
     return Finding(code, find_check(code).title, severity, certainty, known_by, detail, tuple(evidence), fix)
 

@@ -71,10 +71,15 @@ def compiled_modules(case: Examined) -> Iterator[Finding]:
     needs_cuda = any("cuda" in name or "cudart" in name for missing in bad.values() for name in missing)
     advice, installs = _restore_modules(case.environment, bad, built)
     yield finding(
-        "ENV910", Severity.ERROR, [*evidence[:_MAX_LISTED], *([source] if source else [])], Fix.of(advice, *installs),
-        detail="The module was built for CUDA; the installed PyTorch was not." if built == "cpu" and needs_cuda else "",
+        "ENV910",
+        Severity.ERROR,
+        [*evidence[:_MAX_LISTED], *([source] if source else [])],
+        Fix.of(advice, *installs),
+        detail="The module was built for CUDA; the installed PyTorch was not."
+        if built == "cpu" and needs_cuda
+        else "",
         certainty="supported",  # a module can have its own search path; importing it decides (--tier probe)
-    )  # fmt: skip
+    )
 
 
 def _restore_modules(
@@ -85,9 +90,10 @@ def _restore_modules(
     if any(_is_system_library(name) for missing in bad.values() for name in missing):
         advice.append("Install libnuma, libtbb or libstdc++ with the system's packages.")
     broken = {
-        _top_module(path) for path, missing in bad.items()
+        _top_module(path)
+        for path, missing in bad.items()
         if not missing or not all(map(_is_system_library, missing))
-    }  # fmt: skip
+    }
     if broken & {"flash_attn", "flash_attn_3"} and built in {"", "cpu"}:
         broken -= {"flash_attn", "flash_attn_3"}
         advice.append(
@@ -143,10 +149,15 @@ def system_libraries(case: Examined) -> Iterator[Finding]:
     )
     program = f"import {', '.join(dict.fromkeys(modules[:2]))}"
     yield finding(
-        "ENV911", Severity.WARNING, [*evidence[:_MAX_LISTED], Evidence(text, "/usr/lib")],
-        Fix.of(advice, Run((f"{environment.prefix}/bin/python", "-c", program), note="whether it loads anyway")),
-        detail=detail, certainty="supported",
-    )  # fmt: skip
+        "ENV911",
+        Severity.WARNING,
+        [*evidence[:_MAX_LISTED], Evidence(text, "/usr/lib")],
+        Fix.of(
+            advice, Run((f"{environment.prefix}/bin/python", "-c", program), note="whether it loads anyway")
+        ),
+        detail=detail,
+        certainty="supported",
+    )
 
 
 def module_name(path: str) -> str:
@@ -187,10 +198,13 @@ def excluded_python(case: Examined) -> Iterator[Finding]:
         required = ranges.get(package.name)
         if required is not None and release is not None and not required.contains(release, prereleases=True):
             yield finding(
-                "ENV912", Severity.ERROR, [Evidence(f"Requires-Python: {required}", f"{package.place}/METADATA")], fix,
+                "ENV912",
+                Severity.ERROR,
+                [Evidence(f"Requires-Python: {required}", f"{package.place}/METADATA")],
+                fix,
                 detail=f"{package.name} {package.version} needs Python {required}, found {release}.",
                 known_by="declared",
-            )  # fmt: skip
+            )
 
 
 @check("mixed builds")
@@ -224,11 +238,14 @@ def mixed_cuda(case: Examined) -> Iterator[Finding]:
     )
     names = nccl if len(nccl) > 1 else [item for many in releases.values() for item in many[:2]]
     yield finding(
-        "ENV913", Severity.WARNING, [_installed(environment, name) for name in sorted(names)],
+        "ENV913",
+        Severity.WARNING,
+        [_installed(environment, name) for name in sorted(names)],
         Fix.of(advice, *((uninstall(environment, *removable), torch_again) if removable else ())),
-        detail=f"CUDA {' and '.join(sorted(releases))} are both installed." if len(releases) > 1
+        detail=f"CUDA {' and '.join(sorted(releases))} are both installed."
+        if len(releases) > 1
         else "NCCL is installed twice.",
-    )  # fmt: skip
+    )
 
 
 def _required_names(environment: Environment) -> set[str]:
@@ -250,11 +267,12 @@ def shared_folders(case: Examined) -> Iterator[Finding]:
         # flash-attn also installs flash_attn/cute, and overwrites the other package's.
         rest = "what you want of them, flash-attn-4 last." if module == "flash_attn" else "the one you want."
         yield finding(
-            "ENV914", Severity.ERROR if module == "vllm" else Severity.WARNING,
+            "ENV914",
+            Severity.ERROR if module == "vllm" else Severity.WARNING,
             [_installed(environment, name) for name in results],
             Fix.of(f"Uninstall all of them, then install {rest}", uninstall(environment, *results)),
             detail=f"{' and '.join(results)} both write the folder {module}/.",
-        )  # fmt: skip
+        )
 
 
 def _installed(environment: Environment, name: str) -> Evidence:

@@ -58,11 +58,13 @@ def _unknown_pair(compat: Compat, installed: Evidence, pair: tuple[str, str]) ->
             _matrix("add", f"vllm=={pair[0]}", "--trl", pair[1]),
         )
     return finding(
-        "CMP901", Severity.INFO,
-        [installed, Evidence(f"{len(compat.cells)} cells, {compat.generated}", "compat.json")], fix,
+        "CMP901",
+        Severity.INFO,
+        [installed, Evidence(f"{len(compat.cells)} cells, {compat.generated}", "compat.json")],
+        fix,
         detail=f"Whether these two work together is unknown. The nearest pairs in the table: {nearest or 'none'}.",
         known_by="declared",
-    )  # fmt: skip
+    )
 
 
 def _is_listed(version: str, first: str) -> bool:
@@ -83,19 +85,27 @@ def _read_pair(case: Examined, known: StaticResult, installed: Evidence, pair: t
     sentence = _sentence(known, pair)
     if not known.broken:
         return finding(
-            "CMP901", Severity.INFO, evidence,
-            Fix.of("Try this pair, or move to one that passed. The command reads it again; it runs nothing.", again),
+            "CMP901",
+            Severity.INFO,
+            evidence,
+            Fix.of(
+                "Try this pair, or move to one that passed. The command reads it again; it runs nothing.",
+                again,
+            ),
             detail=f"{sentence} The pair was never run, so its result is unknown.",
-        )  # fmt: skip
+        )
     severity = Severity.ERROR if known.contract == "fail" else Severity.WARNING
     # The range is that of an extra, which another trainer does not install.
     if known.contract != "fail" and "trl" not in configured_in(case.environment.packages):
         severity = Severity.INFO
     text, installs = better_pairs(case)
     return finding(
-        "CMP905", severity, evidence, Fix.of(text, *installs, again),
+        "CMP905",
+        severity,
+        evidence,
+        Fix.of(text, *installs, again),
         detail=f"{sentence} The table has no run of this pair; metadata and source were read.",
-    )  # fmt: skip
+    )
 
 
 def _sentence(known: StaticResult, pair: tuple[str, str]) -> str:
@@ -131,9 +141,13 @@ def _cell_finding(
     text, installs = better_pairs(case)
     note = cell.get("note") or f"The cell {cell['id']} came out as {cell['verdict']}."
     return finding(
-        "CMP902", Severity.ERROR, [installed, *evidence], Fix.of(text, *installs, _matrix("--cells", cell["id"])),
-        detail=f"{note} {_sentence(known, (cell['vllm'], cell['trl']))}" if known else note, known_by=best,
-    )  # fmt: skip
+        "CMP902",
+        Severity.ERROR,
+        [installed, *evidence],
+        Fix.of(text, *installs, _matrix("--cells", cell["id"])),
+        detail=f"{note} {_sentence(known, (cell['vllm'], cell['trl']))}" if known else note,
+        known_by=best,
+    )
 
 
 def _matrix(*words: str) -> Run:

@@ -33,9 +33,10 @@ def cuda_of(environment: Environment) -> tuple[str, Evidence | None]:
         built = f"{local[1]}.{local[2]}" if local[1] else local[3] or local[4]
         return built, Evidence(f"torch {torch.version}", torch.place)
     runtimes = [
-        package for name, package in sorted(environment.packages.items())
+        package
+        for name, package in sorted(environment.packages.items())
         if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?", name)
-    ]  # fmt: skip
+    ]
     # A runtime that an earlier PyTorch left behind is not the one it was built for: its requirements name the major.
     required = {results[1] for line in torch.requires if (results := _CUDA_REQUIREMENT.match(line))}
     for package in runtimes:
@@ -78,15 +79,18 @@ def _driver_failure(case: Examined, built: str) -> Finding:
     # A container that was given no GPUs on purpose still sees the host's kernel module.
     harmless = gpus.state == "none" and built in {"cpu", ""}
     return finding(
-        "ENV908", Severity.WARNING if harmless else Severity.ERROR, evidence,
+        "ENV908",
+        Severity.WARNING if harmless else Severity.ERROR,
+        evidence,
         Fix.of(
             "In a container without GPUs: start it with the GPUs and the driver's utilities (Docker: run --gpus all "
             "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility). Otherwise read the kernel's messages; after an update of "
             "the driver, reboot.",
-            Run(("nvidia-smi",)), Run(("sudo", "dmesg"), piped=(("grep", "-iE", "nvrm|xid"), ("tail",))),
+            Run(("nvidia-smi",)),
+            Run(("sudo", "dmesg"), piped=(("grep", "-iE", "nvrm|xid"), ("tail",))),
         ),
         known_by="executed",
-    )  # fmt: skip
+    )
 
 
 def _cpu_build(case: Examined, source: Evidence) -> Finding:
@@ -99,10 +103,12 @@ def _cpu_build(case: Examined, source: Evidence) -> Finding:
     if intended:
         fix = Fix.of("To use the GPUs, create an environment with a vLLM for CUDA: this is its CPU build.")
     return case.known_issue(
-        "ENV014", Severity.INFO if intended else Severity.WARNING,
-        [source, Evidence(f"{len(devices)} GPUs, the first {devices[0].name}", _SMI)], fix,
+        "ENV014",
+        Severity.INFO if intended else Severity.WARNING,
+        [source, Evidence(f"{len(devices)} GPUs, the first {devices[0].name}", _SMI)],
+        fix,
         detail="This PyTorch does not use the machine's GPUs.",
-    )  # fmt: skip
+    )
 
 
 def _driver_too_old(case: Examined, built: str, source: Evidence) -> Iterator[Finding]:
@@ -123,15 +129,17 @@ def _driver_too_old(case: Examined, built: str, source: Evidence) -> Iterator[Fi
             "where they exist for this GPU and driver."
         )
     yield case.known_issue(
-        "ENV006", Severity.ERROR if other_major else Severity.INFO,
+        "ENV006",
+        Severity.ERROR if other_major else Severity.INFO,
         [source, Evidence(f"driver {gpus.driver} supports CUDA up to {gpus.cuda}", _SMI)],
         Fix.of(
             f"{'U' if other_major else 'If a kernel is refused: u'}pdate the driver to {oldest} or newer, or install a "
             f"PyTorch and a vLLM built for CUDA {gpus.cuda} or older.",
             Run(("nvidia-smi", "--query-gpu=driver_version", "--format=csv")),
         ),
-        detail=detail, certainty="established" if other_major else "supported",
-    )  # fmt: skip
+        detail=detail,
+        certainty="established" if other_major else "supported",
+    )
 
 
 def _no_gpus(case: Examined) -> str:
@@ -151,14 +159,16 @@ def devices(case: Examined) -> Iterator[Finding]:
     if used:
         text = ", ".join(f"GPU {gpu.index}: {gpu.used_gb} of {gpu.memory_gb} GB" for gpu in used)
         yield case.known_issue(
-            "MEM004", Severity.WARNING, [Evidence(text, _SMI)],
+            "MEM004",
+            Severity.WARNING,
+            [Evidence(text, _SMI)],
             Fix.of(
                 "End the processes that use it, choose another GPU, or lower gpu_memory_utilization.",
                 Run(("nvidia-smi", "--query-compute-apps=pid,used_memory,name", "--format=csv")),
             ),
             detail="A GPU's memory is in use. From 0.9.1 on vLLM's V1 engine refuses to start if less than its share "
             "is free.",
-        )  # fmt: skip
+        )
 
 
 def _gpu_problem(gpu: Gpu) -> Finding | None:
@@ -183,10 +193,12 @@ def _gpu_problem(gpu: Gpu) -> Finding | None:
     if not texts:
         return None
     return finding(
-        "ENV909", Severity.ERROR if broken or restricted else Severity.INFO,
+        "ENV909",
+        Severity.ERROR if broken or restricted else Severity.INFO,
         [Evidence(text, f"GPU {gpu.index} {gpu.name}, {_SMI}") for text in texts],
-        Fix.of(" ".join(advice), *commands), known_by="executed",
-    )  # fmt: skip
+        Fix.of(" ".join(advice), *commands),
+        known_by="executed",
+    )
 
 
 def _visible_devices(case: Examined) -> Iterator[Finding]:
@@ -197,10 +209,11 @@ def _visible_devices(case: Examined) -> Iterator[Finding]:
     entries = [entry.strip() for entry in value.split(",")]
     indices = {str(gpu.index) for gpu in gpus}
     bad = [
-        entry for entry in entries
+        entry
+        for entry in entries
         if (entry.lstrip("-").isdecimal() and entry not in indices)
         or (entry.startswith("GPU-") and not any(gpu.uuid.startswith(entry) for gpu in gpus))
-    ]  # fmt: skip
+    ]
     if value.strip() and not bad:
         return
     code, detail = "RAY023", "The list is empty: this process sees no GPU."
@@ -210,11 +223,12 @@ def _visible_devices(case: Examined) -> Iterator[Finding]:
         code = "ENV008"
         detail = f"CUDA reads the list up to {bad[0]!r}, which does not exist, and ignores the rest."
     yield case.known_issue(
-        code, Severity.WARNING,
+        code,
+        Severity.WARNING,
         [Evidence(f"CUDA_VISIBLE_DEVICES={value}", "environment"), Evidence(f"{len(gpus)} GPUs", _SMI)],
         Fix.of(
             "Name GPUs that exist, or unset the variable, unless the run must not use a GPU.",
             Unset(("CUDA_VISIBLE_DEVICES",)),
         ),
         detail=detail,
-    )  # fmt: skip
+    )

@@ -46,10 +46,12 @@ def shared_memory(case: Examined) -> Iterator[Finding]:
             Run(("ls", "-lS", _SHM), piped=(("head",),)),
         )
     yield case.known_issue(
-        "ENV001", Severity.ERROR if disk.free_gb <= TINY_SHM_GB else Severity.WARNING,
-        [Evidence(f"{disk.free_gb:.2f} GB of {disk.total_gb:.2f} GB are free", _SHM)], fix,
+        "ENV001",
+        Severity.ERROR if disk.free_gb <= TINY_SHM_GB else Severity.WARNING,
+        [Evidence(f"{disk.free_gb:.2f} GB of {disk.total_gb:.2f} GB are free", _SHM)],
+        fix,
         detail="NCCL within one machine, vLLM's message queues and Ray's object store use shared memory.",
-    )  # fmt: skip
+    )
 
 
 def _more_shared_memory(machine: Machine) -> Fix:
@@ -90,19 +92,24 @@ def _few_files(case: Examined, files: Limit) -> Finding:
         if case.machine.container in {"docker", "podman"}:
             command = Run(("docker", "run", "--ulimit", "nofile=65535:65535", "IMAGE"))
     return case.known_issue(
-        "ENV002", Severity.WARNING, [Evidence(_limit_text("nofile", files), "ulimit -n")], Fix.of(advice, command),
+        "ENV002",
+        Severity.WARNING,
+        [Evidence(_limit_text("nofile", files), "ulimit -n")],
+        Fix.of(advice, command),
         detail="Ray and vLLM keep a file open for each of their connections.",
-    )  # fmt: skip
+    )
 
 
 def _low_limit(name: str, option: str, limit: Limit, wanted: str) -> Finding:
     return finding(
-        "ENV904", Severity.WARNING, [Evidence(_limit_text(name, limit), f"ulimit {option}")],
+        "ENV904",
+        Severity.WARNING,
+        [Evidence(_limit_text(name, limit), f"ulimit {option}")],
         Fix.of(
             "Raise the limit before the run; above the hard limit, as root or where the container is started.",
             Run(("ulimit", option, wanted)),
         ),
-    )  # fmt: skip
+    )
 
 
 def _limit_text(name: str, limit: Limit) -> str:
@@ -154,18 +161,25 @@ def _little_room(case: Examined, disk: Disk, reason: str, variable: str) -> Find
     )
     text = f"{disk.free_gb:.1f} GB of {disk.total_gb:.0f} GB are free ({disk.purpose}): {reason}"
     return case.known_issue(
-        "ENV003", Severity.WARNING, [Evidence(text, disk.path)],
+        "ENV003",
+        Severity.WARNING,
+        [Evidence(text, disk.path)],
         Fix.of("Free space, or move the folder to a larger disk." if variable else "Free space.", *actions),
         detail=_FOLDERS.get(disk.purpose, _UNKNOWN_FOLDER)[2],
-    )  # fmt: skip
+    )
 
 
 def _not_writable(disk: Disk, variable: str, *, silent: bool) -> Finding:
     reason = "its file system did not answer in time" if silent else "this user cannot write to it"
     return finding(
-        "ENV917", Severity.WARNING, [Evidence(f"{disk.purpose}: {reason}", disk.path)],
-        Fix.of(f"Fix the folder's mount or owner, or set {variable} to another folder.", Run(("ls", "-ld", disk.path))),
-    )  # fmt: skip
+        "ENV917",
+        Severity.WARNING,
+        [Evidence(f"{disk.purpose}: {reason}", disk.path)],
+        Fix.of(
+            f"Fix the folder's mount or owner, or set {variable} to another folder.",
+            Run(("ls", "-ld", disk.path)),
+        ),
+    )
 
 
 @check("disks", machine=True)
@@ -177,7 +191,8 @@ def offline_hub(case: Examined) -> Iterator[Finding]:
     if offline is None or cache is None or cache.exists:
         return
     yield case.known_issue(
-        "ENV004", Severity.WARNING,
+        "ENV004",
+        Severity.WARNING,
         [
             Evidence(f"{offline}={case.variables[offline]}", "environment"),
             Evidence("no such folder, so nothing was downloaded", cache.path),
@@ -188,7 +203,7 @@ def offline_hub(case: Examined) -> Iterator[Finding]:
             SetVariables(((folder_variable(case.environment, "hub cache"), "/path/to/cache"),)),
         ),
         detail="Loading a model by its name on the hub fails.",
-    )  # fmt: skip
+    )
 
 
 @check("memory", machine=True)
@@ -206,13 +221,15 @@ def memory(case: Examined) -> Iterator[Finding]:
         evidence.append(Evidence(text, "/proc/meminfo"))
     if evidence and case.environment.vllm is not None:
         yield finding(
-            "ENV905", Severity.WARNING, evidence,
+            "ENV905",
+            Severity.WARNING,
+            evidence,
             Fix.of(
                 "Give the job more memory, or end the processes that use it.",
                 Run(("ps", "-eo", "pid,rss,comm", "--sort=-rss"), piped=(("head",),)),
             ),
             detail="Each process that loads a model can need the model's size in host memory; /dev/shm counts too.",
-        )  # fmt: skip
+        )
 
 
 @check("processors", machine=True)
@@ -237,13 +254,15 @@ def _too_many_threads(case: Examined, threads: int) -> Finding:
     if threads:
         evidence.append(Evidence(f"OMP_NUM_THREADS={threads}", "environment"))
     return finding(
-        "ENV906", Severity.WARNING, evidence,
+        "ENV906",
+        Severity.WARNING,
+        evidence,
         Fix.of(
             "Set OMP_NUM_THREADS to the usable processors divided by the run's processes; the command is for one.",
             SetVariables((("OMP_NUM_THREADS", str(max(1, math.floor(available.usable)))),)),
         ),
         detail=f"{threads or available.allowed} threads share {available.usable:g} processors.",
-    )  # fmt: skip
+    )
 
 
 def _no_files(case: Examined) -> str:
@@ -256,12 +275,14 @@ def default_files(case: Examined) -> Iterator[Finding]:
     for file in case.machine.configs:
         if evidence := _config_evidence(file, case.machine):
             yield finding(
-                "ENV920", Severity.WARNING, evidence,
+                "ENV920",
+                Severity.WARNING,
+                evidence,
                 Fix.of(
                     "Pass your own config with --config_file, or move this file away.",
                     Run(("mv", file.path, f"{file.path}.away")),
                 ),
-            )  # fmt: skip
+            )
 
 
 def _config_evidence(file: ConfigFile, machine: Machine) -> list[Evidence]:

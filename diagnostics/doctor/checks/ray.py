@@ -30,17 +30,19 @@ def _other_release(case: Examined, cluster: RayCluster) -> Finding:
     environment = case.environment
     release = environment.version("ray")
     return finding(
-        "RAY901", Severity.WARNING if cluster.running else Severity.INFO,
+        "RAY901",
+        Severity.WARNING if cluster.running else Severity.INFO,
         [
             Evidence(f"its latest session was started by Ray {cluster.release}", cluster.folder),
             Evidence(f"ray {release}", environment.packages["ray"].place),
         ],
         Fix.of(
             "Use the same release for the cluster and the run: install the cluster's, or stop and restart the cluster.",
-            install(environment, f"ray=={cluster.release}"), _STOP,
+            install(environment, f"ray=={cluster.release}"),
+            _STOP,
         ),
         detail=f"The latest session here is of Ray {cluster.release}; installed is {release}.",
-    )  # fmt: skip
+    )
 
 
 def _current_cluster(case: Examined, cluster: RayCluster) -> Iterator[Finding]:
@@ -51,16 +53,21 @@ def _current_cluster(case: Examined, cluster: RayCluster) -> Iterator[Finding]:
     evidence = [Evidence(f"`ray start` recorded the cluster {address}", file)]
     if cluster.running:
         yield case.known_issue(
-            "RAY012", Severity.INFO, [*evidence, Evidence(f"running here: {', '.join(cluster.running)}", "/proc")],
+            "RAY012",
+            Severity.INFO,
+            [*evidence, Evidence(f"running here: {', '.join(cluster.running)}", "/proc")],
             Fix.of(
-                "If the run should not join it, stop that cluster, or start one of your own.", _STOP,
+                "If the run should not join it, stop that cluster, or start one of your own.",
+                _STOP,
                 SetVariables((("RAY_ADDRESS", "local"),)),
             ),
             detail="ray.init() without an address joins this cluster and uses its resources.",
-        )  # fmt: skip
+        )
     else:
         yield case.known_issue(
-            "RAY015", Severity.WARNING, evidence,
+            "RAY015",
+            Severity.WARNING,
+            evidence,
             Fix.of("If the cluster is dead, remove its file, or start it again.", _STOP, Run(("rm", file))),
             detail="No Ray process runs here: the cluster is dead or on another machine.",
-        )  # fmt: skip
+        )

@@ -38,7 +38,8 @@ def shadows(case: Examined) -> Iterator[Finding]:
         listed, rest = members[:_MAX_LISTED], len(members) - _MAX_LISTED
         names = ", ".join(item.module for item in listed) + (f" and {rest} more" if rest > 0 else "")
         yield finding(
-            "ENV925", severity,
+            "ENV925",
+            severity,
             [
                 Evidence(f"{item.module} is found here before {item.hidden}, because of {source}", item.place)
                 for item in listed
@@ -46,7 +47,7 @@ def shadows(case: Examined) -> Iterator[Finding]:
             Fix.of(_advice(source, members), *([Unset((source,))] if source == "PYTHONPATH" else [])),
             detail=f"Because of {source}, {where} imports these instead of the installed modules: {names}.",
             certainty="supported" if severity is Severity.WARNING else "established",
-        )  # fmt: skip
+        )
 
 
 def _advice(source: str, shadows: list[Shadow]) -> str:
@@ -68,32 +69,40 @@ def missing_folders(case: Examined) -> Iterator[Finding]:
     lost = [package for package in environment.packages.values() if package.lost]
     for package in lost:
         yield finding(
-            "ENV926", Severity.ERROR, [Evidence("its module is nowhere on the search path", package.place), *stale],
+            "ENV926",
+            Severity.ERROR,
+            [Evidence("its module is nowhere on the search path", package.place), *stale],
             Fix.of(
                 f"Reinstall {package.name} from its folder's new location, or install its release.",
                 # The installer takes that release for installed.
                 install(environment, f"{package.name}=={package.version}", options=REINSTALL),
             ),
             detail=f"{package.name} {package.version} was installed from a folder that no longer exists.",
-        )  # fmt: skip
+        )
     if stale and not lost:
         yield finding(
-            "ENV926", Severity.WARNING, stale,
-            Fix.of("Reinstall the package from its folder's new location, or delete the line that names the folder."),
+            "ENV926",
+            Severity.WARNING,
+            stale,
+            Fix.of(
+                "Reinstall the package from its folder's new location, or delete the line that names the folder."
+            ),
             detail="Modules of that folder cannot be imported. If nothing imports them, no run is affected.",
-        )  # fmt: skip
+        )
 
 
 def _stale_entries(environment: Environment) -> list[Evidence]:
     search = environment.search
     stale = [
         Evidence(f"{entry.path} does not exist", entry.source)
-        for entry in search.entries if entry.kind == "pth" and entry.state == "not there"
-    ]  # fmt: skip
+        for entry in search.entries
+        if entry.kind == "pth" and entry.state == "not there"
+    ]
     stale += [
         Evidence(f"{entry.module} leads to {entry.path}, which does not exist", entry.source)
-        for entry in search.editable if entry.state
-    ]  # fmt: skip
+        for entry in search.editable
+        if entry.state
+    ]
     return stale[:_MAX_LISTED]
 
 
@@ -104,13 +113,15 @@ def _no_entry(case: Examined) -> str:
 def _not_followed(case: Examined) -> list[NotChecked]:
     return [
         NotChecked(
-            f"what {entry.module} imports", f"its imports could not be followed: {entry.problem}",
+            f"what {entry.module} imports",
+            f"its imports could not be followed: {entry.problem}",
             "--tier probe imports it",
             # Without a file list it is unknown whether the module should exist.
             decides=not entry.absent,
         )
-        for entry in case.environment.entry_points if entry.problem
-    ]  # fmt: skip
+        for entry in case.environment.entry_points
+        if entry.problem
+    ]
 
 
 @check("entry points", skip=_no_entry, not_checked=_not_followed)
@@ -124,10 +135,13 @@ def entry_points(case: Examined) -> Iterator[Finding]:
     if missing:
         required = [requirement_of(case.environment, distribution_of(module)) for module in missing]
         yield case.known_issue(
-            "ENV012", Severity.ERROR, list(missing.values())[:_MAX_LISTED],
+            "ENV012",
+            Severity.ERROR,
+            list(missing.values())[:_MAX_LISTED],
             Fix.of(
                 "Install the missing packages, in releases that the trainer accepts.",
                 install(case.environment, *dict.fromkeys(required)),
             ),
-            detail=f"Missing: {', '.join(missing)}. Each is imported unconditionally.", certainty="established",
-        )  # fmt: skip
+            detail=f"Missing: {', '.join(missing)}. Each is imported unconditionally.",
+            certainty="established",
+        )

@@ -49,10 +49,15 @@ def ray_address(case: Examined) -> Iterator[Finding]:
     """ENV902 if RAY_ADDRESS is a dashboard's URL."""
     if case.variables.get("RAY_ADDRESS", "").startswith(("http://", "https://")):
         yield finding(
-            "ENV902", Severity.ERROR, _evidence(case, "RAY_ADDRESS"),
-            Fix.of("Unset RAY_ADDRESS, or set it to the cluster's own address (ip:6379).", Unset(("RAY_ADDRESS",))),
+            "ENV902",
+            Severity.ERROR,
+            _evidence(case, "RAY_ADDRESS"),
+            Fix.of(
+                "Unset RAY_ADDRESS, or set it to the cluster's own address (ip:6379).",
+                Unset(("RAY_ADDRESS",)),
+            ),
             detail="A process that calls ray.init() with this address fails.",
-        )  # fmt: skip
+        )
 
 
 @check(_VARIABLES)
@@ -61,11 +66,14 @@ def removed_engine(case: Examined) -> Iterator[Finding]:
     vllm = case.environment.vllm
     if case.variables.get("VLLM_USE_V1") == "0" and vllm and in_range(vllm.version, ">=0.11"):
         yield finding(
-            "ENV903", Severity.WARNING,
+            "ENV903",
+            Severity.WARNING,
             [*_evidence(case, "VLLM_USE_V1"), Evidence(f"{vllm.name} {vllm.version}", vllm.place)],
-            Fix.of("Unset VLLM_USE_V1; the V0 engine is only in releases before 0.11.", Unset(("VLLM_USE_V1",))),
+            Fix.of(
+                "Unset VLLM_USE_V1; the V0 engine is only in releases before 0.11.", Unset(("VLLM_USE_V1",))
+            ),
             detail=f"vLLM {vllm.version} has only the V1 engine.",
-        )  # fmt: skip
+        )
 
 
 @check(_VARIABLES)
@@ -81,7 +89,8 @@ def proxies(case: Examined) -> Iterator[Finding]:
     local = ["localhost", "127.0.0.1", "::1", "0.0.0.0"]  # noqa: S104 - TRL's server is reached there
     value = ",".join(dict.fromkeys([*exempt, *local]))
     yield finding(
-        "NET901", Severity.WARNING,
+        "NET901",
+        Severity.WARNING,
         [*_evidence(case, proxy), Evidence(f"{spelling}: {', '.join(exempt) or '(not set)'}", "environment")],
         Fix.of(
             "Add this machine and the run's nodes to NO_PROXY and no_proxy: clients differ in which they read first.",
@@ -89,7 +98,7 @@ def proxies(case: Examined) -> Iterator[Finding]:
         ),
         detail="Requests to a rollout server on this machine, and its health checks, go to the proxy if the client "
         "reads these variables, unless NO_PROXY has the server's name.",
-    )  # fmt: skip
+    )
 
 
 @check("network devices", machine=True)
@@ -106,13 +115,18 @@ def network_devices(case: Examined) -> Iterator[Finding]:
             device == part if exact else device.startswith(part) for part in required for device in interfaces
         ):
             yield finding(
-                "NET902", Severity.ERROR,
-                [*_evidence(case, name), Evidence(f"devices here: {', '.join(interfaces)}", "/sys/class/net")],
+                "NET902",
+                Severity.ERROR,
+                [
+                    *_evidence(case, name),
+                    Evidence(f"devices here: {', '.join(interfaces)}", "/sys/class/net"),
+                ],
                 Fix.of(
-                    f"Name a device of this machine, or unset {name} so that the library chooses.", Unset((name,)),
+                    f"Name a device of this machine, or unset {name} so that the library chooses.",
+                    Unset((name,)),
                     Run(("ip", "-brief", "link")),
                 ),
-            )  # fmt: skip
+            )
 
 
 @check(_VARIABLES)
@@ -133,21 +147,24 @@ def allocator(case: Examined) -> Iterator[Finding]:
     vllm, issue = case.environment.vllm, case.issues["CFG112"]
     name = next(
         (
-            item for item in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+            item
+            for item in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
             if "expandable_segments:true" in case.variables.get(item, "").replace(" ", "").lower()
         ),
         None,
-    )  # fmt: skip
+    )
     if name is None or vllm is None or affects(issue, case.environment.releases).answer != AFFECTED:
         return
     effect = "does not start with it, unless the trainer switches it off first, as some do."
     if name == "PYTORCH_ALLOC_CONF":
         effect = "does not read this name at its check; whether it works depends on PyTorch's release."
     yield case.known_issue(
-        "CFG112", Severity.WARNING, [*_evidence(case, name), Evidence(f"{vllm.name} {vllm.version}", vllm.place)],
+        "CFG112",
+        Severity.WARNING,
+        [*_evidence(case, name), Evidence(f"{vllm.name} {vllm.version}", vllm.place)],
         Fix.of("Unset it if the engine uses sleep mode.", Unset((name,))),
         detail=f"An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) {effect}",
-    )  # fmt: skip
+    )
 
 
 @check(_VARIABLES)
@@ -162,13 +179,14 @@ def unknown_to_vllm(case: Examined) -> Iterator[Finding]:
         close = difflib.get_close_matches(name, known, 1, 0.85)
         text = f"Did you mean {close[0]}?" if close else "Unset it, unless something else reads it."
         yield finding(
-            "ENV915", Severity.WARNING if close else Severity.INFO,
+            "ENV915",
+            Severity.WARNING if close else Severity.INFO,
             [
                 Evidence(f"{name} is set", "environment"),
                 Evidence(f"{vllm.name} {vllm.version} reads {len(known)} others", "vllm/envs.py"),
             ],
             Fix.of(text, Unset((name,))),
-        )  # fmt: skip
+        )
 
 
 @check(_VARIABLES)
@@ -178,21 +196,23 @@ def launcher(case: Examined) -> Iterator[Finding]:
     launched = any(name.startswith("TORCHELASTIC_") for name in case.variables)
     if {"RANK", "WORLD_SIZE"} & set(results) and not launched:
         yield finding(
-            "ENV916", Severity.INFO if case.variables.get("WORLD_SIZE") == "1" else Severity.WARNING,
+            "ENV916",
+            Severity.INFO if case.variables.get("WORLD_SIZE") == "1" else Severity.WARNING,
             _evidence(case, *results),
             Fix.of("Unset them, unless this shell is a process of a launched run.", Unset(tuple(results))),
             detail="A training script started here without a launcher may act as one rank of a run.",
-        )  # fmt: skip
+        )
 
 
 @check(_VARIABLES)
 def other_places(case: Examined) -> Iterator[Finding]:
     """ENV919 if PYTHONPATH, PYTHONHOME or LD_PRELOAD puts other modules or libraries before the environment's own."""
     foreign = [
-        path for path in case.variables.get("PYTHONPATH", "").split(":")
+        path
+        for path in case.variables.get("PYTHONPATH", "").split(":")
         if path.rstrip("/").endswith(("site-packages", "dist-packages"))
         and not path.startswith(case.environment.prefix)
-    ]  # fmt: skip
+    ]
     effects = {
         "PYTHONPATH": "Modules in PYTHONPATH come before the environment's own packages." if foreign else "",
         "PYTHONHOME": "PYTHONHOME moves the standard library.",
@@ -203,7 +223,11 @@ def other_places(case: Examined) -> Iterator[Finding]:
         evidence = [Evidence(f"PYTHONPATH has {path}", "environment") for path in foreign]
         evidence += _evidence(case, *(name for name in names if name != "PYTHONPATH"))
         yield finding(
-            "ENV919", Severity.WARNING, evidence,
-            Fix.of("Unset these for runs of this environment, unless they are intended.", Unset(tuple(names))),
+            "ENV919",
+            Severity.WARNING,
+            evidence,
+            Fix.of(
+                "Unset these for runs of this environment, unless they are intended.", Unset(tuple(names))
+            ),
             detail=" ".join(effects[name] for name in names),
-        )  # fmt: skip
+        )

@@ -52,9 +52,12 @@ def fix_plan(
     wanted += [constraint for finding in installs for constraint in finding_constraints(finding)]
     # Another vLLM or TRL alone could be a pair that fails, so a whole set is looked for.
     replaced = {
-        item.code for item in wanted
-        if item.name in _PAIR_PACKAGES and (version := environment.version(item.name)) and not item.allows(version)
-    }  # fmt: skip
+        item.code
+        for item in wanted
+        if item.name in _PAIR_PACKAGES
+        and (version := environment.version(item.name))
+        and not item.allows(version)
+    }
     sets: list[PinnedSet] = []
     refused: list[PinnedSet] = []
     if codes & _PAIR or replaced:
@@ -74,25 +77,39 @@ def fix_plan(
         install: Step | None = package_steps.optional_step(causes, sets[0], installer)
     else:
         install = package_steps.install_step(serious, required, moved_to, installer)
-    steps = _in_order(environment, [
-        *system_steps(rest, environment),
-        *package_steps.repair_steps(findings, environment, installer),
-        *([install] if install else []),
-        *(_compatible_with(step, moved_to) for step in setting_steps(known, issues, environment, installer)),
-    ])  # fmt: skip
+    steps = _in_order(
+        environment,
+        [
+            *system_steps(rest, environment),
+            *package_steps.repair_steps(findings, environment, installer),
+            *([install] if install else []),
+            *(
+                _compatible_with(step, moved_to)
+                for step in setting_steps(known, issues, environment, installer)
+            ),
+        ],
+    )
     outcome = "nothing"
     if findings:
         outcome = "plan" if any(step.commands or step.text for step in steps) else "unknown"
     return Plan(
-        subject=report.subject, installer=installer.name, marks=installer.known_by, outcome=outcome,
-        steps=(*_first_step(steps, installer), *(_with_undo(step, installer) for step in steps),
-               *_last_step(steps, environment)),
-        sets=tuple(sets), conflicts=(
-            *package_steps.conflicts(environment, required), *(_refusals(refused, sets) if replaces_pair else ()),
+        subject=report.subject,
+        installer=installer.name,
+        marks=installer.known_by,
+        outcome=outcome,
+        steps=(
+            *_first_step(steps, installer),
+            *(_with_undo(step, installer) for step in steps),
+            *_last_step(steps, environment),
+        ),
+        sets=tuple(sets),
+        conflicts=(
+            *package_steps.conflicts(environment, required),
+            *(_refusals(refused, sets) if replaces_pair else ()),
         ),
         unseen=_not_checked(report),
         help=_help(outcome, compat, no_set=replaces_pair and not sets and "trl" in environment.packages),
-    )  # fmt: skip
+    )
 
 
 def _split_findings(
@@ -101,10 +118,12 @@ def _split_findings(
     """Return the findings whose fix is an installation and nothing else, the other known issues, and the rest."""
     # Packages that a check of a known issue found missing are installed with the others.
     installs = [
-        item for item in findings
-        if item.code not in _MERGED | {"ENV901"} and finding_constraints(item)
+        item
+        for item in findings
+        if item.code not in _MERGED | {"ENV901"}
+        and finding_constraints(item)
         and (item.code not in issues or is_certain(item))
-    ]  # fmt: skip
+    ]
     remaining = [item for item in findings if item not in installs]
     return (
         installs,
@@ -122,10 +141,11 @@ def _compatible_with(step: Step, moved_to: PinnedSet | None) -> Step:
     versions = moved_to.versions if moved_to else {}
     against = [
         constraint
-        for edit in step.text if isinstance(edit, Install)
+        for edit in step.text
+        if isinstance(edit, Install)
         for constraint in install_constraints("", edit, "declared")
         if constraint.name in versions and not constraint.allows(versions[constraint.name])
-    ]  # fmt: skip
+    ]
     if not against:
         return step
     listed = ", ".join(f"{item.name}{item.versions} (the set has {versions[item.name]})" for item in against)
@@ -138,15 +158,19 @@ def _in_order(environment: Environment, steps: list[Step]) -> list[Step]:
     steps = sorted(
         steps,
         key=lambda step: (
-            step.severity is not Severity.BLOCKER, KINDS.index(step.kind), -step.severity, step.codes,
+            step.severity is not Severity.BLOCKER,
+            KINDS.index(step.kind),
+            -step.severity,
+            step.codes,
         ),
-    )  # fmt: skip
+    )
     for place, step in enumerate(steps):
         commands = tuple(
             replace(action, requirements=adjust_for_installed(environment, action.requirements))
-            if isinstance(action, Install) else action
+            if isinstance(action, Install)
+            else action
             for action in step.commands
-        )  # fmt: skip
+        )
         steps[place] = replace(step, commands=commands)
     return _drop_overridden(steps)
 
@@ -168,9 +192,11 @@ def _drop_overridden(steps: list[Step]) -> list[Step]:
         for index in set(overriding.values()):
             later = steps[index]
             steps[index] = replace(
-                later, codes=tuple(dict.fromkeys((*later.codes, *step.codes))),
-                severity=max(later.severity, step.severity), why=tuple(dict.fromkeys((*later.why, *step.why))),
-            )  # fmt: skip
+                later,
+                codes=tuple(dict.fromkeys((*later.codes, *step.codes))),
+                severity=max(later.severity, step.severity),
+                why=tuple(dict.fromkeys((*later.why, *step.why))),
+            )
     return remaining
 
 
@@ -211,9 +237,14 @@ def _first_step(steps: list[Step], installer: Installer) -> list[Step]:
         return []
     reason = "The steps below change packages; with this record they can be restored."
     return [
-        Step("repair", "Record the installed packages first", why=(reason,), cost="none: it writes one file",
-             commands=(installer.record(),))
-    ]  # fmt: skip
+        Step(
+            "repair",
+            "Record the installed packages first",
+            why=(reason,),
+            cost="none: it writes one file",
+            commands=(installer.record(),),
+        )
+    ]
 
 
 def _last_step(steps: list[Step], environment: Environment) -> list[Step]:

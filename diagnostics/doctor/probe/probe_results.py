@@ -112,17 +112,25 @@ def _explain_failure(
     fix = "Read its message; a finding of the static checks (ENV910, ENV911, ENV923, CMP904) may name the cause."
     maybe = f" It may be {guess.code}: {guess.title}." if guess else ""
     return finding(
-        code, Severity.ERROR, [evidence, *output], Fix.of(fix, Explain(code)), detail=f"{text}{maybe}",
+        code,
+        Severity.ERROR,
+        [evidence, *output],
+        Fix.of(fix, Explain(code)),
+        detail=f"{text}{maybe}",
         known_by="executed",
-    )  # fmt: skip
+    )
 
 
 def _confirmed_finding(cause: Finding, text: str, evidence: Evidence) -> Finding:
     """Return a suspected cause as a certain error, because the child's failure confirms it."""
     return replace(
-        cause, severity=Severity.ERROR, certainty="established", known_by="executed", detail=f"{text} {cause.detail}",
+        cause,
+        severity=Severity.ERROR,
+        certainty="established",
+        known_by="executed",
+        detail=f"{text} {cause.detail}",
         evidence=(evidence, *cause.evidence),
-    )  # fmt: skip
+    )
 
 
 def _file_finding(ended: ChildEnded, current: Environment | None) -> Finding | None:
@@ -187,18 +195,22 @@ def _last_lines(ended: ChildEnded) -> list[str]:
     except OSError:
         return []
     lines = [
-        mask_and_cut(line.rstrip(), 300) for line in text.splitlines()
+        mask_and_cut(line.rstrip(), 300)
+        for line in text.splitlines()
         if line.strip() and not any(name in line for name in _UNINFORMATIVE)
-    ]  # fmt: skip
+    ]
     fatal = next((number for number, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
     # A fatal error names its place in its first lines; a list of modules follows.
     return lines[-_TAIL:] if fatal is None else lines[fatal : fatal + _TAIL]
 
 
 def platform_findings(
-    torch: ChildEnded | None, vllm: ChildEnded | None, environment: Environment, machine: Machine,
+    torch: ChildEnded | None,
+    vllm: ChildEnded | None,
+    environment: Environment,
+    machine: Machine,
     issues: dict[str, Issue],
-) -> list[Finding]:  # fmt: skip
+) -> list[Finding]:
     """ENV922 and ENG004: compare the platforms of PyTorch and vLLM with the machine."""
     results = []
     gpus = machine.gpus.devices if machine.gpus.state == "ok" else ()

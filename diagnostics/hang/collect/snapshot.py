@@ -279,10 +279,13 @@ def _with_spawned_ranks(observed: list[Process]) -> list[Process]:
             ranks.setdefault(process.ppid, []).append(process.pid)
     return [
         replace(
-            process, role="trainer", rank=ranks[process.ppid].index(process.pid), world=len(ranks[process.ppid]),
+            process,
+            role="trainer",
+            rank=ranks[process.ppid].index(process.pid),
+            world=len(ranks[process.ppid]),
             job=f"spawned by {process.ppid}",
         )
         if process.pid in ranks.get(process.ppid, ())
         else process
         for process in observed
-    ]  # fmt: skip
+    ]

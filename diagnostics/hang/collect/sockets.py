@@ -112,9 +112,17 @@ def _tcp_sockets(family: int) -> Iterator[Socket]:
             )
         if inode:
             yield Socket(
-                inode, "tcp", _address(local, ports[0]), _address(remote, ports[1]), state, unread, unsent, 0,
-                sent, received
-            )  # fmt: skip
+                inode,
+                "tcp",
+                _address(local, ports[0]),
+                _address(remote, ports[1]),
+                state,
+                unread,
+                unsent,
+                0,
+                sent,
+                received,
+            )
 
 
 def _unix_sockets() -> Iterator[Socket]:
@@ -150,9 +158,14 @@ def _from_proc_net(path: Path) -> Iterator[Socket]:
         inode = int(parts[9])
         if inode:
             yield Socket(
-                inode, "tcp", _hex_address(parts[1]), _hex_address(parts[2]), STATES.get(int(parts[3], 16), parts[3]),
-                int(unread, 16), int(unsent, 16),
-            )  # fmt: skip
+                inode,
+                "tcp",
+                _hex_address(parts[1]),
+                _hex_address(parts[2]),
+                STATES.get(int(parts[3], 16), parts[3]),
+                int(unread, 16),
+                int(unsent, 16),
+            )
 
 
 def _hex_address(text: str) -> str:

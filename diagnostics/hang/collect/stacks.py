@@ -74,8 +74,12 @@ def _dump(program: str, pid: int) -> tuple[Thread, ...] | str:
         try:
             done = subprocess.run(
                 [program, "dump", "--nonblocking", "--json", "--pid", str(pid)],
-                stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False, env=variables,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=TIMEOUT_S,
+                check=False,
+                env=variables,
+            )
         except subprocess.TimeoutExpired:
             return f"py-spy did not answer within {TIMEOUT_S:g} s"
         except OSError as error:

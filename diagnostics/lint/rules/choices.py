@@ -30,6 +30,7 @@ def values_are_among_the_choices(plan: RunPlan) -> Iterator[Problem]:
         similar = difflib.get_close_matches(str(value.data), accepted, 1)
         listed = ", ".join(accepted[:_MAX_SHOWN]) + (", …" if len(accepted) > _MAX_SHOWN else "")
         yield Problem(
-            f"{plan.framework} {release} refuses {value.key}={value.data}: the choices are {listed}.", [value],
+            f"{plan.framework} {release} refuses {value.key}={value.data}: the choices are {listed}.",
+            [value],
             fix=f"Use {value.key}={similar[0]}." if similar else f"Use one of {listed}.",
-        )  # fmt: skip
+        )

@@ -45,8 +45,11 @@ def long_prompts_are_filtered(plan: RunPlan) -> Iterator[Problem]:
         "Chunked prefill with async output on the V0 engine: a prompt over max_model_len is accepted and stops the run "
         "or the next one of the same engine, or another request is dropped silently.",
         plan.evidence("engine.chunked_prefill", "engine.async_output", "data.filters_overlong", "engine.v1"),
-        applies=applies and bool(triggers), package="vllm", triggers=triggers, severity=Severity.WARNING,
-    )  # fmt: skip
+        applies=applies and bool(triggers),
+        package="vllm",
+        triggers=triggers,
+        severity=Severity.WARNING,
+    )
 
 
 def _uses_v0(plan: RunPlan) -> bool:
@@ -67,10 +70,12 @@ def evaluation_has_its_own_engine(plan: RunPlan) -> Iterator[Problem]:
         return
     yield Problem(
         "async_generate samples in a thread, and these releases evaluate on the same engine at the same time.",
-        plan.evidence("rollout.async", "train.evaluates"), applies=applies, severity=Severity.WARNING,
+        plan.evidence("rollout.async", "train.evaluates"),
+        applies=applies,
+        severity=Severity.WARNING,
         fix="Set --eval_strategy no, leave --async_generate out, or use ms-swift 3.5.0 or newer.",
         triggers=("swift_two_threads",),
-    )  # fmt: skip
+    )
 
 
 @rule("ENV902", check=CHECK, frameworks=("verl", "easyr1", "openrlhf"))
@@ -82,8 +87,9 @@ def ray_address_is_a_cluster(plan: RunPlan) -> Iterator[Problem]:
     if launcher is None or launcher.data != "ray":
         yield Problem(
             f"RAY_ADDRESS is {address.data}: ray.init() takes it for the address of a cluster and fails.",
-            [address], fix="Unset RAY_ADDRESS, or set the cluster's own address, as 10.0.0.1:6379 or auto.",
-        )  # fmt: skip
+            [address],
+            fix="Unset RAY_ADDRESS, or set the cluster's own address, as 10.0.0.1:6379 or auto.",
+        )
 
 
 @rule(check="catalogue", warnings_only=True)
@@ -95,10 +101,12 @@ def no_known_issue_is_configured(plan: RunPlan) -> Iterator[Problem]:
                 continue
             yield Problem(
                 f"This configuration is the issue's condition: {table.about}.",
-                plan.evidence(*(name for name, _ in table.when if name != "framework")), code=entry.code,
-                applies=_to_bool(affects(entry, plan.releases).answer), package=issue_package(entry),
+                plan.evidence(*(name for name, _ in table.when if name != "framework")),
+                code=entry.code,
+                applies=_to_bool(affects(entry, plan.releases).answer),
+                package=issue_package(entry),
                 severity=Severity.WARNING,
-            )  # fmt: skip
+            )
 
 
 @cache

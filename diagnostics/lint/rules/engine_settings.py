@@ -33,9 +33,10 @@ def batched_tokens_fit(plan: RunPlan) -> Iterator[Problem]:
     yield Problem(
         f"With chunked prefill max_num_batched_tokens {batched} is less than the {limit} tokens of a sequence: verl "
         "refuses it.",
-        plan.evidence(*names, "engine.chunked_prefill"), applies=plan.versions.within("verl", ">=0.3,<0.7"),
+        plan.evidence(*names, "engine.chunked_prefill"),
+        applies=plan.versions.within("verl", ">=0.3,<0.7"),
         fix=f"Set actor_rollout_ref.rollout.max_num_batched_tokens={limit}",
-    )  # fmt: skip
+    )
 
 
 @rule("CFG105", check=MEMORY, warnings_only=True)
@@ -77,8 +78,10 @@ def sleep_has_an_effect(plan: RunPlan) -> Iterator[Problem]:
         )
         yield Problem(
             f"{sleep.key} is set, but the engine has its own devices: {effect}.",
-            [sleep, *plan.evidence("rollout.mode")], fix=f"Leave {sleep.key} out.", severity=Severity.INFO,
-        )  # fmt: skip
+            [sleep, *plan.evidence("rollout.mode")],
+            fix=f"Leave {sleep.key} out.",
+            severity=Severity.INFO,
+        )
 
 
 @rule("CFG112", check=MEMORY)
@@ -96,10 +99,11 @@ def allocator_allows_sleep(plan: RunPlan) -> Iterator[Problem]:
         yield Problem(
             "PYTORCH_CUDA_ALLOC_CONF enables expandable segments, with which an engine that sleeps does not start in "
             "vLLM 0.8.0 to 0.20.0.",
-            plan.evidence("memory.allocator", _sleep_name(plan)), package="vllm",
+            plan.evidence("memory.allocator", _sleep_name(plan)),
+            package="vllm",
             fix="Remove expandable_segments:True from PYTORCH_CUDA_ALLOC_CONF.",
             applies=plan.versions.within("vllm", ">=0.8.0,<0.20.1"),
-        )  # fmt: skip
+        )
 
 
 @rule("NUM002", check="sampling", role="train", warnings_only=True)
@@ -111,8 +115,10 @@ def sampling_is_not_truncated(plan: RunPlan) -> Iterator[Problem]:
     yield Problem(
         f"Rollouts are sampled with {', '.join(value.as_text for value in values)}, but the trainer scores the whole "
         "vocabulary: the importance ratio is biased.",
-        values, fix="Train with top_p 1, top_k off and no min_p; use them in evaluation.", severity=Severity.WARNING,
-    )  # fmt: skip
+        values,
+        fix="Train with top_p 1, top_k off and no min_p; use them in evaluation.",
+        severity=Severity.WARNING,
+    )
 
 
 @rule("NUM001", check="sampling", frameworks=("trl",), role="train", warnings_only=True)
@@ -129,6 +135,7 @@ def logprobs_include_temperature(plan: RunPlan) -> Iterator[Problem]:
         yield Problem(
             f"The temperature is {temperature:g}, and this TRL corrects with log-probs that the engine reports before "
             "it.",
-            plan.evidence("sampling.temperature", "rollout.mode", "train.correction"), severity=Severity.WARNING,
+            plan.evidence("sampling.temperature", "rollout.mode", "train.correction"),
+            severity=Severity.WARNING,
             fix=f"Set temperature 1.0 or vllm_importance_sampling_correction=False, or use TRL {fixed_in} or newer.",
-        )  # fmt: skip
+        )

@@ -30,10 +30,11 @@ def removed_options_are_not_used(plan: RunPlan) -> Iterator[Problem]:
         skipped = _is_skipped(plan, value)
         more = " In a config file TRL before 0.19 skips unknown keys." if skipped else ""
         yield Problem(
-            f"{plan.framework} {release} has no option {removed.option}.{more}", [value],
+            f"{plan.framework} {release} has no option {removed.option}.{more}",
+            [value],
             fix=f"Use {removed.instead}." if removed.instead != "nothing" else "Leave it out.",
             severity=Severity.WARNING if skipped else Severity.ERROR,
-        )  # fmt: skip
+        )
 
 
 def _is_skipped(plan: RunPlan, value: Value) -> bool:
@@ -145,8 +146,9 @@ def added_keys_are_new(plan: RunPlan) -> Iterator[Problem]:
         yield Problem(
             f"The config of the project's own copy of {SHOWN[plan.framework]}, in {folder}, already has "
             f"{_join_some([value.key for value in existing])}, and Hydra adds no existing key.",
-            existing, fix=f"Write {existing[0].key} without the +, or with ++.",
-        )  # fmt: skip
+            existing,
+            fix=f"Write {existing[0].key} without the +, or with ++.",
+        )
 
 
 def _has_value(value: Value | None) -> bool:
@@ -164,5 +166,6 @@ def command_receives_all_options(plan: RunPlan) -> Iterator[Problem]:
         yield Problem(
             f"The command ends before {orphaned[0].key}: the line before it does not end with a backslash, or a "
             "comment or an empty line stands between. The shell runs the rest as a command of its own.",
-            orphaned, fix="End each line but the last with a backslash, with nothing after it and no comment between.",
-        )  # fmt: skip
+            orphaned,
+            fix="End each line but the last with a backslash, with nothing after it and no comment between.",
+        )

@@ -54,15 +54,27 @@ def to_finding(plan: RunPlan, code: str, problem: Problem) -> Finding | None:
     evidence = evidence or (Evidence(plan.framework, str(plan.settings.place)),)
     if code in _CHECK_CODES:
         return check_finding(
-            code, severity, known_by=_CHECK_CODES[code], detail=message, evidence=evidence,
-            remedy=Fix.of(problem.fix), certainty=certainty,
-        )  # fmt: skip
+            code,
+            severity,
+            known_by=_CHECK_CODES[code],
+            detail=message,
+            evidence=evidence,
+            remedy=Fix.of(problem.fix),
+            certainty=certainty,
+        )
     entry = load_entry(code)
     remedy = Fix.of(problem.fix, Explain(code)) if problem.fix_is_complete else _remedy(plan, entry, problem)
     return Finding(
-        code, entry.title, severity, certainty, _evidence_level(entry, plan.framework), message, evidence, remedy,
+        code,
+        entry.title,
+        severity,
+        certainty,
+        _evidence_level(entry, plan.framework),
+        message,
+        evidence,
+        remedy,
         references=tuple(reference.ref for reference in entry.references),
-    )  # fmt: skip
+    )
 
 
 def _ask_for_release(package: str) -> str:

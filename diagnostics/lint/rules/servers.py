@@ -39,8 +39,10 @@ def server_ignores_local_engine_options(plan: RunPlan) -> Iterator[Problem]:
     fixes += [f"Leave {', '.join(useless)} out."] if useless else []
     yield Problem(
         f"The engine is a server, so {', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect.",
-        [*ignored, *plan.evidence("rollout.mode")], fix=" ".join(fixes), severity=Severity.WARNING,
-    )  # fmt: skip
+        [*ignored, *plan.evidence("rollout.mode")],
+        fix=" ".join(fixes),
+        severity=Severity.WARNING,
+    )
 
 
 @rule("HNG015", check=CHECK, frameworks=_WITH_SERVER, warnings_only=True)
@@ -57,8 +59,10 @@ def nodes_meet_at_one_address(plan: RunPlan) -> Iterator[Problem]:
     if (parse_count(nodes) or 0) > 1 and str(address.data) in {"127.0.0.1", "localhost", "::1"}:
         yield Problem(
             f"Each of {nodes.data} nodes looks for the first node at {address.data}, which is itself, and waits.",
-            [address, nodes], fix="Set the first node's address, the same on all nodes.", severity=Severity.WARNING,
-        )  # fmt: skip
+            [address, nodes],
+            fix="Set the first node's address, the same on all nodes.",
+            severity=Severity.WARNING,
+        )
 
 
 @rule("CFG109", check=CHECK)
@@ -74,14 +78,16 @@ def ports_are_valid_and_distinct(plan: RunPlan) -> Iterator[Problem]:
         earlier = by_number.setdefault(port.data, port)
         if not 0 <= port.data <= _MAX_PORT:
             yield Problem(
-                f"{port.key} is {port.data}; ports end at {_MAX_PORT}.", [port],
+                f"{port.key} is {port.data}; ports end at {_MAX_PORT}.",
+                [port],
                 fix="Use a number from 1024 to 65535.",
-            )  # fmt: skip
+            )
         elif port.data and earlier.key != port.key and server_is_here(plan):
             yield Problem(
-                f"{earlier.key} and {port.key} are both {port.data}, on one machine.", [earlier, port],
+                f"{earlier.key} and {port.key} are both {port.data}, on one machine.",
+                [earlier, port],
                 fix="Give each a port of its own.",
-            )  # fmt: skip
+            )
 
 
 def server_is_here(plan: RunPlan) -> bool:
@@ -108,8 +114,9 @@ def servers_have_their_own_ports(first: RunPlan, second: RunPlan) -> Iterator[Pr
             f"Two servers use port {min(shared)}: on one machine the second does not start, or with `vllm serve` takes "
             "a part of the first one's requests.",
             [*second.evidence("server.port"), *first.evidence("server.port")],
-            fix="Give each a --port of its own.", severity=Severity.WARNING,
-        )  # fmt: skip
+            fix="Give each a --port of its own.",
+            severity=Severity.WARNING,
+        )
 
 
 @rule("CFG109", check=PAIRS, scope="pair", warnings_only=True)
@@ -122,8 +129,9 @@ def trainer_finds_server_port(trainer: RunPlan, server: RunPlan) -> Iterator[Pro
             f"The trainer connects to port {min(expected)}, but its server listens on {min(listening)}: it waits until "
             "its timeout.",
             [*trainer.evidence("server.port"), *server.evidence("server.port")],
-            fix="Set both to the same port.", severity=Severity.WARNING,
-        )  # fmt: skip
+            fix="Set both to the same port.",
+            severity=Severity.WARNING,
+        )
 
 
 @rule("CFG103", check=PAIRS, scope="pair", warnings_only=True)

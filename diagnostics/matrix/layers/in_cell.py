@@ -84,9 +84,17 @@ def program_layer(
             return early.answer
 
     return Layer(
-        name=name, group=group, question=question, evidence=EvidenceLevel.EXECUTED, check=check, code=code,
-        needs=needs, inputs=program_inputs, program=arguments, codes=codes,
-    )  # fmt: skip
+        name=name,
+        group=group,
+        question=question,
+        evidence=EvidenceLevel.EXECUTED,
+        check=check,
+        code=code,
+        needs=needs,
+        inputs=program_inputs,
+        program=arguments,
+        codes=codes,
+    )
 
 
 def environment_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
@@ -153,9 +161,13 @@ def run_in_cell(
     context.say(f"running python -m {' '.join(arguments[:2])}")
     limit_s = context.matrix.layer(layer).timeout_s
     process = run(
-        [environments.python_of(context, cell), "-m", *arguments], env=environment, log=log, timeout_s=limit_s,
-        cwd=folder, ledger=context.store.folder / "running.json",
-    )  # fmt: skip
+        [environments.python_of(context, cell), "-m", *arguments],
+        env=environment,
+        log=log,
+        timeout_s=limit_s,
+        cwd=folder,
+        ledger=context.store.folder / "running.json",
+    )
     excerpt = without_local_paths(log_tail(log), context.store.folder)
     log_name = log.relative_to(context.store.folder).as_posix()
     if process.timed_out:

@@ -174,17 +174,26 @@ def _scheduler_program(settings: LayerSettings, _cell: Cell) -> tuple[str, ...]:
 
 
 SCHEDULER = program_layer(
-    "scheduler", "engine",
+    "scheduler",
+    "engine",
     "Do the known crashes of vLLM's scheduler happen on its own code, and which mitigations help?",
-    _scheduler_program, SCHEMA, repro_answer, code=(__name__, "repro"), codes=lambda settings: settings.codes,
-)  # fmt: skip
+    _scheduler_program,
+    SCHEMA,
+    repro_answer,
+    code=(__name__, "repro"),
+    codes=lambda settings: settings.codes,
+)
 LAYERS = tuple(
     program_layer(
-        f"repro:{code}", "repros",
+        f"repro:{code}",
+        "repros",
         f"Does {code} happen with the cell's own packages, and which mitigations help?",
-        repro_program((code,)), SCHEMA, repro_answer, code=(__name__, "repro"),
+        repro_program((code,)),
+        SCHEMA,
+        repro_answer,
+        code=(__name__, "repro"),
         needs=("install",) if code in _IMPORT_ISSUES else USABLE,
         codes=lambda _settings, code=code: (code,),  # type: ignore[misc]
     )
     for code in REPRO_MODULES
-)  # fmt: skip
+)

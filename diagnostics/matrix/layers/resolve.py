@@ -105,10 +105,14 @@ def resolution_answer(resolution: Resolution, note: str = "", changes: tuple[str
         parts.append("none on the matrix's older platform")
         changes = (*changes, f"on the matrix's own platform: {resolution.refused}")
     return Answer(
-        Outcome.PASS, "; ".join([*parts, note] if note else parts), EvidenceLevel.STATIC, signs=tuple(versions),
-        details=(*changes, hash_coverage(resolution.packages)), facts=facts,
+        Outcome.PASS,
+        "; ".join([*parts, note] if note else parts),
+        EvidenceLevel.STATIC,
+        signs=tuple(versions),
+        details=(*changes, hash_coverage(resolution.packages)),
+        facts=facts,
         excerpt="".join(f"{pin}\n" for pin in resolution.pins),
-    )  # fmt: skip
+    )
 
 
 def platform_text(platform: str) -> str:

@@ -129,13 +129,38 @@ RAYS = (
 LAUNCHES = tuple(
     Program(label, f"torchrun_{name}", "here", RANKS + source, (*TORCHRUN, *more, "train.py"))
     for label, name, more, source in (
-        ("ENV005", "no_folder_on_one", (), "import transformers\nif rank == 1: transformers.AutoConfig.from_pretrained('/data/models/tiny')\nd.all_reduce(torch.ones(1))"),
-        ("clean", "warnings", ("--tee", "3"), "import warnings, logging\nlogging.error('rank %d: no wandb key, not logged', rank)\nwarnings.warn('a hook was ignored')\nd.barrier()"),
-        ("clean", "tee", ("--tee", "3", "--log-dir", "@DIR/logs"), "for step in range(20): print({'loss': step / 20, 'rank': rank})\nd.barrier(); d.destroy_process_group()"),
-        ("unknown", "tee_key", ("--tee", "3"), "if rank == 1: raise KeyError('prompt')\nd.all_reduce(torch.ones(1))"),
-        ("NET014", "uneven", ("--tee", "3"), "if rank == 0: d.all_reduce(torch.ones(1))\nelse: threading.Event().wait(20)"),
+        (
+            "ENV005",
+            "no_folder_on_one",
+            (),
+            "import transformers\nif rank == 1: transformers.AutoConfig.from_pretrained('/data/models/tiny')\nd.all_reduce(torch.ones(1))",
+        ),
+        (
+            "clean",
+            "warnings",
+            ("--tee", "3"),
+            "import warnings, logging\nlogging.error('rank %d: no wandb key, not logged', rank)\nwarnings.warn('a hook was ignored')\nd.barrier()",
+        ),
+        (
+            "clean",
+            "tee",
+            ("--tee", "3", "--log-dir", "@DIR/logs"),
+            "for step in range(20): print({'loss': step / 20, 'rank': rank})\nd.barrier(); d.destroy_process_group()",
+        ),
+        (
+            "unknown",
+            "tee_key",
+            ("--tee", "3"),
+            "if rank == 1: raise KeyError('prompt')\nd.all_reduce(torch.ones(1))",
+        ),
+        (
+            "NET014",
+            "uneven",
+            ("--tee", "3"),
+            "if rank == 0: d.all_reduce(torch.ones(1))\nelse: threading.Event().wait(20)",
+        ),
     )
-)  # fmt: skip
+)
 # In a mount of its own with a megabyte of shared memory.
 SHARED_MEMORY = "import torch\nfrom torch.utils.data import DataLoader\nclass Data(torch.utils.data.Dataset):\n    def __len__(self): return 64\n    def __getitem__(self, i): return torch.zeros(1 << 18)\nfor batch in DataLoader(Data(), batch_size=8, num_workers=1): print(batch.shape)"
 SMALL = (

@@ -99,9 +99,13 @@ def produce(group: Group, options: argparse.Namespace) -> None:
         (Path(folder) / "plan.json").write_text(json.dumps(plan))
         command = [str(python), "-P", str(HERE / "child.py"), f"{folder}/plan.json"]
         done = subprocess.run(
-            command, env=environ_of(python, folder, group.environ), cwd=folder, capture_output=True, text=True,
+            command,
+            env=environ_of(python, folder, group.environ),
+            cwd=folder,
+            capture_output=True,
+            text=True,
             check=False,
-        )  # fmt: skip
+        )
         if done.returncode:
             print(f"{group.name}: the preamble failed: {(done.stderr.splitlines() or ['?'])[-1][:300]}")
             return
@@ -126,9 +130,14 @@ def produce_programs(program: Program, options: argparse.Namespace) -> None:
         environ = tuple((name, filled(value, options, folder)) for name, value in program.environ)
         with (Path(folder) / "out").open("wb") as out:
             done = subprocess.run(
-                command, env=environ_of(python, folder, environ), cwd=folder, stdout=out,
-                stderr=subprocess.STDOUT, timeout=400, check=False,
-            )  # fmt: skip
+                command,
+                env=environ_of(python, folder, environ),
+                cwd=folder,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                timeout=400,
+                check=False,
+            )
         logs = sorted(Path(folder).glob("*+*.log"))
         for log in logs:
             label, _, name = log.stem.partition("+")

@@ -116,9 +116,14 @@ class Service:
 
 
 def create_app(
-    engine: Engine, thread: Executor, *, token: str | None, limits: Limits, on_update: str = "wait",
+    engine: Engine,
+    thread: Executor,
+    *,
+    token: str | None,
+    limits: Limits,
+    on_update: str = "wait",
     host: str = LOOPBACK[0],
-) -> FastAPI:  # fmt: skip
+) -> FastAPI:
     """Create the application around an engine that was built in `thread`'s one worker.
 
     Args:
@@ -251,9 +256,12 @@ _BINARY = {
 
 @routes.post(UPLOAD, openapi_extra={"requestBody": _BINARY})
 async def weights(
-    request: Request, service: Shared, x_policy_version: Annotated[int, Header(ge=0, lt=2**63)],
-    x_content_sha256: Sha256 = None, x_content_blocks: Blocks = None,
-) -> dict[str, int | str]:  # fmt: skip
+    request: Request,
+    service: Shared,
+    x_policy_version: Annotated[int, Header(ge=0, lt=2**63)],
+    x_content_sha256: Sha256 = None,
+    x_content_blocks: Blocks = None,
+) -> dict[str, int | str]:
     """Load a policy version from a safetensors body, if all of it came and its checksum is right.
 
     The checksum is SHA-256, or the faster one of `grpo_core.rollout.weights.digest.checksum`.

@@ -32,9 +32,14 @@ class EngineQueue:
     """
 
     def __init__(
-        self, engine: Engine, thread: Executor, waiting: int, *, call_s: float = 120.0,
+        self,
+        engine: Engine,
+        thread: Executor,
+        waiting: int,
+        *,
+        call_s: float = 120.0,
         on_update: str = "wait",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`thread` has exactly one worker, which also built the engine; for the limits see `access.Limits`."""
         self._engine, self._thread, self._max_calls = engine, thread, waiting
         self._call_s, self._update_aborts = call_s, on_update == "abort"

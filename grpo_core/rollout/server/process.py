@@ -38,9 +38,12 @@ _BACKLOG = 2048  # connections that wait to be accepted
 
 
 def serve(
-    config: Config, announce: Callable[[str], None], *, exit_with_stdin: bool,
+    config: Config,
+    announce: Callable[[str], None],
+    *,
+    exit_with_stdin: bool,
     allow_unauthenticated: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Serve until SIGTERM or SIGINT, then let running calls end for a few seconds.
 
     Args:
@@ -126,11 +129,15 @@ def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, tok
             await super().shutdown(sockets)
 
     options = uvicorn.Config(
-        app, http=HttpConnection, ws="none", limit_concurrency=_CONNECTIONS, server_header=False,
+        app,
+        http=HttpConnection,
+        ws="none",
+        limit_concurrency=_CONNECTIONS,
+        server_header=False,
         proxy_headers=False,  # the client is who is connected, not who a header names
         log_level="error",  # one line for each malformed call would let anybody fill a disk
         timeout_graceful_shutdown=_END_ALONE_S + _GRACE_S,
-    )  # fmt: skip
+    )
     return GracefulServer(options)
 
 

@@ -180,9 +180,12 @@ class Engine:
     def tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
         if "messages" in body:
             built = self.words.apply_chat_template(
-                body["messages"], add_generation_prompt=True, tokenize=True, return_dict=True,
+                body["messages"],
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=True,
                 **({"chat_template": self.wrong.template} if self.wrong.template else {}),
-            )["input_ids"]  # fmt: skip
+            )["input_ids"]
         else:
             built = self.words(body["prompt"])["input_ids"]
             built = [0, *built] if self.wrong.double_bos else built

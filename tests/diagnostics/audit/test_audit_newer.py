@@ -49,10 +49,17 @@ def unlike(engine, *names):
     generator = torch.Generator().manual_seed(4)
     way = torch.randn(SIZE, generator=generator)
     folders = [
-        SimpleNamespace(name=name, step=step_of(Path(name)), has_adapter=False, large=True,
-                        has_same_tensors=lambda _other: False, state={}, release=lambda: None)
+        SimpleNamespace(
+            name=name,
+            step=step_of(Path(name)),
+            has_adapter=False,
+            large=True,
+            has_same_tensors=lambda _other: False,
+            state={},
+            release=lambda: None,
+        )
         for name in names
-    ]  # fmt: skip
+    ]
     (*reported, (reference, exact)) = [
         (item, 0.01 * (20 if item.step is None else item.step) * way) for item in folders
     ]

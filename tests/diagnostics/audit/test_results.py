@@ -22,10 +22,18 @@ from diagnostics.audit.results import (
 
 ROOT = Path(__file__).resolve().parents[3]
 HOT = Result(
-    "sampling/temperature", FAULT, "P5", "the engine samples at temperature 0.600; the trainer computes with 1",
-    values={"value": 0.6, "expected": 1.0}, estimates=(Estimate("temperature", 0.6, 0.59, 0.61, 1.0),), residual=0.002,
-    floor=0.0019, runner_up=RunnerUp("top_p", 0.3), count=384, tokens=500,
-)  # fmt: skip
+    "sampling/temperature",
+    FAULT,
+    "P5",
+    "the engine samples at temperature 0.600; the trainer computes with 1",
+    values={"value": 0.6, "expected": 1.0},
+    estimates=(Estimate("temperature", 0.6, 0.59, 0.61, 1.0),),
+    residual=0.002,
+    floor=0.0019,
+    runner_up=RunnerUp("top_p", 0.3),
+    count=384,
+    tokens=500,
+)
 RIGHT = Result("weights", CLEAN, "P1", residual=0.001, floor=0.001, count=400, decisive=True)
 LATER = Result("cache", MASKED, "P2", masked_by="weights/version")
 ALONE = Result("replicas", NOT_ASKED, "P14")

@@ -127,8 +127,10 @@ def _tensors(rows):
         values = [value for tokens in entries for value in getattr(tokens, stream)[tokens.prompt :]]
         flat[name] = [0.0 if value is None else value for value in values]
     floats = {"rewards", "advantages", "behaviour_logprobs", "proximal_logprobs"}
-    return {name: torch.tensor(values, dtype=torch.float64 if name in floats else torch.int64)
-            for name, values in flat.items()}  # fmt: skip
+    return {
+        name: torch.tensor(values, dtype=torch.float64 if name in floats else torch.int64)
+        for name, values in flat.items()
+    }
 
 
 def as_verl(rows, folder):
@@ -136,10 +138,15 @@ def as_verl(rows, folder):
     folder.mkdir(parents=True, exist_ok=True)
     for step, of_step in steps_of(rows).items():
         lines = [
-            {"input": row.prompt, "output": row.completion, "gts": row.columns.get("answer"), "score": row.reward,
-             "step": step}
+            {
+                "input": row.prompt,
+                "output": row.completion,
+                "gts": row.columns.get("answer"),
+                "score": row.reward,
+                "step": step,
+            }
             for row in of_step
-        ]  # fmt: skip
+        ]
         (folder / f"{step}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 

@@ -19,9 +19,17 @@ def model(seed=0, vocabulary=64, peak=20.0):
 
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=vocabulary, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        max_position_embeddings=256, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2, pad_token_id=0,
-    )  # fmt: skip
+        vocab_size=vocabulary,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
     built = LlamaForCausalLM(config).eval()
     built.lm_head.weight.data.mul_(peak)
     return built
@@ -80,13 +88,21 @@ def sample_rows(
     none = (None,) * 6
     return [
         Sample(
-            step, " ".join(map(str, own_ids[:6])), "", reward=float(sum(own_ids) % 7), group=str(place // size),
+            step,
+            " ".join(map(str, own_ids[:6])),
+            "",
+            reward=float(sum(own_ids) % 7),
+            group=str(place // size),
             tokens=Tokens(
-                tuple(own_ids), 6, (False,) * 6 + (True,) * length, (*none, *engine[place]), (*none, *mine[place])
+                tuple(own_ids),
+                6,
+                (False,) * 6 + (True,) * length,
+                (*none, *engine[place]),
+                (*none, *mine[place]),
             ),
         )
         for place, own_ids in enumerate(ids.tolist())
-    ]  # fmt: skip
+    ]
 
 
 def save_model(made, folder):

@@ -64,8 +64,15 @@ def test_truncated_file_is_reported_and_not_clean(tmp_path, form):
 )
 def test_foreign_file_under_a_known_name_does_not_end_the_audit(tmp_path, data):
     """Its content does not matter."""
-    for name in ("1.jsonl", "completions.jsonl", "trainer_state.json", "completions_00001.parquet", "a.wandb",
-                 "events.out.tfevents.1", "rollouts.jsonl"):  # fmt: skip
+    for name in (
+        "1.jsonl",
+        "completions.jsonl",
+        "trainer_state.json",
+        "completions_00001.parquet",
+        "a.wandb",
+        "events.out.tfevents.1",
+        "rollouts.jsonl",
+    ):
         (tmp_path / name).write_bytes(data)
     audit, facts = audit_with_notes(tmp_path)
     assert audit.outcome == NOT_DECIDED

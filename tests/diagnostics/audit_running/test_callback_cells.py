@@ -19,9 +19,13 @@ def watched(cell, folder, how, reward, steps=20, *more):
     """Return the program's output and its document."""
     done = subprocess.run(
         [cell_python(cell), PROGRAM, folder, how, reward, str(steps), *more],
-        capture_output=True, text=True, timeout=1500, check=False, cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
+        cwd=ROOT,
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder), "TMPDIR": str(folder)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1]), json.loads((folder / "audit.json").read_text())
 

@@ -72,11 +72,17 @@ def test_finding_takes_two_scans_and_goes_after_three():
 def test_samples_without_spread_are_found(tmp_path):
     path, changes = tmp_path / "completions.jsonl", []
     entries = [
-        {"step": ["1"] * 16, "prompt": [row.prompt for row in rows], "completion": [row.completion for row in rows],
-         "Exact": [0.0] * 16, "advantages": [0.0] * 16} | {"step": [str(step)] * 16}
+        {
+            "step": ["1"] * 16,
+            "prompt": [row.prompt for row in rows],
+            "completion": [row.completion for row in rows],
+            "Exact": [0.0] * 16,
+            "advantages": [0.0] * 16,
+        }
+        | {"step": [str(step)] * 16}
         for step in range(1, 11)
         for rows in [samples(step)]
-    ]  # fmt: skip
+    ]
     append_lines(path, entries)
     audit = watch(path, changes).run(sleep=lambda _: None)
     assert "rewards/constant" in {result.family for result in audit.select(FAULT)}

@@ -245,10 +245,15 @@ def with_consumers(*frames, **thread):
     shared = ("/dev/shm/sem.x#90",)
     driver = sleeping(10, 1, *frames, thread=thread, fds=(Descriptor(5, "pipe", 70, "w"),), shared=shared)
     reader = sleeping(
-        11, 10, StackFrame(f"{PYTHON}/multiprocessing/connection.py", "_recv", 383), QUEUE_GET, WORKER,
+        11,
+        10,
+        StackFrame(f"{PYTHON}/multiprocessing/connection.py", "_recv", 383),
+        QUEUE_GET,
+        WORKER,
         thread={"syscall": "read", "waits_fds": (3,)},
-        fds=(Descriptor(3, "pipe", 70, "r"), Descriptor(4, "pipe", 70, "w")), shared=shared,
-    )  # fmt: skip
+        fds=(Descriptor(3, "pipe", 70, "r"), Descriptor(4, "pipe", 70, "w")),
+        shared=shared,
+    )
     enters = (StackFrame(f"{PYTHON}/multiprocessing/synchronize.py", "__enter__", 95), QUEUE_GET, WORKER)
     at_lock = {"syscall": "futex", "futex": "sem:90"}
     return (driver, reader, *(sleeping(pid, 10, *enters, thread=at_lock, shared=shared) for pid in (12, 13)))
@@ -286,9 +291,12 @@ def test_a_driver_that_joins_workers_without_sending_them_their_end_is_a_hang():
 
 def test_an_unconnected_socket_has_no_peer():
     listener = sleeping(
-        7, 1, StackFrame("/job/server.py", "serve", 3), thread={"syscall": "poll", "waits_fds": (3,)},
+        7,
+        1,
+        StackFrame("/job/server.py", "serve", 3),
+        thread={"syscall": "poll", "waits_fds": (3,)},
         fds=(Descriptor(3, "tcp", 50),),
-    )  # fmt: skip
+    )
     socket = Socket(50, "tcp", "0.0.0.0:8000", "0.0.0.0:0", "LISTEN")
     graph = diagnose(Snapshot((listener,), (socket,), seconds=90.0)).graph
     assert not any(graph.values())
@@ -297,9 +305,13 @@ def test_an_unconnected_socket_has_no_peer():
 def test_tail_and_the_program_that_reads_from_it_wait_for_input_by_design():
     read = {"syscall": "read", "waits_fds": (0,)}
     tail = sleeping(
-        9, 1, thread=read, title="tail -f train.log", python=False,
+        9,
+        1,
+        thread=read,
+        title="tail -f train.log",
+        python=False,
         fds=(Descriptor(0, "pipe", 3, "r"), Descriptor(1, "pipe", 4, "w")),
-    )  # fmt: skip
+    )
     reader = sleeping(
         8, 1, StackFrame("/job/a.py", "main", 3), thread=read, fds=(Descriptor(0, "pipe", 4, "r"),)
     )
@@ -319,21 +331,30 @@ def test_worker_threads_at_their_queue_beside_an_idle_main_thread_are_idle():
 
 def test_a_program_that_reads_from_a_polling_child_is_no_hang_yet():
     reads = sleeping(
-        7, 1, StackFrame("/job/run.py", "main", 3), thread={"syscall": "read", "waits_fds": (3,)},
+        7,
+        1,
+        StackFrame("/job/run.py", "main", 3),
+        thread={"syscall": "read", "waits_fds": (3,)},
         fds=(Descriptor(3, "pipe", 5, "r"),),
-    )  # fmt: skip
+    )
     polls = sleeping(
-        8, 7, StackFrame("/job/monitor.py", "main", 3, "sleep"), fds=(Descriptor(1, "pipe", 5, "w"),),
+        8,
+        7,
+        StackFrame("/job/monitor.py", "main", 3, "sleep"),
+        fds=(Descriptor(1, "pipe", 5, "w"),),
         thread={"syscall": "clock_nanosleep", "asleep_s": 0.1},
-    )  # fmt: skip
+    )
     assert verdict_of(reads, polls, seconds=1.5).outcome == "waiting"
 
 
 def test_a_polling_loop_is_observed_for_longer_with_the_users_own_options():
     poll = sleeping(
-        7, 1, StackFrame("/job/wait.py", "poll", 3, "sleep"),
-        thread={"syscall": "clock_nanosleep", "asleep_s": 0.1}, io_moved=False,
-    )  # fmt: skip
+        7,
+        1,
+        StackFrame("/job/wait.py", "poll", 3, "sleep"),
+        thread={"syscall": "clock_nanosleep", "asleep_s": 0.1},
+        io_moved=False,
+    )
     verdict = diagnose(Snapshot((poll,), seconds=1.5), selection=("--match", "wait me")).verdict
     assert verdict.outcome == "waiting"
     assert verdict.next == ("python -m diagnostics hang --match 'wait me' --seconds 65",)
@@ -360,11 +381,14 @@ def test_processes_that_all_wait_for_each_other_are_diagnosed_at_once():
     ]
     processes = [
         sleeping(
-            a, 1, *frames, thread={"syscall": "poll", "waits_fds": (9,)},
+            a,
+            1,
+            *frames,
+            thread={"syscall": "poll", "waits_fds": (9,)},
             fds=(Descriptor(9, "other"), *(Descriptor(b, "unix", 100 * a + b) for b in pids if a != b)),
         )
         for a in pids
-    ]  # fmt: skip
+    ]
     began = time.process_time()
     assert verdict_of(*processes, sockets=tuple(sockets), seconds=90.0).cause == "deadlock"
     assert time.process_time() - began < 20

@@ -221,10 +221,29 @@ def test_a_client_and_a_server_in_two_network_namespaces(two_hosts, tmp_path):
             for word in words:
                 assert child.stdout.readline() == word
         done = subprocess.run(
-            [sys.executable, "-m", "diagnostics", "hang", "--hosts", str(listed), "--host-command", f"{enter} {{host}}",
-             "--match", "reward_server|train_client", "--patience", "0.001", "--format", "json", "--node-limit", "300"],
-            cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "diagnostics",
+                "hang",
+                "--hosts",
+                str(listed),
+                "--host-command",
+                f"{enter} {{host}}",
+                "--match",
+                "reward_server|train_client",
+                "--patience",
+                "0.001",
+                "--format",
+                "json",
+                "--node-limit",
+                "300",
+            ],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 1, done.stdout + done.stderr
     document = json.loads(done.stdout)
     assert "host-1 is m1\nhost-2 is m2" in done.stderr

@@ -51,8 +51,10 @@ def running(program, *arguments, ready=lambda process: process.stdout.readline()
     """Run a program until the test ends; its whole session is killed."""
     process = subprocess.Popen(
         [sys.executable, program, *arguments] if program.endswith(".py") else [sys.executable, "-c", program],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
     try:
         ready(process)
         yield process
@@ -169,9 +171,11 @@ def test_no_local_and_no_other_environment_variable_is_saved(tmp_path, capsys):
     local, variable = "kept-in-a-local-4711", "kept-in-the-environment-4711"
     program = f"def f():\n    mine = '{local[::-1]}'[::-1]\n    print(1, flush=True)\n    input()\nf()\n"
     process = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         env=os.environ | {"RANK": "0", "NCCL_MINE": variable, "MY_KEY": variable},
-    )  # fmt: skip
+    )
     bundle = tmp_path / "b.json"
     with process:
         process.stdout.readline()
@@ -262,9 +266,11 @@ def test_a_rank_of_five_thousand_digits_is_none():
 def test_a_shell_wrapper_and_a_launcher_are_no_ranks():
     """RANK is inherited: the outermost Python process that has it is the rank."""
     processes = process_table_of(
-        (1, 0, "bash run.sh", "0"), (2, 1, "python train.py", "0"), (3, 2, "bash -c nvidia-smi", "0"),
+        (1, 0, "bash run.sh", "0"),
+        (2, 1, "python train.py", "0"),
+        (3, 2, "bash -c nvidia-smi", "0"),
         (4, 3, "python loader.py", "0"),
-    )  # fmt: skip
+    )
     assert [discovery.role_of(processes, entry)[1] for entry in processes.values()] == [None, 0, None, None]
     launched = process_table_of(
         (1, 0, "python launch.py", "0"), (2, 1, "python a.py", "0"), (3, 1, "python a.py", "1")

@@ -20,10 +20,17 @@ WORDS = ("CLIENT PROTOCOL ", "TIMEOUT ", "SET FORMAT ")
 def status(counts):
     """A document as NCCL writes it: a communicator, its ranks, how many operations each has started."""
     ranks = [
-        {"rank": rank, "host": "127.0.0.1", "pid": 100 + rank, "cuda_dev": rank, "nvml_dev": rank,
-         "status": {"init_state": 0}, "collective_counts": {"AllReduce": count, "Broadcast": 1}}
+        {
+            "rank": rank,
+            "host": "127.0.0.1",
+            "pid": 100 + rank,
+            "cuda_dev": rank,
+            "nvml_dev": rank,
+            "status": {"init_state": 0},
+            "collective_counts": {"AllReduce": count, "Broadcast": 1},
+        }
         for rank, count in enumerate(counts)
-    ]  # fmt: skip
+    ]
     communicator = {"hash": "0x1", "size": len(ranks), "ranks": ranks, "missing_ranks": []}
     return {"nccl_version": "2.28.3", "communicators": [communicator], "ras": {"timeouts_count": 0}}
 

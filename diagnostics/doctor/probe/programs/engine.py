@@ -43,10 +43,18 @@ def make_model(folder: str) -> Any:
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=128, intermediate_size=256, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=LONGEST, initializer_range=0.1,
-        bos_token_id=1, eos_token_id=2, tie_word_embeddings=False,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=LONGEST,
+        initializer_range=0.1,
+        bos_token_id=1,
+        eos_token_id=2,
+        tie_word_embeddings=False,
+    )
     model = LlamaForCausalLM(config).float().eval()
     model.save_pretrained(folder, safe_serialization=True)
     return model
@@ -64,9 +72,15 @@ def start(folder: str, *, gpu: bool) -> Any:
         options["gpu_memory_utilization"] = min(0.95, (total - free + GPU_BYTES) / total)
     # No chunked prefill: a seeded request that is split over steps crashes the CPU engine of 0.31.0.
     return vllm.LLM(
-        folder, skip_tokenizer_init=True, enforce_eager=True, max_model_len=LONGEST, enable_chunked_prefill=False,
-        max_num_batched_tokens=2048, max_num_seqs=8, **options,
-    )  # fmt: skip
+        folder,
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        max_model_len=LONGEST,
+        enable_chunked_prefill=False,
+        max_num_batched_tokens=2048,
+        max_num_seqs=8,
+        **options,
+    )
 
 
 def compare(llm: Any, model: Any) -> list[float]:
