@@ -258,15 +258,6 @@ def fitting_releases(settings: Settings) -> tuple[Version, ...]:
     return (*_OLDER[: fitting[0] == releases[0]], *fitting, *_NEWER[: fitting[-1] == releases[-1]])
 
 
-def span_without(package: str, name: str, release: Version) -> tuple[str, str] | None:
-    """Return the releases that have an option, if a release like this one is not among them."""
-    span = release_span(package, name)
-    if span is None or Version(span[0]) <= Version(release.base_version) <= Version(span[1]):
-        return None
-    oldest, *_, newest = map(Version, _load(package)["releases"])
-    return span if oldest <= release <= newest else None
-
-
 def lacks_option(package: str, name: str, release: Version) -> bool:
     """Return whether an indexed release lacks an option that others have."""
     span = release_span(package, name)

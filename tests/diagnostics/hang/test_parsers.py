@@ -299,7 +299,7 @@ def test_no_pattern_is_quadratic(name):
     began = time.process_time()
     with contextlib.suppress(ParseError):
         parse_dump("x", HOSTILE[name].encode())
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 20
 
 
 @pytest.mark.parametrize("unit", ["a/", "/", "httpx/", "sympy/", "ncclAll"])
@@ -312,7 +312,7 @@ def test_no_pattern_is_quadratic_in_a_path_or_a_function(unit):
     began = time.process_time()
     for document in ([{"pid": 1, "thread_id": 1, "frames": frames}], Snapshot((process,)).to_json()):
         diagnose(parse_dump("x", json.dumps(document).encode()))
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 20
 
 
 def test_ras_shows_the_rank_that_started_fewer_collectives(tmp_path):
