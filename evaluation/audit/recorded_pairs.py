@@ -22,7 +22,7 @@ from pathlib import Path
 
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.stats import share_interval
-from diagnostics.audit.results import FAULT, MASKED, NOT_DECIDED
+from diagnostics.audit.results import FAULT, MASKED, NOT_DECIDED, Audit
 from tests.diagnostics.audit_recorded import faults, runs, sampled
 
 # Identical samples have no spread: that is not another fault.
@@ -93,7 +93,7 @@ class Table:
     rows: dict[str, Counter[str]] = field(default_factory=dict)
     off: dict[str, list[float]] = field(default_factory=dict)
 
-    def judge(self, pair: Pair, audit: object, how: dict[str, float]) -> None:
+    def judge(self, pair: Pair, audit: Audit, how: dict[str, float]) -> None:
         """One audit."""
         count = self.rows.setdefault(pair.name, Counter())
         states = [state_of(family, audit) for family in pair.families]
@@ -145,7 +145,7 @@ class Table:
             print(f"| {name} | {len(off)} | {max(off):.4f} | {sum(off) / len(off):.4f} |")
 
 
-def state_of(family: str, audit: object) -> str:
+def state_of(family: str, audit: Audit) -> str:
     """Return the outcome of one fault of a pair."""
     outcomes = {answer.family: answer.outcome for answer in audit.results}
     if outcomes.get(family) == FAULT:

@@ -52,7 +52,7 @@ def _artifact_files():
     return files
 
 
-READERS = {run_left: 1}
+READERS = (run_left,)
 
 if __name__ == "__main__":
     sys.exit(main(READERS, *sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Feeds every reader of others' files damaged and hostile ones.
+"""Feed every reader of others' files damaged and hostile ones.
 
 `python -m evaluation.hostile.fuzz_readers COUNT [SEED [READER...]]`
 
@@ -29,7 +29,7 @@ import zipfile
 from pathlib import Path
 
 # Of CPU time, which load does not lengthen; the slowest honest case takes a hundredth of it.
-MOST_CPU_S = 10.0
+MOST_CPU_S = 2.0
 HOSTILE = (
     None,
     True,
@@ -167,6 +167,7 @@ def refusing(*kinds):
 def metadata(numbers, folder):
     """An environment with one package whose files are damaged, and compiled modules."""
     from diagnostics.collect import packages as environment
+    from diagnostics.doctor.installers import install
 
     site = folder / "lib" / "python3.11" / "site-packages"
     info = site / "torch-2.0.dist-info"
@@ -184,7 +185,8 @@ def metadata(numbers, folder):
     (folder / "pyvenv.cfg").write_bytes(damaged(numbers, b"home = /usr\nversion = 3.11.7\n"))
     found = environment.collect(folder, {"VLLM_X": "1"})
     assert len(found.packages) + len(found.broken) == 1
-    found.releases, found.installer("install")
+    assert isinstance(found.releases, dict)
+    assert install(found, "torch")
 
 
 _ELF = []
@@ -218,16 +220,15 @@ def elf(numbers, folder):
 
 
 def configs(numbers, folder):
-    """accelerate's default config and NCCL's."""
+    """Read accelerate's default config."""
     from diagnostics.collect import host as reader
 
-    (folder / ".nccl.conf").write_bytes(damaged(numbers, b"NCCL_DEBUG=INFO # x\nNCCL_SOCKET_IFNAME = eth0\n"))
     place = folder / ".cache" / "huggingface" / "accelerate"
     place.mkdir(parents=True)
     (place / "default_config.yaml").write_bytes(
         damaged(numbers, b"compute_environment: LOCAL\nnum_processes: 8\n")
     )
-    assert len(reader.collect_configs({"HOME": str(folder)})) >= 2
+    assert len(reader.collect_configs({"HOME": str(folder)})) == 1
 
 
 _DOCUMENTS = {}
@@ -235,7 +236,7 @@ _DOCUMENTS = {}
 
 def published(name):
     if name not in _DOCUMENTS:
-        document = json.loads((Path(__file__).parents[3] / "diagnostics" / "data" / name).read_text())
+        document = json.loads((Path(__file__).parents[2] / "diagnostics" / "data" / name).read_text())
         if name == "compat.json":
             document["cells"] = document["cells"][:2]
             document["breadth"]["trl"] = dict(list(document["breadth"]["trl"].items())[:2])
@@ -313,7 +314,9 @@ def fleet(numbers, _folder):
     crashed = [
         check.reason for check in report.checks if check.outcome == "crashed" and "Error" in check.reason
     ]
-    assert not [reason for reason in crashed if "broken" not in reason], crashed
+    assert not [
+        reason for reason in crashed if "broken" not in reason and not reason.startswith("unreadable answer")
+    ], crashed
     if answers[1].facts is None:
         raise RefusedError
 
@@ -520,10 +523,10 @@ def merge(numbers, folder):
         else "\n".join(lines).encode()
     )
     mine = took_in(folder, outside)
-    known = mine.read()
+    known = mine.read_events()
     with mine.locked():
         assert mine.merge(Store(folder / "theirs")) == 0
-    assert mine.read() == known
+    assert mine.read_events() == known
 
 
 def took_in(folder, outside):
@@ -578,7 +581,7 @@ def stacks(numbers, folder):
     from diagnostics.hang.parsers import ParseError
     from diagnostics.hang.parsers.files import read_files
 
-    snapshots = Path(__file__).parents[1] / "hang" / "snapshots"
+    snapshots = Path(__file__).parents[2] / "tests" / "diagnostics" / "hang" / "snapshots"
     kind = numbers.randrange(4)
     if kind == 0:
         chosen = numbers.choice(sorted(snapshots.glob("*.json")))
@@ -604,23 +607,22 @@ def stacks(numbers, folder):
         diagnose(read_files([str(folder / "dump")]))
 
 
-# Reader -> its share of the cases.
-READERS = {
-    metadata: 6,
-    elf: 10,
-    configs: 5,
-    compat: 5,
-    nodes: 8,
-    fleet: 1,
-    hosts: 8,
-    packed: 14,
-    triage: 4,
-    lint: 12,
-    merge: 12,
-    stories: 4,
-    baseline: 4,
-    stacks: 6,
-}
+READERS = (
+    metadata,
+    elf,
+    configs,
+    compat,
+    nodes,
+    fleet,
+    hosts,
+    packed,
+    triage,
+    lint,
+    merge,
+    stories,
+    baseline,
+    stacks,
+)
 
 
 def run(reader, count, seed):
@@ -647,17 +649,15 @@ def run(reader, count, seed):
 
 
 def main(readers, count, seed=0, *only):
-    """The program: of these readers, each with its share of the cases; returns the exit code."""
+    """Run COUNT cases of every reader, or of those that are named; return the exit code."""
     # A case that hangs shows where, by its own stack.
     faulthandler.register(signal.SIGALRM, all_threads=False, chain=True)
     count, seed = int(count), int(seed)
-    whole, failed = sum(readers.values()), False
-    total = 0
-    for reader, share in readers.items():
+    total, failed = 0, False
+    for reader in readers:
         if only and reader.__name__ not in only:
             continue
-        cases = max(1, count * share // whole)
-        outcomes, (taken, number), wrong = run(reader, cases, seed)
+        outcomes, (taken, number), wrong = run(reader, count, seed)
         total += outcomes.total() + len(wrong)
         print(
             f"{reader.__name__:<10} {outcomes.total() + len(wrong):>7} cases: {outcomes['answers']} answers, "

@@ -26,7 +26,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics import __main__ as diagnostics
-from diagnostics.audit.command import FORMATS as AUDIT
+from diagnostics.audit.report import FORMATS as AUDIT
 from diagnostics.collect import facts as collection
 from diagnostics.collect.gpus import Gpu, Gpus
 from diagnostics.collect.remote import MARK

@@ -253,7 +253,7 @@ def prompt_in_child() -> None:
 def secret_prompt() -> None:
     """A program prompts for a password."""
     announce("culprit")
-    getpass.fallback_getpass("key: ")
+    getpass.fallback_getpass("key: ")  # type: ignore[attr-defined]
 
 
 def http_server(handle) -> tuple[multiprocessing.Process, int]:
@@ -497,7 +497,7 @@ def pool_worker_killed() -> None:
     pool = _fork.Pool(1)
     worker = pool.apply_async(time.sleep, (FOREVER,))
     time.sleep(0.5)
-    os.kill(pool._pool[0].pid, signal.SIGKILL)
+    os.kill(pool._pool[0].pid, signal.SIGKILL)  # type: ignore[attr-defined]
     announce("culprit")
     worker.get()
 
