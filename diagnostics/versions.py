@@ -118,12 +118,13 @@ class Applicability:
         return tuple(item.claim for item in self.matching if item.package == self.package)
 
 
-def affects(issue: Issue, releases: Mapping[str, str]) -> Applicability:
+def affects(issue: Issue, releases: Mapping[str, str], framework: str = "") -> Applicability:
     """Answer whether a known issue affects these releases, by package; an absent package is unknown.
 
-    The package the issue is in decides, and every package that the issue needs.
+    The package the issue is in decides, and every package that the issue needs. Of an issue that several frameworks
+    have, each in its own releases, the framework that runs decides.
     """
-    package = issue_package(issue)
+    package = issue_package(issue, framework)
     answer, examined_to = check_claims(claims_of(issue, package), releases.get(package))
     needed = {claim.package for claim in issue.affected if claim.needed and claim.package in releases}
     if answer in {AFFECTED, NOT_EXAMINED}:
@@ -140,9 +141,11 @@ def affects(issue: Issue, releases: Mapping[str, str]) -> Applicability:
     return Applicability(answer, package, releases.get(package, ""), matching, examined_to)
 
 
-def issue_package(issue: Issue) -> str:
-    """Return the package an issue is in: the first component with a claim."""
+def issue_package(issue: Issue, framework: str = "") -> str:
+    """Return the package an issue is in: the framework that runs or the first component, if it has a claim."""
     claimed = [claim.package for claim in issue.affected if not claim.needed]
+    if framework in claimed:
+        return framework
     return next((name for name in issue.components if name in claimed), claimed[0])
 
 

@@ -40,7 +40,7 @@ def long_prompts_are_filtered(plan: RunPlan) -> Iterator[Problem]:
     entry = load_entry("SCH002")
     # From 0.8.4 on the engine refuses an over-long prompt before the scheduler sees it.
     triggers = tuple(name for name in possible_triggers(entry, plan.releases) if name in _OVERLONG_TRIGGERS)
-    applies = _to_bool(affects(entry, plan.releases).answer)
+    applies = _to_bool(affects(entry, plan.releases, plan.framework).answer)
     yield Problem(
         "Chunked prefill with async output on the V0 engine: a prompt over max_model_len is accepted and stops the run "
         "or the next one of the same engine, or another request is dropped silently.",
@@ -103,8 +103,8 @@ def no_known_issue_is_configured(plan: RunPlan) -> Iterator[Problem]:
                 f"This configuration is the issue's condition: {table.about}.",
                 plan.evidence(*(name for name, _ in table.when if name != "framework")),
                 code=entry.code,
-                applies=_to_bool(affects(entry, plan.releases).answer),
-                package=issue_package(entry),
+                applies=_to_bool(affects(entry, plan.releases, plan.framework).answer),
+                package=issue_package(entry, plan.framework),
                 severity=Severity.WARNING,
             )
 
