@@ -16,12 +16,10 @@ class LoweredCopy:
 
     Attributes:
         module: The copy.
-        lost: Share of the last update's nonzero gradients that changed no weight of the copy; None before the first.
     """
 
     def __init__(self, trained: Any, options: ModelConfig) -> None:
         """Copy the module, and convert the copy to `options.dtype`."""
-        self.lost: float | None = None
         self.module = copy.deepcopy(trained)
         _convert(self.module, getattr(torch, options.dtype), options.float32_parts)
         masters = dict(trained.named_parameters(remove_duplicate=False))
@@ -41,17 +39,11 @@ class LoweredCopy:
             self.copy_weights()
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def copy_weights(self, *, updated: bool = False) -> None:
-        """Copy the master weights. If `updated`, an optimizer step just ended: compute `lost` from its gradients."""
-        lost = moved = 0
+    def copy_weights(self) -> None:
+        """Copy the master weights, rounded."""
         for trained, value in self._pairs:
-            rounded = trained.detach().to(value.dtype)
-            if updated and trained.grad is not None and value.dtype != torch.float32:
-                nonzero = trained.grad != 0
-                moved += int(nonzero.sum())
-                lost += int((nonzero & (rounded == value)).sum())
-            value.copy_(rounded)
-        self.lost, self._copied = lost / moved if moved else self.lost, self._versions()
+            value.copy_(trained)
+        self._copied = self._versions()
 
     def _versions(self) -> list[int]:
         """Return how often each master weight was written to, as PyTorch counts."""

@@ -13,7 +13,7 @@ from grpo_core.config import Config
 from grpo_core.learn.batch import Batch
 from grpo_core.learn.logprobs import slices
 from grpo_core.learn.losses import Streams, policy_loss, token_weights
-from grpo_core.learn.policy import Policy, full_tensor, local_shard
+from grpo_core.learn.policy import Policy
 from grpo_core.machine.world import World
 from grpo_core.types import RunError
 
@@ -88,14 +88,12 @@ class Updater:
         kl, clipped, ratio = (sum(column) / tokens for column in zip(*sums, strict=True))
         entropy = sum(float(part.entropy_BT.sum()) for part in parts) / tokens
         means = self._world.sums([kl, clipped, ratio, entropy])
-        lost = self._policy.lowered.lost if self._policy.lowered else None
         return {
             "loss": loss,
             **dict(zip(("kl", "clip_ratio", "ratio/mean", "entropy"), means, strict=True)),
             "grad_norm": norm,
             "lr": self.optimizer.param_groups[0]["lr"],
             **self._mismatch(parts),
-            **({} if lost is None else {"update/lost": lost}),
         }
 
     def gradients(self, batch: Batch) -> float:
@@ -103,9 +101,9 @@ class Updater:
         return self._world.sums([self._accumulate(self._windows(batch)[0])[0]])[0]
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return AdamW's full state as `parameter|entry`: the same for one process and for many."""
+        """Return AdamW's state as `parameter|entry`."""
         return {
-            f"{name}|{key}": full_tensor(value)
+            f"{name}|{key}": value
             for name, parameter in self._policy.trained()
             for key, value in self.optimizer.state[parameter].items()
         }
@@ -116,7 +114,8 @@ class Updater:
         parameters = dict(self._policy.trained())
         for entry, value in state.items():
             name, key = entry.rsplit("|", 1)
-            saved = local_shard(value, parameters[name]).clone() if value.dim() else value
+            # A step count is a scalar, and stays on the CPU.
+            saved = value.to(parameters[name].device, copy=True) if value.dim() else value
             self.optimizer.state[parameters[name]][key] = saved
 
     def _windows(self, batch: Batch) -> list[list[Part]]:
@@ -170,7 +169,6 @@ class Updater:
                     rows.counted_BT,
                     rows.weights_BT,
                     self._config.loss,
-                    entropy_BT,
                 )
                 # PyTorch's wrappers average gradients over processes; here they add up.
                 (loss.value * self._world.size).backward()
@@ -182,7 +180,7 @@ class Updater:
         """Clip and check the gradient and update the policy; returns the norm before the clip."""
         options = self._config.train
         trained = self.optimizer.param_groups[0]["params"]
-        norm = float(full_tensor(torch.nn.utils.clip_grad_norm_(trained, options.max_grad_norm)))
+        norm = float(torch.nn.utils.clip_grad_norm_(trained, options.max_grad_norm))
         if not (math.isfinite(norm) and math.isfinite(loss)):
             raise NotFiniteError(
                 f"update {self.updates + 1}: loss {loss}, gradient norm {norm}; the update was not made. "
@@ -193,7 +191,7 @@ class Updater:
         self.optimizer.step()
         self.updates += 1
         if self._policy.lowered:
-            self._policy.lowered.copy_weights(updated=True)
+            self._policy.lowered.copy_weights()
         return norm
 
     def _rate(self) -> float:

@@ -7,14 +7,12 @@ import importlib.util
 import inspect
 import re
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_core.config import ConfigError, RewardConfig
-from grpo_core.machine.resources import torch_device
+from grpo_core.config import ConfigError
 from grpo_core.tasks.mathematics import math_answers
-from grpo_core.tasks.model import load_pretrained
 
 NGRAM = 3  # words, as in open-r1 and TRL
 
@@ -91,22 +89,20 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
 }
 
 
-def load_functions(options: RewardConfig, device: str) -> dict[str, Callable[..., Any]]:
-    """Load the configured functions by name, the reward model last.
+def load_functions(specs: Sequence[str]) -> dict[str, Callable[..., Any]]:
+    """Load the configured functions, by name.
 
     Raises:
         ConfigError: One does not exist, or is named twice, or none is named.
     """
     functions: dict[str, Callable[..., Any]] = {}
-    for spec in options.functions:
+    for spec in specs:
         name = Path(spec).name
         if name in functions:
             raise ConfigError(f"reward.functions: {name!r} is named twice")
         functions[name] = _load_function(spec)
-    if options.model:
-        functions["model"] = RewardModel(options.model, device)
     if not functions:
-        raise ConfigError("reward.functions: expected one or more, or reward.model, where data.path is set")
+        raise ConfigError("reward.functions: expected one or more, where data.path is set")
     return functions
 
 
@@ -131,61 +127,3 @@ def _load_function(spec: str) -> Callable[..., Any]:
 def _run_file(path: Path) -> dict[str, Any]:
     """Return the globals of a file; it runs once, with its path as its module name, which is unique."""
     return runpy.run_path(str(path), run_name=str(path))
-
-
-MODEL_BATCH = 16  # texts in one forward pass of the reward model
-
-
-class RewardModel:
-    """The score of prompt and completion by a sequence classification model with one label."""
-
-    def __init__(self, folder: str, device: str) -> None:
-        """Load it in float32.
-
-        Raises:
-            ConfigError: Another kind of model, no pad token, or weights missing in the checkpoint.
-        """
-        where = f"reward.model = {folder!r}: expected a sequence classification model"
-        self._tokenizer = load_pretrained("AutoTokenizer", folder, where)
-        kind = "AutoModelForSequenceClassification"
-        self._model, info = load_pretrained(kind, folder, where, output_loading_info=True)
-        config, pad = self._model.config, self._tokenizer.pad_token_id
-        if config.num_labels != 1 or pad is None or info["missing_keys"]:
-            # transformers initialises missing weights at random
-            missing = ", ".join(sorted(info["missing_keys"])) or "none"
-            raise ConfigError(
-                f"{where} with 1 label, all its weights and a tokenizer with a pad token, found "
-                f"{config.num_labels} labels, pad token {pad}, missing weights: {missing}"
-            )
-        config.pad_token_id, self._tokenizer.padding_side = pad, "right"
-        self._model.float().to(torch_device(device)).eval()
-        longest = getattr(config, "max_position_embeddings", self._tokenizer.model_max_length)
-        self._limit = min(longest, self._tokenizer.model_max_length)
-
-    def __call__(self, prompts: list[Any], completions: list[Any]) -> list[float]:
-        """Return one score per completion; lists of messages become text by the reward model's own template.
-
-        Raises:
-            ValueError: A text is longer than the model's limit; it is not cut.
-        """
-        import torch
-
-        template = self._tokenizer.apply_chat_template
-        texts = [
-            prompt + completion if isinstance(prompt, str) else template(prompt + completion, tokenize=False)
-            for prompt, completion in zip(prompts, completions, strict=True)
-        ]
-        scores: list[float] = []
-        bos = self._tokenizer.bos_token  # a chat template writes it into the prompt itself
-        special = not (bos and texts[0].startswith(bos))
-        for start in range(0, len(texts), MODEL_BATCH):
-            part = texts[start : start + MODEL_BATCH]
-            rows = self._tokenizer(part, padding=True, return_tensors="pt", add_special_tokens=special)
-            mask_BT = rows["attention_mask"].to(self._model.device)
-            length = int(mask_BT.sum(1).max())
-            if length > self._limit:
-                raise ValueError(f"{length} tokens, and the reward model takes {self._limit}")
-            with torch.inference_mode():
-                ids_BT = rows["input_ids"].to(self._model.device)
-                scores += self._model(input_ids=ids_BT, attention_mask=mask_BT).logits[:, 0].tolist()
-        return scores

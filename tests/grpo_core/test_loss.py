@@ -11,12 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_core.config import SURROGATES as NAMES
 from grpo_core.config import LossConfig
 from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.dialects import DIALECTS
 from grpo_core.learn.losses import (
-    SURROGATES,
     Streams,
     importance_weights,
     kl_estimate,
@@ -384,8 +382,3 @@ def test_a_sequences_ratio_with_each_tokens_gradient():
         four_completions(advantages, ratio=ratio, **bounded)[1] for ratio in ("sequence", "sequence_token")
     ]
     assert (gradients[0] - gradients[1]).abs().max() > 0.01  # token weights distinguish the two: verl's gspo
-
-
-def test_every_surrogate_has_a_name():
-    """The setting and the functions are the same list."""
-    assert tuple(SURROGATES) == NAMES
