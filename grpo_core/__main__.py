@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_core.config import Config, ConfigError, RecordError
-from grpo_core.errors import escape, explain
+from grpo_core.errors import escape, not_installed
 
 Answer = Callable[[str], None]
 _PROGRAM = "python -m grpo_core"
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
         except KeyboardInterrupt:
             code, outcome, text = 130, "interrupted", "interrupted (SIGINT)"
         except Exception as error:  # noqa: BLE001 - a bug of this program: its traceback, and exit code 2
-            code, outcome, text = 2, "error", explain(error)
+            code, outcome, text = 2, "error", not_installed(error)
             if not text:
                 print(escape(traceback.format_exc()), file=sys.stderr)
                 text = f"{type(error).__name__}: {error}"

@@ -48,8 +48,8 @@ REMOVED: dict[str, Any] = {
     "loss.quadratic": 0.001, "loss.reject": "none", "loss.reject_low": 0.5, "loss.reject_high": 2.0,
     "loss.vespo_power_positive": 2.0, "loss.vespo_rate_positive": 3.0,
     "loss.vespo_power_negative": 3.0, "loss.vespo_rate_negative": 2.0,
-    "model.loss_scale": 1024.0, "output.page": False, "output.tensorboard": False, "output.wandb": False,
-    "reward.model": "", "reward.threads": 1,
+    "model.gradient_checkpointing": False, "model.loss_scale": 1024.0, "output.page": False,
+    "output.tensorboard": False, "output.wandb": False, "reward.model": "", "reward.threads": 1,
     "train.epochs": 0.0, "train.sharding": "replicate", "train.stall_look": False, "train.stall_s": 0.0,
     "rollout.environment": "", "rollout.turn_tokens": 0, "rollout.replay_experts": False,
 }  # fmt: skip
@@ -124,8 +124,6 @@ class ModelConfig:
     """Adapters are scaled by alpha / rank."""
     lora_targets: tuple[str, ...] = option(("all-linear",))
     """Names of the layers that get adapters."""
-    gradient_checkpointing: bool = option(default=False)
-    """Recompute activations in the backward pass instead of storing them."""
     dtype: str = option("float32", choices=("float32", "bfloat16"))
     """The trainer's compute type. Weights, gradients and the optimizer stay in float32."""
     float32_parts: tuple[str, ...] = option(("head", "norms"), choices=("head", "norms"))

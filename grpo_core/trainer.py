@@ -77,11 +77,9 @@ class Trainer:
         self.world.from_first(None)  # no process reads the model before it is written
         self.policy = Policy(self.model_dir, config, self.world)
         self.tokenizer = model.load_tokenizer(self.model_dir)
-        stop = self.tokenizer.eos_token_id
+        stop, options = self.tokenizer.eos_token_id, config.sampling
         stops = () if stop is None else (int(stop),)
-        self.sampling = SamplingParams(
-            config.sampling.max_tokens, config.sampling.temperature, stops, **config.sampling.truncation
-        )
+        self.sampling = SamplingParams(options.max_tokens, options.temperature, stops, **options.truncation)
         self.prompts = build_prompts(config, self.tokenizer)
         self._scorer = Scorer(config, self.tokenizer, self.world)
         self._eval_prompts = build_eval_prompts(config, self.tokenizer) if config.eval.every else []

@@ -27,13 +27,9 @@ class _Scorer(nn.Module):  # type: ignore[misc]
         self.causal, self._options = causal, options
 
     def forward(self, rows: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        lengths = rows.prompt_lengths_B, rows.lengths_B
         return completion_logprobs(
-            self.causal,
-            rows.ids_BL,
-            rows.prompt_lengths_B,
-            rows.lengths_B,
-            temperature=temperature,
-            **self._options,
+            self.causal, rows.ids_BL, *lengths, temperature=temperature, **self._options
         )
 
 
@@ -50,7 +46,7 @@ class Policy:
     """
 
     def __init__(self, model_dir: str, config: Config, world: World | None = None) -> None:
-        """Load the model and add adapters, recomputation and a lower type, as configured.
+        """Load the model and add adapters and a lower type, as configured.
 
         Raises:
             ConfigError: The model can't be loaded or does not fit the settings.
@@ -76,8 +72,6 @@ class Policy:
         computing = self.lowered.module if self.lowered else self.module
         adapters = adapter_layers(computing.causal) if self._adapters else []
         self.reference = ReferencePolicy(computing, adapters) if config.loss.kl_coefficient else None
-        if config.model.gradient_checkpointing:
-            recompute_activations(computing.causal)
         if self.lowered:
             self.lowered.connect()
         self._parallel: Any = None
@@ -152,20 +146,6 @@ class ReferencePolicy:
                 stack.callback(layer.enable_adapters, enabled=True)
             logprobs: torch.Tensor = self._scorer(rows, temperature)[0]
             return logprobs
-
-
-def recompute_activations(causal: Any) -> None:
-    """Turn on recomputation. Transformers recomputes in training mode only, so dropout is set to zero."""
-    for layer in causal.modules():
-        if isinstance(layer, nn.Dropout):
-            layer.p = 0.0
-        if hasattr(layer, "attention_dropout"):
-            layer.attention_dropout = 0.0
-    if hasattr(causal, "activation_checkpointing_enable"):  # its name since transformers 5.23
-        causal.activation_checkpointing_enable({"use_reentrant": False})
-    else:
-        causal.gradient_checkpointing_enable({"use_reentrant": False})
-    causal.train()
 
 
 def inject(causal: Any, options: ModelConfig, seed: int) -> None:

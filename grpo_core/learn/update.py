@@ -51,13 +51,10 @@ class Updater:
         self._policy, self._config, self._world = policy, config, world
         self._temperature = config.sampling.temperature
         options = config.train
+        constants = {"betas": (options.beta1, options.beta2), "eps": options.epsilon}
         trained = [value for _, value in policy.trained()]
         self.optimizer = torch.optim.AdamW(
-            trained,
-            lr=options.learning_rate,
-            weight_decay=options.weight_decay,
-            betas=(options.beta1, options.beta2),
-            eps=options.epsilon,
+            trained, lr=options.learning_rate, weight_decay=options.weight_decay, **constants
         )
 
     def update(
@@ -162,13 +159,9 @@ class Updater:
                 reference = self._policy.reference
                 reference_BT = reference and reference.logprobs(rows, self._temperature)
                 streams = Streams(rows.behaviour_BT, part.proximal_BT, reference_BT)
+                mask_BT, weights_BT = rows.counted_BT, rows.weights_BT
                 loss = policy_loss(
-                    current_BT,
-                    streams,
-                    rows.advantages_B,
-                    rows.counted_BT,
-                    rows.weights_BT,
-                    self._config.loss,
+                    current_BT, streams, rows.advantages_B, mask_BT, weights_BT, self._config.loss
                 )
                 # PyTorch's wrappers average gradients over processes; here they add up.
                 (loss.value * self._world.size).backward()
@@ -212,17 +205,14 @@ class Updater:
 
     def _mismatch(self, parts: list[Part]) -> dict[str, float]:
         """Measure how far the trainer's log-probs are from the engine's, from staleness and any other cause."""
-        difference = torch.cat(
-            [(part.proximal_BT - part.rows.behaviour_BT)[part.rows.mask_BT] for part in parts]
-        )
-        distance, ratio = difference.abs(), difference.exp()
-        tokens, distances, ratio_sum = self._world.sums(
-            [len(difference), float(distance.sum()), float(ratio.sum())]
-        )
-        largest = self._world.gather((float(distance.max()), float(ratio.max())))
-        return {
-            "logprob_difference/mean": distances / tokens,
-            "logprob_difference/max": max(distance for distance, _ in largest),
-            "importance_ratio/mean": ratio_sum / tokens,
-            "importance_ratio/max": max(ratio for _, ratio in largest),
-        }
+        differences = [(part.proximal_BT - part.rows.behaviour_BT)[part.rows.mask_BT] for part in parts]
+        difference = torch.cat(differences)
+        metrics = {}
+        for name, values in (
+            ("logprob_difference", difference.abs()),
+            ("importance_ratio", difference.exp()),
+        ):
+            total, tokens = self._world.sums([float(values.sum()), len(values)])
+            metrics[f"{name}/mean"] = total / tokens
+            metrics[f"{name}/max"] = max(self._world.gather(float(values.max())))
+        return metrics

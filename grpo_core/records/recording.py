@@ -79,8 +79,7 @@ class Recorder:
     ) -> None:
         """Write the step if it was observed; `requests` by id."""
         if self._first and self._result:
-            ordered = [requests[sample.completion.request_id] for sample in samples]
-            self.write(step, version, samples, ordered, self._result)
+            self.write(step, version, samples, list(requests.values()), self._result)
 
     def write(
         self,
@@ -96,7 +95,7 @@ class Recorder:
             step: Counted from 1.
             version: The policy version the step started from.
             samples: All of the step, those of a group next to each other.
-            requests: Their requests, paired with the samples by id.
+            requests: Their requests and perhaps others, paired with the samples by id.
             result: The step's `loss`, `gradient` (see `gradient_digest`) and any other JSON.
         """
         from safetensors.torch import save

@@ -226,17 +226,23 @@ def loss_function(options: LossConfig):
     padded = torch.tensor([[*sample, *[(0.0,) * 4] * (width - len(sample))] for sample in SAMPLES])
     mask = torch.arange(width)[None] < torch.tensor([len(sample) for sample in SAMPLES])[:, None]
     current, proximal, behaviour, reference = padded.unbind(-1)
-    actual = group_advantages(
-        REWARDS,
-        baseline=options.advantage_baseline,
-        scale=options.advantage_scale,
-        ddof=options.advantage_ddof,
-        epsilon=options.advantage_epsilon,
-    )
+    names = ("baseline", "scale", "ddof", "epsilon")
+    actual = group_advantages(REWARDS, **{name: getattr(options, f"advantage_{name}") for name in names})
     advantages = torch.tensor(actual).flatten()
     weights = token_weights(mask, options.aggregation, LONGEST)
     streams = Streams(behaviour, proximal, reference if options.kl_coefficient else None)
     return lambda values: policy_loss(values, streams, advantages, mask, weights, options).value, current
+
+
+def far_token(options, *, current=0.0, reference=0.0, advantage=0.0) -> tuple[float, float]:
+    """Loss and gradient of one token, whose log-probs are this far from the proximal one."""
+    proximal, mask = torch.tensor([[-1.0]]), torch.tensor([[True]])
+    values = (proximal + current).requires_grad_()
+    weights = token_weights(mask, options.aggregation, 1)
+    streams = Streams(proximal, proximal, proximal + reference if options.kl_coefficient else None)
+    loss = policy_loss(values, streams, torch.tensor([advantage]), mask, weights, options).value
+    loss.backward()
+    return loss.item(), values.grad.item()
 
 
 def test_every_dialect_has_a_formula():
@@ -286,21 +292,11 @@ def test_an_unknown_dialect_names_the_nearest():
 )
 def test_a_kl_limit_that_binds_ends_the_gradient(options, difference, expected):
     """The limit applies to reference - current; 900 would overflow without it."""
-    options = LossConfig(kl_coefficient=1.0, correction="none", **options)
-    current = torch.tensor([[-1.0]], requires_grad=True)
-    still = current.detach()
-    mask = torch.tensor([[True]])
-    loss = policy_loss(
-        current,
-        Streams(still, still, still + difference),
-        torch.zeros(1),
-        mask,
-        token_weights(mask, "token", 1),
-        options,
+    loss, gradient = far_token(
+        LossConfig(kl_coefficient=1.0, correction="none", **options), reference=difference
     )
-    loss.value.backward()
-    assert math.isclose(loss.value.item(), expected, rel_tol=1e-12)
-    assert current.grad.item() == 0.0
+    assert math.isclose(loss, expected, rel_tol=1e-12)
+    assert gradient == 0.0
 
 
 @pytest.mark.parametrize(
@@ -318,11 +314,8 @@ def test_a_kl_limit_that_binds_ends_the_gradient(options, difference, expected):
 def test_limits_of_the_log_ratio(name, log_ratio, advantage, expected):
     """One token far away from the policy that was before."""
     options = LossConfig(**{**DIALECTS[name].settings, "kl_coefficient": 0.0})
-    proximal, mask = torch.tensor([[-1.0]]), torch.tensor([[True]])
-    weights = token_weights(mask, options.aggregation, 1)
-    streams = Streams(proximal, proximal)
-    loss = policy_loss(proximal + log_ratio, streams, torch.tensor([advantage]), mask, weights, options)
-    assert math.isclose(loss.value.item(), expected, rel_tol=1e-12)
+    loss, _ = far_token(options, current=log_ratio, advantage=advantage)
+    assert math.isclose(loss, expected, rel_tol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -338,8 +331,5 @@ def test_limits_of_the_log_ratio(name, log_ratio, advantage, expected):
 )
 def test_limits_of_the_kl(name, difference, expected):
     """One token far away from the reference, without an advantage."""
-    options, same, mask = DIALECTS[name].loss, torch.tensor([[-1.0]]), torch.tensor([[True]])
-    weights = token_weights(mask, options.aggregation, 1)
-    streams = Streams(same, same, same + difference)
-    loss = policy_loss(same, streams, torch.zeros(1), mask, weights, options)
-    assert math.isclose(loss.value.item(), expected, rel_tol=1e-12)
+    loss, _ = far_token(DIALECTS[name].loss, reference=difference)
+    assert math.isclose(loss, expected, rel_tol=1e-12)

@@ -69,16 +69,9 @@ def test_padding_and_its_id_change_nothing(model_dir):
     model = load_model(model_dir)
     short, long = [0, 1, 10, 3, 11], [2, 3, 4, 10, 5, 6, 7, 8, 11]
 
-    def logprobs_of(rows, prompts, lengths):
-        with torch.no_grad():
-            return completion_logprobs(
-                model,
-                torch.tensor(rows),
-                torch.tensor(prompts),
-                torch.tensor(lengths),
-                temperature=0.9,
-                chunk=3,
-            )[0]
+    @torch.no_grad()
+    def logprobs_of(*tensors):
+        return completion_logprobs(model, *map(torch.tensor, tensors), temperature=0.9, chunk=3)[0]
 
     alone = logprobs_of([short], [3], [2])
     for pad in (0, 11, 12):  # an ordinary letter, the end token, the pad token

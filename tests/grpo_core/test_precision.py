@@ -157,11 +157,11 @@ def test_a_type_alone_is_enough_and_gives_the_same_bits_in_every_mode(short_run)
     "more",
     [
         {},
-        {"model.lora_rank": 2, "loss.kl_coefficient": 0.1, "model.gradient_checkpointing": "true"},
+        {"model.lora_rank": 2, "loss.kl_coefficient": 0.1},
     ],
     ids=lambda more: ",".join(more) or "alone",
 )
-def test_bfloat16_trains_a_tied_model_with_adapters_recomputation_and_a_reference(short_run, tmp_path, more):
+def test_bfloat16_trains_a_tied_model_with_adapters_and_a_reference(short_run, tmp_path, more):
     """The first loss has no KL: policy and reference compute in the same type."""
     if "model.lora_rank" in more:
         pytest.importorskip("peft")

@@ -57,12 +57,8 @@ def test_a_function_gets_what_it_has_parameters_for():
         return [0, True]
 
     assert scored(spy, ["a", "b"], answer=["x", "y"], level=[1, 2]) == [0.0, 1.0]
-    assert received == {
-        "completions": ["a", "b"],
-        "answer": ["x", "y"],
-        "prompts": ["prompt 0", "prompt 1"],
-        "absent": "default",
-    }
+    expected = {"completions": ["a", "b"], "answer": ["x", "y"], "prompts": ["prompt 0", "prompt 1"]}
+    assert received == {**expected, "absent": "default"}
 
 
 def test_open_parameters_get_every_column():
@@ -186,16 +182,12 @@ def test_nothing_asked_for_is_the_shipped_tasks_reward():
 
 def test_functions_weights_and_the_overlong_penalty_come_together():
     """The penalty counts tokens and has a separate column; weights do not apply to it."""
-    config = settings(
-        functions=("exact", "repetition"), weights=(2.0, 1.0), overlong_buffer=4, overlong_penalty=0.5
-    )
+    penalty = {"overlong_buffer": 4, "overlong_penalty": 0.5}
+    config = settings(functions=("exact", "repetition"), weights=(2.0, 1.0), **penalty)
     rewards = build_rewards(config).score(*batch(["abcd", "abcdef", "abcdefgh"], answer=["abcd"] * 3))
     assert totals(rewards) == [2.0, -0.25, -0.5]
-    assert by_function(rewards) == {
-        "exact": [1.0, 0.0, 0.0],
-        "repetition": [0.0, 0.0, 0.0],
-        "overlong": [0.0, -0.25, -0.5],
-    }
+    expected = {"exact": [1.0, 0.0, 0.0], "repetition": [0.0] * 3, "overlong": [0.0, -0.25, -0.5]}
+    assert by_function(rewards) == expected
 
 
 def test_functions_of_ones_own_files(tmp_path):
@@ -208,17 +200,12 @@ def test_functions_of_ones_own_files(tmp_path):
             f"    return [Held({value}).x + random.Random(0).random() * 0] * len(completions)\n"
             "def count(completions):\n    runs[0] += 1\n    return [runs[0]] * len(completions)\n"
         )
-    specs = [
-        f"{tmp_path}/a/random.py:first1",
-        f"{tmp_path}/a/random.py:count",
-        f"{tmp_path}/b/random.py:first2",
-    ]
-    rewards = build_rewards(settings(functions=tuple(specs))).score(*batch(["x"]))
-    assert by_function(rewards) == {
-        "random.py:first1": [1.0],
-        "random.py:count": [2.0],
-        "random.py:first2": [2.0],
-    }
+    specs = tuple(
+        f"{tmp_path}/{name}" for name in ("a/random.py:first1", "a/random.py:count", "b/random.py:first2")
+    )
+    rewards = build_rewards(settings(functions=specs)).score(*batch(["x"]))
+    values = {"random.py:first1": [1.0], "random.py:count": [2.0], "random.py:first2": [2.0]}
+    assert by_function(rewards) == values
 
 
 @pytest.mark.parametrize(
