@@ -54,6 +54,14 @@ REMOVED: dict[str, Any] = {
     "rollout.environment": "", "rollout.turn_tokens": 0, "rollout.replay_experts": False,
 }  # fmt: skip
 
+REPLACEMENTS = {
+    "output.tensorboard": "docs/metrics.md shows the curves of metrics.jsonl",
+    "output.wandb": "docs/metrics.md shows the curves of metrics.jsonl",
+    "reward.model": "load the model in a reward function of yours",
+    "train.epochs": "set train.steps",
+    "train.stall_s": "use grpo-doctor hang --watch -- COMMAND",
+}
+
 
 @dataclass(frozen=True)
 class TaskConfig:

@@ -69,9 +69,7 @@ def _run_folder(config: Config, *, resume: bool) -> Path:
     has_steps = any(file.stat().st_size for file in folder.glob("metrics.jsonl"))
     if resume:
         check_resumable(path, config)
-    elif (
-        has_steps and os.environ.get("RANK", "0") == "0"
-    ):  # the other processes may come after its first step
+    elif has_steps and os.environ.get("RANK", "0") == "0":  # other ranks may come after its first step
         raise ConfigError(f"output.name = {name!r}: {folder} holds a run; --resume it, or give another name")
     try:
         folder.mkdir(parents=True, exist_ok=True)

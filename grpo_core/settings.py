@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_core import config as options_module
-from grpo_core.config import REMOVED, Config, ConfigError
+from grpo_core.config import REMOVED, REPLACEMENTS, Config, ConfigError
 from grpo_core.rules import check, sampling_notes, without_effect
 from grpo_core.safe_io import read_bytes
 
@@ -73,7 +73,8 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
 def _is_removed(source: str, key: str, value: Any) -> bool:
     """Return whether an option of an earlier release has the value that is left; refuse any other value."""
     if key in REMOVED and str(value).lower() != str(REMOVED[key]).lower():
-        raise ConfigError(f"{source}: {key} was removed; {REMOVED[key]!r} is what remains")
+        instead = REPLACEMENTS.get(key, f"{REMOVED[key]!r} is what remains")
+        raise ConfigError(f"{source}: {key} was removed; {instead}")
     return key in REMOVED
 
 

@@ -203,9 +203,5 @@ def policy_loss(
         kl = kl_estimate(current, streams.reference, mask_BT, options)
         kl_sum = float((kl * mask_BT).sum().detach())
         per_token = per_token + options.kl_coefficient * (kl * ratio if options.kl_importance else kl)
-    return PolicyLoss(
-        value=(per_token * weights_BT).sum(),
-        kl_sum=kl_sum,
-        clipped=int((clipped & mask_BT).sum()),
-        ratio_sum=float((ratio * mask_BT).sum().detach()),
-    )
+    clipped_tokens, ratio_sum = int((clipped & mask_BT).sum()), float((ratio * mask_BT).sum().detach())
+    return PolicyLoss((per_token * weights_BT).sum(), kl_sum, clipped_tokens, ratio_sum)

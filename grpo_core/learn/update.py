@@ -183,8 +183,6 @@ class Updater:
             group["lr"] = self._rate()
         self.optimizer.step()
         self.updates += 1
-        if self._policy.lowered:
-            self._policy.lowered.copy_weights()
         return norm
 
     def _rate(self) -> float:

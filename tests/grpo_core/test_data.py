@@ -147,14 +147,6 @@ def test_the_shipped_task_gives_the_words_it_always_gave(model_dir):
     assert prompts.batch(7, 4) == task.task_prompts(Config().task, letters, seed=0, step=7, count=4)
 
 
-def test_evaluation_of_the_task_has_rows_of_its_own(model_dir):
-    """Evaluation rows come from a named step, so they are the same every time and never trained on."""
-    letters = load_tokenizer(model_dir)
-    eval_prompts = build_eval_prompts(Config(), letters)
-    assert eval_prompts == build_eval_prompts(Config(), letters)
-    assert [prompt.id for prompt in eval_prompts] == [f"eval.{place}" for place in range(64)]
-
-
 def test_evaluation_takes_the_first_rows_of_its_data_set(tmp_path, tokenizer):
     """They do not depend on the seed; if there are fewer rows, each is used once."""
     path = write(tmp_path, "jsonl", TEXTS)

@@ -109,16 +109,6 @@ def test_what_is_written_down(short_run):
     assert json.loads((folder / "config.json").read_text())["train"]["steps"] == 4
 
 
-@pytest.mark.long
-def test_reward_rises(short_run):
-    """On the shipped task, from near nothing to most letters in place, in well under two minutes."""
-    document = trained(
-        short_run(**{"train.steps": 170, "train.prompts_per_step": 16, "sampling.group_size": 16})
-    )
-    assert document["reward_first"] < 0.15
-    assert document["reward_last"] > 0.75
-
-
 def completion(*versions: int) -> Completion:
     """A completion whose tokens are from these versions."""
     count = len(versions)

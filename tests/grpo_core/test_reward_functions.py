@@ -9,9 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_core.config import Config, ConfigError, RewardConfig
-from grpo_core.tasks import mathematics, reward_functions
-from grpo_core.tasks.mathematics import math_answers
-from grpo_core.tasks.reward_functions import exact, letters_in_place, repetition, soft_overlong, tags
+from grpo_core.tasks import reward_functions
+from grpo_core.tasks.reward_functions import (
+    exact,
+    letters_in_place,
+    math_answers,
+    repetition,
+    soft_overlong,
+    tags,
+)
 from grpo_core.tasks.rewards import build_rewards
 
 # In CI its absence is a failure, not a reason to skip.
@@ -134,7 +140,7 @@ def test_an_expected_answer_that_can_not_be_read_is_named():
 def test_what_takes_too_long_to_check_is_a_zero_that_is_told(monkeypatch):
     """And what comes behind it is checked as ever."""
     assert math_answers(["3"], answer=["3"]) == [1.0]  # the first answer imports more
-    monkeypatch.setattr(mathematics, "CPU_S", 0.5)
+    monkeypatch.setattr(reward_functions, "CPU_S", 0.5)
     with pytest.warns(UserWarning, match=r"not checked in 0.5 s, so 0: the completion that ends in '\$9\^"):
         scores = math_answers(["$9^{9^{9^{9}}}$", "3"], answer=["3", "3"])
     assert scores == [0.0, 1.0]

@@ -61,12 +61,6 @@ def test_the_ratio_is_exactly_one_at_the_first_update_and_then_moves(model_dir):
     assert second["clip_ratio"] > 0
 
 
-def test_the_learning_rate_warms_up(model_dir):
-    """Linearly, from the first update on."""
-    _, metrics = updated(model_dir, **{"train.warmup_updates": 4, "train.learning_rate": 0.01})
-    assert metrics["lr"] == pytest.approx(0.0025)
-
-
 def test_no_step_is_made_on_a_loss_that_is_not_finite(model_dir):
     """The parameters and the version stay as they were."""
     config = load(None, [])
