@@ -31,8 +31,7 @@ class DataSet:
         self._tokenizer, self._config, options = tokenizer, config, config.data
         self.rows: list[tuple[tuple[int, ...], dict[str, Any], Any]] = []
         self.dropped = self.truncated = 0
-        room = config.model.max_length - config.sampling.max_tokens
-        limit = min(options.max_prompt_tokens or room, room)
+        limit = options.max_prompt_tokens or config.model.max_length - config.sampling.max_tokens
         with _wrap_errors(f"{key} = {path!r}"):
             rows = _read_rows(path, split)
             begin = tokenizer("")["input_ids"][:1]

@@ -219,11 +219,11 @@ def test_prompts_over_the_limit_lose_their_first_tokens(tmp_path, tokenizer):
 
 
 def test_the_limit_leaves_room_for_the_completion(tmp_path, tokenizer):
-    """The prompt limit leaves room for the completion, by default and if a larger one is set."""
+    """By default; a larger one is refused with the other settings."""
     path = write(tmp_path, "jsonl", ROWS_BY_LENGTH)
-    for limit in (0, 50):
-        config = settings(path, max_length=16, max_tokens=6, max_prompt_tokens=limit)
-        assert build_prompts(config, tokenizer).dropped == 1
+    assert build_prompts(settings(path, max_length=16, max_tokens=6), tokenizer).dropped == 1
+    with pytest.raises(ConfigError, match="the longest prompt and completion don't fit the model"):
+        settings(path, max_length=16, max_tokens=6, max_prompt_tokens=50)
 
 
 @pytest.mark.parametrize(
@@ -234,10 +234,7 @@ def test_the_limit_leaves_room_for_the_completion(tmp_path, tokenizer):
             "row 2: a prompt of 10 tokens; at most 8 are allowed",
         ),
         ({"max_prompt_tokens": 2}, "no prompts: 4 rows, 4 of them dropped for more than 2 tokens"),
-        (
-            {"max_tokens": 300, "over_limit": "truncate"},
-            "row 1: a prompt of 4 tokens; at most -44 are allowed",
-        ),
+        ({"max_tokens": 256, "over_limit": "truncate"}, "row 1: a prompt of 4 tokens; at most 0 are allowed"),
     ],
 )
 def test_prompts_over_the_limit_end_the_run(tmp_path, tokenizer, options, says):
