@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_core.config import Config, ConfigError, RecordError
-from grpo_core.errors import escape, explain
+from grpo_core.errors import escape, not_installed
 
 Answer = Callable[[str], None]
 _PROGRAM = "python -m grpo_core"
@@ -45,19 +45,20 @@ def main(arguments: list[str]) -> int:
         if flags & {"--help", "-h"} or "--help-settings" in (name, *rest):
             answer(_help_text([name, *rest]))
             return 0
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # from here on Ctrl-C is an outcome
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            with _interruptible():
-                return _command(name)(rest, flags, answer)
+            return _command(name)(rest, flags, answer)
         except (ConfigError, RecordError) as error:
             code, outcome, text = 2, "error", str(error)
         except KeyboardInterrupt:
             code, outcome, text = 130, "interrupted", "interrupted (SIGINT)"
         except Exception as error:  # noqa: BLE001 - a bug of this program: its traceback, and exit code 2
-            code, outcome, text = 2, "error", explain(error)
+            code, outcome, text = 2, "error", not_installed(error)
             if not text:
                 print(escape(traceback.format_exc()), file=sys.stderr)
                 text = f"{type(error).__name__}: {error}"
-        print(f"grpo_core: {escape(text)}", file=sys.stderr)
+        _print_error(text)
         if "--json" in flags:
             answer(json.dumps({"outcome": outcome, "error": text}))
         return code
@@ -77,13 +78,11 @@ def _train(arguments: list[str], flags: set[str], answer: Answer) -> int:
     """
     config = _load(arguments)
     from grpo_core import run
-    from grpo_core.progress import StepProgress
+    from grpo_core.metrics import StepProgress
 
-    progress = StepProgress()
-    with progress.watched():
-        document = run.train(config, progress, resume="--resume" in flags, on_start=progress.start)
+    document = run.train(config, StepProgress(config.train.steps), resume="--resume" in flags)
     if document["error"]:
-        print(f"grpo_core: {escape(document['error'])}", file=sys.stderr)
+        _print_error(document["error"])
     if document["rank"] == 0:  # under torchrun one process prints for all
         answer(json.dumps(document) if "--json" in flags else _summary(document))
     return {"ok": 0, "failed": 1, "timeout": 3, "interrupted": 130}[document["outcome"]]
@@ -108,7 +107,7 @@ def _serve(arguments: list[str], flags: set[str], answer: Answer) -> int:
     try:
         serve(config, answer, **{name[2:].replace("-", "_"): name in flags for name in _SERVE_FLAGS})
     except EngineError as error:
-        print(f"grpo_core: {escape(str(error))}", file=sys.stderr)
+        _print_error(str(error))
         return 1
     return 0
 
@@ -150,10 +149,10 @@ def _replay(arguments: list[str], flags: set[str], answer: Answer) -> int:
             "command line: expected replay RUN STEP, a run's folder and a step that it recorded"
         )
     rest, policy = arguments[2:], None
-    if "--policy" in rest:
+    if "--policy" in rest[:-1]:
         place = rest.index("--policy")
-        policy = Path(rest[place + 1]) if place + 1 < len(rest) else None
-        del rest[place : place + 2]
+        policy = Path(rest.pop(place + 1))
+        rest.pop(place)
     from grpo_core.records.replay import replay
 
     document = replay(Path(arguments[0]), int(arguments[1]), policy, rest)
@@ -169,8 +168,7 @@ def _command(name: str) -> Callable[[list[str], set[str], Answer], int]:
     if name == "check":
         raise ConfigError("command line: `check` was removed; use: grpo-doctor audit DUMP")
     if name not in COMMANDS:
-        known = ", ".join(COMMANDS)
-        raise ConfigError(f"command line: {name!r}: expected a command: {known} (see --help)")
+        raise ConfigError(f"command line: {name!r}: expected a command: {', '.join(COMMANDS)} (see --help)")
     return COMMANDS[name]
 
 
@@ -179,14 +177,9 @@ def _load(arguments: list[str], *, serving: bool = False) -> Config:
     from grpo_core.rules import check_folders
     from grpo_core.settings import load
 
-    rest = list(arguments)
-    path = Path(rest.pop(0)) if rest and not rest[0].startswith("--") else None
-
-    def warn(note: str) -> None:
-        if not serving:
-            print(f"grpo_core: {note}", file=sys.stderr)
-
-    config = load(path, rest, warn)
+    has_file = bool(arguments) and not arguments[0].startswith("--")
+    path, overrides = (Path(arguments[0]), arguments[1:]) if has_file else (None, arguments)
+    config = load(path, overrides, (lambda _: None) if serving else _print_error)
     if not serving:
         check_folders(config)
     return config
@@ -210,6 +203,10 @@ def _help_text(words: list[str]) -> str:
     return "\n".join([f"usage: {_PROGRAM} COMMAND ...", "", *commands, "", end])
 
 
+def _print_error(text: str) -> None:
+    print(f"grpo_core: {escape(text)}", file=sys.stderr)
+
+
 def _document_text(document: dict[str, Any], flags: set[str]) -> str:
     if "--json" in flags:
         return json.dumps(document)
@@ -222,19 +219,6 @@ reward {reward_first:.3f} -> {reward_last:.3f} (first and last tenth of the step
 weight syncs proven: {syncs_proven} of {syncs}
 metrics     {metrics}
 completions {completions}""".format(**document)
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt on Ctrl-C within the block; afterwards, as before, the signal ends the process."""
-    default = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
-    if default:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        if default:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
@@ -259,8 +243,9 @@ def _stdout_for_the_answer() -> Iterator[Answer]:
 
 def _leave(code: int) -> None:
     """End the process; under torchrun at once, as the threads of its process group can hang or abort at exit."""
-    if code == 130:  # a second Ctrl-C must not print a traceback from PyTorch's cleanup
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # a late Ctrl-C must not print a traceback from PyTorch's cleanup
     if os.environ.get("WORLD_SIZE", "1") != "1":
         sys.stdout.flush()
         sys.stderr.flush()

@@ -23,39 +23,57 @@ def option(default: Any, **limits: Any) -> Any:
     """Define a field with its default and limits.
 
     `low` and `high` are inclusive, `above` and `below` exclusive. `choices` lists the allowed values (of each item, if
-    the option is a list).
+    the option is a list). `needs` is another key and the values with which this option has an effect; without values,
+    any but 0 and empty.
     """
     return field(default=default, metadata=limits)
 
 
-SURROGATES = ("clip", "cispo", "sapo", "vespo", "moved")
+SCALES = ("group", "leave_one_out", "batch", "none")
 TYPES = ("float32", "bfloat16", "float16")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+# Conditions under which an option has an effect (`needs`).
+_SHIPPED_TASK, _TINY_MODEL = ("data.path", ""), ("model.path", "")
+_ASYNC, _SERVER = ("rollout.mode", "async"), ("rollout.mode", "server")
+_SEPARATE, _OWN_ENGINE = ("rollout.mode", "async", "server"), ("rollout.port", 0)
+_CLIP, _SAPO = ("loss.surrogate", "clip"), ("loss.surrogate", "sapo")
+_BOUNDS, _DEVIATION = ("loss.surrogate", "clip", "cispo"), ("loss.advantage_scale", *SCALES[:-1])
+_KL, _CORRECTION = ("loss.kl_coefficient",), ("loss.correction", "truncate", "mask")
 # Options of earlier releases, with the value that means what is still done. Any other value is refused.
 REMOVED: dict[str, Any] = {
     "loss.advantage_deviation": "rewards", "loss.advantage_rewards": "sum", "loss.advantage_whiten": "none",
     "loss.correction_gate": "none", "loss.gate_limit": 0.1, "loss.off_policy_limit": 0.0,
     "loss.cov_share": 0.0002, "loss.cov_low": 1.0, "loss.cov_high": 5.0, "loss.cov_kl": 1.0,
-    "loss.entropy_quantile": 0.0, "loss.kl_placement": "loss",
+    "loss.entropy_coefficient": 0.0, "loss.entropy_quantile": 0.0, "loss.kl_placement": "loss",
     "loss.quadratic": 0.001, "loss.reject": "none", "loss.reject_low": 0.5, "loss.reject_high": 2.0,
     "loss.vespo_power_positive": 2.0, "loss.vespo_rate_positive": 3.0,
     "loss.vespo_power_negative": 3.0, "loss.vespo_rate_negative": 2.0,
-    "model.loss_scale": 1024.0, "output.page": False, "reward.threads": 1,
+    "model.gradient_checkpointing": False, "model.loss_scale": 1024.0, "output.page": False,
+    "output.tensorboard": False, "output.wandb": False, "reward.model": "", "reward.threads": 1,
+    "train.epochs": 0.0, "train.sharding": "replicate", "train.stall_look": False, "train.stall_s": 0.0,
     "rollout.environment": "", "rollout.turn_tokens": 0, "rollout.replay_experts": False,
 }  # fmt: skip
+
+REPLACEMENTS = {
+    "output.tensorboard": "docs/metrics.md shows the curves of metrics.jsonl",
+    "output.wandb": "docs/metrics.md shows the curves of metrics.jsonl",
+    "reward.model": "load the model in a reward function of yours",
+    "train.epochs": "set train.steps",
+    "train.stall_s": "use grpo-doctor hang --watch -- COMMAND",
+}
 
 
 @dataclass(frozen=True)
 class TaskConfig:
     """The shipped task: generated words, with a reward computed from the text."""
 
-    kind: str = option("repeat", choices=("repeat", "reverse"))
+    kind: str = option("repeat", choices=("repeat", "reverse"), needs=_SHIPPED_TASK)
     """Repeat a word, or write it backwards. Ignored if data.path is set."""
-    letters: str = option("abcdefghij")
+    letters: str = option("abcdefghij", needs=_SHIPPED_TASK)
     """The letters of the words."""
-    min_length: int = option(3, low=1)
+    min_length: int = option(3, low=1, needs=_SHIPPED_TASK)
     """Shortest word."""
-    max_length: int = option(3, low=1)
+    max_length: int = option(3, low=1, needs=_SHIPPED_TASK)
     """Longest word."""
 
 
@@ -87,8 +105,6 @@ class RewardConfig:
     """Names of built-in functions, or `file.py:function`. Empty: the shipped task's function."""
     weights: tuple[float, ...] = option(())
     """One per function. Empty: 1 each."""
-    model: str = option("")
-    """A folder with a sequence classification model; its score is one more function. Empty: none."""
     overlong_buffer: int = option(0, low=0)
     """Soft overlong penalty (DAPO): it rises linearly over this many tokens before sampling.max_tokens. 0: none."""
     overlong_penalty: float = option(1.0, low=0)
@@ -104,9 +120,9 @@ class ModelConfig:
 
     path: str = option("")
     """A folder with a transformers checkpoint and tokenizer. Empty: a tiny Llama is created in a second."""
-    hidden_size: int = option(64, low=32)
+    hidden_size: int = option(64, low=32, needs=_TINY_MODEL)
     """Width of the tiny model, a multiple of its head width of 32 (vLLM's CPU kernels refuse 16)."""
-    layers: int = option(1, low=1)
+    layers: int = option(1, low=1, needs=_TINY_MODEL)
     """Layers of the tiny model."""
     max_length: int = option(256, low=4)
     """Longest prompt plus completion, in tokens."""
@@ -116,8 +132,6 @@ class ModelConfig:
     """Adapters are scaled by alpha / rank."""
     lora_targets: tuple[str, ...] = option(("all-linear",))
     """Names of the layers that get adapters."""
-    gradient_checkpointing: bool = option(default=False)
-    """Recompute activations in the backward pass instead of storing them."""
     dtype: str = option("float32", choices=("float32", "bfloat16"))
     """The trainer's compute type. Weights, gradients and the optimizer stay in float32."""
     float32_parts: tuple[str, ...] = option(("head", "norms"), choices=("head", "norms"))
@@ -131,36 +145,36 @@ class RolloutConfig:
     mode: str = option("colocate", choices=("colocate", "async", "server"))
     """`colocate`: trainer and engine take turns in this process. `async`: the engine works ahead in its own process.
     `server`: the engine is behind HTTP."""
-    engine: str = option("transformers", choices=("transformers", "vllm"))
+    engine: str = option("transformers", choices=("transformers", "vllm"), needs=_OWN_ENGINE)
     """The engine that samples, also of a server that is started for the run."""
-    max_staleness: int = option(1, low=0)
+    max_staleness: int = option(1, low=0, needs=_ASYNC)
     """Async: highest age of a token in policy versions. 0 waits for every update and gives the numbers of colocate."""
-    server: str = option("auto", choices=("auto", "grpo-core", "vllm", "trl"))
+    server: str = option("auto", choices=("auto", "grpo-core", "vllm", "trl"), needs=_SERVER)
     """Server mode: the expected server: `python -m grpo_core serve`, `vllm serve` or `trl vllm-serve`. `auto`: any."""
-    host: str = option("127.0.0.1")
+    host: str = option("127.0.0.1", needs=_SERVER)
     """Server mode: the server's host."""
-    port: int = option(0, low=0)
+    port: int = option(0, low=0, needs=_SERVER)
     """Server mode: the port of a running server; 0 starts one for this run. `serve`: the port to listen on; 0: any."""
-    token_file: str = option("")
+    token_file: str = option("", needs=_SERVER)
     """A file with the server's token, if GRPO_CORE_TOKEN is not set; `serve` creates it if it is missing. Empty: a
     server on loopback stores its token in the user's cache, where a trainer of the same user reads it."""
-    timeout_s: float = option(120.0, above=0)
+    timeout_s: float = option(120.0, above=0, needs=_SEPARATE)
     """Seconds that a server, or an engine in another process, may take to start or to answer one call."""
-    device: str = option("auto")
+    device: str = option("auto", needs=_OWN_ENGINE)
     """Torch device of the engine. `auto`: the trainer's in colocate mode; else the first GPU that the trainer does not
     use, or the trainer's device."""
     memory_share: float = option(0.45, above=0, high=0.95)
     """Trainer and engine on one GPU at the same time: the engine's share of its memory; the trainer has the rest."""
-    max_batch: int = option(256, low=1)
+    max_batch: int = option(256, low=1, needs=_OWN_ENGINE)
     """Completions that the embedded engine samples at one time."""
-    partial_tokens: int = option(0, low=0)
+    partial_tokens: int = option(0, low=0, needs=_ASYNC)
     """Async: a completion that is unfinished after this many tokens continues with the next policy version. 0: each is
     finished with the version it began with."""
     on_update: str = option("wait", choices=("wait", "abort"))
     """`serve`: a weight update waits for a running call, or ends it (`abort`)."""
-    sync: str = option("auto", choices=("auto", "inline", "shm", "http", "files"))
+    sync: str = option("auto", choices=("auto", "inline", "shm", "http", "files"), needs=_SEPARATE)
     """Transport of weights to the engine (docs/sync.md, docs/servers.md). `auto`: the engine's fastest."""
-    reconnect_s: float = option(0.0, low=0)
+    reconnect_s: float = option(0.0, low=0, needs=_SERVER)
     """Server mode: seconds to search for a running server that went away."""
     sync_tolerance: float = option(0.0, low=0)
     """Largest log-prob difference of engine and trainer on the probe after a weight update that counts as rounding.
@@ -207,9 +221,7 @@ class TrainConfig:
     """The optimizer and its batches."""
 
     steps: int = option(300, low=1)
-    """Rollout batches to train on. Ignored if epochs is set."""
-    epochs: float = option(0.0, low=0)
-    """Passes over the rows of data.path. Prompts that dynamic sampling adds are not counted. 0: train.steps counts."""
+    """Rollout batches to train on."""
     prompts_per_step: int = option(16, low=1)
     """Prompts per rollout batch."""
     micro_batch: int = option(256, low=1)
@@ -232,12 +244,6 @@ class TrainConfig:
     """Torch device of the model. `auto`: a GPU if there is one (one per process under torchrun), else the CPU."""
     logprob_chunk: int = option(256, low=1)
     """Positions whose logits exist at one time."""
-    sharding: str = option("replicate", choices=("replicate", "fsdp2"))
-    """Under torchrun: each process has the full policy, or a shard (PyTorch's FSDP2)."""
-    stall_s: float = option(0.0, low=0)
-    """Write the stacks of all threads to stalls.txt after this many seconds without progress. 0: off."""
-    stall_look: bool = option(default=False)
-    """With train.stall_s: `grpo-doctor hang` also examines the run and its child processes, and writes to hang.txt."""
     mini_batches: int = option(1, low=1)
     """Optimizer updates per pass over a rollout batch (verl's train_batch_size / ppo_mini_batch_size, TRL's
     steps_per_generation / gradient_accumulation_steps). Ratios are to the policy before the first of them."""
@@ -267,44 +273,44 @@ class LossConfig:
 
     dialect: str = option("")
     """Another trainer's loss, such as verl-0.9.1/grpo (grpo_core/learn/dialects.py): defaults of the other keys."""
-    advantage_baseline: str = option("group", choices=("group", "leave_one_out", "batch", "none"))
+    advantage_baseline: str = option("group", choices=SCALES)
     """Subtracted from a reward: the mean of its group, of the others in its group, of the batch, or 0."""
-    advantage_scale: str = option("group", choices=("group", "leave_one_out", "batch", "none"))
+    advantage_scale: str = option("group", choices=SCALES)
     """Divides the difference: the standard deviation of the rewards of its group, of the others in its group, of the
     batch, or 1. Equal rewards divide by 1, too."""
-    advantage_ddof: int = option(1, choices=(0, 1))
+    advantage_ddof: int = option(1, choices=(0, 1), needs=_DEVIATION)
     """1: the deviation divides by n - 1, as torch does. 0: by n, as numpy does."""
-    advantage_epsilon: float = option(1e-4, low=0)
+    advantage_epsilon: float = option(1e-4, low=0, needs=_DEVIATION)
     """Added to the deviation."""
     ratio: str = option("token", choices=("token", "sequence", "sequence_token"))
     """Ratio current / proximal of each token, or its geometric mean over a sequence (GSPO). `sequence_token`: the value
     of `sequence`, with the gradient of each token (verl's gspo)."""
-    surrogate: str = option("clip", choices=SURROGATES)
+    surrogate: str = option("clip", choices=("clip", "cispo", "sapo"))
     """`clip`: PPO's clipped ratio. `cispo`: the ratio, clipped and without gradient, times the log-prob. `sapo`: a
-    sigmoid of the ratio. `vespo` (TRL) and `moved` (prime-rl): see grpo_core/learn/losses.py."""
-    clip_low: float = option(0.2, low=0)
+    sigmoid of the ratio."""
+    clip_low: float = option(0.2, low=0, needs=_BOUNDS)
     """The ratio is clipped at 1 minus this. 1: no lower clipping."""
-    clip_high: float = option(0.2, low=0)
+    clip_high: float = option(0.2, low=0, needs=_BOUNDS)
     """The ratio is clipped at 1 plus this."""
-    ratio_cap: float = option(0.0, low=0)
+    ratio_cap: float = option(0.0, low=0, needs=_CLIP)
     """Cap of the ratio where it is not clipped (TRL's delta). 0: none."""
-    dual_clip: float = option(0.0, low=0)
+    dual_clip: float = option(0.0, low=0, needs=_CLIP)
     """Upper limit of a token's loss for a negative advantage A: this times -A. Above 1, or 0 for no limit."""
     log_ratio_limit: float = option(0.0, low=0)
     """The log of the ratio is clamped to plus or minus this. 0: no clamp."""
-    sapo_temperature_positive: float = option(1.0, above=0)
+    sapo_temperature_positive: float = option(1.0, above=0, needs=_SAPO)
     """sapo: temperature for a positive advantage."""
-    sapo_temperature_negative: float = option(1.05, above=0)
+    sapo_temperature_negative: float = option(1.05, above=0, needs=_SAPO)
     """sapo: temperature for other advantages."""
     kl_coefficient: float = option(0.0, low=0)
     """Weight of the KL to the model before training. 0: no reference model."""
-    kl_estimator: str = option("k3", choices=("k1", "k2", "k3"))
+    kl_estimator: str = option("k3", choices=("k1", "k2", "k3"), needs=_KL)
     """Schulman's estimator."""
-    kl_importance: bool = option(default=False)
+    kl_importance: bool = option(default=False, needs=_KL)
     """Multiply the KL estimate by the ratio: its gradient then also stays unbiased after the first update of a step."""
-    kl_log_ratio_limit: float = option(0.0, low=0)
+    kl_log_ratio_limit: float = option(0.0, low=0, needs=_KL)
     """The log of reference / current is clamped to plus or minus this in the KL. 0: no clamp."""
-    kl_limit: float = option(0.0, low=0)
+    kl_limit: float = option(0.0, low=0, needs=_KL)
     """A token's KL estimate is clamped to plus or minus this. 0: no clamp."""
     aggregation: str = option("token", choices=("token", "sequence", "sequence_sum", "constant"))
     """Equal weight for: every token of the batch, every sequence's mean, every sequence's sum, or every position up to
@@ -312,14 +318,12 @@ class LossConfig:
     correction: str = option("truncate", choices=("none", "truncate", "mask"))
     """Importance correction for the mismatch of trainer and engine, and for staleness. Weights out of bounds become the
     bound (`truncate`) or 0 (`mask`)."""
-    correction_level: str = option("token", choices=("token", "sequence"))
+    correction_level: str = option("token", choices=("token", "sequence"), needs=_CORRECTION)
     """The correction's weight of each token, or the product over a sequence's tokens."""
-    correction_cap: float = option(2.0, low=1)
+    correction_cap: float = option(2.0, low=1, needs=_CORRECTION)
     """Upper bound of the correction's weights."""
-    correction_floor: float = option(0.0, low=0)
+    correction_floor: float = option(0.0, low=0, needs=_CORRECTION)
     """Lower bound of the correction's weights. 0: none."""
-    entropy_coefficient: float = option(0.0)
-    """Subtract the mean entropy of the step's tokens, times this, from the loss."""
 
 
 @dataclass(frozen=True)
@@ -360,27 +364,23 @@ class OutputConfig:
     """Write the completions of the first step, of every Nth step after it, and of the last. 0: none."""
     record_every: int = option(0, low=0)
     """Record all data of the first step, of every Nth step after it, and of the last, for `replay`. 0: none."""
-    tensorboard: bool = option(default=False)
-    """Write metrics for TensorBoard."""
-    wandb: bool = option(default=False)
-    """Write metrics for Weights & Biases, offline."""
 
 
 @dataclass(frozen=True)
 class Config:
     """All options of a run."""
 
-    task: TaskConfig = field(default_factory=TaskConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    reward: RewardConfig = field(default_factory=RewardConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    rollout: RolloutConfig = field(default_factory=RolloutConfig)
-    sampling: SamplingConfig = field(default_factory=SamplingConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
-    loss: LossConfig = field(default_factory=LossConfig)
-    eval: EvalConfig = field(default_factory=EvalConfig)
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    output: OutputConfig = field(default_factory=OutputConfig)
+    task: TaskConfig = TaskConfig()
+    data: DataConfig = DataConfig()
+    reward: RewardConfig = RewardConfig()
+    model: ModelConfig = ModelConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    train: TrainConfig = TrainConfig()
+    loss: LossConfig = LossConfig()
+    eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    output: OutputConfig = OutputConfig()
 
     @property
     def engine_dtype(self) -> str:

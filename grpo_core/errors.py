@@ -1,16 +1,12 @@
-"""Errors as one line: which package to install or what to free, with control characters escaped."""
+"""Describe errors in one line: which package to install, with control characters escaped."""
 
 from __future__ import annotations
 
-import errno
 import re
 
 # Modules that the extra `train` installs.
 _TRAIN = frozenset({"fastapi", "safetensors", "torch", "transformers", "uvicorn"})
 _CPU = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
-# Error numbers of a full disk, and how libraries in Rust print them.
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_PRINTED = re.compile(rf"\(os error ({'|'.join(map(str, _FULL))})\)")
 # Control characters except newline and tab; direction marks; line separators; invisible tags.
 _ACTING = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
@@ -18,16 +14,6 @@ _ACTING = re.compile(
 )
 # CI commands: `##[error]` anywhere, `::error` at the start of a line.
 _COMMAND_OF_CI = re.compile(r"##(?=\w{0,32}\[)|(?m:^)[^\S\n]*:(?=:)")
-
-
-def explain(error: Exception) -> str:
-    """Return the cause of an error in a sentence; empty if the error is a bug of this program."""
-    if (isinstance(error, OSError) and error.errno in _FULL) or _PRINTED.search(str(error)):
-        return (
-            f"the disk is full: {error}; free space on output.dir's file system, then --resume continues from the "
-            "last checkpoint"
-        )
-    return not_installed(error)
 
 
 def not_installed(error: Exception) -> str:

@@ -1,18 +1,22 @@
-"""The files of a run: metrics and completions, one JSON object per line, flushed line by line.
+"""Write the files of a run, metrics and completions as JSON lines, and print its progress.
 
-An interrupted run keeps every line it had written. docs/metrics.md explains each name.
+Each line is flushed: an interrupted run keeps every line it had written. docs/metrics.md explains each name.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from grpo_core.config import Config, ConfigError
 from grpo_core.types import Sample
+
+LONG_SILENCE_S = 20.0  # then the next step is printed
 
 
 class JsonLines:
@@ -79,7 +83,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class RunFiles:
-    """The line files and loggers of a run, new or cut back to the steps of a checkpoint."""
+    """The line files of a run, new or cut back to the steps of a checkpoint."""
 
     def __init__(self, config: Config, folder: Path, keep_bytes: Mapping[str, int]) -> None:
         """Open the files in `folder`; `keep_bytes` has the bytes of each that stay."""
@@ -88,11 +92,6 @@ class RunFiles:
             name: JsonLines(folder / f"{name}.jsonl", keep_bytes=keep_bytes.get(name, 0))
             for name in ("metrics", "completions")
         }
-        self._loggers: Sequence[Any] = ()
-        if config.output.tensorboard or config.output.wandb:
-            from grpo_core.loggers import build_loggers
-
-            self._loggers = build_loggers(config, folder)
 
     def write(self, step: int, samples: Sequence[Sample], entry: dict[str, Any]) -> None:
         """Write one step; `step` counts from 1."""
@@ -100,22 +99,15 @@ class RunFiles:
             for sample in samples:
                 self._lines["completions"].write(_completion_entry(step, sample))
         self._lines["metrics"].write(entry)
-        for logger in self._loggers:
-            logger.write(entry)
-
-    def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Write more numbers of a step to the loggers, and not to the line files, which a resume counts."""
-        for logger in self._loggers:
-            logger.write({"step": step, **numbers})
 
     def positions(self) -> dict[str, int]:
         """Return the current bytes of each line file."""
         return {name: lines.position() for name, lines in self._lines.items()}
 
     def close(self) -> None:
-        """Close files and loggers."""
-        for file in (*self._lines.values(), *self._loggers):
-            file.close()
+        """Close the files."""
+        for lines in self._lines.values():
+            lines.close()
 
 
 def _completion_entry(step: int, sample: Sample) -> dict[str, Any]:
@@ -138,3 +130,26 @@ def _completion_entry(step: int, sample: Sample) -> dict[str, Any]:
 def is_due(step: int, every: int, config: Config) -> bool:
     """Return True at the first step, every `every` steps after it, and at the last."""
     return bool(every) and ((step - 1) % every == 0 or step == config.train.steps)
+
+
+class StepProgress:
+    """Print a step's metrics on standard error: the first, the last, about twenty between, and after a long silence."""
+
+    def __init__(
+        self, steps: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Take the steps of the whole run, the stream (None: standard error) and a clock in seconds."""
+        self._steps, self._stream, self._clock = steps, stream or sys.stderr, clock
+        self._printed_at = clock()
+
+    def __call__(self, entry: Mapping[str, Any]) -> None:
+        """Print a step's metrics, if they are due."""
+        step, quiet_s = entry["step"], self._clock() - self._printed_at
+        if step in (1, self._steps) or step % max(self._steps // 20, 1) == 0 or quiet_s >= LONG_SILENCE_S:
+            self._printed_at = self._clock()
+            print(
+                f"step {step}/{self._steps}  reward {entry['reward/mean']:.3f}  loss {entry['loss']:+.4f}  "
+                f"entropy {entry['entropy']:.2f}  staleness {entry['staleness/max']}  {entry['time/step_s']:.2f} s",
+                file=self._stream,
+                flush=True,
+            )

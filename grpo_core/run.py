@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,12 @@ from grpo_core.types import RunError
 SCHEMA = "grpo-doctor.train.v1"
 
 
-def train(
-    config: Config, report: Report, *, resume: bool = False, on_start: Callable[[int], None] = lambda _: None
-) -> dict[str, Any]:
+def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, Any]:
     """Train and summarise the run; logged lines stay, however it ends.
 
     Args:
         config: Checked settings.
-        report: Called with each step's metrics in the first process; its return value goes to TensorBoard and W&B.
-        on_start: Called with the number of steps of the whole run before the first.
+        report: Called with each step's metrics in the first process.
         resume: Continue the run of this name, from its beginning if it ended before its first checkpoint.
 
     Returns:
@@ -40,7 +36,6 @@ def train(
     """
     folder = _run_folder(config, resume=resume)
     trainer = Trainer(config, folder, report, resume=resume)
-    on_start(trainer.config.train.steps)
     outcome, error = "ok", None
     try:
         with trainer.interrupts.watched():
@@ -74,9 +69,7 @@ def _run_folder(config: Config, *, resume: bool) -> Path:
     has_steps = any(file.stat().st_size for file in folder.glob("metrics.jsonl"))
     if resume:
         check_resumable(path, config)
-    elif (
-        has_steps and os.environ.get("RANK", "0") == "0"
-    ):  # the other processes may come after its first step
+    elif has_steps and os.environ.get("RANK", "0") == "0":  # other ranks may come after its first step
         raise ConfigError(f"output.name = {name!r}: {folder} holds a run; --resume it, or give another name")
     try:
         folder.mkdir(parents=True, exist_ok=True)

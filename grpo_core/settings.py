@@ -1,4 +1,4 @@
-"""Reading of settings: TOML and command line in, a checked `Config` out, or one line that names the mistake."""
+"""Read a configuration: TOML and command line in, a checked `Config` out, or one line that names the mistake."""
 
 from __future__ import annotations
 
@@ -8,27 +8,25 @@ import difflib
 import functools
 import math
 import operator
-import typing
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from grpo_core import config as options_module
-from grpo_core.config import REMOVED, Config, ConfigError
-from grpo_core.rules import check, ignored, mismatches
+from grpo_core.config import REMOVED, REPLACEMENTS, Config, ConfigError
+from grpo_core.rules import check, sampling_notes, without_effect
 from grpo_core.safe_io import read_bytes
 
 Entry = tuple[str, str, Any]  # where it was set, section.key, value
-_COMMAND_LINE, _OF_A_DIALECT = "command line", "of the dialect"
-_LISTS: dict[Any, type] = {tuple[str, ...]: str, tuple[float, ...]: float}
-_NAMES: dict[Any, str] = {
-    str: "a string",
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    tuple[str, ...]: "a list of strings (on the command line: a,b)",
-    tuple[float, ...]: "a list of numbers (on the command line: 1,0.5)",
+_COMMAND_LINE = "command line"
+# Annotation of an option -> its type, or that of its items, and what is expected.
+_KINDS: dict[str, tuple[type, str]] = {
+    "str": (str, "a string"),
+    "int": (int, "an integer"),
+    "float": (float, "a number"),
+    "bool": (bool, "true or false"),
+    "tuple[str, ...]": (str, "a list of strings (on the command line: a,b)"),
+    "tuple[float, ...]": (float, "a list of numbers (on the command line: 1,0.5)"),
 }
 _LIMITS: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
     ("low", "at least", operator.ge),
@@ -51,42 +49,42 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
     """
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}  # section.key -> where it was set
-    for source, key, value in [*_file_entries(path), *_argument_entries(overrides, warn)]:
-        if key in REMOVED:  # runs and records of earlier releases have these keys
-            if str(value).lower() != str(REMOVED[key]).lower():
-                raise ConfigError(f"{source}: {key} was removed; {REMOVED[key]!r} is what remains")
-        elif key not in fields():
-            raise ConfigError(f"{source}: {key}: unknown key{_suggestion(key)}")
-        else:
+    for source, key, value in [*_file_entries(path), *_argument_entries(overrides)]:
+        if not _is_removed(source, key, value):
             values[key], sources[key] = _converted(source, key, value), source
+    explicit = {key: fields()[key].metadata for key in values}
     if values.get("loss.dialect"):
-        _add_dialect(values, sources)
+        for key, value in _dialect_settings(sources["loss.dialect"], values["loss.dialect"]).items():
+            if key not in values:
+                values[key], sources[key] = value, f"of the dialect {values['loss.dialect']}"
     tables: dict[str, dict[str, Any]] = {section: {} for section in sections()}
     for key, value in values.items():
         section, name = key.split(".")
         tables[section][name] = value
     config = Config(**{section: kind(**tables[section]) for section, kind in sections().items()})
     check(config, sources)
-    for key, reason in ignored(config):
-        if key in sources and not sources[key].startswith(_OF_A_DIALECT):
-            warn(f"{sources[key]}: {key} = {values[key]!r} has no effect: {reason}")
-    for note in mismatches(config):
+    for key, needed in without_effect(config, explicit):
+        warn(f"{sources[key]}: {key} = {values[key]!r} has no effect: it needs {needed}")
+    for note in sampling_notes(config):
         warn(note)
     return config
 
 
-def _add_dialect(values: dict[str, Any], sources: dict[str, str]) -> None:
-    """Set the values of a dialect for the keys that are not set."""
+def _is_removed(source: str, key: str, value: Any) -> bool:
+    """Return whether an option of an earlier release has the value that is left; refuse any other value."""
+    if key in REMOVED and str(value).lower() != str(REMOVED[key]).lower():
+        instead = REPLACEMENTS.get(key, f"{REMOVED[key]!r} is what remains")
+        raise ConfigError(f"{source}: {key} was removed; {instead}")
+    return key in REMOVED
+
+
+def _dialect_settings(source: str, name: str) -> dict[str, Any]:
     from grpo_core.learn.dialects import dialect
 
-    source, name = sources["loss.dialect"], values["loss.dialect"]
     try:
-        settings = dialect(name).settings
+        return {f"loss.{option}": value for option, value in dialect(name).settings.items()}
     except ConfigError as error:
         raise ConfigError(f"{source}: loss.dialect: {error}") from error
-    for option, value in settings.items():
-        if (key := f"loss.{option}") not in values:
-            values[key], sources[key] = value, f"{_OF_A_DIALECT} {name}"
 
 
 def _file_entries(path: Path | None) -> list[Entry]:
@@ -113,26 +111,23 @@ def _file_entries(path: Path | None) -> list[Entry]:
     return entries
 
 
-def _argument_entries(arguments: list[str], warn: Callable[[str], None]) -> list[Entry]:
-    """Parse `--a.b value` and `--a.b=value`; the last of a repeated key counts, with a warning."""
-    pairs, rest = [], list(arguments)
-    while rest:
-        argument = rest.pop(0)
+def _argument_entries(arguments: list[str]) -> list[Entry]:
+    """Parse `--a.b value` and `--a.b=value`."""
+    entries, rest = [], iter(arguments)
+    for argument in rest:
         if not argument.startswith("--"):
             raise ConfigError(f"{_COMMAND_LINE}: {argument!r}: expected --section.key VALUE")
         key, equals, value = argument[2:].partition("=")
-        if not equals and not rest:
+        text = value if equals else next(rest, None)
+        if text is None:
             raise ConfigError(f"{_COMMAND_LINE}: --{key}: a value is missing")
-        pairs.append((key, value if equals else rest.pop(0)))
-    for key, count in Counter(key for key, _ in pairs).items():
-        if count > 1:
-            warn(f"{_COMMAND_LINE}: {key} is given {count} times; the last, {dict(pairs)[key]}, counts")
-    return [(_COMMAND_LINE, key, value) for key, value in pairs]
+        entries.append((_COMMAND_LINE, key, text))
+    return entries
 
 
 def sections() -> dict[str, type]:
     """Return the sections' classes by name."""
-    return typing.get_type_hints(Config)
+    return {field.name: type(field.default) for field in dataclasses.fields(Config)}
 
 
 def _sections_text() -> str:
@@ -140,35 +135,40 @@ def _sections_text() -> str:
 
 
 @functools.cache
-def fields() -> dict[str, tuple[type, dataclasses.Field[Any]]]:
-    """Return `section.key` -> type and field."""
+def fields() -> dict[str, dataclasses.Field[Any]]:
+    """Return the options' fields by `section.key`."""
     return {
-        f"{section}.{field.name}": (typing.get_type_hints(kind)[field.name], field)
+        f"{section}.{field.name}": field
         for section, kind in sections().items()
         for field in dataclasses.fields(kind)
     }
 
 
 def _suggestion(key: str) -> str:
-    close = difflib.get_close_matches(key, list(fields()), n=1, cutoff=0.5)
     same_name = [known for known in fields() if known.split(".")[1] == key.rpartition(".")[2]]
-    if same_name or close:
-        return f"; did you mean {(same_name or close)[0]}?"
+    if close := same_name or difflib.get_close_matches(key, list(fields()), n=1, cutoff=0.5):
+        return f"; did you mean {close[0]}?"
     return f"; {_sections_text()} (see train --help-settings)"
 
 
 def _converted(source: str, key: str, value: Any) -> Any:
-    """Return the value in the field's type, if it is allowed."""
-    kind, field = fields()[key]
-    converted: Any = _from_text(value, kind) if source == _COMMAND_LINE else value
-    is_list, item = kind in _LISTS, _LISTS.get(kind, kind)
-    items = converted if isinstance(converted, list) and is_list else [converted]
+    """Return the value in the option's type, if it is allowed."""
+    if key not in fields():
+        raise ConfigError(f"{source}: {key}: unknown key{_suggestion(key)}")
+    field = fields()[key]
+    (item, expected), is_list = _KINDS[str(field.type)], str(field.type).startswith("tuple")
+    read: Any = value
+    if source == _COMMAND_LINE:
+        parts = [part.strip() for part in value.split(",") if part.strip()] if is_list else [value]
+        read = [_from_text(part, item) for part in parts]
+        read = read if is_list else read[0]
+    items = read if isinstance(read, list) and is_list else [read]
     items = [float(entry) if item is float and type(entry) is int else entry for entry in items]
-    expected = "" if isinstance(converted, list) == is_list else _NAMES[kind]
+    wrong = "" if isinstance(read, list) == is_list else expected
     for entry in items:
-        expected = expected or (_NAMES[kind] if type(entry) is not item else _broken_limit(entry, field))
-    if expected:
-        raise ConfigError(f"{source}: {key} = {value!r}: expected {expected}")
+        wrong = wrong or (expected if type(entry) is not item else _broken_limit(entry, field))
+    if wrong:
+        raise ConfigError(f"{source}: {key} = {value!r}: expected {wrong}")
     return tuple(items) if is_list else items[0]
 
 
@@ -186,8 +186,6 @@ def _broken_limit(value: Any, field: dataclasses.Field[Any]) -> str:
 
 
 def _from_text(text: str, kind: type) -> Any:
-    if kind in _LISTS:
-        return [_from_text(part.strip(), _LISTS[kind]) for part in text.split(",") if part.strip()]
     if kind is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
     try:
@@ -198,12 +196,12 @@ def _from_text(text: str, kind: type) -> Any:
 
 def describe_settings(word: str = "") -> str:
     """Return the options whose name or documentation contains a word, two lines each."""
-    documentation = _documentation()
     blocks = []
-    for key, (_, field) in fields().items():
+    for key, text in _documentation().items():
+        field = fields()[key]
         choices = field.metadata.get("choices")
         allowed = f" [{', '.join(map(str, choices))}]" if choices else ""
-        block = f"  --{key} {field.default!r}{allowed}\n      {documentation[key]}"
+        block = f"  --{key} {field.default!r}{allowed}\n      {text}"
         if word.lower() in block.lower():
             blocks.append(block)
     if not blocks:

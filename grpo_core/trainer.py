@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from grpo_core.learn.policy import Policy
 from grpo_core.learn.pool import Pool, staleness
 from grpo_core.learn.update import Updater
 from grpo_core.machine import checkpoint
-from grpo_core.machine.process import Interrupts, Watchdog, make_deterministic
+from grpo_core.machine.process import Interrupts, make_deterministic
 from grpo_core.machine.resources import resolve
 from grpo_core.machine.world import join_world
 from grpo_core.metrics import RunFiles, mean, read_metrics
@@ -26,13 +26,12 @@ from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher
 from grpo_core.records.recording import Recorder
 from grpo_core.rollout.engine import Engine, check_answers
 from grpo_core.tasks import model
-from grpo_core.tasks.dataset import build_eval_prompts, build_prompts, rollout, with_steps
+from grpo_core.tasks.dataset import build_eval_prompts, build_prompts, rollout
 from grpo_core.tasks.rewards import Scorer
 from grpo_core.tasks.task import derived_seed, long_prompt
-from grpo_core.types import Completion, Prompt, Request, Rollout, SamplingParams
+from grpo_core.types import Completion, Request, Rollout, SamplingParams
 
-# Receives each step's metrics; its return value is logged with the curves.
-Report = Callable[[dict[str, Any]], Mapping[str, float] | None]
+Report = Callable[[dict[str, Any]], None]  # receives each step's metrics
 
 
 class Trainer:
@@ -59,7 +58,7 @@ class Trainer:
         Args:
             config: Checked settings.
             folder: The run's folder; exists.
-            report: Called with each step's metrics; may return more numbers for the curves.
+            report: Called with each step's metrics.
             resume: Continue from the newest checkpoint in `folder`, or start over if there is none.
 
         Raises:
@@ -78,17 +77,12 @@ class Trainer:
         self.world.from_first(None)  # no process reads the model before it is written
         self.policy = Policy(self.model_dir, config, self.world)
         self.tokenizer = model.load_tokenizer(self.model_dir)
-        stop = self.tokenizer.eos_token_id
+        stop, options = self.tokenizer.eos_token_id, config.sampling
         stops = () if stop is None else (int(stop),)
-        self.sampling = SamplingParams(
-            config.sampling.max_tokens, config.sampling.temperature, stops, **config.sampling.truncation
-        )
+        self.sampling = SamplingParams(options.max_tokens, options.temperature, stops, **options.truncation)
         self.prompts = build_prompts(config, self.tokenizer)
-        self.config = config = with_steps(config, self.prompts)
         self._scorer = Scorer(config, self.tokenizer, self.world)
-        self._eval_prompts: list[Prompt] = []
-        if config.eval.every:
-            self._eval_prompts = build_eval_prompts(config, self.tokenizer)
+        self._eval_prompts = build_eval_prompts(config, self.tokenizer) if config.eval.every else []
         self._evaluated_step, self._eval_metrics = -1, dict[str, float]()
         self._updater = Updater(self.policy, config, self.world)
         self.interrupts = Interrupts()
@@ -96,10 +90,8 @@ class Trainer:
         self.step, self._round = 0, 0
         self._pool = Pool(config)
         self.in_flight: Callable[[], checkpoint.State] = checkpoint.State
-        self._watchdog = Watchdog(folder / "stalls.txt", config.train) if config.train.stall_s else None
         self._files = RunFiles(config, folder, saved.files if saved else {}) if self.world.first else None
-        records = config.output.record_every > 0
-        self._recorder = Recorder(folder, config, first=self.world.first) if records else None
+        self._recorder = Recorder(folder, config, first=self.world.first)
         self.history, self._times = list[dict[str, Any]](), dict[str, float]()
         if saved is not None:
             self.policy.load_state(saved.tensors.pop("policy"))
@@ -134,9 +126,7 @@ class Trainer:
         probe = ids[-room:] if engine.capabilities.fingerprint else long_prompt(ids, room=room)
         tolerance = self.config.rollout.sync_tolerance
         sync = Publisher(self.policy, engine, probe, tolerance=tolerance, exact=not self.config.lowered)
-        if (
-            self.resumed is not None and self.resumed.probe is not None
-        ):  # the next proof compares with this probe
+        if self.resumed and self.resumed.probe:  # the next proof compares with this probe
             sync.last = checkpoint.completion_from(self.resumed.probe)
         self._sync, self.engine_name = sync, engine.name
         return sync
@@ -163,13 +153,11 @@ class Trainer:
             completions = engine.generate(requests, sampling)
             check_answers(completions, requests, engine.name, vocabulary=self.policy.vocabulary)
             staleness(completions, self.version, 0)
-            groups = self._scorer.groups(prompts, completions)
-        logged = self._scorer.logged()
+            groups = self._scorer.groups(prompts, completions, self.step)
         self._eval_metrics = {
             "eval/policy_version": self.version,
-            "eval/reward/mean": mean([reward for group in groups for reward in group.rewards]),
+            "eval/reward/mean": mean([sample.reward for group in groups for sample in group]),
             "eval/completions/mean_length": mean([len(completion.ids) for completion in completions]),
-            **{f"eval/{name}": value for name, value in logged.items()},
         }
         self._evaluated_step = self.step  # set last: an engine that failed is called again when it is back
 
@@ -193,9 +181,8 @@ class Trainer:
         vocabulary = self.policy.vocabulary
         check_answers(list(completions), rollout.requests, self.engine_name, vocabulary=vocabulary)
         ages = staleness(completions, self.version, max_age)
-        self._scorer.step = self.step
         with self.timed("reward"):
-            groups = self._scorer.groups(rollout.prompts, completions)
+            groups = self._scorer.groups(rollout.prompts, completions, self.step)
         self._pool.add(groups, rollout.requests, ages)
 
     def learn(self) -> None:
@@ -205,19 +192,16 @@ class Trainer:
             NotFiniteError: The loss or its gradient is not finite.
         """
         pool, self._pool = self._pool, Pool(self.config)
-        version, recorder = self.version, self._recorder
+        version = self.version
         with self.timed("train"):
-            groups = with_advantages(pool.select(), self.config)
-            samples = [sample for group in groups for sample in group.samples]
-            batch = make_batch(samples, self.policy.device)
-            on_gradients = recorder.begin_step(self.step + 1, self.policy) if recorder else None
-            updated = self._updater.update(batch, on_gradients)
+            samples = with_advantages(pool.select(), self.config.loss)
+            on_gradients = self._recorder.begin_step(self.step + 1, self.policy)
+            updated = self._updater.update(make_batch(samples, self.policy.device), on_gradients)
         self.step += 1
         entry = {
             "step": self.step,
             "policy_version": version,
             **pool.metrics(),
-            **self._scorer.logged(),
             "completions/filtered": mean([not sample.trained for sample in samples]),
             **updated,
             "sync/difference": self.proofs[-1].difference,
@@ -229,21 +213,18 @@ class Trainer:
         with self.interrupts.shielded():  # a step's lines, and then the checkpoint that makes them count
             if self._files is not None:
                 self._files.write(self.step, samples, entry)
-            if recorder:
-                recorder.end_step(self.step, version, samples, pool.requests)
+            self._recorder.end_step(self.step, version, samples, pool.requests)
             self.history.append(entry)
             every = self.config.checkpoint.every
             if every and (self.step % every == 0 or self.step == self.config.train.steps):
                 self._save()
-        if self._files is not None and (numbers := self._report(entry)):
-            self._files.log(self.step, numbers)
+        if self._files is not None:
+            self._report(entry)
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
-        """Add the wall time of the block to this step's `time/<part>_s`; also a heartbeat for the watchdog."""
+        """Add the wall time of the block to this step's `time/<part>_s`."""
         started = time.perf_counter()
-        if self._watchdog is not None:
-            self._watchdog.beat()
         try:
             yield
         finally:
@@ -258,8 +239,6 @@ class Trainer:
 
     def close(self) -> None:
         """Close the run's files."""
-        if self._watchdog is not None:
-            self._watchdog.close()
         if self._files is not None:
             self._files.close()
 
@@ -268,17 +247,9 @@ class Trainer:
         tensors = {"policy": self.policy.state(), "optimizer": self._updater.state(), **mode.tensors}
         if self._files is None:
             return
-        proof, probe = asdict(self.proofs[-1]), asdict(self._sync.last) if self._sync.last else None
-        state = replace(
-            mode,
-            step=self.step,
-            version=self.version,
-            round=self._round,
-            files=self._files.positions(),
-            probe=probe,
-            proof=proof,
-            tensors=tensors,
-        )
+        probe = asdict(self._sync.last) if self._sync.last else None
+        state = replace(mode, step=self.step, version=self.version, round=self._round, tensors=tensors)
+        state = replace(state, files=self._files.positions(), probe=probe, proof=asdict(self.proofs[-1]))
         checkpoint.save(self.folder / "checkpoints", state, keep=self.config.checkpoint.keep)
 
     def _step_times(self) -> dict[str, float]:

@@ -7,7 +7,7 @@ distribution that sampled them (the *behaviour* stream) and, per token, the poli
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -140,29 +140,7 @@ class Sample:
     trained: bool = True
 
 
-@dataclass(frozen=True)
-class Group:
-    """All samples of one prompt in one step."""
-
-    prompt: Prompt
-    samples: tuple[Sample, ...]
-
-    @property
-    def rewards(self) -> list[float]:
-        """Rewards in the order of the samples."""
-        return [sample.reward for sample in self.samples]
-
-    def with_values(self, field: str, values: Sequence[float]) -> Group:
-        """Return the same samples with other rewards or advantages.
-
-        >>> answer = Completion("0.0.0", (1,), (-0.5,), (0,), "stop")
-        >>> prompt = Prompt("0.0", "a>", (0,))
-        >>> Group(prompt, (Sample(prompt, answer, "a", 1.0, 0.0),)).with_values("reward", [0.5]).rewards
-        [0.5]
-        """
-        changes: list[dict[str, Any]] = [{field: value} for value in values]
-        pairs = zip(self.samples, changes, strict=True)
-        return Group(self.prompt, tuple(replace(sample, **change) for sample, change in pairs))
+Group = Sequence[Sample]  # all samples of one prompt in one step
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import fsum
 
-from grpo_core.config import Config
-from grpo_core.types import Group
+from grpo_core.config import LossConfig
+from grpo_core.types import Group, Sample
 
 Rewards = Sequence[Sequence[float]]  # one row per group
 
@@ -44,17 +45,20 @@ def group_advantages(
     )
 
 
-def with_advantages(groups: Sequence[Group], config: Config) -> list[Group]:
-    """Return the groups with their advantages set."""
-    options = config.loss
+def with_advantages(groups: Sequence[Group], options: LossConfig) -> list[Sample]:
+    """Return the samples of all groups, in order, with their advantages set."""
     advantages = group_advantages(
-        [group.rewards for group in groups],
+        [[sample.reward for sample in group] for group in groups],
         baseline=options.advantage_baseline,
         scale=options.advantage_scale,
         ddof=options.advantage_ddof,
         epsilon=options.advantage_epsilon,
     )
-    return [group.with_values("advantage", row) for group, row in zip(groups, advantages, strict=True)]
+    return [
+        replace(sample, advantage=advantage)
+        for group, row in zip(groups, advantages, strict=True)
+        for sample, advantage in zip(group, row, strict=True)
+    ]
 
 
 def by_peers(

@@ -22,7 +22,6 @@ def chunked_logprobs(
     *,
     temperature: float,
     chunk: int,
-    entropy_gradient: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the log-prob of each id at its position, and the entropy there.
 
@@ -32,13 +31,12 @@ def chunked_logprobs(
         ids_N: The id at each position.
         temperature: Divides the logits, as it did in sampling.
         chunk: Positions whose logits exist at one time.
-        entropy_gradient: Whether the entropies have a gradient, too. The values are the same bits.
 
     Returns:
-        Log-probs [N] with a gradient and entropies [N], both in nats and in float32 or wider.
+        Log-probs [N] with a gradient and entropies [N] without, both in nats and in float32 or wider.
     """
     logprobs_N, entropies_N = ChunkedLogprobs.apply(
-        hidden_NH.to(weight_VH.dtype), weight_VH, ids_N, temperature, chunk, entropy_gradient
+        hidden_NH.to(weight_VH.dtype), weight_VH, ids_N, temperature, chunk
     )
     return logprobs_N, entropies_N
 
@@ -58,11 +56,10 @@ class ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
         ids: torch.Tensor,
         temperature: float,
         chunk: int,
-        entropy_gradient: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute log-probs and entropies."""
         ctx.save_for_backward(hidden, weight, ids)
-        ctx.temperature, ctx.chunk, ctx.entropy_gradient = temperature, chunk, entropy_gradient
+        ctx.temperature, ctx.chunk = temperature, chunk
         memory = logits_memory(hidden, weight, chunk)
         values = memory.new_empty(2, len(ids))
         for part in slices(len(ids), chunk):
@@ -70,39 +67,27 @@ class ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
             values[0, part] = logprobs.gather(-1, ids[part, None])[:, 0]
             torch.sum(torch.exp(logprobs, out=spare).mul_(logprobs), -1, out=values[1, part])
         entropies = -values[1]
-        if not entropy_gradient:
-            ctx.mark_non_differentiable(entropies)
+        ctx.mark_non_differentiable(entropies)
         return values[0], entropies
 
     @staticmethod
-    def backward(
-        ctx: Any, logprobs_grad: torch.Tensor, entropies_grad: torch.Tensor
-    ) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, logprobs_grad: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Compute the gradients of the hidden states and the output layer."""
         hidden, weight, ids = ctx.saved_tensors
         hidden_grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         weight_grad = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         memory = logits_memory(hidden, weight, ctx.chunk)
         for part in slices(len(ids), ctx.chunk):
-            logprobs, spare = logprobs_of_chunk(hidden[part], weight, ctx.temperature, memory)
-            at_ids = torch.arange(len(logprobs), device=logprobs.device), ids[part]
-            if ctx.entropy_gradient:  # d entropy / d logits = -p (log p + entropy)
-                probabilities = torch.exp(logprobs, out=spare)
-                entropy = -(probabilities * logprobs).sum(-1, keepdim=True)
-                grad = logprobs.add_(entropy).mul_(-entropies_grad[part, None]).mul_(probabilities)
-                grad -= probabilities * logprobs_grad[part, None]
-                grad[at_ids] += logprobs_grad[part]
-                grad = grad.div_(ctx.temperature)
-            else:  # d logprob[id] / d logits = (1 at the id, else 0) - p, over the temperature
-                grad = logprobs.exp_()
-                grad[at_ids] -= 1
-                grad = grad.mul_(-logprobs_grad[part, None] / ctx.temperature)
-            grad = grad.to(weight.dtype)
+            # d logprob[id] / d logits = (1 at the id, else 0) - p, over the temperature
+            logprobs, _ = logprobs_of_chunk(hidden[part], weight, ctx.temperature, memory)
+            grad = logprobs.exp_()
+            grad[torch.arange(len(grad), device=grad.device), ids[part]] -= 1
+            grad = grad.mul_(-logprobs_grad[part, None] / ctx.temperature).to(weight.dtype)
             if hidden_grad is not None:
                 torch.mm(grad, weight, out=hidden_grad[part])
             if weight_grad is not None:
                 weight_grad.addmm_(grad.T, hidden[part])
-        return hidden_grad, weight_grad, None, None, None, None
+        return hidden_grad, weight_grad, None, None, None
 
 
 def logits_memory(hidden: torch.Tensor, weight: torch.Tensor, chunk: int) -> torch.Tensor:
@@ -146,7 +131,6 @@ def completion_logprobs(
     temperature: float,
     chunk: int,
     known: int | None = None,
-    entropy_gradient: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute log-probs and entropies of the completions in `ids_BL` by one forward pass.
 
@@ -159,7 +143,6 @@ def completion_logprobs(
         temperature: As in sampling.
         chunk: See `chunked_logprobs`.
         known: Ids from this one on are outside of the distribution: the tokenizer lacks them. None: all are in it.
-        entropy_gradient: See `chunked_logprobs`.
 
     Returns:
         Two tensors [B, T] with T the longest completion; zero after the end of a completion.
@@ -178,7 +161,7 @@ def completion_logprobs(
     if known is not None and known < len(head_VH):
         head_VH = head_VH[:known]
     logprobs_N, entropies_N = chunked_logprobs(
-        hidden_NH, head_VH, ids_N, temperature=temperature, chunk=chunk, entropy_gradient=entropy_gradient
+        hidden_NH, head_VH, ids_N, temperature=temperature, chunk=chunk
     )
     empty_BT = torch.zeros(mask_BT.shape, dtype=logprobs_N.dtype, device=ids_BL.device)
     return empty_BT.masked_scatter(mask_BT, logprobs_N), empty_BT.masked_scatter(mask_BT, entropies_N)
@@ -222,14 +205,7 @@ def can_share(model: Any) -> bool:
         and config._attn_implementation in ("eager", "sdpa")  # noqa: SLF001 - it has no public name
         and not getattr(config, "sliding_window", None)
         and rotation.get("rope_type", "default") in _ROTATIONS
-        and not _recomputes(model)  # recomputation works without caches
     )
-
-
-def _recomputes(model: Any) -> bool:
-    """Return whether activations are checkpointed, by the name since transformers 5.23 or the earlier one."""
-    newer = "is_activation_checkpointing"
-    return bool(getattr(model, newer) if hasattr(type(model), newer) else model.is_gradient_checkpointing)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,6 @@ Shapes: B samples, T tokens of the longest completion; padding is at the end and
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -102,38 +100,30 @@ def importance_weights(
     return bounded
 
 
-@dataclass(frozen=True)
-class Terms:
-    """The input of a surrogate; log-probs are zero where masked, and only `current` and `ratio` have a gradient.
+def surrogate(
+    ratio: torch.Tensor, current: torch.Tensor, advantages: torch.Tensor, options: LossConfig
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute the value per token that is maximised, and where a bound cut off its gradient. [B, T] each.
 
-    Attributes:
-        current: [B, T], as `proximal`, `behaviour` and `mask`.
-        proximal: See the module.
-        behaviour: See the module.
+    Args:
         ratio: Current / proximal, [B, T] or [B, 1].
+        current: Log-probs, zero where masked. [B, T].
         advantages: [B, 1].
-        mask: True at real tokens.
+        options: The surrogate and its bounds.
     """
-
-    current: torch.Tensor
-    proximal: torch.Tensor
-    behaviour: torch.Tensor
-    ratio: torch.Tensor
-    advantages: torch.Tensor
-    mask: torch.Tensor
+    if options.surrogate == "cispo":
+        return cispo(ratio, current, advantages, options)
+    return (sapo if options.surrogate == "sapo" else clip)(ratio, advantages, options)
 
 
-# Each surrogate returns the value per token that is maximised, and where a bound cut off its gradient. [B, T] each.
-Surrogate = Callable[[Terms, LossConfig], tuple[torch.Tensor, torch.Tensor]]
-
-
-def clip(terms: Terms, options: LossConfig) -> tuple[torch.Tensor, torch.Tensor]:
+def clip(
+    ratio: torch.Tensor, advantages: torch.Tensor, options: LossConfig
+) -> tuple[torch.Tensor, torch.Tensor]:
     """PPO (arXiv 1707.06347): the smaller of ratio * A and clipped ratio * A.
 
     Separate bounds are DAPO's clip-higher (2503.14476). `dual_clip` limits the loss of a negative advantage
     (1912.09729), `ratio_cap` the ratio where it is not clipped (TRL's delta).
     """
-    ratio, advantages = terms.ratio, terms.advantages
     capped = ratio.clamp(max=options.ratio_cap) if options.ratio_cap else ratio
     free = capped * advantages
     bounded = ratio.clamp(1 - options.clip_low, 1 + options.clip_high) * advantages
@@ -143,60 +133,22 @@ def clip(terms: Terms, options: LossConfig) -> tuple[torch.Tensor, torch.Tensor]
     return value, bounded < free
 
 
-def cispo(terms: Terms, options: LossConfig) -> tuple[torch.Tensor, torch.Tensor]:
+def cispo(
+    ratio: torch.Tensor, current: torch.Tensor, advantages: torch.Tensor, options: LossConfig
+) -> tuple[torch.Tensor, torch.Tensor]:
     """CISPO (arXiv 2506.13585): the ratio, clipped and without gradient, times A log pi."""
     low, high = 1 - options.clip_low, 1 + options.clip_high
-    value = terms.ratio.clamp(low, high).detach() * terms.advantages * terms.current
-    return value, (terms.ratio > high) & (terms.advantages > 0)
+    return ratio.clamp(low, high).detach() * advantages * current, (ratio > high) & (advantages > 0)
 
 
-def sapo(terms: Terms, options: LossConfig) -> tuple[torch.Tensor, torch.Tensor]:
+def sapo(
+    ratio: torch.Tensor, advantages: torch.Tensor, options: LossConfig
+) -> tuple[torch.Tensor, torch.Tensor]:
     """SAPO (TRL 1.16.0): a sigmoid of the ratio, with one temperature for each sign of the advantage, times A."""
     positive, negative = options.sapo_temperature_positive, options.sapo_temperature_negative
-    temperature = torch.where(terms.advantages > 0, positive, negative)
-    gate = torch.sigmoid(temperature * (terms.ratio - 1)) * 4 / temperature
-    return gate * terms.advantages, torch.zeros_like(gate, dtype=torch.bool)
-
-
-def vespo(terms: Terms, options: LossConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """VESPO (TRL 1.16.0): phi(w) A log pi with phi(w) = e^lambda w^k e^(-lambda w).
-
-    w is the product of the sequence's ratios and of the correction's weights, which are not applied again. TRL's
-    defaults: k = 2 and lambda = 3 for a positive or zero advantage, 3 and 2 for a negative one.
-    """
-    least = math.log(1e-8)
-    log_ratio = (terms.current - terms.proximal).detach().clamp(-20.0, 20.0)
-    log_w = (log_ratio * terms.mask).sum(1, keepdim=True)
-    if options.correction != "none":
-        weights = importance_weights(terms.proximal, terms.behaviour, terms.mask, options)
-        logs = weights.log().clamp(least, 20.0)  # [B, 1] for the weights of sequences
-        logs = masked(logs, terms.mask) if options.correction_level == "token" else logs
-        log_w = log_w + logs.sum(1, keepdim=True)
-    log_w = log_w.clamp(least, 20.0)
-    good = terms.advantages >= 0
-    power, rate = torch.where(good, 2.0, 3.0), torch.where(good, 3.0, 2.0)
-    phi = torch.exp(rate + power * log_w - rate * log_w.exp()).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    return phi * terms.advantages * terms.current, torch.zeros_like(terms.mask)
-
-
-def moved(terms: Terms, options: LossConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """prime-rl 0.8.0's default: the ratio to the engine's log-probs times A, minus 0.001 (kl_tau) log-ratio squared.
-
-    Only the latter remains at tokens whose probability moved beyond the clip's bounds in the advantage's direction.
-    """
-    log_ratio = terms.current - terms.behaviour
-    distance = (terms.current.exp() - terms.behaviour.exp()).detach()
-    out = torch.where(terms.advantages > 0, distance > options.clip_high, distance < -options.clip_low)
-    return log_ratio.exp() * terms.advantages * ~out - 0.001 * log_ratio**2, out
-
-
-SURROGATES: dict[str, Surrogate] = {
-    "clip": clip,
-    "cispo": cispo,
-    "sapo": sapo,
-    "vespo": vespo,
-    "moved": moved,
-}
+    temperature = torch.where(advantages > 0, positive, negative)
+    gate = torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature
+    return gate * advantages, torch.zeros_like(gate, dtype=torch.bool)
 
 
 def kl_estimate(
@@ -229,7 +181,6 @@ def policy_loss(
     mask_BT: torch.Tensor,
     weights_BT: torch.Tensor,
     options: LossConfig,
-    entropy_BT: torch.Tensor | None = None,
 ) -> PolicyLoss:
     """Compute the surrogate per token, plus the KL to a reference, weighed by `token_weights`.
 
@@ -240,25 +191,17 @@ def policy_loss(
         mask_BT: True at real tokens; values elsewhere have no influence, even NaN.
         weights_BT: This part's rows of the whole step's `token_weights`.
         options: Ratio, surrogate, KL and correction.
-        entropy_BT: With gradient, where `entropy_coefficient` is set. It weighs as the loss does, as in verl 0.9.1.
     """
     current, proximal = masked(current_BT, mask_BT), masked(streams.proximal, mask_BT)
     behaviour = masked(streams.behaviour, mask_BT)
     ratio = ratios(current, proximal, mask_BT, options)
-    terms = Terms(current, proximal, behaviour, ratio, advantages_B[:, None], mask_BT)
-    gain, clipped = SURROGATES[options.surrogate](terms, options)
-    if options.correction != "none" and options.surrogate != "vespo":
+    gain, clipped = surrogate(ratio, current, advantages_B[:, None], options)
+    if options.correction != "none":
         gain = gain * importance_weights(proximal, behaviour, mask_BT, options)
     per_token, kl_sum = -gain, 0.0
     if streams.reference is not None:
         kl = kl_estimate(current, streams.reference, mask_BT, options)
         kl_sum = float((kl * mask_BT).sum().detach())
         per_token = per_token + options.kl_coefficient * (kl * ratio if options.kl_importance else kl)
-    if entropy_BT is not None and options.entropy_coefficient:
-        per_token = per_token - options.entropy_coefficient * masked(entropy_BT, mask_BT)
-    return PolicyLoss(
-        value=(per_token * weights_BT).sum(),
-        kl_sum=kl_sum,
-        clipped=int((clipped & mask_BT).sum()),
-        ratio_sum=float((ratio * mask_BT).sum().detach()),
-    )
+    clipped_tokens, ratio_sum = int((clipped & mask_BT).sum()), float((ratio * mask_BT).sum().detach())
+    return PolicyLoss((per_token * weights_BT).sum(), kl_sum, clipped_tokens, ratio_sum)

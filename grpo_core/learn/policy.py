@@ -1,4 +1,4 @@
-"""The policy that is trained: a causal language model of transformers, and what settings add to it."""
+"""The policy that is trained: a causal language model, with adapters, a reference and a bfloat16 copy as configured."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import distribute_tensor
 
 from grpo_core.config import Config, ConfigError, ModelConfig
 from grpo_core.learn.batch import Batch
 from grpo_core.learn.logprobs import completion_logprobs
-from grpo_core.learn.precision import LoweredCopy
-from grpo_core.machine.resources import torch_device
 from grpo_core.machine.world import World
 from grpo_core.rollout.weights.digest import fingerprint_of
 from grpo_core.tasks import model
@@ -30,13 +26,9 @@ class _Scorer(nn.Module):  # type: ignore[misc]
         self.causal, self._options = causal, options
 
     def forward(self, rows: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        lengths = rows.prompt_lengths_B, rows.lengths_B
         return completion_logprobs(
-            self.causal,
-            rows.ids_BL,
-            rows.prompt_lengths_B,
-            rows.lengths_B,
-            temperature=temperature,
-            **self._options,
+            self.causal, rows.ids_BL, *lengths, temperature=temperature, **self._options
         )
 
 
@@ -53,13 +45,15 @@ class Policy:
     """
 
     def __init__(self, model_dir: str, config: Config, world: World | None = None) -> None:
-        """Load the model and add adapters, recomputation, a lower type and sharding, as configured.
+        """Load the model and add adapters and a lower type, as configured.
 
         Raises:
             ConfigError: The model can't be loaded or does not fit the settings.
         """
         world = world or World()
-        self.device = torch_device(config.train.device)
+        self.device = config.train.device
+        if self.device == "auto":
+            self.device = "cuda" if torch.cuda.is_available() else "cpu"
         if self.device == "cuda" and world.size > 1:  # torchrun: one GPU for each process
             self.device = f"cuda:{world.rank % torch.cuda.device_count()}"
         if config.model.dtype != "float32" and world.size > 1:
@@ -71,22 +65,17 @@ class Policy:
         self._adapters = bool(config.model.lora_rank)
         if self._adapters:
             inject(self.causal, config.model, config.train.seed)
-        self.module = _Scorer(
-            self.causal,
-            chunk=config.train.logprob_chunk,
-            known=self.vocabulary,
-            entropy_gradient=config.loss.entropy_coefficient != 0,
-        )
+        self.module = _Scorer(self.causal, chunk=config.train.logprob_chunk, known=self.vocabulary)
         self._engine_type = getattr(torch, config.engine_dtype)
         self.lowered = LoweredCopy(self.module, config.model) if config.model.dtype != "float32" else None
         computing = self.lowered.module if self.lowered else self.module
         adapters = adapter_layers(computing.causal) if self._adapters else []
         self.reference = ReferencePolicy(computing, adapters) if config.loss.kl_coefficient else None
-        if config.model.gradient_checkpointing:
-            recompute_activations(computing.causal)
         if self.lowered:
             self.lowered.connect()
-        self._training = wrap_parallel(self.module, config.train.sharding) if world.size > 1 else None
+        self._parallel: Any = None
+        if world.size > 1:
+            self._parallel = nn.parallel.DistributedDataParallel(self.module, broadcast_buffers=False)
 
     def trained(self) -> list[tuple[str, nn.Parameter]]:
         """Return the parameters that the optimizer updates."""
@@ -98,8 +87,8 @@ class Policy:
         if self.lowered:
             self.lowered.refresh()
             module = self.lowered.module
-        elif self._training is not None and torch.is_grad_enabled():
-            module = self._training
+        elif self._parallel is not None and torch.is_grad_enabled():
+            module = self._parallel
         logprobs, entropies = module(rows, temperature)
         return logprobs, entropies
 
@@ -108,7 +97,7 @@ class Policy:
         """Yield full, merged parameters by transformers' own names, in the engine's type."""
         values = merged(self.causal) if self._adapters else self.causal.named_parameters()
         for name, value in values:
-            yield name, full_tensor(value).to(self._engine_type)
+            yield name, value.to(self._engine_type)
 
     def fingerprint(self) -> str:
         """Compute the digest of `tensors`."""
@@ -116,7 +105,7 @@ class Policy:
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the full trained parameters by name, for a checkpoint."""
-        return {name: full_tensor(value.detach()).cpu().contiguous() for name, value in self.trained()}
+        return {name: value.detach().cpu().contiguous() for name, value in self.trained()}
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -132,15 +121,11 @@ class Policy:
         for name, value in self.trained():
             if state[name].shape != value.shape:  # copying would broadcast it
                 raise ValueError(f"{name} is {tuple(state[name].shape)}, not {tuple(value.shape)}")
-            value.copy_(local_shard(state[name], value))
+            value.copy_(state[name])
 
     def gradients_local(self, *, last: bool) -> AbstractContextManager[None]:
         """Keep gradients in each process until the `last` micro-batch of an update, which sums them up."""
-        if isinstance(self._training, nn.parallel.DistributedDataParallel):
-            return nullcontext() if last else self._training.no_sync()
-        if self._training is not None:
-            self._training.set_requires_gradient_sync(last)
-        return nullcontext()
+        return nullcontext() if last or self._parallel is None else self._parallel.no_sync()
 
 
 class ReferencePolicy:
@@ -162,42 +147,66 @@ class ReferencePolicy:
             return logprobs
 
 
-def recompute_activations(causal: Any) -> None:
-    """Turn on recomputation. Transformers recomputes in training mode only, so dropout is set to zero."""
-    for layer in causal.modules():
-        if isinstance(layer, nn.Dropout):
-            layer.p = 0.0
-        if hasattr(layer, "attention_dropout"):
-            layer.attention_dropout = 0.0
-    if hasattr(causal, "activation_checkpointing_enable"):  # its name since transformers 5.23
-        causal.activation_checkpointing_enable({"use_reentrant": False})
-    else:
-        causal.gradient_checkpointing_enable({"use_reentrant": False})
-    causal.train()
+class LoweredCopy:
+    """A low-precision copy of a trained module; its gradients go to the float32 master weights.
+
+    Attributes:
+        module: The copy.
+    """
+
+    def __init__(self, trained: Any, options: ModelConfig) -> None:
+        """Copy the module, and convert the copy to `options.dtype`."""
+        self.module = copy.deepcopy(trained)
+        _convert(self.module, getattr(torch, options.dtype), options.float32_parts)
+        masters = dict(trained.named_parameters(remove_duplicate=False))
+        # A trained weight and its copy; a tied embedding has two copies where the output layer stays in float32.
+        pairs = [(masters[name], value) for name, value in self.module.named_parameters()]
+        self._pairs = [pair for pair in pairs if pair[0].requires_grad]
+        self._copied = self._versions()
+
+    def connect(self) -> None:
+        """Add hooks that send gradients to the master weights. Call it last: copies of `module` need no hooks."""
+        for trained, value in self._pairs:
+            value.register_post_accumulate_grad_hook(_gradient_hook(trained))
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def refresh(self) -> None:
+        """Copy the master weights, rounded, if they were written to: by an update, or when a checkpoint is loaded."""
+        if self._copied != self._versions():
+            for trained, value in self._pairs:
+                value.copy_(trained)
+            self._copied = self._versions()
+
+    def _versions(self) -> list[int]:
+        """Return how often each master weight was written to, as PyTorch counts."""
+        return [trained._version for trained, _ in self._pairs]  # noqa: SLF001 - PyTorch's own count has no other name
 
 
-def full_tensor(value: torch.Tensor) -> torch.Tensor:
-    """Return a sharded parameter put together; any other as it is."""
-    return value.full_tensor() if hasattr(value, "full_tensor") else value
+def _convert(scorer: Any, kind: torch.dtype, float32_parts: tuple[str, ...]) -> None:
+    """Convert a model to `kind` except the parts that stay in float32; norms round their output to `kind`."""
+    head = scorer.causal.get_output_embeddings()
+    if "head" in float32_parts and head.weight is scorer.causal.get_input_embeddings().weight:
+        # Tied: the embedding is in the compute type.
+        head.weight = nn.Parameter(head.weight.detach().clone())
+    scorer.to(kind)
+    if "head" in float32_parts:
+        head.float()
+    if "norms" in float32_parts:
+        for name, module in scorer.causal.named_modules():
+            if "norm" in name.rpartition(".")[2]:
+                module.float()
+                module.register_forward_hook(lambda _, __, out: out.to(kind))
 
 
-def local_shard(tensor: torch.Tensor, parameter: Any) -> torch.Tensor:
-    """Return this process's part of a full tensor, on the parameter's device and sharded as it is."""
-    tensor = tensor.to(parameter.device)
-    if not hasattr(parameter, "full_tensor"):
-        return tensor
-    # No source rank: every process has read the full tensor, so nothing needs to be sent.
-    return distribute_tensor(tensor, parameter.device_mesh, parameter.placements, src_data_rank=None)
+def _gradient_hook(trained: torch.Tensor) -> Any:
+    """Return a hook that adds a gradient of the copy to its master weight's gradient, in float32."""
 
+    def add(value: torch.Tensor) -> None:
+        assert value.grad is not None
+        grad, value.grad = value.grad.float(), None
+        trained.grad = grad if trained.grad is None else trained.grad.add_(grad)
 
-def wrap_parallel(scorer: Any, sharding: str) -> Any:
-    """Return what to train instead of the module: PyTorch's data parallel wrapper, or the module under FSDP2."""
-    if sharding != "fsdp2":
-        return nn.parallel.DistributedDataParallel(scorer, broadcast_buffers=False)
-    for layer in scorer.causal.base_model.layers:  # put together only while it computes
-        fully_shard(layer)
-    fully_shard(scorer)
-    return scorer
+    return add
 
 
 def inject(causal: Any, options: ModelConfig, seed: int) -> None:

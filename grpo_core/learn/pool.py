@@ -49,7 +49,7 @@ class Pool:
 
     def metrics(self) -> dict[str, float]:
         """Measure everything that was sampled, trained on or not."""
-        samples = [sample for group in self.groups for sample in group.samples]
+        samples = [sample for group in self.groups for sample in group]
         rewards = [sample.reward for sample in samples]
         lengths = [len(sample.completion.ids) for sample in samples]
         numbers = {
@@ -74,7 +74,7 @@ class Pool:
 
 def has_signal(group: Group) -> bool:
     """Return whether any of its rewards differ; otherwise every advantage is zero."""
-    return min(group.rewards) < max(group.rewards)
+    return len({sample.reward for sample in group}) > 1
 
 
 class StalenessError(RunError):

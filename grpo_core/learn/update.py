@@ -13,7 +13,7 @@ from grpo_core.config import Config
 from grpo_core.learn.batch import Batch
 from grpo_core.learn.logprobs import slices
 from grpo_core.learn.losses import Streams, policy_loss, token_weights
-from grpo_core.learn.policy import Policy, full_tensor, local_shard
+from grpo_core.learn.policy import Policy
 from grpo_core.machine.world import World
 from grpo_core.types import RunError
 
@@ -51,13 +51,10 @@ class Updater:
         self._policy, self._config, self._world = policy, config, world
         self._temperature = config.sampling.temperature
         options = config.train
+        constants = {"betas": (options.beta1, options.beta2), "eps": options.epsilon}
         trained = [value for _, value in policy.trained()]
         self.optimizer = torch.optim.AdamW(
-            trained,
-            lr=options.learning_rate,
-            weight_decay=options.weight_decay,
-            betas=(options.beta1, options.beta2),
-            eps=options.epsilon,
+            trained, lr=options.learning_rate, weight_decay=options.weight_decay, **constants
         )
 
     def update(
@@ -88,14 +85,12 @@ class Updater:
         kl, clipped, ratio = (sum(column) / tokens for column in zip(*sums, strict=True))
         entropy = sum(float(part.entropy_BT.sum()) for part in parts) / tokens
         means = self._world.sums([kl, clipped, ratio, entropy])
-        lost = self._policy.lowered.lost if self._policy.lowered else None
         return {
             "loss": loss,
             **dict(zip(("kl", "clip_ratio", "ratio/mean", "entropy"), means, strict=True)),
             "grad_norm": norm,
             "lr": self.optimizer.param_groups[0]["lr"],
             **self._mismatch(parts),
-            **({} if lost is None else {"update/lost": lost}),
         }
 
     def gradients(self, batch: Batch) -> float:
@@ -103,9 +98,9 @@ class Updater:
         return self._world.sums([self._accumulate(self._windows(batch)[0])[0]])[0]
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return AdamW's full state as `parameter|entry`: the same for one process and for many."""
+        """Return AdamW's state as `parameter|entry`."""
         return {
-            f"{name}|{key}": full_tensor(value)
+            f"{name}|{key}": value
             for name, parameter in self._policy.trained()
             for key, value in self.optimizer.state[parameter].items()
         }
@@ -116,7 +111,8 @@ class Updater:
         parameters = dict(self._policy.trained())
         for entry, value in state.items():
             name, key = entry.rsplit("|", 1)
-            saved = local_shard(value, parameters[name]).clone() if value.dim() else value
+            # A step count is a scalar, and stays on the CPU.
+            saved = value.to(parameters[name].device, copy=True) if value.dim() else value
             self.optimizer.state[parameters[name]][key] = saved
 
     def _windows(self, batch: Batch) -> list[list[Part]]:
@@ -163,14 +159,9 @@ class Updater:
                 reference = self._policy.reference
                 reference_BT = reference and reference.logprobs(rows, self._temperature)
                 streams = Streams(rows.behaviour_BT, part.proximal_BT, reference_BT)
+                mask_BT, weights_BT = rows.counted_BT, rows.weights_BT
                 loss = policy_loss(
-                    current_BT,
-                    streams,
-                    rows.advantages_B,
-                    rows.counted_BT,
-                    rows.weights_BT,
-                    self._config.loss,
-                    entropy_BT,
+                    current_BT, streams, rows.advantages_B, mask_BT, weights_BT, self._config.loss
                 )
                 # PyTorch's wrappers average gradients over processes; here they add up.
                 (loss.value * self._world.size).backward()
@@ -182,7 +173,7 @@ class Updater:
         """Clip and check the gradient and update the policy; returns the norm before the clip."""
         options = self._config.train
         trained = self.optimizer.param_groups[0]["params"]
-        norm = float(full_tensor(torch.nn.utils.clip_grad_norm_(trained, options.max_grad_norm)))
+        norm = float(torch.nn.utils.clip_grad_norm_(trained, options.max_grad_norm))
         if not (math.isfinite(norm) and math.isfinite(loss)):
             raise NotFiniteError(
                 f"update {self.updates + 1}: loss {loss}, gradient norm {norm}; the update was not made. "
@@ -192,8 +183,6 @@ class Updater:
             group["lr"] = self._rate()
         self.optimizer.step()
         self.updates += 1
-        if self._policy.lowered:
-            self._policy.lowered.copy_weights(updated=True)
         return norm
 
     def _rate(self) -> float:
@@ -214,17 +203,14 @@ class Updater:
 
     def _mismatch(self, parts: list[Part]) -> dict[str, float]:
         """Measure how far the trainer's log-probs are from the engine's, from staleness and any other cause."""
-        difference = torch.cat(
-            [(part.proximal_BT - part.rows.behaviour_BT)[part.rows.mask_BT] for part in parts]
-        )
-        distance, ratio = difference.abs(), difference.exp()
-        tokens, distances, ratio_sum = self._world.sums(
-            [len(difference), float(distance.sum()), float(ratio.sum())]
-        )
-        largest = self._world.gather((float(distance.max()), float(ratio.max())))
-        return {
-            "logprob_difference/mean": distances / tokens,
-            "logprob_difference/max": max(distance for distance, _ in largest),
-            "importance_ratio/mean": ratio_sum / tokens,
-            "importance_ratio/max": max(ratio for _, ratio in largest),
-        }
+        differences = [(part.proximal_BT - part.rows.behaviour_BT)[part.rows.mask_BT] for part in parts]
+        difference = torch.cat(differences)
+        metrics = {}
+        for name, values in (
+            ("logprob_difference", difference.abs()),
+            ("importance_ratio", difference.exp()),
+        ):
+            total, tokens = self._world.sums([float(values.sum()), len(values)])
+            metrics[f"{name}/mean"] = total / tokens
+            metrics[f"{name}/max"] = max(self._world.gather(float(values.max())))
+        return metrics

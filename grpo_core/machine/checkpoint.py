@@ -1,15 +1,14 @@
 """Checkpoints: all state that a killed run needs to continue with the same numbers.
 
 A checkpoint is a folder, written under another name and renamed when complete. Its `state.json` has the checksums of
-its files, and a checkpoint with another checksum is not loaded. Sampling needs no generator's state: each request has
-its own seed. The states of Python's and torch's generators are saved for reward functions.
+its files, and a checkpoint with another checksum is not loaded. No generator's state is needed: each request has its
+own seed. A reward function that draws numbers seeds them itself.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import random
 import shutil
 import sys
 from collections.abc import Mapping
@@ -65,14 +64,12 @@ def save(folder: Path, state: State, *, keep: int) -> None:
     """
     import safetensors.torch
 
-    form, numbers, _ = random.getstate()
-    generators = {"torch": torch.get_rng_state(), "python": torch.tensor([form, *numbers])}
     unfinished = folder / ".unfinished"
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         checksums = {}
-        for name, values in {**state.tensors, "generators": generators}.items():
+        for name, values in state.tensors.items():
             payload = safetensors.torch.save({key: value.contiguous() for key, value in values.items()})
             (unfinished / f"{name}.safetensors").write_bytes(payload)
             checksums[name] = hashlib.sha256(payload).hexdigest()
@@ -94,8 +91,7 @@ def _newest_first(folder: Path) -> list[Path]:
 
 # A resumed run may change these: they change no number of the training.
 _FREE = (
-    "output.", "checkpoint.", "eval.",
-    "train.steps", "train.epochs", "train.stall_s", "train.stall_look", "rollout.timeout_s",
+    "output.", "checkpoint.", "eval.", "train.steps", "train.epochs", "train.stall_", "rollout.timeout_s",
     "rollout.host", "rollout.port", "rollout.reconnect_s", "rollout.token_file",
 )  # fmt: skip
 
@@ -112,33 +108,34 @@ def check_resumable(path: Path, config: Config) -> None:
     if not Path(config.output.dir, name).is_dir():
         missing = f"output.name = {name!r}: no such run in {config.output.dir}"
         raise ConfigError(f"{missing} to go on with; without --resume it is started")
-    if path.exists():
-        _refuse_changes(path, config)
-
-
-def _refuse_changes(path: Path, config: Config) -> None:
+    if not path.exists():
+        return
     try:
         before = _flat(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, AttributeError) as error:
         raise ConfigError(f"{path}: not JSON ({error}): the run of this name can't be resumed") from error
-    now, defaults = _json_settings(config), _json_settings(type(config)())
-    changed = []
-    for key, value in now.items():
-        if before.get(key, value) != value and not key.startswith(_FREE):
-            default = " (its default)" if value == defaults[key] else ""
-            changed.append(f"{key} = {value!r}{default}, begun with {before[key]!r}")
-    for key, value in before.items():
-        if key not in now and (key not in REMOVED or value != REMOVED[key]):
-            changed.append(f"{key} is not set, begun with {value!r}")
-    if changed:
-        where = " (its config.json has them all)" if len(changed) > 1 else ""
+    if changes := _changes(before, _as_saved(config), _as_saved(Config())):
+        where = " (its config.json has them all)" if len(changes) > 1 else ""
         raise ConfigError(
-            f"{'; '.join(changed)}: the run in {path.parent} is resumed as it was begun. Give --resume the settings it "
+            f"{'; '.join(changes)}: the run in {path.parent} is resumed as it was begun. Give --resume the settings it "
             f"had{where}, or another output.name"
         )
 
 
-def _json_settings(config: Config) -> dict[str, Any]:
+def _changes(before: dict[str, Any], now: dict[str, Any], defaults: dict[str, Any]) -> list[str]:
+    """Describe the settings that changed and have an effect on the numbers; a removed one may have its default."""
+    changes = []
+    for key in [*now, *(key for key in before if key not in now)]:
+        value = now.get(key, REMOVED.get(key))
+        if key.startswith(_FREE) or before.get(key, value) == value:
+            continue
+        default = " (its default)" if value == defaults.get(key) else ""
+        setting = f"{key} = {value!r}{default}" if key in now else f"{key} is not set"
+        changes.append(f"{setting}, begun with {before[key]!r}")
+    return changes
+
+
+def _as_saved(config: Config) -> dict[str, Any]:
     return _flat(json.loads(json.dumps(config.as_dict())))  # tuples are lists in the file
 
 
@@ -147,18 +144,12 @@ def _flat(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def load(folder: Path) -> State | None:
-    """Load the newest undamaged checkpoint and set the generators; None if there is none."""
+    """Load the newest undamaged checkpoint; None if there is none."""
     for path in _newest_first(folder):
         try:
-            state = _load_folder(path)
+            return _load_folder(path)
         except (OSError, ValueError, KeyError, TypeError) as error:
             print(f"grpo_core: {path} is damaged ({error}) and is passed over", file=sys.stderr)
-            continue
-        generators = state.tensors.pop("generators")
-        torch.set_rng_state(generators["torch"])
-        version, *numbers = generators["python"].tolist()
-        random.setstate((version, tuple(numbers), None))
-        return state
     return None
 
 

@@ -1,23 +1,16 @@
-"""The training process: determinism, Ctrl-C, a watchdog against stalls, and package versions."""
+"""Set up the training process: determinism and Ctrl-C; report the versions of packages."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import faulthandler
 import importlib.metadata
 import os
 import platform
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
-
-from grpo_core.config import ConfigError, TrainConfig
 
 
 def make_deterministic(threads: int) -> None:
@@ -91,53 +84,3 @@ class Interrupts:
         self.received = True
         if not self._shielded:
             raise KeyboardInterrupt
-
-
-class Watchdog:
-    """Write the stacks of all threads to a file when a run makes no progress; end nothing.
-
-    Python's faulthandler waits and writes without the interpreter, so a stall inside C++ is seen, too. With
-    `stall_look` another process receives each heartbeat; when none comes, it examines this process and its children.
-    """
-
-    def __init__(self, path: Path, config: TrainConfig) -> None:
-        """Start watching.
-
-        Raises:
-            ConfigError: `stall_look` is set and grpo-doctor is not installed.
-        """
-        self._stall_s = config.stall_s
-        self._observer = _start_observer(path.with_name("hang.txt"), config) if config.stall_look else None
-        self._file = path.open("a", encoding="utf-8")
-
-    def beat(self) -> None:
-        """Restart the wait: the run made progress."""
-        faulthandler.dump_traceback_later(self._stall_s, file=self._file)
-        if self._observer is not None and self._observer.stdin is not None:
-            # The observer may have ended or be busy: the run continues without it.
-            with contextlib.suppress(OSError):
-                os.write(self._observer.stdin.fileno(), b"train\n")
-
-    def close(self) -> None:
-        """Stop watching."""
-        if not self._file.closed:
-            faulthandler.cancel_dump_traceback_later()
-            self._file.close()
-            if self._observer is not None and self._observer.stdin is not None:
-                self._observer.stdin.close()
-                self._observer.wait()
-
-
-def _start_observer(path: Path, config: TrainConfig) -> subprocess.Popen[bytes]:
-    if find_spec("diagnostics") is None:
-        raise ConfigError(
-            "train.stall_look = true: needs grpo-doctor itself here: pip install 'grpo-doctor[hang]'"
-        )
-    command = [sys.executable, "-m", "diagnostics", "hang", "--beats", "--pid", str(os.getpid())]
-    with path.open("ab") as output:
-        observer = subprocess.Popen(
-            [*command, "--stall", str(config.stall_s)], stdin=subprocess.PIPE, stdout=output, stderr=output
-        )
-    assert observer.stdin
-    os.set_blocking(observer.stdin.fileno(), False)
-    return observer

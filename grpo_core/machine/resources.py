@@ -1,4 +1,4 @@
-"""Devices of the trainer and the engine: selected where a setting is `auto`, checked before anything starts.
+"""Select the devices of trainer and engine where a setting is `auto`, and check them before anything starts.
 
 In colocate mode trainer and engine take turns on the same devices. In async and server mode they work at the same time:
 each has its own GPUs, or both share one GPU whose memory is divided by `rollout.memory_share`.
@@ -45,15 +45,6 @@ def resolve(config: Config) -> Config:
     return with_devices(config, int(os.environ.get("WORLD_SIZE", "1")), torch.cuda.device_count())
 
 
-def torch_device(device: str) -> str:
-    """Return the device; for `auto` a GPU if there is one."""
-    import torch
-
-    if device != "auto":
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def shared_gpu(config: Config, processes: int) -> bool:
     """Return whether trainer and engine use one GPU at the same time, so that its memory must be divided."""
     if config.rollout.mode == "colocate" or (config.rollout.mode == "server" and config.rollout.port):
@@ -61,62 +52,41 @@ def shared_gpu(config: Config, processes: int) -> bool:
     return bool(_gpus(config.train.device, processes) & _gpus(config.rollout.device, processes))
 
 
-def check_devices(config: Config, processes: int, visible: int) -> list[str]:
-    """Refuse a division of the GPUs that can't work; on the CPU there is nothing to divide.
+def check_devices(config: Config, processes: int, visible: int) -> None:
+    """Refuse a division of the GPUs or of a step that can't work.
 
     Args:
-        config: Uses `train.device`, `rollout.device`, `rollout.mode` and `rollout.port`.
+        config: The settings, with devices.
         processes: Number of training processes (torchrun's).
         visible: GPUs that this machine shows.
 
-    Returns:
-        Notes for the user: how memory is divided, how many GPUs are idle.
-
     Raises:
-        ConfigError: Names the devices of both and what is expected.
+        ConfigError: A GPU is missing, both sides would need one that they can't share, a step's prompts don't divide by
+            the processes, or each process would start vLLM.
     """
-    trainer = _gpus(config.train.device, processes)
-    external = config.rollout.mode == "server" and config.rollout.port != 0
-    engine = frozenset[int]() if external else _gpus(config.rollout.device, processes)
-    used = trainer | engine
-    devices = (
-        f"train.device = {config.train.device!r} in {processes} process(es) is {_gpu_names(trainer)}, "
-        f"rollout.device = {config.rollout.device!r} is {_gpu_names(engine)}, {visible} GPU(s) are visible"
-    )
-    if used and max(used) >= visible:
-        raise ConfigError(f"{devices}: cuda:{max(used)} does not exist here")
-    if not used:
-        return []
-    if config.rollout.mode == "colocate" and trainer != engine:
-        raise ConfigError(f"{devices}: in colocate mode both sides take turns on the same GPUs")
-    notes = []
-    if shared_gpu(config, processes):
-        if processes > 1:
-            raise ConfigError(
-                f"{devices}: in {config.rollout.mode} mode several processes and the engine need GPUs of their own"
-            )
-        share = config.rollout.memory_share
-        notes.append(
-            f"trainer and engine share {_gpu_names(trainer)}: the engine may use {share:.0%} of its memory, "
-            f"the trainer {1 - share:.0%} (rollout.memory_share)"
+    trainer, engine = (_gpus(device, processes) for device in (config.train.device, config.rollout.device))
+    if config.rollout.mode == "server" and config.rollout.port:
+        engine = frozenset()
+    colocated = config.rollout.mode == "colocate"
+    problem = ""
+    if missing := sorted(gpu for gpu in trainer | engine if gpu >= visible):
+        problem = f"cuda:{missing[-1]} does not exist here"
+    elif colocated and trainer != engine:
+        problem = "in colocate mode both sides take turns on the same GPUs"
+    elif processes > 1 and not colocated and trainer & engine:
+        problem = f"in {config.rollout.mode} mode several processes and the engine need GPUs of their own"
+    if problem:
+        raise ConfigError(
+            f"train.device = {config.train.device!r} in {processes} process(es) is {_gpu_names(trainer)}, "
+            f"rollout.device = {config.rollout.device!r} is {_gpu_names(engine)}, "
+            f"{visible} GPU(s) are visible: {problem}"
         )
-    if len(used) < visible:
-        notes.append(f"{visible - len(used)} of {visible} visible GPUs are idle")
-    return notes
-
-
-def check_processes(config: Config, processes: int) -> None:
-    """Refuse settings that several processes can't divide.
-
-    Raises:
-        ConfigError: A step's prompts don't divide by the processes, or each would start vLLM in its own trainer.
-    """
     if config.train.prompts_per_step % processes:
         raise ConfigError(
             f"train.prompts_per_step = {config.train.prompts_per_step}: {processes} processes train on equal shares; "
             f"expected a multiple of {processes}"
         )
-    if processes > 1 and config.rollout.mode == "colocate" and config.rollout.engine == "vllm":
+    if processes > 1 and colocated and config.rollout.engine == "vllm":
         raise ConfigError(
             f"rollout.engine = 'vllm' in colocate mode in {processes} processes: vLLM would join their process group; "
             "set rollout.mode to 'async' or 'server'"

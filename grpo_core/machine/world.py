@@ -7,15 +7,14 @@ every rank see the same answers of the rollout engine.
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from grpo_core.config import Config
-from grpo_core.machine.resources import check_devices, check_processes, shared_gpu
+from grpo_core.machine.resources import check_devices, shared_gpu
 from grpo_core.rollout.engine import Capabilities, Engine, EngineError
 from grpo_core.types import Completion, Request, SamplingParams
 
@@ -94,11 +93,7 @@ def join_world(config: Config) -> World:
     """
     several = os.environ.get("WORLD_SIZE", "1") != "1"
     world = Processes(config.train.device) if several else World()
-    notes = check_devices(config, world.size, torch.cuda.device_count())
-    check_processes(config, world.size)
-    if world.first:
-        for note in notes:
-            print(f"grpo_core: {note}", file=sys.stderr)
+    check_devices(config, world.size, torch.cuda.device_count())
     if shared_gpu(config, world.size):
         share = 1 - config.rollout.memory_share
         torch.cuda.set_per_process_memory_fraction(share, torch.device(config.train.device))
@@ -130,35 +125,9 @@ class SharedEngine:
         parts = self._all(lambda engine: engine.generate(share, params))
         return [completion for part in parts for completion in part]
 
-    def start_generate(self, requests: Sequence[Request], params: SamplingParams) -> None:
-        """Send requests to rank 0's engine (see `ProcessEngine`)."""
-        self._all(lambda engine: engine.start_generate(requests, params))
-
-    def finish_generate(self) -> list[Completion]:
-        """Wait for the completions of `start_generate`."""
-        return list(self._first(lambda engine: engine.finish_generate()))
-
-    def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Load weights into every engine. Reading a sharded parameter gathers it, so all ranks must take part."""
-        pairs = list(tensors)
-        self._all(lambda engine: engine.update_weights(pairs, version))
-
-    def reset_prefix_cache(self) -> None:
-        """Reset the prefix cache of every engine."""
-        self._all(lambda engine: engine.reset_prefix_cache())
-
-    def fingerprint(self) -> str | None:
-        """Return the fingerprint of rank 0's engine."""
-        digest = self._first(lambda engine: engine.fingerprint())
-        return None if digest is None else str(digest)
-
-    def sleep(self) -> None:
-        """Let every engine sleep."""
-        self._all(lambda engine: engine.sleep())
-
-    def wake(self) -> None:
-        """Wake every engine."""
-        self._all(lambda engine: engine.wake())
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        """Return a method of the engines: it calls every engine and returns rank 0's answer."""
+        return lambda *arguments: self._first(lambda engine: getattr(engine, method)(*arguments))
 
     def abort(self) -> None:
         """Abort the running call of this rank's own engine; the other ranks take no part."""

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from grpo_core.config import Config, RecordError
-from grpo_core.learn.policy import Policy, full_tensor
+from grpo_core.learn.policy import Policy
 from grpo_core.machine.process import versions
 from grpo_core.metrics import is_due
 from grpo_core.rollout.weights.digest import fingerprint_like, spot_digest
@@ -57,12 +58,9 @@ class Recorder:
         self._folder, self._config, self._first = folder, config, first
         self._run = {"settings": config.as_dict(), "versions": versions()}
         self._result = dict[str, Any]()
-        if not first:
-            return
-        (folder / "rollouts").mkdir(parents=True, exist_ok=True)
-        with (folder / "rollouts.jsonl").open("ab+") as file:
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
+        path = folder / "rollouts.jsonl"
+        if first and path.exists():
+            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
 
     def begin_step(self, step: int, policy: Policy) -> Callable[[Policy, float], None] | None:
         """Return the observer of the step's first update; None: the step is not recorded."""
@@ -81,8 +79,7 @@ class Recorder:
     ) -> None:
         """Write the step if it was observed; `requests` by id."""
         if self._first and self._result:
-            ordered = [requests[sample.completion.request_id] for sample in samples]
-            self.write(step, version, samples, ordered, self._result)
+            self.write(step, version, samples, list(requests.values()), self._result)
 
     def write(
         self,
@@ -98,7 +95,7 @@ class Recorder:
             step: Counted from 1.
             version: The policy version the step started from.
             samples: All of the step, those of a group next to each other.
-            requests: Their requests, paired with the samples by id.
+            requests: Their requests and perhaps others, paired with the samples by id.
             result: The step's `loss`, `gradient` (see `gradient_digest`) and any other JSON.
         """
         from safetensors.torch import save
@@ -109,6 +106,7 @@ class Recorder:
         # Named by content: until the line below is written, an earlier record of this step stays readable.
         name = f"rollouts/step-{step:06d}-{checksum[:8]}.safetensors"
         unfinished = self._folder / "rollouts" / "unfinished"
+        unfinished.parent.mkdir(parents=True, exist_ok=True)
         unfinished.write_bytes(data)
         unfinished.replace(self._folder / name)
         prompts = [group[0].prompt for group in groups]
@@ -261,5 +259,5 @@ def digest_like(recorded: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> s
 
 def gradient_digest(policy: Policy, like: str = EXACT) -> str:
     """Compute the digest of a policy's gradients, of the same kind as `like`."""
-    gradients = [(name, value.grad) for name, value in policy.trained()]
-    return digest_like(like, [(name, full_tensor(grad)) for name, grad in gradients if grad is not None])
+    gradients = ((name, value.grad) for name, value in policy.trained())
+    return digest_like(like, ((name, gradient) for name, gradient in gradients if gradient is not None))

@@ -7,10 +7,8 @@ import functools
 import gzip
 import importlib
 import json
-import math
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +31,7 @@ class DataSet:
         self._tokenizer, self._config, options = tokenizer, config, config.data
         self.rows: list[tuple[tuple[int, ...], dict[str, Any], Any]] = []
         self.dropped = self.truncated = 0
-        room = config.model.max_length - config.sampling.max_tokens
-        limit = min(options.max_prompt_tokens or room, room)
+        limit = options.max_prompt_tokens or config.model.max_length - config.sampling.max_tokens
         with _wrap_errors(f"{key} = {path!r}"):
             rows = _read_rows(path, split)
             begin = tokenizer("")["input_ids"][:1]
@@ -197,14 +194,6 @@ def build_prompts(config: Config, tokenizer: Any) -> ShippedTask | DataSet:
     if not config.data.path:
         return ShippedTask(config, tokenizer)
     return DataSet(config, tokenizer, "data.path", config.data.path, config.data.split)
-
-
-def with_steps(config: Config, prompts: ShippedTask | DataSet) -> Config:
-    """Return the settings with `train.steps` computed from `train.epochs`, if that is set."""
-    if not (config.train.epochs and isinstance(prompts, DataSet)):
-        return config
-    steps = math.ceil(config.train.epochs * len(prompts.rows) / config.train.prompts_per_step)
-    return replace(config, train=replace(config.train, steps=steps))
 
 
 def build_eval_prompts(config: Config, tokenizer: Any) -> list[Prompt]:

@@ -1,22 +1,24 @@
-"""The reward functions of the trainer, and the loading of others."""
+"""The built-in reward functions, from letters in place to mathematics, and the loading of others."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
 import inspect
+import logging
 import re
 import runpy
-from collections.abc import Callable
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_core.config import ConfigError, RewardConfig
-from grpo_core.machine.resources import torch_device
-from grpo_core.tasks.mathematics import math_answers
-from grpo_core.tasks.model import load_pretrained
+from grpo_core.config import ConfigError
 
 NGRAM = 3  # words, as in open-r1 and TRL
+CPU_S = 5.0  # processor time that the check of one mathematical answer may take
 
 
 def letters_in_place(completions: list[str], answer: list[str]) -> list[float]:
@@ -82,6 +84,83 @@ def soft_overlong(tokens: int, max_tokens: int, buffer: int, penalty: float) -> 
     return 0.0 - penalty * min(max(tokens - (max_tokens - buffer), 0) / buffer, 1.0)
 
 
+def math_answers(completions: list[str], **columns: list[Any]) -> list[float | None]:
+    """Return 1 if math-verify finds the completion equal to the column `answer`, else `solution`; None without one.
+
+    math-verify limits its time by SIGALRM: a loaded machine then gives other rewards, and outside of the main thread
+    0.6 and 0.7 find everything wrong (REW001). Without a limit `9**9**9**9` takes forever. So its limit is off, and
+    processor time is limited here, which does not depend on the load of the machine.
+
+    Raises:
+        ConfigError: Neither column exists.
+        ValueError: An expected answer can't be parsed: no completion could be right.
+        RuntimeError: Called outside of the main thread, where the limit does not work.
+    """
+    expected = columns.get("answer", columns.get("solution"))
+    if expected is None:
+        raise ConfigError(
+            f"reward function math needs a column answer or solution, found {', '.join(columns)}"
+        )
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("math works in the main thread only, where its time can be limited")
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it would warn that its own limit is off
+    importlib.import_module("math_verify")  # takes a second or two, which must not count for an answer
+    pairs = zip(expected, completions, strict=True)
+    return [None if gold is None else _math_score(str(gold), completion) for gold, completion in pairs]
+
+
+def _math_score(gold: str, completion: str) -> float:
+    """Return 1 or 0; a check that takes too long is 0, with a warning."""
+    if not (expected := _limited(_parse_expected, gold)):
+        raise ValueError(f"math-verify (0.8 or newer) can't read the expected answer {gold!r}")
+    equal = _limited(_is_equal, expected, completion)
+    if equal is None:
+        text = f"math: not checked in {CPU_S:g} s, so 0: the completion that ends in {completion[-80:]!r}"
+        warnings.warn(text, stacklevel=2)
+    return float(equal or 0)
+
+
+class _OutOfTime(BaseException):  # math-verify catches every Exception, and finds the answer wrong
+    """Raised by the timer."""
+
+
+def _out_of_time(*_: Any) -> None:
+    raise _OutOfTime
+
+
+def _limited(check: Callable[..., Any], *arguments: Any) -> Any:
+    """Run the check; None if it took more than `CPU_S`."""
+    before = signal.signal(signal.SIGPROF, _out_of_time)
+    try:
+        signal.setitimer(signal.ITIMER_PROF, CPU_S)
+        try:
+            return check(*arguments)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+    except _OutOfTime:
+        return None
+    finally:
+        signal.signal(signal.SIGPROF, before)
+
+
+@functools.lru_cache
+def _parse_expected(gold: str) -> tuple[Any, ...]:
+    r"""Parse the expected answer by math-verify; empty if it does not equal itself.
+
+    Bare LaTeX is boxed: otherwise math-verify reads only the first number, 2 of `2\sqrt{3}`.
+    """
+    library = importlib.import_module("math_verify")
+    marked = re.search(r"\$.*\$|\\boxed|\\\(|\\\[", gold, re.DOTALL)  # one $ alone is money
+    parsed = library.parse(gold if marked else rf"\boxed{{{gold}}}", parsing_timeout=None)
+    return tuple(parsed) if library.verify(parsed, parsed, timeout_seconds=None) else ()
+
+
+def _is_equal(expected: tuple[Any, ...], completion: str) -> bool:
+    library = importlib.import_module("math_verify")
+    parsed = library.parse(completion, parsing_timeout=None)
+    return bool(library.verify(list(expected), parsed, timeout_seconds=None))
+
+
 BUILT_IN: dict[str, Callable[..., Any]] = {
     "exact": exact,
     "format": tags,
@@ -91,22 +170,20 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
 }
 
 
-def load_functions(options: RewardConfig, device: str) -> dict[str, Callable[..., Any]]:
-    """Load the configured functions by name, the reward model last.
+def load_functions(specs: Sequence[str]) -> dict[str, Callable[..., Any]]:
+    """Load the configured functions, by name.
 
     Raises:
         ConfigError: One does not exist, or is named twice, or none is named.
     """
     functions: dict[str, Callable[..., Any]] = {}
-    for spec in options.functions:
+    for spec in specs:
         name = Path(spec).name
         if name in functions:
             raise ConfigError(f"reward.functions: {name!r} is named twice")
         functions[name] = _load_function(spec)
-    if options.model:
-        functions["model"] = RewardModel(options.model, device)
     if not functions:
-        raise ConfigError("reward.functions: expected one or more, or reward.model, where data.path is set")
+        raise ConfigError("reward.functions: expected one or more, where data.path is set")
     return functions
 
 
@@ -131,61 +208,3 @@ def _load_function(spec: str) -> Callable[..., Any]:
 def _run_file(path: Path) -> dict[str, Any]:
     """Return the globals of a file; it runs once, with its path as its module name, which is unique."""
     return runpy.run_path(str(path), run_name=str(path))
-
-
-MODEL_BATCH = 16  # texts in one forward pass of the reward model
-
-
-class RewardModel:
-    """The score of prompt and completion by a sequence classification model with one label."""
-
-    def __init__(self, folder: str, device: str) -> None:
-        """Load it in float32.
-
-        Raises:
-            ConfigError: Another kind of model, no pad token, or weights missing in the checkpoint.
-        """
-        where = f"reward.model = {folder!r}: expected a sequence classification model"
-        self._tokenizer = load_pretrained("AutoTokenizer", folder, where)
-        kind = "AutoModelForSequenceClassification"
-        self._model, info = load_pretrained(kind, folder, where, output_loading_info=True)
-        config, pad = self._model.config, self._tokenizer.pad_token_id
-        if config.num_labels != 1 or pad is None or info["missing_keys"]:
-            # transformers initialises missing weights at random
-            missing = ", ".join(sorted(info["missing_keys"])) or "none"
-            raise ConfigError(
-                f"{where} with 1 label, all its weights and a tokenizer with a pad token, found "
-                f"{config.num_labels} labels, pad token {pad}, missing weights: {missing}"
-            )
-        config.pad_token_id, self._tokenizer.padding_side = pad, "right"
-        self._model.float().to(torch_device(device)).eval()
-        longest = getattr(config, "max_position_embeddings", self._tokenizer.model_max_length)
-        self._limit = min(longest, self._tokenizer.model_max_length)
-
-    def __call__(self, prompts: list[Any], completions: list[Any]) -> list[float]:
-        """Return one score per completion; lists of messages become text by the reward model's own template.
-
-        Raises:
-            ValueError: A text is longer than the model's limit; it is not cut.
-        """
-        import torch
-
-        template = self._tokenizer.apply_chat_template
-        texts = [
-            prompt + completion if isinstance(prompt, str) else template(prompt + completion, tokenize=False)
-            for prompt, completion in zip(prompts, completions, strict=True)
-        ]
-        scores: list[float] = []
-        bos = self._tokenizer.bos_token  # a chat template writes it into the prompt itself
-        special = not (bos and texts[0].startswith(bos))
-        for start in range(0, len(texts), MODEL_BATCH):
-            part = texts[start : start + MODEL_BATCH]
-            rows = self._tokenizer(part, padding=True, return_tensors="pt", add_special_tokens=special)
-            mask_BT = rows["attention_mask"].to(self._model.device)
-            length = int(mask_BT.sum(1).max())
-            if length > self._limit:
-                raise ValueError(f"{length} tokens, and the reward model takes {self._limit}")
-            with torch.inference_mode():
-                ids_BT = rows["input_ids"].to(self._model.device)
-                scores += self._model(input_ids=ids_BT, attention_mask=mask_BT).logits[:, 0].tolist()
-        return scores

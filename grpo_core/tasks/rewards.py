@@ -13,14 +13,13 @@ import functools
 import inspect
 import itertools
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from grpo_core.config import Config, ConfigError
 from grpo_core.machine.world import World
-from grpo_core.metrics import mean
 from grpo_core.tasks.reward_functions import letters_in_place, load_functions, soft_overlong
 from grpo_core.types import Completion, Group, Prompt, RunError, Sample, Scored
 
@@ -29,19 +28,6 @@ Function = Callable[..., Any]
 
 class RewardError(RunError):
     """Raised when a reward function raises, or returns something else than a reward; names function and sample."""
-
-
-@dataclass(frozen=True)
-class TrainerState:
-    """The argument `trainer_state` of a reward function, by the names of transformers.
-
-    Attributes:
-        global_step: Training steps done.
-        max_steps: Training steps of the whole run.
-    """
-
-    global_step: int
-    max_steps: int
 
 
 @dataclass(frozen=True)
@@ -54,7 +40,6 @@ class RewardSet:
         overlong: Number of tokens -> penalty added to the sum; None: no penalty.
         convention: `text` or `trl`, see `RewardConfig`.
         steps: Steps of the whole run, for `trainer_state`.
-        logged: Numbers that functions passed to TRL's `log_metric`, by name.
     """
 
     functions: Mapping[str, Function]
@@ -62,7 +47,6 @@ class RewardSet:
     overlong: Callable[[int], float] | None = None
     convention: str = "text"
     steps: int = 0
-    logged: dict[str, list[float]] = field(default_factory=dict)
 
     def score(
         self,
@@ -85,7 +69,13 @@ class RewardSet:
         """
         if not completions:
             return []
-        columns, extra = self._arguments(prompts, completions, texts, step)
+        columns = self._columns(prompts, texts)
+        extra: dict[str, Any] = {
+            "completion_ids": [list(completion.ids) for completion in completions],
+            "trainer_state": SimpleNamespace(global_step=step, max_steps=self.steps),
+        }
+        if self.convention == "trl":
+            extra |= dict.fromkeys(("log_metric", "log_extra"), lambda *_, **__: None)
         calls = {
             name: functools.partial(function, **self._select(name, function, columns, extra))
             for name, function in self.functions.items()
@@ -108,16 +98,10 @@ class RewardSet:
             scored.append((total, scores))
         return scored
 
-    def _arguments(
-        self, prompts: Sequence[Prompt], completions: Sequence[Completion], texts: Sequence[str], step: int
-    ) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-        """Return the lists for every function, and what only functions that name it get."""
+    def _columns(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> dict[str, list[Any]]:
+        """Return the lists for every function: the rows' columns, prompts and completions."""
         keys = dict.fromkeys(key for prompt in prompts for key in prompt.columns)
         columns: dict[str, list[Any]] = {key: [prompt.columns.get(key) for prompt in prompts] for key in keys}
-        extra: dict[str, Any] = {
-            "completion_ids": [list(completion.ids) for completion in completions],
-            "trainer_state": TrainerState(step, self.steps),
-        }
         columns |= {"prompts": [prompt.text for prompt in prompts], "completions": list(texts)}
         if self.convention == "trl":  # prompts as in the data set, and completions of the same kind
             columns["prompts"] = [p.text if p.source is None else p.source for p in prompts]
@@ -126,16 +110,12 @@ class RewardSet:
                 for source, text in zip(columns["prompts"], texts, strict=True)
             ]
             columns.pop("completion", None)  # of a data set for SFT: TRL's functions don't get it
-            extra |= {"log_metric": self._log_metric, "log_extra": lambda *_, **__: None}
-        return columns, extra
-
-    def _log_metric(self, name: str, value: float) -> None:
-        self.logged.setdefault(name, []).append(float(value))
+        return columns
 
     def _select(
         self, name: str, function: Function, columns: Mapping[str, list[Any]], extra: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the arguments of a function, with lists of its own."""
+        """Return the arguments of a function, with lists of its own; only functions that name `extra` get it."""
         parameters = inspect.signature(function).parameters.values()
         named = {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
         required = [p.name for p in parameters if p.default is p.empty and p.name in named]
@@ -157,8 +137,8 @@ def build_rewards(config: Config) -> RewardSet:
     """
     options = config.reward
     functions: Mapping[str, Function] = {"letters_in_place": letters_in_place}
-    if options.functions or options.model or config.data.path:
-        functions = load_functions(options, config.train.device)
+    if options.functions or config.data.path:
+        functions = load_functions(options.functions)
     overlong = None
     if options.overlong_buffer:
         overlong = functools.partial(
@@ -177,21 +157,17 @@ def _call_all(calls: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
     for name, call in calls.items():
         with _named_errors(name):
             returned[name] = call()
-    pending = {name: value for name, value in returned.items() if inspect.isawaitable(value)}
-    if pending:
-        # In a thread of its own: a notebook runs its loop in this one.
-        with ThreadPoolExecutor(1) as pool:
-            returned |= pool.submit(asyncio.run, _wait_for_all(pending)).result()
-    return returned
 
-
-async def _wait_for_all(pending: Mapping[str, Awaitable[Any]]) -> dict[str, Any]:
-    async def wait(name: str, value: Awaitable[Any]) -> Any:
+    async def wait(name: str) -> None:
         with _named_errors(name):
-            return await value
+            returned[name] = await returned[name]
 
-    values = await asyncio.gather(*(wait(name, value) for name, value in pending.items()))
-    return dict(zip(pending, values, strict=True))
+    async def wait_for_all(names: list[str]) -> None:
+        await asyncio.gather(*map(wait, names))
+
+    if pending := [name for name, value in returned.items() if inspect.isawaitable(value)]:
+        asyncio.run(wait_for_all(pending))
+    return returned
 
 
 @contextlib.contextmanager
@@ -244,11 +220,7 @@ def _quote(text: str) -> str:
 
 
 class Scorer:
-    """Scores the completions of a run. Each process scores its share.
-
-    Attributes:
-        step: Training steps done, for the `trainer_state` of reward functions.
-    """
+    """Scores the completions of a run. Each process scores its share."""
 
     def __init__(self, config: Config, tokenizer: Any, world: World) -> None:
         """Load the reward functions.
@@ -257,11 +229,16 @@ class Scorer:
             ConfigError: One does not exist.
         """
         self._rewards = build_rewards(config)
-        self._tokenizer, self._world, self.step = tokenizer, world, 0
+        self._tokenizer, self._world = tokenizer, world
         self._filter_overlong = config.sampling.overlong_filter
 
-    def groups(self, prompts: Sequence[Prompt], completions: Sequence[Completion]) -> list[Group]:
+    def groups(self, prompts: Sequence[Prompt], completions: Sequence[Completion], step: int) -> list[Group]:
         """Build one group per prompt; completions are in the order of the prompts, equally many for each.
+
+        Args:
+            prompts: The prompts.
+            completions: Their completions.
+            step: Training steps done, for the `trainer_state` of reward functions.
 
         Raises:
             RewardError: A reward function failed.
@@ -273,24 +250,13 @@ class Scorer:
         if self._rewards.convention == "trl":
             decode = self._tokenizer.decode
             scored_texts = [str(decode(list(c.ids), skip_special_tokens=True)) for c in completions[share]]
-        mine = self._rewards.score(repeated[share], completions[share], scored_texts, step=self.step)
+        mine = self._rewards.score(repeated[share], completions[share], scored_texts, step=step)
         scored = itertools.chain.from_iterable(self._world.gather(mine))
         samples = (
             Sample(prompt, c, text, total, 0.0, scores, not (self._filter_overlong and c.cut_off))
             for prompt, c, text, (total, scores) in zip(repeated, completions, texts, scored, strict=True)
         )
-        return [Group(prompt, tuple(itertools.islice(samples, group_size))) for prompt in prompts]
-
-    def logged(self) -> dict[str, float]:
-        """Return the means of what reward functions logged since the last call, over all processes."""
-        if self._rewards.convention != "trl":
-            return {}
-        values: dict[str, list[float]] = {}
-        for logged in self._world.gather(dict(self._rewards.logged)):
-            for name, numbers in logged.items():
-                values.setdefault(name, []).extend(numbers)
-        self._rewards.logged.clear()
-        return {f"reward/logged/{name}": mean(numbers) for name, numbers in sorted(values.items())}
+        return [list(itertools.islice(samples, group_size)) for _ in prompts]
 
     def _decode(self, completion: Completion) -> str:
         """Return the completion as text, without the stop id that ended it.

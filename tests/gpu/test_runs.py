@@ -24,7 +24,6 @@ SWITCHES = {
     "leave one out": {"loss.advantage_baseline": "leave_one_out"},
     "masked correction": {"loss.correction": "mask", "loss.correction_level": "sequence"},
     "micro-batches": {"train.micro_batch": 5},
-    "recomputed": {"model.gradient_checkpointing": "true"},
     "adapters": {"model.lora_rank": 4},
     "small chunks": {"train.logprob_chunk": 7},
 }

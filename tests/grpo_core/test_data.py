@@ -8,18 +8,10 @@ from dataclasses import replace
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from grpo_core import run
-from grpo_core.config import (
-    Config,
-    ConfigError,
-    DataConfig,
-    EvalConfig,
-    ModelConfig,
-    SamplingConfig,
-    TrainConfig,
-)
+from grpo_core.config import Config, ConfigError, ModelConfig
+from grpo_core.settings import load
 from grpo_core.tasks import task
-from grpo_core.tasks.dataset import _epoch_order, build_eval_prompts, build_prompts, with_steps
+from grpo_core.tasks.dataset import _epoch_order, build_eval_prompts, build_prompts
 from grpo_core.tasks.model import load_tokenizer
 
 SPECIAL = ["<s>", "</s>", "<user>", "<system>", "<assistant>"]
@@ -53,9 +45,7 @@ def make_tokenizer(folder, *, begin=True, end=False, template=True):
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
     settings |= {"chat_template": TEMPLATE} if template else {}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    (folder / "config.json").write_text(
-        '{"model_type": "llama"}'
-    )  # transformers searches a tokenizer next to a model
+    (folder / "config.json").write_text('{"model_type": "llama"}')  # a tokenizer is searched next to a model
     return load_tokenizer(folder)
 
 
@@ -90,13 +80,10 @@ def write(folder, kind, rows):
 
 def settings(path="", *, seed=0, max_length=256, max_tokens=6, eval_path="", eval_prompts=64, **data):
     """Settings that are about data, with a model that is not the tiny one."""
-    return Config(
-        data=DataConfig(path=str(path), **data),
-        model=ModelConfig(path="elsewhere", max_length=max_length),
-        sampling=SamplingConfig(max_tokens=max_tokens),
-        train=TrainConfig(seed=seed),
-        eval=EvalConfig(path=str(eval_path), prompts=eval_prompts),
-    )
+    options = {"model.path": "elsewhere", "model.max_length": max_length, "sampling.max_tokens": max_tokens}
+    options |= {"train.seed": seed, "eval.path": eval_path, "eval.prompts": eval_prompts, "data.path": path}
+    options |= {f"data.{key}": value for key, value in data.items()}
+    return load(None, [f"--{key}={value}" for key, value in options.items()])
 
 
 def texts(prompts):
@@ -142,24 +129,6 @@ def test_the_order_of_epochs_stays_as_it_is():
     assert _epoch_order(8, 0, 1) == [1, 2, 0, 6, 4, 5, 7, 3]
 
 
-@pytest.mark.parametrize(("epochs", "steps"), [(1.0, 4), (3.0, 11), (0.1, 1), (0.0, 300)])
-def test_epochs_are_steps_over_the_rows(tmp_path, tokenizer, epochs, steps):
-    """Seven rows, two a step: the last batch is filled from the next epoch."""
-    config = settings(write(tmp_path, "jsonl", TEXTS))
-    config = replace(config, train=replace(config.train, epochs=epochs, prompts_per_step=2))
-    assert with_steps(config, build_prompts(config, tokenizer)).train.steps == steps
-
-
-def test_a_run_of_one_epoch(tmp_path, short_run):
-    """The number of steps is known before the first one."""
-    path, totals = tmp_path / "rows.jsonl", []
-    write_lines(path, [{"prompt": f"{word}>", "answer": word} for word in ("abc", "bcd", "cde")])
-    options = {"data.path": path, "reward.functions": "letters_in_place", "train.epochs": 1}
-    config = short_run(**options, **{"train.prompts_per_step": 2, "sampling.group_size": 2})
-    document = run.train(config, lambda _: None, on_start=totals.append)
-    assert (document["outcome"], document["steps"], totals) == ("ok", 2, [2])
-
-
 def test_without_shuffling_rows_come_in_the_order_of_the_file(tmp_path, tokenizer):
     """Epoch after epoch; the prompt's column is not among those for reward functions."""
     prompts = build_prompts(settings(write(tmp_path, "jsonl", TEXTS), shuffle=False), tokenizer)
@@ -176,14 +145,6 @@ def test_the_shipped_task_gives_the_words_it_always_gave(model_dir):
     assert texts(prompts.batch(0, 4)) == ["hgj>", "ffh>", "fhh>", "hhg>"]
     assert texts(prompts.batch(7, 4)) == ["fbb>", "fea>", "hdd>", "jfb>"]
     assert prompts.batch(7, 4) == task.task_prompts(Config().task, letters, seed=0, step=7, count=4)
-
-
-def test_evaluation_of_the_task_has_rows_of_its_own(model_dir):
-    """Evaluation rows come from a named step, so they are the same every time and never trained on."""
-    letters = load_tokenizer(model_dir)
-    eval_prompts = build_eval_prompts(Config(), letters)
-    assert eval_prompts == build_eval_prompts(Config(), letters)
-    assert [prompt.id for prompt in eval_prompts] == [f"eval.{place}" for place in range(64)]
 
 
 def test_evaluation_takes_the_first_rows_of_its_data_set(tmp_path, tokenizer):
@@ -204,13 +165,9 @@ def test_a_chat_has_the_ids_of_the_template_and_one_begin_token(tmp_path, begin,
     tokenizer = make_tokenizer(tmp_path / "tokenizer", begin=begin, end=end)
     prompts = build_prompts(settings(write(tmp_path, "jsonl", CHATS), shuffle=False), tokenizer).batch(0, 7)
     for row, prompt in zip(CHATS, prompts, strict=True):
-        encoded = tokenizer.apply_chat_template(
-            row["prompt"], add_generation_prompt=True, tokenize=True, return_dict=True
-        )
-        assert list(prompt.ids) == list(encoded["input_ids"])
-        assert prompt.text == tokenizer.apply_chat_template(
-            row["prompt"], add_generation_prompt=True, tokenize=False
-        )
+        rendered = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=False)
+        ids = tokenizer(rendered, add_special_tokens=False)["input_ids"]
+        assert (prompt.text, list(prompt.ids)) == (rendered, ids)
         assert prompt.ids.count(0) == 1
     assert prompts[0].text == "<s><system>Add.<user>0 + 1<assistant>"
 
@@ -244,11 +201,8 @@ def test_prompts_over_the_limit_are_dropped_and_counted(tmp_path, tokenizer):
     prompts = build_prompts(settings(path, max_prompt_tokens=5, shuffle=False), tokenizer)
     assert (prompts.dropped, prompts.truncated) == (2, 0)
     batch = prompts.batch(0, 3)
-    assert [(prompt.text, prompt.columns["answer"]) for prompt in batch] == [
-        ("<s>xxx", 3),
-        ("<s>xxxx", 4),
-        ("<s>xxx", 3),
-    ]
+    rows = [(prompt.text, prompt.columns["answer"]) for prompt in batch]
+    assert rows == [("<s>xxx", 3), ("<s>xxxx", 4), ("<s>xxx", 3)]
 
 
 def test_prompts_over_the_limit_lose_their_first_tokens(tmp_path, tokenizer):
@@ -265,11 +219,11 @@ def test_prompts_over_the_limit_lose_their_first_tokens(tmp_path, tokenizer):
 
 
 def test_the_limit_leaves_room_for_the_completion(tmp_path, tokenizer):
-    """The prompt limit leaves room for the completion, by default and if a larger one is set."""
+    """By default; a larger one is refused with the other settings."""
     path = write(tmp_path, "jsonl", ROWS_BY_LENGTH)
-    for limit in (0, 50):
-        config = settings(path, max_length=16, max_tokens=6, max_prompt_tokens=limit)
-        assert build_prompts(config, tokenizer).dropped == 1
+    assert build_prompts(settings(path, max_length=16, max_tokens=6), tokenizer).dropped == 1
+    with pytest.raises(ConfigError, match="the longest prompt and completion don't fit the model"):
+        settings(path, max_length=16, max_tokens=6, max_prompt_tokens=50)
 
 
 @pytest.mark.parametrize(
@@ -280,10 +234,7 @@ def test_the_limit_leaves_room_for_the_completion(tmp_path, tokenizer):
             "row 2: a prompt of 10 tokens; at most 8 are allowed",
         ),
         ({"max_prompt_tokens": 2}, "no prompts: 4 rows, 4 of them dropped for more than 2 tokens"),
-        (
-            {"max_tokens": 300, "over_limit": "truncate"},
-            "row 1: a prompt of 4 tokens; at most -44 are allowed",
-        ),
+        ({"max_tokens": 256, "over_limit": "truncate"}, "row 1: a prompt of 4 tokens; at most 0 are allowed"),
     ],
 )
 def test_prompts_over_the_limit_end_the_run(tmp_path, tokenizer, options, says):
@@ -305,18 +256,13 @@ USER = {"role": "user", "content": "Hi"}
         ("", {}, ": no prompts: 0 rows"),
         ('{"prompt": "a"}\n\n{"prompt": \n', {}, ": line 3: expected a JSON object: Expecting value"),
         ('{"prompt": "a"}\n["b"]\n', {}, ": line 2: expected a JSON object: 'list' object is not a mapping"),
-        (
-            [{"question": "a", "answer": 1}],
-            {},
-            ", row 1: no column 'prompt' (data.prompt); there are question, answer",
-        ),
+        ([{"question": "a"}], {}, ", row 1: no column 'prompt' (data.prompt); there are question"),
         ([{"prompt": "a"}, {"prompt": 5}], {}, ", row 2: prompt = 5: expected a text"),
-        ([{"prompt": "a"}, {"prompt": None}], {}, ", row 2: prompt = None: expected a text"),
         ([{"prompt": "a"}, {"prompt": ""}], {}, ", row 2: prompt = '': expected a text"),
         (
             [{"prompt": "a"}, {"prompt": [USER]}],
             {},
-            ", row 2: prompt = [{'role': 'user', 'content': 'Hi'}]: expected",
+            ", row 2: prompt = [{'role': 'user', 'content': 'Hi'}]: expe",
         ),
         ([{"prompt": [USER]}, {"prompt": "a"}], {}, ", row 2: prompt = 'a': expected"),
         ([{"prompt": []}], {}, ", row 1: prompt = []: expected"),
@@ -378,9 +324,7 @@ def test_a_split_is_chosen_by_name(tmp_path, tokenizer):
     config = settings(path, split="test", eval_path=path / "test", shuffle=False)
     assert texts(build_prompts(config, tokenizer).batch(0, 2)) == texts(build_eval_prompts(config, tokenizer))
     for split in ("", "val"):
-        with pytest.raises(
-            ConfigError, match=rf"no split '{split}' \(data.split\) among: train, test; the folder"
-        ):
+        with pytest.raises(ConfigError, match=rf"no split '{split}' \(data.split\) among: train, test; the"):
             build_prompts(settings(path, split=split), tokenizer)
 
 

@@ -21,9 +21,9 @@ pytestmark = pytest.mark.long
 SETTINGS = {"train.steps": 5, "sampling.dynamic": "true", "loss.kl_coefficient": 0.05, "eval.every": 2}
 # Each as settings of its own, all to be compared with one process in colocate mode.
 CASES = {
-    "replicate": {"train.micro_batch": 3},
-    "fsdp2, async": {"train.sharding": "fsdp2", "rollout.mode": "async", "rollout.max_staleness": 0},
-    "replicate, server": {"rollout.mode": "server"},
+    "colocate": {"train.micro_batch": 3},
+    "async": {"rollout.mode": "async", "rollout.max_staleness": 0},
+    "server": {"rollout.mode": "server"},
 }
 
 
@@ -85,8 +85,8 @@ def test_two_processes_are_one(alone, tmp_path, case):
 
 
 def test_two_processes_resume(alone, tmp_path):
-    """The checkpoint has whole tensors; they are sharded again, and the run is the same."""
-    settings = {**SHORT, **SETTINGS, "train.sharding": "fsdp2", "output.dir": tmp_path, "output.name": "run"}
+    """From one process's checkpoint, too: the run is the same."""
+    settings = {**SHORT, **SETTINGS, "output.dir": tmp_path, "output.name": "run"}
     torchrun({**settings, "train.steps": 3})
     torchrun(settings, "--resume")
     assert len(read_lines(tmp_path / "run")) == 5

@@ -20,7 +20,6 @@ MODULES = (
     "grpo_core.tasks.rewards",
     "grpo_core.rollout.weights.digest",
     "grpo_core.tasks.task",
-    "grpo_core.types",
 )
 
 

@@ -69,16 +69,9 @@ def test_padding_and_its_id_change_nothing(model_dir):
     model = load_model(model_dir)
     short, long = [0, 1, 10, 3, 11], [2, 3, 4, 10, 5, 6, 7, 8, 11]
 
-    def logprobs_of(rows, prompts, lengths):
-        with torch.no_grad():
-            return completion_logprobs(
-                model,
-                torch.tensor(rows),
-                torch.tensor(prompts),
-                torch.tensor(lengths),
-                temperature=0.9,
-                chunk=3,
-            )[0]
+    @torch.no_grad()
+    def logprobs_of(*tensors):
+        return completion_logprobs(model, *map(torch.tensor, tensors), temperature=0.9, chunk=3)[0]
 
     alone = logprobs_of([short], [3], [2])
     for pad in (0, 11, 12):  # an ordinary letter, the end token, the pad token
@@ -98,29 +91,3 @@ def test_log_probs_are_those_of_the_model_itself(model_dir):
         everything = torch.log_softmax(model(ids).logits / 0.5, -1)
     expected = torch.stack([everything[0, 3, 4], everything[0, 4, 5], everything[0, 5, 11]])
     torch.testing.assert_close(actual[0], expected, rtol=0, atol=1e-5)
-
-
-def test_the_entropy_has_the_gradient_of_the_naive_one():
-    """Gradients of hidden states and output layer agree; the log-probs equal those of the plain head bit for bit."""
-    generator = torch.Generator().manual_seed(0)
-    inputs = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((7, 4), (11, 4))]
-    ids = torch.randint(11, (7,), generator=generator)
-    weights = torch.randn(2, 7, generator=generator, dtype=torch.float64)
-
-    def gradients(head):
-        hidden, weight = (value.clone().requires_grad_() for value in inputs)
-        logprobs, entropies = head(hidden, weight)
-        (logprobs * weights[0] + entropies * weights[1]).sum().backward()
-        return logprobs.detach(), entropies.detach(), hidden.grad, weight.grad
-
-    def naive(hidden, weight):
-        everything = torch.log_softmax(hidden @ weight.T / 0.7, -1)
-        return everything[torch.arange(7), ids], -(everything.exp() * everything).sum(-1)
-
-    def chunked(hidden, weight):
-        return chunked_logprobs(hidden, weight, ids, temperature=0.7, chunk=3, entropy_gradient=True)
-
-    for ours, theirs in zip(gradients(chunked), gradients(naive), strict=True):
-        assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-14)
-    plain = chunked_logprobs(*inputs, ids, temperature=0.7, chunk=3)
-    assert all(map(torch.equal, chunked(*inputs), plain))

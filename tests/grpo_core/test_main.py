@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -76,52 +75,17 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments, says, capfd):
     assert says in err
 
 
-def test_wrong_usage_is_told_to_machines_too(tmp_path, capfd):
-    """With --json stdout always has a document."""
-    assert main(["train", "--model.path", "nowhere", "--output.dir", str(tmp_path), "--json"]) == 2
-    assert (
-        "model.path = 'nowhere': no such folder; expected a transformers checkpoint"
-        in json.loads(capfd.readouterr().out)["error"]
+def test_a_missing_folder_is_named_before_torch_is_imported():
+    """At once, not after the seconds that importing torch takes; with --json stdout has a document."""
+    program = (
+        "import sys; from grpo_core.__main__ import main; "
+        "print(main(['train', '--model.path=nowhere', '--json']), 'torch' in sys.modules)"
     )
-
-
-@pytest.mark.parametrize(("command", "key"), [("train", "model.path"), ("probe", "reward.model")])
-def test_a_missing_folder_is_named_before_torch_is_imported(command, key):
-    """The error comes at once, not after the seconds that importing torch and transformers takes."""
-    say = f"print(main([{command!r}, '--{key}', 'nowhere']), 'torch' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; from grpo_core.__main__ import main; {say}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "2 False\n"
-    assert (
-        done.stderr == f"grpo_core: {key} = 'nowhere': no such folder; expected a transformers checkpoint\n"
-    )
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl"),
-        RuntimeError(
-            f"Error while serializing: I/O error: No space left on device (os error {errno.ENOSPC})"
-        ),
-    ],
-)
-def test_a_full_disk_is_told_in_a_line(tmp_path, monkeypatch, capfd, error):
-    """This holds for Python's own error and for a library's."""
-
-    def fail(trainer):
-        raise error
-
-    monkeypatch.setattr(loops, "run_mode", fail)
-    assert main(["train", *TINY, f"--output.dir={tmp_path}"]) == 2
-    (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("grpo_core: the disk is full: ")
-    assert "No space left on device" in line
-    assert line.endswith("--resume continues from the last checkpoint")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    document, _, exit_code = done.stdout.partition("\n")
+    error = "model.path = 'nowhere': no such folder; expected a transformers checkpoint"
+    assert json.loads(document) == {"outcome": "error", "error": error}
+    assert (exit_code, done.stderr) == ("2 False\n", f"grpo_core: {error}\n")
 
 
 def test_a_fault_of_the_program_is_shown_whole(tmp_path, monkeypatch, capfd):
@@ -133,15 +97,14 @@ def test_a_fault_of_the_program_is_shown_whole(tmp_path, monkeypatch, capfd):
     assert "Traceback" in err
 
 
-@pytest.mark.parametrize(("code", "asked"), [(130, [(signal.SIGINT, signal.SIG_IGN)]), (1, [])])
-def test_interrupted_it_hears_no_second_interrupt_on_its_way_out(monkeypatch, code, asked):
-    """PyTorch takes long at exit, and a second interrupt there printed another traceback."""
+def test_it_hears_no_interrupt_on_its_way_out(monkeypatch):
+    """PyTorch takes long at exit, and an interrupt there printed another traceback."""
     monkeypatch.setenv("WORLD_SIZE", "1")
     calls = []
-    monkeypatch.setattr(signal, "signal", lambda *given: calls.append(given))
+    monkeypatch.setattr(signal, "signal", lambda *arguments: calls.append(arguments))
     with pytest.raises(SystemExit) as ended:
-        _leave(code)
-    assert (ended.value.code, calls) == (code, asked)
+        _leave(130)
+    assert (ended.value.code, calls) == (130, [(signal.SIGINT, signal.SIG_IGN)])
 
 
 @pytest.mark.parametrize("name", ["train", "serve", "probe", "replay"])

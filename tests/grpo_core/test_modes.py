@@ -23,14 +23,10 @@ def trained(config) -> dict:
     }
 
 
-TIMES = ("time/",)
-
-
 def numbers(document: dict) -> list[dict]:
     """The metrics that are no wall times."""
-    return [
-        {k: v for k, v in entry.items() if not k.startswith(TIMES)} for entry in document["metrics_lines"]
-    ]
+    entries = document["metrics_lines"]
+    return [{k: v for k, v in entry.items() if not k.startswith("time/")} for entry in entries]
 
 
 @pytest.mark.slow
@@ -111,16 +107,6 @@ def test_what_is_written_down(short_run):
     assert entry["prompt"].endswith(">")
     folder = Path(document["metrics"]).parent
     assert json.loads((folder / "config.json").read_text())["train"]["steps"] == 4
-
-
-@pytest.mark.long
-def test_reward_rises(short_run):
-    """On the shipped task, from near nothing to most letters in place, in well under two minutes."""
-    document = trained(
-        short_run(**{"train.steps": 170, "train.prompts_per_step": 16, "sampling.group_size": 16})
-    )
-    assert document["reward_first"] < 0.15
-    assert document["reward_last"] > 0.75
 
 
 def completion(*versions: int) -> Completion:

@@ -1,4 +1,4 @@
-"""The trained policy: adapters, recomputed activations, and what crosses to engines and checkpoints."""
+"""The trained policy: adapters, and what crosses to engines and checkpoints."""
 
 from __future__ import annotations
 
@@ -100,22 +100,6 @@ def test_adapters_on_layers_that_are_not_there(model_dir):
     """One line with the key and the names."""
     with pytest.raises(ConfigError, match=r"model.lora_targets = \['nothing'\]: "):
         policy(model_dir, **{"model.lora_rank": 4, "model.lora_targets": "nothing"})
-
-
-def test_recomputed_activations_change_no_bit(model_dir):
-    """Layers run twice, and gradients are the same."""
-    gradients, calls = [], []
-    for recompute in ("false", "true"):
-        model = policy(model_dir, **{"model.gradient_checkpointing": recompute})
-        count = [0]
-        model.causal.model.layers[0].mlp.register_forward_pre_hook(
-            lambda *_, count=count: count.__setitem__(0, count[0] + 1)
-        )
-        model.logprobs(three_rows(), 1.0)[0].sum().backward()
-        gradients.append([value.grad for _, value in model.trained()])
-        calls.append(count[0])
-    assert calls == [1, 2]
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
 def test_an_older_version_is_there_for_as_long_as_it_is_needed(model_dir):

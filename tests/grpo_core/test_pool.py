@@ -8,7 +8,7 @@ import pytest
 from grpo_core import run
 from grpo_core.config import Config
 from grpo_core.learn.pool import Pool
-from grpo_core.types import Completion, Group, Prompt, Request, Sample
+from grpo_core.types import Completion, Prompt, Request, Sample
 
 
 def rollout(number, rewards):
@@ -20,7 +20,7 @@ def rollout(number, rewards):
             requests.append(Request(f"{prompt.id}.{index}", prompt.ids, 0))
             completion = Completion(requests[-1].id, (1,), (-1.0,), (0,), "stop")
             samples.append(Sample(prompt, completion, "", reward, 0.0))
-        groups.append(Group(prompt, tuple(samples)))
+        groups.append(samples)
     return groups, requests
 
 
@@ -40,7 +40,7 @@ def fill(pool, *rollouts):
 
 def selected_ids(pool):
     """Ids of the prompts a step is made of."""
-    return [group.prompt.id for group in pool.select()]
+    return [group[0].prompt.id for group in pool.select()]
 
 
 def test_groups_without_a_signal_are_replaced(pool):

@@ -25,10 +25,10 @@ def quiet(_: dict) -> None:
 
 
 def trained(short_run, name: str, **settings):
-    """The document and the metrics of a run that went well."""
+    """The document of a run that went well."""
     document = run.train(short_run(**{**TOLERANT, "output.name": name, **settings}), quiet)
     assert document["outcome"] == "ok", document["error"]
-    return document, [json.loads(line) for line in Path(document["metrics"]).read_text().splitlines()]
+    return document
 
 
 def policies(model_dir, device: str = "cpu", **model):
@@ -94,38 +94,12 @@ def test_the_parts_that_stay_in_float32_are_those_that_are_named(model_dir, part
     assert {part for part in kept if any(part in name for name in float32_names)} == kept
 
 
-def test_a_run_repeats_itself_to_the_bit_and_every_sync_is_proven(short_run):
-    """The fingerprint compares weights in the engine's type; the metrics have the rounding floor."""
-    types = {"model.dtype": "bfloat16", "rollout.dtype": "bfloat16"}
-    runs = [trained(short_run, name, **types) for name in ("one", "two")]
-    (first, metrics), (second, _) = runs
-    assert first["parameters"] == second["parameters"]
-    assert first["syncs_proven_by_fingerprint"] == first["syncs"] == 4
-    assert 1e-6 < first["max_logprob_difference"] < 0.2
-    assert all(0 <= entry["update/lost"] <= 1 for entry in metrics)
-
-
 def test_the_engines_type_is_apart_from_the_trainers(short_run):
     """In bfloat16 it is further from a float32 trainer than one in float32 is, and by how much is said."""
-    exact, _ = trained(short_run, "exact")
-    different, metrics = trained(short_run, "apart", **{"rollout.dtype": "bfloat16"})
+    exact = trained(short_run, "exact")
+    different = trained(short_run, "apart", **{"rollout.dtype": "bfloat16"})
     assert exact["max_logprob_difference"] < 1e-5 < different["max_logprob_difference"]
     assert different["syncs_proven_by_fingerprint"] == 4
-    assert "update/lost" not in metrics[0]
-
-
-def test_updates_that_the_compute_type_cannot_hold_are_counted(short_run):
-    """Nearly all of a tiny step, few of a large one; float32 holds the sum of the tiny ones."""
-    lost = {}
-    for rate in (1e-9, 1e-1):
-        _, metrics = trained(
-            short_run,
-            str(rate),
-            **{"model.dtype": "bfloat16", "train.learning_rate": rate, "train.warmup_updates": 0},
-        )
-        lost[rate] = metrics[0]["update/lost"]
-    assert lost[1e-9] > 0.99
-    assert lost[1e-1] < 0.05
 
 
 def test_resumed_it_is_the_same_run(short_run):
@@ -136,7 +110,7 @@ def test_resumed_it_is_the_same_run(short_run):
             raise KeyboardInterrupt
 
     types = {**TOLERANT, "model.dtype": "bfloat16", "rollout.dtype": "bfloat16"}
-    full_run, _ = trained(short_run, "whole", **types)
+    full_run = trained(short_run, "whole", **types)
     config = short_run(**{**types, "output.name": "parts"})
     assert run.train(config, stops)["outcome"] == "interrupted"
     again = run.train(config, quiet, resume=True)
@@ -165,6 +139,7 @@ def test_a_type_alone_is_enough_and_gives_the_same_bits_in_every_mode(short_run)
         document = run.train(short_run(mode, **settings, **{"output.name": mode}), quiet)
         assert (document["outcome"], document["error"]) == ("ok", None)
         assert document["syncs_proven_by_fingerprint"] == document["syncs"] == 2
+        assert 1e-6 < document["max_logprob_difference"] < 0.2
         parameters.add(document["parameters"])
     assert len(parameters) == 1
 
@@ -173,11 +148,11 @@ def test_a_type_alone_is_enough_and_gives_the_same_bits_in_every_mode(short_run)
     "more",
     [
         {},
-        {"model.lora_rank": 2, "loss.kl_coefficient": 0.1, "model.gradient_checkpointing": "true"},
+        {"model.lora_rank": 2, "loss.kl_coefficient": 0.1},
     ],
     ids=lambda more: ",".join(more) or "alone",
 )
-def test_bfloat16_trains_a_tied_model_with_adapters_recomputation_and_a_reference(short_run, tmp_path, more):
+def test_bfloat16_trains_a_tied_model_with_adapters_and_a_reference(short_run, tmp_path, more):
     """The first loss has no KL: policy and reference compute in the same type."""
     if "model.lora_rank" in more:
         pytest.importorskip("peft")

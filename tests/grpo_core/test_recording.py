@@ -36,16 +36,8 @@ def a_step(logprob=-1.5):
 @pytest.fixture
 def config():
     """Settings with a value of each type that isn't its default."""
-    return load(
-        None,
-        [
-            "--loss.clip_high=0.28",
-            "--reward.weights=1,0.3",
-            "--reward.functions=exact,format",
-            "--loss.kl_importance=true",
-            "--output.name=a=b c",
-        ],
-    )
+    reward = ["--reward.weights=1,0.3", "--reward.functions=exact,format"]
+    return load(None, [*reward, "--loss.clip_high=0.28", "--loss.kl_importance=true", "--output.name=a=b c"])
 
 
 def test_a_step_comes_back_as_it_was(tmp_path, config):
@@ -127,9 +119,8 @@ def test_a_changed_file_is_refused_in_one_line(tmp_path, config, change):
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]) if change == "altered" else data[:-9])
     if change == "gone":
         path.unlink()
-    with pytest.raises(
-        RecordError, match="No such file" if change == "gone" else "torn or altered"
-    ) as caught:
+    message = "No such file" if change == "gone" else "torn or altered"
+    with pytest.raises(RecordError, match=message) as caught:
         read_step(tmp_path, 1)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -152,17 +143,6 @@ def test_settings_of_another_version_are_refused_by_name(tmp_path, config):
     path = tmp_path / "rollouts.jsonl"
     path.write_text(path.read_text().replace('"clip_low"', '"clip_lowest"'))
     with pytest.raises(RecordError, match=r"step 1: .*loss\.clip_lowest: unknown key"):
-        read_step(tmp_path, 1)
-
-
-def test_numbers_that_do_not_add_up_are_refused(tmp_path, config):
-    """A line without its text contradicts its numbers, even with a valid checksum."""
-    Recorder(tmp_path, config).write(1, 0, *a_step(), RESULT)
-    path = tmp_path / "rollouts.jsonl"
-    entry = json.loads(path.read_text())
-    entry["texts"].pop()
-    path.write_text(json.dumps(entry) + "\n")
-    with pytest.raises(RecordError, match=r"step 1: not a whole grpo-doctor\.rollout\.v1"):
         read_step(tmp_path, 1)
 
 
@@ -190,12 +170,10 @@ def test_the_record_of_a_step_made_again_counts(tmp_path, config):
     before = path.read_bytes()
     again = a_step(logprob=-2.5)
     Recorder(tmp_path, config).write(1, 0, *again, {**RESULT, "loss": 2.0})
-    assert (read_step(tmp_path, 1).samples, read_step(tmp_path, 1).entry["result"]["loss"]) == (again[0], 2.0)
-    path.write_bytes(before)
-    assert (read_step(tmp_path, 1).samples, read_step(tmp_path, 1).entry["result"]["loss"]) == (
-        a_step()[0],
-        1.0,
-    )
+    for samples, loss in ((again[0], 2.0), (a_step()[0], 1.0)):
+        recorded = read_step(tmp_path, 1)
+        assert (recorded.samples, recorded.entry["result"]["loss"]) == (samples, loss)
+        path.write_bytes(before)
 
 
 @pytest.mark.parametrize("link", [False, True])

@@ -23,14 +23,8 @@ MODES = {
     "async, partial": ["--rollout.mode=async", "--rollout.max_staleness=3", "--rollout.partial_tokens=2"],
     "server": ["--rollout.mode=server"],
 }
-SHORT = [
-    "--train.steps=12",
-    "--train.prompts_per_step=4",
-    "--sampling.group_size=4",
-    "--output.completions_every=1",
-    "--eval.every=3",
-    "--eval.prompts=8",
-]
+SHORT = ["--train.steps=12", "--train.prompts_per_step=4", "--sampling.group_size=4"]
+SHORT += ["--output.completions_every=1", "--eval.every=3", "--eval.prompts=8"]
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +34,8 @@ def killed(tmp_path_factory):
     @functools.cache
     def run_killed(mode: str) -> dict:
         folder = str(tmp_path_factory.mktemp("killed"))
-        command = [
-            sys.executable,
-            "-m",
-            "tests.grpo_core.killed_runs",
-            folder,
-            str(KILLS),
-            "0",
-            *MODES[mode],
-            *SHORT,
-        ]
+        program = ["-m", "tests.grpo_core.killed_runs", folder, str(KILLS), "0"]
+        command = [sys.executable, *program, *MODES[mode], *SHORT]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout)
@@ -123,19 +109,10 @@ def test_every_setting_that_changed_is_named_and_defaults_as_such(short_run):
         run.train(short_run(**{"loss.clip_low": 0.3}), quiet, resume=True)
     message = str(caught.value)
     assert message.startswith(
-        "train.seed = 0 (its default), begun with 3; loss.clip_low = 0.3, begun with 0.1: the run"
+        "train.seed = 0 (its default), begun with 3; loss.clip_low = 0.3, begun with 0.1: "
     )
     assert "config.json has them all" in message
     assert "\n" not in message
-
-
-@pytest.mark.parametrize("settings", ["[]", '{"train": 3}'])
-def test_a_config_that_is_no_settings_is_named(short_run, settings):
-    """JSON, but not what a run wrote."""
-    run.train(short_run(**{"train.steps": 1}), quiet)
-    Path(short_run().output.dir, "colocate", "config.json").write_text(settings)
-    with pytest.raises(ConfigError, match=r"config.json: not JSON"):
-        run.train(short_run(**{"train.steps": 1}), quiet, resume=True)
 
 
 def test_a_run_is_never_overwritten(short_run):
@@ -161,16 +138,13 @@ def test_a_name_under_which_no_step_was_made_is_free(short_run):
 def test_a_run_is_resumed_as_it_was_begun(short_run):
     """Another setting is refused by name and both values; one that moves no number is not."""
     run.train(short_run(), quiet)
-    with pytest.raises(
-        ConfigError, match=r"^train.learning_rate = 0.1, begun with 0.0015: the run in .* is resumed"
-    ):
+    with pytest.raises(ConfigError, match=r"^train.learning_rate = 0.1, begun with 0.0015: the run in "):
         run.train(short_run(**{"train.learning_rate": 0.1}), quiet, resume=True)
     assert run.train(short_run(**{"output.completions_every": 0}), quiet, resume=True)["outcome"] == "ok"
-    Path(short_run().output.dir, "colocate", "config.json").write_text("{")
-    with pytest.raises(
-        ConfigError, match=r"config.json: not JSON \(.*\): the run of this name can't be resumed"
-    ):
-        run.train(short_run(), quiet, resume=True)
+    for settings in ("{", "[]", '{"train": 3}'):
+        Path(short_run().output.dir, "colocate", "config.json").write_text(settings)
+        with pytest.raises(ConfigError, match=r"config.json: not JSON \(.*\): the run of this name can't be"):
+            run.train(short_run(), quiet, resume=True)
 
 
 def test_resuming_needs_a_run_that_is_there(short_run):

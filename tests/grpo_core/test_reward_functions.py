@@ -5,23 +5,20 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_core.config import Config, ConfigError, RewardConfig
-from grpo_core.tasks import mathematics, reward_functions
-from grpo_core.tasks.mathematics import math_answers
+from grpo_core.tasks import reward_functions
 from grpo_core.tasks.reward_functions import (
-    RewardModel,
     exact,
     letters_in_place,
+    math_answers,
     repetition,
     soft_overlong,
     tags,
 )
-from grpo_core.tasks.rewards import RewardError, build_rewards
-from grpo_core.types import Completion, Prompt
+from grpo_core.tasks.rewards import build_rewards
 
 # In CI its absence is a failure, not a reason to skip.
 needs_math_verify = pytest.mark.skipif(
@@ -65,23 +62,15 @@ def test_the_format_is_two_pairs_of_tags_and_nothing_else(completion, value):
 
 def test_a_prompt_may_have_opened_the_thinking():
     """Chat templates of reasoning models open the thinking in the prompt; a second opening is then wrong."""
-    opened = "2+2?<|assistant|><think>\n"
-    assert tags([opened] * 2, ["a</think><answer>4</answer>", "<think>a</think><answer>4</answer>"]) == [
-        1.0,
-        0.0,
-    ]
+    completions = ["a</think><answer>4</answer>", "<think>a</think><answer>4</answer>"]
+    assert tags(["2+2?<|assistant|><think>\n"] * 2, completions) == [1.0, 0.0]
 
 
 @pytest.mark.timeout(300)
 def test_the_format_of_a_hostile_text_takes_no_longer():
     """Megabytes of openings, on which a pattern with two lazy spans takes hours."""
-    hostile = [
-        "<think>" * 300_000,
-        "<think>a</think>" + "<answer>" * 300_000,
-        "<think" * 300_000,
-        "<" * 3_000_000,
-    ]
-    assert tags([""] * 4, hostile) == [0.0] * 4
+    hostile = ["<think>" * 300_000, "<think>a</think>" + "<answer>" * 300_000, "<think" * 300_000]
+    assert tags([""] * 3, hostile) == [0.0] * 3
 
 
 def test_repetition_counts_ngrams_that_were_there_before():
@@ -105,20 +94,13 @@ def test_the_overlong_punishment_is_equation_13_of_dapo(buffer, room, tokens, pe
 
 # Mathematics.
 
-GIVEN = [
-    r"so \boxed{\frac{1}{2}}",
-    "it is 0.5",
-    "$0.4$",
-    "no idea",
-    r"$x = \frac{2}{4}$",
-    r"\boxed{\frac{1}{2",
-]
+GIVEN = [r"so \boxed{\frac{1}{2}}", "it is 0.5", "$0.4$", "no idea", r"$x = \frac{2}{4}$", "1"]
 
 
 @needs_math_verify
 def test_mathematics_is_compared_by_value():
     """Right, right in other words, wrong, and not readable at all; and a row without an answer."""
-    scores = math_answers([*GIVEN[:5], "1"], answer=[r"\frac{1}{2}"] * 5 + [None])
+    scores = math_answers(GIVEN, answer=[r"\frac{1}{2}"] * 5 + [None])
     assert scores == [1.0, 1.0, 0.0, 0.0, 1.0, None]
 
 
@@ -158,7 +140,7 @@ def test_an_expected_answer_that_can_not_be_read_is_named():
 def test_what_takes_too_long_to_check_is_a_zero_that_is_told(monkeypatch):
     """And what comes behind it is checked as ever."""
     assert math_answers(["3"], answer=["3"]) == [1.0]  # the first answer imports more
-    monkeypatch.setattr(mathematics, "CPU_S", 0.5)
+    monkeypatch.setattr(reward_functions, "CPU_S", 0.5)
     with pytest.warns(UserWarning, match=r"not checked in 0.5 s, so 0: the completion that ends in '\$9\^"):
         scores = math_answers(["$9^{9^{9^{9}}}$", "3"], answer=["3", "3"])
     assert scores == [0.0, 1.0]
@@ -175,103 +157,3 @@ def test_mathematics_needs_its_package(monkeypatch):
     monkeypatch.setattr(reward_functions.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"reward\.functions: 'math' needs math-verify; pip install"):
         build_rewards(Config(reward=RewardConfig(functions=("math",))))
-
-
-# A reward model.
-
-
-SIZES = {
-    "vocab_size": 13,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 24,
-    "initializer_range": 0.1,  # at 0.5, rounding in float32 alone is 6e-6
-    "num_labels": 1,
-    "pad_token_id": 12,
-    "bos_token_id": None,
-    "eos_token_id": 11,
-}
-
-
-@pytest.fixture(scope="module", params=["Llama", "Bert"])
-def reward_model(request, tmp_path_factory):
-    """A folder with a tiny random classifier of one label, and a tokenizer of letters.
-
-    Llama reads the last token that is no padding; Bert looks both ways, so that it sees padding that is not masked.
-    """
-    import transformers
-
-    from grpo_core.tasks import model as policies
-
-    folder = tmp_path_factory.mktemp("reward-model")
-    policies._write_tokenizer(folder, [*"abcdefghij>", "<end>", "<pad>"])
-    dropout = {"Llama": {"attention_dropout": 0.5}, "Bert": {"hidden_dropout_prob": 0.5}}[request.param]
-    config = getattr(transformers, f"{request.param}Config")(**SIZES, **dropout)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        getattr(transformers, f"{request.param}ForSequenceClassification")(config).save_pretrained(folder)
-    return folder
-
-
-def test_the_reward_model_gives_what_it_gives_one_by_one(reward_model):
-    """Batched and padded as in a plain forward of each text: within 1e-6, and 1e-12 in float64; same bits twice."""
-    from transformers import AutoModelForSequenceClassification
-
-    plain = AutoModelForSequenceClassification.from_pretrained(reward_model).float().eval()
-    completions = ["abcdefghij"[: 1 + place % 10] * (1 + place % 2) for place in range(40)]
-    prompts = [f"{'abcdefghij'[place % 7 :][:3]}>" for place in range(40)]
-    rows = [
-        ["abcdefghij>".index(letter) for letter in "".join(pair)]
-        for pair in zip(prompts, completions, strict=True)
-    ]
-
-    def one_by_one():
-        with torch.no_grad():
-            return [plain(input_ids=torch.tensor([row])).logits.item() for row in rows]
-
-    adapter = RewardModel(str(reward_model), "cpu")
-    actual, expected = adapter(prompts, completions), one_by_one()
-    assert actual == pytest.approx(expected, rel=0, abs=1e-6)
-    assert max(expected) - min(expected) > 0.1
-    assert adapter(prompts, completions) == actual
-    # Up to rounding the difference is zero: padding has no effect.
-    adapter._model.double()
-    plain.double()
-    assert adapter(prompts, completions) == pytest.approx(one_by_one(), rel=0, abs=1e-12)
-
-
-def test_the_reward_model_is_one_more_function(reward_model):
-    """The reward model is the last function, named `model`; a text too long for it is refused with its sample."""
-    config = Config(reward=RewardConfig(functions=("exact",), weights=(1.0, 0.5), model=str(reward_model)))
-    both = build_rewards(config)
-    prompts = [Prompt(str(place), "abc>", (1,), {"answer": "abc"}) for place in range(3)]
-    completions = [Completion(f"{place}.0", (1,), (0.0,), (0,), "stop") for place in range(3)]
-    rewards = both.score(prompts, completions, ["abc", "ab", "a"])
-    assert [list(scores) for _, scores in rewards] == [["exact", "model"]] * len(rewards)
-    assert [total for total, _ in rewards] == [by["exact"] + 0.5 * by["model"] for _, by in rewards]
-    with pytest.raises(RewardError, match=r"model raised ValueError: 25 tokens, .* takes 24 "):
-        both.score(prompts, completions, ["abc", "a" * 21, "a"])
-
-
-def test_the_reward_model_reads_messages_by_its_own_template(reward_model):
-    """As TRL does: under its convention prompts and completions are lists of messages."""
-    adapter = RewardModel(str(reward_model), "cpu")
-    adapter._tokenizer.chat_template = "{% for m in messages %}{{ m.content }}>{% endfor %}"
-    messages = [[{"role": "user", "content": "abc"}]], [[{"role": "assistant", "content": "cab"}]]
-    assert adapter(*messages) == adapter(["abc>"], ["cab>"])
-
-
-def test_a_reward_model_alone_is_the_reward(reward_model):
-    """Then the shipped task's own reward is not computed."""
-    built = build_rewards(Config(reward=RewardConfig(model=str(reward_model))))
-    assert list(built.functions) == ["model"]
-
-
-def test_what_is_no_reward_model_is_a_setting_to_mend(reward_model, model_dir, tmp_path):
-    """A policy has no head for it, which transformers would make up; a missing folder is named."""
-    with pytest.raises(ConfigError, match=r"reward\.model = .*missing weights: score\.weight"):
-        RewardModel(str(model_dir), "cpu")
-    with pytest.raises(ConfigError, match=r"reward\.model = '.*nowhere': expected a sequence classification"):
-        RewardModel(str(tmp_path / "nowhere"), "cpu")

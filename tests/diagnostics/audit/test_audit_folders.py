@@ -15,7 +15,6 @@ from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.results import NOT_ASKED, AuditError
 from grpo_core.config import ConfigError, ModelConfig
 from grpo_core.tasks import model
-from grpo_core.tasks.reward_functions import RewardModel
 
 LOADS = [
     lambda folder: folders.load_model(Path(folder)),
@@ -23,7 +22,6 @@ LOADS = [
     lambda folder: Reference(Path(folder)).vocabulary,
     model.load_model,
     model.load_tokenizer,
-    lambda folder: RewardModel(str(folder), "cpu"),
 ]
 
 

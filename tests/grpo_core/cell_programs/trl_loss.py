@@ -127,7 +127,7 @@ def correction_weights(data, correction):
     return names["vllm_importance_sampling_ratio"]
 
 
-def theirs(data, *, loss_type, level, beta, delta, bias, correction, bonus=0.0, **shape):
+def theirs(data, *, loss_type, level, beta, delta, bias, correction, **shape):
     from trl import GRPOTrainer
 
     current = data.current.clone().requires_grad_()
@@ -136,16 +136,12 @@ def theirs(data, *, loss_type, level, beta, delta, bias, correction, bonus=0.0, 
         delta=delta,
         use_bias_correction_kl=bias,
         steps_per_generation=1,
-        vespo_k_pos=2.0,
-        vespo_lambda_pos=3.0,
-        vespo_k_neg=3.0,
-        vespo_lambda_neg=2.0,
         **{name: shape.get(ours_of, usual) for name, (ours_of, usual) in SHAPES.items()},
     )
     trainer = SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *_, **__: (current, data.entropy, None),
-        _entropy_bonus_enabled=bool(bonus),
-        entropy_coef=bonus,
+        _entropy_bonus_enabled=False,
+        entropy_coef=0.0,
         _metrics={"train": defaultdict(list)},
         accelerator=Accelerator(),
         args=args,
@@ -186,11 +182,11 @@ def theirs(data, *, loss_type, level, beta, delta, bias, correction, bonus=0.0, 
     return loss.detach(), current.grad
 
 
-def ours(data, options, bonus=None):
+def ours(data, options):
     current = data.current.clone().requires_grad_()
     streams = Streams(data.behaviour, data.proximal, data.reference if options.kl_coefficient else None)
     weights = token_weights(data.mask, options.aggregation, LONGEST)
-    loss = policy_loss(current, streams, data.advantages, data.mask, weights, options, bonus).value
+    loss = policy_loss(current, streams, data.advantages, data.mask, weights, options).value
     loss.backward()
     return loss.detach(), current.grad
 
@@ -244,7 +240,7 @@ def losses(types):
 
 
 def side_effects():
-    """Return the largest differences of other options: the entropy bonus, and the temperatures of sapo."""
+    """Return the largest difference with other temperatures of sapo."""
     torch.set_default_dtype(torch.float64)
     usual = {
         "level": "token",
@@ -254,18 +250,6 @@ def side_effects():
         "correction": ("token", "truncate"),
     }
     worst = {}
-    for loss_type, seed in itertools.product(("dapo", "vespo"), range(3)):
-        case, data = {"loss_type": loss_type, **usual}, tensors(seed)
-        options = replace(options_for(**case), entropy_coefficient=0.01)
-        mine, their_entropy = (data.entropy.clone().requires_grad_() for _ in range(2))
-        data.entropy = their_entropy
-        their = theirs(data, **case, bonus=0.01)
-        our = ours(data, options, bonus=mine)
-        worst[f"entropy {loss_type}"] = max(
-            differences([(our, their)]),
-            relative(mine.grad, their_entropy.grad),
-            worst.get(f"entropy {loss_type}", 0.0),
-        )
     for seed in range(3):
         case, data = {"loss_type": "sapo", **usual}, tensors(seed)
         shape = {name: value * 1.25 for name, value in SHAPES.values()}
@@ -334,9 +318,6 @@ def defaults():
         if name.startswith("trl-1.16.0/")
         and fields[setting].default != ours_of(record.loss)
         and not (setting == "epsilon" and record.form == "cispo")  # it has no lower bound
-        and not (
-            setting == "vllm_importance_sampling_mode" and record.form == "vespo"
-        )  # it refuses the default
     ]
 
 
