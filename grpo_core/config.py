@@ -48,9 +48,9 @@ REMOVED: dict[str, Any] = {
     "loss.quadratic": 0.001, "loss.reject": "none", "loss.reject_low": 0.5, "loss.reject_high": 2.0,
     "loss.vespo_power_positive": 2.0, "loss.vespo_rate_positive": 3.0,
     "loss.vespo_power_negative": 3.0, "loss.vespo_rate_negative": 2.0,
-    "model.gradient_checkpointing": False, "model.loss_scale": 1024.0, "output.page": False,
+    "model.loss_scale": 1024.0, "output.page": False,
     "output.tensorboard": False, "output.wandb": False, "reward.model": "", "reward.threads": 1,
-    "train.epochs": 0.0, "train.sharding": "replicate", "train.stall_look": False, "train.stall_s": 0.0,
+    "train.sharding": "replicate", "train.stall_look": False, "train.stall_s": 0.0,
     "rollout.environment": "", "rollout.turn_tokens": 0, "rollout.replay_experts": False,
 }  # fmt: skip
 
@@ -58,7 +58,6 @@ REPLACEMENTS = {
     "output.tensorboard": "docs/metrics.md shows the curves of metrics.jsonl",
     "output.wandb": "docs/metrics.md shows the curves of metrics.jsonl",
     "reward.model": "load the model in a reward function of yours",
-    "train.epochs": "set train.steps",
     "train.stall_s": "use grpo-doctor hang --watch -- COMMAND",
 }
 
@@ -136,6 +135,8 @@ class ModelConfig:
     """The trainer's compute type. Weights, gradients and the optimizer stay in float32."""
     float32_parts: tuple[str, ...] = option(("head", "norms"), choices=("head", "norms"))
     """With bfloat16: the parts that compute in float32."""
+    gradient_checkpointing: bool = option(default=False)
+    """Compute activations again in the backward pass instead of keeping them."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,9 @@ class TrainConfig:
     """The optimizer and its batches."""
 
     steps: int = option(300, low=1)
-    """Rollout batches to train on."""
+    """Rollout batches to train on. Ignored if epochs is set."""
+    epochs: float = option(0.0, low=0, needs=("data.path",))
+    """Passes over data.path: sets steps. 0: train.steps counts."""
     prompts_per_step: int = option(16, low=1)
     """Prompts per rollout batch."""
     micro_batch: int = option(256, low=1)

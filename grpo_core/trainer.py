@@ -26,7 +26,7 @@ from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher
 from grpo_core.records.recording import Recorder
 from grpo_core.rollout.engine import Engine, check_answers
 from grpo_core.tasks import model
-from grpo_core.tasks.dataset import build_eval_prompts, build_prompts, rollout
+from grpo_core.tasks.dataset import build_eval_prompts, build_prompts, rollout, with_steps
 from grpo_core.tasks.rewards import Scorer
 from grpo_core.tasks.task import derived_seed, long_prompt
 from grpo_core.types import Completion, Request, Rollout, SamplingParams
@@ -81,6 +81,7 @@ class Trainer:
         stops = () if stop is None else (int(stop),)
         self.sampling = SamplingParams(options.max_tokens, options.temperature, stops, **options.truncation)
         self.prompts = build_prompts(config, self.tokenizer)
+        self.config = config = with_steps(config, self.prompts)
         self._scorer = Scorer(config, self.tokenizer, self.world)
         self._eval_prompts = build_eval_prompts(config, self.tokenizer) if config.eval.every else []
         self._evaluated_step, self._eval_metrics = -1, dict[str, float]()

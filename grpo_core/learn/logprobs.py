@@ -205,7 +205,14 @@ def can_share(model: Any) -> bool:
         and config._attn_implementation in ("eager", "sdpa")  # noqa: SLF001 - it has no public name
         and not getattr(config, "sliding_window", None)
         and rotation.get("rope_type", "default") in _ROTATIONS
+        and not _recomputes(model)  # recomputation works without caches
     )
+
+
+def _recomputes(model: Any) -> bool:
+    """Return whether activations are checkpointed, by the name since transformers 5.23 or the earlier one."""
+    newer = "is_activation_checkpointing"
+    return bool(getattr(model, newer) if hasattr(type(model), newer) else model.is_gradient_checkpointing)
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,8 @@ class Policy:
         computing = self.lowered.module if self.lowered else self.module
         adapters = adapter_layers(computing.causal) if self._adapters else []
         self.reference = ReferencePolicy(computing, adapters) if config.loss.kl_coefficient else None
+        if config.model.gradient_checkpointing:
+            recompute_activations(computing.causal)
         if self.lowered:
             self.lowered.connect()
         self._parallel: Any = None
@@ -145,6 +147,20 @@ class ReferencePolicy:
                 stack.callback(layer.enable_adapters, enabled=True)
             logprobs: torch.Tensor = self._scorer(rows, temperature)[0]
             return logprobs
+
+
+def recompute_activations(causal: Any) -> None:
+    """Turn on gradient checkpointing. Transformers recomputes in training mode only, so dropout is set to zero."""
+    for layer in causal.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.p = 0.0
+        if hasattr(layer, "attention_dropout"):
+            layer.attention_dropout = 0.0
+    if hasattr(causal, "activation_checkpointing_enable"):  # its name since transformers 5.23
+        causal.activation_checkpointing_enable({"use_reentrant": False})
+    else:
+        causal.gradient_checkpointing_enable({"use_reentrant": False})
+    causal.train()
 
 
 class LoweredCopy:

@@ -7,8 +7,10 @@ import functools
 import gzip
 import importlib
 import json
+import math
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +196,14 @@ def build_prompts(config: Config, tokenizer: Any) -> ShippedTask | DataSet:
     if not config.data.path:
         return ShippedTask(config, tokenizer)
     return DataSet(config, tokenizer, "data.path", config.data.path, config.data.split)
+
+
+def with_steps(config: Config, prompts: ShippedTask | DataSet) -> Config:
+    """Return the settings with `train.steps` computed from `train.epochs`, if that is set."""
+    if not (config.train.epochs and isinstance(prompts, DataSet)):
+        return config
+    steps = math.ceil(config.train.epochs * len(prompts.rows) / config.train.prompts_per_step)
+    return replace(config, train=replace(config.train, steps=steps))
 
 
 def build_eval_prompts(config: Config, tokenizer: Any) -> list[Prompt]:

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from grpo_core.config import Config, ConfigError, ModelConfig
 from grpo_core.settings import load
 from grpo_core.tasks import task
-from grpo_core.tasks.dataset import _epoch_order, build_eval_prompts, build_prompts
+from grpo_core.tasks.dataset import _epoch_order, build_eval_prompts, build_prompts, with_steps
 from grpo_core.tasks.model import load_tokenizer
 
 SPECIAL = ["<s>", "</s>", "<user>", "<system>", "<assistant>"]
@@ -121,6 +121,14 @@ def test_a_batch_is_a_function_of_its_number(tmp_path, tokenizer):
     assert [again.batch(number, 4) for number in reversed(range(6))] == first[::-1]
     assert [prompt.id for prompt in first[5]] == ["5.0", "5.1", "5.2", "5.3"]
     assert texts(first[0] + first[1]) == texts(prompts.batch(0, 8))
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(1.0, 4), (3.0, 11), (0.1, 1), (0.0, 300)])
+def test_epochs_set_the_number_of_steps(tmp_path, tokenizer, epochs, steps):
+    """Seven rows, two a step: the last batch is filled from the next epoch."""
+    config = settings(write(tmp_path, "jsonl", TEXTS))
+    config = replace(config, train=replace(config.train, epochs=epochs, prompts_per_step=2))
+    assert with_steps(config, build_prompts(config, tokenizer)).train.steps == steps
 
 
 def test_the_order_of_epochs_stays_as_it_is():

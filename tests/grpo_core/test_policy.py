@@ -102,6 +102,22 @@ def test_adapters_on_layers_that_are_not_there(model_dir):
         policy(model_dir, **{"model.lora_rank": 4, "model.lora_targets": "nothing"})
 
 
+def test_gradient_checkpointing_changes_no_gradient(model_dir):
+    """With gradient checkpointing layers run twice, and gradients are equal."""
+    gradients, calls = [], []
+    for recompute in ("false", "true"):
+        model = policy(model_dir, **{"model.gradient_checkpointing": recompute})
+        count = [0]
+        model.causal.model.layers[0].mlp.register_forward_pre_hook(
+            lambda *_, count=count: count.__setitem__(0, count[0] + 1)
+        )
+        model.logprobs(three_rows(), 1.0)[0].sum().backward()
+        gradients.append([value.grad for _, value in model.trained()])
+        calls.append(count[0])
+    assert calls == [1, 2]
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
 def test_an_older_version_is_there_for_as_long_as_it_is_needed(model_dir):
     """A resumed asynchronous run needs the weights that sampled its rollouts in flight."""
     trained = policy(model_dir)

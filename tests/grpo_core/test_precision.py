@@ -148,7 +148,7 @@ def test_a_type_alone_is_enough_and_gives_the_same_bits_in_every_mode(short_run)
     "more",
     [
         {},
-        {"model.lora_rank": 2, "loss.kl_coefficient": 0.1},
+        {"model.lora_rank": 2, "loss.kl_coefficient": 0.1, "model.gradient_checkpointing": "true"},
     ],
     ids=lambda more: ",".join(more) or "alone",
 )

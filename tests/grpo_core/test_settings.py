@@ -45,7 +45,7 @@ def test_the_examples_are_valid(name, request):
         ("[train]\nlearning_rate = nan", "train.learning_rate = nan: expected a finite number"),
         ('[rollout]\nmode = "both"', "rollout.mode = 'both': expected one of 'colocate', 'async', 'server'"),
         ('[loss]\nreject = "token_k3"', "loss.reject was removed; 'none' is what remains"),
-        ("[train]\nepochs = 2.0", "train.epochs was removed; set train.steps"),
+        ("[train]\nstall_s = 2.0", "train.stall_s was removed; use grpo-doctor hang --watch -- COMMAND"),
         ("[train]\nbeta1 = 1.0", "train.beta1 = 1.0: expected less than 1"),
         ("[train]\nfinal_rate = 2", "train.final_rate = 2: expected at most 1"),
         ('[model]\nfloat32_parts = ["head", "x"]', "expected one of 'head', 'norms'"),
