@@ -41,7 +41,7 @@ REMOVED: dict[str, Any] = {
     "loss.vespo_power_positive": 2.0, "loss.vespo_rate_positive": 3.0,
     "loss.vespo_power_negative": 3.0, "loss.vespo_rate_negative": 2.0,
     "model.loss_scale": 1024.0, "output.page": False, "reward.threads": 1,
-    "rollout.environment": "", "rollout.turn_tokens": 0, "rollout.replay_experts": False,
+    "rollout.environment": "", "rollout.partial_tokens": 0, "rollout.turn_tokens": 0, "rollout.replay_experts": False,
 }  # fmt: skip
 
 
@@ -153,9 +153,6 @@ class RolloutConfig:
     """Trainer and engine on one GPU at the same time: the engine's share of its memory; the trainer has the rest."""
     max_batch: int = option(256, low=1)
     """Completions that the embedded engine samples at one time."""
-    partial_tokens: int = option(0, low=0)
-    """Async: a completion that is unfinished after this many tokens continues with the next policy version. 0: each is
-    finished with the version it began with."""
     on_update: str = option("wait", choices=("wait", "abort"))
     """`serve`: a weight update waits for a running call, or ends it (`abort`)."""
     sync: str = option("auto", choices=("auto", "inline", "shm", "http", "files"))

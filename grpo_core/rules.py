@@ -59,7 +59,7 @@ def ignored(config: Config) -> list[tuple[str, str]]:
     loss = config.loss
     rules = [
         (external, "rollout", ("engine", "device", "max_batch"), "the server that runs already has its own"),
-        (mode != "async", "rollout", ("max_staleness", "partial_tokens"), f"nothing is sampled ahead in {mode} mode"),
+        (mode != "async", "rollout", ("max_staleness",), f"nothing is sampled ahead in {mode} mode"),
         (mode != "server", "rollout", ("server", "host", "port", "reconnect_s"), f"there is no server in {mode} mode"),
         (mode == "colocate", "rollout", ("timeout_s", "sync"), "the engine is in this process"),
         (mode == "server" and not external, "rollout", ("reconnect_s",), "a server started for the run ends with it"),
@@ -128,12 +128,6 @@ def _contradictions(config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
             ("sampling.top_p", "sampling.min_p"),
             sampling.top_p < 1 and sampling.min_p > 0,
             "engines apply these two in different orders, with different results; set one of them",
-        ),
-        (
-            ("rollout.partial_tokens", "rollout.max_staleness", "train.iterations"),
-            ahead and rollout.partial_tokens > 0 and rollout.max_staleness < 2 * train.updates,
-            f"a completion that goes on under a later version is at least {2 * train.updates} versions old in the "
-            "end; raise max_staleness to that, or set partial_tokens to 0",
         ),
         (
             ("data.max_prompt_tokens", "sampling.max_tokens", "model.max_length"),

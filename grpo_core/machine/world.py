@@ -160,11 +160,6 @@ class SharedEngine:
         """Wake every engine."""
         self._all(lambda engine: engine.wake())
 
-    def abort(self) -> None:
-        """Abort the running call of this rank's own engine; the other ranks take no part."""
-        if self._engine is not None:
-            self._engine.abort()
-
     def close(self) -> None:
         """Close this rank's own engine."""
         if self._engine is not None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import json
 import socket
+import threading
 import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -127,53 +129,42 @@ class HttpClient:
     def _call_once(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], deadline: float
     ) -> tuple[int, bytes]:
-        connection = _TimedConnection(self._host, self._port, deadline)
+        remaining_s = deadline - time.monotonic()
+        if remaining_s <= 0:
+            raise TimeoutError
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=remaining_s)
+        expired = threading.Event()
+
+        def cut_off() -> None:
+            """End the call, even if the server sends a byte now and then."""
+            expired.set()
+            with contextlib.suppress(OSError, AttributeError):  # not connected yet, or closed by now
+                connection.sock.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(remaining_s, cut_off)
+        timer.daemon = True
+        timer.start()
         try:
             connection.request(method, path, body, dict(headers))
             response = connection.getresponse()
+            too_long = (response.length or 0) > _MAX_ANSWER
             # With a known length: all of it, or IncompleteRead.
-            if (response.length or 0) <= _MAX_ANSWER:
-                text = response.read(None if response.length is not None else _MAX_ANSWER + 1)
-                if len(text) <= _MAX_ANSWER:
-                    digest = response.getheader("X-Content-SHA256")
-                    if digest and digest.lower() != hashlib.sha256(text).hexdigest():
-                        raise ConnectionError("the answer has another checksum than announced")
-                    return response.status, text
+            text = b"" if too_long else response.read(_MAX_ANSWER + 1 if response.length is None else None)
+        except (OSError, http.client.HTTPException) as error:
+            if expired.is_set():
+                raise TimeoutError from error
+            raise
         finally:
+            timer.cancel()
             connection.close()
-        raise self.error(path, f"an answer of more than {_MAX_ANSWER} bytes")
-
-
-class _TimedConnection(http.client.HTTPConnection):
-    """A connection that is over at its deadline, even if the server sends a byte now and then."""
-
-    def __init__(self, host: str, port: int, deadline: float) -> None:
-        super().__init__(host, port, timeout=_remaining(deadline))
-        self._deadline = deadline
-
-    def connect(self) -> None:
-        super().connect()
-        connected = self.sock
-        self.sock = _TimedSocket(connected.family, connected.type, connected.proto, connected.detach())
-        self.sock.deadline = self._deadline
-        self.sock.settimeout(_remaining(self._deadline))  # for `sendall`, the limit of the whole upload
-
-
-class _TimedSocket(socket.socket):
-    """Waits for each piece of an answer no longer than until the deadline of the whole."""
-
-    deadline = 0.0
-
-    def recv_into(self, *arguments: Any, **options: Any) -> int:
-        self.settimeout(_remaining(self.deadline))
-        return super().recv_into(*arguments, **options)
-
-
-def _remaining(deadline: float) -> float:
-    seconds = deadline - time.monotonic()
-    if seconds <= 0:
-        raise TimeoutError("the call's time is over")
-    return seconds
+        if expired.is_set():
+            raise TimeoutError
+        if too_long or len(text) > _MAX_ANSWER:
+            raise self.error(path, f"an answer of more than {_MAX_ANSWER} bytes")
+        digest = response.getheader("X-Content-SHA256")
+        if digest and digest.lower() != hashlib.sha256(text).hexdigest():
+            raise ConnectionError("the answer has another checksum than announced")
+        return response.status, text
 
 
 def _refusal_reason(document: Any) -> Any:

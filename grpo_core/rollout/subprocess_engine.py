@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import torch
 
@@ -79,10 +79,8 @@ class ProcessEngine(RemoteEngine):
             return super().fingerprint()
 
     def close(self) -> None:
-        """End the child, and what it is sampling."""
+        """End the child, and the call that it is sampling for."""
         super().close()
-        with suppress(EngineError):
-            self.abort()
         self._server.close()
         self._pool.shutdown()
 

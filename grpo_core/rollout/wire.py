@@ -22,11 +22,7 @@ def encode_requests(requests: Sequence[Request], params: SamplingParams) -> dict
 def decode_requests(body: Mapping[str, Any]) -> tuple[list[Request], SamplingParams]:
     """Reverse `encode_requests`; the body's structure has been checked or is our own."""
     params = SamplingParams(**{**body["params"], "stop_ids": tuple(body["params"]["stop_ids"])})
-    requests = [
-        Request(e["id"], tuple(e["prompt_ids"]), e["seed"], tuple(e["prefix"]), e["budget"])
-        for e in body["requests"]
-    ]
-    return requests, params
+    return [Request(e["id"], tuple(e["prompt_ids"]), e["seed"]) for e in body["requests"]], params
 
 
 def encode_completions(completions: Sequence[Completion]) -> dict[str, Any]:

@@ -155,21 +155,19 @@ CUT, EMPTY = Completion("a", (1,), (-0.5,), (0,), "abort"), Completion("a", (), 
 
 
 @pytest.mark.parametrize(
-    ("completion", "budget", "aborted", "accepted"),
+    ("completion", "aborted", "accepted"),
     [
-        (CUT, 0, False, False),
-        (CUT, 1, False, True),
-        (CUT, 0, True, True),
-        (EMPTY, 0, False, False),
-        (EMPTY, 1, False, False),
-        (EMPTY, 0, True, True),
-        (replace(EMPTY, finish_reason="length"), 0, True, False),
-        (replace(CUT, finish_reason="error"), 1, True, False),
+        (CUT, False, False),
+        (CUT, True, True),
+        (EMPTY, False, False),
+        (EMPTY, True, True),
+        (replace(EMPTY, finish_reason="length"), True, False),
+        (replace(CUT, finish_reason="error"), True, False),
     ],
 )
-def test_only_what_the_caller_cut_short_may_end_with_abort(completion, budget, aborted, accepted):
-    """A budget leaves some ids; `abort` may leave none."""
-    batch = [replace(ASKED[0], budget=budget)]
+def test_only_what_the_caller_cut_short_may_end_with_abort(completion, aborted, accepted):
+    """`abort` may leave some ids, or none."""
+    batch = [ASKED[0]]
     if accepted:
         assert check_answers([completion], batch, "x", aborted=aborted) == [completion]
     else:
@@ -187,9 +185,6 @@ def test_only_what_the_caller_cut_short_may_end_with_abort(completion, budget, a
         ),
         ({"prompt_ids": ()}, PARAMS, "request r1 has 0 prompt tokens"),
         ({"prompt_ids": (0, 13)}, PARAMS, "request r1 has a token id outside of 0 to 12"),
-        ({"prefix": (-1,)}, PARAMS, "request r1 has a token id outside of 0 to 12"),
-        ({"prefix": (1,) * 12}, PARAMS, "request r1 has sampled max_tokens = 12 tokens already"),
-        ({"budget": -2}, PARAMS, "request r1 has a budget of -2 tokens; 0 stands for no budget"),
         ({"id": "r0"}, PARAMS, "two requests are called r0; completions are paired by these names"),
         ({}, replace(PARAMS, max_tokens=0), "request r0 has 4 prompt tokens and asks for 0 more"),
         ({}, replace(PARAMS, temperature=0.0), "temperature 0.0; expected one above 0"),

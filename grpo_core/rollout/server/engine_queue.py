@@ -12,7 +12,6 @@ from typing import Any
 from fastapi import HTTPException
 
 from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError, EngineUnreachableError
-from grpo_core.rollout.weights.sync import TornError
 
 _UPDATE, _CALL = 0, 1  # priorities: an update passes the calls that wait
 _POLL_S = 0.01
@@ -41,7 +40,8 @@ class EngineQueue:
         on_update: str = "wait",
     ) -> None:
         """`thread` has exactly one worker, which also built the engine; for the limits see `access.Limits`."""
-        self._engine, self._thread, self._max_calls = engine, thread, waiting
+        self._engine: Any = engine  # one with `capabilities.abort` is an `Aborter`, too
+        self._thread, self._max_calls = thread, waiting
         self._call_s, self._update_aborts = call_s, on_update == "abort"
         self.calls, self.weights = 0, ""
         self._busy, self._stopped = False, False
@@ -68,9 +68,8 @@ class EngineQueue:
             previous, self.weights = self.weights, secrets.token_hex(8)
             try:
                 return function(engine)
-            except EngineError as error:
-                if not isinstance(error, TornError):  # a refused update changes nothing
-                    self.weights = previous
+            except EngineError:
+                self.weights = previous  # a refused update changes nothing
                 raise
 
         return await self._run(load, _UPDATE)
