@@ -41,7 +41,8 @@ REMOVED: dict[str, Any] = {
     "loss.vespo_power_positive": 2.0, "loss.vespo_rate_positive": 3.0,
     "loss.vespo_power_negative": 3.0, "loss.vespo_rate_negative": 2.0,
     "model.loss_scale": 1024.0, "output.page": False, "reward.threads": 1,
-    "rollout.environment": "", "rollout.partial_tokens": 0, "rollout.turn_tokens": 0, "rollout.replay_experts": False,
+    "rollout.environment": "", "rollout.on_update": "wait", "rollout.partial_tokens": 0, "rollout.turn_tokens": 0,
+    "rollout.replay_experts": False,
 }  # fmt: skip
 
 
@@ -153,8 +154,6 @@ class RolloutConfig:
     """Trainer and engine on one GPU at the same time: the engine's share of its memory; the trainer has the rest."""
     max_batch: int = option(256, low=1)
     """Completions that the embedded engine samples at one time."""
-    on_update: str = option("wait", choices=("wait", "abort"))
-    """`serve`: a weight update waits for a running call, or ends it (`abort`)."""
     sync: str = option("auto", choices=("auto", "inline", "shm", "http", "files"))
     """Transport of weights to the engine (docs/sync.md, docs/servers.md). `auto`: the engine's fastest."""
     reconnect_s: float = option(0.0, low=0)

@@ -64,7 +64,6 @@ def ignored(config: Config) -> list[tuple[str, str]]:
         (mode == "colocate", "rollout", ("timeout_s", "sync"), "the engine is in this process"),
         (mode == "server" and not external, "rollout", ("reconnect_s",), "a server started for the run ends with it"),
         (not external, "rollout", ("token_file",), "no server is called that runs already"),
-        (True, "rollout", ("on_update",), "it is a setting of `serve`"),
         (bool(config.data.path), "task", [key.name for key in dataclasses.fields(config.task)], "data.path is set"),
         (config.train.epochs > 0, "train", ("steps",), "train.epochs is set"),
         (bool(config.model.path), "model", ("hidden_size", "layers"), "model.path is set"),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 PROTOCOL = "grpo-doctor.serve.v1"
 LOST = "the server lost the weights it was sent; it was started again, or somebody else has sent others"
@@ -34,6 +34,7 @@ class HttpClient:
     Attributes:
         name: The engine's name, for messages.
         timeout_s: What one call may take, from the connection to the answer's last byte.
+        death: Returns how the server's process ended; None while it runs, or where that is not known.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class HttpClient:
     ) -> None:
         """Call nothing yet; `token` goes with every call."""
         self.name, self.timeout_s = name, timeout_s
+        self.death: Callable[[], str | None] = lambda: None
         self._host, self._port = host, port
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
@@ -118,6 +120,8 @@ class HttpClient:
                 if repeat:
                     repeat = False
                     continue
+                if death := self.death():
+                    raise self.error(path, f"its process ended with {death}") from error
                 message = f"{type(error).__name__}: {error}; is the server up?"
                 raise self.error(path, message, EngineUnreachableError) from error
             busy = patient and status == HTTPStatus.SERVICE_UNAVAILABLE
@@ -194,8 +198,6 @@ def identify(http: HttpClient) -> str:
     document = http.parse_json("/openapi.json", status, schema) if status == HTTPStatus.OK else None
     paths = document.get("paths") if isinstance(document, dict) else None
     paths = paths if isinstance(paths, dict) else {}
-    if {"/weights", "/fingerprint"} <= paths.keys():
-        raise http.error("/info", f"a server of {PROTOCOL} that does not say so: {text[:80]!r}")
     for path, kind in (("/v1/completions", "vllm"), ("/generate/", "trl")):
         if path in paths:
             return kind

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import secrets
 import shutil
 import time
@@ -41,7 +40,7 @@ from grpo_core.types import Completion, Request, SamplingParams
 
 _CLEAN_UP_S = 5
 _CONCURRENT = 64  # calls at one time; vLLM makes batches of them
-_UNKNOWN = 2**31  # a limit that this side can't see: the server checks it
+_UNKNOWN = 2**31  # the vocabulary's size: the server checks it
 _UPDATING = "grpo-core: an update is under way, or has failed"
 
 
@@ -85,7 +84,9 @@ class VllmServerEngine:
         self._http = HttpClient(name, host, port, timeout_s=timeout_s, token=token)
         self._server = inspect_server(self._http)
         self._folder = None if folder is None else folder.resolve()
-        self._vocabulary, self._shapes = stored_model(self._server)
+        self._shapes = dict[str, tuple[int, ...]]()
+        with contextlib.suppress(EngineError):  # this process may not see the model's files
+            self._shapes = stored_shapes(Path(self._server.root), self._server.root)
         self._mark = ""
         # Each call has a new id, also when it is repeated: vLLM requires unique ids.
         self._nonce, self._calls = secrets.token_hex(6), itertools.count()
@@ -225,8 +226,8 @@ class VllmServerEngine:
             raise EngineError(f"{place}: the engine is closed")
         if self._mark == _UPDATING:
             raise EngineError(f"{place}: the last update failed; send the weights again")
-        vocabulary, longest = self._vocabulary or _UNKNOWN, self._server.max_model_len
-        check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
+        longest = self._server.max_model_len
+        check_requests(requests, params, engine=self.name, vocabulary=_UNKNOWN, max_model_len=longest)
         check_temperature(params, self.name)
 
 
@@ -252,14 +253,3 @@ def server_capabilities(server: VllmServer, folder: Path | None, sync: str) -> C
         lacks["update"] = "no folder was given for the weights' files"
     able = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True)
     return able.without(**lacks)
-
-
-def stored_model(server: VllmServer) -> tuple[int, dict[str, tuple[int, ...]]]:
-    """Return vocabulary size and tensor shapes of the model's files; 0 and {} if this process can't read them."""
-    folder = Path(server.root)
-    size, shapes = 0, dict[str, tuple[int, ...]]()
-    with contextlib.suppress(OSError, ValueError, EngineError):
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        size = int(config.get("vocab_size") or config.get("text_config", {}).get("vocab_size") or 0)
-        shapes = stored_shapes(folder, server.root)
-    return size, shapes

@@ -70,8 +70,6 @@ def decode_capabilities(body: Any, engine: str) -> Capabilities:
     try:
         reasons = {str(name): str(reason) for name, reason in dict(body.get("why_not", {})).items()}
         names = {entry.name for entry in fields(Capabilities)} - {"why_not"}
-        capabilities = Capabilities(**{name: bool(body[name]) for name in names & set(body)}, why_not=reasons)
+        return Capabilities(**{name: bool(body[name]) for name in names & set(body)}, why_not=reasons)
     except (AttributeError, TypeError, ValueError) as error:
         raise EngineError(f"{engine} engine: its capabilities can't be read: {body!r}") from error
-    unexplained = {name for name in names if not getattr(capabilities, name)} - set(reasons)
-    return capabilities.without(**dict.fromkeys(unexplained, "the other side does not say that it can"))

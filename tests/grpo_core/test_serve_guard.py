@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from grpo_core.rollout.server.access import UVICORN_OPTIONS, AccessControl, HttpConnection, Limits
-from grpo_core.rollout.server.app import GenerateBody, create_app, shorten
+from grpo_core.rollout.server.app import GenerateBody, create_app
 from grpo_core.rollout.server.process import end_child
 
 TOKEN = "of the test"
@@ -325,17 +325,3 @@ def test_what_is_wrong_is_said_once(model, body):
     with pytest.raises(ValidationError) as error:
         model.model_validate(body)
     assert error.value.error_count() <= 8
-
-
-@given(
-    st.recursive(
-        st.none() | st.integers() | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    )
-)
-def test_any_value_is_shown_in_a_few_characters(value):
-    """In ASCII."""
-    text = shorten(value)
-    assert len(text) <= 80
-    assert text.isascii()
-    assert text.isprintable()

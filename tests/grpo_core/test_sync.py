@@ -225,7 +225,7 @@ def test_a_killed_receiver_is_named(model_dir):
             return load(name, version)
 
         engine._sender._load = killed
-        with pytest.raises(EngineError, match=r"its process \d+ ended with signal 9"):
+        with pytest.raises(EngineError, match=r"its process ended with signal 9"):
             engine.update_weights([("a", torch.zeros(1000))], 3)
         assert engine.policy_version == -1
 

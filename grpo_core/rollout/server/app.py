@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import reprlib
-from collections.abc import Mapping
 from concurrent.futures import Executor
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -76,40 +74,12 @@ class MemoryBody(BaseModel):
     version: Annotated[int, Field(ge=0, lt=2**63)]
 
 
-class Service:
-    """The state that the routes share.
-
-    Attributes:
-        engine: The engine, for properties that can be read at any time.
-        queue: The way to call it.
-        settings: The part of `/info` besides the engine.
-        limits: Limits of every call.
-        uploading: Locked by the one upload that is received.
-    """
-
-    def __init__(self, engine: Engine, thread: Executor, limits: Limits, on_update: str) -> None:
-        self.engine, self.limits = engine, limits
-        self.queue = EngineQueue(engine, thread, limits.waiting, call_s=limits.call_s, on_update=on_update)
-        self.settings = {"on_update": on_update, "limits": vars(limits)}
-        self.uploading = asyncio.Lock()
-
-    async def load(self, tensors: Mapping[str, torch.Tensor], version: int) -> dict[str, int | str]:
-        """Load a policy version into the engine."""
-
-        def load(engine: Engine) -> dict[str, int | str]:
-            engine.update_weights(tensors.items(), version)
-            return {"policy_version": engine.policy_version, "weights": self.queue.weights}
-
-        return dict(await self.queue.update(load))
-
-
 def create_app(
     engine: Engine,
     thread: Executor,
     *,
     token: str | None,
     limits: Limits,
-    on_update: str = "wait",
     host: str = LOOPBACK[0],
 ) -> FastAPI:
     """Create the application around an engine that was built in `thread`'s one worker.
@@ -119,7 +89,6 @@ def create_app(
         thread: Its thread.
         token: Callers must send it; None: no token is needed.
         limits: Limits of every call.
-        on_update: `wait` or `abort`, see `EngineQueue`.
         host: The address that the server listens on.
     """
     app = FastAPI(
@@ -137,7 +106,7 @@ def create_app(
         exception_handlers={RequestValidationError: _explain_validation},
     )
     app.add_middleware(AccessControl, token=token, host=host, limits=limits)
-    app.state.service = Service(engine, thread, limits, on_update)
+    app.state.queue, app.state.uploading = EngineQueue(engine, thread, limits), asyncio.Lock()
     app.include_router(routes)
     return app
 
@@ -145,34 +114,19 @@ def create_app(
 async def _explain_validation(_: Request, error: Exception) -> JSONResponse:
     """Answer the first errors that pydantic found, in one line."""
     assert isinstance(error, RequestValidationError)
-    errors = error.errors()
+    errors = [f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in error.errors()]
     rest = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
-    return JSONResponse({"detail": "; ".join(map(_describe_error, errors[:3])) + rest}, 422)
-
-
-def _describe_error(error: Any) -> str:
-    value = "" if error["type"] in ("missing", "json_invalid") else f" = {shorten(error.get('input'))}"
-    return f"{'.'.join(map(str, error['loc']))}{value}: {error['msg']}"
-
-
-def shorten(value: Any) -> str:
-    """Show a value in at most 80 ASCII characters, without reading the rest of a long list.
-
-    >>> shorten({"regex": ["a+"] * 1000000})
-    "{'regex': ['a+', 'a+', 'a+', 'a+', 'a+', 'a+', ...]}"
-    """
-    text = reprlib.repr(value).encode("ascii", "backslashreplace").decode()
-    return text if len(text) <= 80 else text[:77] + "..."
+    return JSONResponse({"detail": "; ".join(errors[:3]) + rest}, 422)
 
 
 routes = APIRouter()
 
 
-def _service(request: Request) -> Any:
-    return request.app.state.service
+def _queue(request: Request) -> Any:
+    return request.app.state.queue
 
 
-Shared = Annotated[Service, Depends(_service)]
+Queue = Annotated[EngineQueue, Depends(_queue)]
 
 
 @routes.get("/health")
@@ -182,28 +136,28 @@ async def health() -> dict[str, str]:
 
 
 @routes.get("/info")
-async def info(service: Shared) -> dict[str, Any]:
+async def info(queue: Queue) -> dict[str, Any]:
     """Describe the engine, its policy version, and how many calls run or wait."""
     return {
         "schema": PROTOCOL,
-        "engine": service.engine.name,
-        "policy_version": service.engine.policy_version,
-        "capabilities": encode_capabilities(service.engine.capabilities),
-        "calls": service.queue.calls,
-        **service.settings,
+        "engine": queue.engine.name,
+        "policy_version": queue.engine.policy_version,
+        "capabilities": encode_capabilities(queue.engine.capabilities),
+        "calls": queue.calls,
+        "limits": vars(queue.limits),
     }
 
 
 @routes.get("/fingerprint")
-async def fingerprint(service: Shared) -> dict[str, str | None]:
+async def fingerprint(queue: Queue) -> dict[str, str | None]:
     """Compute the digest of the loaded weights; null if the engine can't read them."""
-    digest, weights = await service.queue.call(lambda engine: (engine.fingerprint(), service.queue.weights))
+    digest, weights = await queue.call(lambda engine: (engine.fingerprint(), queue.weights))
     return {"fingerprint": digest, "weights": weights}
 
 
 @routes.post("/generate")
 async def generate(
-    body: GenerateBody, request: Request, service: Shared, x_content_sha256: Sha256 = None
+    body: GenerateBody, request: Request, queue: Queue, x_content_sha256: Sha256 = None
 ) -> JSONResponse:
     """Sample one completion per request; check the body's checksum if there is one, and send the answer's."""
     if x_content_sha256 is not None:
@@ -214,17 +168,17 @@ async def generate(
         completions = engine.generate(requests, params)
         # Refuses NaN and infinite log-probs, which JSON can't express.
         check_answers(completions, requests, engine.name, aborted=True)
-        return {**encode_completions(completions), "weights": service.queue.weights}
+        return {**encode_completions(completions), "weights": queue.weights}
 
-    answer = JSONResponse(await service.queue.call(sample))
+    answer = JSONResponse(await queue.call(sample))
     answer.headers["X-Content-SHA256"] = hashlib.sha256(answer.body).hexdigest()
     return answer
 
 
 @routes.post("/reset_prefix_cache")
-async def reset_prefix_cache(service: Shared) -> dict[str, bool]:
+async def reset_prefix_cache(queue: Queue) -> dict[str, bool]:
     """Drop the engine's cached keys and values; new weights do so by themselves."""
-    await service.queue.call(lambda engine: engine.reset_prefix_cache())
+    await queue.call(lambda engine: engine.reset_prefix_cache())
     return {"reset": True}
 
 
@@ -237,19 +191,20 @@ _BINARY = {
 @routes.post(UPLOAD, openapi_extra={"requestBody": _BINARY})
 async def weights(
     request: Request,
-    service: Shared,
+    queue: Queue,
     x_policy_version: Annotated[int, Header(ge=0, lt=2**63)],
     x_content_sha256: Sha256 = None,
 ) -> dict[str, int | str]:
     """Load a policy version from a safetensors body, if all of it came and its checksum is right."""
     if x_content_sha256 is None:
         raise HTTPException(400, "the body's checksum is needed, in the header X-Content-SHA256")
-    if service.uploading.locked():  # two would take twice the memory, and one would be overwritten at once
+    uploading = request.app.state.uploading
+    if uploading.locked():  # two would take twice the memory, and one would be overwritten at once
         raise HTTPException(503, "another upload is being received; try again later")
-    async with service.uploading:
+    async with uploading:
         data = await request.body()
         tensors = await asyncio.to_thread(_parse_upload, data, x_content_sha256)
-        return await service.load(tensors, x_policy_version)
+        return await queue.update(tensors, x_policy_version)
 
 
 def _parse_upload(data: bytes, expected: str) -> dict[str, torch.Tensor]:
@@ -271,13 +226,13 @@ def _check_sha256(data: bytes, expected: str) -> None:
 
 
 @routes.post("/sync/load")
-async def sync_load(request: Request, service: Shared, body: MemoryBody) -> dict[str, int | str]:
+async def sync_load(request: Request, queue: Queue, body: MemoryBody) -> dict[str, int | str]:
     """Load a policy version from memory that a sender on this machine has made."""
     client = request.client.host if request.client else ""
     if client not in LOOPBACK:
         raise HTTPException(422, f"shared memory is for a client on this machine, not at {client}")
     try:
-        tensors = load_shared(body.name, service.limits.weights_bytes)
+        tensors = load_shared(body.name, queue.limits.weights_bytes)
     except EngineError as error:
         raise HTTPException(422, str(error)) from error
-    return await service.load(tensors, body.version)
+    return await queue.update(tensors, body.version)

@@ -48,14 +48,13 @@ def serve(
 
     Args:
         config: `model.path`, `model.max_length`, `rollout.host`, `port`, `engine`, `device`, `max_batch`,
-            `timeout_s`, `token_file` and `on_update`, `train.threads` and `train.seed` count.
+            `timeout_s` and `token_file`, `train.threads` and `train.seed` count.
         announce: Called with one line of JSON, with the address, when the server is ready.
         exit_with_stdin: End when stdin does, as a trainer's own server must.
         allow_unauthenticated: Answer calls without a token, on loopback only.
 
     Raises:
-        ConfigError: No model, an address that needs a token or can't be bound, or an engine that lacks what
-            `rollout.on_update` needs.
+        ConfigError: No model, or an address that needs a token or can't be bound.
         EngineError: The engine did not start.
     """
     rollout = config.rollout
@@ -110,22 +109,16 @@ def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, tok
     from grpo_core.rollout.server.app import create_app
 
     rollout = config.rollout
-    if rollout.on_update == "abort" and not engine.capabilities.abort:
-        reason = engine.capabilities.why_not.get("abort", "")
-        message = f"the {engine.name} engine can't end a running call: {reason}; use 'wait'"
-        raise ConfigError(f"rollout.on_update = 'abort': {message}")
     # Twice the model's files, which may be in 16 bits where an upload is in 32, and room for names.
     stored = sum(path.stat().st_size for path in Path(config.model.path).iterdir() if path.is_file())
     limits = Limits(weights_bytes=2 * stored + 2**20, call_s=rollout.timeout_s)
-    app = create_app(
-        engine, thread, token=token, limits=limits, on_update=rollout.on_update, host=rollout.host
-    )
+    app = create_app(engine, thread, token=token, limits=limits, host=rollout.host)
 
     class GracefulServer(uvicorn.Server):  # type: ignore[misc]
         """Ends running calls before uvicorn cuts off their connections."""
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            asyncio.get_running_loop().call_later(_END_ALONE_S, app.state.service.queue.stop)
+            asyncio.get_running_loop().call_later(_END_ALONE_S, app.state.queue.stop)
             await super().shutdown(sockets)
 
     options = uvicorn.Config(
@@ -165,7 +158,7 @@ def _bind(host: str, port: int) -> socket.socket:
 def _end_with_stdin(server: Any) -> None:
     """Stop when the trainer has ended: abort a running call; if it does not end, end the process."""
     sys.stdin.buffer.read()
-    server.config.app.state.service.queue.stop()
+    server.config.app.state.queue.stop()
     server.should_exit = True
     time.sleep(_GRACE_S + 1)
     os._exit(0)
