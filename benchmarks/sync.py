@@ -10,6 +10,7 @@ something on any.
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import os
@@ -26,12 +27,10 @@ import torch  # noqa: E402
 
 from benchmarks.measure import interval  # noqa: E402
 from benchmarks.programs.receiver import now, since, waited  # noqa: E402
-from grpo_core.rollout.pipes import read_message, write_message  # noqa: E402
-from grpo_core.rollout.weights.digest import checksum, fingerprint_of, spot_digest  # noqa: E402
-from grpo_core.rollout.weights.flat import Flat  # noqa: E402
-from grpo_core.rollout.weights.sync import Sender  # noqa: E402
+from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest  # noqa: E402
+from grpo_core.rollout.weights.sync import Sender, TensorFile  # noqa: E402
 
-GOALS = {"shm": 0.5, "http": 0.25}
+GOALS = {"shm": 0.25, "http": 0.05}
 DIGEST_GOAL = 0.05
 WARM = 2
 CORES = os.sched_getaffinity(0)
@@ -40,33 +39,22 @@ Tensors = list[tuple[str, torch.Tensor]]
 
 
 class Receiver:
-    """The receiving process."""
+    """The receiving process: our server around an engine that copies."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self) -> None:
         """Start it on another core than the sender's."""
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        program = [sys.executable, "-m", "benchmarks.programs.receiver", kind]
+        program = [sys.executable, "-m", "benchmarks.programs.receiver"]
         self.process = subprocess.Popen(
             program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         os.sched_setaffinity(self.process.pid, {max(CORES)})
         assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline()) if kind == "http" else 0
-
-    def call(self, method: str, arguments: dict[str, Any], payload: Flat | None = None) -> dict[str, Any]:
-        """Call a method by the control channel."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        assert payload is None  # shared memory needs none
-        write_message(self.process.stdin, {"method": method, "arguments": arguments})
-        answer = read_message(self.process.stdout)
-        if answer is None:
-            raise RuntimeError(f"the receiver ended with {self.process.wait()}")
-        return dict(answer["result"])
+        self.port = int(self.process.stdout.readline())
 
     def read_facts(self) -> dict[str, Any]:
         """Return the engine's figures of its last load."""
-        return self.request("GET", "/facts") if self.port else self.call("facts", {})
+        return self.request("GET", "/facts")
 
     def request(self, method: str, path: str, body: Any = None, headers: Any = None) -> dict[str, Any]:
         """Send an HTTP request."""
@@ -74,11 +62,17 @@ class Receiver:
             connection.request(method, path, body, headers or {})
             return dict(json.loads(connection.getresponse().read()))
 
-    def upload(self, tensors: Tensors, version: int) -> None:
+    def load(self, name: str, version: int) -> int:
+        """Load a version from shared memory."""
+        body = json.dumps({"name": name, "version": version})
+        answer = self.request("POST", "/sync/load", body, {"Content-Type": "application/json"})
+        return int(answer["policy_version"])
+
+    def upload(self, file: TensorFile, version: int) -> int:
         """Send a version in the body of a request."""
-        data = Flat(tensors, version).joined()
-        headers = {"X-Content-Blocks": checksum(data), "X-Policy-Version": str(version)}
-        self.request("POST", "/weights", memoryview(data.numpy()), headers)
+        body = file.to_bytes()
+        headers = {"X-Content-SHA256": hashlib.sha256(body).hexdigest(), "X-Policy-Version": str(version)}
+        return int(self.request("POST", "/weights", body, headers)["policy_version"])
 
 
 def model(mib: int) -> Tensors:
@@ -100,26 +94,23 @@ def model(mib: int) -> Tensors:
 def measure(tensors: Tensors, rounds: int) -> list[dict[str, dict[str, float]]]:
     """Return, by round and transport, seconds of wall and CPU time."""
     copies = [torch.zeros_like(value) for _, value in tensors]
-    pipe, server = Receiver("pipe"), Receiver("http")
-    sender = Sender("shm", pipe.call)
-    transports = {"shm": (pipe, sender.send), "http": (server, server.upload)}
+    receiver = Receiver()
+    senders = {kind: Sender(kind, receiver.load, receiver.upload) for kind in GOALS}
     measured = []
     for version in range(rounds + WARM):
         began = now()
         for copy, (_, value) in zip(copies, tensors, strict=True):
             copy.copy_(value)
         times = {"memcpy": dict(zip(("wall", "cpu"), since(began), strict=True))}
-        for kind, (receiver, send) in transports.items():
+        for kind, sender in senders.items():
             receiver.read_facts()
             began, waited_before = now(), waited()
-            send(tensors, version)
+            sender.send(tensors, version)
             spent, waited_s = since(began), waited() - waited_before
             times[kind] = _add_receiver(tensors, version, spent, receiver.read_facts())
             times[kind]["waited"] = (waited_s + times[kind]["waited"]) / spent[0]
         measured.append(times)
-    sender.close()
-    pipe.process.communicate()
-    server.process.communicate()
+    receiver.process.communicate()
     return measured[WARM:]
 
 

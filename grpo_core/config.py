@@ -51,7 +51,8 @@ REMOVED: dict[str, Any] = {
     "model.loss_scale": 1024.0, "output.page": False,
     "output.tensorboard": False, "output.wandb": False, "reward.model": "", "reward.threads": 1,
     "train.sharding": "replicate", "train.stall_look": False, "train.stall_s": 0.0,
-    "rollout.environment": "", "rollout.turn_tokens": 0, "rollout.replay_experts": False,
+    "rollout.environment": "", "rollout.on_update": "wait", "rollout.partial_tokens": 0, "rollout.turn_tokens": 0,
+    "rollout.replay_experts": False,
 }  # fmt: skip
 
 REPLACEMENTS = {
@@ -168,11 +169,6 @@ class RolloutConfig:
     """Trainer and engine on one GPU at the same time: the engine's share of its memory; the trainer has the rest."""
     max_batch: int = option(256, low=1, needs=_OWN_ENGINE)
     """Completions that the embedded engine samples at one time."""
-    partial_tokens: int = option(0, low=0, needs=_ASYNC)
-    """Async: a completion that is unfinished after this many tokens continues with the next policy version. 0: each is
-    finished with the version it began with."""
-    on_update: str = option("wait", choices=("wait", "abort"))
-    """`serve`: a weight update waits for a running call, or ends it (`abort`)."""
     sync: str = option("auto", choices=("auto", "inline", "shm", "http", "files"), needs=_SEPARATE)
     """Transport of weights to the engine (docs/sync.md, docs/servers.md). `auto`: the engine's fastest."""
     reconnect_s: float = option(0.0, low=0, needs=_SERVER)

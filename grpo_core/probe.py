@@ -9,13 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from grpo_core.config import Config
+from grpo_core.learn.batch import completion_batch
+from grpo_core.learn.policy import Policy
 from grpo_core.machine.process import make_deterministic, versions
 from grpo_core.machine.resources import resolve
 from grpo_core.rollout.build import build_engine, engine_spec
-from grpo_core.rollout.engine import Engine, EngineError, check_answers
+from grpo_core.rollout.engine import EngineError, check_answers
 from grpo_core.tasks import model, task
-from grpo_core.types import Completion, Request, SamplingParams
+from grpo_core.types import Completion, SamplingParams
 
 SCHEMA = "grpo-doctor.engine.v1"
 
@@ -42,25 +46,34 @@ def probe(config: Config) -> dict[str, Any]:
 def _observe(config: Config, folder: str) -> dict[str, Any]:
     if not config.model.path:
         model.make_tiny(Path(folder), config.model, config.task.letters, config.train.seed)
-    trained, tokenizer = model.load_model(folder, config.train.device), model.load_tokenizer(folder)
+    policy, tokenizer = Policy(folder, config), model.load_tokenizer(folder)
     prompts = task.task_prompts(config.task, tokenizer, seed=config.train.seed, step=0, count=8)
     # One prompt long enough for its keys to be cached between requests, as the others' are not.
     ids = task.long_prompt(prompts[0].ids, room=config.model.max_length - config.sampling.max_tokens)
     prompts.append(replace(prompts[0], id="long", ids=ids))
     requests = task.requests_for(prompts, config.sampling.group_size, config.train.seed)
     params = SamplingParams(config.sampling.max_tokens, config.sampling.temperature)
+
+    def largest_difference(completions: Sequence[Completion]) -> float:
+        """Return the largest |trainer - engine| over the log-probs of all sampled tokens."""
+        rows = [(request.prompt_ids, row) for request, row in zip(requests, completions, strict=True)]
+        batch = completion_batch(rows, policy.device)
+        with torch.no_grad():
+            ours_BT, _ = policy.logprobs(batch, params.temperature)
+        return float((ours_BT - batch.behaviour_BT).abs()[batch.mask_BT].max())
+
     with closing(build_engine(engine_spec(config, folder))) as engine:
-        before = _sample(engine, requests, params)
-        difference_before = _largest_difference(trained, requests, before, params, config)
-        _move(trained, config.train.seed)
-        moved = _largest_difference(trained, requests, before, params, config)
-        engine.update_weights(trained.named_parameters(), 1)
-        after = _sample(engine, requests, params)
+        before = check_answers(engine.generate(requests, params), requests, engine.name)
+        difference_before = largest_difference(before)
+        _move(policy.causal, config.train.seed)
+        moved = largest_difference(before)
+        engine.update_weights(policy.tensors(), 1)
+        after = check_answers(engine.generate(requests, params), requests, engine.name)
         return {
             "engine_version": getattr(engine, "engine_version", None),
             "tokens": sum(len(completion.ids) for completion in [*before, *after]),
             "max_logprob_difference_before": difference_before,
-            "max_logprob_difference_after": _largest_difference(trained, requests, after, params, config),
+            "max_logprob_difference_after": largest_difference(after),
             "update_moved_logprobs_by": moved,
             "change_seen": [c.logprobs for c in before] != [c.logprobs for c in after],
         }
@@ -78,45 +91,10 @@ def _find_fault(observed: dict[str, Any], tolerance: float) -> str | None:
     return None
 
 
-def _sample(engine: Engine, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-    return check_answers(engine.generate(requests, params), requests, engine.name)
-
-
 def _move(trained: Any, seed: int) -> None:
     """Move every parameter by a tenth of its own size, so that stale weights can't be mistaken for new ones."""
-    import torch
-
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in trained.parameters():
             noise = torch.randn(parameter.shape, generator=generator).to(parameter)
             parameter.add_(0.1 * parameter.abs().mean() * noise)
-
-
-def _largest_difference(
-    trained: Any,
-    requests: Sequence[Request],
-    completions: Sequence[Completion],
-    params: SamplingParams,
-    config: Config,
-) -> float:
-    """Return the largest |trainer - engine| over the log-probs of all sampled tokens."""
-    import torch
-
-    from grpo_core.learn.batch import completion_batch
-    from grpo_core.learn.logprobs import completion_logprobs
-
-    pairs = zip(requests, completions, strict=True)
-    batch = completion_batch(
-        [(request.prompt_ids, completion) for request, completion in pairs], config.train.device
-    )
-    with torch.no_grad():
-        ours, _ = completion_logprobs(
-            trained,
-            batch.ids_BL,
-            batch.prompt_lengths_B,
-            batch.lengths_B,
-            temperature=params.temperature,
-            chunk=config.train.logprob_chunk,
-        )
-    return float((ours - batch.behaviour_BT).abs()[batch.mask_BT].max())

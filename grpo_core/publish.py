@@ -23,6 +23,9 @@ from grpo_core.rollout.weights.digest import fingerprint_like
 from grpo_core.types import Completion, Request, RunError, SamplingParams
 
 PROBE_COMPLETION = 4  # tokens: the prompt, and decode steps on top of it
+# Where a digest has proven the weights, the probe only shows that sampling uses them: the prompt's pass and one decode
+# step, after the end of the prompt. That halves its cost.
+_SHORT_PROMPT, _SHORT_COMPLETION = 16, 2
 
 
 class SyncError(RunError):
@@ -37,8 +40,9 @@ class Proof:
         version: The policy version that was published.
         fingerprint: True: equal digests. None: the engine can't read its weights.
         difference: Largest difference of a log-prob on the probe, trainer against engine.
-        moved: How far the update moved the previous probe's log-probs; None at the first. A probe can tell new
-            weights from old ones only if this is well above rounding.
+        moved: How far the update moved the previous probe's log-probs. A probe can tell new weights from old ones only
+            if this is well above rounding. None at the first, and where a digest proves the weights and the probe
+            sampled other ids.
     """
 
     version: int
@@ -73,8 +77,9 @@ class Publisher:
             exact: Trainer and engine both compute in float32.
         """
         self._policy, self._engine = policy, engine
-        self._request = Request("probe", probe_ids, seed=0)
-        self._params = SamplingParams(max_tokens=PROBE_COMPLETION)
+        short = engine.capabilities.fingerprint
+        self._request = Request("probe", probe_ids[-_SHORT_PROMPT:] if short else probe_ids, seed=0)
+        self._params = SamplingParams(max_tokens=_SHORT_COMPLETION if short else PROBE_COMPLETION)
         self._tolerance, self._exact = tolerance, exact
         self.last: Completion | None = None
 
@@ -101,9 +106,7 @@ class Publisher:
             )
         completions = self._engine.generate([self._request], self._params)
         (probe,) = check_answers(completions, [self._request], name, vocabulary=self._policy.vocabulary)
-        # In one pass, which reads their prompt once: it is most of the cost of a proof.
-        *moves, difference = self._differences([probe] if self.last is None else [self.last, probe])
-        moved = moves[0] if moves else None
+        difference, moved = self._compare(probe, digest=digest is not None)
         # An engine on the old weights must not pass: there, the fixed seed gives the old completion, so the difference
         # would be exactly `moved`. Half of it is the limit, unless it is as small as rounding.
         # In 16 bits rounding is as large as a small update; weights that are proven by fingerprint need no such limit.
@@ -120,10 +123,21 @@ class Publisher:
         self.last = probe
         return Proof(version, None if digest is None else True, difference, moved)
 
-    def _differences(self, completions: list[Completion]) -> list[float]:
-        """Return the largest |trainer - engine| over the log-probs of each of these completions of the probe."""
-        pairs = [(self._request.prompt_ids, completion) for completion in completions]
-        batch = completion_batch(pairs, self._policy.device)
+    def _compare(self, probe: Completion, *, digest: bool) -> tuple[float, float | None]:
+        """Return the largest |trainer - engine| over the log-probs of this probe, and of the one before.
+
+        One row serves both where the same ids were sampled. Other ids already show that the engine left the old
+        weights: the seed is fixed. Then the one before is only read for an engine without a digest.
+        """
+        rows, last = [probe], self.last
+        if last is not None and last.ids != probe.ids:
+            if digest:
+                last = None
+            else:
+                rows.append(last)
+        batch = completion_batch([(self._request.prompt_ids, row) for row in rows], self._policy.device)
         with torch.no_grad():
             ours_BT, _ = self._policy.logprobs(batch, self._params.temperature)
-        return [float(value) for value in (ours_BT - batch.behaviour_BT).abs().amax(1)]
+        engine_BT = torch.tensor([probe.logprobs, *([] if last is None else [last.logprobs])]).to(ours_BT)
+        differences = (ours_BT - engine_BT).abs().amax(1).tolist()
+        return differences[0], differences[1] if last is not None else None

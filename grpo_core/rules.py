@@ -123,10 +123,6 @@ def _rollout_contradictions(config: Config) -> Iterator[tuple[str, str]]:
     if rollout.mode == "async" and 0 < rollout.max_staleness < updates:
         fix = f"one step ahead is already {updates} versions old; set max_staleness to at least that, or to 0"
         yield "rollout.max_staleness train.iterations", fix
-    if rollout.mode == "async" and rollout.partial_tokens and rollout.max_staleness < 2 * updates:
-        age = f"a completion that goes on under a later version is at least {2 * updates} versions old in the end"
-        fix = f"{age}; raise max_staleness to that, or set partial_tokens to 0"
-        yield "rollout.partial_tokens rollout.max_staleness train.iterations", fix
     starts, external = (rollout.mode == "server" and bool(rollout.port) == runs for runs in (False, True))
     if starts and rollout.server in ("vllm", "trl"):
         fix = "port 0 starts a server of our own; start that one (see docs/servers.md) and give its port"

@@ -75,20 +75,16 @@ class Request:
         id: Unique among the requests in flight; pairs the completion with its prompt.
         prompt_ids: Token ids of the prompt.
         seed: Seeds this sample's own generator: a sample does not depend on the others in its batch.
-        prefix: Ids sampled earlier, perhaps by an older policy; the completion continues after them.
-        budget: Most new ids in this call, after which it ends with `abort`; 0: up to max_tokens.
     """
 
     id: str
     prompt_ids: tuple[int, ...]
     seed: int
-    prefix: tuple[int, ...] = ()
-    budget: int = 0
 
 
 @dataclass(frozen=True)
 class Completion:
-    """An engine's sample for one request, without the request's prefix.
+    """An engine's sample for one request.
 
     Attributes:
         request_id: The id of the request.

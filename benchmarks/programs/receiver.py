@@ -1,4 +1,4 @@
-"""Receive weights for the weight sync benchmark: `receiver.py pipe`, called by messages, or `receiver.py http`.
+"""Receive weights for the weight sync benchmark, behind our rollout server.
 
 A simulated engine copies the weights into its own tensors, as the embedded engine does.
 """
@@ -16,9 +16,7 @@ from typing import Any
 import torch
 
 from grpo_core.rollout.engine import Capabilities
-from grpo_core.rollout.pipes import read_message, write_message
 from grpo_core.rollout.weights.digest import spot_digest
-from grpo_core.rollout.weights.sync import Receiver
 
 
 class Engine:
@@ -68,24 +66,7 @@ def waited() -> float:
         return 0.0
 
 
-def pipe(engine: Engine) -> None:
-    """Answer messages until stdin ends."""
-    receiver = Receiver()
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    while (document := read_message(sys.stdin.buffer)) is not None:
-        result = {}
-        method, arguments = document["method"], document["arguments"]
-        if method == "sync_load":
-            result = receiver.load(arguments, engine)
-        elif method == "facts":
-            result = engine.facts()
-        else:
-            result = receiver.open(arguments)
-        write_message(answers, {"result": result})
-
-
-def http(engine: Engine) -> None:
+def serve(engine: Engine) -> None:
     """Print the port, then answer requests until stdin ends."""
     import socket
 
@@ -107,7 +88,4 @@ def http(engine: Engine) -> None:
 if __name__ == "__main__":
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
-    if sys.argv[1] == "pipe":
-        pipe(Engine())
-    else:
-        http(Engine())
+    serve(Engine())

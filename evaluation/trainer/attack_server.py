@@ -189,11 +189,11 @@ def upload(server: Server, head: bytes) -> str:
 
 def request_from_page(server: Server) -> str:
     statuses = {
-        "rebinding": server.call("POST", "/abort", Host="evil.example")[0],
-        "Origin": server.call("POST", "/abort", Origin="http://evil.example")[0],
-        "Sec-Fetch-Site": server.call("POST", "/abort", **{"Sec-Fetch-Site": "cross-site"})[0],
+        "rebinding": server.call("POST", "/generate", Host="evil.example")[0],
+        "Origin": server.call("POST", "/generate", Origin="http://evil.example")[0],
+        "Sec-Fetch-Site": server.call("POST", "/generate", **{"Sec-Fetch-Site": "cross-site"})[0],
         "/docs": server.call("GET", "/docs")[0],
-        "/abort without a token": server.call("POST", "/abort")[0],
+        "/generate without a token": server.call("POST", "/generate")[0],
     }
     return ", ".join(f"{what}: {status}" for what, status in statuses.items())
 

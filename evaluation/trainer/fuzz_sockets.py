@@ -48,9 +48,9 @@ PATHS = [
         b"/info",
         b"/generate",
         b"/weights",
-        b"/abort",
+        b"/reset_prefix_cache",
         b"/fingerprint",
-        b"/sync/open",
+        b"/sync/load",
         b"/sync/load",
     ),
     *(

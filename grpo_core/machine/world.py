@@ -129,11 +129,6 @@ class SharedEngine:
         """Return a method of the engines: it calls every engine and returns rank 0's answer."""
         return lambda *arguments: self._first(lambda engine: getattr(engine, method)(*arguments))
 
-    def abort(self) -> None:
-        """Abort the running call of this rank's own engine; the other ranks take no part."""
-        if self._engine is not None:
-            self._engine.abort()
-
     def close(self) -> None:
         """Close this rank's own engine."""
         if self._engine is not None:

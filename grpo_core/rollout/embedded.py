@@ -59,16 +59,15 @@ class TransformersEngine:
         self._check_usable("generate")
         vocabulary, longest = self._model.config.vocab_size, self._max_model_len
         check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
-        batches: dict[tuple[int, int], list[int]] = {}
+        batches: dict[int, list[int]] = {}
         for index, request in enumerate(requests):
-            rest = params.max_tokens - len(request.prefix)
-            length = 0 if self._decoder is Decoder else len(request.prompt_ids) + len(request.prefix)
-            batches.setdefault((length, min(request.budget or rest, rest)), []).append(index)
+            length = 0 if self._decoder is Decoder else len(request.prompt_ids)
+            batches.setdefault(length, []).append(index)
         completions: dict[int, Completion] = {}
-        for (_, limit), indices in batches.items():
+        for indices in batches.values():
             for start in range(0, len(indices), self._max_batch):
                 batch = indices[start : start + self._max_batch]
-                sampled = self._sample([requests[index] for index in batch], params, limit)
+                sampled = self._sample([requests[index] for index in batch], params)
                 completions.update(zip(batch, sampled, strict=True))
         return [completions[index] for index in range(len(requests))]
 
@@ -128,15 +127,13 @@ class TransformersEngine:
             raise EngineError(f"transformers engine, {call}: it lost its weights asleep; update them first")
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def _sample(self, requests: Sequence[Request], params: SamplingParams, limit: int) -> list[Completion]:
-        """Sample up to `limit` tokens for requests of one batch. B requests, V vocabulary."""
+    def _sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """Sample completions for requests of one batch. B requests, V vocabulary."""
         if self._aborted.is_set():
             return [self._completion(request, [], [], params) for request in requests]
-        prompts = [request.prompt_ids + request.prefix for request in requests]
-        decoder, distribution = (
-            self._decoder(self._model, prompts, limit),
-            SamplingDistribution(params, prompts),
-        )
+        prompts, limit = [request.prompt_ids for request in requests], params.max_tokens
+        decoder = self._decoder(self._model, prompts, limit)
+        distribution = SamplingDistribution(params, prompts)
         uniform_BT = _uniform_numbers(requests, limit).to(self._device)
         stops = torch.tensor(params.stop_ids, dtype=torch.long, device=self._device)
         running_B = torch.ones(len(requests), dtype=torch.bool, device=self._device)
@@ -164,7 +161,7 @@ class TransformersEngine:
         """Cut after the first stop id: the row went on while others of its batch were running."""
         end = next((index + 1 for index, token in enumerate(ids) if token in params.stop_ids), None)
         complete = tuple(ids[:end])
-        full = len(request.prefix) + len(complete) == params.max_tokens
+        full = len(complete) == params.max_tokens
         reason: FinishReason = "stop" if end is not None else "length" if full else "abort"
         versions = (self.policy_version,) * len(complete)
         return Completion(request.id, complete, tuple(logprobs[:end]), versions, reason)
@@ -182,16 +179,12 @@ def sample_tokens(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[tor
 
 
 def _uniform_numbers(requests: Sequence[Request], count: int) -> torch.Tensor:
-    """Return uniform numbers [B, count], each row from the request's own generator, on the CPU for any device.
-
-    A request with a prefix continues after the numbers that the prefix used.
-    """
+    """Return uniform numbers [B, count], each row from the request's own generator, on the CPU for any device."""
     generator = torch.Generator()
     rows = []
     for request in requests:
         generator.manual_seed(request.seed % 2**63)
-        done = len(request.prefix)
-        rows.append(torch.rand(done + count, generator=generator, dtype=torch.float64)[done:])
+        rows.append(torch.rand(count, generator=generator, dtype=torch.float64))
     return torch.stack(rows)
 
 

@@ -43,18 +43,15 @@ class Capabilities:
         fingerprint: The engine can hash the weights it holds, by the trainer's own names.
         sleep: The engine can free its memory between rollouts, by `sleep` and `wake`.
         abort: `abort` ends a running `generate` from another thread.
-        partial: The engine continues after a `Request.prefix`, and respects a `Request.budget`.
         update: `update_weights` works.
         truncation: The engine applies top_p, top_k, min_p and repetition_penalty.
-        why_not: For each of these that the engine lacks, the reason in one sentence. Also `slices`: why a completion
-            sampled in slices (`partial`) differs from the same request sampled at once.
+        why_not: For each of these that the engine lacks, the reason in one sentence.
     """
 
     seeds: bool
     fingerprint: bool
     sleep: bool
     abort: bool = False
-    partial: bool = True
     update: bool = True
     truncation: bool = False
     why_not: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -89,12 +86,6 @@ class Engine(Protocol):
             EngineError: The engine failed, or returned completions of other requests.
         """
 
-    def abort(self) -> None:
-        """From another thread: make the running `generate` return at once what it has, with reason `abort`.
-
-        A completion that had not started is empty then. If none runs, nothing happens.
-        """
-
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Load a policy version: all parameters by the trainer's (transformers') names; drops cached keys.
 
@@ -121,6 +112,17 @@ class Sleeper(Protocol):
 
     def wake(self) -> None:
         """Allocate the memory again; `update_weights` must follow."""
+
+
+@runtime_checkable
+class Aborter(Protocol):
+    """An engine whose `capabilities.abort` is true."""
+
+    def abort(self) -> None:
+        """From another thread: make the running `generate` return at once what it has, with reason `abort`.
+
+        A completion that had not started is empty then. If none runs, nothing happens.
+        """
 
 
 def check_answers(
@@ -156,10 +158,9 @@ def _completion_fault(request: Request, completion: Completion, aborted: bool, v
     """Describe what makes a completion unusable; empty if nothing does."""
     reason, count = completion.finish_reason, len(completion.ids)
     cut_off = reason == "abort" and aborted
-    complete = reason in ("stop", "length") or (reason == "abort" and request.budget > 0)
     if completion.request_id != request.id:
         return f"was answered with {completion.request_id!r}"
-    if not (cut_off or (count and complete)):
+    if not (cut_off or (count and reason in ("stop", "length"))):
         return f"ended without a usable completion: {count} ids, reason {reason!r}"
     if vocabulary is not None and not all(0 <= token < vocabulary for token in completion.ids):
         ids = f"0 to {vocabulary - 1}, which tokenizer and model have"
@@ -192,11 +193,7 @@ def check_requests(
                 f"{prompt} has {length} prompt tokens and asks for {params.max_tokens} more; expected at "
                 f"least 1 of each and together at most {max_model_len} (model.max_length)"
             )
-        if len(request.prefix) >= params.max_tokens:
-            raise EngineError(f"{prompt} has sampled max_tokens = {params.max_tokens} tokens already")
-        if request.budget < 0:
-            raise EngineError(f"{prompt} has a budget of {request.budget} tokens; 0 stands for no budget")
-        if not all(0 <= token < vocabulary for token in request.prompt_ids + request.prefix):
+        if not all(0 <= token < vocabulary for token in request.prompt_ids):
             raise EngineError(f"{prompt} has a token id outside of 0 to {vocabulary - 1}")
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import json
 import socket
+import threading
 import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 PROTOCOL = "grpo-doctor.serve.v1"
 LOST = "the server lost the weights it was sent; it was started again, or somebody else has sent others"
@@ -32,6 +34,7 @@ class HttpClient:
     Attributes:
         name: The engine's name, for messages.
         timeout_s: What one call may take, from the connection to the answer's last byte.
+        death: Returns how the server's process ended; None while it runs, or where that is not known.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class HttpClient:
     ) -> None:
         """Call nothing yet; `token` goes with every call."""
         self.name, self.timeout_s = name, timeout_s
+        self.death: Callable[[], str | None] = lambda: None
         self._host, self._port = host, port
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
@@ -116,6 +120,8 @@ class HttpClient:
                 if repeat:
                     repeat = False
                     continue
+                if death := self.death():
+                    raise self.error(path, f"its process ended with {death}") from error
                 message = f"{type(error).__name__}: {error}; is the server up?"
                 raise self.error(path, message, EngineUnreachableError) from error
             busy = patient and status == HTTPStatus.SERVICE_UNAVAILABLE
@@ -127,53 +133,42 @@ class HttpClient:
     def _call_once(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], deadline: float
     ) -> tuple[int, bytes]:
-        connection = _TimedConnection(self._host, self._port, deadline)
+        remaining_s = deadline - time.monotonic()
+        if remaining_s <= 0:
+            raise TimeoutError
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=remaining_s)
+        expired = threading.Event()
+
+        def cut_off() -> None:
+            """End the call, even if the server sends a byte now and then."""
+            expired.set()
+            with contextlib.suppress(OSError, AttributeError):  # not connected yet, or closed by now
+                connection.sock.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(remaining_s, cut_off)
+        timer.daemon = True
+        timer.start()
         try:
             connection.request(method, path, body, dict(headers))
             response = connection.getresponse()
+            too_long = (response.length or 0) > _MAX_ANSWER
             # With a known length: all of it, or IncompleteRead.
-            if (response.length or 0) <= _MAX_ANSWER:
-                text = response.read(None if response.length is not None else _MAX_ANSWER + 1)
-                if len(text) <= _MAX_ANSWER:
-                    digest = response.getheader("X-Content-SHA256")
-                    if digest and digest.lower() != hashlib.sha256(text).hexdigest():
-                        raise ConnectionError("the answer has another checksum than announced")
-                    return response.status, text
+            text = b"" if too_long else response.read(_MAX_ANSWER + 1 if response.length is None else None)
+        except (OSError, http.client.HTTPException) as error:
+            if expired.is_set():
+                raise TimeoutError from error
+            raise
         finally:
+            timer.cancel()
             connection.close()
-        raise self.error(path, f"an answer of more than {_MAX_ANSWER} bytes")
-
-
-class _TimedConnection(http.client.HTTPConnection):
-    """A connection that is over at its deadline, even if the server sends a byte now and then."""
-
-    def __init__(self, host: str, port: int, deadline: float) -> None:
-        super().__init__(host, port, timeout=_remaining(deadline))
-        self._deadline = deadline
-
-    def connect(self) -> None:
-        super().connect()
-        connected = self.sock
-        self.sock = _TimedSocket(connected.family, connected.type, connected.proto, connected.detach())
-        self.sock.deadline = self._deadline
-        self.sock.settimeout(_remaining(self._deadline))  # for `sendall`, the limit of the whole upload
-
-
-class _TimedSocket(socket.socket):
-    """Waits for each piece of an answer no longer than until the deadline of the whole."""
-
-    deadline = 0.0
-
-    def recv_into(self, *arguments: Any, **options: Any) -> int:
-        self.settimeout(_remaining(self.deadline))
-        return super().recv_into(*arguments, **options)
-
-
-def _remaining(deadline: float) -> float:
-    seconds = deadline - time.monotonic()
-    if seconds <= 0:
-        raise TimeoutError("the call's time is over")
-    return seconds
+        if expired.is_set():
+            raise TimeoutError
+        if too_long or len(text) > _MAX_ANSWER:
+            raise self.error(path, f"an answer of more than {_MAX_ANSWER} bytes")
+        digest = response.getheader("X-Content-SHA256")
+        if digest and digest.lower() != hashlib.sha256(text).hexdigest():
+            raise ConnectionError("the answer has another checksum than announced")
+        return response.status, text
 
 
 def _refusal_reason(document: Any) -> Any:
@@ -203,8 +198,6 @@ def identify(http: HttpClient) -> str:
     document = http.parse_json("/openapi.json", status, schema) if status == HTTPStatus.OK else None
     paths = document.get("paths") if isinstance(document, dict) else None
     paths = paths if isinstance(paths, dict) else {}
-    if {"/weights", "/fingerprint"} <= paths.keys():
-        raise http.error("/info", f"a server of {PROTOCOL} that does not say so: {text[:80]!r}")
     for path, kind in (("/v1/completions", "vllm"), ("/generate/", "trl")):
         if path in paths:
             return kind

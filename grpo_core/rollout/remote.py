@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,7 @@ from grpo_core.config import RolloutConfig
 from grpo_core.rollout.engine import Engine, EngineError, EngineUnreachableError
 from grpo_core.rollout.http_client import LOST, PROTOCOL, SERVERS, HttpClient, identify
 from grpo_core.rollout.vllm_server import VllmServerEngine
-from grpo_core.rollout.weights.digest import checksum
-from grpo_core.rollout.weights.flat import Flat
-from grpo_core.rollout.weights.sync import Sender
+from grpo_core.rollout.weights.sync import Sender, TensorFile
 from grpo_core.rollout.wire import decode_capabilities, decode_completions, encode_requests
 from grpo_core.types import Completion, Request, SamplingParams
 
@@ -45,10 +42,13 @@ class RemoteEngine:
         self.policy_version: int = self._field("/info", info, "policy_version", int)
         self.name = self._http.name = f"remote {self._field('/info', info, 'engine', str)}"
         able = decode_capabilities(self._field("/info", info, "capabilities", dict), self.name)
-        self.capabilities = able.without(sleep="other clients use the server") if able.sleep else able
-        self._weights: str | None = None  # what the server called the weights that were sent last
-        self._sender = Sender(sync, self._call_receiver)
-        self._running, self._aborted, self._closed = threading.Event(), threading.Event(), False
+        reason = "other clients use the server"
+        self.capabilities = able.without(
+            **{name: reason for name in ("sleep", "abort") if getattr(able, name)}
+        )
+        self._weights: str | None = None  # the server's name for the weights that were sent last
+        self._sender = Sender(sync, self._load_shared, self._upload)
+        self._closed = False
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Sample one completion per request, in the order of the requests."""
@@ -57,38 +57,33 @@ class RemoteEngine:
             return []
         body = json.dumps(encode_requests(requests, params)).encode()
         headers = {"Content-Type": "application/json", "X-Content-SHA256": hashlib.sha256(body).hexdigest()}
-        self._aborted.clear()
-        self._running.set()
-        try:
-            answer = self._http.json("POST", "/generate", body, headers=headers, repeat=True)
-        finally:
-            self._running.clear()
+        answer = self._http.json("POST", "/generate", body, headers=headers, repeat=True)
         self._check_weights("/generate", answer)
-        completions = decode_completions(answer, requests, self.name, aborted=self._aborted.is_set())
+        completions = decode_completions(answer, requests, self.name)
         versions = {version for completion in completions for version in completion.versions}
         if self._weights is not None and versions - {self.policy_version}:
             raise self._http.error("/generate", LOST, EngineUnreachableError)
         return completions
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Send all parameters, in the body of a request or by another transport, with a checksum."""
+        """Send all parameters, through shared memory or in the body of a request with a checksum."""
         self._check_open("update_weights")
         self.policy_version = self._sender.send(tensors, version)
 
-    def _call_receiver(
-        self, method: str, arguments: dict[str, Any], weights: Flat | None = None
-    ) -> dict[str, Any]:
-        """Call the server's `Receiver`, or upload the weights in the body of a request."""
-        if weights is None:
-            answer = self._http.json("POST", "/" + method.replace("_", "/"), arguments)
-        else:
-            data = weights.joined()
-            headers = {"X-Policy-Version": str(arguments["version"]), "X-Content-Blocks": checksum(data)}
-            answer = self._http.json("POST", "/weights", memoryview(data.numpy()), headers=headers)
-            answer["version"] = self._field("/weights", answer, "policy_version", int)
-        if method == "sync_load":
-            self._weights = str(answer.get("weights", ""))
-        return answer
+    def _load_shared(self, name: str, version: int) -> int:
+        return self._loaded(
+            "/sync/load", self._http.json("POST", "/sync/load", {"name": name, "version": version})
+        )
+
+    def _upload(self, file: TensorFile, version: int) -> int:
+        body = file.to_bytes()
+        headers = {"X-Policy-Version": str(version), "X-Content-SHA256": hashlib.sha256(body).hexdigest()}
+        return self._loaded("/weights", self._http.json("POST", "/weights", body, headers=headers))
+
+    def _loaded(self, path: str, answer: Mapping[str, Any]) -> int:
+        """Return the version in the answer to an update."""
+        self._weights = str(answer.get("weights", ""))
+        return int(self._field(path, answer, "policy_version", int))
 
     def fingerprint(self) -> str | None:
         """Return the digest of the weights that the server holds, computed now."""
@@ -98,26 +93,13 @@ class RemoteEngine:
         digest: str | None = self._field("/fingerprint", answer, "fingerprint", *kinds)
         return digest
 
-    def abort(self) -> None:
-        """From another thread: make the running `generate` return at once what it has.
-
-        The server has one engine: a call of another client that runs at that moment is ended, too.
-        """
-        if not self.capabilities.abort:
-            reason = self.capabilities.why_not.get("abort", "the server doesn't say why")
-            raise EngineError(f"{self.name} engine, abort: {reason}")
-        if self._running.is_set():
-            self._aborted.set()
-            self._http.json("POST", "/abort")
-
     def reset_prefix_cache(self) -> None:
         """Drop the cached keys and values of the server's engine."""
         self._http.json("POST", "/reset_prefix_cache")
 
     def close(self) -> None:
-        """Free what the weight transport holds, and refuse further calls."""
+        """Refuse further calls."""
         self._closed = True
-        self._sender.close()
 
     def _check_weights(self, path: str, answer: Mapping[str, Any]) -> None:
         """Check that an answer is from the weights sent last: another client's may have the same version."""

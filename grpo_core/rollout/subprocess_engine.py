@@ -6,14 +6,11 @@ The process is a rollout server for this trainer alone, on a free port of loopba
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-
-import torch
 
 from grpo_core.rollout.build import EngineSpec
-from grpo_core.rollout.engine import EngineError, EngineUnreachableError
+from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.remote import RemoteEngine
 from grpo_core.rollout.server.process import ServerProcess
 from grpo_core.types import Completion, Request, SamplingParams
@@ -45,6 +42,7 @@ class ProcessEngine(RemoteEngine):
             self._server.close()
             raise
         self.name = self._http.name = f"{spec.engine} (own process)"
+        self._http.death = self._server.death
 
     def start_generate(self, requests: Sequence[Request], params: SamplingParams) -> None:
         """Sample in the background, after what was started before."""
@@ -58,46 +56,10 @@ class ProcessEngine(RemoteEngine):
         """
         if not self._in_flight:
             raise EngineError(f"{self.name} engine: finish_generate without start_generate")
-        with self._death_reported("generate"):
-            return self._in_flight.popleft().result()
-
-    def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-        """Sample one completion per request, in the order of the requests."""
-        self._check_idle("generate")
-        with self._death_reported("generate"):
-            return super().generate(requests, params)
-
-    def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Send all parameters; an update that the engine refuses changes nothing."""
-        self._check_idle("update_weights")
-        with self._death_reported("update_weights"):
-            super().update_weights(tensors, version)
-
-    def fingerprint(self) -> str | None:
-        """Return the digest of the weights in the child."""
-        with self._death_reported("fingerprint"):
-            return super().fingerprint()
+        return self._in_flight.popleft().result()
 
     def close(self) -> None:
-        """End the child, and what it is sampling."""
+        """End the child, and the call that it is sampling for."""
         super().close()
-        with suppress(EngineError):
-            self.abort()
         self._server.close()
         self._pool.shutdown()
-
-    def _check_idle(self, method: str) -> None:
-        if self._in_flight:
-            raise EngineError(f"{self.name} engine, {method}: {len(self._in_flight)} rollouts are in flight")
-
-    @contextmanager
-    def _death_reported(self, method: str) -> Iterator[None]:
-        """Report how the child ended, where a call failed because it did."""
-        try:
-            yield
-        except EngineUnreachableError as error:
-            death = self._server.death()
-            if death is None:
-                raise
-            message = f"{self.name} engine, {method}: its process {self.pid} ended with {death}"
-            raise EngineError(message) from error

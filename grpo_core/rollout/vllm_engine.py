@@ -24,12 +24,11 @@ from grpo_core.rollout import vllm_releases as releases
 from grpo_core.rollout.engine import Capabilities, EngineError, check_parameters, check_requests
 from grpo_core.rollout.vllm_releases import engine_prompt
 from grpo_core.rollout.vllm_requests import (
-    SLICES,
     check_temperature,
     decode_completion,
     sampling_arguments,
+    stored_shapes,
 )
-from grpo_core.rollout.weights.flat import stored_shapes
 from grpo_core.types import Completion, Request, SamplingParams
 
 # V0 keeps one block in a hundred free, V1 one.
@@ -56,7 +55,7 @@ class VllmEngine:
 
     name = "vllm"
     capabilities = Capabilities(
-        seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True, why_not={"slices": SLICES}
+        seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True
     ).without(
         fingerprint="vLLM joins parameters and repacks them for its kernels, and drops the originals",
         sleep="vLLM's CPU builds only print a warning and keep their memory",
@@ -215,7 +214,7 @@ def _make_job(request: Request, params: SamplingParams) -> Job:
     from vllm import SamplingParams as VllmParams
 
     arguments = sampling_arguments(params, request)
-    return Job(request.prompt_ids + request.prefix, VllmParams(**arguments, detokenize=False))
+    return Job(request.prompt_ids, VllmParams(**arguments, detokenize=False))
 
 
 @contextmanager

@@ -1,10 +1,15 @@
-"""Requests as vLLM's sampling parameters, and its outputs as completions; no parameter is left to a default."""
+"""Requests as vLLM's sampling parameters, its outputs as completions, and the shapes of a stored model.
+
+No parameter is left to a default.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError, safe_open
 
 from grpo_core.rollout.engine import EngineError
 from grpo_core.types import Completion, Request, SamplingParams
@@ -12,8 +17,6 @@ from grpo_core.types import Completion, Request, SamplingParams
 # vLLM silently raises a lower temperature to this one (vllm/sampling_params.py, _MAX_TEMP): the log-probs would be
 # those of another distribution than the trainer's.
 LOWEST_TEMPERATURE = 0.01
-# Why a completion sampled in slices differs from the same request sampled at once.
-SLICES = "vLLM's generators can't be advanced: after a prefix it samples with another seed"
 
 
 def check_temperature(params: SamplingParams, engine: str) -> None:
@@ -33,7 +36,7 @@ def sampling_arguments(params: SamplingParams, request: Request) -> dict[str, An
     """Return every sampling parameter that shapes the distribution or ends a completion, by vLLM's names."""
     return {
         "n": 1,
-        "max_tokens": token_limit(request, params),
+        "max_tokens": params.max_tokens,
         "min_tokens": 0,
         "temperature": params.temperature,
         "top_p": params.top_p,
@@ -50,36 +53,33 @@ def sampling_arguments(params: SamplingParams, request: Request) -> dict[str, An
     }
 
 
-def token_limit(request: Request, params: SamplingParams) -> int:
-    """Return how many new ids a call may sample at most."""
-    rest = params.max_tokens - len(request.prefix)
-    return min(request.budget or rest, rest)
-
-
-def finish_reason(reason: Any, ids: Sequence[int], request: Request, params: SamplingParams) -> Any:
-    """Return vLLM's reason, but `abort` for the length limit of the call's budget.
-
-    >>> from grpo_core.types import Request, SamplingParams
-    >>> finish_reason("length", (5, 6), Request("r", (1,), seed=0, budget=2), SamplingParams(max_tokens=4))
-    'abort'
-    """
-    if reason == "length" and len(request.prefix) + len(ids) < params.max_tokens:
-        return "abort"
-    return reason
-
-
 def mix_seed(request: Request) -> int:
     """Return a seed of 63 bits to which every bit of the request's seed contributes.
 
-    torch's generator on a CPU uses only the lowest 32 bits of a seed, and vLLM reads -1 as "no seed". After a prefix
-    the seed differs, or the same numbers would be drawn again.
+    torch's generator on a CPU uses only the lowest 32 bits of a seed, and vLLM reads -1 as "no seed".
 
     >>> from grpo_core.types import Request
     >>> mix_seed(Request("r", (1,), seed=0)) % 2**32 == mix_seed(Request("r", (1,), seed=2**32)) % 2**32
     False
     """
-    text = f"{request.seed} {len(request.prefix)}".encode()
+    text = f"{request.seed} 0".encode()  # with the zero of earlier releases, so that their runs repeat
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+
+
+def stored_shapes(folder: Path, source: str) -> dict[str, tuple[int, ...]]:
+    """Return names and shapes of the tensors in a folder's safetensors files; empty where there are none.
+
+    Raises:
+        EngineError: A file is no safetensors file; begins with `source`.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, "pt") as file:
+                shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise EngineError(f"{source}: {path} is no safetensors file: {error}") from error
+    return shapes
 
 
 def decode_completion(request: Request, output: Any, version: int, params: SamplingParams) -> Completion:
@@ -87,7 +87,7 @@ def decode_completion(request: Request, output: Any, version: int, params: Sampl
     where = f"vllm engine, generate: request {request.id}"
     if output is None:
         return Completion(request.id, (), (), (), "abort")
-    if tuple(output.prompt_token_ids) != request.prompt_ids + request.prefix:
+    if tuple(output.prompt_token_ids) != request.prompt_ids:
         raise EngineError(f"{where}: the answer is to another prompt")
     if len(output.outputs) != 1 or output.outputs[0].logprobs is None:
         raise EngineError(f"{where}: {len(output.outputs)} completions, or no log-probs")
@@ -107,5 +107,4 @@ def decode_completion(request: Request, output: Any, version: int, params: Sampl
         raise EngineError(f"{where}: no log-prob for the sampled id {error}") from error
     if ids and ids[-1] in params.stop_ids:
         reason = "stop"  # vLLM 0.10.2 reports "length" for a stop id that is the last token there is room for
-    reason = finish_reason(reason, ids, request, params)
     return Completion(request.id, ids, logprobs, (version,) * len(ids), reason)

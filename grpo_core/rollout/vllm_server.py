@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import secrets
 import shutil
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,7 @@ from grpo_core.rollout.engine import (
     check_requests,
 )
 from grpo_core.rollout.http_client import LOST, HttpClient
-from grpo_core.rollout.vllm_requests import SLICES, check_temperature
+from grpo_core.rollout.vllm_requests import check_temperature, stored_shapes
 from grpo_core.rollout.vllm_server_api import (
     VllmServer,
     check_logprobs,
@@ -38,12 +36,11 @@ from grpo_core.rollout.vllm_server_api import (
     decode_answer,
     inspect_server,
 )
-from grpo_core.rollout.weights.flat import stored_shapes
 from grpo_core.types import Completion, Request, SamplingParams
 
 _CLEAN_UP_S = 5
 _CONCURRENT = 64  # calls at one time; vLLM makes batches of them
-_UNKNOWN = 2**31  # a limit that this side can't see: the server checks it
+_UNKNOWN = 2**31  # the vocabulary's size: the server checks it
 _UPDATING = "grpo-core: an update is under way, or has failed"
 
 
@@ -87,12 +84,12 @@ class VllmServerEngine:
         self._http = HttpClient(name, host, port, timeout_s=timeout_s, token=token)
         self._server = inspect_server(self._http)
         self._folder = None if folder is None else folder.resolve()
-        self._vocabulary, self._shapes = stored_model(self._server)
+        self._shapes = dict[str, tuple[int, ...]]()
+        with contextlib.suppress(EngineError):  # this process may not see the model's files
+            self._shapes = stored_shapes(Path(self._server.root), self._server.root)
         self._mark = ""
         # Each call has a new id, also when it is repeated: vLLM requires unique ids.
-        self._nonce, self._calls, self._running = secrets.token_hex(6), itertools.count(), set[str]()
-        self._aborting, self._idle = threading.Event(), threading.Event()
-        self._idle.set()
+        self._nonce, self._calls = secrets.token_hex(6), itertools.count()
         self._closed, self._logprobs_checked = False, False
         self.capabilities = server_capabilities(self._server, folder, sync)
 
@@ -104,28 +101,9 @@ class VllmServerEngine:
         if not self._logprobs_checked:
             check_logprobs(self._http, self._server)
             self._logprobs_checked = True
-        self._aborting.clear()
-        self._idle.clear()
-        try:
-            completions = self._sample_all(requests, params)
-            self._check_mark()
-            return check_answers(completions, requests, self.name, aborted=self._aborting.is_set())
-        finally:
-            self._running.clear()
-            self._idle.set()
-
-    def abort(self) -> None:
-        """End the running `generate` from another thread; each completion keeps the tokens it has."""
-        if not self.capabilities.abort:
-            raise EngineError(f"{self.name} engine, abort: {self.capabilities.why_not['abort']}")
-        if self._idle.is_set():
-            return
-        self._aborting.set()
-        deadline = self._http.deadline()
-        # Repeated: the server may not have received a call yet.
-        while not self._idle.is_set() and time.monotonic() < deadline:
-            self._abort_at_server()
-            self._idle.wait(0.1)
+        completions = self._sample_all(requests, params)
+        self._check_mark()
+        return check_answers(completions, requests, self.name)
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Load a policy version while the server is paused, and drop the KV cache of the old one."""
@@ -147,7 +125,8 @@ class VllmServerEngine:
             self.reset_prefix_cache()
             self._post("/update_weight_version", {"new_version": mark}, deadline=deadline)
         except BaseException:
-            self._try_post("/resume")  # the first error is the one to report
+            with contextlib.suppress(EngineError):  # the first error is the one to report
+                self._post("/resume", deadline=time.monotonic() + min(_CLEAN_UP_S, self._http.timeout_s))
             raise
         self._post("/resume", deadline=deadline)
         self.policy_version, self._mark, self._shapes = version, mark, self._shapes or shapes
@@ -192,19 +171,13 @@ class VllmServerEngine:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _sample_all(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-        """Sample all requests in threads; the first error cancels the others."""
+        """Sample all requests in threads; the first error cancels those that have not begun."""
         deadline = self._http.deadline()
-        with ThreadPoolExecutor(min(len(requests), _CONCURRENT)) as pool:
-            calls = [pool.submit(self._sample, request, params, deadline) for request in requests]
-            try:
-                for call in wait(calls, return_when=FIRST_EXCEPTION).done:
-                    call.result()
-            except BaseException:
-                for call in calls:
-                    call.cancel()
-                self._abort_at_server()  # or the pool would wait here for useless answers
-                raise
-            return [call.result() for call in calls]
+        pool = ThreadPoolExecutor(min(len(requests), _CONCURRENT))
+        try:
+            return list(pool.map(lambda request: self._sample(request, params, deadline), requests))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _sample(self, request: Request, params: SamplingParams, deadline: float) -> Completion:
         """Sample one completion; if the connection is lost, try once more: a repeat does no harm."""
@@ -214,18 +187,13 @@ class VllmServerEngine:
             return self._sample_once(request, params, deadline)
 
     def _sample_once(self, request: Request, params: SamplingParams, deadline: float) -> Completion:
-        if self._aborting.is_set():
-            return Completion(request.id, (), (), (), "abort")
         call_id = f"{self._nonce}-{next(self._calls)}"
         body = completion_body(request, params, self._server, call_id)
-        self._running.add(call_id)
         try:
             answer = self._http.json("POST", "/v1/completions", body, deadline=deadline)
         except EngineError as error:
             kind = type(error) if self._is_healthy() else EngineUnreachableError
-            # Its id stays among the running: the server may still sample it.
             raise kind(f"{error} (request {request.id})") from error
-        self._running.discard(call_id)
         place = f"{self._http.location('/v1/completions')}: request {request.id}"
         return decode_answer(answer, request, params, self.policy_version, call_id, place)
 
@@ -236,17 +204,6 @@ class VllmServerEngine:
             return self._http.call("GET", "/health", deadline=deadline, patient=False)[0] == HTTPStatus.OK
         except EngineError:
             return True  # the call's own error is sufficient
-
-    def _abort_at_server(self) -> None:
-        """Abort our own calls if possible; without ids vLLM would abort everybody's."""
-        ids = [f"cmpl-{call_id}-0" for call_id in self._running.copy()]
-        if ids and self.capabilities.abort:
-            self._try_post("/abort_requests", {"request_ids": ids})
-
-    def _try_post(self, path: str, body: Any = None) -> None:
-        """Post to an endpoint for cleanup: give up after a few seconds, and ignore errors."""
-        with contextlib.suppress(EngineError):
-            self._post(path, body, deadline=time.monotonic() + min(_CLEAN_UP_S, self._http.timeout_s))
 
     def _post(self, path: str, body: Any = None, *, deadline: float | None = None) -> Mapping[str, Any]:
         """Post to an endpoint and return its JSON object; some releases answer 200 with an empty body."""
@@ -269,8 +226,8 @@ class VllmServerEngine:
             raise EngineError(f"{place}: the engine is closed")
         if self._mark == _UPDATING:
             raise EngineError(f"{place}: the last update failed; send the weights again")
-        vocabulary, longest = self._vocabulary or _UNKNOWN, self._server.max_model_len
-        check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
+        longest = self._server.max_model_len
+        check_requests(requests, params, engine=self.name, vocabulary=_UNKNOWN, max_model_len=longest)
         check_temperature(params, self.name)
 
 
@@ -285,6 +242,7 @@ def server_capabilities(server: VllmServer, folder: Path | None, sync: str) -> C
     lacks = {
         "fingerprint": "vLLM holds weights in its kernels' own layout",
         "sleep": "other clients may be using the server",
+        "abort": "other clients may be using the server",
     }
     if missing := sorted(_UPDATE_PATHS - server.paths):
         served = f"vLLM {server.version} serves no {', '.join(missing)}"
@@ -293,20 +251,5 @@ def server_capabilities(server: VllmServer, folder: Path | None, sync: str) -> C
         lacks["update"] = f"weights don't go to it by rollout.sync = {sync!r}, but by files"
     elif folder is None:
         lacks["update"] = "no folder was given for the weights' files"
-    if "/abort_requests" not in server.paths:
-        lacks["abort"] = f"vLLM {server.version} serves no /abort_requests; {start}"
-    able = Capabilities(
-        seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True, why_not={"slices": SLICES}
-    )
+    able = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True)
     return able.without(**lacks)
-
-
-def stored_model(server: VllmServer) -> tuple[int, dict[str, tuple[int, ...]]]:
-    """Return vocabulary size and tensor shapes of the model's files; 0 and {} if this process can't read them."""
-    folder = Path(server.root)
-    size, shapes = 0, dict[str, tuple[int, ...]]()
-    with contextlib.suppress(OSError, ValueError, EngineError):
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        size = int(config.get("vocab_size") or config.get("text_config", {}).get("vocab_size") or 0)
-        shapes = stored_shapes(folder, server.root)
-    return size, shapes

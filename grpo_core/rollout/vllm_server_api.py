@@ -13,14 +13,13 @@ from typing import Any
 
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.http_client import HttpClient
-from grpo_core.rollout.vllm_requests import finish_reason, sampling_arguments, token_limit
+from grpo_core.rollout.vllm_requests import sampling_arguments
 from grpo_core.types import Completion, Request, SamplingParams
 
 # Parameters without which an answer can't be exact, or can't be checked to belong to its request.
 _NEEDED = frozenset(
     {"seed", "stop_token_ids", "ignore_eos", "logprobs", "return_tokens_as_token_ids", "return_token_ids"}
 )
-_MODE = "processed_logprobs"
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,6 @@ class VllmServer:
         max_model_len: Longest prompt and completion together, in tokens.
         paths: Its endpoints.
         fields: The parameters of a completion request.
-        logprobs_mode: What its log-probs mean; None where its configuration can't be read.
     """
 
     version: str
@@ -43,14 +41,13 @@ class VllmServer:
     max_model_len: int
     paths: frozenset[str]
     fields: frozenset[str]
-    logprobs_mode: Any
 
 
 def inspect_server(http: HttpClient) -> VllmServer:
     """Query a server's version, model, endpoints and parameters.
 
     Raises:
-        EngineError: It is not `vllm serve`, is too old, or its log-probs are not those of what it samples.
+        EngineError: It is not `vllm serve`, or too old.
     """
     try:
         version = str(http.json("GET", "/version", repeat=True)["version"])
@@ -64,53 +61,27 @@ def inspect_server(http: HttpClient) -> VllmServer:
     if missing := ", ".join(sorted(_NEEDED - fields)):
         message = f"vLLM {version} can't be asked with {missing}; expected a later release"
         raise http.error("/v1/completions", message)
-    server = VllmServer(version, name, root, longest, paths, fields, _read_logprobs_mode(http, paths))
-    if server.logprobs_mode not in (None, _MODE):
-        raise _raw_logprobs_error(http)
-    return server
+    return VllmServer(version, name, root, longest, paths, fields)
 
 
 def check_logprobs(http: HttpClient, server: VllmServer) -> None:
-    """Check by samples the log-probs of a server whose configuration can't be read.
+    """Check by samples that a server's log-probs are those after the temperature.
 
-    If they are those after the temperature, four times the temperature makes the differences between the likeliest ids
-    four times smaller.
+    Then four times the temperature makes the differences between the likeliest ids four times smaller.
 
     Raises:
         EngineError: They are those before it.
     """
-    if server.logprobs_mode is not None:
-        return
     try:
-        hot, cold = (
-            _top_logprobs(http, server, temperature) for temperature in (2.0, 0.5)
-        )  # 2 is the maximum
+        hot = _top_logprobs(http, server, temperature=2.0)  # the maximum
+        cold = _top_logprobs(http, server, temperature=0.5)
         pairs = [(hot[name], cold[name]) for name in hot.keys() & cold.keys()]
         hot_range, cold_range = (max(values) - min(values) for values in zip(*pairs, strict=True))
     except (LookupError, TypeError, ValueError) as error:
         raise http.error("/v1/completions", f"the answer is no completion: {error!r}") from error
     if hot_range > cold_range / 2 and cold_range > 1e-3:  # equally likely ids show nothing either way
-        raise _raw_logprobs_error(http)
-
-
-def _raw_logprobs_error(http: HttpClient) -> EngineError:
-    message = "its log-probs are not those of the distribution it samples from, after the temperature; start it with"
-    return http.error("", f"{message} --logprobs-mode {_MODE}")
-
-
-def _read_logprobs_mode(http: HttpClient, paths: frozenset[str]) -> Any:
-    """Read the mode from `/server_info`, where it works.
-
-    It exists with VLLM_SERVER_DEV_MODE=1. In 0.31.0 it fails where uv made the environment and neither pip nor uv is
-    installed (vllm/collect_env.py lists packages by them); older releases answer with text.
-    """
-    if "/server_info" not in paths:
-        return None
-    status, text = http.call("GET", "/server_info?config_format=json", repeat=True)
-    try:
-        return http.parse_json("/server_info", status, text)["vllm_config"]["model_config"]["logprobs_mode"]
-    except (EngineError, LookupError, TypeError):
-        return None
+        fault = "its log-probs are not those of the distribution it samples from, after the temperature"
+        raise http.error("", f"{fault}; start it with --logprobs-mode processed_logprobs")
 
 
 def _top_logprobs(http: HttpClient, server: VllmServer, temperature: float) -> dict[str, float]:
@@ -129,7 +100,7 @@ def completion_body(
     """Return the body of one completion call."""
     body = {
         "model": server.model,
-        "prompt": [*request.prompt_ids, *request.prefix],
+        "prompt": list(request.prompt_ids),
         "request_id": call_id,
         **sampling_arguments(params, request),
         "top_k": params.top_k,  # 0 is -1 elsewhere
@@ -168,23 +139,22 @@ def decode_answer(
         reason, answer_id = choice["finish_reason"], str(answer["id"])
     except (KeyError, TypeError, ValueError) as error:
         raise EngineError(f"{place}: the answer is no completion: {error!r}") from error
-    if answer_id != f"cmpl-{call_id}" or prompt != request.prompt_ids + request.prefix:
+    if answer_id != f"cmpl-{call_id}" or prompt != request.prompt_ids:
         raise EngineError(f"{place}: the answer ({answer_id}) is to another request")
     if tokens != [f"token_id:{token}" for token in ids] or len(logprobs) != len(ids):
         raise EngineError(
             f"{place}: {len(ids)} ids, but log-probs of {tokens[:4]} and {len(logprobs)} in all"
         )
-    limit = token_limit(request, params)
     if reason == "stop" and (not ids or ids[-1] not in params.stop_ids):
         raise EngineError(
             f"{place}: it ended at id {ids[-1] if ids else None}, which is none of the stop ids "
             f"{list(params.stop_ids)}; has the server stop ids of its own (--generation-config)?"
         )
+    limit = params.max_tokens
     if len(ids) > limit or (reason == "length" and len(ids) != limit):
         raise EngineError(
             f"{place}: {len(ids)} ids came where {limit} were asked for; a limit of the server's own?"
         )
-    reason = finish_reason(reason, ids, request, params)
-    if reason not in ("stop", "length", "abort"):
+    if reason not in ("stop", "length"):
         raise EngineError(f"{place}: ended with reason {reason!r}")
     return Completion(request.id, ids, logprobs, (version,) * len(ids), reason)

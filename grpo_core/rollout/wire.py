@@ -22,11 +22,7 @@ def encode_requests(requests: Sequence[Request], params: SamplingParams) -> dict
 def decode_requests(body: Mapping[str, Any]) -> tuple[list[Request], SamplingParams]:
     """Reverse `encode_requests`; the body's structure has been checked or is our own."""
     params = SamplingParams(**{**body["params"], "stop_ids": tuple(body["params"]["stop_ids"])})
-    requests = [
-        Request(e["id"], tuple(e["prompt_ids"]), e["seed"], tuple(e["prefix"]), e["budget"])
-        for e in body["requests"]
-    ]
-    return requests, params
+    return [Request(e["id"], tuple(e["prompt_ids"]), e["seed"]) for e in body["requests"]], params
 
 
 def encode_completions(completions: Sequence[Completion]) -> dict[str, Any]:
@@ -74,8 +70,6 @@ def decode_capabilities(body: Any, engine: str) -> Capabilities:
     try:
         reasons = {str(name): str(reason) for name, reason in dict(body.get("why_not", {})).items()}
         names = {entry.name for entry in fields(Capabilities)} - {"why_not"}
-        capabilities = Capabilities(**{name: bool(body[name]) for name in names & set(body)}, why_not=reasons)
+        return Capabilities(**{name: bool(body[name]) for name in names & set(body)}, why_not=reasons)
     except (AttributeError, TypeError, ValueError) as error:
         raise EngineError(f"{engine} engine: its capabilities can't be read: {body!r}") from error
-    unexplained = {name for name in names if not getattr(capabilities, name)} - set(reasons)
-    return capabilities.without(**dict.fromkeys(unexplained, "the other side does not say that it can"))

@@ -14,7 +14,7 @@ from grpo_core.publish import Publisher, SyncError
 from grpo_core.rollout.embedded import TransformersEngine
 from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.weights.digest import spot_digest
-from grpo_core.rollout.weights.sync import Receiver, Sender
+from grpo_core.rollout.weights.sync import Sender, load_shared
 from grpo_core.settings import load
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request, SamplingParams
@@ -61,7 +61,7 @@ def test_every_update_is_proven(device, model_dir):
         proofs.append(sync.publish(version))
     assert [proof.fingerprint for proof in proofs] == [True] * 3
     assert max(proof.difference for proof in proofs) < 1e-4
-    assert min(proof.moved for proof in proofs[1:]) > 1e-3
+    assert all(proof.moved is None or proof.moved > 1e-3 for proof in proofs)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -119,37 +119,21 @@ def test_the_device_has_the_bytes_back(tmp_path):
     assert torch.cuda.memory_allocated() >= 0.99 * allocated
 
 
-class StoringEngine:
-    """A fake engine that stores copies of received weights."""
-
-    def __init__(self):
-        self.policy_version, self.tensors = -1, {}
-
-    def update_weights(self, tensors, version):
-        self.tensors = {name: tensor.clone() for name, tensor in tensors}
-        self.policy_version = version
-
-
 @pytest.mark.parametrize("device", DEVICES)
 def test_shared_memory_takes_tensors_from_a_device(device):
     """A trainer's weights are where it trains; what arrives has their bits."""
-    engine, receiver = StoringEngine(), Receiver()
+    received = {}
 
-    def call(method, arguments, payload=None):
-        if method == "sync_load":
-            return receiver.load(arguments, engine)
-        return getattr(receiver, method[5:])(arguments)
+    def load(name, version):
+        received.update({key: value.clone() for key, value in load_shared(name, 2**30).items()})
+        return version
 
-    sender = Sender("shm", call)
-    try:
-        for version in range(2):
-            torch.manual_seed(version)
-            sent = {"a": torch.randn(700, 513), "b": torch.randn(7).bfloat16(), "c": torch.randn(8, 4).T}
-            sender.send(((name, value.to(device)) for name, value in sent.items()), version)
-            assert all(torch.equal(engine.tensors[name].cpu(), value) for name, value in sent.items())
-    finally:
-        sender.close()
-        receiver.close()
+    sender = Sender("shm", load, lambda _file, version: version)
+    for version in range(2):
+        torch.manual_seed(version)
+        sent = {"a": torch.randn(700, 513), "b": torch.randn(7).bfloat16(), "c": torch.randn(8, 4).T}
+        sender.send(((name, value.to(device)) for name, value in sent.items()), version)
+        assert all(torch.equal(received[name], value) for name, value in sent.items())
 
 
 @pytest.mark.parametrize("device", DEVICES)

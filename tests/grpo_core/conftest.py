@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from grpo_core.config import Config, ModelConfig, TaskConfig
-from grpo_core.rollout import pipes
 from grpo_core.rollout.server import process
 from grpo_core.settings import load
 from grpo_core.tasks import model
 from tests.grpo_core.forked import Template
 
+START_CHILD = process.start_child
 SHORT = {
     "train.steps": 4,
     "train.prompts_per_step": 4,
@@ -51,7 +51,7 @@ def forked_servers():
 @pytest.fixture
 def started_servers(monkeypatch):
     """Start servers as users do."""
-    monkeypatch.setattr(process, "start_child", pipes.start_child)
+    monkeypatch.setattr(process, "start_child", START_CHILD)
 
 
 @pytest.fixture

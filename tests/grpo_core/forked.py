@@ -22,7 +22,7 @@ class Template:
         self._process: subprocess.Popen | None = None
 
     def start(self, arguments, threads: int, variables=None) -> Child:
-        """Do what `grpo_core.rollout.pipes.start_child` does."""
+        """Do what `grpo_core.rollout.server.process.start_child` does."""
         if self._process is None:
             command = [sys.executable, "-m", "tests.grpo_core.forked", str(self._theirs.fileno())]
             variables_of_template = {**os.environ, "OMP_NUM_THREADS": "1"}

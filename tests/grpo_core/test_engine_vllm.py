@@ -75,7 +75,7 @@ def test_the_engine_says_what_it_is_and_what_it_lacks(seen, cell):
     capabilities = seen["capabilities"]
     lacks = {name for name, can in capabilities.items() if can is False}
     assert lacks == {"fingerprint", "sleep"}
-    assert set(capabilities["why_not"]) == {*lacks, "slices"}
+    assert set(capabilities["why_not"]) == lacks
 
 
 @pytest.mark.parametrize(

@@ -180,17 +180,6 @@ def test_a_server_of_another_kind_is_refused_with_what_was_expected(documents):
         identify(http(server))
 
 
-@pytest.mark.parametrize("info", [{}, {"/info": {**INFO, "schema": "damaged"}}, {"/info": []}])
-def test_a_server_of_ours_that_does_not_say_so_is_not_taken_for_another(info):
-    """It speaks the dialects of both others; training would go on with half of what it can do."""
-    paths = {path: {} for path in ("/v1/completions", "/generate/", "/weights", "/fingerprint")}
-    with (
-        simulated(serving({**info, "/openapi.json": {"paths": paths}})) as server,
-        pytest.raises(EngineError, match=r"/info: a server of grpo-doctor\.serve\.v1 that does not say so"),
-    ):
-        identify(http(server))
-
-
 def test_a_wrong_token_is_told_as_such():
     """Not as a server of another kind."""
     refusal = {"detail": "the token is missing or wrong"}

@@ -156,28 +156,3 @@ def test_deeper_ahead_is_older_and_never_too_old(short_run):
     """The engine gets as many rollouts at once as the bound allows; the clock decides nothing."""
     document = trained(short_run("async", **{"train.steps": 7, "rollout.max_staleness": 3}))
     assert [entry["staleness/max"] for entry in document["metrics_lines"]] == [0, 1, 2, 3, 1, 2, 3]
-
-
-@pytest.mark.long
-def test_partial_rollouts_keep_the_version_of_every_token(short_run):
-    """A completion goes on under later versions; its tokens say which, in order, and none is too old."""
-    settings = {"train.steps": 6, "rollout.max_staleness": 3, "rollout.partial_tokens": 2}
-    document = trained(short_run("async", **settings))
-    mixed = [entry for entry in document["completions_lines"] if len(set(entry["versions"])) > 1]
-    assert mixed
-    for entry in document["completions_lines"]:
-        assert entry["versions"] == sorted(entry["versions"])
-        assert entry["step"] - 1 - min(entry["versions"]) <= 3
-        assert len(entry["ids"]) == len(entry["logprobs"]) == len(entry["versions"])
-    assert {len(set(entry["versions"])) for entry in mixed} == {2, 3}
-    again = trained(short_run("async", **settings, **{"output.name": "again"}))
-    assert again["parameters"] == document["parameters"]
-
-
-def test_the_first_tokens_of_a_partial_rollout_are_those_of_a_whole_one(short_run):
-    """Up to the first weight update nothing differs: the same seeds, the same draws."""
-    full_run = trained(short_run(**{"train.steps": 1}))
-    sliced = trained(
-        short_run("async", **{"train.steps": 1, "rollout.max_staleness": 2, "rollout.partial_tokens": 1})
-    )
-    assert sliced["completions_lines"] == full_run["completions_lines"]

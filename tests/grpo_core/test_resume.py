@@ -20,7 +20,7 @@ KILLS = 20
 MODES = {
     "colocate": ["--rollout.mode=colocate"],
     "async": ["--rollout.mode=async", "--rollout.max_staleness=1"],
-    "async, partial": ["--rollout.mode=async", "--rollout.max_staleness=3", "--rollout.partial_tokens=2"],
+    "async, deeper": ["--rollout.mode=async", "--rollout.max_staleness=3"],
     "server": ["--rollout.mode=server"],
 }
 SHORT = ["--train.steps=12", "--train.prompts_per_step=4", "--sampling.group_size=4"]

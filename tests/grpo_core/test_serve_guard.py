@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from grpo_core.rollout.pipes import end_child
-from grpo_core.rollout.server.access import AccessControl, HttpConnection, Limits
-from grpo_core.rollout.server.app import GenerateBody, create_app, shorten
+from grpo_core.rollout.server.access import UVICORN_OPTIONS, AccessControl, HttpConnection, Limits
+from grpo_core.rollout.server.app import GenerateBody, create_app
+from grpo_core.rollout.server.process import end_child
 
 TOKEN = "of the test"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
@@ -50,7 +50,7 @@ def status(server, method, path, headers=(), body=b""):
         return response.status
 
 
-@pytest.mark.parametrize("path", ["/abort", "/weights", "/generate", "/reset_prefix_cache", "/sync/open"])
+@pytest.mark.parametrize("path", ["/weights", "/generate", "/reset_prefix_cache", "/sync/load"])
 @pytest.mark.parametrize(
     "headers",
     [
@@ -87,10 +87,10 @@ def test_there_is_no_page_with_scripts_of_others(server, path):
 def test_who_calls_is_who_is_connected(server):
     """Headers do not decide: shared memory is for clients connected from this machine."""
     connection = http.client.HTTPConnection(server.host, server.port, timeout=500)
-    body = json.dumps({"name": "/proc/1/fd/9", "size": 9}).encode()
+    body = json.dumps({"name": "/proc/1/fd/9", "version": 9}).encode()
     with closing(connection):
         headers = {"Content-Type": "application/json", "X-Forwarded-For": "10.9.9.9"}
-        connection.request("POST", "/sync/open", body, headers)
+        connection.request("POST", "/sync/load", body, headers)
         response = connection.getresponse()
         answer = json.loads(response.read())
     assert response.status == 422
@@ -114,23 +114,21 @@ def access(token=TOKEN, host="127.0.0.1", app=None):
 
 
 def refused(control, path="/info", **headers):
-    """The status of a refusal, 0 where there is none; a list is a header that is there more than once."""
+    """The status of a refusal, 0 where there is none."""
     pairs = [
-        (name.replace("_", "-").encode(), text_one.encode("latin-1"))
+        (name.replace("_", "-").encode(), value.encode("latin-1"))
         for name, value in {"host": "localhost", **headers}.items()
-        for text_one in (value if isinstance(value, list) else [value])
     ]
     refusal = control.refusal({"type": "http", "method": "GET", "path": path, "headers": pairs})
     return refusal[0] if refusal else 0
 
 
 def test_without_the_token_there_is_nothing_but_liveness():
-    """A wrong or repeated token counts as none."""
+    """A wrong token counts as none."""
     assert refused(access()) == 401
     assert refused(access(), authorization="Bearer wrong") == 401
-    assert refused(access(), "/health") == refused(access(), "/health/") == 0
+    assert refused(access(), "/health") == 0
     assert refused(access(), **BEARER) == 0
-    assert refused(access(), authorization=["Bearer wrong", BEARER["authorization"]]) == 400
 
 
 @pytest.mark.parametrize("path", ["/health", "/info"])
@@ -166,15 +164,9 @@ def test_no_text_is_taken_for_the_token(text):
     assert refused(access(), authorization=text) == expected
 
 
-@pytest.mark.parametrize("name", ["x_policy_version", "x_content_sha256"])
-def test_what_weights_are_is_said_once(name):
-    """A call with two versions or two checksums is refused; one of them was once used."""
-    assert refused(access(), "/weights", **BEARER, **{name: ["1", "2"]}) == 400
-
-
 HOST = b"Host: localhost\r\n"
 POST, GET = b"POST /a HTTP/1.1\r\n" + HOST, b"GET /a HTTP/1.1\r\n" + HOST
-INNER = b"POST /abort HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+INNER = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 NONE = b"0\r\n\r\n" + INNER
 REFUSED = {
@@ -191,8 +183,6 @@ REFUSED = {
     "chunks of what has no body": GET + CHUNKED + b"Content-Length: 0\r\n\r\n" + NONE,
     "chunks to be removed": b"DELETE /a HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n5\r\nhello\r\n" + NONE,
     "chunks in 1.0": b"POST /a HTTP/1.0\r\n" + HOST + CHUNKED + b"Connection: keep-alive\r\n\r\n" + NONE,
-    "a call as a body": GET + b"Content-Length: %d\r\n\r\n" % len(INNER) + INNER,
-    "a method in small letters": b"post /a HTTP/1.1\r\n" + HOST + b"Content-Length: 2\r\n\r\nab",
     "a tunnel": b"CONNECT evil.example:443 HTTP/1.1\r\n" + HOST + b"\r\n",
     "all of it": b"OPTIONS * HTTP/1.1\r\n" + HOST + b"\r\n",
     "two hosts": GET + b"Host: evil.example\r\n\r\n",
@@ -215,7 +205,7 @@ REFUSED = {
 def serve_app(app):
     """The address of a server of the application, in a thread."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", http=HttpConnection))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", **UVICORN_OPTIONS))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
     try:
@@ -259,10 +249,10 @@ def test_what_two_could_read_in_two_ways_is_refused_with_all_behind_it(guarded):
         assert not guarded.called, name
 
 
-def test_calls_one_behind_the_other_are_each_looked_at(guarded):
-    """The second's Host is not the first's."""
-    second_call = b"GET /b HTTP/1.1\r\nHost: evil.example\r\n\r\n"
-    assert send_raw(guarded, GET + b"\r\n" + second_call) == [200, 403]
+@pytest.mark.parametrize("between", [b"", b"Content-Length: 40\r\n"])
+def test_a_connection_is_for_one_call(guarded, between):
+    """Bytes behind it are never read as another."""
+    assert send_raw(guarded, GET + between + b"\r\n" + GET + b"\r\n") == [200]
     assert guarded.called == [("GET", "/a")]
 
 
@@ -275,7 +265,7 @@ def test_an_absolute_uri_does_not_replace_the_host_header(guarded):
 
 def test_no_header_changes_what_is_called(guarded):
     """Some web frameworks let a header override method or path; this server does not."""
-    more = b"X-HTTP-Method-Override: POST\r\nX-Original-URL: /abort\r\nX-Forwarded-Host: evil.example\r\n"
+    more = b"X-HTTP-Method-Override: POST\r\nX-Original-URL: /weights\r\nX-Forwarded-Host: evil.example\r\n"
     assert send_raw(guarded, GET + more + b"\r\n") == [200]
     assert guarded.called == [("GET", "/a")]
 
@@ -326,7 +316,6 @@ WRONG = ["x"] * 5000
     ("model", "body"),
     [
         (GenerateBody, {"params": PARAMS, "requests": [{"id": "a", "seed": 1, "prompt_ids": WRONG}]}),
-        (GenerateBody, {"params": PARAMS, "requests": [{"id": "a", "seed": 1, "prompt_ids": [1], "prefix": WRONG}]}),
         (GenerateBody, {"params": {**PARAMS, "stop_ids": WRONG}, "requests": []}),
         (GenerateBody, {"params": PARAMS, "requests": [{"prompt_ids": WRONG}] * 100}),
     ],
@@ -336,17 +325,3 @@ def test_what_is_wrong_is_said_once(model, body):
     with pytest.raises(ValidationError) as error:
         model.model_validate(body)
     assert error.value.error_count() <= 8
-
-
-@given(
-    st.recursive(
-        st.none() | st.integers() | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    )
-)
-def test_any_value_is_shown_in_a_few_characters(value):
-    """In ASCII."""
-    text = shorten(value)
-    assert len(text) <= 80
-    assert text.isascii()
-    assert text.isprintable()

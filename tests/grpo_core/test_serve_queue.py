@@ -10,6 +10,7 @@ import pytest
 from fastapi import HTTPException
 
 from grpo_core.rollout.engine import Capabilities, EngineError, EngineUnreachableError
+from grpo_core.rollout.server.access import Limits
 from grpo_core.rollout.server.engine_queue import EngineQueue
 
 
@@ -22,21 +23,21 @@ class GateEngine:
         self.capabilities = Capabilities(
             seeds=True, fingerprint=True, sleep=False, abort=abort, why_not={} if abort else {"abort": "no"}
         )
-        self.version, self.log = 0, []
+        self.policy_version, self.log = 0, []
         self.begun, self.end = threading.Event(), threading.Event()
 
     def generate(self) -> str:
         self.begun.set()
         assert self.end.wait(500)
-        self.log.append(f"sampled {self.version}")
+        self.log.append(f"sampled {self.policy_version}")
         return self.log[-1]
 
     def quick(self) -> str:
-        self.log.append(f"quick {self.version}")
+        self.log.append(f"quick {self.policy_version}")
         return self.log[-1]
 
-    def update(self, version: int) -> None:
-        self.version = version
+    def update_weights(self, tensors, version: int) -> None:
+        self.policy_version = version
         self.log.append(f"updated {version}")
 
     def abort(self) -> None:
@@ -50,7 +51,7 @@ def in_a_queue(scenario, engine, **options):
     async def run():
         with ThreadPoolExecutor(1) as thread:
             try:
-                return await scenario(EngineQueue(engine, thread, **{"waiting": 4, **options}))
+                return await scenario(EngineQueue(engine, thread, Limits(**{"waiting": 4, **options})))
             finally:
                 engine.end.set()
 
@@ -62,9 +63,8 @@ async def wait_until_sampling(engine) -> None:
     assert await asyncio.to_thread(engine.begun.wait, 500)
 
 
-@pytest.mark.parametrize("on_update", ["wait", "abort"])
-def test_an_update_follows_the_running_call_and_passes_those_that_wait(on_update):
-    """Under `wait` the call ends by itself, under `abort` it is made to; what waited is sampled from the new."""
+def test_an_update_follows_the_running_call_and_passes_those_that_wait():
+    """What waited is sampled from the new."""
     engine = GateEngine()
 
     async def scenario(queue):
@@ -72,14 +72,13 @@ def test_an_update_follows_the_running_call_and_passes_those_that_wait(on_update
         await wait_until_sampling(engine)
         second = asyncio.create_task(queue.call(lambda held: held.quick()))
         await asyncio.sleep(0)
-        update = asyncio.create_task(queue.update(lambda held: held.update(1)))
-        if on_update == "wait":
-            done, _ = await asyncio.wait({first, second, update}, timeout=0.2)
-            assert not done
-            engine.end.set()
+        update = asyncio.create_task(queue.update({}, 1))
+        done, _ = await asyncio.wait({first, second, update}, timeout=0.2)
+        assert not done
+        engine.end.set()
         return await asyncio.gather(first, second, update)
 
-    assert in_a_queue(scenario, engine, on_update=on_update) == ["sampled 0", "quick 1", None]
+    assert in_a_queue(scenario, engine)[:2] == ["sampled 0", "quick 1"]
     assert engine.log == ["sampled 0", "updated 1", "quick 1"]
 
 
@@ -107,9 +106,9 @@ def test_a_call_that_waits_too_long_never_reaches_the_engine():
         with pytest.raises(HTTPException, match="ran for more than"):
             await first
         engine.end.set()
-        return await queue.update(lambda held: held.update(7))
+        return (await queue.update({}, 7))["policy_version"]
 
-    assert in_a_queue(scenario, engine, call_s=0.3) is None
+    assert in_a_queue(scenario, engine, call_s=0.3) == 7
     assert engine.log == ["sampled 0", "updated 7"]
 
 
@@ -149,16 +148,6 @@ def test_what_the_engine_refuses_is_the_clients_fault_and_what_breaks_is_not(err
     assert in_a_queue(scenario, GateEngine()) == status
 
 
-def test_an_engine_that_cannot_abort_says_why():
-    """The error is the sentence in its capabilities."""
-
-    async def scenario(queue):
-        queue.abort()
-
-    with pytest.raises(HTTPException, match="the gate engine can't end a running call: no"):
-        in_a_queue(scenario, GateEngine(abort=False))
-
-
 def test_a_full_queue_is_told_to_come_back_but_weights_are_let_in():
     """Status 503 for the call too many; when one ends, there is room again."""
     engine = GateEngine()
@@ -168,7 +157,7 @@ def test_a_full_queue_is_told_to_come_back_but_weights_are_let_in():
         await wait_until_sampling(engine)
         with pytest.raises(HTTPException, match="too many calls") as caught:
             await queue.call(lambda held: held.quick())
-        update = asyncio.create_task(queue.update(lambda held: held.update(1)))
+        update = asyncio.create_task(queue.update({}, 1))
         await asyncio.sleep(0)
         engine.end.set()
         await asyncio.gather(first, update)

@@ -15,9 +15,8 @@ from grpo_core import __main__ as cli
 from grpo_core import run
 from grpo_core.config import ConfigError
 from grpo_core.rollout.build import EngineSpec
-from grpo_core.rollout.pipes import end_child
 from grpo_core.rollout.server import process as server_process
-from grpo_core.rollout.server.process import ServerProcess
+from grpo_core.rollout.server.process import ServerProcess, end_child
 from grpo_core.rollout.server.token import client_token, new_token, saved_token, server_token, token_path
 
 
@@ -87,7 +86,7 @@ def test_a_server_that_is_given_none_makes_one_and_says_where(forked_servers, mo
         (["--allow-unauthenticated"], {"GRPO_CORE_TOKEN": "abc"}, "leave one of the two out"),
         (["--rollout.host=0.0.0.0"], {}, "set GRPO_CORE_TOKEN in the environment"),
         ([], {"GRPO_CORE_TOKEN": "a\x7fc"}, "GRPO_CORE_TOKEN: a token is a line of"),
-        (["--rollout.token_file=/dev/zero"], {}, "'/dev/zero': no regular file"),
+        (["--rollout.token_file=/dev/zero"], {}, "/dev/zero: no regular file"),
         (["--rollout.token_file=/dev/null/here"], {}, "the server's token can't be kept there"),
     ],
 )

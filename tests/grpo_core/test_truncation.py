@@ -106,18 +106,6 @@ def test_the_engine_reports_log_probs_of_the_distribution_it_samples_from(model_
     assert engine.generate(requests, NONE) != completions
 
 
-def test_a_prefix_continues_the_same_completion(model_dir):
-    """Ids of the prefix count as seen."""
-    engine, params = (
-        TransformersEngine(model_dir, max_model_len=32),
-        replace(NONE, repetition_penalty=2.0, top_k=6),
-    )
-    (uninterrupted,) = engine.generate([Request("r", (1, 2), seed=3)], params)
-    (rest,) = engine.generate([Request("r", (1, 2), seed=3, prefix=uninterrupted.ids[:3])], params)
-    assert uninterrupted.ids == uninterrupted.ids[:3] + rest.ids
-    assert rest.logprobs == pytest.approx(uninterrupted.logprobs[3:], abs=1e-5)
-
-
 def test_every_engine_gets_the_parameters():
     """By vLLM's names, where -1 is no top_k; and over the wire to our own server."""
     params, request = SamplingParams(4, 0.7, (3,), 0.9, 5, 0.0, 1.1), Request("r", (1,), seed=0)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import h11
 from fastapi import HTTPException
 from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from grpo_core.config import LOOPBACK
@@ -27,13 +28,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 UPLOAD = "/weights"
-_HEAD_S = 20.0  # seconds in which the headers of a request must arrive
 _LOOPBACK_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]*)?", re.IGNORECASE | re.ASCII)
-_WITH_BODY = ("POST", "PUT", "PATCH")
-_SINGLE_HEADERS = (
-    "authorization", "content-length", "host", "origin", "sec-fetch-site", "transfer-encoding", "x-content-blocks",
-    "x-content-sha256", "x-policy-version",
-)  # fmt: skip
+Refusal = tuple[int, str]
 
 
 @dataclass(frozen=True)
@@ -65,22 +61,17 @@ class AccessControl:
         if scope["type"] != "http":  # no route is a WebSocket
             await self._app(scope, receive, send)
         elif refusal := self.refusal(scope):
-            status, detail = refusal  # the connection is closed: nothing behind this call is read
-            await JSONResponse({"detail": detail}, status, {"Connection": "close"})(scope, receive, send)
+            status, detail = refusal
+            await JSONResponse({"detail": detail}, status)(scope, receive, send)
         else:
             await self._app(scope, _with_deadline(receive, self._limits.call_s), send)
 
-    def refusal(self, scope: Scope) -> tuple[int, str] | None:
+    def refusal(self, scope: Scope) -> Refusal | None:
         """Return status and reason of a refusal; None if the request is allowed."""
-        headers: dict[str, str] = {}
-        for name, value in scope["headers"]:
-            key = name.decode("latin-1").lower()
-            if key in headers and key in _SINGLE_HEADERS:
-                return 400, f"the header {key} is there more than once"
-            headers[key] = value.decode("latin-1")
+        headers = Headers(scope=scope)
         return self._caller_refusal(scope["path"], headers) or self._body_refusal(scope, headers)
 
-    def _caller_refusal(self, path: str, headers: dict[str, str]) -> tuple[int, str] | None:
+    def _caller_refusal(self, path: str, headers: Headers) -> Refusal | None:
         """Refuse by Host, Origin, Sec-Fetch-Site and token."""
         host = headers.get("host", "")
         if self._loopback and not _LOOPBACK_HOST.fullmatch(host):
@@ -89,23 +80,24 @@ class AccessControl:
             return 403, "calls of other web pages are not answered (Origin)"
         if headers.get("sec-fetch-site", "none").lower() not in ("none", "same-origin"):
             return 403, "calls of other web pages are not answered (Sec-Fetch-Site)"
-        authorization = headers.get("authorization", "")
-        if self._token and path not in ("/health", "/health/") and not _has_token(authorization, self._token):
+        if (
+            self._token
+            and path != "/health"
+            and not _has_token(headers.get("authorization", ""), self._token)
+        ):
             return 401, "the token is missing or wrong"
         return None
 
-    def _body_refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
-        """Refuse bodies over the limit, and lengths that a proxy could read differently (request smuggling)."""
-        path, length = scope["path"], headers.get("content-length", "")
-        if not path.startswith("/"):
+    def _body_refusal(self, scope: Scope, headers: Headers) -> Refusal | None:
+        """Refuse bodies over the limit, and of unknown length."""
+        if not scope["path"].startswith("/"):
             return 400, "the target must be a path of this server"
-        if scope["method"] not in _WITH_BODY and ("transfer-encoding" in headers or length.strip("0")):
-            return 400, f"a {scope['method'][:20]} call has no body"
-        if "transfer-encoding" in headers or (scope["method"] in _WITH_BODY and not length.isdecimal()):
+        length = headers.get("content-length", "" if scope["method"] == "POST" else "0")
+        if "transfer-encoding" in headers or not length.isdecimal():
             return 411, "a Content-Length is needed, and no Transfer-Encoding"
         # The HTTP parser holds a body to its Content-Length, so checking the header is enough.
-        limit = self._limits.weights_bytes if path == UPLOAD else self._limits.generate_bytes
-        if len(length) > 20 or int(length or 0) > limit:
+        limit = self._limits.weights_bytes if scope["path"] == UPLOAD else self._limits.generate_bytes
+        if len(length) > 20 or int(length) > limit:
             return 413, f"the body has {length[:20]} bytes, at most {limit} are read"
         return None
 
@@ -122,63 +114,44 @@ def _has_token(authorization: str, token: str) -> bool:
 
 def _with_deadline(receive: Receive, limit_s: float) -> Receive:
     """Wrap `receive`: a body must arrive within `limit_s`, however slowly it comes."""
-    loop, complete = asyncio.get_running_loop(), False
+    loop = asyncio.get_running_loop()
     deadline = loop.time() + limit_s
 
     async def receive_part() -> Message:
-        nonlocal complete
-        if complete:
-            return await receive()
         try:
             message = await asyncio.wait_for(receive(), max(deadline - loop.time(), 0.001))
         except (TimeoutError, asyncio.TimeoutError) as error:  # two classes on Python 3.10
-            detail = f"the body did not arrive in {limit_s:g} s"
-            raise HTTPException(408, detail, {"Connection": "close"}) from error
+            raise HTTPException(408, f"the body did not arrive in {limit_s:g} s") from error
         if message["type"] == "http.disconnect":
             raise HTTPException(400, "the connection ended before the body did")
-        complete = not message.get("more_body", False)
         return message
 
     return receive_part
 
 
 class HttpConnection(H11Protocol):
-    """An HTTP connection that closes if headers arrive too slowly; malformed requests get 400, without a traceback."""
+    """A connection for one request, whose headers must arrive in time."""
 
-    head_s = _HEAD_S
-    _head_timer: asyncio.TimerHandle | None = None
+    head_s = 20.0
 
     def connection_made(self, transport: Any) -> None:
-        """Start the timer for the headers of the first request."""
+        """Close the connection in `head_s` seconds if no request has come by then."""
         super().connection_made(transport)
-        self._watch_head()
-
-    def data_received(self, data: bytes) -> None:
-        """Read data; the timer runs from the first byte of a request's headers to the last."""
-        super().data_received(data)
-        self._watch_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer."""
-        super().connection_lost(exc)
-        if self._head_timer is not None:
-            self._head_timer.cancel()
+        self.loop.call_later(self.head_s, lambda: self.cycle is None and transport.close())
 
     def send_400_response(self, msg: str) -> None:
-        """Answer 400 unless an answer has begun; close the connection and disconnect the request that runs on it."""
-        if self.cycle is not None:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-        try:
+        """Refuse malformed data; in the middle of an answer only by closing the connection."""
+        with suppress(h11.LocalProtocolError):
             super().send_400_response(msg)
-        except h11.LocalProtocolError:
-            self.transport.close()
+        self.transport.close()
 
-    def _watch_head(self) -> None:
-        """Start the timer while headers are incomplete, and stop it when they are complete."""
-        incomplete = self.conn.their_state is h11.IDLE
-        if incomplete and self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.head_s, self.transport.close)
-        elif not incomplete and self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+
+# One request for each connection: later bytes on it can't be taken for another request.
+UVICORN_OPTIONS: dict[str, Any] = {
+    "http": HttpConnection,
+    "ws": "none",
+    "headers": [("Connection", "close")],
+    "server_header": False,
+    "proxy_headers": False,  # the client is who is connected, not who a header names
+    "log_level": "error",  # one line for each malformed call would let anybody fill a disk
+}

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
+import torch
 from fastapi import HTTPException
 
 from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError, EngineUnreachableError
-from grpo_core.rollout.weights.sync import TornError
+from grpo_core.rollout.server.access import Limits
 
 _UPDATE, _CALL = 0, 1  # priorities: an update passes the calls that wait
 _POLL_S = 0.01
@@ -21,28 +22,21 @@ _POLL_S = 0.01
 class EngineQueue:
     """Runs calls in turn; weight updates pass the calls that wait, so these are sampled from the new version.
 
-    The call that runs when weights arrive ends by itself (`on_update` = `wait`), or is aborted and answers with what it
-    has (`abort`): a call is never sampled from two versions.
+    The call that runs when weights arrive ends by itself: a call is never sampled from two versions.
 
     Attributes:
+        engine: The engine, for properties that can be read at any time.
+        limits: Limits of every request.
         calls: Number of calls that run or wait, updates excluded.
         weights: Identifies the weights held: a new text at each update, empty before the first. Two clients may both
             have sent a version 3; a client that finds another text than its update returned was answered from somebody
             else's weights.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        thread: Executor,
-        waiting: int,
-        *,
-        call_s: float = 120.0,
-        on_update: str = "wait",
-    ) -> None:
-        """`thread` has exactly one worker, which also built the engine; for the limits see `access.Limits`."""
-        self._engine, self._thread, self._max_calls = engine, thread, waiting
-        self._call_s, self._update_aborts = call_s, on_update == "abort"
+    def __init__(self, engine: Engine, thread: Executor, limits: Limits) -> None:
+        """`thread` has exactly one worker, which also built the engine."""
+        self.engine: Any = engine  # one with `capabilities.abort` is an `Aborter`, too
+        self.limits, self._thread = limits, thread
         self.calls, self.weights = 0, ""
         self._busy, self._stopped = False, False
         self._numbers, self._waiting = itertools.count(), list[tuple[int, int]]()
@@ -53,7 +47,7 @@ class EngineQueue:
         Raises:
             HTTPException: 422: the engine refused. 503: too many calls wait, or this one took too long.
         """
-        if self.calls >= self._max_calls:
+        if self.calls >= self.limits.waiting:
             raise HTTPException(503, "too many calls are waiting for the engine; try again later")
         self.calls += 1
         try:
@@ -61,30 +55,19 @@ class EngineQueue:
         finally:
             self.calls -= 1
 
-    async def update(self, function: Callable[[Engine], Any]) -> Any:
-        """Run a function that changes the weights: next in turn, and never given up once it has started."""
+    async def update(self, tensors: Mapping[str, torch.Tensor], version: int) -> dict[str, int | str]:
+        """Load a policy version: next in turn, and never given up once it has started."""
 
-        def load(engine: Engine) -> Any:
+        def load(engine: Engine) -> dict[str, int | str]:
             previous, self.weights = self.weights, secrets.token_hex(8)
             try:
-                return function(engine)
-            except EngineError as error:
-                if not isinstance(error, TornError):  # a refused update changes nothing
-                    self.weights = previous
+                engine.update_weights(tensors.items(), version)
+            except EngineError:
+                self.weights = previous  # a refused update changes nothing
                 raise
+            return {"policy_version": engine.policy_version, "weights": self.weights}
 
-        return await self._run(load, _UPDATE)
-
-    def abort(self) -> None:
-        """Make the running call end with what it has.
-
-        Raises:
-            HTTPException: 422: the engine can't.
-        """
-        if not self._engine.capabilities.abort:
-            reason = self._engine.capabilities.why_not.get("abort", "it has no way to")
-            raise HTTPException(422, f"the {self._engine.name} engine can't end a running call: {reason}")
-        self._engine.abort()
+        return dict(await self._run(load, _UPDATE))
 
     def stop(self) -> None:
         """End all calls: the running one by an abort if the engine can, the others by status 503."""
@@ -92,17 +75,17 @@ class EngineQueue:
 
     async def _run(self, function: Callable[[Engine], Any], priority: int) -> Any:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._call_s
+        deadline = loop.time() + self.limits.call_s
         await self._wait_for_turn(priority, deadline)
         self._busy = True
-        running = loop.run_in_executor(self._thread, function, self._engine)
+        running = loop.run_in_executor(self._thread, function, self.engine)
         running.add_done_callback(self._end_turn)  # also if no client waits for the answer any more
-        can_abort = self._engine.capabilities.abort
+        can_abort = self.engine.capabilities.abort
         while not running.done():
             expired = priority == _CALL and loop.time() >= deadline
             # Repeated, because a call that is about to start can't be aborted yet.
             if can_abort and (expired or self._stopped):
-                self._engine.abort()
+                self.engine.abort()
             if expired or (self._stopped and not can_abort):
                 raise self._unavailable("ran")
             await asyncio.wait({running}, timeout=_POLL_S)
@@ -121,8 +104,6 @@ class EngineQueue:
             while self._stopped or self._busy or min(self._waiting) != ticket:
                 if self._stopped or asyncio.get_running_loop().time() >= deadline:
                     raise self._unavailable("waited for the engine")
-                if self._update_aborts and priority == _UPDATE:
-                    self.abort()
                 await asyncio.sleep(_POLL_S)
         finally:
             self._waiting.remove(ticket)
@@ -134,4 +115,6 @@ class EngineQueue:
     def _unavailable(self, activity: str) -> HTTPException:
         if self._stopped:
             return HTTPException(503, "the server is stopping")
-        return HTTPException(503, f"the call {activity} for more than {self._call_s:g} s (rollout.timeout_s)")
+        return HTTPException(
+            503, f"the call {activity} for more than {self.limits.call_s:g} s (rollout.timeout_s)"
+        )

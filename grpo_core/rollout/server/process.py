@@ -13,10 +13,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,8 @@ from grpo_core.config import LOOPBACK, Config, ConfigError
 from grpo_core.machine.process import make_deterministic
 from grpo_core.machine.resources import resolve
 from grpo_core.rollout.build import EngineSpec, build_engine, engine_spec
-from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError
+from grpo_core.rollout.engine import Aborter, Engine, EngineError, EngineTimeoutError
 from grpo_core.rollout.http_client import PROTOCOL
-from grpo_core.rollout.pipes import end_child, start_child
 from grpo_core.rollout.server.token import TOKEN_VARIABLE, new_token, saved_token, server_token
 from grpo_core.rules import check_folders
 
@@ -35,6 +34,7 @@ from grpo_core.rules import check_folders
 _END_ALONE_S, _GRACE_S = 4, 5
 _CONNECTIONS = 64  # at a time; further calls are answered with status 503
 _BACKLOG = 2048  # connections that wait to be accepted
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def serve(
@@ -48,14 +48,13 @@ def serve(
 
     Args:
         config: `model.path`, `model.max_length`, `rollout.host`, `port`, `engine`, `device`, `max_batch`,
-            `timeout_s`, `token_file` and `on_update`, `train.threads` and `train.seed` count.
+            `timeout_s` and `token_file`, `train.threads` and `train.seed` count.
         announce: Called with one line of JSON, with the address, when the server is ready.
         exit_with_stdin: End when stdin does, as a trainer's own server must.
         allow_unauthenticated: Answer calls without a token, on loopback only.
 
     Raises:
-        ConfigError: No model, an address that needs a token or can't be bound, or an engine that lacks what
-            `rollout.on_update` needs.
+        ConfigError: No model, or an address that needs a token or can't be bound.
         EngineError: The engine did not start.
     """
     rollout = config.rollout
@@ -106,44 +105,34 @@ def _configured_token(config: Config, *, allow_unauthenticated: bool) -> str | N
 def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: str | None) -> Any:
     import uvicorn
 
-    from grpo_core.rollout.server.access import HttpConnection, Limits
+    from grpo_core.rollout.server.access import UVICORN_OPTIONS, Limits
     from grpo_core.rollout.server.app import create_app
 
     rollout = config.rollout
-    if rollout.on_update == "abort" and not engine.capabilities.abort:
-        reason = engine.capabilities.why_not.get("abort", "")
-        message = f"the {engine.name} engine can't end a running call: {reason}; use 'wait'"
-        raise ConfigError(f"rollout.on_update = 'abort': {message}")
     # Twice the model's files, which may be in 16 bits where an upload is in 32, and room for names.
     stored = sum(path.stat().st_size for path in Path(config.model.path).iterdir() if path.is_file())
     limits = Limits(weights_bytes=2 * stored + 2**20, call_s=rollout.timeout_s)
-    app = create_app(
-        engine, thread, token=token, limits=limits, on_update=rollout.on_update, host=rollout.host
-    )
+    app = create_app(engine, thread, token=token, limits=limits, host=rollout.host)
 
     class GracefulServer(uvicorn.Server):  # type: ignore[misc]
         """Ends running calls before uvicorn cuts off their connections."""
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            asyncio.get_running_loop().call_later(_END_ALONE_S, app.state.service.queue.stop)
+            asyncio.get_running_loop().call_later(_END_ALONE_S, app.state.queue.stop)
             await super().shutdown(sockets)
 
     options = uvicorn.Config(
         app,
-        http=HttpConnection,
-        ws="none",
         limit_concurrency=_CONNECTIONS,
-        server_header=False,
-        proxy_headers=False,  # the client is who is connected, not who a header names
-        log_level="error",  # one line for each malformed call would let anybody fill a disk
         timeout_graceful_shutdown=_END_ALONE_S + _GRACE_S,
+        **UVICORN_OPTIONS,
     )
     return GracefulServer(options)
 
 
 def _close_engine(engine: Engine, thread: ThreadPoolExecutor) -> None:
     """Close the engine in its thread; a call that can't be ended in time ends with the process."""
-    if engine.capabilities.abort:
+    if isinstance(engine, Aborter) and engine.capabilities.abort:
         engine.abort()
     closing = thread.submit(engine.close)
     try:
@@ -167,11 +156,47 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def _end_with_stdin(server: Any) -> None:
-    """Stop when the trainer has ended; if a call does not end, end the process."""
+    """Stop when the trainer has ended: abort a running call; if it does not end, end the process."""
     sys.stdin.buffer.read()
+    server.config.app.state.queue.stop()
     server.should_exit = True
     time.sleep(_GRACE_S + 1)
     os._exit(0)
+
+
+def start_child(
+    arguments: Sequence[str], threads: int, variables: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start `python -m ...` with this package importable, and pipes for stdin and stdout; it shares stderr.
+
+    It gets a new session: Ctrl-C at the terminal reaches only the trainer, which ends its child in order.
+    """
+    package_root = str(Path(__file__).resolve().parents[3])
+    path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
+    # OMP_NUM_THREADS holds in every thread of the child, torch.set_num_threads only in the calling one.
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads), **(variables or {})}
+    for name in _TORCHRUN:  # an engine is no member of the training's process group
+        environment.pop(name, None)
+    return subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def end_child(process: subprocess.Popen[bytes], grace_s: float = 5.0) -> None:
+    """Close the child's stdin, on which it ends by itself; kill it if it doesn't. Safe to call twice."""
+    if process.stdin is not None:
+        # If it died with a message half sent, closing would still try to deliver the rest.
+        with suppress(OSError):
+            process.stdin.close()
+    try:
+        process.wait(timeout=grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 class ServerProcess:

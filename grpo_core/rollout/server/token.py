@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from grpo_core.config import LOOPBACK, ConfigError
+from grpo_core.safe_io import read_bytes
 
 TOKEN_VARIABLE = "GRPO_CORE_TOKEN"  # noqa: S105 - the variable's name
-_MAX_BYTES = 4096  # of a file with a token
+_MAX_LENGTH = 4096
 
 
 def new_token() -> str:
@@ -95,19 +96,14 @@ def token_path(port: int) -> Path:
 
 def _read_token(path: Path) -> str:
     try:
-        # Without blocking: a FIFO would wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ConfigError(f"rollout.token_file = {str(path)!r}: no regular file")
-            text = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"rollout.token_file = {str(path)!r}: {error.strerror}") from error
+        text = read_bytes(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"rollout.token_file = {str(path)!r}: {error}") from error
     return _check_token(text.decode("latin-1").strip(), str(path))
 
 
 def _check_token(token: str, source: str) -> str:
     """Refuse what an HTTP header can't carry."""
-    if not token or len(token) >= _MAX_BYTES or not (token.isascii() and token.isprintable()):
-        raise ConfigError(f"{source}: a token is a line of 1 to {_MAX_BYTES} printable ASCII characters")
+    if not token or len(token) >= _MAX_LENGTH or not (token.isascii() and token.isprintable()):
+        raise ConfigError(f"{source}: a token is a line of 1 to {_MAX_LENGTH} printable ASCII characters")
     return token

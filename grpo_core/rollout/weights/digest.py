@@ -1,15 +1,15 @@
-"""Proof that weights arrived: a digest cheap enough for every sync, and a checksum of every byte of an upload.
+"""Digests of weights: a sample cheap enough for every sync, which proves that they arrived, and SHA-256 of all bytes.
 
-Both split bytes into blocks of 4 KiB. A block's sum is that of its 512 words of 8 bytes, each times a fixed odd number
-of its own, modulo 2**64; the result is BLAKE2b over all sums, in their order. Integers overflow in the same way
-everywhere, so the result is the same on any device, in any layout and with any number of threads.
+`spot_digest` splits bytes into blocks of 4 KiB. A block's sum is that of its 512 words of 8 bytes, each times a fixed
+odd number of its own, modulo 2**64; the result is BLAKE2b over all sums, in their order. Integers overflow in the same
+way everywhere, so the result is the same on any device, in any layout and with any number of threads.
 
 A sum never misses a change within one word. It misses changes of several words with probability 2**-(63 - z), where z
 is the lowest bit in which any of the words differs: 2**-63 for new values, 2**-32 for a negated float32 block. An even
 number of words that differ only in their top bit is always missed; types of 8 bytes, where the sign is that bit, get a
 second sum over the words' upper halves.
 
-`spot_digest` reads tensors of up to 512 KiB completely; of a larger one its first and last block, its last bytes, and
+It reads tensors of up to 512 KiB completely; of a larger one its first and last block, its last bytes, and
 every 128th block, others with each policy version. docs/sync.md says which faults that finds.
 """
 
@@ -131,15 +131,3 @@ def _multipliers(device: torch.device) -> torch.Tensor:
     seed = b"grpo_core.sync.digest 1"  # recorded digests depend on these bytes
     numbers = bytearray(hashlib.shake_256(seed).digest(BLOCK))
     return (torch.frombuffer(numbers, dtype=torch.int64) | 1).to(device)
-
-
-def checksum(data: torch.Tensor) -> str:
-    """Compute a checksum of all bytes [N] of an upload, and of their number.
-
-    >>> checksum(torch.zeros(5000, dtype=torch.uint8)) == checksum(torch.zeros(5001, dtype=torch.uint8))
-    False
-    """
-    digest = hashlib.blake2b(len(data).to_bytes(8, "little"), digest_size=16)
-    if len(data):
-        digest.update(block_sums(blocks_of(words_of(data))).numpy())
-    return digest.hexdigest()

@@ -1,200 +1,182 @@
-"""Both ends of a weight sync: the trainer's sender, and the receiver next to an engine in another process.
+"""Both ends of a weight sync between two processes: the trainer's sender, and the receiver next to the engine.
 
-In the same process nothing has to be moved: the engine gets the tensors. Elsewhere sender and receiver share a control
-channel, HTTP, and the bytes go through that channel (`http`, also called `inline`) or through memory that both
-processes have mapped (`shm`). `auto` is shared memory where it works, and prints a line where it doesn't.
+In the same process nothing has to be moved: the engine gets the tensors. Elsewhere the weights are a safetensors file:
+in memory of this machine that both processes can read (`shm`), or in the body of a request (`http`, also called
+`inline`). `auto` is shared memory where it works, and prints a line where it doesn't.
 
-Only whole versions are loaded: the engine is called when everything has arrived. docs/sync.md describes what proves the
-arrival.
+The shared memory is a memfd for each version. The kernel seals it before it is announced, so no later write can change
+what the engine loads. docs/sync.md describes what proves the arrival.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import mmap
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
-from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError
-from grpo_core.rollout.weights.flat import Flat, parse_tensors
+from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
 
-# The control channel, called with `sync_open` or `sync_load`, the arguments (see `Receiver`), and for the latter
-# perhaps a `Flat`. It returns the receiver's answer, and raises EngineError for a refusal.
-Call = Callable[..., dict[str, Any]]
-
-_PAGE = 4096
 _LABEL = "grpo-core-weights"
 _DESCRIPTOR = re.compile(r"/proc/[0-9]{1,10}/fd/[0-9]{1,10}")
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_TYPES = {
+    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.int32: "I32",
+    torch.int64: "I64", torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+}  # fmt: skip
 
 
-class SetUpError(EngineError):
-    """Raised when a transport can't be set up between these two processes; nothing was sent."""
+class TensorFile:
+    """Tensors laid out as a safetensors file, to be written once: the library's `save` copies everything twice.
 
+    Attributes:
+        size: Size of the file, in bytes.
+    """
 
-class TornError(EngineError):
-    """Raised when a version was replaced while an engine loaded it: the engine may hold a mix of two."""
+    def __init__(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Compute the layout.
+
+        Raises:
+            EngineError: safetensors has no such type.
+        """
+        # Larger elements first: every tensor is then aligned to its type.
+        self._entries = sorted(tensors, key=lambda entry: (-entry[1].element_size(), entry[0]))
+        table, end = {}, 0
+        for name, tensor in self._entries:
+            if tensor.dtype not in _TYPES:
+                raise EngineError(f"weight sync: {name} has type {tensor.dtype}, which safetensors lacks")
+            start, end = end, end + tensor.numel() * tensor.element_size()
+            shape = list(tensor.shape)
+            table[name] = {"dtype": _TYPES[tensor.dtype], "shape": shape, "data_offsets": [start, end]}
+        text = json.dumps(table).encode()
+        text += b" " * (-len(text) % 8)
+        self._header = bytearray(len(text).to_bytes(8, "little") + text)
+        self.size = len(self._header) + end
+
+    def write(self, memory: torch.Tensor) -> None:
+        """Write the file to memory [size] of bytes, whichever device the tensors are on."""
+        end = len(self._header)
+        memory[:end] = torch.frombuffer(self._header, dtype=torch.uint8)
+        for _, tensor in self._entries:
+            start, end = end, end + tensor.numel() * tensor.element_size()
+            if start < end:
+                memory[start:end].view(tensor.dtype).view(tensor.shape).copy_(tensor.detach())
+
+    def to_bytes(self) -> memoryview:
+        """Return the file, for the body of a request."""
+        memory = torch.empty(self.size, dtype=torch.uint8)
+        self.write(memory)
+        return memoryview(memory.numpy())
 
 
 class Sender:
-    """Sends weights through shared memory or the control channel."""
+    """Sends weights through shared memory, or in the body of a request."""
 
     KINDS = ("auto", "inline", "http", "shm")
 
-    def __init__(self, kind: str, call: Call) -> None:
-        """Open nothing yet: the size is known with the first version.
+    def __init__(
+        self, kind: str, load: Callable[[str, int], int], upload: Callable[[TensorFile, int], int]
+    ) -> None:
+        """Choose the transport; nothing is sent yet.
 
         Args:
             kind: A value of `rollout.sync`.
-            call: The control channel.
+            load: Makes the receiver load shared memory of this name as a version; returns the version it then reports.
+            upload: Sends a file as a version; returns the version that the receiver then reports.
 
         Raises:
             EngineError: There is no such kind.
         """
         if kind not in self.KINDS:
             raise EngineError(f"rollout.sync = {kind!r}: there are {', '.join(self.KINDS)}")
-        self._kind, self._call = kind, call
-        self._memory: torch.Tensor | None = None
+        self._kind, self._load, self._upload = kind, load, upload
 
     def send(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> int:
         """Send all parameters, wait until the engine has loaded them, and return the version it then reports.
 
         Raises:
-            SetUpError: Shared memory does not work here.
-            EngineError: The other side died, refused or did not answer in time.
+            EngineError: The other side died, refused or did not answer in time, or shared memory does not work here.
         """
-        flat = Flat(tensors, version)
-        arguments, payload = {"version": version, "size": flat.size}, None
-        memory = self._shared_memory(flat.size)
-        if memory is not None:
-            counters = _counters(memory)
-            generation = int(counters[0]) + 1
-            counters[0] = generation
-            flat.fill(memory[_PAGE : _PAGE + flat.size])
-            counters[1] = arguments["generation"] = generation
-        else:
-            payload = flat
-        return int(self._call("sync_load", arguments, payload)["version"])
-
-    def close(self) -> None:
-        """Free the memory; safe to call twice. The mapping ends with the last tensor that uses it."""
-        self._memory = None
-
-    def _shared_memory(self, size: int) -> torch.Tensor | None:
-        """Return memory with room for `size` bytes behind its first page; None: use the control channel."""
-        if self._kind in ("inline", "http"):
-            return None
-        if self._memory is None or self._memory.numel() < size + _PAGE:
-            self._memory = None  # given back before more is allocated
+        file = TensorFile(tensors)
+        if self._kind in ("auto", "shm"):
             try:
-                self._memory = self._share(size + _PAGE)
-            except SetUpError as error:
-                if self._kind == "shm" or isinstance(error.__cause__, EngineTimeoutError):
+                with _shared(file) as name:
+                    return self._load(name, version)
+            except (EngineTimeoutError, EngineUnreachableError):
+                raise
+            except EngineError as error:
+                if self._kind == "shm":
                     raise
                 print(f"grpo_core: {error}; weights go inline, which is slower", file=sys.stderr)
                 self._kind = "inline"
-        return self._memory
-
-    def _share(self, size: int) -> torch.Tensor:
-        try:
-            descriptor = _allocate(size)
-            try:
-                memory = _map_memory(descriptor, size)
-                self._call("sync_open", {"name": f"/proc/{os.getpid()}/fd/{descriptor}", "size": size})
-            finally:
-                os.close(descriptor)
-        except (OSError, EngineError) as error:
-            raise SetUpError(
-                f"weight sync by shared memory: {size} bytes for both processes: {error}; make room, let the engine "
-                "see the trainer's processes, or choose another rollout.sync"
-            ) from error
-        return memory
+        return self._upload(file, version)
 
 
-class Receiver:
-    """Maps a sender's memory: only a sealed memfd of the same user that has the announced size."""
+@contextmanager
+def _shared(file: TensorFile) -> Iterator[str]:
+    """Yield the path of sealed memory with a file's bytes; the descriptor is closed afterwards.
 
-    _memory: torch.Tensor | None = None
-
-    def open(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Map the memory `name` of `size` bytes, in place of an earlier one."""
-        self.close()
-        name, size = arguments["name"], arguments["size"]
-        try:
-            target = str(Path(name).readlink()) if _DESCRIPTOR.fullmatch(name) else ""
-            if not target.startswith(f"/memfd:{_LABEL}"):
-                raise EngineError(f"weight sync by shared memory: {name!r} is nothing that a sender makes")
-            descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                status = os.fstat(descriptor)
-                sealed = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
-                if status.st_uid != os.geteuid() or status.st_size != size or size < _PAGE or not sealed:
-                    raise EngineError(
-                        f"weight sync by shared memory: {name} has {status.st_size} bytes and user "
-                        f"{status.st_uid}; expected {size} bytes of user {os.geteuid()}, sealed"
-                    )
-                self._memory = _map_memory(descriptor, size)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise EngineError(f"weight sync by shared memory: {error}") from error
-        return {}
-
-    def load(self, arguments: Mapping[str, Any], engine: Engine) -> dict[str, Any]:
-        """Load a version of `size` bytes into the engine; return the version that the engine then reports."""
-        memory, size, generation = self._memory, arguments["size"], arguments["generation"]
-        if memory is None or not 0 < size <= memory.numel() - _PAGE:
-            raise EngineError(f"weight sync by shared memory: {size} bytes are not open; open them first")
-        if fault := _counter_fault(memory, generation):
-            raise EngineError(f"{fault}; nothing was loaded")
-        tensors = parse_tensors(memory[_PAGE : _PAGE + size], "weight sync by shared memory")
-        engine.update_weights(tensors.items(), arguments["version"])
-        if fault := _counter_fault(memory, generation):
-            raise TornError(f"{fault}; the engine may hold a mix of two versions; send one again")
-        return {"version": engine.policy_version}
-
-    def close(self) -> None:
-        """Unmap the memory; safe to call twice."""
-        self._memory = None
-
-
-def _counter_fault(memory: torch.Tensor, generation: int) -> str:
-    """Describe the fault if the memory doesn't contain exactly this update, complete; else return an empty text."""
-    started, finished = _counters(memory).tolist()
-    if started == finished == generation:
-        return ""
-    return (
-        f"weight sync by shared memory: the writing of update {generation} was announced, but {started} had begun and "
-        f"{finished} was done: it was replaced while it was read, or is half written"
-    )
-
-
-def _counters(memory: torch.Tensor) -> torch.Tensor:
-    """Return the counts of started and finished updates [2], in place."""
-    return memory[:16].view(torch.int64)
-
-
-def _allocate(size: int) -> int:
-    """Return a descriptor of memory without a name."""
-    if not hasattr(os, "memfd_create"):
-        raise OSError("this system has no memory without a name (memfd_create)")
-    descriptor = os.memfd_create(_LABEL, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    Raises:
+        EngineError: There is no such memory here.
+    """
     try:
-        # Allocated now: a page that isn't there when it is used would end the process (SIGBUS).
-        os.posix_fallocate(descriptor, 0, size)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-    except OSError:
+        descriptor = os.memfd_create(_LABEL, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except (AttributeError, OSError) as error:
+        raise EngineError(f"weight sync by shared memory: no memory without a name: {error}") from error
+    try:
+        try:
+            # Allocated now: a page that isn't there when it is used would end the process (SIGBUS).
+            os.posix_fallocate(descriptor, 0, file.size)
+            # Populated at once, which is cheaper than a fault at each page.
+            flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+            # No name keeps the mapping: memory that somebody could still write to can't be sealed.
+            file.write(torch.frombuffer(mmap.mmap(descriptor, file.size, flags=flags), dtype=torch.uint8))
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        except OSError as error:
+            raise EngineError(
+                f"weight sync by shared memory: {file.size} bytes for both processes: {error}; make room, or choose "
+                "another rollout.sync"
+            ) from error
+        yield f"/proc/{os.getpid()}/fd/{descriptor}"
+    finally:
         os.close(descriptor)
-        raise
-    return descriptor
 
 
-def _map_memory(descriptor: int, size: int) -> torch.Tensor:
-    # Populated at once, which is cheaper than a fault at each page.
-    flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-    return torch.frombuffer(mmap.mmap(descriptor, size, flags=flags), dtype=torch.uint8)
+def load_shared(name: str, most: int) -> dict[str, torch.Tensor]:
+    """Map the tensors in a sender's memory, without a copy.
+
+    Args:
+        name: The memory's path, as the sender announces it.
+        most: Largest size to accept, in bytes.
+
+    Raises:
+        EngineError: It is something else than a sealed memfd of this user, too large, or no safetensors file.
+    """
+    place = f"weight sync by shared memory: {name!r}"
+    try:
+        target = str(Path(name).readlink()) if _DESCRIPTOR.fullmatch(name) else ""
+        if not target.startswith(f"/memfd:{_LABEL}"):
+            raise EngineError(f"{place} is nothing that a sender makes")
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            status, seals = os.fstat(descriptor), fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+            if status.st_uid != os.geteuid() or status.st_size > most or seals & _SEALS != _SEALS:
+                raise EngineError(
+                    f"{place} has {status.st_size} bytes and user {status.st_uid}; expected at most {most} bytes of "
+                    f"user {os.geteuid()}, sealed"
+                )
+            return dict(load_file(f"/proc/self/fd/{descriptor}"))
+        finally:
+            os.close(descriptor)
+    except (OSError, SafetensorError) as error:
+        raise EngineError(f"{place}: {error}") from error

@@ -11,7 +11,6 @@ import json
 import random
 import threading
 from bisect import bisect_right
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,20 +112,19 @@ class FakeEngine:
         return list(zip(cumulative_VV.tolist(), logprobs_VV.tolist()))  # noqa: B905 - Python 3.10
 
     def _sample(self, request: Request, params: SamplingParams) -> Completion:
-        done, table = len(request.prefix), self._tables[params.temperature]
+        table, last = self._tables[params.temperature], request.prompt_ids[-1]
         generator = random.Random(request.seed % 2**63)
-        draws = islice(iter(generator.random, None), done, None)
-        last = (request.prompt_ids + request.prefix)[-1]
-        remaining = params.max_tokens - done
         ids: list[int] = []
         logprobs: list[float] = []
         reason: FinishReason = "abort"
-        while reason == "abort" and len(ids) < (request.budget or remaining) and not self._aborted.is_set():
+        while reason == "abort" and not self._aborted.is_set():
             cumulative, values = table[last]
-            last = min(bisect_right(cumulative, next(draws)), len(values) - 1)
+            last = min(bisect_right(cumulative, generator.random()), len(values) - 1)
             ids.append(last)
             logprobs.append(values[last])
-            reason = "stop" if last in params.stop_ids else "length" if len(ids) == remaining else "abort"
+            reason = (
+                "stop" if last in params.stop_ids else "length" if len(ids) == params.max_tokens else "abort"
+            )
             if self._between is not None:
                 self._between()
         return Completion(request.id, tuple(ids), tuple(logprobs), (self._version,) * len(ids), reason)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from grpo_core.rollout.engine import Capabilities, Engine, EngineError, Sleeper, check_answers
+from grpo_core.rollout.engine import Aborter, Capabilities, Engine, EngineError, Sleeper, check_answers
 from grpo_core.rollout.weights.digest import fingerprint_like
 from grpo_core.types import Completion, Request, SamplingParams
 from tests.grpo_core.conformance.cases import END, PAD, SEPARATOR
@@ -52,15 +52,13 @@ def sampled(case: Case, asked: Sequence[Request], params: SamplingParams = PLAIN
     """Return checked completions: in request order, of the loaded version, with a correct finish reason."""
     completions = check_answers(case.engine.generate(asked, params), asked, case.engine.name)
     for request, completion in zip(asked, completions, strict=True):
-        total, reason = len(request.prefix) + len(completion.ids), completion.finish_reason
         assert set(completion.versions) == {case.version}
         assert all(0 <= token < case.vocab for token in completion.ids)
-        assert len(completion.ids) <= (request.budget or params.max_tokens)
+        assert len(completion.ids) <= params.max_tokens
         ends = [token in params.stop_ids for token in completion.ids]
         assert sum(ends[:-1]) == 0, "it goes on behind a stop id"
-        expected = "stop" if ends[-1] else "length" if total == params.max_tokens else "abort"
-        assert reason == expected, (reason, completion.ids)
-        assert reason != "abort" or len(completion.ids) == request.budget
+        assert completion.finish_reason == ("stop" if ends[-1] else "length"), completion
+        assert ends[-1] or len(completion.ids) == params.max_tokens, request
     return completions
 
 
@@ -68,7 +66,7 @@ def difference(
     reference: Reference, asked: Sequence[Request], given: Sequence[Completion], temperature: float = 1.0
 ) -> float:
     """The largest of a log-prob, between the trainer and the engine."""
-    pairs = [(entry.prompt_ids + entry.prefix, two.ids) for entry, two in zip(asked, given, strict=True)]
+    pairs = [(entry.prompt_ids, two.ids) for entry, two in zip(asked, given, strict=True)]
     expected = reference.logprobs(pairs, temperature)
     return max(
         (
@@ -101,13 +99,14 @@ def check_shares(case: Case, temperature: float, count: int) -> None:
 
 
 def test_it_has_the_protocols_members(engine_case):
-    """It has all members, a name, and `sleep` and `wake` if its capabilities have them."""
+    """It has all members, a name, and those of an ability that it has."""
     engine = engine_case.engine
     assert isinstance(engine, Engine)
     assert isinstance(engine.capabilities, Capabilities)
     assert isinstance(engine.name, str)
     assert engine.name
     assert isinstance(engine, Sleeper) or not engine.capabilities.sleep
+    assert isinstance(engine, Aborter) or not engine.capabilities.abort
 
 
 def test_what_it_cannot_do_it_says_and_refuses(engine_case):
@@ -118,8 +117,7 @@ def test_what_it_cannot_do_it_says_and_refuses(engine_case):
     assert lacks <= set(engine.capabilities.why_not), "a lack without a reason"
     batch = requests(2)
     calls = {
-        "abort": engine.abort,
-        "partial": lambda: engine.generate([replace(batch[0], prefix=(1,)), batch[1]], PLAIN),
+        "abort": getattr(engine, "abort", None),
         "update": lambda: engine.update_weights(engine_case.reference.tensors(), 99),
         "sleep": getattr(engine, "sleep", None),
     }
@@ -127,9 +125,6 @@ def test_what_it_cannot_do_it_says_and_refuses(engine_case):
         if calls[name] is not None:
             with pytest.raises(EngineError):
                 calls[name]()
-    if "partial" in lacks:
-        with pytest.raises(EngineError):
-            engine.generate([replace(batch[0], budget=2)], PLAIN)
     if "temperature" in engine.capabilities.why_not:
         with pytest.raises(EngineError):
             engine.generate(batch, replace(PLAIN, temperature=0.6))
@@ -256,62 +251,6 @@ def test_a_stop_id_cuts_the_completion_and_changes_nothing_before_it(engine_case
     late = next(i for i, entry in enumerate(complete) if entry.ids.index(entry.ids[-1]) == len(entry.ids) - 1)
     (last,) = sampled(engine_case, [batch[late]], replace(params, stop_ids=(complete[late].ids[-1],)))
     assert (last.ids, last.finish_reason) == (complete[late].ids, "stop")
-
-
-def in_slices(
-    case: Case, asked: list[Request], params: SamplingParams, budget: int
-) -> dict[str, list[Completion]]:
-    """The pieces of each completion, sampled `budget` tokens at a time, the first request's all at once."""
-    pieces: dict[str, list[Completion]] = {entry.id: [] for entry in asked}
-    rest = [replace(entry, budget=budget if place else 0) for place, entry in enumerate(asked)]
-    while rest:
-        received = sampled(case, rest, params)
-        assert difference(case.reference, rest, received) < TOLERANCE
-        for entry, piece in zip(rest, received, strict=True):
-            pieces[entry.id].append(piece)
-        rest = [
-            replace(entry, prefix=entry.prefix + piece.ids)
-            for entry, piece in zip(rest, received, strict=True)
-            if piece.finish_reason == "abort"
-        ]
-    return pieces
-
-
-def test_a_completion_goes_on_behind_its_prefix(engine_case):
-    """In slices of five: each is conditioned on those before it, and the last ends as the whole would."""
-    engine_case.needs("partial")
-    engine_case.ready()
-    batch, params = requests(14), SamplingParams(max_tokens=12, stop_ids=(1, END))
-    pieces = in_slices(engine_case, batch, params, budget=5)
-    assert len(pieces["r0"]) == 1
-    assert {len(parts) for parts in pieces.values()} >= {1, 3}
-    for parts in pieces.values():
-        assert sum(len(part.ids) for part in parts) <= params.max_tokens
-
-
-def test_slices_make_up_the_completion_sampled_at_once(engine_case):
-    """An interrupted and continued completion has the same ids as an uninterrupted one."""
-    engine_case.needs("partial", "seeds", "slices")
-    engine_case.ready()
-    batch, params = requests(14), SamplingParams(max_tokens=12, stop_ids=(1, END))
-    pieces = in_slices(engine_case, batch, params, budget=5)
-    for complete in sampled(engine_case, batch, params):
-        assert sum((part.ids for part in pieces[complete.request_id]), ()) == complete.ids
-        assert pieces[complete.request_id][-1].finish_reason == complete.finish_reason
-
-
-def test_a_slice_is_sampled_from_the_weights_held_then(engine_case):
-    """Begun under one version and ended under the next: each token says which, and none of its keys are old."""
-    engine_case.needs("partial", "update")
-    engine_case.ready()
-    batch, params = requests(14), SamplingParams(max_tokens=12)
-    started = sampled(engine_case, [replace(entry, budget=5) for entry in batch], params)
-    engine_case.reference.move(1)
-    engine_case.ready()
-    rest = [replace(entry, prefix=piece.ids) for entry, piece in zip(batch, started, strict=True)]
-    ended = sampled(engine_case, rest, params)
-    assert {len(entry.ids) for entry in ended} == {7}
-    assert difference(engine_case.reference, rest, ended) < TOLERANCE
 
 
 @contextmanager
@@ -467,9 +406,6 @@ IMPOSSIBLE = {
     "no tokens": (Request("odd", (0,), 0), SamplingParams(max_tokens=0), "request|max_tokens"),
     "temperature 0": (Request("odd", (0,), 0), SamplingParams(2, temperature=0.0), "temperature"),
     "temperature nan": (Request("odd", (0,), 0), SamplingParams(2, temperature=math.nan), "temperature"),
-    "prefix at its end": (Request("odd", (0,), 0, prefix=(1,) * 12), PLAIN, "request odd"),
-    "prefix outside of the vocabulary": (Request("odd", (0,), 0, prefix=(1, 29)), PLAIN, "request odd"),
-    "negative budget": (Request("odd", (0,), 0, budget=-1), PLAIN, "request odd|budget"),
 }
 
 
@@ -478,8 +414,6 @@ def test_an_impossible_request_is_refused_and_the_engine_goes_on(engine_case, fa
     """With an error that names the engine, and what was wrong with which request."""
     engine = engine_case.ready()
     request, params, says = IMPOSSIBLE[fault]
-    if request.prefix or request.budget:
-        engine_case.needs("partial")
     with pytest.raises(EngineError) as caught:
         engine.generate([*requests(2), request], params)
     assert engine.name.split()[0] in str(caught.value)

@@ -1,4 +1,4 @@
-"""The conformance suite on the engines that run here; `table.py` runs it on all others."""
+"""The conformance suite on the engines that run here; `plugin.py` runs it on any other."""
 
 from __future__ import annotations
 
