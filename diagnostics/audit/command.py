@@ -1,6 +1,6 @@
 """The command `audit`: find silent faults in a run's files, in a live server, or in metrics that are being written.
 
-The workflow is `_check_usage`, then one of `_audit_run`, `_audit_server` and `_watch_files`, then `write_audit`.
+The workflow is `_check_usage`, then one of `audit_run`, `_audit_server` and `_watch_files`, then `write_audit`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 import click
 
+from diagnostics.audit.alarms import Change
 from diagnostics.audit.live.probe_inputs import DEFAULT_TOKENS, MAX_TOKENS, MIN_TOKENS
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
-from diagnostics.audit.live.server_settings import read_trainer_settings
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.report import FORMATS, write_audit
-from diagnostics.audit.results import Audit, NotAvailableError
-from diagnostics.audit.watch import Change, Watch
+from diagnostics.audit.results import Audit, NotAvailableError, shareable
+from diagnostics.audit.watch import Watch
 from diagnostics.cli import Command
 from diagnostics.findings import INCOMPLETE
 from diagnostics.output import prepare, progress
@@ -84,7 +84,11 @@ def command(paths: tuple[Path, ...], form: str, *, verbose: bool, **options: Any
             audit = _watch_files((*options["watch"], *paths), options["idle"], form)
         else:
             with progress.running("audit"):
-                audit = _audit_server(paths, options) if options["server"] else _audit_run(paths[0], options)
+                audit = (
+                    _audit_server(paths, options)
+                    if options["server"]
+                    else audit_run(paths[0], options["reward"])
+                )
     except NotAvailableError as error:
         _print_to_stderr(str(error))
         return INCOMPLETE
@@ -94,7 +98,8 @@ def command(paths: tuple[Path, ...], form: str, *, verbose: bool, **options: Any
 def _check_usage(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
     """Raise UsageError for options that do not fit together."""
     server, watch, tokens = bool(options["server"]), bool(options["watch"]), options["tokens"]
-    live_only = [f"--{name}" for name in ("replica", "against", "model") if options[name]]
+    live_options = ("replica", "against", "model", "checkpoint", "trainer_config")
+    live_only = [f"--{name.replace('_', '-')}" for name in live_options if options[name]]
     problems = {
         f"--every {_REMOVED}": options["every"] is not None,
         f"--watch with --server {_REMOVED}": watch and server,
@@ -130,24 +135,12 @@ def _audit_server(paths: tuple[Path, ...], options: dict[str, Any]) -> Audit:
     )
 
 
-def _audit_run(path: Path, options: dict[str, Any]) -> Audit:
-    config = options["trainer_config"]
-    return audit_run(
-        path,
-        checkpoint=options["checkpoint"],
-        tokens=max(options["tokens"], 4096),
-        reward=options["reward"],
-        expected=read_trainer_settings(config).request if config else None,
-    )
-
-
 def _watch_files(paths: tuple[Path, ...], idle_s: float | None, form: str) -> Audit:
     """Watch files; print each change to standard output, or to standard error if the result is one document."""
 
     def report(change: Change) -> None:
         if form == "jsonl":
-            entry = prepare.for_sharing(prepare.for_screen(change.to_json()))
-            print(json.dumps(entry, ensure_ascii=False), flush=True)
+            print(json.dumps(shareable(change.to_json()), ensure_ascii=False), flush=True)
         elif form == "terminal":
             print(prepare.for_screen(change.log_line), flush=True)
         else:

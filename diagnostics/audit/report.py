@@ -25,6 +25,7 @@ from diagnostics.audit.results import (
     issue_of,
     make_document,
     sentence,
+    shareable,
 )
 from diagnostics.catalog.mitigation_ranking import finding_of_issue
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
@@ -48,7 +49,7 @@ _MAX_EVIDENCE, _MAX_CAUSES = 2, 3
 def write_audit(audit: Audit, form: str, *, verbose: bool = False) -> int:
     """Print an audit in a format; return the exit code."""
     audit = prepare.for_screen(audit)
-    document = shareable_document(audit) if form != "terminal" else {}
+    document = shareable(make_document(audit)) if form != "terminal" else {}
     values: dict[str, Any] = {
         "document": document,
         "words": WORDS,
@@ -68,11 +69,6 @@ def write_audit(audit: Audit, form: str, *, verbose: bool = False) -> int:
     else:
         print(render_page("audit.html.j2", title="audit", **values), end="")
     return exit_code(audit)
-
-
-def shareable_document(audit: Audit) -> dict[str, Any]:
-    """Return the document without secrets and personal data."""
-    return prepare.for_sharing(prepare.for_screen(make_document(audit)))
 
 
 def exit_code(audit: Audit) -> int:

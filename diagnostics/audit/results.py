@@ -16,6 +16,7 @@ from diagnostics.catalog import loader
 from diagnostics.catalog.mitigation_ranking import issue_summary
 from diagnostics.catalog.model import Issue
 from diagnostics.fixes import count_of
+from diagnostics.output import prepare
 
 FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED = "fault", "clean", "not_decided", "masked", "not_asked"
 OUTCOMES = (FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED)
@@ -55,7 +56,6 @@ CHECKS = {
     "masks": Check("loss mask", "masks"),
     "streams": Check("log-probs of engine and trainer", "P5/P8"),
     "rewards_again": Check("reward function, called again", "P12", "sample"),
-    "text": Check("sampling parameters, from texts", "P7"),
     "moved": Check("weights between checkpoints", "P13", "tensor"),
     "metrics": Check("contradictions in the metrics", "metrics", "step"),
     "curves": Check("training curves", "curves", "step"),
@@ -287,6 +287,11 @@ def make_document(audit: Audit) -> dict[str, Any]:
         "seconds": round(audit.seconds, 2),
         "pictures": {},
     }
+
+
+def shareable(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document without control characters, secrets and personal data."""
+    return prepare.for_sharing(prepare.for_screen(document))
 
 
 def _result_json(result: Result) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from pathlib import Path
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.stats import share_interval
 from diagnostics.audit.results import FAULT, NOT_DECIDED
-from tests.diagnostics.audit_recorded import faults, runs, sampled
+from evaluation.audit import sampled_runs as sampled
+from tests.diagnostics.audit_recorded import faults, runs
 
 # Other findings that a fault implies: identical samples have no spread, and so on.
 FOLLOW = {"rewards/no_spread", "rewards/constant"}
@@ -199,15 +200,13 @@ FILE_PAIRS = [
 
 
 def of_models(table: Table, seeds: range, folder: Path, until: float, *, toy: bool) -> None:
-    """Audit samples of many sampling parameters: token exports with both streams, and texts with a checkpoint."""
+    """Audit token exports with both streams, of many sampling parameters."""
     for number, seed in enumerate(seeds):
         if time.monotonic() > until:
             return
         numbers = random.Random(seed)
         model = sampled.model(seed, numbers.choice((96, 300)), numbers.uniform(6, 30))
-        checkpoint = sampled.save_model(model, folder / f"model-{seed}")
         streams(table, model, numbers, folder, toy=toy)
-        texts(table, model, checkpoint, numbers, folder, toy=toy)
         print(f"model {number + 1} of {len(seeds)}", file=sys.stderr, flush=True)
 
 
@@ -236,34 +235,6 @@ def streams(table: Table, made: object, drawn: random.Random, folder: Path, *, t
         table.judge(name, family, audit)
         if "top_p" in how:
             table.value("token exports", audit, "mass_kept", p)
-
-
-def texts(
-    table: Table, made: object, checkpoint: Path, drawn: random.Random, folder: Path, *, toy: bool
-) -> None:
-    """Estimate sampling parameters from texts and a checkpoint, 4,096 tokens."""
-    off = drawn.choice((drawn.uniform(0.8, 0.9), drawn.uniform(1.12, 1.25)))
-    p, k = round(drawn.uniform(0.88, 0.98), 4), drawn.randrange(4, 14)
-    laws = (
-        ("texts: temperature", "text/temperature", {"temperature": off}),
-        ("texts: top-p", "text/top_p", {"top_p": p}),
-        ("texts: top-k", "text/top_k", {"top_k": k}),
-        ("", "", {}),
-    )
-    for name, family, how in laws[: 1 if toy else None]:
-        drawn_rows = sampled.sample_rows(made, seed=drawn.randrange(10**6), groups=9 if toy else 33, **how)
-        place = runs.as_parquet(sampled.as_texts(drawn_rows), folder / "texts")
-        audit = table.audit(place, checkpoint=checkpoint)
-        shutil.rmtree(folder / "texts")
-        if name:
-            table.judge(name, family, audit)
-        else:
-            table.fine("texts", audit)
-        table.value(f"texts at {next(iter(how), '1')}", audit, "temperature", how.get("temperature", 1.0))
-        if "top_p" in how:
-            table.value("texts", audit, "top_p", p)
-        if "top_k" in how:
-            table.value("texts", audit, "top_k", k)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Read metrics of a run: trainer_state.json, JSON lines, logs, W&B's summary, and TensorBoard's event files.
+"""Read metrics of a run: trainer_state.json, JSON lines, logs, and TensorBoard's event files.
 
 Event files are parsed here, because TensorBoard need not be installed. A record is length, checksum, bytes, checksum
 (record_writer.cc). An Event has field 2, the step, and 5, the summary. A value of the summary, field 1, has the tag, 1,
@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -74,42 +73,27 @@ def _series(kind: str, rows: Sequence[MetricRow | None]) -> MetricSeries | None:
     return MetricSeries(kind, known) if known else None
 
 
-def _read_document(
-    path: Path, parse_rows: Callable[[Any], list[MetricRow | None]], unread: UnreadInputs
-) -> MetricSeries | None:
-    """Read a JSON document."""
-    try:
-        return _series(path.name, parse_rows(safe_io.parse_json(safe_io.read_bytes(path, MAX_FILE))))
-    except (*READ_ERRORS, AttributeError) as error:
-        unread.add(path, f"{type(error).__name__}: {mask_and_cut(str(error), 200)}")
-        return None
-
-
 def read_trainer_state(path: Path, unread: UnreadInputs) -> MetricSeries | None:
     """Read the log history of transformers' trainer_state.json (5.19.0, TrainerState.save_to_json)."""
-
-    def parse_rows(document: Any) -> list[MetricRow | None]:
-        if not isinstance(document["log_history"], list):
+    try:
+        document = safe_io.parse_json(safe_io.read_bytes(path, MAX_FILE))
+        if not is_trainer_state(document):
             raise TypeError("log_history is not a list")
-        place = f"{path.parent.name}/{path.name}: log_history"
-        entries = enumerate(document["log_history"][:MAX_STEPS])
-        return [
-            metric_row(entry, f"{place}[{index}]")
-            for index, entry in entries
-            if isinstance(entry, dict) and not is_evaluation(entry)
-        ]
-
-    return _read_document(path, parse_rows, unread)
-
-
-def read_summary(path: Path, unread: UnreadInputs) -> MetricSeries | None:
-    """Read W&B's summary: the last value of each metric."""
-    return _read_document(path, lambda document: [metric_row(document, path.name)], unread)
+    except READ_ERRORS as error:
+        unread.add(path, f"{type(error).__name__}: {mask_and_cut(str(error), 200)}")
+        return None
+    place = f"{path.parent.name}/{path.name}: log_history"
+    rows = [
+        metric_row(entry, f"{place}[{index}]")
+        for index, entry in enumerate(document["log_history"][:MAX_STEPS])
+        if isinstance(entry, dict) and not is_evaluation(entry)
+    ]
+    return _series(path.name, rows)
 
 
-def is_trainer_state(entry: Mapping[str, Any]) -> bool:
-    """Return whether a JSON object is a trainer_state.json, independent of its file name."""
-    return isinstance(entry.get("log_history"), list)
+def is_trainer_state(document: Any) -> bool:
+    """Return whether a JSON document is a trainer_state.json, independent of its file name."""
+    return isinstance(document, dict) and isinstance(document.get("log_history"), list)
 
 
 def newest_states(paths: Sequence[Path]) -> list[Path]:
@@ -154,28 +138,14 @@ def read_log(path: Path, unread: UnreadInputs) -> MetricSeries | None:
         unread.add(path, error)
         return None
     lines = sum(part.count(b"\n") for part in (head, middle, tail)) + 1
-    rows = _log_rows(metric_names.metric_rows(path.name, lines, head, tail))
+    rows: list[MetricRow | None] = []
+    for row in metric_names.metric_rows(path.name, lines, head, tail):
+        values = {meaning: value for meaning, (name, value) in row.metrics.items() if name != "train_loss"}
+        rows.append(MetricRow(None, values, dict(row.metrics.values()), f"{row.source}:{row.line}"))
     summary = {match[1].decode(): _float(match[2].decode()) for match in _SUMMARY.finditer(head + tail)}
     printed = {name: value for name, value in summary.items() if value is not None}
     is_summary = {"train_runtime", "train_steps_per_second"} <= set(printed)
     return _series("log", [*rows, MetricRow(None, {}, printed, path.name) if is_summary else None])
-
-
-def parse_log_lines(name: str, first: int, text: bytes) -> list[MetricRow]:
-    """Return the metrics among lines of a log, the first of which has a number."""
-    rows = metric_names.metric_rows(name, text.count(b"\n") + 1, text)
-    return _log_rows([replace(row, line=row.line + first - 1) for row in rows])
-
-
-def _log_rows(rows: Sequence[metric_names.MetricRow]) -> list[MetricRow]:
-    canonical = (
-        {meaning: value for meaning, (name, value) in row.metrics.items() if name != "train_loss"}
-        for row in rows
-    )
-    return [
-        MetricRow(None, values, dict(row.metrics.values()), f"{row.source}:{row.line}")
-        for row, values in zip(rows, canonical, strict=True)
-    ]
 
 
 def read_events(path: Path, unread: UnreadInputs) -> MetricSeries | None:
@@ -183,20 +153,16 @@ def read_events(path: Path, unread: UnreadInputs) -> MetricSeries | None:
     steps: dict[int, dict[str, float]] = {}
     try:
         data = memoryview(safe_io.read_head(path, MAX_FILE))
-        used = parse_events(data, steps)
+        used = _parse_events(data, steps)
         if used != len(data):
             raise ValueError(f"cut off at byte {used}")
     except READ_ERRORS as error:
         unread.add(path, error)
-    return _series("events.out.tfevents", event_rows(path.name, steps))
+    rows = [metric_row(steps[step], f"{path.name}, step {step}", step) for step in sorted(steps)]
+    return _series("events.out.tfevents", rows)
 
 
-def event_rows(name: str, steps: Mapping[int, dict[str, float]]) -> list[MetricRow | None]:
-    """Convert the scalars of event files, by step."""
-    return [metric_row(steps[step], f"{name}, step {step}", step) for step in sorted(steps)]
-
-
-def parse_events(data: memoryview, steps: dict[int, dict[str, float]]) -> int:
+def _parse_events(data: memoryview, steps: dict[int, dict[str, float]]) -> int:
     """Add the scalars of all whole records to their steps; return the number of bytes used.
 
     Raises:

@@ -50,7 +50,6 @@ class Sample:
         reward: The reward that advantages are computed from, if known.
         scores: Reward of each function, before weights.
         group: The group's name in the recording; empty for groups by equal prompt.
-        chat: The prompt as messages, if it was recorded so.
         columns: Other columns, as the right answer.
         place: File and line.
     """
@@ -62,7 +61,6 @@ class Sample:
     advantage: float | None = None
     scores: Mapping[str, float | None] = field(default_factory=dict)
     group: str = ""
-    chat: Any = None
     columns: Mapping[str, Any] = field(default_factory=dict)
     tokens: Tokens | None = None
     place: str = ""
@@ -83,13 +81,11 @@ class Recording:
     Attributes:
         kind: Name of the file format.
         rows: Samples in the order of the file.
-        settings: Sampling and training settings in the recording, as `section.key`.
         files: Number of files found, and of files read.
     """
 
     kind: str
     rows: tuple[Sample, ...]
-    settings: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[int, int] = (0, 0)
 
     def steps(self) -> dict[int, list[Sample]]:
@@ -131,13 +127,11 @@ class Checkpoint:
 
     Attributes:
         step: Number in the folder's name; -1 if it has none.
-        loads: Whether transformers can load the folder.
     """
 
     step: int
     folder: Path
     files: tuple[Path, ...]
-    loads: bool = False
 
 
 class UnreadInputs(list[tuple[str, str]]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -53,19 +53,12 @@ def detect_format(entry: dict[str, Any]) -> str:
     return "swift" if is_swift else ""
 
 
-def parse_line(entry: dict[str, Any], place: str, step: int = 0) -> list[Sample]:
-    """Return the samples in one JSON line; `step` is that of the file, if the line has none."""
-    parsers: dict[str, Callable[[], list[Sample]]] = {
-        "completions": lambda: [_own_sample(entry, place)],
-        "verl": lambda: [_verl_sample(entry, place, step)],
-        "swift": lambda: _swift_samples(entry, place),
-    }
-    parse = parsers.get(detect_format(entry))
-    return parse() if parse else []
-
-
-def read_json_samples(kind: str, paths: Sequence[Path], reading: Reading) -> Recording | None:
-    """Read verl's files (one a step), or ms-swift's or our completions.jsonl."""
+def read_samples(kind: str, paths: Sequence[Path], reading: Reading) -> Recording | None:
+    """Read the files of one format: `parquet`, `rollouts`, or a format of JSON lines."""
+    if kind == "parquet":
+        return read_parquet(paths, reading)
+    if kind == "rollouts":
+        return _read_rollouts(paths[0], reading)
     rows: list[Sample] = []
     files = 0
     for path in choose_files(sorted(paths, key=step_in_name)):
@@ -73,35 +66,37 @@ def read_json_samples(kind: str, paths: Sequence[Path], reading: Reading) -> Rec
             reading.spend(path.stat().st_size if kind == "verl" else 0)
             for line, entry in read_json_lines(path, reading.unread, min(MAX_FILE, reading.bytes)):
                 if detect_format(entry) == kind and reading.rows > 0:
-                    samples = parse_line(entry, f"{path.name}:{line}", step_in_name(path))
+                    samples = _LINE_PARSERS[kind](entry, f"{path.name}:{line}", step_in_name(path))
                     rows += samples
                     reading.rows -= len(samples)
             files += 1
         except READ_ERRORS as error:
             reading.unread.add(path, error)
     name = {"verl": "step.jsonl", "swift": "completions.jsonl"}.get(kind, "own completions.jsonl")
-    return Recording(name, tuple(rows), files=(len(paths), files)) if rows else None
+    return Recording(name, tuple(rows), (len(paths), files)) if rows else None
 
 
-def _verl_sample(entry: dict[str, Any], place: str, step: int) -> Sample:
+def _verl_samples(entry: dict[str, Any], place: str, step: int) -> list[Sample]:
     own_step, score = whole_number(entry.get("step")), number(entry["score"])
-    return Sample(
-        step if own_step is None else own_step,
-        text_of(entry["input"]),
-        text_of(entry["output"]),
-        score,
-        number(entry.get("advantage")),
-        {"score": score},
-        columns=_without(entry, _VERL_OTHERS),
-        place=place,
-    )
+    return [
+        Sample(
+            step if own_step is None else own_step,
+            text_of(entry["input"]),
+            text_of(entry["output"]),
+            score,
+            number(entry.get("advantage")),
+            {"score": score},
+            columns=_without(entry, _VERL_OTHERS),
+            place=place,
+        )
+    ]
 
 
 def _without(entry: dict[str, Any], *names: set[str] | dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in entry.items() if not any(name in group for group in names)}
 
 
-def _swift_samples(entry: dict[str, Any], place: str) -> list[Sample]:
+def _swift_samples(entry: dict[str, Any], place: str, _step: int) -> list[Sample]:
     size = min(len(entry[name]) for name in ("prompt", "completion", "step"))
     lists = {name: value for name, value in entry.items() if isinstance(value, list) and len(value) >= size}
     rewards = {
@@ -147,7 +142,7 @@ def read_parquet(paths: Sequence[Path], reading: Reading) -> Recording | None:
             files += 1
         except Exception as error:  # noqa: BLE001 - pyarrow's errors have no common class
             reading.unread.add(path, error)
-    return Recording("completions.parquet", tuple(rows), files=(len(paths), files)) if rows else None
+    return Recording("completions.parquet", tuple(rows), (len(paths), files)) if rows else None
 
 
 def _parquet_rows(path: Path, reading: Reading) -> list[Sample]:
@@ -192,21 +187,19 @@ def _parquet_sample(entry: dict[str, Any], place: str) -> Sample:
         for name, value in _without(entry, _PARQUET_OTHERS).items()
         if value is None or isinstance(value, float)
     }
-    prompt = entry["prompt"]
     return Sample(
         whole_number(entry["step"]) or 0,
-        text_of(prompt),
+        text_of(entry["prompt"]),
         text_of(entry["completion"]),
         _single_score(scores),
         number(entry.get("advantage")),
         scores,
-        chat=None if isinstance(prompt, str) else prompt,
         columns=_without(entry, _PARQUET_COLUMNS, scores),
         place=place,
     )
 
 
-def read_rollouts(path: Path, reading: Reading) -> Recording | None:
+def _read_rollouts(path: Path, reading: Reading) -> Recording | None:
     """Read our `rollouts.jsonl` with its safetensors; the last line of a step counts."""
     entries: dict[int, dict[str, Any]] = {}
     try:
@@ -217,7 +210,6 @@ def read_rollouts(path: Path, reading: Reading) -> Recording | None:
         reading.unread.add(path, error)
         return None
     rows: list[Sample] = []
-    settings: dict[str, Any] = {}
     files = 0
     for step in choose_files(sorted(entries)):
         if reading.rows <= 0:
@@ -227,16 +219,10 @@ def read_rollouts(path: Path, reading: Reading) -> Recording | None:
         except READ_ERRORS as error:
             reading.unread.add(f"{path}: step {step}", error)
             continue
-        for section, values in (entries[step].get("settings") or {}).items():
-            settings |= (
-                {f"{section}.{key}": value for key, value in values.items()}
-                if isinstance(values, dict)
-                else {}
-            )
         rows += samples
         files += 1
         reading.rows -= len(samples)
-    return Recording("rollouts.jsonl", tuple(rows), settings, (len(entries), files)) if rows else None
+    return Recording("rollouts.jsonl", tuple(rows), (len(entries), files)) if rows else None
 
 
 def _rollout_samples(folder: Path, entry: dict[str, Any], reading: Reading) -> list[Sample]:
@@ -298,7 +284,7 @@ def _rollout_sample(
     )
 
 
-def _own_sample(entry: dict[str, Any], place: str) -> Sample:
+def _own_samples(entry: dict[str, Any], place: str, _step: int) -> list[Sample]:
     """Return the sample in a line of our completions.jsonl."""
     ids, logprobs = entry["prompt_ids"], numbers(entry["logprobs"])
     tokens = Tokens(
@@ -308,16 +294,22 @@ def _own_sample(entry: dict[str, Any], place: str) -> Sample:
         versions=(0,) * len(ids) + tuple(entry.get("versions", ())),
         ended=str(entry.get("finish_reason", "")),
     )
-    return Sample(
-        whole_number(entry.get("step")) or 0,
-        text_of(entry.get("prompt")),
-        text_of(entry["completion"]),
-        number(entry.get("reward")),
-        number(entry.get("advantage")),
-        group=str(entry["request"]).rpartition(".")[0],
-        tokens=tokens,
-        place=place,
-    )
+    return [
+        Sample(
+            whole_number(entry.get("step")) or 0,
+            text_of(entry.get("prompt")),
+            text_of(entry["completion"]),
+            number(entry.get("reward")),
+            number(entry.get("advantage")),
+            group=str(entry["request"]).rpartition(".")[0],
+            tokens=tokens,
+            place=place,
+        )
+    ]
+
+
+# Parsers of one JSON line, its place, and the step in the file's name.
+_LINE_PARSERS = {"completions": _own_samples, "verl": _verl_samples, "swift": _swift_samples}
 
 
 def _split(values: list[Any], lengths: list[Any]) -> list[list[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from math import exp, sqrt
 from typing import Any
@@ -145,10 +146,9 @@ def _pairing_by_words(steps: Sequence[list[Sample]], recording: Recording) -> Re
     if matches * width >= 1.5 * decided or decided <= 100:
         return clean("pairing", values=values, count=decided)
     lengths = sorted(len(row.completion) for row in recording.rows[:512])
-    if lengths[len(lengths) // 2] <= _SHORT_TEXT:
-        return skipped("pairing", "want_words", "longer completions")
-    option = note("want_checkpoint", "--checkpoint DIR: the weights that sampled the texts")
-    return undecided("pairing", option, values=values, count=decided)
+    result = skipped("pairing", "want_words", "completions that repeat more words of their prompt")
+    # Long answers that repeat nothing of the question may be wrongly paired: not clean.
+    return replace(result, values=values, count=decided, decisive=lengths[len(lengths) // 2] > _SHORT_TEXT)
 
 
 def _shifts_by_words(rows: list[Sample]) -> Iterator[int]:

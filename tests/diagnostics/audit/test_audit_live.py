@@ -6,9 +6,8 @@ import shutil
 import pytest
 import torch
 
-from diagnostics.audit import report
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
-from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED
+from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, make_document, shareable
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 
 approx = pytest.approx
@@ -36,7 +35,7 @@ def audit_standin(trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-1
     engine = Engine(trained / folder, dtype, wrong, 1)
     with serving(engine) as url:
         audit = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500, **options))
-    json.dumps(report.shareable_document(audit), allow_nan=False)
+    json.dumps(shareable(make_document(audit)), allow_nan=False)
     assert audit.tokens <= options.get("tokens", 4000)
     return audit
 

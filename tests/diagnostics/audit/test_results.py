@@ -18,6 +18,8 @@ from diagnostics.audit.results import (
     Estimate,
     Result,
     RunnerUp,
+    make_document,
+    shareable,
 )
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -60,7 +62,7 @@ def test_unchecked_is_never_clean(results, outcome, code):
 
 def test_document_follows_its_schema(tmp_path):
     path = tmp_path / "audit.json"
-    path.write_text(json.dumps(report.shareable_document(audit(RIGHT, HOT, LATER, ALONE))))
+    path.write_text(json.dumps(shareable(make_document(audit(RIGHT, HOT, LATER, ALONE)))))
     schema = ROOT / "docs" / "audit-v1.schema.json"
     assert check(["--schemafile", str(schema), str(path)], standalone_mode=False) in (0, None)
 

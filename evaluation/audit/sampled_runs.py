@@ -6,8 +6,6 @@ of the law that it samples by; the trainer's that of its own temperature over th
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from diagnostics.audit.recorded.run_data import Sample, Tokens
@@ -102,35 +100,4 @@ def sample_rows(
             ),
         )
         for place, own_ids in enumerate(ids.tolist())
-    ]
-
-
-def save_model(made, folder):
-    """The model with a tokenizer whose words are `t3`, `t4`, …, as transformers loads it."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = {"<pad>": 0, "<s>": 1, "</s>": 2} | {
-        f"t{place}": place for place in range(3, made.config.vocab_size)
-    }
-    tokens = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
-    tokens.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokens, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
-    ).save_pretrained(folder)
-    made.save_pretrained(folder)
-    return folder
-
-
-def as_texts(found):
-    """Return the same samples as a text dump stores them: no ids, no log-probs."""
-    return [
-        replace(
-            row,
-            prompt=" ".join(f"t{item}" for item in row.tokens.ids[:6]),
-            completion=" ".join(f"t{item}" for item in row.tokens.ids[6:]),
-            tokens=None,
-            advantage=None,
-        )
-        for row in found
     ]
