@@ -29,7 +29,8 @@ from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.reference import round_weights
 from diagnostics.audit.live.servers import identify_server
 from diagnostics.audit.results import CLEAN, FAULT
-from tests.diagnostics.audit import proxy, world
+from evaluation.audit import proxy
+from tests.diagnostics.audit import world
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 
 NEAR = {

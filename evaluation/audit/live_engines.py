@@ -17,7 +17,7 @@ from typing import Any
 
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.results import FAULT, AuditError, NotAvailableError
-from tests.diagnostics.audit import proxy
+from evaluation.audit import proxy
 from tests.diagnostics.audit.standin import Wrong
 
 

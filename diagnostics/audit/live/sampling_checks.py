@@ -9,10 +9,12 @@ from typing import Any
 from diagnostics.audit.live import estimation, sampled_ids
 from diagnostics.audit.live.estimation import Fit
 from diagnostics.audit.live.reference import Reference
-from diagnostics.audit.live.sampled_ids import TOKENS_PER_SAMPLE, TRUNCATION_MESSAGES
+from diagnostics.audit.live.sampled_ids import TRUNCATION_MESSAGES
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling, trimmed_mean
 from diagnostics.audit.results import Estimate, Result, RunnerUp, clean, fault, masked, note, undecided
 
+# --tokens that make one sampled token.
+_TOKENS_PER_SAMPLE = 15
 # Multiples of the rounding error from which on a residual is a fault, and up to which it is clean.
 _ALARM, _OPEN, _FLOAT32_ALARM = 1.8, 1.4, 12.0
 _LEAST_FLOOR = 2e-6
@@ -73,12 +75,6 @@ class Samples:
     def floor(self, sampling: Sampling) -> float:
         """Return the difference that rounding alone makes."""
         return _floor(self.exact, self.native, sampling)
-
-    @property
-    def is_explained(self) -> bool:
-        """Return whether the fitted parameters leave no more than rounding does."""
-        floor = self.floor(self.fit.sampling)
-        return self.fit.residual <= _alarm_factor(floor) * floor
 
 
 def _floor(exact: Observed, native: Observed, sampling: Sampling) -> float:
@@ -216,7 +212,7 @@ def _judge_fit(samples: Samples, expected: Sampling) -> list[Result]:
         seen = note("rare_id", "the id was sampled {count} times", count=times_sampled)
         return [_bias_result(token, value, fields | {"evidence": (seen,)})]
     if times > _OPEN and floor >= 1e-4:
-        need = note("more_tokens", "--tokens {tokens}", tokens=3 * TOKENS_PER_SAMPLE * count)
+        need = note("more_tokens", "--tokens {tokens}", tokens=3 * _TOKENS_PER_SAMPLE * count)
         return [undecided("sampling", need, **fields)]
     return [clean("sampling", **fields)]
 
@@ -262,11 +258,6 @@ def _parameter_fault(
     values = {"value": value, "expected": "all" if name == "top_k" and not target else target}
     message = _MESSAGES.get(name, _PENALTY.replace("{name}", name.replace("_", " ")))
     return fault(f"sampling/{name}", message, _CODES.get(name, ""), values, estimates=estimates, **fields)
-
-
-def hidden_by(family: str) -> list[Result]:
-    """Return masked results, because unknown weights hide the sampling parameters."""
-    return [masked(topic, family, decisive=True) for topic in ("sampling", "logprobs")]
 
 
 def check_vocabulary(completions: Sequence[Completion], size: int) -> list[Result]:

@@ -86,7 +86,7 @@ def _flatten(document: dict[str, Any], depth: int = 0) -> dict[str, Any]:
     return settings
 
 
-def check_settings(server: dict[str, Any], trainer: TrainerSettings, checkpoint: Path) -> list[Result]:
+def check_settings(server: dict[str, Any], trainer: TrainerSettings) -> list[Result]:
     """Compare the server's reported settings with the trainer's."""
     results: list[Result] = []
     mode, temperature = str(server.get("logprobs_mode", "")), trainer.sampling.temperature
@@ -106,32 +106,10 @@ def check_settings(server: dict[str, Any], trainer: TrainerSettings, checkpoint:
         for name in names
         if name in server
     ]
-    if defaults := _hidden_defaults(checkpoint, trainer.request):
-        text = (
-            "a server that takes its defaults from here samples with {told} where a request leaves that out"
-        )
-        evidence.append(note("defaults", text, "generation_config.json", told=defaults))
     if mode:
         return [clean("settings", evidence=tuple(evidence))]
     need = "/server_info as JSON (vLLM 0.11 or newer, VLLM_SERVER_DEV_MODE=1)"
     return [replace(skipped("settings", "server_info", need), evidence=tuple(evidence))]
-
-
-def _hidden_defaults(checkpoint: Path, request: dict[str, Any]) -> str:
-    """Return the parameters in generation_config.json that change sampling and that requests leave out."""
-    try:
-        config = safe_io.parse_json(
-            safe_io.read_text(checkpoint / "generation_config.json", safe_io.METADATA)
-        )
-    except (OSError, ValueError):
-        return ""
-    values = config if isinstance(config, dict) else {}
-    hidden = {
-        name: values[name]
-        for name in NEUTRAL.keys() - request.keys()
-        if isinstance(values.get(name), int | float) and values[name] != NEUTRAL[name]
-    }
-    return ", ".join(f"{name} {hidden[name]:g}" for name in NEUTRAL if hidden.get(name, -1) >= 0)
 
 
 def check_tokenization(server: Server, tokenizer: Any, problem: str) -> list[Result]:
@@ -144,11 +122,9 @@ def check_tokenization(server: Server, tokenizer: Any, problem: str) -> list[Res
     """
     if tokenizer is None:
         return [skipped("ids", "tokenizer_unread", "{problem}", decisive=True, problem=problem)]
-    if "ids" in server.lacks:
-        return [skipped("ids", "endpoint_lacks", "{lacks}", lacks=server.lacks["ids"])]
     theirs = server.tokenize(TEXTS[0])
     if theirs is None:
-        return [skipped("ids", "endpoint_lacks", "/tokenize")]
+        return [skipped("ids", "endpoint_lacks", "the server's /tokenize, which vllm serve has")]
     return [_check_text(list(tokenizer(TEXTS[0])["input_ids"]), theirs), _check_chat(server, tokenizer)]
 
 

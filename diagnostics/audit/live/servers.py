@@ -1,11 +1,12 @@
-"""Clients of the three kinds of rollout server: `vllm serve`, `trl vllm-serve` and `grpo_core serve`.
+"""Clients of the two kinds of rollout server that score given ids: `vllm serve` and `trl vllm-serve`.
 
-A server samples; some also score given ids and tokenise. `identify_server` finds out which kind answers.
+`identify_server` finds out which kind answers, and refuses others.
 """
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,40 +18,30 @@ from diagnostics.audit.results import AuditError, NotAvailableError
 # Larger is later; a trainer's own requests have priority 0.
 _LOWEST_PRIORITY = 1 << 20
 _UPDATES = "vllm:rl_weight_update_operation"
-_NO_TOKENIZE = "the server's /tokenize, which vllm serve has"
-_NO_SALT = "a cache_salt, which vllm serve has"
 _CACHE_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
 
 
-class Server:
-    """Interface of an audited server; the base class can neither score nor tokenise.
-
-    Attributes:
-        lacks: Names of what it cannot do (scores, ids, cache), with what would make it possible.
-    """
+class Server(ABC):
+    """An audited server."""
 
     name = ""
 
-    def __init__(self, client: Client, **lacks: str) -> None:
-        self.client, self.lacks = client, lacks
+    def __init__(self, client: Client) -> None:
+        self.client = client
 
     def settings(self) -> dict[str, Any]:
         """Return the reported settings: model, dtype, logprobs_mode, max_model_len; unknown ones are absent."""
         return {}
 
+    @abstractmethod
     def score(self, ids: Sequence[int]) -> list[float]:
-        """Return the log-prob of each id given the ids before it; the first has none.
+        """Return the log-prob of each id given the ids before it; the first has none."""
 
-        Raises:
-            AuditError: It cannot.
-        """
-        raise AuditError(f"{self.client.address}: it cannot score {len(ids)} given ids")
-
+    @abstractmethod
     def sample(
         self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
     ) -> list[Completion]:
         """Return `copies` samples of each prompt, in the order of the prompts."""
-        raise NotImplementedError
 
     def tokenize(self, text: str | list[dict[str, str]]) -> list[int] | None:
         """Return the ids of a text or a chat, with the server's begin tokens; None if unsupported."""
@@ -173,16 +164,9 @@ class VllmServe(Server):
 
 
 class TrlServe(Server):
-    """`trl vllm-serve`: samples by /generate/; newer releases score too."""
+    """`trl vllm-serve` of releases that score."""
 
     name = "trl vllm-serve"
-
-    def __init__(self, client: Client) -> None:
-        super().__init__(client, ids=_NO_TOKENIZE, cache=_NO_SALT)
-        schema = client.try_call("/openapi.json")
-        paths = schema.get("paths", {}) if isinstance(schema, dict) else {}
-        if "/get_sequence_logprobs/" not in paths:
-            self.lacks["scores"] = "its /get_sequence_logprobs/, which not every release has, or vllm serve"
 
     def score(self, ids: Sequence[int]) -> list[float]:
         """Score by /get_sequence_logprobs/."""
@@ -204,57 +188,18 @@ class TrlServe(Server):
         body = {"prompts": [list(prompt) for prompt in prompts], "n": copies, "max_tokens": tokens, **request}
         if body.get("top_k") == 0:
             body["top_k"] = -1
-        path = f"{self.client.address}/generate/"
-        try:
-            answer = self.client.post("/generate/", body)
-        except RefusedError as error:
-            if error.status != 422:
-                raise
-            raise AuditError(f"{path}: it takes no ids: use TRL 0.29.1 or newer") from error
+        answer = self.client.post("/generate/", body)
         self.client.tokens += _cost(prompts, tokens, copies)
         answer = answer if isinstance(answer, dict) else {}
         ids, values = answer.get("completion_ids"), answer.get("logprobs")
         if not ids or not values or len(ids) != len(prompts) * copies:
-            raise AuditError(f"{path}: no ids with log-probs: use TRL 0.23 or newer")
+            raise AuditError(f"{self.client.address}/generate/: no ids with log-probs")
         rows = zip(
             _repeat(prompts, copies), ids, values, answer.get("logprob_token_ids") or ids, strict=False
         )
         return [
             Completion(prompt, tuple(row), _first_of_each(logprobs), _first_of_each(reported))
             for prompt, row, logprobs, reported in rows
-        ]
-
-
-class OwnServe(Server):
-    """`python -m grpo_core serve`: samples at a temperature only."""
-
-    name = "grpo_core serve"
-
-    def __init__(self, client: Client, info: dict[str, Any]) -> None:
-        scores = "prompt_logprobs, which vllm serve has"
-        super().__init__(client, scores=scores, ids=_NO_TOKENIZE, cache=_NO_SALT)
-        self._info, self._calls = info, 0
-
-    def settings(self) -> dict[str, Any]:
-        """Return the engine's name; log-probs are always those of the sampled distribution."""
-        return {"engine": str(self._info.get("engine", "")), "logprobs_mode": "processed_logprobs"}
-
-    def sample(
-        self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
-    ) -> list[Completion]:
-        """Sample by /generate, with a separate seed for each sample."""
-        self._calls += 1
-        owners = _repeat(prompts, copies)
-        requests: list[dict[str, Any]] = [
-            {"id": f"audit-{place}", "prompt_ids": list(prompt), "seed": 7919 * self._calls + place}
-            for place, prompt in enumerate(owners)
-        ]
-        params = {"max_tokens": tokens, "temperature": request.get("temperature", 1.0), "stop_ids": []}
-        answer = self.client.post("/generate", {"requests": requests, "params": params})
-        self.client.tokens += sum(len(prompt) + tokens for prompt in owners)
-        return [
-            Completion(prompt, tuple(done["ids"]), tuple(done["logprobs"]))
-            for prompt, done in zip(owners, answer["completions"], strict=True)
         ]
 
 
@@ -287,20 +232,18 @@ def identify_server(client: Client, model: str = "") -> Server:
     Raises:
         AuditError: No server answers, or none that can be audited.
     """
-    info = client.try_call("/info")
-    if isinstance(info, dict) and str(info.get("schema", "")).startswith("grpo-doctor."):
-        return OwnServe(client, info)
     models = client.try_call("/v1/models")
     if isinstance(models, dict) and isinstance(models.get("data"), list):
         return VllmServe(client, models["data"], model)
-    engine = client.try_call("/get_engine_type/", {})
-    if isinstance(engine, dict) and "engine_type" in engine:  # ms-swift also has TRL's paths
-        reason = "its /infer/ takes messages, not ids: audit the run's artifacts, or `vllm serve` with the same weights"
+    if client.try_call("/get_world_size/") is not None:  # ms-swift and older TRL have this path, too
+        schema = client.try_call("/openapi.json")
+        paths = schema.get("paths", {}) if isinstance(schema, dict) else {}
+        if "/get_sequence_logprobs/" in paths:
+            return TrlServe(client)
+        reason = "it scores no given ids: audit the run's files, or `vllm serve` with the same weights"
         raise AuditError(f"{client.address}: {reason}")
-    if client.try_call("/get_world_size/") is not None:
-        return TrlServe(client)
     client.get("/v1/models")  # raises what the server answers: a missing key, another server
-    raise AuditError(f"{client.address}: not vllm serve, trl vllm-serve or grpo_core serve")
+    raise AuditError(f"{client.address}: not vllm serve or trl vllm-serve")
 
 
 def check_awake(client: Client) -> str:

@@ -111,12 +111,13 @@ class FakeClient:
         return self.answers.get(path.strip("/"))
 
 
-def test_server_that_takes_no_ids_is_refused():
-    """ms-swift's server also has TRL's paths, but is not TRL's."""
+def test_server_that_scores_no_ids_is_refused():
+    """ms-swift's server and older TRL also have TRL's paths, but this one."""
     paths = {"get_world_size": {"world_size": 1}}
-    assert identify_server(FakeClient(**paths)).name == "trl vllm-serve"
-    with pytest.raises(AuditError, match="takes messages, not ids"):
-        identify_server(FakeClient(**paths, get_engine_type={"engine_type": "LLMEngine"}))
+    schema = {"paths": {"/get_sequence_logprobs/": {}}}
+    assert identify_server(FakeClient(**paths, **{"openapi.json": schema})).name == "trl vllm-serve"
+    with pytest.raises(AuditError, match="scores no given ids"):
+        identify_server(FakeClient(**paths))
 
 
 COUNT = 'vllm:rl_weight_update_operation_duration_seconds_count{operation="%s"} %s\n'
