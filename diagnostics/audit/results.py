@@ -47,7 +47,7 @@ CHECKS = {
     "sampling": Check("sampling parameters", "P5"),
     "logprobs": Check("which log-probs are reported", "P6"),
     "replicas": Check("replicas", "P14", "call"),
-    "pairing": Check("prompts and their completions", "data", "sample"),
+    "pairing": Check("prompts in completions", "data", "sample"),
     "data": Check("order of the prompts", "data", "sample"),
     "advantages": Check("advantages, recomputed", "P11", "sample"),
     "samples": Check("duplicate completions", "samples", "sample"),

@@ -56,14 +56,12 @@ class Pair:
     """The engine's and the trainer's log-prob of one sampled token.
 
     Attributes:
-        share: Position in its completion, 0 to 1.
         repeated: Whether the same id stood before it.
     """
 
     engine: float
     trainer: float
     step: int
-    share: float
     repeated: bool
 
     @property
@@ -104,7 +102,6 @@ def _pairs(rows: list[Sample]) -> list[Pair]:
         if tokens is None or len(pairs) >= _MAX_PAIRS:
             break
         first = max(0, tokens.prompt)
-        size = max(1, len(tokens.ids) - first)
         earlier_ids = set(tokens.ids[:first])
         newest = max(tokens.versions[first:], default=0)
         for place in range(first, min(len(tokens.engine), len(tokens.trainer), len(tokens.ids))):
@@ -116,7 +113,7 @@ def _pairs(rows: list[Sample]) -> list[Pair]:
                 and trainer is not None
                 and max(abs(engine), abs(trainer)) < 1e3
             ):
-                pairs.append(Pair(engine, trainer, row.step, (place - first) / size, token in earlier_ids))
+                pairs.append(Pair(engine, trainer, row.step, token in earlier_ids))
             earlier_ids.add(token)
     return pairs
 
@@ -248,20 +245,4 @@ def _drift(_rows: list[Sample], pairs: list[Pair], size: float) -> Mismatch | No
     )
 
 
-def _outliers(_rows: list[Sample], pairs: list[Pair], size: float) -> Mismatch | None:
-    """Recognise a difference in few tokens, or only after some position."""
-    median = stats.median([abs(pair.difference) for pair in pairs])
-    far = [pair for pair in pairs if abs(pair.difference) > max(0.1, 20 * median)]
-    if median > _FLOOR or size < _FLOOR or len(far) < max(8, len(pairs) // 500):
-        return None
-    late = sum(pair.share > 0.5 for pair in far)
-    early = [abs(pair.difference) for pair in pairs if pair.share <= 0.25]
-    values = {"share": len(far) / len(pairs), "middle": median}
-    if late > 0.95 * len(far) and early and max(early) < 0.1:
-        message = "engine and trainer agree up to some position of each completion, and differ after it"
-        return Mismatch("streams/position", "NUM043", message, values, size)
-    message = "engine and trainer agree on most tokens ({middle:.2g}) and are far apart on {share:.1%}"
-    return Mismatch("streams/some", "NUM043", message, values, size)
-
-
-_RECOGNISERS = (_shift, _temperature, _truncation, _repetition, _drift, _outliers)
+_RECOGNISERS = (_shift, _temperature, _truncation, _repetition, _drift)
