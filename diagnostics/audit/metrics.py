@@ -248,7 +248,7 @@ def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
     """Run all checks on all files; the first finding of each family is kept."""
     longest = max((len(entry.rows) for entry in series), default=0)
     if not longest:
-        need = "metrics of the run: trainer_state.json, metrics.jsonl, an event file or a log"
+        need = "metrics of the run: trainer_state.json, metrics.jsonl or a log"
         return [skipped(topic, "want_metrics", need) for topic in ("metrics", "curves")]
     faults: dict[str, Result] = {}
     for curves in (Curves(entry.rows) for entry in series):

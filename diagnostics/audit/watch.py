@@ -37,7 +37,7 @@ class Watch:
     ) -> None:
         for path in paths:
             if path.exists() and not path.is_file():
-                expected = "expected a file: metrics.jsonl, a log, an event file, trainer_state.json"
+                expected = "expected a file: metrics.jsonl, a log, trainer_state.json"
                 raise AuditError(f"{path}: {expected}")
             if not path.exists():
                 notify(f"{path}: does not exist yet")

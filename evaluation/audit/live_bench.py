@@ -27,7 +27,7 @@ from diagnostics.audit.live import probe_inputs
 from diagnostics.audit.live.client import Client
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.reference import round_weights
-from diagnostics.audit.live.servers import identify_server
+from diagnostics.audit.live.servers import Server
 from diagnostics.audit.results import CLEAN, FAULT
 from evaluation.audit import proxy
 from tests.diagnostics.audit import world
@@ -230,7 +230,7 @@ def _load_weights(url: str, folder: Path) -> None:
 
 def _fill_cache(url: str, folder: Path) -> None:
     """Fill the server's prefix cache, as an audit before the new weights would."""
-    endpoint = identify_server(Client(url, 500))
+    endpoint = Server(Client(url, 500))
     words = load_tokenizer(folder / "checkpoint-300")
     endpoint.next_ids(probe_inputs.long_prompt(words, len(words), 256, words.bos_token_id))
 

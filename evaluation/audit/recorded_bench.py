@@ -1,10 +1,10 @@
 """Faults put into what real runs leave behind: how many are named, not decided or missed, and how often nothing alarms.
 
-    python benchmarks/audit_recorded.py [--runs N] [--first-seed N] [--models N] [--pairs N] [--toy]
+    python -m evaluation.audit.recorded_bench [--runs N] [--first-seed N] [--pairs N] [--toy]
 
-Runs of our own trainer (seeds that no threshold was chosen on), their samples written in six formats, each fault in one
-of those that show it, and pairs of them; samples of sharp models under laws of sampling that stand on no grid. Prints
-Markdown, shares with Wilson's interval of 95 %. `--toy` shows that it runs and measures nothing.
+Runs of our own trainer (seeds that no threshold was chosen on), their samples written in four formats, each fault in
+one of those that show it, and pairs of them. Prints Markdown, shares with Wilson's interval of 95 %. `--toy` shows that
+it runs and measures nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from pathlib import Path
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.stats import share_interval
 from diagnostics.audit.results import FAULT, NOT_DECIDED
-from evaluation.audit import sampled_runs as sampled
 from tests.diagnostics.audit_recorded import faults, runs
 
 # Other findings that a fault implies: identical samples have no spread, and so on.
@@ -40,7 +39,6 @@ class Table:
         self.rows: dict[str, Counter[str]] = {}
         self.healthy = Counter[str]()
         self.pairs = Counter[str]()
-        self.off: dict[str, list[float]] = {}
         self.seconds: list[float] = []
 
     def audit(self, folder: Path, **how: object) -> object:
@@ -85,17 +83,6 @@ class Table:
                 self.healthy[f"false alarm: {name}: {answer.family}"] += 1
         self.healthy["not decided"] += audit.outcome == NOT_DECIDED
 
-    def value(self, name: str, audit: object, what: str, true: float) -> None:
-        """Record the difference between an estimate and the value that was set."""
-        estimates = [
-            estimate.value
-            for answer in audit.results
-            for estimate in answer.estimates
-            if estimate.name == what
-        ]
-        if estimates:
-            self.off.setdefault(f"{what}: {name}", []).append(abs(float(estimates[0]) - true))
-
     def print(self) -> None:
         """Print the table as Markdown."""
         columns = ("named", "seen, named otherwise", "not decided", "missed", "beside")
@@ -117,9 +104,6 @@ class Table:
         print("| nothing wrong | |\n|---|---|")
         for name, count in self.healthy.items():
             print(f"| {name} | {count} |")
-        print("\n| estimate | runs | largest error | mean error |\n|---|---|---|---|")
-        for name, off in self.off.items():
-            print(f"| {name} | {len(off)} | {max(off):.4f} | {sum(off) / len(off):.4f} |")
         middle = sorted(self.seconds)[len(self.seconds) // 2]
         print(f"\nSeconds an audit: {middle:.2f} in the middle, {max(self.seconds):.1f} most.")
 
@@ -199,63 +183,22 @@ FILE_PAIRS = [
 ]
 
 
-def of_models(table: Table, seeds: range, folder: Path, until: float, *, toy: bool) -> None:
-    """Audit token exports with both streams, of many sampling parameters."""
-    for number, seed in enumerate(seeds):
-        if time.monotonic() > until:
-            return
-        numbers = random.Random(seed)
-        model = sampled.model(seed, numbers.choice((96, 300)), numbers.uniform(6, 30))
-        streams(table, model, numbers, folder, toy=toy)
-        print(f"model {number + 1} of {len(seeds)}", file=sys.stderr, flush=True)
-
-
-def streams(table: Table, made: object, drawn: random.Random, folder: Path, *, toy: bool) -> None:
-    """Estimate sampling parameters from the engine's and the trainer's log-probs."""
-    hot, p = drawn.uniform(0.55, 0.8), round(drawn.uniform(0.85, 0.985), 4)
-    laws = (
-        (
-            "temperature left out of log-probs",
-            "streams/temperature",
-            {"temperature": hot, "trainer": hot, "raw": True},
-        ),
-        ("top-p in the engine's log-probs", "streams/nucleus", {"top_p": p}),
-        ("top-k in the engine's log-probs", "streams/nucleus", {"top_k": drawn.randrange(4, 12)}),
-        ("a repetition penalty", "streams/repetition", {"repetition_penalty": drawn.uniform(1.08, 1.4)}),
-        ("", "", {}),
-        ("", "", {"temperature": hot, "trainer": hot}),
-    )
-    for name, family, how in laws[: 1 if toy else None]:
-        rows = sampled.sample_rows(made, seed=drawn.randrange(10**6), groups=4 if toy else 16, **how)
-        audit = table.audit(runs.as_rollouts(rows, folder / "streams"))
-        shutil.rmtree(folder / "streams")
-        if not name:
-            table.fine("token exports of a law", audit)
-            continue
-        table.judge(name, family, audit)
-        if "top_p" in how:
-            table.value("token exports", audit, "mass_kept", p)
-
-
 def main() -> None:
     """Run it."""
     parser = argparse.ArgumentParser(description="How well recorded faults are named.")
     parser.add_argument("--runs", type=int, default=20, help="runs of our trainer (default: 20)")
-    parser.add_argument("--models", type=int, default=8, help="models that are sampled from (default: 8)")
     parser.add_argument(
         "--seconds", type=float, default=3600, help="then no further run begins (default: 3600)"
     )
     parser.add_argument("--pairs", type=int, default=6, help="pairs of faults a run (default: 6)")
     parser.add_argument("--toy", action="store_true", help="so little that nothing is measured")
-    parser.add_argument("--first-seed", type=int, default=1000, help="of runs and models (default: 1000)")
+    parser.add_argument("--first-seed", type=int, default=1000, help="of runs (default: 1000)")
     options = parser.parse_args()
     import torch
 
     torch.set_num_threads(1)
     table, until = Table(), time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory() as name:
-        seeds = range(options.first_seed, options.first_seed + options.models)
-        of_models(table, seeds, Path(name), until, toy=options.toy)
         seeds = range(options.first_seed, options.first_seed + options.runs)
         of_runs(table, seeds, Path(name), until, pairs=options.pairs, toy=options.toy)
     table.print()

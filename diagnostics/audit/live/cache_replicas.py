@@ -13,7 +13,7 @@ from typing import Any
 
 from diagnostics.audit.live.probe_inputs import CALLS
 from diagnostics.audit.live.reference import Sequences
-from diagnostics.audit.live.servers import Server, VllmServe
+from diagnostics.audit.live.servers import Server
 from diagnostics.audit.results import FAULT, NOT_DECIDED, Result, clean, fault, masked, note, skipped
 
 _CACHE_ALARM = 6.0
@@ -40,7 +40,7 @@ class Twins:
     repeated: float = 0.0
 
 
-def probe_cache(server: VllmServe, prompts: Sequences) -> Twins:
+def probe_cache(server: Server, prompts: Sequences) -> Twins:
     """Request the next ids after long prompts, plain first, then with a salt."""
     hits, cost = server.cache_hits(), server.client.tokens
     salted = (secrets.token_hex(8) for _ in prompts)

@@ -23,7 +23,7 @@ from diagnostics.audit.live.server_settings import (
     check_tokenization,
     read_trainer_settings,
 )
-from diagnostics.audit.live.servers import Server, VllmServe
+from diagnostics.audit.live.servers import Server
 from diagnostics.audit.live.weight_comparison import ALARM
 from diagnostics.audit.results import (
     LIVE,
@@ -32,7 +32,6 @@ from diagnostics.audit.results import (
     NotAvailableError,
     Result,
     masked,
-    skipped,
 )
 from diagnostics.output import progress
 
@@ -103,7 +102,7 @@ def audit_server(options: LiveAudit) -> Audit:
     reference, trainer = Reference(options.checkpoint), read_trainer_settings(options.trainer)
     client = Client(options.server, options.timeout_s)
     progress.update(client.address)
-    server = servers.identify_server(client, options.model)
+    server = Server(client, options.model)
     version = servers.check_awake(client)
     _check_dependencies()  # imports take seconds, so after the server was found
     settings = server.settings()
@@ -117,7 +116,7 @@ def audit_server(options: LiveAudit) -> Audit:
     session.results += check_settings(settings, trainer)
     session.results += check_tokenization(server, tokenizer, problem)
     for url in options.replicas:
-        replica = servers.identify_server(Client(url, options.timeout_s), options.model)
+        replica = Server(Client(url, options.timeout_s), options.model)
         servers.check_awake(replica.client)
         session.replicas.append(replica)
     session.against += map(Reference, options.against or sibling_checkpoints(options.checkpoint))
@@ -128,7 +127,7 @@ def audit_server(options: LiveAudit) -> Audit:
     if (now := servers.check_awake(client)) != version:
         reason = f"its weights changed from {version} to {now} meanwhile; audit again"
         raise NotAvailableError(f"{client.address}: {reason}")
-    server_name = f"{server.name} {settings.get('release', '')}".strip()
+    server_name = f"vllm serve {settings.get('release', '')}".strip()
     subject = {"server": server_name, "address": client.address, "checkpoint": str(options.checkpoint)}
     clients = [client, *(replica.client for replica in session.replicas)]
     tokens, requests = sum(each.tokens for each in clients), sum(each.requests for each in clients)
@@ -163,10 +162,7 @@ def _check_weights(session: _Session) -> Identification:
     same = _check_replicas(session, identified, first[:REPLICA_IDS])
     if cache_replicas.hides_weights(same, identified.result):
         identified.result, identified.weights = masked("weights", same.family, decisive=True), None
-    if twins is not None:
-        cache = cache_replicas.check_cache(twins, identified.floor)
-    else:
-        cache = skipped("cache", "endpoint_lacks", "a cache_salt, which vllm serve has")
+    cache = cache_replicas.check_cache(twins, identified.floor)
     session.results += [replace(identified.result, tokens=cost), cache, same]
     return identified
 
@@ -199,10 +195,8 @@ def _identify(session: _Session) -> tuple[Identification, list[int]]:
     return identified, sequences[0]
 
 
-def _probe_cache(session: _Session) -> cache_replicas.Twins | None:
+def _probe_cache(session: _Session) -> cache_replicas.Twins:
     """Send prompts twice: the trainer's, or a fixed one, which a second audit of the same server finds in its cache."""
-    if not isinstance(session.server, VllmServe):
-        return None
     longest, tokenizer, texts = session.budget.longest, session.tokenizer, session.trainer.prompts
     prompts = [probe_inputs.long_prompt(tokenizer, session.vocabulary, longest, session.first_id)]
     if texts and tokenizer is not None:

@@ -1,12 +1,8 @@
-"""Clients of the two kinds of rollout server that score given ids: `vllm serve` and `trl vllm-serve`.
-
-`identify_server` finds out which kind answers, and refuses others.
-"""
+"""Client of a rollout server that answers as `vllm serve` does; TRL's server is one since TRL 1.11."""
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,46 +17,20 @@ _UPDATES = "vllm:rl_weight_update_operation"
 _CACHE_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
 
 
-class Server(ABC):
-    """An audited server."""
-
-    name = ""
-
-    def __init__(self, client: Client) -> None:
-        self.client = client
-
-    def settings(self) -> dict[str, Any]:
-        """Return the reported settings: model, dtype, logprobs_mode, max_model_len; unknown ones are absent."""
-        return {}
-
-    @abstractmethod
-    def score(self, ids: Sequence[int]) -> list[float]:
-        """Return the log-prob of each id given the ids before it; the first has none."""
-
-    @abstractmethod
-    def sample(
-        self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
-    ) -> list[Completion]:
-        """Return `copies` samples of each prompt, in the order of the prompts."""
-
-    def tokenize(self, text: str | list[dict[str, str]]) -> list[int] | None:
-        """Return the ids of a text or a chat, with the server's begin tokens; None if unsupported."""
-        del text
-        return None
-
-
-class VllmServe(Server):
+class Server:
     """`vllm serve`, 0.10 and newer."""
 
-    name = "vllm serve"
-
-    def __init__(self, client: Client, models: list[Any], model: str = "") -> None:
+    def __init__(self, client: Client, model: str = "") -> None:
         """Choose a model: the first, if none is named.
 
         Raises:
-            AuditError: It does not serve this model.
+            AuditError: Nothing answers as vLLM does, or it does not serve this model.
         """
-        super().__init__(client)
+        self.client = client
+        answer = client.get("/v1/models")
+        models = answer.get("data") if isinstance(answer, dict) else None
+        if not isinstance(models, list):
+            raise AuditError(f"{client.address}: not vllm serve, nor trl vllm-serve of TRL 1.11 or newer")
         self._models = [entry for entry in models if isinstance(entry, dict)]
         names = [str(entry.get("id", "")) for entry in self._models] or [""]
         if model and model not in names:
@@ -106,11 +76,11 @@ class VllmServe(Server):
             "prompt": [list(prompt) for prompt in prompts], "max_tokens": tokens, "n": copies, "logprobs": 0,
             "return_token_ids": True, "return_tokens_as_token_ids": True, **request,
         }  # fmt: skip
-        choices = self._complete(body, _cost(prompts, tokens, copies))
+        choices = self._complete(body, sum(len(prompt) + copies * tokens for prompt in prompts))
         if len(choices) != len(prompts) * copies:
             expected = len(prompts) * copies
             raise AuditError(f"{self.client.address}: {len(choices)} samples instead of {expected}")
-        owners = _repeat(prompts, copies)
+        owners = [tuple(prompt) for prompt in prompts for _ in range(copies)]
         return [self._completion(choice, prompt) for choice, prompt in zip(choices, owners, strict=True)]
 
     def _completion(self, choice: dict[str, Any], prompt: tuple[int, ...]) -> Completion:
@@ -163,58 +133,6 @@ class VllmServe(Server):
         return sorted(choices, key=lambda choice: int(choice.get("index", 0)))
 
 
-class TrlServe(Server):
-    """`trl vllm-serve` of releases that score."""
-
-    name = "trl vllm-serve"
-
-    def score(self, ids: Sequence[int]) -> list[float]:
-        """Score by /get_sequence_logprobs/."""
-        body = {"sequences": [list(ids)], "prompt_lengths": [1], "top_logprobs": 1, "response_format": "json"}
-        answer = self.client.post("/get_sequence_logprobs/", body)
-        self.client.tokens += len(ids)
-        answer = answer if isinstance(answer, dict) else {}
-        rows, names = answer.get("logprobs"), answer.get("logprob_token_ids")
-        if not rows or not names or len(rows[0]) != len(ids) - 1:
-            raise AuditError(f"{self.client.address}/get_sequence_logprobs/: not a log-prob for each id")
-        # At each position the likeliest ids by rank, the given one among them.
-        ranked = zip(rows[0], map(list, names[0]), ids[1:], strict=True)
-        return [float(row[order.index(token)]) for row, order, token in ranked]
-
-    def sample(
-        self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
-    ) -> list[Completion]:
-        """Sample by /generate/, whose own defaults apply to absent parameters."""
-        body = {"prompts": [list(prompt) for prompt in prompts], "n": copies, "max_tokens": tokens, **request}
-        if body.get("top_k") == 0:
-            body["top_k"] = -1
-        answer = self.client.post("/generate/", body)
-        self.client.tokens += _cost(prompts, tokens, copies)
-        answer = answer if isinstance(answer, dict) else {}
-        ids, values = answer.get("completion_ids"), answer.get("logprobs")
-        if not ids or not values or len(ids) != len(prompts) * copies:
-            raise AuditError(f"{self.client.address}/generate/: no ids with log-probs")
-        rows = zip(
-            _repeat(prompts, copies), ids, values, answer.get("logprob_token_ids") or ids, strict=False
-        )
-        return [
-            Completion(prompt, tuple(row), _first_of_each(logprobs), _first_of_each(reported))
-            for prompt, row, logprobs, reported in rows
-        ]
-
-
-def _cost(prompts: Sequences, tokens: int, copies: int) -> int:
-    return sum(len(prompt) + copies * tokens for prompt in prompts)
-
-
-def _repeat(prompts: Sequences, copies: int) -> list[tuple[int, ...]]:
-    return [tuple(prompt) for prompt in prompts for _ in range(copies)]
-
-
-def _first_of_each(row: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(item[0] if isinstance(item, list) else item for item in row)
-
-
 def _token_id(name: object) -> int:
     return int(str(name).removeprefix("token_id:"))
 
@@ -224,26 +142,6 @@ def _prompt_logprob(entry: Any, token: int) -> float:
     if not isinstance(value, dict) or "logprob" not in value:
         raise AuditError(f"prompt_logprobs without id {token}: the server scored other ids than it was given")
     return float(value["logprob"])
-
-
-def identify_server(client: Client, model: str = "") -> Server:
-    """Detect the kind of server; `model` selects the model to audit.
-
-    Raises:
-        AuditError: No server answers, or none that can be audited.
-    """
-    models = client.try_call("/v1/models")
-    if isinstance(models, dict) and isinstance(models.get("data"), list):
-        return VllmServe(client, models["data"], model)
-    if client.try_call("/get_world_size/") is not None:  # ms-swift and older TRL have this path, too
-        schema = client.try_call("/openapi.json")
-        paths = schema.get("paths", {}) if isinstance(schema, dict) else {}
-        if "/get_sequence_logprobs/" in paths:
-            return TrlServe(client)
-        reason = "it scores no given ids: audit the run's files, or `vllm serve` with the same weights"
-        raise AuditError(f"{client.address}: {reason}")
-    client.get("/v1/models")  # raises what the server answers: a missing key, another server
-    raise AuditError(f"{client.address}: not vllm serve or trl vllm-serve")
 
 
 def check_awake(client: Client) -> str:

@@ -1,16 +1,10 @@
-"""Read metrics of a run: trainer_state.json, JSON lines, logs, and TensorBoard's event files.
-
-Event files are parsed here, because TensorBoard need not be installed. A record is length, checksum, bytes, checksum
-(record_writer.cc). An Event has field 2, the step, and 5, the summary. A value of the summary, field 1, has the tag, 1,
-and a number, 2, or a tensor of one float, 8. Checksums are not verified. Evaluation metrics are left out everywhere.
-"""
+"""Read metrics of a run: trainer_state.json, JSON lines, and logs. Evaluation metrics are left out everywhere."""
 
 from __future__ import annotations
 
 import math
 import re
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +12,6 @@ from typing import Any
 from diagnostics import safe_io
 from diagnostics.audit.recorded.run_data import (
     MAX_FILE,
-    MAX_LINE,
     READ_ERRORS,
     MetricRow,
     MetricSeries,
@@ -146,86 +139,3 @@ def read_log(path: Path, unread: UnreadInputs) -> MetricSeries | None:
     printed = {name: value for name, value in summary.items() if value is not None}
     is_summary = {"train_runtime", "train_steps_per_second"} <= set(printed)
     return _series("log", [*rows, MetricRow(None, {}, printed, path.name) if is_summary else None])
-
-
-def read_events(path: Path, unread: UnreadInputs) -> MetricSeries | None:
-    """Read the scalars of a TensorBoard event file."""
-    steps: dict[int, dict[str, float]] = {}
-    try:
-        data = memoryview(safe_io.read_head(path, MAX_FILE))
-        used = _parse_events(data, steps)
-        if used != len(data):
-            raise ValueError(f"cut off at byte {used}")
-    except READ_ERRORS as error:
-        unread.add(path, error)
-    rows = [metric_row(steps[step], f"{path.name}, step {step}", step) for step in sorted(steps)]
-    return _series("events.out.tfevents", rows)
-
-
-def _parse_events(data: memoryview, steps: dict[int, dict[str, float]]) -> int:
-    """Add the scalars of all whole records to their steps; return the number of bytes used.
-
-    Raises:
-        ValueError: The bytes are not an event file, or it has too many steps.
-    """
-    place = 0
-    while place + 12 <= len(data):
-        (length,) = struct.unpack("<Q", data[place : place + 8])
-        if length > MAX_LINE:
-            raise ValueError(f"a record of {length} bytes")
-        if place + 16 + length > len(data):
-            break
-        _parse_event(data[place + 12 : place + 12 + length], steps)
-        if len(steps) > MAX_STEPS:
-            raise ValueError(f"more than {MAX_STEPS} steps")
-        place += 16 + length
-    return place
-
-
-def _parse_event(record: memoryview, steps: dict[int, dict[str, float]]) -> None:
-    fields = list(_protobuf_fields(record))
-    step = next((value for number, value in fields if number == 2 and isinstance(value, int)), 0)
-    for value in (
-        value for summary in _messages(fields, 5) for value in _messages(_protobuf_fields(summary), 1)
-    ):
-        scalar = list(_protobuf_fields(value))
-        tag = b"".join(_messages(scalar, 1)).decode("utf-8", "replace")
-        floats = list(_messages(scalar, 2))
-        for tensor in _messages(scalar, 8):  # of one float: its content, or packed
-            floats = list(_messages(_protobuf_fields(tensor), 4, 5))
-        if tag and len(floats) == 1 and len(floats[0]) == 4:
-            steps.setdefault(step, {})[tag] = float(struct.unpack("<f", floats[0])[0])
-
-
-def _messages(fields: Iterable[tuple[int, int | memoryview]], *numbers: int) -> Iterator[memoryview]:
-    """Yield the fields with these numbers that are bytes."""
-    return (value for number, value in fields if number in numbers and isinstance(value, memoryview))
-
-
-def _protobuf_fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield the fields of a protocol buffer message: varints as numbers, others as bytes."""
-    place = 0
-    while place < len(data):
-        key, place = _varint(data, place)
-        kind = key & 7
-        if kind not in (0, 1, 2, 5):
-            raise ValueError(f"not a protocol buffer: field type {kind}")
-        length = {1: 8, 5: 4}.get(kind, 0)
-        if kind in (0, 2):
-            length, place = _varint(data, place)
-        if kind == 0:
-            yield key >> 3, length
-            continue
-        if place + length > len(data):
-            raise ValueError("not a protocol buffer: a field is longer than the message")
-        yield key >> 3, data[place : place + length]
-        place += length
-
-
-def _varint(data: memoryview, place: int) -> tuple[int, int]:
-    value = 0
-    for index, byte in enumerate(data[place : place + 10]):
-        value |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return value, place + index + 1
-    raise ValueError("not a protocol buffer: a number without an end")

@@ -41,14 +41,12 @@ _NAMES = {
     "parquet": re.compile(r"completions_\d+\.parquet"),
     "state": re.compile(r"trainer_state\.json"),
     "jsonl": re.compile(r".+\.jsonl"),
-    "events": re.compile(r"events\.out\.tfevents\..+"),
     "weights": re.compile(r"(?!.*(?:optimizer|generators|scheduler|step-\d{6}-[0-9a-f]{8})).+\.safetensors"),
     "log": re.compile(r".+\.(?:log|out|err|txt)"),
 }
 _METRICS: dict[str, Callable[[Path, UnreadInputs], MetricSeries | None]] = {
     "state": metric_files.read_trainer_state,
     "lines": metric_files.read_lines,
-    "events": metric_files.read_events,
     "log": metric_files.read_log,
 }
 Kinds = dict[str, list[Path]]

@@ -7,7 +7,7 @@ import pytest
 from diagnostics.__main__ import main
 from diagnostics.audit.live.probe_inputs import MIN_TOKENS, Budget
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
-from diagnostics.audit.live.servers import check_awake, identify_server
+from diagnostics.audit.live.servers import Server, check_awake
 from diagnostics.audit.results import CLEAN, FAULT, AuditError, NotAvailableError
 from tests.diagnostics.audit.standin import Engine, Wrong, serving
 
@@ -110,14 +110,13 @@ class FakeClient:
     def try_call(self, path, _=None):
         return self.answers.get(path.strip("/"))
 
+    get = try_call
 
-def test_server_that_scores_no_ids_is_refused():
-    """ms-swift's server and older TRL also have TRL's paths, but this one."""
-    paths = {"get_world_size": {"world_size": 1}}
-    schema = {"paths": {"/get_sequence_logprobs/": {}}}
-    assert identify_server(FakeClient(**paths, **{"openapi.json": schema})).name == "trl vllm-serve"
-    with pytest.raises(AuditError, match="scores no given ids"):
-        identify_server(FakeClient(**paths))
+
+def test_server_that_is_not_vllm_is_refused():
+    """ms-swift's server and older TRL have other paths."""
+    with pytest.raises(AuditError, match="not vllm serve"):
+        Server(FakeClient(**{"v1/models": {}}))
 
 
 COUNT = 'vllm:rl_weight_update_operation_duration_seconds_count{operation="%s"} %s\n'
