@@ -14,16 +14,16 @@ from diagnostics.audit.metrics import check_learning, check_metrics
 from diagnostics.audit.recorded.run_data import MetricSeries
 from diagnostics.audit.results import RUNNING, Audit, Result, code_of, note
 
-FOUND, AGAIN, GONE = "found", "again", "gone"
+FOUND, GONE = "found", "gone"
 SCANS_THAT_AGREE, _GONE_AFTER = 2, 3
 
 
 @dataclass(frozen=True)
 class Change:
-    """A finding that appeared, reappeared or was withdrawn.
+    """A finding that appeared or was withdrawn.
 
     Attributes:
-        kind: FOUND, AGAIN or GONE.
+        kind: FOUND or GONE.
         step: The trainer's step.
     """
 
@@ -36,10 +36,9 @@ class Change:
         """Return one line of a log."""
         if self.kind == GONE:
             return f"step {self.step}: gone: {self.result.message}"
-        again = " again" if self.kind == AGAIN else ""
         code = f" {code_of(self.result)}".rstrip()
         place = next((f"    # {fact.place}" for fact in self.result.evidence if fact.place), "")
-        return f"step {self.step}: FAULT{again}{code}: {self.result.message}{place}"
+        return f"step {self.step}: FAULT{code}: {self.result.message}{place}"
 
     def to_json(self) -> dict[str, Any]:
         """Return one JSON line."""
@@ -77,7 +76,7 @@ class Alarm:
             return []
         self.active, self.since = True, self.since or step
         self.times += 1
-        return [Change(FOUND if self.times == 1 else AGAIN, step, result)]
+        return [Change(FOUND, step, result)]
 
     def miss(self, step: int) -> list[Change]:
         """Count a scan that did not find it."""

@@ -7,8 +7,7 @@
     trainer.train()
 
 `attach` puts it before the callbacks that write curves, so that they write its scalars (`audit/…`), too. Findings are
-warnings of the logger `grpo_doctor.audit` and lines of OUTPUT_DIR/audit.jsonl. It needs only the standard library and
-transformers.
+warnings of the logger `grpo_doctor.audit`; OUTPUT_DIR/audit.json is written at each change and at the end.
 """
 
 from __future__ import annotations
@@ -21,35 +20,26 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from transformers import TrainerCallback
+
 from diagnostics import safe_io
 from diagnostics.audit.alarms import Findings
 from diagnostics.audit.recorded import metric_files
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries
-from diagnostics.audit.results import AuditError, make_document, shareable
+from diagnostics.audit.results import make_document, shareable
 from diagnostics.output import prepare
 
 LOG = logging.getLogger("grpo_doctor.audit")
-CHANGES, DOCUMENT = "audit.jsonl", "audit.json"
+DOCUMENT = "audit.json"
 # Rows kept from the beginning and from the end.
 _FIRST_ROWS, _LAST_ROWS = 64, 512
 
 
-class TrainerHooks:
-    """The hooks; `AuditCallback` is this class as a TrainerCallback."""
+class AuditCallback(TrainerCallback):  # type: ignore[misc]
+    """Checks each line of metrics that a trainer logs."""
 
-    def __init__(self, *, folder: str | Path | None = None, **removed: Any) -> None:
-        """Configure the callback.
-
-        Args:
-            folder: Where audit.jsonl and audit.json go; None for the trainer's output_dir.
-            removed: Options of earlier releases, refused.
-
-        Raises:
-            AuditError: An option was removed.
-        """
-        if removed:
-            instead = "run `audit RUN` for samples, `audit --server URL --checkpoint DIR` for weights"
-            raise AuditError(f"AuditCallback({', '.join(removed)}): removed; {instead}")
+    def __init__(self, *, folder: str | Path | None = None) -> None:
+        """Configure the callback; audit.json goes to the folder, or to the trainer's output_dir."""
         self._folder = Path(folder) if folder else None
         self._subject: dict[str, str] = {}
         self._seconds = 0.0
@@ -57,7 +47,7 @@ class TrainerHooks:
         self._last: deque[MetricRow] = deque(maxlen=_LAST_ROWS)
         self.findings, self.active = Findings(), False
 
-    def attach(self, trainer: Any) -> TrainerHooks:
+    def attach(self, trainer: Any) -> AuditCallback:
         """Put it before the trainer's other callbacks and return it."""
         callbacks: list[Any] = trainer.callback_handler.callbacks
         callbacks[:] = [self, *(callback for callback in callbacks if callback is not self)]
@@ -86,11 +76,8 @@ class TrainerHooks:
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Write the document."""
-        if self.active and self._folder is not None and self.findings.scans:
-            document = shareable(make_document(self.findings.finish(self._subject)))
-            with contextlib.suppress(OSError):
-                text = json.dumps(document, indent=1, ensure_ascii=False)
-                safe_io.write_atomically(self._folder / DOCUMENT, text.encode())
+        if self.active and self.findings.scans:
+            self._write_document()
 
     def _check(self, step: int, logs: dict[str, Any]) -> None:
         began = time.perf_counter()
@@ -99,24 +86,13 @@ class TrainerHooks:
             series = MetricSeries("metrics", (*self._first, *self._last))
             for change in self.findings.scan(step, (series,)):
                 LOG.warning("audit: %s", prepare.for_screen(change.log_line))
-                self._write_change(shareable(change.to_json()))
+                self._write_document()
         self._seconds += time.perf_counter() - began
 
-    def _write_change(self, entry: dict[str, Any]) -> None:
+    def _write_document(self) -> None:
+        document = shareable(make_document(self.findings.finish(self._subject)))
         with contextlib.suppress(OSError):
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                with (self._folder / CHANGES).open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(entry, ensure_ascii=False) + "\n")
-
-
-def __getattr__(name: str) -> type:
-    """Build `AuditCallback` when it is first used; transformers is imported only then."""
-    if name != "AuditCallback":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from transformers import TrainerCallback
-
-    members = {"__doc__": TrainerHooks.__doc__, "__module__": __name__}
-    callback = type(name, (TrainerHooks, TrainerCallback), members)
-    globals()[name] = callback
-    return callback
+                text = json.dumps(document, indent=1, ensure_ascii=False)
+                safe_io.write_atomically(self._folder / DOCUMENT, text.encode())

@@ -24,7 +24,6 @@ from diagnostics.findings import INCOMPLETE
 from diagnostics.output import prepare, progress
 
 _PATH = click.Path(path_type=Path)
-_REMOVED = "was removed: run `audit --server URL --checkpoint DIR` after a checkpoint instead"
 
 
 @click.command(
@@ -49,7 +48,6 @@ _REMOVED = "was removed: run `audit --server URL --checkpoint DIR` after a check
 @click.option(
     "--trainer-config", type=_PATH, metavar="FILE", help="Trainer settings as JSON or TOML (temperature, …)."
 )
-@click.option("--replica", multiple=True, metavar="URL", help="Another server that should be equal.")
 @click.option(
     "--watch", type=_PATH, multiple=True, metavar="FILE", help="Check files as they grow; Ctrl-C ends it."
 )
@@ -59,7 +57,6 @@ _REMOVED = "was removed: run `audit --server URL --checkpoint DIR` after a check
     metavar="S",
     help="With --watch: end after S seconds without growth.",
 )
-@click.option("--every", type=int, hidden=True)
 @click.option(
     "--tokens",
     type=click.IntRange(64, MAX_TOKENS),
@@ -98,11 +95,10 @@ def command(paths: tuple[Path, ...], form: str, *, verbose: bool, **options: Any
 def _check_usage(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
     """Raise UsageError for options that do not fit together."""
     server, watch, tokens = bool(options["server"]), bool(options["watch"]), options["tokens"]
-    live_options = ("replica", "against", "model", "checkpoint", "trainer_config")
+    live_options = ("against", "model", "checkpoint", "trainer_config")
     live_only = [f"--{name.replace('_', '-')}" for name in live_options if options[name]]
     problems = {
-        f"--every {_REMOVED}": options["every"] is not None,
-        f"--watch with --server {_REMOVED}": watch and server,
+        "--watch and --server: give one of them": watch and server,
         "expected a RUN, or --server URL --checkpoint DIR": not paths and not server and not watch,
         "--idle: only with --watch": options["idle"] is not None and not watch,
         "--server: expected --checkpoint DIR too: the weights that it should hold": (
@@ -127,7 +123,6 @@ def _audit_server(paths: tuple[Path, ...], options: dict[str, Any]) -> Audit:
             options["checkpoint"],
             (*options["against"], *paths),
             options["trainer_config"],
-            options["replica"],
             options["tokens"],
             options["timeout"],
             options["model"],

@@ -490,21 +490,6 @@ def _growing_mismatch(curves: Curves) -> Match | None:
     return None
 
 
-@_symptom(
-    "curves/ratio_drift",
-    "the importance ratio is {value:.3g} on average {span}; 1 is expected",
-    "NUM043",
-    "mismatch",
-)
-def _ratio_drift(curves: Curves) -> Match | None:
-    """Find an importance ratio that stays away from 1 to the end."""
-    names = ("ratio",)
-    episode = curves.longest_episode(names, lambda value: value <= 0 or abs(math.log(value)) > 0.1, MIN_STEPS)
-    if episode is None or not episode.open:
-        return None
-    return _match(episode, "ratio", value=stats.median([row.values["ratio"] for row in episode.rows]))
-
-
 @_symptom("curves/clip", "{clip:.0%} of tokens are clipped {span}: they get no gradient", causes="clip")
 def _clip_ratio(curves: Curves) -> Match | None:
     return _match(curves.longest_episode(("clip",), lambda value: 0.9 <= value <= 1, 5), "clip")

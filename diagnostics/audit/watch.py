@@ -79,10 +79,10 @@ class Watch:
                 if series := read_metrics(path, self._unread[path]):
                     self._series[path] = series
         if changed and self._series:
-            series = tuple(self._series.values())
-            step = max(entry.rows[-1].step or len(entry.rows) for entry in series)
+            every = tuple(self._series.values())
+            step = max(series.rows[-1].step or len(series.rows) for series in every)
             needed = SCANS_THAT_AGREE if self._findings.scans else 1
-            for change in self._findings.scan(step, series, needed):
+            for change in self._findings.scan(step, every, needed):
                 self._report(change)
         return changed
 

@@ -267,17 +267,7 @@ def _line_fault(scores: Scores, slope: Slope, sibling: Reference) -> Result:
 
 
 def _unknown_fault(scores: Scores) -> Result:
-    """Report weights that nothing compared explains; from which position on, if they agree before."""
-    rows = scores.difference.abs().split([len(ids) - 1 for ids in scores.sequences])
-    shortest = min(len(row) for row in rows)
-    mean = sum(row[:shortest] for row in rows) / len(rows)
-    head, tail = float(mean[: max(4, shortest // 8)].mean()), float(mean[-shortest // 4 :].mean())
     text = "scored ids are off by {off:.2g}, {times:.1f} times what rounding makes ({floor:.2g})"
     fact = note("off", text, off=scores.residual, floor=scores.floor, times=scores.residual / scores.floor)
-    fields: dict[str, Any] = {"probe": "P1", "evidence": (fact,)}
-    if head < scores.limit < tail:
-        place = next(n for n in range(shortest) if float(mean[n : n + 8].mean()) > scores.limit)
-        message = "the engine computes as the checkpoint up to token {place}, and differently after it"
-        return _fault(scores, "weights/position", message, {"place": place}, **fields)
     message = "the engine computes with other weights than the checkpoint's, and with none of those compared"
-    return _fault(scores, "weights/unknown", message, {}, **fields)
+    return _fault(scores, "weights/unknown", message, {}, probe="P1", evidence=(fact,))

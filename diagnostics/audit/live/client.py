@@ -56,15 +56,13 @@ class Client:
         self.address = f"{parts.scheme}://{shown_host}:{port}{parts.path.rstrip('/').removesuffix('/v1')}"
         self.requests = self.tokens = 0
         self._timeout_s = timeout_s
-        user, token = unquote(parts.username or ""), unquote(parts.password or "")
-        token = token or os.environ.get(_KEY, "")
+        token = unquote(parts.password or "") or os.environ.get(_KEY, "")
         # Certificates are loaded only where they are needed, which takes 30 ms; the deadline takes new connections.
         self._http = httpx.Client(
             verify=parts.scheme == "https",
             timeout=timeout_s,
             trust_env=False,
-            auth=httpx.BasicAuth(user, token) if user and token else None,
-            headers={"Authorization": f"Bearer {token}"} if token and not user else {},
+            headers={"Authorization": f"Bearer {token}"} if token else {},
             limits=httpx.Limits(max_keepalive_connections=0),
         )
 

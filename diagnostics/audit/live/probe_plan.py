@@ -49,7 +49,6 @@ class LiveAudit:
         checkpoint: The folder whose weights it should hold.
         against: Other folders that it may hold; empty for those next to the checkpoint.
         trainer: Settings file of the trainer; None for temperature 1.
-        replicas: Addresses of servers that should be equal.
         tokens: Prompt and sampled tokens at most.
         timeout_s: Deadline of one call.
         model: Name of the model to audit; empty for the first.
@@ -59,7 +58,6 @@ class LiveAudit:
     checkpoint: Path
     against: tuple[Path, ...] = ()
     trainer: Path | None = None
-    replicas: tuple[str, ...] = ()
     tokens: int = probe_inputs.DEFAULT_TOKENS
     timeout_s: float = 60.0
     model: str = ""
@@ -81,7 +79,6 @@ class _Session:
     settings: dict[str, Any]
     budget: Budget
     against: list[Reference] = field(default_factory=list)
-    replicas: list[Server] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -109,16 +106,12 @@ def audit_server(options: LiveAudit) -> Audit:
     tokenizer, problem = _load_tokenizer(reference)
     longest = min(_LONGEST, int(settings.get("max_model_len") or _LONGEST) - 2)
     prompts = len(trainer.prompts[:_CACHE_PROMPTS]) or 1
-    budget = Budget(options.tokens, longest, len(options.replicas), prompts)
+    budget = Budget(options.tokens, longest, prompts)
     if options.tokens < budget.needed:
         raise AuditError(f"--tokens {options.tokens}: this audit takes {budget.needed} at least")
     session = _Session(server, reference, trainer, tokenizer, settings, budget)
     session.results += check_settings(settings, trainer)
     session.results += check_tokenization(server, tokenizer, problem)
-    for url in options.replicas:
-        replica = Server(Client(url, options.timeout_s), options.model)
-        servers.check_awake(replica.client)
-        session.replicas.append(replica)
     session.against += map(Reference, options.against or sibling_checkpoints(options.checkpoint))
     progress.update("which weights it holds")
     identified = _check_weights(session)
@@ -129,9 +122,8 @@ def audit_server(options: LiveAudit) -> Audit:
         raise NotAvailableError(f"{client.address}: {reason}")
     server_name = f"vllm serve {settings.get('release', '')}".strip()
     subject = {"server": server_name, "address": client.address, "checkpoint": str(options.checkpoint)}
-    clients = [client, *(replica.client for replica in session.replicas)]
-    tokens, requests = sum(each.tokens for each in clients), sum(each.requests for each in clients)
-    return Audit(LIVE, subject, tuple(session.results), tokens, requests, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    return Audit(LIVE, subject, tuple(session.results), client.tokens, client.requests, seconds)
 
 
 def _check_dependencies() -> None:
@@ -207,7 +199,7 @@ def _probe_cache(session: _Session) -> cache_replicas.Twins:
 def _check_replicas(session: _Session, identified: Identification, ids: Sequence[int]) -> Result:
     exact = identified.weights.scores([ids], identified.dtype) if identified.weights else None
     floor, alarm = identified.floor, 2 * ALARM[identified.dtype] * identified.floor
-    return cache_replicas.check_replicas(session.server, session.replicas, ids, exact, floor, alarm)
+    return cache_replicas.check_replicas(session.server, ids, exact, floor, alarm)
 
 
 def _check_sampling(session: _Session, identified: Identification) -> None:

@@ -1,7 +1,7 @@
 """Check which ids the engine sampled against the distribution whose log-probs it reports (P6).
 
-Raw log-probs, vLLM's default, do not depend on the sampling parameters. Then only the sampled ids can show temperature
-or truncation, and that is never enough to call the sampling clean.
+Raw log-probs, vLLM's default, do not depend on the sampling parameters. Then only the sampled ids can show a
+temperature, and that is never enough to call the sampling clean.
 """
 
 from __future__ import annotations
@@ -15,16 +15,10 @@ from diagnostics.audit.live.estimation import Fit
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
 from diagnostics.audit.results import NOT_DECIDED, Estimate, Note, Result, clean, fault, masked, note
 
-TRUNCATION_MESSAGES = {
-    "top_p": "the engine samples within top_p {value:.4g}; the trainer computes with {expected:.4g}",
-    "top_k": "the engine samples from the {value} most likely tokens (top_k); the trainer computes with {expected}",
-}
 # Log-probs of two ids that rounding may exchange.
 _TIE = 0.2
 # Standard errors by which the sampled ids must miss the reported distribution.
 _SURE = 5.0
-# Tokens that should be outside of a truncation, to call it one.
-_OUTSIDE = 14.0
 # Temperatures nearer than this, as logarithms, are equal.
 _SAME = 0.03
 
@@ -126,39 +120,11 @@ def _temperature(observed: Observed, sampling: Sampling) -> tuple[float, float]:
 
 
 def recheck_raw(observed: Observed, result: Result, mode: str) -> Result:
-    """Recheck a clean result by the ids if the log-probs may be raw: those carry no sampling parameters."""
+    """Turn a clean result into an undecided one if the log-probs may be raw: those carry no sampling parameters."""
     may_be_raw = not mode.startswith("processed") and observed.residual(Sampling()) <= (result.alarm or 0.0)
     if result.family != "sampling" or not result.is_clean or not may_be_raw:
         return result
     text = (
         "a server started with --logprobs-mode processed_logprobs: raw log-probs carry no sampling parameters"
     )
-    return _check_truncation(observed) or replace(
-        result, outcome=NOT_DECIDED, needed=(note("raw_logprobs", text),)
-    )
-
-
-def _mass_outside(observed: Observed, *, top_p: float = 1.0, top_k: int = 0) -> float:
-    """Return how many sampled tokens should lie outside of a truncation."""
-    ordered = observed.distribution(Sampling()).exp().sort(dim=1, descending=True).values
-    inside = ordered * (ordered.cumsum(1) - ordered < top_p)
-    return float((1 - inside[:, : top_k or None].sum(1)).clamp(min=0).sum())
-
-
-def _check_truncation(observed: Observed) -> Result | None:
-    """Report a truncation if no sampled id lies outside of it although many should."""
-    distribution = observed.distribution(Sampling())
-    likelier = distribution > distribution.gather(1, observed.places)
-    top_p = float((distribution.exp() * likelier).sum(1).max())
-    top_k = int(likelier.sum(1).max()) + 1
-    of_p, of_k = _mass_outside(observed, top_p=top_p), _mass_outside(observed, top_k=top_k)
-    if max(of_p, of_k) < _OUTSIDE:
-        return None
-    name, value, target = ("top_p", top_p, 1.0) if of_p >= of_k else ("top_k", top_k, 0)
-    values: dict[str, Any] = {"value": value, "expected": target or "all"}
-    text = "{outside:.0f} tokens should lie outside of it, and none does"
-    fields: dict[str, Any] = {
-        "probe": "P6", "evidence": (note("outside", text, outside=max(of_p, of_k)),), "count": len(observed.ids),
-        "estimates": (Estimate(name, value, expected=target),), "decisive": True,
-    }  # fmt: skip
-    return fault(f"sampling/{name}", TRUNCATION_MESSAGES[name], "NUM002", values, **fields)
+    return replace(result, outcome=NOT_DECIDED, needed=(note("raw_logprobs", text),))

@@ -131,16 +131,13 @@ def check_tokenization(server: Server, tokenizer: Any, problem: str) -> list[Res
 def _check_text(ours: list[int], theirs: list[int]) -> Result:
     if theirs == ours:
         return clean("ids", count=len(ours), decisive=True)
-    if extra := next((count for count in range(1, 4) if theirs[count:] == ours), 0):
-        return _special_fault(theirs[:extra], len(ours))
+    count = next((count for count in range(1, 4) if theirs[count:] == ours), 0)
+    if count:
+        values = {"count": count, "ids": ", ".join(map(str, theirs[:count]))}
+        message = "the server's tokenizer adds {count} special token(s) before a text, the trainer's does not: {ids}"
+        return fault("ids/special", message, "", values, count=len(ours), decisive=True)
     message = "the server's tokenizer makes other ids than the checkpoint's, from position {place} on"
     return fault("ids/text", message, "", _difference(ours, theirs), count=len(ours), decisive=True)
-
-
-def _special_fault(extra: list[int], count: int, **fields: Any) -> Result:
-    values = {"count": len(extra), "ids": ", ".join(map(str, extra))}
-    message = "the server's tokenizer adds {count} special token(s) before a text that the trainer's does not: {ids}"
-    return fault("ids/special", message, "", values, count=count, decisive=True, **fields)
 
 
 def _check_chat(server: Server, tokenizer: Any) -> Result:
@@ -161,8 +158,6 @@ def _check_chat(server: Server, tokenizer: Any) -> Result:
     texts = [tokenizer.decode(ids[start : start + 8]) for ids in (ours, theirs)]
     text = "the checkpoint's: {ours!r}; the server's: {theirs!r}"
     fact = note("template_differs", text, ours=texts[0], theirs=texts[1])
-    if ours and theirs == [ours[0], *ours]:
-        return _special_fault(ours[:1], len(ours), evidence=(fact,))
     message = "the server's chat template makes other ids than the checkpoint's, from position {place} on"
     return fault("ids/template", message, "", values, evidence=(fact,), count=len(ours))
 

@@ -115,22 +115,19 @@ def read_lines(path: Path, unread: UnreadInputs) -> MetricSeries | None:
 
 def read_log(path: Path, unread: UnreadInputs) -> MetricSeries | None:
     """Read the lines of metrics at both ends of a log, and the summary that transformers prints at the end."""
-    middle = b""
     try:
         with safe_io.open_regular(path) as file:
             size = file.seek(0, 2)
+            file.seek(0)
+            data = file.read(MAX_FILE)
             if size > MAX_FILE:
                 unread.add(path, f"{size // safe_io.MIB} MiB: only both ends were read")
-            file.seek(0)
-            head = file.read(_HEAD)
-            if len(head) < size - _TAIL:
-                middle = file.read(min(size, MAX_FILE) - len(head) - _TAIL)
-                file.seek(max(file.tell(), size - _TAIL))
-            tail = file.read(_TAIL)
+                file.seek(max(MAX_FILE, size - _TAIL))
+                data += file.read(_TAIL)
     except OSError as error:
         unread.add(path, error)
         return None
-    lines = sum(part.count(b"\n") for part in (head, middle, tail)) + 1
+    head, tail, lines = data[:_HEAD], data[_HEAD:][-_TAIL:], data.count(b"\n") + 1
     rows: list[MetricRow | None] = []
     for row in metric_names.metric_rows(path.name, lines, head, tail):
         values = {meaning: value for meaning, (name, value) in row.metrics.items() if name != "train_loss"}

@@ -1,7 +1,7 @@
 """Call the user's reward function again on recorded samples (P12), in the main thread and in a worker thread.
 
 Only `--reward` allows this, because it runs the user's code. The function is called as TRL calls it: with lists by
-keyword, and it returns a list of numbers. One that takes a single argument is called with one completion at a time.
+keyword, and it returns a list of numbers.
 """
 
 from __future__ import annotations
@@ -127,8 +127,7 @@ def _call(reward: Reward, rows: Sequence[Sample]) -> tuple[Rewards, str]:
     """
     keywords = _arguments(reward, rows)
     try:
-        returned = [reward(row.completion) for row in rows] if keywords is None else reward(**keywords)
-        rewards = [number(value if value is None else float(value)) for value in returned]
+        rewards = [number(value if value is None else float(value)) for value in reward(**keywords)]
     except Exception as error:  # noqa: BLE001 - it is the user's code, and what it raises is the result
         return [], mask_and_cut(f"{type(error).__name__}: {error}", 200)
     if len(rewards) != len(rows):
@@ -136,8 +135,8 @@ def _call(reward: Reward, rows: Sequence[Sample]) -> tuple[Rewards, str]:
     return rewards, ""
 
 
-def _arguments(reward: Reward, rows: Sequence[Sample]) -> dict[str, Any] | None:
-    """Return the keyword arguments that the function takes; None if it takes one completion at a time."""
+def _arguments(reward: Reward, rows: Sequence[Sample]) -> dict[str, Any]:
+    """Return the keyword arguments that the function takes."""
     keywords: dict[str, Any] = {name: [row.columns.get(name) for row in rows] for name in rows[0].columns}
     keywords |= {"prompts": [row.prompt for row in rows], "completions": [row.completion for row in rows]}
     try:
@@ -151,8 +150,6 @@ def _arguments(reward: Reward, rows: Sequence[Sample]) -> dict[str, Any] | None:
         if parameter.default is parameter.empty and parameter.kind not in variadic
     ]
     if missing := [name for name in required if name not in keywords]:
-        if len(required) == 1:
-            return None
         raise _MissingColumnError(missing[0])
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return keywords

@@ -193,13 +193,9 @@ def _by_folder(paths: list[Path]) -> list[list[Path]]:
 
 
 def _read_recordings(kinds: Kinds, reading: Reading) -> list[Recording]:
-    """Read the samples; our completions.jsonl only without rollouts, which say more about the same samples."""
     recordings: list[Recording] = []
-    for kind in ("parquet", "verl", "swift", "rollouts", "completions"):
-        if kind == "completions" and any(recording.kind == "rollouts.jsonl" for recording in recordings):
-            break
-        is_folder = kind in {"parquet", "verl", "swift"}
-        groups = _by_folder(kinds[kind]) if is_folder else [[path] for path in kinds[kind]]
+    for kind in ("parquet", "verl", "swift", "rollouts"):
+        groups = [[path] for path in kinds[kind]] if kind == "rollouts" else _by_folder(kinds[kind])
         chosen = _limit(groups, _MAX_RECORDINGS, reading.unread)
         recordings += filter(None, (sample_files.read_samples(kind, paths, reading) for paths in chosen))
     return recordings

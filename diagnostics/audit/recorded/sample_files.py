@@ -18,6 +18,7 @@ from diagnostics import safe_io
 from diagnostics.audit.recorded import safetensors
 from diagnostics.audit.recorded.run_data import (
     MAX_FILE,
+    MAX_FILES,
     MAX_ROWS,
     MAX_RUN,
     READ_ERRORS,
@@ -25,7 +26,6 @@ from diagnostics.audit.recorded.run_data import (
     Recording,
     Sample,
     Tokens,
-    choose_files,
     number,
     numbers,
     read_json_lines,
@@ -61,7 +61,7 @@ def read_samples(kind: str, paths: Sequence[Path], reading: Reading) -> Recordin
         return _read_rollouts(paths[0], reading)
     rows: list[Sample] = []
     files = 0
-    for path in choose_files(sorted(paths, key=step_in_name)):
+    for path in sorted(paths, key=step_in_name)[-MAX_FILES:]:
         try:
             reading.spend(path.stat().st_size if kind == "verl" else 0)
             for line, entry in read_json_lines(path, reading.unread, min(MAX_FILE, reading.bytes)):
@@ -72,7 +72,7 @@ def read_samples(kind: str, paths: Sequence[Path], reading: Reading) -> Recordin
             files += 1
         except READ_ERRORS as error:
             reading.unread.add(path, error)
-    name = {"verl": "step.jsonl", "swift": "completions.jsonl"}.get(kind, "own completions.jsonl")
+    name = {"verl": "step.jsonl", "swift": "completions.jsonl"}[kind]
     return Recording(name, tuple(rows), (len(paths), files)) if rows else None
 
 
@@ -136,7 +136,7 @@ def read_parquet(paths: Sequence[Path], reading: Reading) -> Recording | None:
         return None
     rows: list[Sample] = []
     files = 0
-    for path in choose_files(sorted(paths, key=step_in_name)):
+    for path in sorted(paths, key=step_in_name)[-MAX_FILES:]:
         try:
             rows += _parquet_rows(path, reading)
             files += 1
@@ -211,7 +211,7 @@ def _read_rollouts(path: Path, reading: Reading) -> Recording | None:
         return None
     rows: list[Sample] = []
     files = 0
-    for step in choose_files(sorted(entries)):
+    for step in sorted(entries)[-MAX_FILES:]:
         if reading.rows <= 0:
             break
         try:
@@ -232,84 +232,42 @@ def _rollout_samples(folder: Path, entry: dict[str, Any], reading: Reading) -> l
         raise ValueError(f"{name}: torn or altered: its SHA-256 is not the recorded one")
     reading.spend(4 * len(data))
     tensors = {key: safetensors.elements(tensor) for key, tensor in safetensors.parse(data).items()}
-    prompts = _split(tensors["prompt_ids"], tensors["prompt_lengths"])
+    prompt_ids = _split(tensors["prompt_ids"], tensors["prompt_lengths"])
     streams = {
         key: _split(tensors[key], tensors["completion_lengths"])
         for key in ("completion_ids", "behaviour_logprobs", "proximal_logprobs", "policy_versions")
         if key in tensors
     }
-    return [
-        _rollout_sample(
-            entry,
-            prompts,
-            {key: values[index] for key, values in tensors.items() if index < len(values)},
-            {key: tuple(values[index]) for key, values in streams.items()},
-            index,
+    samples = []
+    for index, owner in enumerate(tensors["prompt_index"]):
+        prompt, ids = entry["prompts"][owner], tuple(prompt_ids[owner])
+        stream = {key: tuple(values[index]) for key, values in streams.items()}
+        none, trainer = (None,) * len(ids), stream.get("proximal_logprobs")
+        is_trained = (bool(tensors["trained"][index]),) * len(stream["completion_ids"])
+        tokens = Tokens(
+            (*ids, *stream["completion_ids"]),
+            len(ids),
+            (False,) * len(ids) + is_trained,
+            none + stream["behaviour_logprobs"],
+            none + trainer if trainer else (),
+            (0,) * len(ids) + stream["policy_versions"],
+            str(entry["finish_reasons"][index]),
         )
-        for index in range(len(tensors["prompt_index"]))
-    ]
-
-
-def _rollout_sample(
-    entry: dict[str, Any],
-    prompts: list[list[Any]],
-    values: dict[str, Any],
-    streams: dict[str, tuple[Any, ...]],
-    index: int,
-) -> Sample:
-    """Build a sample from its line, the ids of all prompts, its numbers, its streams, and its index."""
-    prompt = entry["prompts"][values["prompt_index"]]
-    ids, completion = tuple(prompts[values["prompt_index"]]), streams["completion_ids"]
-    none, trainer = (None,) * len(ids), streams.get("proximal_logprobs")
-    tokens = Tokens(
-        (*ids, *completion),
-        len(ids),
-        (False,) * len(ids) + (bool(values["trained"]),) * len(completion),
-        none + streams["behaviour_logprobs"],
-        none + trainer if trainer else (),
-        (0,) * len(ids) + streams["policy_versions"],
-        str(entry["finish_reasons"][index]),
-    )
-    return Sample(
-        int(entry["step"]),
-        text_of(prompt.get("text")),
-        text_of(entry["texts"][index]),
-        number(values["rewards"]),
-        number(values["advantages"]),
-        {key: number(value) for key, value in entry["scores"][index].items()},
-        str(values["prompt_index"]),
-        columns=prompt.get("columns") or {},
-        tokens=tokens,
-        place=f"step {entry['step']}, {entry['requests'][index]}",
-    )
-
-
-def _own_samples(entry: dict[str, Any], place: str, _step: int) -> list[Sample]:
-    """Return the sample in a line of our completions.jsonl."""
-    ids, logprobs = entry["prompt_ids"], numbers(entry["logprobs"])
-    tokens = Tokens(
-        (*ids, *entry["ids"]),
-        len(ids),
-        engine=(None,) * len(ids) + logprobs,
-        versions=(0,) * len(ids) + tuple(entry.get("versions", ())),
-        ended=str(entry.get("finish_reason", "")),
-    )
-    return [
-        Sample(
-            whole_number(entry.get("step")) or 0,
-            text_of(entry.get("prompt")),
-            text_of(entry["completion"]),
-            number(entry.get("reward")),
-            number(entry.get("advantage")),
-            group=str(entry["request"]).rpartition(".")[0],
-            tokens=tokens,
-            place=place,
+        samples.append(
+            Sample(
+                int(entry["step"]),
+                text_of(prompt.get("text")),
+                text_of(entry["texts"][index]),
+                number(tensors["rewards"][index]),
+                number(tensors["advantages"][index]),
+                {key: number(value) for key, value in entry["scores"][index].items()},
+                str(owner),
+                prompt.get("columns") or {},
+                tokens,
+                f"step {entry['step']}, {entry['requests'][index]}",
+            )
         )
-    ]
-
-
-# Parsers of one JSON line, its place, and the step in the file's name.
-_LINE_PARSERS = {"completions": _own_samples, "verl": _verl_samples, "swift": _swift_samples}
+    return samples
 
 
 def _split(values: list[Any], lengths: list[Any]) -> list[list[Any]]:
@@ -317,3 +275,7 @@ def _split(values: list[Any], lengths: list[Any]) -> list[list[Any]]:
         raise ValueError(f"{len(values)} numbers, but the lengths add up to {sum(lengths)}")
     rest = iter(values)
     return [list(islice(rest, int(length))) for length in lengths]
+
+
+# Parsers of one JSON line, its place, and the step in the file's name.
+_LINE_PARSERS = {"verl": _verl_samples, "swift": _swift_samples}

@@ -177,9 +177,6 @@ def _ends(recording: Recording) -> Result:
     truncated = sum(tokens.ended == "length" for tokens in ended)
     values = {"share": truncated / count, "count": count}
     estimates = (Estimate("cut", truncated / count, *share_interval(truncated, count)),)
-    if truncated == count:
-        message = "all {count} completions end at the length limit"
-        return fault("ends/all_cut", message, "CFG127", values, estimates=estimates, count=count)
     last = Counter(tokens.ids[-1] for tokens in ended if tokens.ended == "stop" and tokens.ids)
     stopped = sum(last.values())
     if stopped >= 50 and len(last) >= 8 and last.most_common(1)[0][1] < 0.3 * stopped:

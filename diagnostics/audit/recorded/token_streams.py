@@ -34,7 +34,7 @@ def check_masks(run: RunArtifacts) -> list[Result]:
 
 
 def _check_mask(recording: Recording, samples: list[Tokens]) -> Result:
-    """Report a fault if no sample, or fewer than 10 %, has a token in the loss."""
+    """Report a fault if no sample has a token in the loss."""
     trained = sum(sum(tokens.trained) for tokens in samples)
     rows = sum(any(tokens.trained) for tokens in samples)
     values = {"trained": trained, "rows": rows, "count": len(samples)}
@@ -45,9 +45,6 @@ def _check_mask(recording: Recording, samples: list[Tokens]) -> Result:
         return fault(
             "masks/nothing", "no token of {count} samples is in the loss", "NUM042", values, evidence=(fact,)
         )
-    if rows < 0.1 * len(samples):
-        message = "only {rows} of {count} samples have a token in the loss"
-        return fault("masks/most_filtered", message, "NUM042", values, count=trained, evidence=(fact,))
     return clean("masks", values=values, count=trained, evidence=(fact,))
 
 

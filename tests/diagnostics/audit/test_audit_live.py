@@ -113,12 +113,6 @@ def test_raw_log_probs_are_never_clean(trained, wrong):
     assert "--logprobs-mode processed_logprobs" in result.needed[0].text
 
 
-def test_truncation_is_found_in_raw_log_probs(trained):
-    """No sampled id lies outside of the nucleus."""
-    audit = audit_standin(trained, Wrong(raw=True, settings=None, law={"top_p": 0.93}))
-    assert fault_values(audit) == {"sampling/top_p": approx(0.93, abs=0.01)}
-
-
 def test_tensors_that_did_not_arrive_are_named(trained, folders):
     assert fault_values(audit_standin(trained, folder=folders["mixed"])) == {"weights/partial": ("layer 1",)}
 

@@ -34,12 +34,10 @@ def test_more_tokens_than_usual_are_more_for_what_was_not_decided():
     assert more.first == usual.first
 
 
-def test_too_few_tokens_are_refused_with_the_number_needed(trained, url, capsys):
+def test_too_few_tokens_are_refused_with_the_number_needed(capsys):
     options = ["--server", "http://127.0.0.1:9", "--checkpoint", "nowhere", f"--tokens={MIN_TOKENS - 1}"]
     assert main(["audit", *options]) == 2
     assert str(MIN_TOKENS) in capsys.readouterr().err
-    with pytest.raises(AuditError, match=r"this audit takes \d{4} at least"):
-        audit_server(LiveAudit(url, trained / "checkpoint-120", replicas=(url,) * 9, tokens=MIN_TOKENS))
 
 
 @pytest.mark.parametrize("refused", [False, True])

@@ -89,9 +89,8 @@ def test_text_from_files_is_escaped(capsys, form):
         (["x", "--server", "http://127.0.0.1:9", "--checkpoint", "y"], 2, "give one of them"),
         (["--server", "http://127.0.0.1:9"], 2, "expected --checkpoint DIR"),
         (["x", "--idle", "1"], 2, "only with --watch"),
-        (["x", "--replica", "y"], 2, "--replica: only with --server"),
-        (["--watch", "x", "--server", "http://127.0.0.1:9"], 2, "--watch with --server was removed"),
-        (["--watch", "x", "--every", "9"], 2, "--every was removed"),
+        (["--watch", "x", "--server", "http://127.0.0.1:9"], 2, "--watch and --server: give one of them"),
+        (["x", "--checkpoint", "y"], 2, "--checkpoint: only with --server"),
         (
             ["--server", "http://127.0.0.1:9", "--checkpoint", "x", "--tokens", "100"],
             2,

@@ -81,7 +81,7 @@ def _rewards(rows, reward):
 def _streams(offset):
     """Change the engine's log-prob of each sampled token by row, log-prob and a generator."""
 
-    def put(rows, seed):
+    def inject(rows, seed):
         generator = random.Random(seed)
         return [
             with_streams(
@@ -93,7 +93,7 @@ def _streams(offset):
             for row in rows
         ]
 
-    return put
+    return inject
 
 
 def _shift_stream(rows, _seed):
@@ -145,10 +145,10 @@ def _insert_other_prompt(rows, _seed):
             replace(row, prompt=f"Please write the word {row.columns['answer']} once more.")
             for row in step_rows
         ]
-        others = _rolled([row.prompt for row in long], len(group_samples(step_rows)[0]))
+        next_prompts = _rolled([row.prompt for row in long], len(group_samples(step_rows)[0]))
         return [
-            replace(row, completion=f"{other} {row.completion}")
-            for row, other in zip(long, others, strict=True)
+            replace(row, completion=f"{prompt} {row.completion}")
+            for row, prompt in zip(long, next_prompts, strict=True)
         ]
 
     return _by_step(rows, change)
@@ -188,13 +188,13 @@ ROWS = (
 def _metrics(change):
     """Change each line of metrics by its number."""
 
-    def put(folder, _seed):
+    def inject(folder, _seed):
         path = folder / "metrics.jsonl"
         entries = [json.loads(line) for line in path.read_text().splitlines()]
         changed = [entry | change(place) for place, entry in enumerate(entries)]
         path.write_text("".join(json.dumps(entry) + "\n" for entry in changed))
 
-    return put
+    return inject
 
 
 def _checkpoints(folder):
@@ -204,13 +204,13 @@ def _checkpoints(folder):
 def _freeze(choose):
     """Give the chosen tensors of every checkpoint the values that they had in the first."""
 
-    def put(folder, _seed):
-        first, *others = _checkpoints(folder)
+    def inject(folder, _seed):
+        first, *later = _checkpoints(folder)
         frozen = {name: tensor for name, tensor in load_file(first).items() if choose(name)}
-        for path in others:
+        for path in later:
             save_file(load_file(path) | frozen, path)
 
-    return put
+    return inject
 
 
 def _put_nan(folder, _seed):

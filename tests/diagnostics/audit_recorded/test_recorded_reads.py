@@ -7,7 +7,6 @@ import struct
 
 import pytest
 
-from diagnostics.audit.recorded import safetensors
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.run_data import Sample
 from diagnostics.audit.results import CLEAN, FAULT, NOT_DECIDED, AuditError
@@ -87,13 +86,6 @@ def test_truncated_weights_are_reported(tmp_path):
     _, facts = audit_with_notes(tmp_path)
     assert len(facts) == 1
     assert "cut off" in facts[0].values["why"]
-
-
-def test_bfloat16_is_read_as_numbers():
-    """The upper half of a float32."""
-    head = json.dumps({"a": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}).encode()
-    data = struct.pack("<Q", len(head)) + head + struct.pack("<HH", 0x3F80, 0xC000)
-    assert safetensors.elements(safetensors.parse(data)["a"]) == [1.0, -2.0]
 
 
 def test_a_pasted_log_is_read(tmp_path):

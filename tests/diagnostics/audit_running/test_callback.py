@@ -6,10 +6,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-import pytest
-
-from diagnostics.audit.callback import CHANGES, DOCUMENT, TrainerHooks
-from diagnostics.audit.results import AuditError
+from diagnostics.audit.callback import DOCUMENT, AuditCallback
 from tests.diagnostics.audit_running.lines import healthy
 
 WRONG = {"grad_norm": 0.0, "frac_reward_zero_std": 0.0}
@@ -18,7 +15,7 @@ WRONG = {"grad_norm": 0.0, "frac_reward_zero_std": 0.0}
 def train(folder, change, *, first=True):
     """Call the hooks of 20 steps as a trainer does; return the callback and the logged lines."""
     trainer = SimpleNamespace(callback_handler=SimpleNamespace(callbacks=[]))
-    callback = TrainerHooks().attach(trainer)
+    callback = AuditCallback().attach(trainer)
     assert trainer.callback_handler.callbacks == [callback]
     args = SimpleNamespace(output_dir=str(folder))
     state = SimpleNamespace(global_step=0, is_world_process_zero=first)
@@ -30,11 +27,8 @@ def train(folder, change, *, first=True):
     return callback, lines
 
 
-def test_module_imports_nothing_heavy():
-    program = (
-        "import sys, diagnostics.audit.callback; "
-        "print({'torch', 'transformers', 'numpy', 'click', 'jinja2', 'rich'} & sys.modules.keys())"
-    )
+def test_module_imports_only_what_a_trainer_has():
+    program = "import sys, diagnostics.audit.callback; print({'click', 'rich'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
@@ -44,7 +38,6 @@ def test_fault_goes_to_log_curves_and_files(tmp_path, caplog):
     _, lines = train(tmp_path, WRONG)
     assert "FAULT NUM046" in caplog.text
     assert lines[-1]["audit/metrics/no_gradient"] == 1.0
-    assert json.loads((tmp_path / CHANGES).read_text().splitlines()[0])["family"] == "metrics/no_gradient"
     assert json.loads((tmp_path / DOCUMENT).read_text())["outcome"] == "fault"
 
 
@@ -65,8 +58,3 @@ def test_error_in_the_audit_ends_no_training(tmp_path, monkeypatch, caplog):
     callback, _ = train(tmp_path, WRONG)
     assert not callback.active
     assert caplog.text.count("ZeroDivisionError: division by zero") >= 1
-
-
-def test_removed_options_are_refused_with_a_replacement():
-    with pytest.raises(AuditError, match="audit --server URL --checkpoint DIR"):
-        TrainerHooks(server="http://127.0.0.1:8000")
