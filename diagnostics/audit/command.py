@@ -1,6 +1,6 @@
 """The command `audit`: find silent faults in a run's files, in a live server, or in metrics that are being written.
 
-The workflow is `_check_usage`, then one of `_audit_run`, `_audit_server` and `_watch_files`, then `write_audit`.
+The workflow is `_check_usage`, then one of `audit_run`, `_audit_server` and `_watch_files`, then `write_audit`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ from typing import Any
 
 import click
 
+from diagnostics.audit.alarms import Change
 from diagnostics.audit.live.probe_inputs import DEFAULT_TOKENS, MAX_TOKENS, MIN_TOKENS
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
-from diagnostics.audit.live.server_settings import read_trainer_settings
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.report import FORMATS, write_audit
-from diagnostics.audit.results import Audit, NotAvailableError
-from diagnostics.audit.watch import Change, Watch
+from diagnostics.audit.results import Audit, NotAvailableError, shareable
+from diagnostics.audit.watch import Watch
 from diagnostics.cli import Command
 from diagnostics.findings import INCOMPLETE
 from diagnostics.output import prepare, progress
 
 _PATH = click.Path(path_type=Path)
-_REMOVED = "was removed: run `audit --server URL --checkpoint DIR` after a checkpoint instead"
 
 
 @click.command(
@@ -49,7 +48,6 @@ _REMOVED = "was removed: run `audit --server URL --checkpoint DIR` after a check
 @click.option(
     "--trainer-config", type=_PATH, metavar="FILE", help="Trainer settings as JSON or TOML (temperature, …)."
 )
-@click.option("--replica", multiple=True, metavar="URL", help="Another server that should be equal.")
 @click.option(
     "--watch", type=_PATH, multiple=True, metavar="FILE", help="Check files as they grow; Ctrl-C ends it."
 )
@@ -59,7 +57,6 @@ _REMOVED = "was removed: run `audit --server URL --checkpoint DIR` after a check
     metavar="S",
     help="With --watch: end after S seconds without growth.",
 )
-@click.option("--every", type=int, hidden=True)
 @click.option(
     "--tokens",
     type=click.IntRange(64, MAX_TOKENS),
@@ -84,7 +81,11 @@ def command(paths: tuple[Path, ...], form: str, *, verbose: bool, **options: Any
             audit = _watch_files((*options["watch"], *paths), options["idle"], form)
         else:
             with progress.running("audit"):
-                audit = _audit_server(paths, options) if options["server"] else _audit_run(paths[0], options)
+                audit = (
+                    _audit_server(paths, options)
+                    if options["server"]
+                    else audit_run(paths[0], options["reward"])
+                )
     except NotAvailableError as error:
         _print_to_stderr(str(error))
         return INCOMPLETE
@@ -94,10 +95,10 @@ def command(paths: tuple[Path, ...], form: str, *, verbose: bool, **options: Any
 def _check_usage(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
     """Raise UsageError for options that do not fit together."""
     server, watch, tokens = bool(options["server"]), bool(options["watch"]), options["tokens"]
-    live_only = [f"--{name}" for name in ("replica", "against", "model") if options[name]]
+    live_options = ("against", "model", "checkpoint", "trainer_config")
+    live_only = [f"--{name.replace('_', '-')}" for name in live_options if options[name]]
     problems = {
-        f"--every {_REMOVED}": options["every"] is not None,
-        f"--watch with --server {_REMOVED}": watch and server,
+        "--watch and --server: give one of them": watch and server,
         "expected a RUN, or --server URL --checkpoint DIR": not paths and not server and not watch,
         "--idle: only with --watch": options["idle"] is not None and not watch,
         "--server: expected --checkpoint DIR too: the weights that it should hold": (
@@ -122,22 +123,10 @@ def _audit_server(paths: tuple[Path, ...], options: dict[str, Any]) -> Audit:
             options["checkpoint"],
             (*options["against"], *paths),
             options["trainer_config"],
-            options["replica"],
             options["tokens"],
             options["timeout"],
             options["model"],
         )
-    )
-
-
-def _audit_run(path: Path, options: dict[str, Any]) -> Audit:
-    config = options["trainer_config"]
-    return audit_run(
-        path,
-        checkpoint=options["checkpoint"],
-        tokens=max(options["tokens"], 4096),
-        reward=options["reward"],
-        expected=read_trainer_settings(config).request if config else None,
     )
 
 
@@ -146,8 +135,7 @@ def _watch_files(paths: tuple[Path, ...], idle_s: float | None, form: str) -> Au
 
     def report(change: Change) -> None:
         if form == "jsonl":
-            entry = prepare.for_sharing(prepare.for_screen(change.to_json()))
-            print(json.dumps(entry, ensure_ascii=False), flush=True)
+            print(json.dumps(shareable(change.to_json()), ensure_ascii=False), flush=True)
         elif form == "terminal":
             print(prepare.for_screen(change.log_line), flush=True)
         else:

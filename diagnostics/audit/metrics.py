@@ -23,8 +23,8 @@ MIN_STEPS = 8
 _UPDATE = ("loss", "grad_norm", "kl", "entropy", "reward", "ratio", "probs_diff", "mismatch_kl", "reward_std")
 # The k3 estimate of the KL of a model to itself, computed by another kernel in bfloat16.
 _KL_FLOOR, _KL_ALARM = 0.002, 0.01
-# Mismatch of engine and trainer: metric, rounding floor, factor over the first steps, least alarm, alarm from step 1.
-_MISMATCH = (("probs_diff", 1e-4, 10.0, 0.02, 0.05), ("mismatch_kl", 1e-5, 20.0, 0.005, 0.1))
+# Mismatch of engine and trainer: rounding floor, factor over the first steps, least alarm, alarm from step 1.
+_MISMATCH = {"probs_diff": (1e-4, 10.0, 0.02, 0.05), "mismatch_kl": (1e-5, 20.0, 0.005, 0.1)}
 _MOST_FLAT = 0.9
 _FLAT_STEPS = 60
 
@@ -195,51 +195,65 @@ class Curves:
             notes.append(Note("cause", line, {"cause": text, "option": option, "framework": self.framework}))
         return notes
 
-    def fault(
-        self,
-        family: str,
-        message: str,
-        code: str,
-        episode: Episode,
-        *quoted: str,
-        symptom: str = "",
-        seen: Sequence[Note] = (),
-        **values: Any,
-    ) -> Result:
-        """Build the fault of an episode.
 
-        Args:
-            family: The class of faults.
-            message: A template; it may use the quoted metrics, `span`, `count` and the values.
-            code: Code of the known issue.
-            episode: The steps.
-            quoted: Metrics to quote from the first of these steps.
-            symptom: Key of the causes to list.
-            seen: Further observations.
-            values: Further numbers of the message.
-        """
-        row, count = episode.rows[0], len(episode.rows)
-        numbers = {name: row.values[name] for name in quoted}
-        text = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
-        values = (
-            numbers
-            | {"span": episode.span, "count": count, "place": row.place, "open": episode.open}
-            | values
-        )
-        evidence = (Note("metric_line", text, numbers, row.place), *seen, *self.causes(symptom))
-        return fault(family, message, code, values, count=count, evidence=evidence)
+@dataclass(frozen=True)
+class Match:
+    """The steps in which a symptom holds, the metrics to quote from the first of them, and the message's numbers."""
+
+    episode: Episode
+    quoted: tuple[str, ...]
+    values: dict[str, Any]
+
+
+def _match(episode: Episode | None, *quoted: str, **values: Any) -> Match | None:
+    return None if episode is None else Match(episode, quoted, values)
+
+
+_CHECKS: list[Callable[[Curves], Result | None]] = []
+
+
+def _symptom(
+    family: str, message: str, code: str = "", causes: str = ""
+) -> Callable[[Callable[[Curves], Match | None]], Callable[[Curves], Match | None]]:
+    """Register a check.
+
+    Args:
+        family: The class of faults.
+        message: A template; it may use the quoted metrics, `span`, `count` and the match's values.
+        code: Code of the known issue.
+        causes: Key of the causes to list.
+    """
+
+    def register(find: Callable[[Curves], Match | None]) -> Callable[[Curves], Match | None]:
+        def check(curves: Curves) -> Result | None:
+            match = find(curves)
+            return None if match is None else _fault(curves, match, family, message, code, causes)
+
+        _CHECKS.append(check)
+        return find
+
+    return register
+
+
+def _fault(curves: Curves, match: Match, family: str, message: str, code: str, causes: str) -> Result:
+    episode, row, count = match.episode, match.episode.rows[0], len(match.episode.rows)
+    numbers = {name: row.values[name] for name in match.quoted}
+    text = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+    values = numbers | {"span": episode.span, "count": count, "place": row.place, "open": episode.open}
+    evidence = (Note("metric_line", text, numbers, row.place), *curves.causes(causes))
+    return fault(family, message, code, values | match.values, count=count, evidence=evidence)
 
 
 def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
     """Run all checks on all files; the first finding of each family is kept."""
     longest = max((len(entry.rows) for entry in series), default=0)
     if not longest:
-        need = "metrics of the run: trainer_state.json, metrics.jsonl, an event file or a log"
+        need = "metrics of the run: trainer_state.json, metrics.jsonl or a log"
         return [skipped(topic, "want_metrics", need) for topic in ("metrics", "curves")]
     faults: dict[str, Result] = {}
-    for entry in series:
-        for check in _CHECKS:
-            if result := check(Curves(entry.rows)):
+    for curves in (Curves(entry.rows) for entry in series):
+        for check in (_trained_nothing, _reference_kl, *_CHECKS):
+            if result := check(curves):
                 faults.setdefault(result.family, result)
     results = list(faults.values())
     topics = {result.topic for result in results}
@@ -273,26 +287,11 @@ def check_learning(series: Sequence[MetricSeries], rewards: Sequence[Result] = (
     part = max(2, len(values) // 8)
     first, last = stats.median(values[:part]), stats.median(values[-part:])
     text = "reward went from {first:.3g} to {last:.3g} in {count} logged steps"
-    fact = [note("reward", text, first=first, last=last, count=len(values))]
+    facts = [note("reward", text, first=first, last=last, count=len(values))]
     if flat := best.column("all_alike"):
-        fact.append(_no_gradient_share(stats.mean(flat)))
-    return clean("learning", count=steps, evidence=tuple(fact), decisive=True)
-
-
-def _no_gradient_share(share: float) -> Note:
-    text = "{share:.0%} of rollouts produced no gradient: all rewards of their group are equal"
-    return note("no_gradient_share", text, share=share)
-
-
-def _not_a_number(curves: Curves) -> Result | None:
-    """Check for NaN in a metric of the update that never recovers."""
-    for name in _UPDATE:
-        rows = [row for row in curves.rows if name in row.values]
-        bad = next((place for place, row in enumerate(rows) if not math.isfinite(row.values[name])), None)
-        if bad is not None and not any(math.isfinite(row.values[name]) for row in rows[bad:]):
-            message = "{name} is NaN or infinite {span}, and never recovers"
-            return curves.fault("metrics/nan", message, "NUM027", Episode(tuple(rows[bad:])), name, name=name)
-    return None
+        text = "{share:.0%} of rollouts produced no gradient: all rewards of their group are equal"
+        facts.append(note("no_gradient_share", text, share=stats.mean(flat)))
+    return clean("learning", count=steps, evidence=tuple(facts), decisive=True)
 
 
 def _trained_nothing(curves: Curves) -> Result | None:
@@ -302,10 +301,8 @@ def _trained_nothing(curves: Curves) -> Result | None:
     """
     has_steps = any("train_steps_per_second" not in row.printed for row in curves.rows)
     for row in curves.rows:
-        if has_steps and row.printed.get("train_loss"):
-            continue
         rate, runtime = (row.printed.get(f"train_{name}", 0.0) for name in ("steps_per_second", "runtime"))
-        if runtime and rate > MAX_STEPS_PER_S:
+        if runtime and rate > MAX_STEPS_PER_S and not (has_steps and row.printed.get("train_loss")):
             message = (
                 "nothing was trained: {steps:.0f} steps in {runtime:.3g} s; the run resumed at its last step"
             )
@@ -314,91 +311,6 @@ def _trained_nothing(curves: Curves) -> Result | None:
             evidence = (fact, *curves.causes("resume"))
             return fault("metrics/trained_nothing", message, "", values, count=1, evidence=evidence)
     return None
-
-
-def _dead_reward(curves: Curves) -> Result | None:
-    """Check for steps in which all rewards are equal, so that no rollout has an advantage."""
-    name = "reward_std" if curves.select("reward", "reward_std") else "all_alike"
-    flat = 0.0 if name == "reward_std" else 1.0
-    episode = curves.longest_episode(("reward", name), lambda _reward, value: value == flat, 6)
-    rewards = curves.column("reward")
-    if episode is None and not curves.select("reward_std") and not curves.select("all_alike"):
-        name = "grad_norm" if curves.select("grad_norm") else "loss"
-        first = rewards[:1]
-        episode = curves.longest_episode(
-            ("reward", name), lambda reward, value: value == 0 and reward in first, 6
-        )
-    if episode is None:
-        return None
-    values = [row.values["reward"] for row in episode.rows]
-    if min(values) >= max(rewards) > min(rewards):
-        return None  # the task is solved
-    constant = min(values) == max(values)
-    subject = (
-        "the reward is {reward:.3g} for every completion" if constant else "no group has rewards that differ"
-    )
-    share = len(episode.rows) / len(rewards)
-    return curves.fault(
-        "metrics/dead_reward" if constant else "metrics/no_spread",
-        subject + " {span}: no gradient in {count} of {steps} steps",
-        "REW004",
-        episode,
-        "reward",
-        name,
-        steps=len(rewards),
-        seen=[_no_gradient_share(share)],
-        symptom="reward",
-    )
-
-
-def _zero_spread_groups(curves: Curves) -> Result | None:
-    """Check for steps in which most groups have no spread of rewards."""
-    shares, rewards = curves.column("all_alike"), curves.column("reward")
-    if len(shares) < 6 or _dead_reward(curves):
-        return None
-    if rewards and stats.median(rewards[-10:]) >= 0.9 and rewards[-1] > min(rewards):
-        return None  # the task is solved
-    if episode := curves.longest_episode(("all_alike",), lambda share: share >= 1, 6):
-        message = "no group has rewards that differ {span}: no gradient in {count} steps"
-        return curves.fault("metrics/no_spread", message, "REW004", episode, "all_alike", symptom="reward")
-    share = stats.median(shares[-20:])
-    if share < _MOST_FLAT:
-        return None
-    message = (
-        "{share:.0%} of groups have no reward spread in the last {count} steps: they produce no gradient"
-    )
-    return curves.fault(
-        "metrics/little_spread",
-        message,
-        "REW004",
-        Episode(curves.select("all_alike")[-20:]),
-        "all_alike",
-        share=share,
-        seen=[_no_gradient_share(stats.mean(shares))],
-        symptom="reward",
-    )
-
-
-def _no_gradient(curves: Curves) -> Result | None:
-    """Check for a gradient of 0 in steps whose rewards differ."""
-    if curves.column("lr") and not any(curves.column("lr")):
-        return None  # a learning rate of 0 is reported by itself
-    least = 4 if any(curves.column("grad_norm")) else 3
-    mixed = Curves(tuple(row for row in curves.rows if row.values.get("all_alike", 0) < 1))
-    names = ("grad_norm", "reward_std")
-    episode = mixed.longest_episode(names, lambda norm, spread: norm == 0 and spread > 0, least)
-    if episode is None:
-        return None
-    message = "rewards differ (reward_std {reward_std:.3g}), and the gradient is 0 {span} ({count} steps)"
-    return curves.fault("metrics/no_gradient", message, "NUM046", episode, *names, symptom="no_gradient")
-
-
-def _zero_learning_rate(curves: Curves) -> Result | None:
-    rows = curves.select("lr")
-    if len(rows) < 3 or any(curves.column("lr")):
-        return None
-    message = "the learning rate is 0 in all {count} logged steps"
-    return curves.fault("metrics/rate_zero", message, "CFG128", Episode(rows), "lr")
 
 
 def _reference_kl(curves: Curves) -> Result | None:
@@ -411,167 +323,238 @@ def _reference_kl(curves: Curves) -> Result | None:
         message = (
             "the KL to the reference is {kl:.3g} before the first update: the reference is another model"
         )
-        return curves.fault("metrics/reference", message, "NUM045", Episode(rows[:1], open=False), "kl")
+        match = Match(Episode(rows[:1], open=False), ("kl",), {})
+        return _fault(curves, match, "metrics/reference", message, "NUM045", "")
     text = "the engine's type: rounding alone makes {floor:g} in bfloat16, a fault {alarm:g}"
     need = note("want_dtype", text, floor=_KL_FLOOR, alarm=_KL_ALARM)
     return undecided("metrics/reference", need, residual=first, floor=_KL_FLOOR, alarm=_KL_ALARM, count=1)
 
 
-def _truncation(curves: Curves) -> Result | None:
-    """Check for completions that are cut at the length limit."""
-    rows = curves.select("capped")
-    if len(rows) >= 3 and all(row.values["capped"] == 1 for row in rows):
-        message = "every completion of all {count} logged steps ends at the length limit"
-        return curves.fault(
-            "metrics/all_cut", message, "CFG127", Episode(rows), "capped", symptom="truncation"
-        )
-    episode = curves.longest_episode(("capped",), lambda share: 0.5 <= share <= 1, MIN_STEPS)
-    if episode is None or not episode.open:
-        return None
-    first, last = curves.ends("length") or (0.0, 0.0)
-    grown = last > 2 * max(1.0, first)
-    message = "{share:.0%} of completions are cut at the length limit {span}"
-    message += "; mean length grew from {first:.0f} to {last:.0f} tokens" if grown else ""
-    share = stats.median([row.values["capped"] for row in episode.rows])
-    family = "curves/length_growth" if grown else "curves/truncation"
-    return curves.fault(
-        family, message, "", episode, "capped", share=share, first=first, last=last, symptom="truncation"
-    )
-
-
-def _mismatch(curves: Curves) -> Result | None:
-    """Check the difference of engine and trainer: above any precision, or growing over the run's first steps."""
-    for name, floor, factor, least, alarm in _MISMATCH:
-        values = [abs(value) for value in curves.column(name)]
-        if len(values) < 3:
-            continue
-        first, last = stats.median(values[:MIN_STEPS]), stats.median(values[-MIN_STEPS:])
-        if first > alarm:
-            return curves.fault(
-                "metrics/unlike",
-                "engine and trainer disagree from the start: {name} {now:.3g}",
-                "NUM043",
-                Episode(curves.select(name)),
-                name,
-                name=name,
-                now=stats.median(values),
-                symptom="mismatch",
-            )
-        limit = max(least, factor * max(first, floor))
-        if len(values) >= 2 * MIN_STEPS and last >= limit:
-            message = "engine and trainer drift apart {span}: {name} went from {first:.2g} to {last:.2g}"
-            late = curves.last_episode(name, lambda value, bound=limit: abs(value) >= bound)  # type: ignore[misc]
-            return curves.fault(
-                "metrics/drifting",
-                message,
-                "NUM043",
-                late,
-                name,
-                name=name,
-                first=first,
-                last=last,
-                symptom="mismatch",
-            )
+@_symptom("metrics/nan", "{name} is NaN or infinite {span}, and never recovers", "NUM027")
+def _not_a_number(curves: Curves) -> Match | None:
+    """Find NaN in a metric of the update that never recovers."""
+    for name in _UPDATE:
+        rows = [row for row in curves.rows if name in row.values]
+        bad = next((place for place, row in enumerate(rows) if not math.isfinite(row.values[name])), None)
+        if bad is not None and not any(math.isfinite(row.values[name]) for row in rows[bad:]):
+            return _match(Episode(tuple(rows[bad:])), name, name=name)
     return None
 
 
-def _ratio_drift(curves: Curves) -> Result | None:
-    """Check for an importance ratio that stays away from 1 to the end."""
-    names = ("ratio",)
-    episode = curves.longest_episode(names, lambda value: value <= 0 or abs(math.log(value)) > 0.1, MIN_STEPS)
-    if episode is None or not episode.open:
+def _flat_rewards(curves: Curves) -> Match | None:
+    """Find steps in which all rewards of each group are equal, so that no rollout has an advantage."""
+    rewards = curves.column("reward")
+    if curves.select("reward", "reward_std"):
+        name, holds = "reward_std", lambda _reward, spread: spread == 0
+    elif curves.select("reward", "all_alike"):
+        name, holds = "all_alike", lambda _reward, share: share == 1
+    else:
+        name = "grad_norm" if curves.select("grad_norm") else "loss"
+        holds = lambda reward, value: value == 0 and reward == rewards[0]  # noqa: E731
+    episode = curves.longest_episode(("reward", name), holds, 6)
+    if episode is None or min(row.values["reward"] for row in episode.rows) >= max(rewards) > min(rewards):
+        return None  # there is none, or the task is solved
+    return _match(episode, "reward", name, steps=len(rewards))
+
+
+def _has_one_reward(match: Match) -> bool:
+    return len({row.values["reward"] for row in match.episode.rows}) == 1
+
+
+@_symptom(
+    "metrics/dead_reward",
+    "the reward is {reward:.3g} for every completion {span}: no gradient in {count} of {steps} steps",
+    "REW004",
+    "reward",
+)
+def _dead_reward(curves: Curves) -> Match | None:
+    match = _flat_rewards(curves)
+    return match if match and _has_one_reward(match) else None
+
+
+@_symptom(
+    "metrics/no_spread",
+    "no group has rewards that differ {span}: no gradient in {count} steps",
+    "REW004",
+    "reward",
+)
+def _no_spread(curves: Curves) -> Match | None:
+    if match := _flat_rewards(curves):
+        return None if _has_one_reward(match) else match
+    if _is_solved(curves):
         return None
-    value = stats.median([row.values["ratio"] for row in episode.rows])
-    message = "the importance ratio is {value:.3g} on average {span}; 1 is expected"
-    return curves.fault(
-        "curves/ratio_drift", message, "NUM043", episode, "ratio", value=value, symptom="mismatch"
-    )
+    return _match(curves.longest_episode(("all_alike",), lambda share: share >= 1, 6), "all_alike")
 
 
-def _clip_ratio(curves: Curves) -> Result | None:
-    episode = curves.longest_episode(("clip",), lambda value: 0.9 <= value <= 1, 5)
-    if episode is None:
+@_symptom(
+    "metrics/little_spread",
+    "{share:.0%} of groups have no reward spread in the last {count} steps: they produce no gradient",
+    "REW004",
+    "reward",
+)
+def _little_spread(curves: Curves) -> Match | None:
+    rows = curves.select("all_alike")[-20:]
+    share = stats.median([row.values["all_alike"] for row in rows])
+    if (
+        len(rows) < 6
+        or share < _MOST_FLAT
+        or _is_solved(curves)
+        or _flat_rewards(curves)
+        or _no_spread(curves)
+    ):
         return None
-    message = "{clip:.0%} of tokens are clipped {span}: they get no gradient"
-    return curves.fault("curves/clip", message, "", episode, "clip", symptom="clip")
+    return _match(Episode(rows), "all_alike", share=share)
 
 
-def _entropy_collapse(curves: Curves) -> Result | None:
+def _is_solved(curves: Curves) -> bool:
+    rewards = curves.column("reward")
+    return bool(rewards) and stats.median(rewards[-10:]) >= 0.9 and rewards[-1] > min(rewards)
+
+
+@_symptom(
+    "metrics/no_gradient",
+    "rewards differ (reward_std {reward_std:.3g}), and the gradient is 0 {span} ({count} steps)",
+    "NUM046",
+    "no_gradient",
+)
+def _no_gradient(curves: Curves) -> Match | None:
+    """Find a gradient of 0 in steps whose rewards differ; a learning rate of 0 is reported by itself."""
+    if curves.column("lr") and not any(curves.column("lr")):
+        return None
+    least = 4 if any(curves.column("grad_norm")) else 3
+    mixed = Curves(tuple(row for row in curves.rows if row.values.get("all_alike", 0) < 1))
+    names = ("grad_norm", "reward_std")
+    return _match(mixed.longest_episode(names, lambda norm, spread: norm == 0 < spread, least), *names)
+
+
+@_symptom("metrics/rate_zero", "the learning rate is 0 in all {count} logged steps", "CFG128")
+def _zero_learning_rate(curves: Curves) -> Match | None:
+    rows = curves.select("lr")
+    return None if len(rows) < 3 or any(curves.column("lr")) else _match(Episode(rows), "lr")
+
+
+@_symptom(
+    "metrics/all_cut",
+    "every completion of all {count} logged steps ends at the length limit",
+    "CFG127",
+    "truncation",
+)
+def _all_truncated(curves: Curves) -> Match | None:
+    rows = curves.select("capped")
+    return _match(Episode(rows), "capped") if len(rows) >= 3 and set(curves.column("capped")) == {1} else None
+
+
+@_symptom(
+    "curves/truncation",
+    "{share:.0%} of completions are cut at the length limit {span}{growth}",
+    causes="truncation",
+)
+def _truncation(curves: Curves) -> Match | None:
+    episode = curves.longest_episode(("capped",), lambda share: 0.5 <= share <= 1, MIN_STEPS)
+    if episode is None or not episode.open or _all_truncated(curves):
+        return None
+    first, last = curves.ends("length") or (0.0, 0.0)
+    is_grown = last > 2 * max(1.0, first)
+    growth = f"; mean length grew from {first:.0f} to {last:.0f} tokens" if is_grown else ""
+    share = stats.median([row.values["capped"] for row in episode.rows])
+    return _match(episode, "capped", share=share, first=first, last=last, growth=growth)
+
+
+@_symptom(
+    "metrics/unlike", "engine and trainer disagree from the start: {name} {now:.3g}", "NUM043", "mismatch"
+)
+def _mismatch(curves: Curves) -> Match | None:
+    """Find a difference of engine and trainer that is above any precision from the start."""
+    for name, (_floor, _factor, _least, alarm) in _MISMATCH.items():
+        values = [abs(value) for value in curves.column(name)]
+        if len(values) >= 3 and stats.median(values[:MIN_STEPS]) > alarm:
+            return _match(Episode(curves.select(name)), name, name=name, now=stats.median(values))
+    return None
+
+
+@_symptom(
+    "metrics/drifting",
+    "engine and trainer drift apart {span}: {name} went from {first:.2g} to {last:.2g}",
+    "NUM043",
+    "mismatch",
+)
+def _growing_mismatch(curves: Curves) -> Match | None:
+    """Find a difference of engine and trainer that grows over that of the first steps."""
+    for name, (floor, factor, least, alarm) in _MISMATCH.items():
+        values = [abs(value) for value in curves.column(name)]
+        first, last = stats.median(values[:MIN_STEPS]), stats.median(values[-MIN_STEPS:])
+        limit = max(least, factor * max(first, floor))
+        if len(values) >= 2 * MIN_STEPS and first <= alarm and last >= limit:
+            late = curves.last_episode(name, lambda value, bound=limit: abs(value) >= bound)  # type: ignore[misc]
+            return _match(late, name, name=name, first=first, last=last)
+    return None
+
+
+@_symptom("curves/clip", "{clip:.0%} of tokens are clipped {span}: they get no gradient", causes="clip")
+def _clip_ratio(curves: Curves) -> Match | None:
+    return _match(curves.longest_episode(("clip",), lambda value: 0.9 <= value <= 1, 5), "clip")
+
+
+@_symptom(
+    "curves/entropy_collapse", "entropy collapsed from {first:.3g} to {last:.2g} {span}", causes="entropy"
+)
+def _entropy_collapse(curves: Curves) -> Match | None:
     first, last = curves.ends("entropy") or (0.0, 0.0)
     if first <= 0.02 or last >= 0.1 * first:
         return None
     late = curves.last_episode("entropy", lambda value: value < 0.1 * first)
-    message = "entropy collapsed from {first:.3g} to {last:.2g} {span}"
-    return curves.fault(
-        "curves/entropy_collapse",
-        message,
-        "",
-        late,
-        "entropy",
-        first=curves.column("entropy")[0],
-        last=last,
-        symptom="entropy",
-    )
+    return _match(late, "entropy", first=curves.column("entropy")[0], last=last)
 
 
-def _kl_explosion(curves: Curves) -> Result | None:
+@_symptom(
+    "curves/kl_explosion", "the KL to the reference went from {first:.2g} to {last:.3g} {span}", causes="kl"
+)
+def _kl_explosion(curves: Curves) -> Match | None:
     first, last = curves.ends("kl") or (0.0, 0.0)
     if last <= 1 or last <= 20 * max(first, 1e-3):
         return None
     late = curves.last_episode("kl", lambda value: value > 0.25 * last)
-    message = "the KL to the reference went from {first:.2g} to {last:.3g} {span}"
-    return curves.fault("curves/kl_explosion", message, "", late, "kl", first=first, last=last, symptom="kl")
+    return _match(late, "kl", first=first, last=last)
 
 
-def _gradient_spikes(curves: Curves) -> Result | None:
-    """Check for gradient norms far above the median of the 20 steps before."""
+@_symptom(
+    "curves/gradient_spikes",
+    "{spikes} gradient spikes; the largest, {grad_norm:.3g}, is {times:.0f} times the usual norm",
+    causes="gradient",
+)
+def _gradient_spikes(curves: Curves) -> Match | None:
+    """Find gradient norms far above the median of the 20 steps before."""
     rows, values = curves.select("grad_norm"), curves.column("grad_norm")
-    spikes = []
-    for place in range(MIN_STEPS, len(values)):
-        usual = stats.median(values[max(0, place - 20) : place])
-        if usual > 0 and values[place] > 20 * usual:
-            spikes.append((values[place] / usual, place))
-    times, place = max(spikes, key=lambda spike: spike[0], default=(0.0, 0))
+    usual = [stats.median(values[max(0, place - 20) : place]) for place in range(len(values))]
+    ratios = [
+        (values[place] / usual[place], place) for place in range(MIN_STEPS, len(values)) if usual[place] > 0
+    ]
+    spikes = [ratio for ratio, _ in ratios if ratio > 20]
+    times, place = max(ratios, default=(0.0, 0))
     if not spikes or (len(spikes) < 3 and times < 100):
         return None
-    message = "{spikes} gradient spikes; the largest, {grad_norm:.3g}, is {times:.0f} times the usual norm"
-    return curves.fault(
-        "curves/gradient_spikes",
-        message,
-        "",
-        Episode((rows[place],), open=False),
-        "grad_norm",
-        spikes=len(spikes),
-        times=times,
-        symptom="gradient",
-    )
+    return _match(Episode((rows[place],), open=False), "grad_norm", spikes=len(spikes), times=times)
 
 
-def _flat_reward(curves: Curves) -> Result | None:
-    """Check for a reward without any trend over the whole run, below its possible best."""
+@_symptom(
+    "curves/flat_reward", "the reward does not move: {level:.3g} in all {count} logged steps", causes="reward"
+)
+def _flat_reward(curves: Curves) -> Match | None:
+    """Find a reward without any trend over the whole run, below its possible best."""
     rows, values = curves.select("reward"), curves.column("reward")
-    if len(rows) < _FLAT_STEPS or stats.median(values) >= 0.9 or _dead_reward(curves):
+    level = stats.median(values)
+    if len(rows) < _FLAT_STEPS or level >= 0.9 or _flat_rewards(curves):
         return None
     slope, error, residual = stats.fit_line([float(place) for place in range(len(values))], values)
     rise, noise = abs(slope) * len(values), math.sqrt(residual)
     if not math.isfinite(rise) or (error and abs(slope) > 2.5 * error) or rise > max(0.5 * noise, 0.01):
         return None
-    return curves.fault(
-        "curves/flat_reward",
-        "the reward does not move: {level:.3g} in all {count} logged steps",
-        "",
-        Episode(rows),
-        "reward",
-        level=stats.median(values),
-        slope=slope,
-        noise=noise,
-        reward_std=stats.median(curves.column("reward_std")),
-        symptom="reward",
-    )
+    return _match(Episode(rows), "reward", level=level, slope=slope, noise=noise)
 
 
-def _reward_collapse(curves: Curves) -> Result | None:
-    """Check for a smoothed reward that fell to half of its peak."""
+@_symptom("curves/reward_collapse", "the reward fell from {peak:.3g} to {last:.3g} {span}", causes="kl")
+def _reward_collapse(curves: Curves) -> Match | None:
+    """Find a smoothed reward that fell to half of its peak."""
     values = curves.column("reward")
     if len(values) < 3 * MIN_STEPS:
         return None
@@ -581,14 +564,4 @@ def _reward_collapse(curves: Curves) -> Result | None:
     if peak <= 0 or last > 0.5 * peak or peak - last < 5 * noise:
         return None
     late = curves.last_episode("reward", lambda value: value <= 0.5 * peak)
-    message = "the reward fell from {peak:.3g} to {last:.3g} {span}"
-    return curves.fault(
-        "curves/reward_collapse", message, "", late, "reward", peak=peak, last=last, symptom="kl"
-    )
-
-
-_CHECKS: tuple[Callable[[Curves], Result | None], ...] = (
-    _not_a_number, _trained_nothing, _reference_kl, _dead_reward, _zero_spread_groups, _no_gradient,
-    _zero_learning_rate, _truncation, _mismatch, _ratio_drift, _clip_ratio, _entropy_collapse, _kl_explosion,
-    _gradient_spikes, _flat_reward, _reward_collapse,
-)  # fmt: skip
+    return _match(late, "reward", peak=peak, last=last)

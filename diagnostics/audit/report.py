@@ -13,6 +13,9 @@ from diagnostics.audit.results import (
     CLEAN,
     FAULT,
     LIVE,
+    MASKED,
+    NOT_ASKED,
+    NOT_DECIDED,
     WORDS,
     Audit,
     Estimate,
@@ -25,6 +28,7 @@ from diagnostics.audit.results import (
     issue_of,
     make_document,
     sentence,
+    shareable,
 )
 from diagnostics.catalog.mitigation_ranking import finding_of_issue
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
@@ -35,29 +39,20 @@ from diagnostics.output.markdown import render_template
 from diagnostics.output.terminal import INDENT, print_command, print_text
 
 FORMATS = ("terminal", "json", "jsonl", "markdown", "html")
-_STYLES = {
-    "fault": "bold red",
-    "clean": "green",
-    "not_decided": "yellow",
-    "masked": "yellow",
-    "not_asked": "dim",
-}
+_STYLES = {FAULT: "bold red", CLEAN: "green", NOT_DECIDED: "yellow", MASKED: "yellow", NOT_ASKED: "dim"}
 _MAX_EVIDENCE, _MAX_CAUSES = 2, 3
 
 
 def write_audit(audit: Audit, form: str, *, verbose: bool = False) -> int:
     """Print an audit in a format; return the exit code."""
     audit = prepare.for_screen(audit)
-    document = shareable_document(audit) if form != "terminal" else {}
-    values: dict[str, Any] = {
-        "document": document,
-        "words": WORDS,
-        "cost": _cost(audit),
-        "details": list(map(_details, audit.results)),
-    }
     if form == "terminal":
         _print_audit(audit, sanitize.console(sys.stdout), verbose=verbose)
-    elif form == "json":
+        return exit_code(audit)
+    document = shareable(make_document(audit))
+    details = list(map(_details, audit.results))
+    values: dict[str, Any] = {"document": document, "words": WORDS, "cost": _cost(audit), "details": details}
+    if form == "json":
         print(json.dumps(document, indent=1, ensure_ascii=False))
     elif form == "jsonl":
         answers = document.pop("answers")
@@ -68,11 +63,6 @@ def write_audit(audit: Audit, form: str, *, verbose: bool = False) -> int:
     else:
         print(render_page("audit.html.j2", title="audit", **values), end="")
     return exit_code(audit)
-
-
-def shareable_document(audit: Audit) -> dict[str, Any]:
-    """Return the document without secrets and personal data."""
-    return prepare.for_sharing(prepare.for_screen(make_document(audit)))
 
 
 def exit_code(audit: Audit) -> int:
@@ -166,9 +156,7 @@ def _value_text(value: Any) -> str:
 
 def _cost(audit: Audit) -> str:
     """Return time, and of a live audit tokens and requests."""
-    spent = (
-        f"{count_of(audit.tokens, 'token')} in {count_of(audit.requests, 'request')}, "
-        if audit.source == LIVE
-        else ""
-    )
-    return f"{spent}{audit.seconds:.2g} s" + ("; nothing was changed" if spent else "")
+    if audit.source != LIVE:
+        return f"{audit.seconds:.2g} s"
+    spent = f"{count_of(audit.tokens, 'token')} in {count_of(audit.requests, 'request')}"
+    return f"{spent}, {audit.seconds:.2g} s; nothing was changed"

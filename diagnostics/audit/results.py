@@ -5,7 +5,7 @@ The callback writes this document in a training environment, so this module impo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from diagnostics.catalog import loader
 from diagnostics.catalog.mitigation_ranking import issue_summary
 from diagnostics.catalog.model import Issue
 from diagnostics.fixes import count_of
+from diagnostics.output import prepare
 
 FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED = "fault", "clean", "not_decided", "masked", "not_asked"
 OUTCOMES = (FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED)
@@ -46,7 +47,7 @@ CHECKS = {
     "sampling": Check("sampling parameters", "P5"),
     "logprobs": Check("which log-probs are reported", "P6"),
     "replicas": Check("replicas", "P14", "call"),
-    "pairing": Check("prompts and their completions", "data", "sample"),
+    "pairing": Check("prompts in completions", "data", "sample"),
     "data": Check("order of the prompts", "data", "sample"),
     "advantages": Check("advantages, recomputed", "P11", "sample"),
     "samples": Check("duplicate completions", "samples", "sample"),
@@ -55,7 +56,6 @@ CHECKS = {
     "masks": Check("loss mask", "masks"),
     "streams": Check("log-probs of engine and trainer", "P5/P8"),
     "rewards_again": Check("reward function, called again", "P12", "sample"),
-    "text": Check("sampling parameters, from texts", "P7"),
     "moved": Check("weights between checkpoints", "P13", "tensor"),
     "metrics": Check("contradictions in the metrics", "metrics", "step"),
     "curves": Check("training curves", "curves", "step"),
@@ -241,8 +241,11 @@ class Audit:
 
     @property
     def outcome(self) -> str:
-        """Return the outcome of the whole audit."""
-        return overall(self.results)
+        """Return a fault, else not decided if something decisive is open, else clean."""
+        if self.select(FAULT):
+            return FAULT
+        is_decided = self.select(CLEAN) and not any(map(is_open, self.results))
+        return CLEAN if is_decided else NOT_DECIDED
 
     def select(self, outcome: str) -> tuple[Result, ...]:
         """Return the results with an outcome."""
@@ -252,24 +255,6 @@ class Audit:
 def is_open(result: Result) -> bool:
     """Return whether a result makes the audit incomplete: undecided, hidden, or skipped although decisive."""
     return result.outcome in {NOT_DECIDED, MASKED} or (result.outcome == NOT_ASKED and result.decisive)
-
-
-def overall(results: Iterable[Result]) -> str:
-    """Combine results: a fault, else incomplete if something decisive is open, else clean.
-
-    >>> overall([])
-    'not_decided'
-    >>> overall([Result("weights", CLEAN, "P1"), Result("replicas", NOT_ASKED, "P14")])
-    'clean'
-    >>> overall([Result("weights", CLEAN, "P1"), Result("ids", NOT_ASKED, "P10", decisive=True)])
-    'not_decided'
-    """
-    results = tuple(results)
-    if any(result.outcome == FAULT for result in results):
-        return FAULT
-    if any(is_open(result) for result in results):
-        return NOT_DECIDED
-    return CLEAN if any(result.outcome == CLEAN for result in results) else NOT_DECIDED
 
 
 def make_document(audit: Audit) -> dict[str, Any]:
@@ -287,6 +272,11 @@ def make_document(audit: Audit) -> dict[str, Any]:
         "seconds": round(audit.seconds, 2),
         "pictures": {},
     }
+
+
+def shareable(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document without control characters, secrets and personal data."""
+    return prepare.for_sharing(prepare.for_screen(document))
 
 
 def _result_json(result: Result) -> dict[str, Any]:

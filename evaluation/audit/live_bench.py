@@ -27,9 +27,10 @@ from diagnostics.audit.live import probe_inputs
 from diagnostics.audit.live.client import Client
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.reference import round_weights
-from diagnostics.audit.live.servers import VllmServe, identify_server
+from diagnostics.audit.live.servers import Server
 from diagnostics.audit.results import CLEAN, FAULT
-from tests.diagnostics.audit import proxy, world
+from evaluation.audit import proxy
+from tests.diagnostics.audit import world
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 
 NEAR = {
@@ -229,9 +230,8 @@ def _load_weights(url: str, folder: Path) -> None:
 
 def _fill_cache(url: str, folder: Path) -> None:
     """Fill the server's prefix cache, as an audit before the new weights would."""
-    endpoint = identify_server(Client(url, 500))
+    endpoint = Server(Client(url, 500))
     words = load_tokenizer(folder / "checkpoint-300")
-    assert isinstance(endpoint, VllmServe)
     endpoint.next_ids(probe_inputs.long_prompt(words, len(words), 256, words.bos_token_id))
 
 

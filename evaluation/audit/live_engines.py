@@ -17,7 +17,7 @@ from typing import Any
 
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.results import FAULT, AuditError, NotAvailableError
-from tests.diagnostics.audit import proxy
+from evaluation.audit import proxy
 from tests.diagnostics.audit.standin import Wrong
 
 
@@ -78,13 +78,9 @@ def adapters(url: str, checkpoint: Path) -> None:
 
 
 def two(url: str, other: str, world: Path) -> None:
-    """One of two replicas has older weights: audited by separate addresses and behind one address."""
+    """One of two replicas behind one address has older weights."""
     checkpoint = world / "checkpoint-300"
-    print_audit("replicas: the same", "", server=url, checkpoint=checkpoint, replicas=(other,))
     _load_weights(other, world / "checkpoint-280")
-    print_audit(
-        "replicas: one stale", "replicas/weights", server=url, checkpoint=checkpoint, replicas=(other,)
-    )
     with proxy.run_proxy(url, Wrong(), other) as address:
         print_audit(
             "replicas: one stale, one address", "replicas/weights", server=address, checkpoint=checkpoint

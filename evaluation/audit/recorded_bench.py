@@ -1,10 +1,10 @@
 """Faults put into what real runs leave behind: how many are named, not decided or missed, and how often nothing alarms.
 
-    python benchmarks/audit_recorded.py [--runs N] [--first-seed N] [--models N] [--pairs N] [--toy]
+    python -m evaluation.audit.recorded_bench [--runs N] [--first-seed N] [--pairs N] [--toy]
 
-Runs of our own trainer (seeds that no threshold was chosen on), their samples written in six formats, each fault in one
-of those that show it, and pairs of them; samples of sharp models under laws of sampling that stand on no grid. Prints
-Markdown, shares with Wilson's interval of 95 %. `--toy` shows that it runs and measures nothing.
+Runs of our own trainer (seeds that no threshold was chosen on), their samples written in four formats, each fault in
+one of those that show it, and pairs of them. Prints Markdown, shares with Wilson's interval of 95 %. `--toy` shows that
+it runs and measures nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pathlib import Path
 
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.stats import share_interval
-from diagnostics.audit.results import FAULT, NOT_DECIDED, Audit
-from tests.diagnostics.audit_recorded import faults, runs, sampled
+from diagnostics.audit.results import FAULT, NOT_DECIDED
+from tests.diagnostics.audit_recorded import faults, runs
 
 # Other findings that a fault implies: identical samples have no spread, and so on.
 FOLLOW = {"rewards/no_spread", "rewards/constant"}
@@ -39,10 +39,9 @@ class Table:
         self.rows: dict[str, Counter[str]] = {}
         self.healthy = Counter[str]()
         self.pairs = Counter[str]()
-        self.off: dict[str, list[float]] = {}
         self.seconds: list[float] = []
 
-    def audit(self, folder: Path, **how: object) -> Audit:
+    def audit(self, folder: Path, **how: object) -> object:
         """Audits, and keeps the time."""
         began = time.perf_counter()
         with contextlib.redirect_stderr(io.StringIO()):
@@ -50,7 +49,7 @@ class Table:
         self.seconds.append(time.perf_counter() - began)
         return audit
 
-    def judge(self, name: str, family: str, audit: Audit) -> None:
+    def judge(self, name: str, family: str, audit: object) -> None:
         """One audit of something with a fault."""
         families = {answer.family for answer in audit.results if answer.outcome == FAULT}
         open_ = {answer.family.partition("/")[0] for answer in audit.results if answer.outcome == NOT_DECIDED}
@@ -65,7 +64,7 @@ class Table:
             count["missed"] += 1
         count["beside"] += bool(families - {family} - FOLLOW)
 
-    def both(self, names: tuple[str, str], families: tuple[str, str], audit: Audit) -> None:
+    def both(self, names: tuple[str, str], families: tuple[str, str], audit: object) -> None:
         """One audit of something with two faults."""
         named_families = {answer.family for answer in audit.results if answer.outcome == FAULT}
         named_count = sum(family in named_families for family in families)
@@ -74,7 +73,7 @@ class Table:
         if named_count < 2:
             print(f"pair: {names}: told {sorted(named_families)}", file=sys.stderr, flush=True)
 
-    def fine(self, name: str, audit: Audit) -> None:
+    def fine(self, name: str, audit: object) -> None:
         """One audit of something that nothing is wrong with."""
         self.healthy["audits"] += 1
         self.healthy["with a false alarm"] += any(answer.outcome == FAULT for answer in audit.results)
@@ -83,17 +82,6 @@ class Table:
                 self.healthy["false alarms"] += 1
                 self.healthy[f"false alarm: {name}: {answer.family}"] += 1
         self.healthy["not decided"] += audit.outcome == NOT_DECIDED
-
-    def value(self, name: str, audit: Audit, what: str, true: float) -> None:
-        """Record the difference between an estimate and the value that was set."""
-        estimates = [
-            estimate.value
-            for answer in audit.results
-            for estimate in answer.estimates
-            if estimate.name == what
-        ]
-        if estimates:
-            self.off.setdefault(f"{what}: {name}", []).append(abs(float(estimates[0]) - true))
 
     def print(self) -> None:
         """Print the table as Markdown."""
@@ -116,9 +104,6 @@ class Table:
         print("| nothing wrong | |\n|---|---|")
         for name, count in self.healthy.items():
             print(f"| {name} | {count} |")
-        print("\n| estimate | runs | largest error | mean error |\n|---|---|---|---|")
-        for name, off in self.off.items():
-            print(f"| {name} | {len(off)} | {max(off):.4f} | {sum(off) / len(off):.4f} |")
         middle = sorted(self.seconds)[len(self.seconds) // 2]
         print(f"\nSeconds an audit: {middle:.2f} in the middle, {max(self.seconds):.1f} most.")
 
@@ -198,93 +183,22 @@ FILE_PAIRS = [
 ]
 
 
-def of_models(table: Table, seeds: range, folder: Path, until: float, *, toy: bool) -> None:
-    """Audit samples of many sampling parameters: token exports with both streams, and texts with a checkpoint."""
-    for number, seed in enumerate(seeds):
-        if time.monotonic() > until:
-            return
-        numbers = random.Random(seed)
-        model = sampled.model(seed, numbers.choice((96, 300)), numbers.uniform(6, 30))
-        checkpoint = sampled.save_model(model, folder / f"model-{seed}")
-        streams(table, model, numbers, folder, toy=toy)
-        texts(table, model, checkpoint, numbers, folder, toy=toy)
-        print(f"model {number + 1} of {len(seeds)}", file=sys.stderr, flush=True)
-
-
-def streams(table: Table, made: object, drawn: random.Random, folder: Path, *, toy: bool) -> None:
-    """Estimate sampling parameters from the engine's and the trainer's log-probs."""
-    hot, p = drawn.uniform(0.55, 0.8), round(drawn.uniform(0.85, 0.985), 4)
-    laws = (
-        (
-            "temperature left out of log-probs",
-            "streams/temperature",
-            {"temperature": hot, "trainer": hot, "raw": True},
-        ),
-        ("top-p in the engine's log-probs", "streams/nucleus", {"top_p": p}),
-        ("top-k in the engine's log-probs", "streams/nucleus", {"top_k": drawn.randrange(4, 12)}),
-        ("a repetition penalty", "streams/repetition", {"repetition_penalty": drawn.uniform(1.08, 1.4)}),
-        ("", "", {}),
-        ("", "", {"temperature": hot, "trainer": hot}),
-    )
-    for name, family, how in laws[: 1 if toy else None]:
-        rows = sampled.sample_rows(made, seed=drawn.randrange(10**6), groups=4 if toy else 16, **how)
-        audit = table.audit(runs.as_rollouts(rows, folder / "streams"))
-        shutil.rmtree(folder / "streams")
-        if not name:
-            table.fine("token exports of a law", audit)
-            continue
-        table.judge(name, family, audit)
-        if "top_p" in how:
-            table.value("token exports", audit, "mass_kept", p)
-
-
-def texts(
-    table: Table, made: object, checkpoint: Path, drawn: random.Random, folder: Path, *, toy: bool
-) -> None:
-    """Estimate sampling parameters from texts and a checkpoint, 4,096 tokens."""
-    off = drawn.choice((drawn.uniform(0.8, 0.9), drawn.uniform(1.12, 1.25)))
-    p, k = round(drawn.uniform(0.88, 0.98), 4), drawn.randrange(4, 14)
-    laws = (
-        ("texts: temperature", "text/temperature", {"temperature": off}),
-        ("texts: top-p", "text/top_p", {"top_p": p}),
-        ("texts: top-k", "text/top_k", {"top_k": k}),
-        ("", "", {}),
-    )
-    for name, family, how in laws[: 1 if toy else None]:
-        drawn_rows = sampled.sample_rows(made, seed=drawn.randrange(10**6), groups=9 if toy else 33, **how)
-        place = runs.as_parquet(sampled.as_texts(drawn_rows), folder / "texts")
-        audit = table.audit(place, checkpoint=checkpoint)
-        shutil.rmtree(folder / "texts")
-        if name:
-            table.judge(name, family, audit)
-        else:
-            table.fine("texts", audit)
-        table.value(f"texts at {next(iter(how), '1')}", audit, "temperature", how.get("temperature", 1.0))
-        if "top_p" in how:
-            table.value("texts", audit, "top_p", p)
-        if "top_k" in how:
-            table.value("texts", audit, "top_k", k)
-
-
 def main() -> None:
     """Run it."""
     parser = argparse.ArgumentParser(description="How well recorded faults are named.")
     parser.add_argument("--runs", type=int, default=20, help="runs of our trainer (default: 20)")
-    parser.add_argument("--models", type=int, default=8, help="models that are sampled from (default: 8)")
     parser.add_argument(
         "--seconds", type=float, default=3600, help="then no further run begins (default: 3600)"
     )
     parser.add_argument("--pairs", type=int, default=6, help="pairs of faults a run (default: 6)")
     parser.add_argument("--toy", action="store_true", help="so little that nothing is measured")
-    parser.add_argument("--first-seed", type=int, default=1000, help="of runs and models (default: 1000)")
+    parser.add_argument("--first-seed", type=int, default=1000, help="of runs (default: 1000)")
     options = parser.parse_args()
     import torch
 
     torch.set_num_threads(1)
     table, until = Table(), time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory() as name:
-        seeds = range(options.first_seed, options.first_seed + options.models)
-        of_models(table, seeds, Path(name), until, toy=options.toy)
         seeds = range(options.first_seed, options.first_seed + options.runs)
         of_runs(table, seeds, Path(name), until, pairs=options.pairs, toy=options.toy)
     table.print()

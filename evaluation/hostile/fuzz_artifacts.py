@@ -19,7 +19,7 @@ from tests.diagnostics.audit_recorded import runs, test_recorded_reads
 
 
 def run_left(numbers, folder):
-    """Inputs of `audit RUN`: samples in several formats, event files, W&B's file, weights, a trainer's state."""
+    """Inputs of `audit RUN`: samples in several formats, weights, a trainer's state."""
     run = folder / "run"
     for path, data in _artifact_files().items():
         if numbers.random() < 0.5:
@@ -43,8 +43,6 @@ def _artifact_files():
             for path in Path(folder).rglob("*")
             if path.is_file()
         }
-    scalar = b"\x10\x01\x2a\x10\x0a\x0e\x0a\x06reward\x15\0\0\0\x3f"
-    files["events.out.tfevents.1.a"] = (struct.pack("<Q", len(scalar)) + b"\0" * 4 + scalar + b"\0" * 4) * 3
     header = json.dumps({"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}).encode()
     files["checkpoint-1/model.safetensors"] = struct.pack("<Q", len(header)) + header + b"\0" * 16
     state = {"log_history": [{"step": 1, "loss": 0.5}, {"step": 2, "reward": 1.0}], "global_step": 2}

@@ -13,7 +13,7 @@ from typing import Any
 
 from diagnostics.audit.live.probe_inputs import CALLS
 from diagnostics.audit.live.reference import Sequences
-from diagnostics.audit.live.servers import Server, VllmServe
+from diagnostics.audit.live.servers import Server
 from diagnostics.audit.results import FAULT, NOT_DECIDED, Result, clean, fault, masked, note, skipped
 
 _CACHE_ALARM = 6.0
@@ -40,7 +40,7 @@ class Twins:
     repeated: float = 0.0
 
 
-def probe_cache(server: VllmServe, prompts: Sequences) -> Twins:
+def probe_cache(server: Server, prompts: Sequences) -> Twins:
     """Request the next ids after long prompts, plain first, then with a salt."""
     hits, cost = server.cache_hits(), server.client.tokens
     salted = (secrets.token_hex(8) for _ in prompts)
@@ -83,14 +83,11 @@ def check_cache(twins: Twins, floor: float) -> Result:
     return fault("cache/stale", text, "SYN001", **fields)
 
 
-def check_replicas(
-    server: Server, replicas: Sequence[Server], ids: Sequence[int], exact: Any, floor: float, alarm: float
-) -> Result:
-    """Score the same ids several times, by one address and by others.
+def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float, alarm: float) -> Result:
+    """Score the same ids several times.
 
     Args:
         server: The server; several may answer behind its address.
-        replicas: Servers that should be equal.
         ids: A short sequence.
         exact: Log-probs of the weights that the engine holds; None to compare answers only with each other.
         floor: Difference that rounding makes.
@@ -98,12 +95,10 @@ def check_replicas(
     """
     import torch
 
-    names = [f"call {number}" for number in range(1, CALLS + 1)]
-    names += [replica.client.address for replica in replicas]
-    rows = [torch.tensor(each.score(ids), dtype=torch.float64) for each in ([server] * CALLS + [*replicas])]
+    rows = [torch.tensor(server.score(ids), dtype=torch.float64) for _ in range(CALLS)]
     against = rows[0] if exact is None else exact
-    residuals = [(float((row - against).abs().mean()), name) for name, row in zip(names, rows, strict=True)]
-    least, (most, worst) = min(residuals)[0], max(residuals)
+    residuals = [float((row - against).abs().mean()) for row in rows]
+    least, most = min(residuals), max(residuals)
     # A short sequence is off by more or less than the mean of all, so its own best sets the limit.
     limit = max(alarm, 2.0 * least)
     text = "{count} calls with the same ids: off by {least:.2g} to {most:.2g}"
@@ -112,12 +107,12 @@ def check_replicas(
     if most <= limit or most - least <= 0.5 * alarm:
         residual = None if exact is None else most
         return clean("replicas", residual=residual, evidence=tuple(evidence), **fields)
-    sizes = _cluster_sizes(rows[:CALLS], limit)
+    sizes = _cluster_sizes(rows, limit)
     if len(sizes) > 1:
         text = "of {count} calls to one address {sets} agree with each other and not with the rest"
         evidence.append(note("behind", text, sets=" and ".join(map(str, sizes)), count=CALLS))
-    message = "replicas answer differently: {other} is {residual:.3g} off where the first is {first:.3g}"
-    values = {"other": worst, "residual": most, "first": least}
+    message = "replicas behind the address answer differently: one is {residual:.3g} off, another {first:.3g}"
+    values = {"residual": most, "first": least}
     return fault("replicas/weights", message, "", values, residual=most, evidence=tuple(evidence), **fields)
 
 

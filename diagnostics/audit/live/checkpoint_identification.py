@@ -1,38 +1,27 @@
 """Identify the weights that the engine holds: the checkpoint's (P1), or which other weights (P3, P4).
 
 The engine scores ids that the audit chose, so neither sampling parameters nor templates matter. All sibling checkpoints
-of a small model are computed. Of a large model a few ids rule out most of them, and a checkpoint further away in
-training than one that is ruled out is not computed.
+of a small model are computed. Of a large model a few ids rule out most of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from diagnostics.audit.live import weight_comparison
+from diagnostics.audit.live.partial_update import find_partial_update
 from diagnostics.audit.live.reference import Reference, Sequences
-from diagnostics.audit.live.weight_comparison import Newer, PartialUpdate, Scores, Slope, project
-from diagnostics.audit.results import (
-    CLEAN,
-    NO_VALUES,
-    Estimate,
-    Note,
-    Result,
-    RunnerUp,
-    clean,
-    fault,
-    note,
-    undecided,
-)
+from diagnostics.audit.live.weight_comparison import Scores, Slope, compare, compare_in_best_type, project
+from diagnostics.audit.results import CLEAN, Estimate, Note, Result, RunnerUp, clean, fault, note, undecided
 
 # Ids that rule a large checkpoint out, and the distance that does. An engine nearer to another checkpoint than to
 # this one is off by more than half of their distance.
 _FEW_IDS, _FAR = 64, 2.5
 _SIGMAS, _RELATED, _MOST_ERROR = 4.0, 3.0, 0.2
-# Multiple of the rounding error that kernels may make which cut numbers off; measured: 2.5.
-_TRUNCATES = 4.0
+# Standard errors beyond the newest checkpoint, and cosine with the last step: newer weights had 0.25 and more;
+# noise, other types and other runs 0.03 and less.
+_BEYOND, _PARALLEL = 4.0, 0.15
 Siblings = Sequence[tuple[Reference, Any]]
 
 
@@ -50,11 +39,6 @@ class Identification:
     dtype: str
     floor: float
 
-    @property
-    def explained(self) -> bool:
-        """Return whether some weights leave no more than rounding does."""
-        return self.weights is not None and self.result.is_explained
-
 
 def identify_weights(
     reference: Reference,
@@ -63,8 +47,6 @@ def identify_weights(
     engine: Any,
     dtype: str = "",
     staleness: int = 0,
-    *,
-    truncates: bool = False,
 ) -> Identification:
     """Compare the engine's scores with the checkpoint and with other checkpoints.
 
@@ -75,51 +57,43 @@ def identify_weights(
         engine: Its log-prob of each id but the first of each sequence, concatenated.
         dtype: The type it computes in; empty if unknown.
         staleness: How many of the siblings, the nearest first, the trainer allows.
-        truncates: Whether the engine's kernels may cut numbers off instead of rounding them.
     """
-    scores = weight_comparison.compare_in_best_type(reference, sequences, engine, dtype)
-    siblings, left_out = _compute_others(scores, against)
-    weights: Reference | None = scores.reference
+    scores = compare_in_best_type(reference, sequences, engine, dtype)
+    siblings, notes = _compute_others(scores, against)
+    weights: Reference | None = reference
     floor = scores.floor
-    version, sibling, slopes = _find_version(scores, siblings)
-    if version is not None:
-        result, weights = allow_staleness(version, against, staleness), sibling
-        floor = version.floor or floor
+    if version := _find_version(scores, siblings, notes):
+        result, weights = version
+        floor = result.floor or floor
+        if weights in against[:staleness]:
+            allowed = note(
+                "stale_allowed", "the engine holds {name}, which max_staleness allows", name=weights.name
+            )
+            result = replace(
+                result, family="weights", outcome=CLEAN, message="", code="", evidence=(allowed,)
+            )
     elif scores.residual > scores.limit:
         result, weights = _find_other_weights(scores, siblings)
     elif scores.at_floor:
-        result = clean("weights", **_result_fields(scores))
+        result = clean("weights", **scores.result_fields)
     else:
-        need = note("more_tokens", "--tokens {tokens}", tokens=len(scores.engine) * 5)
-        result = undecided("weights", need, **_result_fields(scores))
+        need = note("more_tokens", "--tokens {tokens}", tokens=len(engine) * 5)
+        result = undecided("weights", need, **scores.result_fields)
     text = "the engine computes in {dtype}; the checkpoint is stored in {stored}"
-    fact = note("type", text, dtype=scores.dtype, stored=scores.reference.dtype)
-    result = replace(result, evidence=(*result.evidence, fact, *left_out, *slopes))
-    if truncates and result.family == "weights/unknown" and scores.residual < _TRUNCATES * scores.floor:
-        need = note(
-            "newer_release",
-            "vLLM 0.12 or newer: CPU builds of this release cut numbers off instead of rounding",
-        )
-        result, weights = undecided("weights", need, **_result_fields(scores)), None
+    fact = note("type", text, dtype=scores.dtype, stored=reference.dtype)
+    result = replace(result, evidence=(*result.evidence, fact, *notes))
     return Identification(result, weights, scores.dtype, floor)
 
 
 def _compute_others(scores: Scores, against: Sequence[Reference]) -> tuple[Siblings, list[Note]]:
     """Compute the other checkpoints, one in memory at a time; return their log-probs, and why some were left out."""
-    reference = scores.reference
     computed: list[tuple[Reference, Any]] = []
-    ruled_out: list[Reference] = []
     notes: list[Note] = []
     for sibling in against:
-        if nearer := next((item for item in ruled_out if _is_behind(sibling, item, reference)), None):
-            text = "{name} was not computed: {nearer}, between it and the checkpoint, is ruled out; --against forces it"
-            notes.append(note("not_compared", text, name=sibling.name, nearer=nearer.name))
-        elif not reference.has_same_tensors(sibling):
-            notes.append(
-                note("does_not_fit", "{name} has other tensors, and was left out", name=sibling.name)
-            )
+        if not scores.reference.has_same_tensors(sibling):
+            text = "{name} has other tensors, and was left out"
+            notes.append(note("does_not_fit", text, name=sibling.name))
         elif (distance := _far_distance(scores, sibling)) is not None:
-            ruled_out.append(sibling)
             text = "{name} was computed for {count} ids only: {apart:.2g} away, {times:.0f} times what rounding makes"
             times = distance / scores.floor
             notes.append(note("away", text, name=sibling.name, count=_FEW_IDS, apart=distance, times=times))
@@ -138,17 +112,9 @@ def _far_distance(scores: Scores, sibling: Reference) -> float | None:
     return distance if distance > _FAR * max(scores.residual, scores.floor) else None
 
 
-def _is_behind(sibling: Reference, nearer: Reference, reference: Reference) -> bool:
-    """Return whether training passed one checkpoint between another and the reference."""
-    if sibling.step is None or nearer.step is None or reference.step is None:
-        return False
-    return sibling.step < nearer.step < reference.step or reference.step < nearer.step < sibling.step
-
-
-def _find_version(scores: Scores, siblings: Siblings) -> tuple[Result | None, Reference | None, list[Note]]:
-    """Return the other checkpoint that the engine has loaded, if the differences identify one."""
+def _find_version(scores: Scores, siblings: Siblings, notes: list[Note]) -> tuple[Result, Reference] | None:
+    """Return the fault and the other checkpoint that the engine has loaded, if the differences identify one."""
     candidates: list[tuple[float, Slope, Reference]] = []
-    notes = []
     for sibling, exact in siblings:
         slope = project(scores.difference, exact - scores.exact)
         values = {"name": sibling.name, "slope": slope.value, "error": slope.error, "apart": slope.distance}
@@ -160,28 +126,29 @@ def _find_version(scores: Scores, siblings: Siblings) -> tuple[Result | None, Re
         notes.append(note("slope", text, **values))
         candidates.append((scores.residual_of(exact), slope, sibling))
     if not candidates:
-        return None, None, notes
+        return None
     residual, slope, sibling = min(candidates, key=lambda entry: entry[0])
     is_there = slope.value > 0.5 and abs(slope.value - 1) < max(0.1, _SIGMAS * slope.error)
     if not is_there or residual >= scores.residual or slope.value <= _SIGMAS * slope.error:
-        return None, None, notes
-    if residual > scores.limit:
-        scores = replace(scores, floor=weight_comparison.floor_with(sibling, scores))
+        return None
+    if residual > scores.limit:  # the floor of trained weights is larger than that of untrained ones
+        other = compare(sibling, scores.sequences, scores.engine, scores.dtype)
+        scores = replace(scores, floor=max(scores.floor, other.floor))
         if residual > scores.limit:
-            return None, None, notes
+            return None
     second = min([scores.residual, *(entry[0] for entry in candidates if entry[2] is not sibling)])
-    result = version_fault(
-        sibling,
-        scores.reference,
+    version = Estimate("version", sibling.name, expected=scores.reference.name)
+    result = fault(
+        "weights/version",
+        "the engine holds the weights of {name}, not the checkpoint's",
+        "SYN003" if sibling.name == "base" else "",
+        {"name": sibling.name},
         probe="P3",
-        residual=residual,
-        floor=scores.floor,
-        alarm=scores.limit,
+        estimates=(version, _estimate("slope", slope.value, slope.error, 0.0)),
         runner_up=RunnerUp("the next nearest", second),
-        count=len(scores.engine),
-        estimates=(_estimate("slope", slope.value, slope.error, 0.0),),
+        **scores.result_fields | {"residual": residual},
     )
-    return result, sibling, notes
+    return result, sibling
 
 
 def _estimate(name: str, value: float, error: float, expected: float = 1.0) -> Estimate:
@@ -189,128 +156,82 @@ def _estimate(name: str, value: float, error: float, expected: float = 1.0) -> E
     return Estimate(name, value, value - 2 * error, value + 2 * error, expected)
 
 
-def version_fault(
-    sibling: Reference, reference: Reference, *, estimates: tuple[Estimate, ...] = (), **fields: Any
-) -> Result:
-    """Report that the engine holds another checkpoint's weights."""
-    message = "the engine holds the weights of {name}, not the checkpoint's"
-    code = "SYN003" if sibling.name == "base" else ""
-    estimates = (Estimate("version", sibling.name, expected=reference.name), *estimates)
-    fields |= {"estimates": estimates, "decisive": True}
-    return fault("weights/version", message, code, {"name": sibling.name}, **fields)
-
-
-def allow_staleness(result: Result, siblings: Sequence[Reference], staleness: int) -> Result:
-    """Turn a version that the trainer's staleness allows into a clean result."""
-    if result.values.get("name") not in [sibling.name for sibling in siblings[:staleness]]:
-        return result
-    fact = note("stale_allowed", "the engine holds {name}, which max_staleness allows", **result.values)
-    return replace(result, family="weights", outcome=CLEAN, message="", code="", evidence=(fact,))
-
-
-def _result_fields(scores: Scores) -> dict[str, Any]:
-    """Return the numbers of a comparison with the checkpoint itself."""
-    return {
-        "residual": scores.residual,
-        "floor": scores.floor,
-        "alarm": scores.limit,
-        "count": len(scores.engine),
-        "decisive": True,
-    }
-
-
-def _fault(
-    scores: Scores, family: str, message: str, values: Mapping[str, Any] = NO_VALUES, **fields: Any
-) -> Result:
-    return fault(family, message, "", values, **_result_fields(scores) | fields)
+def _fault(scores: Scores, family: str, message: str, values: dict[str, Any], **fields: Any) -> Result:
+    return fault(family, message, "", values, **scores.result_fields | {"probe": "P3"} | fields)
 
 
 def _find_other_weights(scores: Scores, siblings: Siblings) -> tuple[Result, Reference | None]:
-    """Explain weights that are no known checkpoint's: an adapter's factor, a partial update, between two, or newer."""
-    reference = scores.reference
-    if reference.has_adapter:
-        factor = weight_comparison.find_adapter_factor(scores)
-        if factor.residual <= scores.limit:
-            return _adapter_fault(scores, factor), factor.weights
+    """Explain weights that are no known checkpoint's: an adapter's factor, a partial update, newer, or on a line."""
+    if scores.reference.has_adapter and (adapter := _find_adapter_factor(scores)):
+        return adapter
     slopes = [(project(scores.difference, exact - scores.exact), sibling) for sibling, exact in siblings]
     slopes = [pair for pair in slopes if pair[0].distance > 0]
     # A part of a checkpoint's difference lies on the way to it.
     related = [sibling for slope, sibling in slopes if abs(slope.value) > _RELATED * slope.error]
     slopes.sort(key=lambda pair: pair[0].residual)
     second = min([scores.residual, *(slope.residual for slope, _ in slopes)])
-    if partial := _find_partial_update(scores, related):
-        return _partial_fault(scores, *partial, second), partial[0].mixed
-    known = [(reference, scores.exact), *siblings]
-    if newer := weight_comparison.find_newer(known, scores.engine):
-        return _newer_fault(scores, newer, second), None
-    references = [sibling for sibling, _ in known]
+    if partial := find_partial_update(scores, related, second):
+        return partial
+    if newer := _find_newer(scores, siblings, second):
+        return newer, None
     # Weights move only nearly on a line: half of the difference must lie on it.
     for slope, sibling in slopes:
         if slope.error < _MOST_ERROR and slope.residual < 0.5 * scores.residual:
-            return _way_fault(scores, slope, sibling, references), None
+            return _line_fault(scores, slope, sibling), None
+    return _unknown_fault(scores), None
+
+
+def _find_adapter_factor(scores: Scores) -> tuple[Result, Reference] | None:
+    """Find how many times the adapter is added, by the secant method from 0 and 1."""
+    reference = scores.reference
+    before, at_before = 0.0, scores.scores_of(reference.scale_adapter(0.0))
+    value, weights, at_value = 1.0, reference, scores.exact
+    for _ in range(6):
+        slope = project(scores.engine - at_value, (at_value - at_before) / (value - before))
+        if abs(slope.value) < max(0.002, 0.1 * slope.error):
+            break
+        before, at_before = value, at_value
+        value = min(8.0, max(-8.0, value + slope.value))
+        weights = reference.scale_adapter(value)
+        at_value = scores.scores_of(weights)
+    residual = scores.residual_of(at_value)
+    if residual > scores.limit:
+        return None
+    message = "the engine adds the adapter to its base {times:.2f} times"
+    estimates, second = (
+        (_estimate("adapter", value, slope.error),),
+        RunnerUp("the adapter once", scores.residual),
+    )
+    fields: dict[str, Any] = {"residual": residual, "estimates": estimates, "runner_up": second}
+    return _fault(scores, "weights/adapter", message, {"times": value}, **fields), weights
+
+
+def _find_newer(scores: Scores, siblings: Siblings, second: float) -> Result | None:
+    """Report weights that are newer than all checkpoints.
+
+    Their difference from the newest must point where the last step pointed: weights with noise, and much older ones,
+    lie beyond the newest too.
+    """
+    known = [(scores.reference, scores.exact), *siblings]
+    numbered = sorted(
+        ((reference.step, reference, exact) for reference, exact in known if reference.step is not None),
+        key=lambda entry: entry[0],
+    )
     nearest = min(known, key=lambda pair: scores.residual_of(pair[1]))[0]
-    is_oldest = nearest is not reference and weight_comparison.is_oldest(nearest, references)
-    return _unknown_fault(scores, _go_back(nearest) if is_oldest else ()), None
-
-
-def _adapter_fault(scores: Scores, factor: weight_comparison.AdapterFactor) -> Result:
-    return _fault(
-        scores,
-        "weights/adapter",
-        "the engine adds the adapter to its base {times:.2f} times",
-        {"times": factor.value},
-        probe="P3",
-        estimates=(_estimate("adapter", factor.value, factor.error),),
-        residual=factor.residual,
-        runner_up=RunnerUp("the adapter once", scores.residual),
-    )
-
-
-def _find_partial_update(
-    scores: Scores, siblings: Sequence[Reference]
-) -> tuple[PartialUpdate, Reference] | None:
-    """Return the partial update that explains the scores best; for a large model only with the nearest checkpoint."""
-    best: tuple[PartialUpdate, Reference] | None = None
-    for sibling in siblings[: 1 if scores.reference.large else len(siblings)]:
-        update = weight_comparison.find_partial_update(scores, sibling)
-        limit = best[0].residual if best else min(scores.limit, scores.residual)
-        if update and update.stale and update.residual < limit:
-            best = (update, sibling)
-        sibling.release()
-    return best
-
-
-def _partial_fault(scores: Scores, update: PartialUpdate, sibling: Reference, second: float) -> Result:
-    text = "{name}: {share:+.2f} of the other, standard error {error:.2f} (0: it arrived)"
-    shares = ((name, share, error) for name, (share, error) in update.shares.items())
-    groups = tuple(note("group", text, name=name, share=share, error=error) for name, share, error in shares)
-    message = "tensors of the checkpoint did not arrive: {tensors} are still those of {name}"
-    version = Estimate("version", sibling.name, expected=scores.reference.name)
-    return _fault(
-        scores,
-        "weights/partial",
-        message,
-        {"tensors": ", ".join(update.stale), "name": sibling.name},
-        probe="P4",
-        estimates=(Estimate("tensors", update.stale), version),
-        residual=update.residual,
-        evidence=groups,
-        runner_up=RunnerUp("no single checkpoint", second),
-    )
-
-
-def _newer_fault(scores: Scores, newer: Newer, second: float) -> Result:
-    slope = newer.slope
-    message = (
-        "the engine's weights are newer than every checkpoint: {slope:.2f} of the way from {before} to {name}"
-    )
+    if len(numbered) < 2 or nearest is not numbered[-1][1]:
+        return None
+    (_, before, old), (_, newest, new) = numbered[-2:]
+    ahead, last_step = scores.engine - new, new - old
+    slope = project(scores.engine - old, last_step)
+    cosine = float(ahead @ last_step) / (float(ahead.norm()) * float(last_step.norm()) or 1.0)
+    if slope.value - 1 <= _BEYOND * slope.error or cosine <= _PARALLEL:
+        return None
     text = "not a fault if the trainer went on since; audit with the checkpoint that was synced last"
     return _fault(
         scores,
         "weights/newer",
-        message,
-        {"name": newer.newest, "before": newer.before, "slope": slope.value},
-        probe="P3",
+        "the engine's weights are newer than every checkpoint: {slope:.2f} of the way from {before} to {name}",
+        {"name": newest.name, "before": before.name, "slope": slope.value},
         residual=slope.residual,
         evidence=(Note("went_on", text),),
         estimates=(_estimate("way", slope.value, slope.error),),
@@ -318,48 +239,35 @@ def _newer_fault(scores: Scores, newer: Newer, second: float) -> Result:
     )
 
 
-_WAYS = {
-    "weights/older": "the engine's weights are older than {name}, the oldest compared: {slope:.2f} times as far back",
+_LINES = {
+    "weights/older": "the engine's weights are {slope:.2f} times as far back as {name}: audit again with an older"
+    " checkpoint as --against DIR, or the base",
     "weights/past": "the engine's weights lie beyond {name}, {slope:.2f} times as far from the checkpoint",
     "weights/beyond": "the engine's weights lie {slope:.2f} times as far from {name} as the checkpoint does",
     "weights/between": "the engine's weights lie {slope:.2f} of the way from {name} to the checkpoint",
 }
 
 
-def _way_fault(scores: Scores, slope: Slope, sibling: Reference, known: Sequence[Reference]) -> Result:
+def _line_fault(scores: Scores, slope: Slope, sibling: Reference) -> Result:
     """Report weights on the line through two checkpoints; between them the way counts from the other one."""
     family, way = "weights/beyond" if slope.value < 0 else "weights/between", 1 - slope.value
     if slope.value > 1:
-        family = "weights/older" if weight_comparison.is_oldest(sibling, known) else "weights/past"
-        way = slope.value
+        steps = sibling.step, scores.reference.step
+        is_older = None not in steps and (sibling.step or 0) < (scores.reference.step or 0)
+        family, way = "weights/older" if is_older else "weights/past", slope.value
     return _fault(
         scores,
         family,
-        _WAYS[family],
+        _LINES[family],
         {"slope": way, "name": sibling.name},
-        probe="P3",
         residual=slope.residual,
         estimates=(_estimate("way", way, slope.error),),
         runner_up=RunnerUp("the checkpoint", scores.residual),
-        evidence=_go_back(sibling) if family == "weights/older" else (),
     )
 
 
-def _go_back(sibling: Reference) -> tuple[Note, ...]:
-    text = "{name} is the oldest compared and the nearest: audit again with an older one as --against DIR, or the base"
-    return (note("go_back", text, name=sibling.name),)
-
-
-def _unknown_fault(scores: Scores, hints: tuple[Note, ...]) -> Result:
-    """Report weights that nothing compared explains; from which position on, if they agree before."""
-    mean = scores.mean_by_position()
-    shortest = len(mean)
-    head, tail = float(mean[: max(4, shortest // 8)].mean()), float(mean[-shortest // 4 :].mean())
+def _unknown_fault(scores: Scores) -> Result:
     text = "scored ids are off by {off:.2g}, {times:.1f} times what rounding makes ({floor:.2g})"
     fact = note("off", text, off=scores.residual, floor=scores.floor, times=scores.residual / scores.floor)
-    if head < scores.limit < tail:
-        place = next(n for n in range(shortest) if float(mean[n : n + 8].mean()) > scores.limit)
-        message = "the engine computes as the checkpoint up to token {place}, and differently after it"
-        return _fault(scores, "weights/position", message, {"place": place}, evidence=(fact,))
     message = "the engine computes with other weights than the checkpoint's, and with none of those compared"
-    return _fault(scores, "weights/unknown", message, evidence=(fact, *hints))
+    return _fault(scores, "weights/unknown", message, {}, probe="P1", evidence=(fact,))

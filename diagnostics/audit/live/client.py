@@ -18,7 +18,7 @@ from diagnostics.audit.results import AuditError, NotAvailableError
 from diagnostics.output.redact import mask_and_cut
 
 _MAX_BYTES = 1 << 26
-_KEYS = ("VLLM_API_KEY", "GRPO_CORE_TOKEN")
+_KEY = "VLLM_API_KEY"
 
 
 class RefusedError(AuditError):
@@ -56,15 +56,13 @@ class Client:
         self.address = f"{parts.scheme}://{shown_host}:{port}{parts.path.rstrip('/').removesuffix('/v1')}"
         self.requests = self.tokens = 0
         self._timeout_s = timeout_s
-        user, token = unquote(parts.username or ""), unquote(parts.password or "")
-        token = token or next((os.environ[name] for name in _KEYS if os.environ.get(name)), "")
+        token = unquote(parts.password or "") or os.environ.get(_KEY, "")
         # Certificates are loaded only where they are needed, which takes 30 ms; the deadline takes new connections.
         self._http = httpx.Client(
             verify=parts.scheme == "https",
             timeout=timeout_s,
             trust_env=False,
-            auth=httpx.BasicAuth(user, token) if user and token else None,
-            headers={"Authorization": f"Bearer {token}"} if token and not user else {},
+            headers={"Authorization": f"Bearer {token}"} if token else {},
             limits=httpx.Limits(max_keepalive_connections=0),
         )
 
@@ -145,7 +143,7 @@ class Client:
             return value
         call = f"{self.address}{path}"
         if status in (401, 403):
-            raise RefusedError(f"{call}: a key is required ({status}): set {' or '.join(_KEYS)}", status)
+            raise RefusedError(f"{call}: a key is required ({status}): set {_KEY}", status)
         for key in ("error", "message", "detail"):
             value = value.get(key, value) if isinstance(value, dict) else value
         reason = mask_and_cut(" ".join(str(value).split()), 300)

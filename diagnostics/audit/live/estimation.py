@@ -38,14 +38,12 @@ class Fit:
     Attributes:
         changed: Parameters that are not the expected ones.
         runner_up: Second best explanation and its residual.
-        tried: Pairs of parameters that were tried, with their residuals.
     """
 
     sampling: Sampling
     residual: float
     changed: tuple[str, ...]
     runner_up: tuple[str, float] | None = None
-    tried: tuple[tuple[str, float], ...] = ()
 
 
 def fit_sampling(observed: Observed, expected: Sampling, floor: float, *, pairs: bool = True) -> Fit:
@@ -70,10 +68,9 @@ def fit_sampling(observed: Observed, expected: Sampling, floor: float, *, pairs:
     best = replace(best, runner_up=(second.changed[0], second.residual))
     if pairs and best.residual > 1.3 * floor:
         candidates = sorted(_fit_pairs(observed, few, expected, best), key=_residual)
-        tried = tuple((" and ".join(pair.changed), pair.residual) for pair in candidates)
         if _improves_fit(observed, best.sampling, candidates[0].sampling):
-            best = replace(candidates[0], runner_up=[*tried[1:], (best.changed[0], best.residual)][0])
-        best = replace(best, tried=tried)
+            second = [*candidates, best][1]
+            best = replace(candidates[0], runner_up=(" and ".join(second.changed), second.residual))
     return _simplify(observed, best, expected)
 
 

@@ -79,13 +79,11 @@ class Budget:
     Attributes:
         tokens: Prompt and sampled tokens of all probes.
         longest: Tokens of one call.
-        replicas: Other servers that get the same probes.
         prompts: Long prompts for the prefix cache.
     """
 
     tokens: int
     longest: int
-    replicas: int = 0
     prompts: int = 1
 
     @property
@@ -110,7 +108,7 @@ class Budget:
     @property
     def _reserved(self) -> int:
         """Return the tokens for samples, replicas, and prompts that are sent twice, one of them twice more."""
-        replicas = (CALLS + self.replicas) * (REPLICA_IDS + 1)
+        replicas = CALLS * (REPLICA_IDS + 1)
         return self.sampling + replicas + 2 * (self.prompts + 1) * (self.longest + 1)
 
     def _ids(self, tokens: int) -> int:

@@ -13,24 +13,17 @@ from typing import Any
 
 from diagnostics.audit import checkpoint_validation
 from diagnostics.audit.live import cache_replicas, probe_inputs, sampling_checks, servers
-from diagnostics.audit.live.checkpoint_identification import (
-    Identification,
-    allow_staleness,
-    identify_weights,
-    version_fault,
-)
+from diagnostics.audit.live.checkpoint_identification import Identification, identify_weights
 from diagnostics.audit.live.client import Client
 from diagnostics.audit.live.probe_inputs import REPLICA_IDS, Budget
 from diagnostics.audit.live.reference import Reference, sibling_checkpoints
-from diagnostics.audit.live.sampling_checks import Samples
-from diagnostics.audit.live.sampling_distribution import Completion
 from diagnostics.audit.live.server_settings import (
     TrainerSettings,
     check_settings,
     check_tokenization,
     read_trainer_settings,
 )
-from diagnostics.audit.live.servers import Server, VllmServe
+from diagnostics.audit.live.servers import Server
 from diagnostics.audit.live.weight_comparison import ALARM
 from diagnostics.audit.results import (
     LIVE,
@@ -38,9 +31,7 @@ from diagnostics.audit.results import (
     AuditError,
     NotAvailableError,
     Result,
-    RunnerUp,
     masked,
-    skipped,
 )
 from diagnostics.output import progress
 
@@ -58,7 +49,6 @@ class LiveAudit:
         checkpoint: The folder whose weights it should hold.
         against: Other folders that it may hold; empty for those next to the checkpoint.
         trainer: Settings file of the trainer; None for temperature 1.
-        replicas: Addresses of servers that should be equal.
         tokens: Prompt and sampled tokens at most.
         timeout_s: Deadline of one call.
         model: Name of the model to audit; empty for the first.
@@ -68,7 +58,6 @@ class LiveAudit:
     checkpoint: Path
     against: tuple[Path, ...] = ()
     trainer: Path | None = None
-    replicas: tuple[str, ...] = ()
     tokens: int = probe_inputs.DEFAULT_TOKENS
     timeout_s: float = 60.0
     model: str = ""
@@ -90,7 +79,6 @@ class _Session:
     settings: dict[str, Any]
     budget: Budget
     against: list[Reference] = field(default_factory=list)
-    replicas: list[Server] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -111,23 +99,19 @@ def audit_server(options: LiveAudit) -> Audit:
     reference, trainer = Reference(options.checkpoint), read_trainer_settings(options.trainer)
     client = Client(options.server, options.timeout_s)
     progress.update(client.address)
-    server = servers.identify_server(client, options.model)
+    server = Server(client, options.model)
     version = servers.check_awake(client)
     _check_dependencies()  # imports take seconds, so after the server was found
     settings = server.settings()
     tokenizer, problem = _load_tokenizer(reference)
     longest = min(_LONGEST, int(settings.get("max_model_len") or _LONGEST) - 2)
     prompts = len(trainer.prompts[:_CACHE_PROMPTS]) or 1
-    budget = Budget(options.tokens, longest, len(options.replicas), prompts)
+    budget = Budget(options.tokens, longest, prompts)
     if options.tokens < budget.needed:
         raise AuditError(f"--tokens {options.tokens}: this audit takes {budget.needed} at least")
     session = _Session(server, reference, trainer, tokenizer, settings, budget)
-    session.results += check_settings(settings, trainer, options.checkpoint)
+    session.results += check_settings(settings, trainer)
     session.results += check_tokenization(server, tokenizer, problem)
-    for url in options.replicas:
-        replica = servers.identify_server(Client(url, options.timeout_s), options.model)
-        servers.check_awake(replica.client)
-        session.replicas.append(replica)
     session.against += map(Reference, options.against or sibling_checkpoints(options.checkpoint))
     progress.update("which weights it holds")
     identified = _check_weights(session)
@@ -136,11 +120,10 @@ def audit_server(options: LiveAudit) -> Audit:
     if (now := servers.check_awake(client)) != version:
         reason = f"its weights changed from {version} to {now} meanwhile; audit again"
         raise NotAvailableError(f"{client.address}: {reason}")
-    server_name = f"{server.name} {settings.get('release', '')}".strip()
+    server_name = f"vllm serve {settings.get('release', '')}".strip()
     subject = {"server": server_name, "address": client.address, "checkpoint": str(options.checkpoint)}
-    clients = [client, *(replica.client for replica in session.replicas)]
-    tokens, requests = sum(each.tokens for each in clients), sum(each.requests for each in clients)
-    return Audit(LIVE, subject, tuple(session.results), tokens, requests, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    return Audit(LIVE, subject, tuple(session.results), client.tokens, client.requests, seconds)
 
 
 def _check_dependencies() -> None:
@@ -161,17 +144,9 @@ def _load_tokenizer(reference: Reference) -> tuple[Any, str]:
         return None, str(error)
 
 
-def _skip_unsupported(family: str, missing: str) -> Result:
-    """Report a check that the server lacks an endpoint for."""
-    return skipped(family, "endpoint_lacks", "{lacks}", lacks=missing)
-
-
-def _check_weights(session: _Session) -> Identification | None:
-    """Run P1 to P4, P2 and P14; return None if the server cannot score ids."""
+def _check_weights(session: _Session) -> Identification:
+    """Run P1 to P4, P2 and P14."""
     server = session.server
-    if missing := server.lacks.get("scores"):
-        session.results += [_skip_unsupported(name, missing) for name in ("weights", "cache", "replicas")]
-        return None
     twins = _probe_cache(session)
     before = server.client.tokens
     identified, first = _identify(session)
@@ -179,10 +154,7 @@ def _check_weights(session: _Session) -> Identification | None:
     same = _check_replicas(session, identified, first[:REPLICA_IDS])
     if cache_replicas.hides_weights(same, identified.result):
         identified.result, identified.weights = masked("weights", same.family, decisive=True), None
-    if twins is not None:
-        cache = cache_replicas.check_cache(twins, identified.floor)
-    else:
-        cache = _skip_unsupported("cache", server.lacks.get("cache", "a cache_salt"))
+    cache = cache_replicas.check_cache(twins, identified.floor)
     session.results += [replace(identified.result, tokens=cost), cache, same]
     return identified
 
@@ -191,19 +163,15 @@ def _identify(session: _Session) -> tuple[Identification, list[int]]:
     """Identify the weights, with more ids if a first comparison is not clean; return the first sequence."""
     import torch
 
-    server, budget, reference = session.server, session.budget, session.reference
+    server, budget = session.server, session.budget
     before, vocabulary, first = server.client.tokens, session.vocabulary, session.first_id
     dtype, staleness = str(session.settings.get("dtype", "")), session.trainer.max_staleness
-    # CPU builds of vLLM 0.10 and 0.11 for machines without AVX512_BF16; every number loses and none gains.
-    truncates = str(session.settings.get("release", "")).startswith(("0.10.", "0.11."))
     scores: list[float] = []
 
     def identify(new: list[list[int]]) -> Identification:
         scores.extend(score for ids in new for score in server.score(ids))
         engine = torch.tensor(scores, dtype=torch.float64)
-        return identify_weights(
-            reference, session.against, sequences, engine, dtype, staleness, truncates=truncates
-        )
+        return identify_weights(session.reference, session.against, sequences, engine, dtype, staleness)
 
     sequences = probe_inputs.score_sequences(
         session.tokenizer, vocabulary, budget.longest, budget.first, first
@@ -211,7 +179,7 @@ def _identify(session: _Session) -> tuple[Identification, list[int]]:
     identified = identify(list(sequences))
     remaining = budget.second(server.client.tokens - before)
     # A version that explains all is known. A second comparison of a large model takes four times as long.
-    is_known = identified.explained and identified.result.family == "weights/version"
+    is_known = identified.result.family == "weights/version" and identified.result.is_explained
     if not identified.result.is_clean and not is_known and remaining > budget.longest:
         more = probe_inputs.score_sequences(None, vocabulary, budget.longest, remaining, first)
         sequences += more
@@ -219,33 +187,24 @@ def _identify(session: _Session) -> tuple[Identification, list[int]]:
     return identified, sequences[0]
 
 
-def _probe_cache(session: _Session) -> cache_replicas.Twins | None:
+def _probe_cache(session: _Session) -> cache_replicas.Twins:
     """Send prompts twice: the trainer's, or a fixed one, which a second audit of the same server finds in its cache."""
-    longest, tokenizer, texts = (
-        session.budget.longest,
-        session.tokenizer,
-        session.trainer.prompts[:_CACHE_PROMPTS],
-    )
-    if not isinstance(session.server, VllmServe):
-        return None
+    longest, tokenizer, texts = session.budget.longest, session.tokenizer, session.trainer.prompts
     prompts = [probe_inputs.long_prompt(tokenizer, session.vocabulary, longest, session.first_id)]
     if texts and tokenizer is not None:
-        prompts = [list(tokenizer(text)["input_ids"])[:longest] for text in texts]
+        prompts = [list(tokenizer(text)["input_ids"])[:longest] for text in texts[:_CACHE_PROMPTS]]
     return cache_replicas.probe_cache(session.server, prompts)
 
 
 def _check_replicas(session: _Session, identified: Identification, ids: Sequence[int]) -> Result:
-    for replica in session.replicas:
-        if "scores" in replica.lacks:
-            return _skip_unsupported("replicas", replica.lacks["scores"])
     exact = identified.weights.scores([ids], identified.dtype) if identified.weights else None
     floor, alarm = identified.floor, 2 * ALARM[identified.dtype] * identified.floor
-    return cache_replicas.check_replicas(session.server, session.replicas, ids, exact, floor, alarm)
+    return cache_replicas.check_replicas(session.server, ids, exact, floor, alarm)
 
 
-def _check_sampling(session: _Session, identified: Identification | None) -> None:
+def _check_sampling(session: _Session, identified: Identification) -> None:
     """Run P5, P6, P8 and P9 with the weights that the engine holds."""
-    server, reference, tokenizer = session.server, session.reference, session.tokenizer
+    server, tokenizer, weights = session.server, session.tokenizer, identified.weights
     before = server.client.tokens
     prompts = probe_inputs.sample_prompts(tokenizer, session.vocabulary, session.first_id, _PROMPTS)
     remaining = session.budget.sampling - sum(map(len, prompts))
@@ -253,67 +212,14 @@ def _check_sampling(session: _Session, identified: Identification | None) -> Non
     longest = int(session.settings.get("max_model_len") or 0)
     size = min(size, longest - len(prompts[0])) if longest else size
     completions = server.sample(prompts, size, session.trainer.request, _COPIES)
-    known = [entry for entry in completions if all(0 <= token < reference.vocabulary for token in entry.ids)]
+    vocabulary = session.reference.vocabulary
+    known = [entry for entry in completions if all(0 <= token < vocabulary for token in entry.ids)]
     results = sampling_checks.check_vocabulary(completions, 0 if tokenizer is None else len(tokenizer))
-    if identified is not None and identified.weights is None:
-        results += sampling_checks.hidden_by(identified.result.masked_by or identified.result.family)
-    elif known and identified is not None and identified.weights is not None:
-        results += _judge_samples(session, identified.weights, [identified.dtype], known)
+    if weights is None:
+        hiding = identified.result.masked_by or identified.result.family
+        results += [masked(topic, hiding, decisive=True) for topic in ("sampling", "logprobs")]
     elif known:
-        results += _identify_by_samples(session, known)
+        mode, expected = str(session.settings.get("logprobs_mode", "")), session.trainer.sampling
+        results += sampling_checks.check_sampling(weights, known, identified.dtype, expected, mode)
     cost = server.client.tokens - before
     session.results += [replace(result, tokens=cost) for result in results]
-
-
-def _identify_by_samples(session: _Session, completions: list[Completion]) -> list[Result]:
-    """Judge samples of a server that cannot score ids: by other weights, if they fit and the checkpoint's do not."""
-    reference, expected = session.reference, session.trainer.sampling
-    types = list(dict.fromkeys((reference.dtype, "float32", "bfloat16")))
-
-    def quick_fit(weights: Reference) -> tuple[str, float]:
-        """Return the type in which at most one parameter explains the samples, empty for none, and the residual."""
-        residuals = []
-        for kind in types:
-            samples = Samples.compute(weights, completions, kind, expected, pairs=False)
-            residuals.append(samples.fit.residual)
-            if samples.is_explained:
-                return kind, residuals[-1]
-        return "", min(residuals)
-
-    dtype, residual = quick_fit(reference)
-    if dtype:
-        return _judge_samples(session, reference, [dtype], completions)
-    for sibling in filter(reference.has_same_tensors, session.against):
-        dtype, _ = quick_fit(sibling)
-        results = _judge_samples(session, sibling, [dtype], completions) if dtype else []
-        sampling = next((result for result in results if result.topic == "sampling"), None)
-        if sampling and sampling.is_explained:
-            version = version_fault(
-                sibling,
-                reference,
-                probe="P5",
-                residual=sampling.residual,
-                floor=sampling.floor,
-                alarm=sampling.alarm,
-                runner_up=RunnerUp("the checkpoint", residual),
-                count=sampling.count,
-            )
-            return [allow_staleness(version, session.against, session.trainer.max_staleness), *results]
-        sibling.release()
-    return _judge_samples(session, reference, types, completions)
-
-
-def _judge_samples(
-    session: _Session, weights: Reference, types: Sequence[str], completions: list[Completion]
-) -> list[Result]:
-    """Judge the samples in the type that leaves fewest faults."""
-    mode, expected = str(session.settings.get("logprobs_mode", "")), session.trainer.sampling
-    results_by_type = [
-        sampling_checks.check_sampling(weights, completions, kind, expected, mode) for kind in types
-    ]
-
-    def rank(results: list[Result]) -> tuple[int, float]:
-        faults = sum(result.is_fault for result in results)
-        return faults, sum(result.residual or 0.0 for result in results)
-
-    return min(results_by_type, key=rank)

@@ -1,34 +1,24 @@
 """Check which ids the engine sampled against the distribution whose log-probs it reports (P6).
 
-Raw log-probs, vLLM's default, do not depend on the sampling parameters. Then only the sampled ids can show temperature,
-truncation or a bias, and that takes many tokens.
+Raw log-probs, vLLM's default, do not depend on the sampling parameters. Then only the sampled ids can show a
+temperature, and that is never enough to call the sampling clean.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from diagnostics.audit.live.estimation import Fit
-from diagnostics.audit.live.probe_inputs import MAX_TOKENS
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
 from diagnostics.audit.results import NOT_DECIDED, Estimate, Note, Result, clean, fault, masked, note
 
-# --tokens that make one sampled token.
-TOKENS_PER_SAMPLE = 15
-TRUNCATION_MESSAGES = {
-    "top_p": "the engine samples within top_p {value:.4g}; the trainer computes with {expected:.4g}",
-    "top_k": "the engine samples from the {value} most likely tokens (top_k); the trainer computes with {expected}",
-}
 # Log-probs of two ids that rounding may exchange.
 _TIE = 0.2
 # Standard errors by which the sampled ids must miss the reported distribution.
 _SURE = 5.0
-# Raw log-probs: standard error of the temperature that decides, top-p that must be excluded, tokens that should be
-# outside of a truncation, standard errors of an id's count, and how often an id must be expected for a bias of 2.
-_ERROR, _TOP_P, _OUTSIDE, _SIGMAS, _FREQUENT = 0.01, 0.99, 14.0, 6.0, 48.0
 # Temperatures nearer than this, as logarithms, are equal.
 _SAME = 0.03
 
@@ -114,117 +104,27 @@ def _raw_fault(observed: Observed, sampling: Sampling, expected: Sampling, *evid
 
 
 def _temperature(observed: Observed, sampling: Sampling) -> tuple[float, float]:
-    """Return the temperature under which the sampled ids are likeliest, and its standard error."""
+    """Return the temperature under which the sampled ids are likeliest, and its standard error by the curvature."""
     free = sampling.untruncated
-    return likeliest_temperature(
-        lambda value: float(observed.logprobs(free.replace("temperature", value)).sum())
-    )
 
+    def likelihood(logarithm: float) -> float:
+        return float(observed.logprobs(free.replace("temperature", math.exp(logarithm))).sum())
 
-def likeliest_temperature(likelihood: Callable[[float], float]) -> tuple[float, float]:
-    """Return the temperature with the largest likelihood (golden section), and its standard error by the curvature."""
-
-    def at(logarithm: float) -> float:
-        return likelihood(math.exp(logarithm))
-
-    low, high, ratio = math.log(0.05), math.log(5.0), (math.sqrt(5) - 1) / 2
-    left, right = high - ratio * (high - low), low + ratio * (high - low)
-    at_left, at_right = at(left), at(right)
-    for _ in range(20):
-        if at_left >= at_right:
-            high, right, at_right = right, left, at_left
-            left = high - ratio * (high - low)
-            at_left = at(left)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + ratio * (high - low)
-            at_right = at(right)
-    best, step = (low + high) / 2, 0.02
-    bend = (at(best - step) - 2 * at(best) + at(best + step)) / step**2
+    best, width = 0.0, math.log(5.0)
+    for _ in range(5):
+        best = max((best + width * place / 8 for place in range(-8, 9)), key=likelihood)
+        width /= 8
+    step = 0.02
+    bend = (likelihood(best - step) - 2 * likelihood(best) + likelihood(best + step)) / step**2
     return math.exp(best), math.exp(best) / math.sqrt(max(-bend, 1e-9))
 
 
 def recheck_raw(observed: Observed, result: Result, mode: str) -> Result:
-    """Recheck a clean result by the ids if the log-probs may be raw: those carry no sampling parameters."""
+    """Turn a clean result into an undecided one if the log-probs may be raw: those carry no sampling parameters."""
     may_be_raw = not mode.startswith("processed") and observed.residual(Sampling()) <= (result.alarm or 0.0)
     if result.family != "sampling" or not result.is_clean or not may_be_raw:
         return result
-    return _check_truncation(observed) or _check_bias(observed) or _decide(observed, result)
-
-
-def _decide(observed: Observed, result: Result) -> Result:
-    """Return clean only if the ids bound temperature, top-p and a bias of 2 on any id; else what would decide."""
-    temperature, error = _temperature(observed, Sampling())
-    outside = _mass_outside(observed, top_p=_TOP_P)
-    rarest = float(_expected_counts(observed)[0].min())
-    needs = ((error / _ERROR) ** 2, _OUTSIDE / max(outside, 0.01), _FREQUENT / max(rarest, 1e-9))
-    text = "raw log-probs carry no sampling parameters; by the ids temperature {value:.3f} (standard error {error:.3f})"
-    fact = note("raw_logprobs", text, value=temperature, error=error)
-    result = replace(result, evidence=(*result.evidence, fact))
-    if max(needs) <= 1:
-        return result
-    tokens = [math.ceil(need * len(observed.ids) * TOKENS_PER_SAMPLE / 1000) * 1000 for need in needs]
-    some, total = max(tokens[:2]), max(tokens)
-    text = "a server started with --logprobs-mode processed_logprobs; or --tokens {some} for temperature and top-p,"
-    text += (
-        " {total} for a bias on any id"
-        if total <= MAX_TOKENS
-        else " and more than {most} for a bias on a rare id"
+    text = (
+        "a server started with --logprobs-mode processed_logprobs: raw log-probs carry no sampling parameters"
     )
-    need = note("more_tokens", text, some=some, total=total, most=MAX_TOKENS)
-    return replace(result, outcome=NOT_DECIDED, needed=(need,))
-
-
-def _mass_outside(observed: Observed, *, top_p: float = 1.0, top_k: int = 0) -> float:
-    """Return how many sampled tokens should lie outside of a truncation."""
-    ordered = observed.distribution(Sampling()).exp().sort(dim=1, descending=True).values
-    inside = ordered * (ordered.cumsum(1) - ordered < top_p)
-    return float((1 - inside[:, : top_k or None].sum(1)).clamp(min=0).sum())
-
-
-def _check_truncation(observed: Observed) -> Result | None:
-    """Report a truncation if no sampled id lies outside of it although many should."""
-    distribution = observed.distribution(Sampling())
-    likelier = distribution > distribution.gather(1, observed.places)
-    top_p = float((distribution.exp() * likelier).sum(1).max())
-    top_k = int(likelier.sum(1).max()) + 1
-    of_p, of_k = _mass_outside(observed, top_p=top_p), _mass_outside(observed, top_k=top_k)
-    if max(of_p, of_k) < _OUTSIDE:
-        return None
-    name, value, target = ("top_p", top_p, 1.0) if of_p >= of_k else ("top_k", top_k, 0)
-    values: dict[str, Any] = {"value": value, "expected": target or "all"}
-    text = "{outside:.0f} tokens should lie outside of it, and none does"
-    fields: dict[str, Any] = {
-        "probe": "P6", "evidence": (note("outside", text, outside=max(of_p, of_k)),), "count": len(observed.ids),
-        "estimates": (Estimate(name, value, expected=target),), "decisive": True,
-    }  # fmt: skip
-    return fault(f"sampling/{name}", TRUNCATION_MESSAGES[name], "NUM002", values, **fields)
-
-
-def _expected_counts(observed: Observed) -> tuple[Any, Any]:
-    """Return how often each id should be sampled without any sampling parameter, and the variance."""
-    import torch
-
-    shares, columns = observed.distribution(Sampling()).exp(), observed.columns.flatten()
-    empty = torch.zeros(int(columns.max()) + 1, dtype=torch.float64)
-    variance = empty.index_add(0, columns, (shares * (1 - shares)).flatten())
-    return empty.index_add(0, columns, shares.flatten()), variance
-
-
-def _check_bias(observed: Observed) -> Result | None:
-    """Report an id that is sampled far more or less often than its probability allows."""
-    import torch
-
-    expected, variance = _expected_counts(observed)
-    counts = torch.bincount(observed.ids, minlength=len(expected)).double()
-    z = ((counts - expected) / variance.clamp(min=1.0).sqrt()).masked_fill(expected < 5, 0.0)
-    token = int(z.abs().argmax())
-    if abs(float(z[token])) < _SIGMAS:
-        return None
-    value = math.log((float(counts[token]) + 0.5) / float(expected[token]))
-    message = ("the engine's logit of token {id} is biased (about {value:+.1f}): sampled {count} times, expected"
-               " {expected:.0f}")  # fmt: skip
-    values = {"id": token, "value": value, "count": int(counts[token]), "expected": float(expected[token])}
-    estimates = (Estimate("id", token), Estimate("bias", value, expected=0.0))
-    fields: dict[str, Any] = {"probe": "P6", "count": len(observed.ids), "decisive": True}
-    return fault("sampling/bias", message, "", values, estimates=estimates, **fields)
+    return replace(result, outcome=NOT_DECIDED, needed=(note("raw_logprobs", text),))

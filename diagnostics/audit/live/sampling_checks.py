@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from diagnostics.audit.live import estimation, sampled_ids
 from diagnostics.audit.live.estimation import Fit
 from diagnostics.audit.live.reference import Reference
-from diagnostics.audit.live.sampled_ids import TOKENS_PER_SAMPLE, TRUNCATION_MESSAGES
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling, trimmed_mean
 from diagnostics.audit.results import Estimate, Result, RunnerUp, clean, fault, masked, note, undecided
 
+# --tokens that make one sampled token.
+_TOKENS_PER_SAMPLE = 15
 # Multiples of the rounding error from which on a residual is a fault, and up to which it is clean.
 _ALARM, _OPEN, _FLOAT32_ALARM = 1.8, 1.4, 12.0
 _LEAST_FLOOR = 2e-6
 # Log-probs of another token differ by more than this; a bias on a rare id moves its log-prob by more than that.
 _LEAST_MISPLACED, _LEAST_RARE_BIAS = 0.02, 0.7
 _CODES = {"top_p": "NUM002", "top_k": "NUM002", "min_p": "NUM002", "repetition_penalty": "NUM003"}
-_MESSAGES = TRUNCATION_MESSAGES | {
+_MESSAGES = {
+    "top_p": "the engine samples within top_p {value:.4g}; the trainer computes with {expected:.4g}",
+    "top_k": "the engine samples from the {value} most likely tokens (top_k); the trainer computes with {expected}",
     "temperature": "the engine samples at temperature {value:.3f}; the trainer computes with {expected:.3g}",
     "min_p": "the engine drops tokens below min_p {value:.4g}; the trainer computes with {expected:.4g}",
 }
@@ -28,62 +32,45 @@ _PENALTY = "the engine applies a {name} of {value:.3f}; the trainer computes wit
 
 @dataclass(frozen=True)
 class Samples:
-    """Completions with the logits of some weights, computed exactly and in the engine's own type, and the best fit."""
+    """Completions with the logits of some weights, computed exactly and in the engine's own type.
+
+    Attributes:
+        expected: The parameters by which the trainer computes.
+        pairs: Whether the fit may change two parameters at once.
+    """
 
     completions: tuple[Completion, ...]
     exact: Observed
     native: Observed
-    fit: Fit
+    expected: Sampling
+    pairs: bool = True
 
     @classmethod
     def compute(
-        cls,
-        reference: Reference,
-        completions: Sequence[Completion],
-        dtype: str,
-        expected: Sampling,
-        *,
-        pairs: bool = True,
+        cls, reference: Reference, completions: Sequence[Completion], dtype: str, expected: Sampling
     ) -> Samples:
-        """Compute the logits, and fit the sampling parameters: one, or with `pairs` two at once."""
+        """Compute the logits."""
         usable = tuple(completion for completion in completions if completion.ids)
         exact, native = (
             Observed.compute(reference, usable, dtype, native=native) for native in (False, True)
         )
-        return cls._fitted(usable, exact, native, expected, pairs=pairs)
+        return cls(usable, exact, native, expected)
 
-    @classmethod
-    def _fitted(
-        cls,
-        completions: tuple[Completion, ...],
-        exact: Observed,
-        native: Observed,
-        expected: Sampling,
-        *,
-        pairs: bool,
-    ) -> Samples:
-        floor = _floor(exact, native, expected)
-        return cls(completions, exact, native, estimation.fit_sampling(exact, expected, floor, pairs=pairs))
+    @cached_property
+    def fit(self) -> Fit:
+        """Return the sampling parameters that explain the log-probs."""
+        floor = self.floor(self.expected)
+        return estimation.fit_sampling(self.exact, self.expected, floor, pairs=self.pairs)
 
-    def shifted(self, shift: int, expected: Sampling, *, pairs: bool = True) -> Samples:
+    def shifted(self, shift: int, *, pairs: bool = True) -> Samples:
         """Return the samples with each log-prob moved by `shift` tokens."""
         exact, native = self.exact.shifted(shift), self.native.shifted(shift)
-        return self._fitted(self.completions, exact, native, expected, pairs=pairs)
+        return replace(self, exact=exact, native=native, pairs=pairs)
 
     def floor(self, sampling: Sampling) -> float:
         """Return the difference that rounding alone makes."""
-        return _floor(self.exact, self.native, sampling)
-
-    @property
-    def is_explained(self) -> bool:
-        """Return whether the fitted parameters leave no more than rounding does."""
-        floor = self.floor(self.fit.sampling)
-        return self.fit.residual <= _alarm_factor(floor) * floor
-
-
-def _floor(exact: Observed, native: Observed, sampling: Sampling) -> float:
-    difference = native.logprobs(sampling) - exact.logprobs(sampling)
-    return max(trimmed_mean(difference.abs().nan_to_num(0.0, 0.0, 0.0).clamp(max=2.0)), _LEAST_FLOOR)
+        difference = self.native.logprobs(sampling) - self.exact.logprobs(sampling)
+        return max(trimmed_mean(difference.abs().nan_to_num(0.0, 0.0, 0.0).clamp(max=2.0)), _LEAST_FLOOR)
 
 
 def _alarm_factor(floor: float) -> float:
@@ -105,8 +92,8 @@ def check_sampling(
     samples = Samples.compute(reference, completions, dtype, expected)
     results = _check_token_ids(samples.completions)
     has_other_tokens = bool(results)
-    samples, placement = _check_placement(reference, samples, dtype, expected)
-    fitted = _judge_fit(samples, expected)
+    samples, placement = _check_placement(reference, samples, dtype)
+    fitted = _judge_fit(samples)
     if has_other_tokens and fitted[0].family == "sampling/law":  # without a fit the parameters are unknown
         fitted = [masked("sampling", "logprobs/token", residual=fitted[0].residual, decisive=True)]
     results += [*placement, *fitted]
@@ -131,17 +118,15 @@ def _check_token_ids(completions: Sequence[Completion]) -> list[Result]:
     return [fault("logprobs/token", message, "", values, probe="P8")] if wrong else []
 
 
-def _check_placement(
-    reference: Reference, samples: Samples, dtype: str, expected: Sampling
-) -> tuple[Samples, list[Result]]:
+def _check_placement(reference: Reference, samples: Samples, dtype: str) -> tuple[Samples, list[Result]]:
     """Check whether log-probs fit better one token away, or with another prompt; return the realigned samples."""
-    floor, before = samples.floor(expected), samples.fit.residual
+    floor, before = samples.floor(samples.expected), samples.fit.residual
     if before <= 4 * floor or before < _LEAST_MISPLACED:
         return samples, []
     for shift in (-1, 1):
-        if samples.shifted(shift, expected, pairs=False).fit.residual >= 0.5 * before:
+        if samples.shifted(shift, pairs=False).fit.residual >= 0.5 * before:
             continue
-        moved = samples.shifted(shift, expected)
+        moved = samples.shifted(shift)
         if moved.fit.residual < 0.25 * before:
             message = "the reported log-probs are those of the token {shift:+d} places away"
             return moved, [
@@ -158,19 +143,18 @@ def _check_placement(
                     count=len(moved.exact.ids),
                 )
             ]
-    return _check_pairing(reference, samples, dtype, expected)
+    return _check_pairing(reference, samples, dtype)
 
 
-def _check_pairing(
-    reference: Reference, samples: Samples, dtype: str, expected: Sampling
-) -> tuple[Samples, list[Result]]:
+def _check_pairing(reference: Reference, samples: Samples, dtype: str) -> tuple[Samples, list[Result]]:
     """Check whether samples fit other prompts better (P9)."""
     prompts = list(dict.fromkeys(completion.prompt for completion in samples.completions))
     if len(prompts) < 2:
         return samples, []
     by_prompt = [[replace(entry, prompt=prompt) for entry in samples.completions] for prompt in prompts]
     residuals = [
-        Observed.compute(reference, entries, dtype).residual_by_sample(expected) for entries in by_prompt
+        Observed.compute(reference, entries, dtype).residual_by_sample(samples.expected)
+        for entries in by_prompt
     ]
     repaired, moved = [], 0
     for index, completion in enumerate(samples.completions):
@@ -180,7 +164,7 @@ def _check_pairing(
         repaired.append(by_prompt[place][index])
     if moved < max(2, len(repaired) // 4):
         return samples, []
-    again = Samples.compute(reference, repaired, dtype, expected)
+    again = Samples.compute(reference, repaired, dtype, samples.expected)
     if again.fit.residual > 0.5 * samples.fit.residual:
         return samples, []
     message = "samples are paired with other prompts: {moved} of {count} fit another prompt better"
@@ -192,16 +176,17 @@ def _check_pairing(
             {"moved": moved, "count": len(repaired)},
             probe="P9",
             residual=again.fit.residual,
-            floor=samples.floor(expected),
+            floor=samples.floor(samples.expected),
             runner_up=RunnerUp("as returned", samples.fit.residual),
             count=len(again.exact.ids),
         )
     ]
 
 
-def _judge_fit(samples: Samples, expected: Sampling) -> list[Result]:
+def _judge_fit(samples: Samples) -> list[Result]:
     """Report the estimated parameters; a residual above the alarm is unexplained, never a named value."""
-    fit, observed, floor = samples.fit, samples.exact, samples.floor(samples.fit.sampling)
+    fit, observed, expected = samples.fit, samples.exact, samples.expected
+    floor = samples.floor(fit.sampling)
     count, times, alarm = len(observed.ids), fit.residual / floor, _alarm_factor(floor)
     fields: dict[str, Any] = {
         "residual": fit.residual, "floor": floor, "alarm": alarm * floor, "count": count, "decisive": True,
@@ -216,7 +201,7 @@ def _judge_fit(samples: Samples, expected: Sampling) -> list[Result]:
         seen = note("rare_id", "the id was sampled {count} times", count=times_sampled)
         return [_bias_result(token, value, fields | {"evidence": (seen,)})]
     if times > _OPEN and floor >= 1e-4:
-        need = note("more_tokens", "--tokens {tokens}", tokens=3 * TOKENS_PER_SAMPLE * count)
+        need = note("more_tokens", "--tokens {tokens}", tokens=3 * _TOKENS_PER_SAMPLE * count)
         return [undecided("sampling", need, **fields)]
     return [clean("sampling", **fields)]
 
@@ -240,12 +225,10 @@ def _bias_result(token: int, value: float, fields: dict[str, Any]) -> Result:
 
 
 def _unexplained_fault(fit: Fit, times: float, fields: dict[str, Any]) -> Result:
-    """Report log-probs that no parameters explain, with the pairs that were tried."""
-    pairs = "; ".join(f"{names} {residual:.2g}" for names, residual in fit.tried) or "none"
+    """Report log-probs that no parameters explain."""
     changed = " and ".join(f"{name} {fit.sampling.value(name):.3g}" for name in fit.changed)
-    message = ("unexplained: no sampling parameters fit the engine's log-probs; the best, {best}, leave {times:.1f}"
-               " times what rounding makes; pairs tried: {pairs}")  # fmt: skip
-    values = {"times": times, "pairs": pairs, "best": changed or "the expected parameters"}
+    message = "no sampling parameters fit the engine's log-probs; the best, {best}, leave {times:.1f} times rounding"
+    values = {"times": times, "best": changed or "the expected parameters"}
     return fault("sampling/law", message, "", values, **fields)
 
 
@@ -262,11 +245,6 @@ def _parameter_fault(
     values = {"value": value, "expected": "all" if name == "top_k" and not target else target}
     message = _MESSAGES.get(name, _PENALTY.replace("{name}", name.replace("_", " ")))
     return fault(f"sampling/{name}", message, _CODES.get(name, ""), values, estimates=estimates, **fields)
-
-
-def hidden_by(family: str) -> list[Result]:
-    """Return masked results, because unknown weights hide the sampling parameters."""
-    return [masked(topic, family, decisive=True) for topic in ("sampling", "logprobs")]
 
 
 def check_vocabulary(completions: Sequence[Completion], size: int) -> list[Result]:

@@ -66,13 +66,6 @@ class Sampling:
         """Return a copy without top-p, top-k and min-p."""
         return replace(self, top_p=1.0, top_k=0, min_p=0.0)
 
-    @classmethod
-    def of_request(cls, request: dict[str, Any]) -> Sampling:
-        """Return the parameters of a request; absent ones are neutral."""
-        values = {name: request[name] for name in NEUTRAL if request.get(name) is not None}
-        values["top_k"] = max(0, values.get("top_k", 0))
-        return cls(**values)
-
 
 NEUTRAL: dict[str, Any] = {field.name: field.default for field in fields(Sampling) if field.name != "bias"}
 """Values of the parameters that change nothing."""
@@ -128,15 +121,6 @@ class Observed:
         copied = object.__new__(cls)
         copied.__dict__ = tensors | dict.fromkeys(_CACHES)
         return copied
-
-    @classmethod
-    def join(cls, parts: Sequence[Observed]) -> Observed:
-        """Return the tokens of all parts, which have the same vocabulary."""
-        import torch
-
-        names = [name for name in parts[0].__dict__ if name not in _NOT_BY_TOKEN]
-        tensors = {name: torch.cat([part.__dict__[name] for part in parts]) for name in names}
-        return cls._copy(tensors | {"_log_bin_size": parts[0].__dict__["_log_bin_size"]})
 
     def select(self, rows: Any, **changed: Any) -> Observed:
         """Return some of the tokens, with other values of some attributes."""

@@ -86,7 +86,7 @@ def _flatten(document: dict[str, Any], depth: int = 0) -> dict[str, Any]:
     return settings
 
 
-def check_settings(server: dict[str, Any], trainer: TrainerSettings, checkpoint: Path) -> list[Result]:
+def check_settings(server: dict[str, Any], trainer: TrainerSettings) -> list[Result]:
     """Compare the server's reported settings with the trainer's."""
     results: list[Result] = []
     mode, temperature = str(server.get("logprobs_mode", "")), trainer.sampling.temperature
@@ -106,32 +106,10 @@ def check_settings(server: dict[str, Any], trainer: TrainerSettings, checkpoint:
         for name in names
         if name in server
     ]
-    if defaults := _hidden_defaults(checkpoint, trainer.request):
-        text = (
-            "a server that takes its defaults from here samples with {told} where a request leaves that out"
-        )
-        evidence.append(note("defaults", text, "generation_config.json", told=defaults))
     if mode:
         return [clean("settings", evidence=tuple(evidence))]
     need = "/server_info as JSON (vLLM 0.11 or newer, VLLM_SERVER_DEV_MODE=1)"
     return [replace(skipped("settings", "server_info", need), evidence=tuple(evidence))]
-
-
-def _hidden_defaults(checkpoint: Path, request: dict[str, Any]) -> str:
-    """Return the parameters in generation_config.json that change sampling and that requests leave out."""
-    try:
-        config = safe_io.parse_json(
-            safe_io.read_text(checkpoint / "generation_config.json", safe_io.METADATA)
-        )
-    except (OSError, ValueError):
-        return ""
-    values = config if isinstance(config, dict) else {}
-    hidden = {
-        name: values[name]
-        for name in NEUTRAL.keys() - request.keys()
-        if isinstance(values.get(name), int | float) and values[name] != NEUTRAL[name]
-    }
-    return ", ".join(f"{name} {hidden[name]:g}" for name in NEUTRAL if hidden.get(name, -1) >= 0)
 
 
 def check_tokenization(server: Server, tokenizer: Any, problem: str) -> list[Result]:
@@ -144,27 +122,22 @@ def check_tokenization(server: Server, tokenizer: Any, problem: str) -> list[Res
     """
     if tokenizer is None:
         return [skipped("ids", "tokenizer_unread", "{problem}", decisive=True, problem=problem)]
-    if "ids" in server.lacks:
-        return [skipped("ids", "endpoint_lacks", "{lacks}", lacks=server.lacks["ids"])]
     theirs = server.tokenize(TEXTS[0])
     if theirs is None:
-        return [skipped("ids", "endpoint_lacks", "/tokenize")]
+        return [skipped("ids", "endpoint_lacks", "the server's /tokenize, which vllm serve has")]
     return [_check_text(list(tokenizer(TEXTS[0])["input_ids"]), theirs), _check_chat(server, tokenizer)]
 
 
 def _check_text(ours: list[int], theirs: list[int]) -> Result:
     if theirs == ours:
         return clean("ids", count=len(ours), decisive=True)
-    if extra := next((count for count in range(1, 4) if theirs[count:] == ours), 0):
-        return _special_fault(theirs[:extra], len(ours))
+    count = next((count for count in range(1, 4) if theirs[count:] == ours), 0)
+    if count:
+        values = {"count": count, "ids": ", ".join(map(str, theirs[:count]))}
+        message = "the server's tokenizer adds {count} special token(s) before a text, the trainer's does not: {ids}"
+        return fault("ids/special", message, "", values, count=len(ours), decisive=True)
     message = "the server's tokenizer makes other ids than the checkpoint's, from position {place} on"
     return fault("ids/text", message, "", _difference(ours, theirs), count=len(ours), decisive=True)
-
-
-def _special_fault(extra: list[int], count: int, **fields: Any) -> Result:
-    values = {"count": len(extra), "ids": ", ".join(map(str, extra))}
-    message = "the server's tokenizer adds {count} special token(s) before a text that the trainer's does not: {ids}"
-    return fault("ids/special", message, "", values, count=count, decisive=True, **fields)
 
 
 def _check_chat(server: Server, tokenizer: Any) -> Result:
@@ -185,8 +158,6 @@ def _check_chat(server: Server, tokenizer: Any) -> Result:
     texts = [tokenizer.decode(ids[start : start + 8]) for ids in (ours, theirs)]
     text = "the checkpoint's: {ours!r}; the server's: {theirs!r}"
     fact = note("template_differs", text, ours=texts[0], theirs=texts[1])
-    if ours and theirs == [ours[0], *ours]:
-        return _special_fault(ours[:1], len(ours), evidence=(fact,))
     message = "the server's chat template makes other ids than the checkpoint's, from position {place} on"
     return fault("ids/template", message, "", values, evidence=(fact,), count=len(ours))
 

@@ -1,7 +1,4 @@
-"""Clients of the three kinds of rollout server: `vllm serve`, `trl vllm-serve` and `grpo_core serve`.
-
-A server samples; some also score given ids and tokenise. `identify_server` finds out which kind answers.
-"""
+"""Client of a rollout server that answers as `vllm serve` does; TRL's server is one since TRL 1.11."""
 
 from __future__ import annotations
 
@@ -17,59 +14,23 @@ from diagnostics.audit.results import AuditError, NotAvailableError
 # Larger is later; a trainer's own requests have priority 0.
 _LOWEST_PRIORITY = 1 << 20
 _UPDATES = "vllm:rl_weight_update_operation"
-_NO_TOKENIZE = "the server's /tokenize, which vllm serve has"
-_NO_SALT = "a cache_salt, which vllm serve has"
 _CACHE_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
 
 
 class Server:
-    """Interface of an audited server; the base class can neither score nor tokenise.
-
-    Attributes:
-        lacks: Names of what it cannot do (scores, ids, cache), with what would make it possible.
-    """
-
-    name = ""
-
-    def __init__(self, client: Client, **lacks: str) -> None:
-        self.client, self.lacks = client, lacks
-
-    def settings(self) -> dict[str, Any]:
-        """Return the reported settings: model, dtype, logprobs_mode, max_model_len; unknown ones are absent."""
-        return {}
-
-    def score(self, ids: Sequence[int]) -> list[float]:
-        """Return the log-prob of each id given the ids before it; the first has none.
-
-        Raises:
-            AuditError: It cannot.
-        """
-        raise AuditError(f"{self.client.address}: it cannot score {len(ids)} given ids")
-
-    def sample(
-        self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
-    ) -> list[Completion]:
-        """Return `copies` samples of each prompt, in the order of the prompts."""
-        raise NotImplementedError
-
-    def tokenize(self, text: str | list[dict[str, str]]) -> list[int] | None:
-        """Return the ids of a text or a chat, with the server's begin tokens; None if unsupported."""
-        del text
-        return None
-
-
-class VllmServe(Server):
     """`vllm serve`, 0.10 and newer."""
 
-    name = "vllm serve"
-
-    def __init__(self, client: Client, models: list[Any], model: str = "") -> None:
+    def __init__(self, client: Client, model: str = "") -> None:
         """Choose a model: the first, if none is named.
 
         Raises:
-            AuditError: It does not serve this model.
+            AuditError: Nothing answers as vLLM does, or it does not serve this model.
         """
-        super().__init__(client)
+        self.client = client
+        answer = client.get("/v1/models")
+        models = answer.get("data") if isinstance(answer, dict) else None
+        if not isinstance(models, list):
+            raise AuditError(f"{client.address}: not vllm serve, nor trl vllm-serve of TRL 1.11 or newer")
         self._models = [entry for entry in models if isinstance(entry, dict)]
         names = [str(entry.get("id", "")) for entry in self._models] or [""]
         if model and model not in names:
@@ -115,11 +76,11 @@ class VllmServe(Server):
             "prompt": [list(prompt) for prompt in prompts], "max_tokens": tokens, "n": copies, "logprobs": 0,
             "return_token_ids": True, "return_tokens_as_token_ids": True, **request,
         }  # fmt: skip
-        choices = self._complete(body, _cost(prompts, tokens, copies))
+        choices = self._complete(body, sum(len(prompt) + copies * tokens for prompt in prompts))
         if len(choices) != len(prompts) * copies:
             expected = len(prompts) * copies
             raise AuditError(f"{self.client.address}: {len(choices)} samples instead of {expected}")
-        owners = _repeat(prompts, copies)
+        owners = [tuple(prompt) for prompt in prompts for _ in range(copies)]
         return [self._completion(choice, prompt) for choice, prompt in zip(choices, owners, strict=True)]
 
     def _completion(self, choice: dict[str, Any], prompt: tuple[int, ...]) -> Completion:
@@ -172,104 +133,6 @@ class VllmServe(Server):
         return sorted(choices, key=lambda choice: int(choice.get("index", 0)))
 
 
-class TrlServe(Server):
-    """`trl vllm-serve`: samples by /generate/; newer releases score too."""
-
-    name = "trl vllm-serve"
-
-    def __init__(self, client: Client) -> None:
-        super().__init__(client, ids=_NO_TOKENIZE, cache=_NO_SALT)
-        schema = client.try_call("/openapi.json")
-        paths = schema.get("paths", {}) if isinstance(schema, dict) else {}
-        if "/get_sequence_logprobs/" not in paths:
-            self.lacks["scores"] = "its /get_sequence_logprobs/, which not every release has, or vllm serve"
-
-    def score(self, ids: Sequence[int]) -> list[float]:
-        """Score by /get_sequence_logprobs/."""
-        body = {"sequences": [list(ids)], "prompt_lengths": [1], "top_logprobs": 1, "response_format": "json"}
-        answer = self.client.post("/get_sequence_logprobs/", body)
-        self.client.tokens += len(ids)
-        answer = answer if isinstance(answer, dict) else {}
-        rows, names = answer.get("logprobs"), answer.get("logprob_token_ids")
-        if not rows or not names or len(rows[0]) != len(ids) - 1:
-            raise AuditError(f"{self.client.address}/get_sequence_logprobs/: not a log-prob for each id")
-        # At each position the likeliest ids by rank, the given one among them.
-        ranked = zip(rows[0], map(list, names[0]), ids[1:], strict=True)
-        return [float(row[order.index(token)]) for row, order, token in ranked]
-
-    def sample(
-        self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
-    ) -> list[Completion]:
-        """Sample by /generate/, whose own defaults apply to absent parameters."""
-        body = {"prompts": [list(prompt) for prompt in prompts], "n": copies, "max_tokens": tokens, **request}
-        if body.get("top_k") == 0:
-            body["top_k"] = -1
-        path = f"{self.client.address}/generate/"
-        try:
-            answer = self.client.post("/generate/", body)
-        except RefusedError as error:
-            if error.status != 422:
-                raise
-            raise AuditError(f"{path}: it takes no ids: use TRL 0.29.1 or newer") from error
-        self.client.tokens += _cost(prompts, tokens, copies)
-        answer = answer if isinstance(answer, dict) else {}
-        ids, values = answer.get("completion_ids"), answer.get("logprobs")
-        if not ids or not values or len(ids) != len(prompts) * copies:
-            raise AuditError(f"{path}: no ids with log-probs: use TRL 0.23 or newer")
-        rows = zip(
-            _repeat(prompts, copies), ids, values, answer.get("logprob_token_ids") or ids, strict=False
-        )
-        return [
-            Completion(prompt, tuple(row), _first_of_each(logprobs), _first_of_each(reported))
-            for prompt, row, logprobs, reported in rows
-        ]
-
-
-class OwnServe(Server):
-    """`python -m grpo_core serve`: samples at a temperature only."""
-
-    name = "grpo_core serve"
-
-    def __init__(self, client: Client, info: dict[str, Any]) -> None:
-        scores = "prompt_logprobs, which vllm serve has"
-        super().__init__(client, scores=scores, ids=_NO_TOKENIZE, cache=_NO_SALT)
-        self._info, self._calls = info, 0
-
-    def settings(self) -> dict[str, Any]:
-        """Return the engine's name; log-probs are always those of the sampled distribution."""
-        return {"engine": str(self._info.get("engine", "")), "logprobs_mode": "processed_logprobs"}
-
-    def sample(
-        self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
-    ) -> list[Completion]:
-        """Sample by /generate, with a separate seed for each sample."""
-        self._calls += 1
-        owners = _repeat(prompts, copies)
-        requests: list[dict[str, Any]] = [
-            {"id": f"audit-{place}", "prompt_ids": list(prompt), "seed": 7919 * self._calls + place}
-            for place, prompt in enumerate(owners)
-        ]
-        params = {"max_tokens": tokens, "temperature": request.get("temperature", 1.0), "stop_ids": []}
-        answer = self.client.post("/generate", {"requests": requests, "params": params})
-        self.client.tokens += sum(len(prompt) + tokens for prompt in owners)
-        return [
-            Completion(prompt, tuple(done["ids"]), tuple(done["logprobs"]))
-            for prompt, done in zip(owners, answer["completions"], strict=True)
-        ]
-
-
-def _cost(prompts: Sequences, tokens: int, copies: int) -> int:
-    return sum(len(prompt) + copies * tokens for prompt in prompts)
-
-
-def _repeat(prompts: Sequences, copies: int) -> list[tuple[int, ...]]:
-    return [tuple(prompt) for prompt in prompts for _ in range(copies)]
-
-
-def _first_of_each(row: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(item[0] if isinstance(item, list) else item for item in row)
-
-
 def _token_id(name: object) -> int:
     return int(str(name).removeprefix("token_id:"))
 
@@ -279,28 +142,6 @@ def _prompt_logprob(entry: Any, token: int) -> float:
     if not isinstance(value, dict) or "logprob" not in value:
         raise AuditError(f"prompt_logprobs without id {token}: the server scored other ids than it was given")
     return float(value["logprob"])
-
-
-def identify_server(client: Client, model: str = "") -> Server:
-    """Detect the kind of server; `model` selects the model to audit.
-
-    Raises:
-        AuditError: No server answers, or none that can be audited.
-    """
-    info = client.try_call("/info")
-    if isinstance(info, dict) and str(info.get("schema", "")).startswith("grpo-doctor."):
-        return OwnServe(client, info)
-    models = client.try_call("/v1/models")
-    if isinstance(models, dict) and isinstance(models.get("data"), list):
-        return VllmServe(client, models["data"], model)
-    engine = client.try_call("/get_engine_type/", {})
-    if isinstance(engine, dict) and "engine_type" in engine:  # ms-swift also has TRL's paths
-        reason = "its /infer/ takes messages, not ids: audit the run's artifacts, or `vllm serve` with the same weights"
-        raise AuditError(f"{client.address}: {reason}")
-    if client.try_call("/get_world_size/") is not None:
-        return TrlServe(client)
-    client.get("/v1/models")  # raises what the server answers: a missing key, another server
-    raise AuditError(f"{client.address}: not vllm serve, trl vllm-serve or grpo_core serve")
 
 
 def check_awake(client: Client) -> str:

@@ -84,12 +84,6 @@ class Step:
         size = len(self.groups)
         return [list(range(first, len(self.rewards), size)) for first in range(size)]
 
-    def blocks(self) -> Groups:
-        """Return the groups of a trainer that takes consecutive samples."""
-        count = len(self.rewards)
-        size = max(1, count // len(self.groups))
-        return [list(range(first, min(first + size, count))) for first in range(0, count, size)]
-
 
 Compute = Callable[[Step, Formula], list[float]]
 
@@ -238,13 +232,10 @@ def _mistakes(steps: Sequence[Step]) -> Iterator[tuple[str, str, str, Compute]]:
         return
     message = "the advantages have the wrong sign: worse completions become likelier ({way})"
     yield "advantages/sign", message, "", lambda step, formula: [-value for value in _right(step, formula)]
-    message = "the advantages belong to other groups than the prompts': samples were grouped {told} ({way})"
-    for detail, groups in (("interleaved", Step.interleaved), ("in blocks", Step.blocks)):
-
-        def regroup(step: Step, formula: Formula, groups: Callable[[Step], Groups] = groups) -> list[float]:
-            return formula.apply(step.rewards, groups(step))
-
-        yield "advantages/grouping", message, detail, regroup
+    message = (
+        "the advantages belong to other groups than the prompts': samples were grouped interleaved ({way})"
+    )
+    yield "advantages/grouping", message, "", lambda step, way: way.apply(step.rewards, step.interleaved())
     size = max(len(step.groups[0]) for step in steps)
     message = "the advantages stand {told} rows away from their samples ({way})"
     for shift in (1, -1, size, -size):

@@ -1,7 +1,7 @@
 """Call the user's reward function again on recorded samples (P12), in the main thread and in a worker thread.
 
 Only `--reward` allows this, because it runs the user's code. The function is called as TRL calls it: with lists by
-keyword, and it returns a list of numbers. One that takes a single argument is called with one completion at a time.
+keyword, and it returns a list of numbers.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample,
 from diagnostics.audit.results import AuditError, Note, Result, clean, fault, note, skipped, undecided
 from diagnostics.output.redact import mask_and_cut
 
-_MAX_SAMPLES, _CLOSE, _TIMEOUT_S = 512, 1e-4, 60.0
+_MAX_SAMPLES, _CLOSE = 512, 1e-4
 Reward = Callable[..., Any]
 Rewards = list[float | None]
 
@@ -90,11 +90,8 @@ def _unstable(reward: Reward, rows: list[Sample], rewards: Rewards) -> Result | 
         return fault(
             "rewards_again/chance", message, "REW005", {"apart": different, "count": count}, count=count
         )
-    threaded = _call_in_thread(reward, rows)
-    if threaded is None:
-        need = "a reward function that answers {count} samples in {seconds:g} s; the call in a thread took longer"
-        return skipped("rewards_again", "time_limit", need, decisive=True, count=count, seconds=_TIMEOUT_S)
-    threaded_rewards, error = threaded
+    with ThreadPoolExecutor(1) as worker:  # as async trainers and verl's reward loop call it
+        threaded_rewards, error = worker.submit(_call, reward, rows).result()
     if different := count if error else _count_differences(rewards, threaded_rewards):
         message = "in a worker thread the reward function returns other rewards: {apart} of {count} ({error} raised)"
         values = {"apart": different, "count": count, "error": error or "nothing"}
@@ -130,8 +127,7 @@ def _call(reward: Reward, rows: Sequence[Sample]) -> tuple[Rewards, str]:
     """
     keywords = _arguments(reward, rows)
     try:
-        returned = [reward(row.completion) for row in rows] if keywords is None else reward(**keywords)
-        rewards = [number(value if value is None else float(value)) for value in returned]
+        rewards = [number(value if value is None else float(value)) for value in reward(**keywords)]
     except Exception as error:  # noqa: BLE001 - it is the user's code, and what it raises is the result
         return [], mask_and_cut(f"{type(error).__name__}: {error}", 200)
     if len(rewards) != len(rows):
@@ -139,8 +135,8 @@ def _call(reward: Reward, rows: Sequence[Sample]) -> tuple[Rewards, str]:
     return rewards, ""
 
 
-def _arguments(reward: Reward, rows: Sequence[Sample]) -> dict[str, Any] | None:
-    """Return the keyword arguments that the function takes; None if it takes one completion at a time."""
+def _arguments(reward: Reward, rows: Sequence[Sample]) -> dict[str, Any]:
+    """Return the keyword arguments that the function takes."""
     keywords: dict[str, Any] = {name: [row.columns.get(name) for row in rows] for name in rows[0].columns}
     keywords |= {"prompts": [row.prompt for row in rows], "completions": [row.completion for row in rows]}
     try:
@@ -154,23 +150,12 @@ def _arguments(reward: Reward, rows: Sequence[Sample]) -> dict[str, Any] | None:
         if parameter.default is parameter.empty and parameter.kind not in variadic
     ]
     if missing := [name for name in required if name not in keywords]:
-        if len(required) == 1:
-            return None
         raise _MissingColumnError(missing[0])
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return keywords
     return {
         parameter.name: keywords[parameter.name] for parameter in parameters if parameter.name in keywords
     }
-
-
-def _call_in_thread(reward: Reward, rows: Sequence[Sample]) -> tuple[Rewards, str] | None:
-    """Call it in a worker thread, as async trainers and verl's reward loop do; None after the time limit."""
-    results: list[tuple[Rewards, str]] = []
-    worker = threading.Thread(target=lambda: results.append(_call(reward, rows)), daemon=True)
-    worker.start()
-    worker.join(_TIMEOUT_S)
-    return results[0] if results else None
 
 
 def _differ(a: float | None, b: float | None) -> bool:

@@ -9,10 +9,9 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.audit.metrics import check_learning, check_metrics
@@ -32,49 +31,33 @@ from diagnostics.audit.recorded.run_data import (
     step_in_name,
 )
 from diagnostics.audit.recorded.samples import check_data, check_samples
-from diagnostics.audit.recorded.sampling_estimation import check_texts, estimate_streams
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
 from diagnostics.audit.results import RECORDED, Audit, AuditError, Note, Result, note, skipped
 from diagnostics.output import progress
 
 _MAX_SHOWN = 12
 _MAX_DEPTH, _MAX_ENTRIES, _MAX_SERIES, _MAX_RECORDINGS = 7, 50_000, 16, 4
-_LOGS = (".log", ".out", ".err", ".txt")
-_NAMES = (
-    ("parquet", re.compile(r"completions_\d+\.parquet")),
-    ("state", re.compile(r"trainer_state\.json")),
-    ("summary", re.compile(r"wandb-summary\.json")),
-    ("jsonl", re.compile(r".+\.jsonl")),
-    ("events", re.compile(r"events\.out\.tfevents\..+")),
-    ("wandb", re.compile(r".+\.wandb")),
-    (
-        "weights",
-        re.compile(r"(?!.*(?:optimizer|generators|scheduler|step-\d{6}-[0-9a-f]{8})).+\.safetensors"),
-    ),
-)
-_METRICS = ("state", "lines", "events", "summary", "log")
-_READERS: dict[str, Callable[[Path, UnreadInputs], MetricSeries | None]] = {
-    "state": metric_files.read_trainer_state, "lines": metric_files.read_lines, "events": metric_files.read_events,
-    "summary": metric_files.read_summary, "log": metric_files.read_log,
-}  # fmt: skip
+_NAMES = {
+    "parquet": re.compile(r"completions_\d+\.parquet"),
+    "state": re.compile(r"trainer_state\.json"),
+    "jsonl": re.compile(r".+\.jsonl"),
+    "weights": re.compile(r"(?!.*(?:optimizer|generators|scheduler|step-\d{6}-[0-9a-f]{8})).+\.safetensors"),
+    "log": re.compile(r".+\.(?:log|out|err|txt)"),
+}
+_METRICS: dict[str, Callable[[Path, UnreadInputs], MetricSeries | None]] = {
+    "state": metric_files.read_trainer_state,
+    "lines": metric_files.read_lines,
+    "log": metric_files.read_log,
+}
+Kinds = dict[str, list[Path]]
 
 
-def audit_run(
-    path: Path,
-    *,
-    checkpoint: Path | None = None,
-    tokens: int = 4096,
-    reward: str = "",
-    expected: Mapping[str, float] | None = None,
-) -> Audit:
+def audit_run(path: Path, reward: str = "") -> Audit:
     """Audit a run's folder or one file of it; cheap checks first.
 
     Args:
         path: The folder or file.
-        checkpoint: Weights that sampled the texts; None for the run's own.
-        tokens: Tokens of text to compute at most.
         reward: `module:function` or `file.py:function` to call again; empty for none.
-        expected: The trainer's temperature, top_p and top_k; None for those in the recording, else 1, 1, 0.
 
     Raises:
         AuditError: Nothing readable is there.
@@ -82,41 +65,30 @@ def audit_run(
     began = time.monotonic()
     if not path.exists():
         raise AuditError(f"{path}: no such file or folder")
-    if checkpoint is not None and not checkpoint.is_dir():
-        raise AuditError(f"{checkpoint}: no such folder")
     function = load_reward(reward) if reward else None
     progress.update(str(path))
     run = read_run(path)
     if run.empty and not run.unread:
         raise AuditError(f"{path}: no run artifacts: no dump, no metrics, no checkpoint")
     samples = [*check_samples(run), *check_advantages(run)]
-    results = [
-        check_learning(
-            run.series, [result for result in samples if result.topic in {"rewards", "advantages"}]
-        ),
+    rewards = [result for result in samples if result.topic in {"rewards", "advantages"}]
+    results = (
+        check_learning(run.series, rewards),
         *check_metrics(run.series),
         *check_data(run),
         *samples,
         *check_masks(run),
         *check_checkpoints(run),
         *check_reward_function(run, function),
-        *check_streams(run, lambda recording: estimate_streams(run, recording, checkpoint)),
-        *check_texts(run, checkpoint, tokens, _recorded_sampling(run) | dict(expected or {})),
-    ]
-    results += _report_unread(run.unread)
-    return Audit(RECORDED, _subject(path, checkpoint, run), tuple(results), seconds=time.monotonic() - began)
+        *check_streams(run),
+        *report_unread(run.unread),
+    )
+    return Audit(RECORDED, _subject(path, run), results, seconds=time.monotonic() - began)
 
 
-def _recorded_sampling(run: RunArtifacts) -> dict[str, float]:
-    """Return the sampling parameters in the recordings' settings."""
-    settings = {key: value for recording in run.recordings for key, value in recording.settings.items()}
-    recorded = {name: settings.get(f"sampling.{name}") for name in ("temperature", "top_p", "top_k")}
-    return {name: float(value) for name, value in recorded.items() if isinstance(value, (int, float))}
-
-
-def _subject(path: Path, checkpoint: Path | None, run: RunArtifacts) -> dict[str, str]:
+def _subject(path: Path, run: RunArtifacts) -> dict[str, str]:
     """Return what was read, by role."""
-    subject = {"run": str(path)} | ({"checkpoint": str(checkpoint)} if checkpoint is not None else {})
+    subject = {"run": str(path)}
     for recording in run.recordings:
         total, read = recording.files
         part = "" if total == read else f", {read} of {total} files"
@@ -126,7 +98,7 @@ def _subject(path: Path, checkpoint: Path | None, run: RunArtifacts) -> dict[str
     return subject | ({"checkpoints": str(len(run.checkpoints))} if run.checkpoints else {})
 
 
-def _report_unread(unread: UnreadInputs) -> list[Result]:
+def report_unread(unread: UnreadInputs) -> list[Result]:
     """Report inputs that were not read; the audit is then incomplete."""
     if not unread:
         return []
@@ -142,19 +114,17 @@ def _report_unread(unread: UnreadInputs) -> list[Result]:
 def read_run(path: Path) -> RunArtifacts:
     """Read a run's folder, or one file of it."""
     reading = Reading()
-    unread = reading.unread
-    kinds: defaultdict[str, list[Path]] = defaultdict(list)
-    for file in _walk(path, unread) if path.is_dir() else [path]:
-        kinds[_detect_kind(file, named=file == path)].append(file)
-    for file in kinds["broken"]:
-        unread.add(file, "its first line is not a JSON object")
-    if not any(kinds[kind] for kind in _METRICS):
-        for file in kinds["wandb"]:
-            unread.add(
-                file, "W&B's binary log is not read: export it with `wandb sync` or give wandb-summary.json"
-            )
-    recordings, series = tuple(_recordings(kinds, reading)), tuple(_series(kinds, unread))
-    return RunArtifacts(recordings, series, tuple(_checkpoints(kinds["weights"])), unread)
+    kinds: Kinds = defaultdict(list)
+    for file in _walk(path, reading.unread) if path.is_dir() else [path]:
+        kinds[_detect_kind(file, reading.unread, named=file == path)].append(file)
+    recordings, series = _read_recordings(kinds, reading), _read_series(kinds, reading.unread)
+    return RunArtifacts(tuple(recordings), tuple(series), _checkpoints(kinds["weights"]), reading.unread)
+
+
+def read_metrics(path: Path, unread: UnreadInputs) -> MetricSeries | None:
+    """Read one file of metrics; None if it has none."""
+    read = _METRICS.get(_detect_kind(path, unread, named=True))
+    return read(path, unread) if read else None
 
 
 def _walk(root: Path, unread: UnreadInputs) -> Iterator[Path]:
@@ -174,20 +144,20 @@ def _walk(root: Path, unread: UnreadInputs) -> Iterator[Path]:
         yield from (Path(folder, name) for name in sorted(files))
 
 
-def _detect_kind(path: Path, *, named: bool) -> str:
+def _detect_kind(path: Path, unread: UnreadInputs, *, named: bool) -> str:
     """Return the kind of a file, empty for none; `named` is whether the user named it."""
-    kind = next((kind for kind, pattern in _NAMES if pattern.fullmatch(path.name)), "")
+    kind = next((kind for kind, pattern in _NAMES.items() if pattern.fullmatch(path.name)), "")
     if kind == "jsonl":
-        return _json_kind(path)
-    if not kind and named:
-        return _content_kind(path)
-    return kind or ("log" if path.suffix in _LOGS else "")
+        kind = _json_kind(path)
+        if not kind:
+            unread.add(path, "its first line is not a JSON object")
+    elif named and kind in {"", "log"}:
+        kind = "parquet" if path.suffix == ".parquet" else _content_kind(path)
+    return kind
 
 
 def _content_kind(path: Path) -> str:
-    """Detect a file's kind by its content, if its name does not show it."""
-    if path.suffix == ".parquet":
-        return "parquet"
+    """Detect a file's kind by its content: trainer_state.json, JSON lines, or else a log."""
     try:
         size, head = path.stat().st_size, safe_io.read_head(path, MAX_LINE)
     except OSError:
@@ -195,27 +165,24 @@ def _content_kind(path: Path) -> str:
     document = parse_object(head) if size <= MAX_LINE else None
     if document is not None and metric_files.is_trainer_state(document):
         return "state"
-    kind = _json_kind(path) if head.lstrip().startswith(b"{") else ""
-    return "log" if kind in {"", "broken"} else kind
+    return (_json_kind(path) if head.lstrip().startswith(b"{") else "") or "log"
 
 
 def _json_kind(path: Path) -> str:
-    """Return the kind of a file of JSON lines, by its first object."""
+    """Return the kind of a file of JSON lines, by its first object; empty if that is none."""
     try:
         with safe_io.open_regular(path) as file:
             entry = parse_object(file.readline(MAX_LINE))
     except OSError:
-        return "broken"
-    return "broken" if entry is None else sample_files.detect_format(entry) or "lines"
+        return ""
+    return "" if entry is None else sample_files.detect_format(entry) or "lines"
 
 
-def _limit(items: list[Any], most: int, unread: UnreadInputs) -> list[Any]:
-    """Return the first of some files or lists of files; the others are not read."""
-    if len(items) > most:
-        first = items[most]
-        folder = (first if isinstance(first, Path) else first[0]).parent
-        unread.add(folder, f"{len(items) - most} more of this kind were not read")
-    return items[:most]
+def _limit(groups: Sequence[list[Path]], most: int, unread: UnreadInputs) -> Sequence[list[Path]]:
+    """Return the first of some groups of files; the others are not read."""
+    if len(groups) > most:
+        unread.add(groups[most][0].parent, f"{len(groups) - most} more of this kind were not read")
+    return groups[:most]
 
 
 def _by_folder(paths: list[Path]) -> list[list[Path]]:
@@ -225,35 +192,25 @@ def _by_folder(paths: list[Path]) -> list[list[Path]]:
     return list(folders.values())
 
 
-def _recordings(kinds: dict[str, list[Path]], reading: Reading) -> Iterator[Recording]:
-    folders = {
-        kind: _limit(_by_folder(kinds[kind]), _MAX_RECORDINGS, reading.unread)
-        for kind in ("parquet", "verl", "swift")
-    }
-    recordings = [sample_files.read_parquet(paths, reading) for paths in folders["parquet"]]
-    for kind in ("verl", "swift"):
-        recordings += [sample_files.read_json_samples(kind, paths, reading) for paths in folders[kind]]
-    files = _limit(kinds["rollouts"], _MAX_RECORDINGS, reading.unread)
-    rollouts = [sample_files.read_rollouts(path, reading) for path in files]
-    if not any(rollouts):  # completions.jsonl has the same samples with less about them
-        files = _limit(kinds["completions"], _MAX_RECORDINGS, reading.unread)
-        recordings += [sample_files.read_json_samples("completions", [path], reading) for path in files]
-    return (recording for recording in recordings + rollouts if recording is not None)
+def _read_recordings(kinds: Kinds, reading: Reading) -> list[Recording]:
+    recordings: list[Recording] = []
+    for kind in ("parquet", "verl", "swift", "rollouts"):
+        groups = [[path] for path in kinds[kind]] if kind == "rollouts" else _by_folder(kinds[kind])
+        chosen = _limit(groups, _MAX_RECORDINGS, reading.unread)
+        recordings += filter(None, (sample_files.read_samples(kind, paths, reading) for paths in chosen))
+    return recordings
 
 
-def _series(kinds: dict[str, list[Path]], unread: UnreadInputs) -> Iterator[MetricSeries]:
-    for kind in _METRICS:
+def _read_series(kinds: Kinds, unread: UnreadInputs) -> Iterator[MetricSeries]:
+    for kind, read in _METRICS.items():
         paths = metric_files.newest_states(kinds[kind]) if kind == "state" else kinds[kind]
-        for path in _limit(paths, _MAX_SERIES, unread):
-            if series := _READERS[kind](path, unread):
+        for (path,) in _limit([[path] for path in paths], _MAX_SERIES, unread):
+            if series := read(path, unread):
                 yield series
 
 
-def _checkpoints(paths: list[Path]) -> list[Checkpoint]:
+def _checkpoints(paths: list[Path]) -> tuple[Checkpoint, ...]:
     """Return the folders with weights, in the order of the numbers in their names."""
-    checkpoints = []
-    for files in _by_folder(paths):
-        folder = files[0].parent
-        can_load = (folder / "config.json").is_file()
-        checkpoints.append(Checkpoint(step_in_name(folder), folder, tuple(sorted(files)[:512]), can_load))
-    return sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, str(checkpoint.folder)))
+    groups = [(files[0].parent, tuple(sorted(files)[:512])) for files in _by_folder(paths)]
+    checkpoints = [Checkpoint(step_in_name(folder), folder, files) for folder, files in groups]
+    return tuple(sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, str(checkpoint.folder))))

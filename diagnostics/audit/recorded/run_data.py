@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.output.redact import mask_and_cut
@@ -16,7 +16,6 @@ from diagnostics.output.redact import mask_and_cut
 MAX_FILE, MAX_RUN, MAX_LINE = 64 * safe_io.MIB, 192 * safe_io.MIB, 32 * safe_io.MIB
 MAX_TEXT, MAX_ROWS, MAX_FILES = 64 * safe_io.KIB, 60_000, 200
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError)
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,6 @@ class Sample:
         reward: The reward that advantages are computed from, if known.
         scores: Reward of each function, before weights.
         group: The group's name in the recording; empty for groups by equal prompt.
-        chat: The prompt as messages, if it was recorded so.
         columns: Other columns, as the right answer.
         place: File and line.
     """
@@ -62,7 +60,6 @@ class Sample:
     advantage: float | None = None
     scores: Mapping[str, float | None] = field(default_factory=dict)
     group: str = ""
-    chat: Any = None
     columns: Mapping[str, Any] = field(default_factory=dict)
     tokens: Tokens | None = None
     place: str = ""
@@ -83,13 +80,11 @@ class Recording:
     Attributes:
         kind: Name of the file format.
         rows: Samples in the order of the file.
-        settings: Sampling and training settings in the recording, as `section.key`.
         files: Number of files found, and of files read.
     """
 
     kind: str
     rows: tuple[Sample, ...]
-    settings: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[int, int] = (0, 0)
 
     def steps(self) -> dict[int, list[Sample]]:
@@ -131,13 +126,11 @@ class Checkpoint:
 
     Attributes:
         step: Number in the folder's name; -1 if it has none.
-        loads: Whether transformers can load the folder.
     """
 
     step: int
     folder: Path
     files: tuple[Path, ...]
-    loads: bool = False
 
 
 class UnreadInputs(list[tuple[str, str]]):
@@ -193,20 +186,6 @@ class Reading:
         if size > self.bytes:
             raise ValueError("over the limit of bytes that are read of one run")
         self.bytes -= size
-
-
-def choose_files(paths: Sequence[Item], most: int = MAX_FILES) -> list[Item]:
-    """Choose at most `most` files: both ends, and pairs of neighbours between, because some checks compare neighbours.
-
-    >>> choose_files(list(range(1000)), 8)
-    [0, 1, 2, 3, 500, 501, 998, 999]
-    """
-    if len(paths) <= most:
-        return list(paths)
-    ends, pairs = most // 4, most // 4
-    middle = paths[ends : len(paths) - ends]
-    picked = [middle[len(middle) * place // pairs + more] for place in range(pairs) for more in (0, 1)]
-    return [*paths[:ends], *picked, *paths[len(paths) - ends :]]
 
 
 def read_json_lines(

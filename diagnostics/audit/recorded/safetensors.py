@@ -11,12 +11,12 @@ from typing import Any
 
 from diagnostics import safe_io
 
-# Bytes of an element and its struct code; bfloat16 is the upper half of a float32.
-TYPES = {
-    "F64": (8, "d"), "F32": (4, "f"), "F16": (2, "e"), "BF16": (2, "H"), "I64": (8, "q"), "I32": (4, "i"),
-    "I16": (2, "h"), "I8": (1, "b"), "U8": (1, "B"), "BOOL": (1, "?"), "U16": (2, "H"), "U32": (4, "I"), "U64": (8,
-    "Q"),
+# Bytes of an element, and codes of the types that are read as numbers.
+_WIDTHS = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2,
+    "U8": 1, "BOOL": 1,
 }  # fmt: skip
+_CODES = {"F64": "d", "F32": "f", "I64": "q", "I32": "i", "U8": "B", "BOOL": "?"}
 _MAX_HEADER = 64 * safe_io.MIB
 # The product of numbers with thousands of digits takes minutes.
 _MAX_DIMENSIONS, _MAX_ELEMENTS = 32, 1 << 48
@@ -60,7 +60,7 @@ def _tensor(name: str, entry: Any, body: memoryview) -> Tensor:
     kind, shape, (start, end) = str(entry["dtype"]), tuple(map(int, entry["shape"])), entry["data_offsets"]
     if len(shape) > _MAX_DIMENSIONS or not all(0 <= size <= _MAX_ELEMENTS for size in shape):
         raise ValueError(f"{name}: impossible shape")
-    width = TYPES.get(kind, (0, ""))[0]
+    width = _WIDTHS.get(kind, 0)
     if not 0 <= start <= end <= len(body):
         raise ValueError(f"{name}: cut off: it ends at byte {end} of {len(body)}")
     if width and math.prod(shape) * width != end - start:
@@ -84,10 +84,4 @@ def map_file(path: Path) -> dict[str, Tensor]:
 
 def elements(tensor: Tensor) -> list[Any]:
     """Return a tensor's elements as numbers."""
-    view: Any = tensor.data
-    if tensor.kind == "F16":
-        return list(struct.unpack(f"<{len(view) // 2}e", view))
-    values = view.cast(TYPES[tensor.kind][1]) if tensor.data else []
-    if tensor.kind == "BF16":
-        return list(memoryview(b"".join(struct.pack("<I", value << 16) for value in values)).cast("f"))
-    return list(values)
+    return list(tensor.data.cast(_CODES[tensor.kind])) if tensor.data else []  # type: ignore[call-overload]

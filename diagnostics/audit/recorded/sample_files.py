@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from diagnostics import safe_io
 from diagnostics.audit.recorded import safetensors
 from diagnostics.audit.recorded.run_data import (
     MAX_FILE,
+    MAX_FILES,
     MAX_ROWS,
     MAX_RUN,
     READ_ERRORS,
@@ -25,7 +26,6 @@ from diagnostics.audit.recorded.run_data import (
     Recording,
     Sample,
     Tokens,
-    choose_files,
     number,
     numbers,
     read_json_lines,
@@ -53,55 +53,50 @@ def detect_format(entry: dict[str, Any]) -> str:
     return "swift" if is_swift else ""
 
 
-def parse_line(entry: dict[str, Any], place: str, step: int = 0) -> list[Sample]:
-    """Return the samples in one JSON line; `step` is that of the file, if the line has none."""
-    parsers: dict[str, Callable[[], list[Sample]]] = {
-        "completions": lambda: [_own_sample(entry, place)],
-        "verl": lambda: [_verl_sample(entry, place, step)],
-        "swift": lambda: _swift_samples(entry, place),
-    }
-    parse = parsers.get(detect_format(entry))
-    return parse() if parse else []
-
-
-def read_json_samples(kind: str, paths: Sequence[Path], reading: Reading) -> Recording | None:
-    """Read verl's files (one a step), or ms-swift's or our completions.jsonl."""
+def read_samples(kind: str, paths: Sequence[Path], reading: Reading) -> Recording | None:
+    """Read the files of one format: `parquet`, `rollouts`, or a format of JSON lines."""
+    if kind == "parquet":
+        return read_parquet(paths, reading)
+    if kind == "rollouts":
+        return _read_rollouts(paths[0], reading)
     rows: list[Sample] = []
     files = 0
-    for path in choose_files(sorted(paths, key=step_in_name)):
+    for path in sorted(paths, key=step_in_name)[-MAX_FILES:]:
         try:
             reading.spend(path.stat().st_size if kind == "verl" else 0)
             for line, entry in read_json_lines(path, reading.unread, min(MAX_FILE, reading.bytes)):
                 if detect_format(entry) == kind and reading.rows > 0:
-                    samples = parse_line(entry, f"{path.name}:{line}", step_in_name(path))
+                    samples = _LINE_PARSERS[kind](entry, f"{path.name}:{line}", step_in_name(path))
                     rows += samples
                     reading.rows -= len(samples)
             files += 1
         except READ_ERRORS as error:
             reading.unread.add(path, error)
-    name = {"verl": "step.jsonl", "swift": "completions.jsonl"}.get(kind, "own completions.jsonl")
-    return Recording(name, tuple(rows), files=(len(paths), files)) if rows else None
+    name = {"verl": "step.jsonl", "swift": "completions.jsonl"}[kind]
+    return Recording(name, tuple(rows), (len(paths), files)) if rows else None
 
 
-def _verl_sample(entry: dict[str, Any], place: str, step: int) -> Sample:
+def _verl_samples(entry: dict[str, Any], place: str, step: int) -> list[Sample]:
     own_step, score = whole_number(entry.get("step")), number(entry["score"])
-    return Sample(
-        step if own_step is None else own_step,
-        text_of(entry["input"]),
-        text_of(entry["output"]),
-        score,
-        number(entry.get("advantage")),
-        {"score": score},
-        columns=_without(entry, _VERL_OTHERS),
-        place=place,
-    )
+    return [
+        Sample(
+            step if own_step is None else own_step,
+            text_of(entry["input"]),
+            text_of(entry["output"]),
+            score,
+            number(entry.get("advantage")),
+            {"score": score},
+            columns=_without(entry, _VERL_OTHERS),
+            place=place,
+        )
+    ]
 
 
 def _without(entry: dict[str, Any], *names: set[str] | dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in entry.items() if not any(name in group for group in names)}
 
 
-def _swift_samples(entry: dict[str, Any], place: str) -> list[Sample]:
+def _swift_samples(entry: dict[str, Any], place: str, _step: int) -> list[Sample]:
     size = min(len(entry[name]) for name in ("prompt", "completion", "step"))
     lists = {name: value for name, value in entry.items() if isinstance(value, list) and len(value) >= size}
     rewards = {
@@ -141,13 +136,13 @@ def read_parquet(paths: Sequence[Path], reading: Reading) -> Recording | None:
         return None
     rows: list[Sample] = []
     files = 0
-    for path in choose_files(sorted(paths, key=step_in_name)):
+    for path in sorted(paths, key=step_in_name)[-MAX_FILES:]:
         try:
             rows += _parquet_rows(path, reading)
             files += 1
         except Exception as error:  # noqa: BLE001 - pyarrow's errors have no common class
             reading.unread.add(path, error)
-    return Recording("completions.parquet", tuple(rows), files=(len(paths), files)) if rows else None
+    return Recording("completions.parquet", tuple(rows), (len(paths), files)) if rows else None
 
 
 def _parquet_rows(path: Path, reading: Reading) -> list[Sample]:
@@ -192,21 +187,19 @@ def _parquet_sample(entry: dict[str, Any], place: str) -> Sample:
         for name, value in _without(entry, _PARQUET_OTHERS).items()
         if value is None or isinstance(value, float)
     }
-    prompt = entry["prompt"]
     return Sample(
         whole_number(entry["step"]) or 0,
-        text_of(prompt),
+        text_of(entry["prompt"]),
         text_of(entry["completion"]),
         _single_score(scores),
         number(entry.get("advantage")),
         scores,
-        chat=None if isinstance(prompt, str) else prompt,
         columns=_without(entry, _PARQUET_COLUMNS, scores),
         place=place,
     )
 
 
-def read_rollouts(path: Path, reading: Reading) -> Recording | None:
+def _read_rollouts(path: Path, reading: Reading) -> Recording | None:
     """Read our `rollouts.jsonl` with its safetensors; the last line of a step counts."""
     entries: dict[int, dict[str, Any]] = {}
     try:
@@ -217,9 +210,8 @@ def read_rollouts(path: Path, reading: Reading) -> Recording | None:
         reading.unread.add(path, error)
         return None
     rows: list[Sample] = []
-    settings: dict[str, Any] = {}
     files = 0
-    for step in choose_files(sorted(entries)):
+    for step in sorted(entries)[-MAX_FILES:]:
         if reading.rows <= 0:
             break
         try:
@@ -227,16 +219,10 @@ def read_rollouts(path: Path, reading: Reading) -> Recording | None:
         except READ_ERRORS as error:
             reading.unread.add(f"{path}: step {step}", error)
             continue
-        for section, values in (entries[step].get("settings") or {}).items():
-            settings |= (
-                {f"{section}.{key}": value for key, value in values.items()}
-                if isinstance(values, dict)
-                else {}
-            )
         rows += samples
         files += 1
         reading.rows -= len(samples)
-    return Recording("rollouts.jsonl", tuple(rows), settings, (len(entries), files)) if rows else None
+    return Recording("rollouts.jsonl", tuple(rows), (len(entries), files)) if rows else None
 
 
 def _rollout_samples(folder: Path, entry: dict[str, Any], reading: Reading) -> list[Sample]:
@@ -246,78 +232,42 @@ def _rollout_samples(folder: Path, entry: dict[str, Any], reading: Reading) -> l
         raise ValueError(f"{name}: torn or altered: its SHA-256 is not the recorded one")
     reading.spend(4 * len(data))
     tensors = {key: safetensors.elements(tensor) for key, tensor in safetensors.parse(data).items()}
-    prompts = _split(tensors["prompt_ids"], tensors["prompt_lengths"])
+    prompt_ids = _split(tensors["prompt_ids"], tensors["prompt_lengths"])
     streams = {
         key: _split(tensors[key], tensors["completion_lengths"])
         for key in ("completion_ids", "behaviour_logprobs", "proximal_logprobs", "policy_versions")
         if key in tensors
     }
-    return [
-        _rollout_sample(
-            entry,
-            prompts,
-            {key: values[index] for key, values in tensors.items() if index < len(values)},
-            {key: tuple(values[index]) for key, values in streams.items()},
-            index,
+    samples = []
+    for index, owner in enumerate(tensors["prompt_index"]):
+        prompt, ids = entry["prompts"][owner], tuple(prompt_ids[owner])
+        stream = {key: tuple(values[index]) for key, values in streams.items()}
+        none, trainer = (None,) * len(ids), stream.get("proximal_logprobs")
+        is_trained = (bool(tensors["trained"][index]),) * len(stream["completion_ids"])
+        tokens = Tokens(
+            (*ids, *stream["completion_ids"]),
+            len(ids),
+            (False,) * len(ids) + is_trained,
+            none + stream["behaviour_logprobs"],
+            none + trainer if trainer else (),
+            (0,) * len(ids) + stream["policy_versions"],
+            str(entry["finish_reasons"][index]),
         )
-        for index in range(len(tensors["prompt_index"]))
-    ]
-
-
-def _rollout_sample(
-    entry: dict[str, Any],
-    prompts: list[list[Any]],
-    values: dict[str, Any],
-    streams: dict[str, tuple[Any, ...]],
-    index: int,
-) -> Sample:
-    """Build a sample from its line, the ids of all prompts, its numbers, its streams, and its index."""
-    prompt = entry["prompts"][values["prompt_index"]]
-    ids, completion = tuple(prompts[values["prompt_index"]]), streams["completion_ids"]
-    none, trainer = (None,) * len(ids), streams.get("proximal_logprobs")
-    tokens = Tokens(
-        (*ids, *completion),
-        len(ids),
-        (False,) * len(ids) + (bool(values["trained"]),) * len(completion),
-        none + streams["behaviour_logprobs"],
-        none + trainer if trainer else (),
-        (0,) * len(ids) + streams["policy_versions"],
-        str(entry["finish_reasons"][index]),
-    )
-    return Sample(
-        int(entry["step"]),
-        text_of(prompt.get("text")),
-        text_of(entry["texts"][index]),
-        number(values["rewards"]),
-        number(values["advantages"]),
-        {key: number(value) for key, value in entry["scores"][index].items()},
-        str(values["prompt_index"]),
-        columns=prompt.get("columns") or {},
-        tokens=tokens,
-        place=f"step {entry['step']}, {entry['requests'][index]}",
-    )
-
-
-def _own_sample(entry: dict[str, Any], place: str) -> Sample:
-    """Return the sample in a line of our completions.jsonl."""
-    ids, logprobs = entry["prompt_ids"], numbers(entry["logprobs"])
-    tokens = Tokens(
-        (*ids, *entry["ids"]),
-        len(ids),
-        engine=(None,) * len(ids) + logprobs,
-        versions=(0,) * len(ids) + tuple(entry.get("versions", ())),
-        ended=str(entry.get("finish_reason", "")),
-    )
-    return Sample(
-        whole_number(entry.get("step")) or 0,
-        text_of(entry.get("prompt")),
-        text_of(entry["completion"]),
-        number(entry.get("reward")),
-        number(entry.get("advantage")),
-        group=str(entry["request"]).rpartition(".")[0],
-        tokens=tokens,
-        place=place,
-    )
+        samples.append(
+            Sample(
+                int(entry["step"]),
+                text_of(prompt.get("text")),
+                text_of(entry["texts"][index]),
+                number(tensors["rewards"][index]),
+                number(tensors["advantages"][index]),
+                {key: number(value) for key, value in entry["scores"][index].items()},
+                str(owner),
+                prompt.get("columns") or {},
+                tokens,
+                f"step {entry['step']}, {entry['requests'][index]}",
+            )
+        )
+    return samples
 
 
 def _split(values: list[Any], lengths: list[Any]) -> list[list[Any]]:
@@ -325,3 +275,7 @@ def _split(values: list[Any], lengths: list[Any]) -> list[list[Any]]:
         raise ValueError(f"{len(values)} numbers, but the lengths add up to {sum(lengths)}")
     rest = iter(values)
     return [list(islice(rest, int(length))) for length in lengths]
+
+
+# Parsers of one JSON line, its place, and the step in the file's name.
+_LINE_PARSERS = {"verl": _verl_samples, "swift": _swift_samples}

@@ -1,21 +1,19 @@
-"""Check recorded samples: the order of prompts, wrongly paired prompts, duplicates, ends, and rewards within groups."""
+"""Check recorded samples: the order of prompts, prompts in completions, duplicates, ends, and rewards in groups."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from math import exp, sqrt
+from math import exp
 from typing import Any
 
 from diagnostics.audit.recorded.run_data import MetricSeries, Recording, RunArtifacts, Sample, group_samples
-from diagnostics.audit.recorded.stats import share_interval
+from diagnostics.audit.recorded.stats import mean, share_interval
 from diagnostics.audit.results import Estimate, Result, clean, fault, note, skipped, undecided
 
 _LEAST_PROMPTS, _LEAST_GROUPS, _LEAST_STEPS = 3, 4, 4
 _MOST_FLAT = 0.9
-# Answers up to this length need not repeat words of the question.
-_SHORT_TEXT = 400
 _WANT_DUMPS = (
     "dumped completions: log_completions=True (TRL, ms-swift) or trainer.rollout_data_dir=DIR (verl)"
 )
@@ -101,7 +99,7 @@ def _prompts_by_step(recording: Recording) -> list[tuple[int, frozenset[str]]]:
 
 
 def _pairing(recording: Recording) -> Result:
-    """Check whether completions begin with their prompt, contain another's, or fit another prompt's words better."""
+    """Check whether completions begin with their prompt, or contain another sample's."""
     rows = [row for row in recording.rows[:8192] if row.prompt and row.completion]
     if len(rows) < 16:
         return skipped("pairing", "want_texts", "texts of prompts and completions")
@@ -123,89 +121,40 @@ def _pairing(recording: Recording) -> Result:
     if foreign > max(4, 0.2 * compared):
         message = "completions contain another sample's prompt ({other:.0%}): they are paired wrongly"
         return fault("pairing/other", message, "TOK019", values, count=len(rows))
-    return _pairing_by_words(steps, recording)
-
-
-def _pairing_by_words(steps: Sequence[list[Sample]], recording: Recording) -> Result:
-    """Check whether words of only one prompt appear in that prompt's completions."""
-    shifts = Counter(shift for rows in steps for shift in _shifts_by_words(rows))
-    decided, matches = sum(shifts.values()), shifts.pop(0, 0)
-    if decided < 24:
-        need = "completions that repeat words of their prompt; {count} do"
-        return skipped("pairing", "want_words", need, count=decided)
-    values = {"own": matches / decided, "count": decided}
-    shift, most = shifts.most_common(1)[0] if shifts else (0, 0)
-    if matches < 0.5 * most and most > 0.4 * decided:
-        message = (
-            "completions fit the prompt {shift} further on ({most:.0%} of {count}): they are paired wrongly"
-        )
-        values |= {"shift": shift, "most": most / decided}
-        return fault("pairing/shifted", message, "TOK019", values, count=decided)
-    width = max(2, *(len({row.prompt for row in rows}) for rows in steps))
-    if matches * width >= 1.5 * decided or decided <= 100:
-        return clean("pairing", values=values, count=decided)
-    lengths = sorted(len(row.completion) for row in recording.rows[:512])
-    if lengths[len(lengths) // 2] <= _SHORT_TEXT:
-        return skipped("pairing", "want_words", "longer completions")
-    option = note("want_checkpoint", "--checkpoint DIR: the weights that sampled the texts")
-    return undecided("pairing", option, values=values, count=decided)
-
-
-def _shifts_by_words(rows: list[Sample]) -> Iterator[int]:
-    """Yield how many prompts further on the best match of each completion is; 0 for its own prompt."""
-    prompts = list(dict.fromkeys(row.prompt for row in rows))
-    words = [_distinct_words(prompt) for prompt in prompts]
-    frequency = Counter(word for prompt_words in words for word in prompt_words)
-    rare = [{word for word in prompt_words if frequency[word] == 1} for prompt_words in words]
-    for row in rows:
-        completion = _distinct_words(row.completion)
-        scores = [len(completion & prompt_words) / max(1, len(prompt_words)) for prompt_words in rare]
-        best = max(scores)
-        if best > 0 and scores.count(best) == 1:
-            yield (scores.index(best) - prompts.index(row.prompt)) % len(prompts)
-
-
-def _distinct_words(text: str) -> set[str]:
-    return {word for word in text[:20_000].lower().split() if len(word) > 2 or word.isdigit()}
+    return clean("pairing", values=values, count=len(rows))
 
 
 def _duplicates(recording: Recording, groups: list[list[Sample]], series: Sequence[MetricSeries]) -> Result:
-    """Check whether samples of a group are equal more often than the engine's log-probs allow."""
+    """Check whether samples of a group are all equal although the policy is not sure of them."""
     if len(groups) < _LEAST_GROUPS:
         need = "at least four groups of two samples or more; there are {count}"
         return skipped("samples", "want_groups", need, count=len(groups))
     pairs = sum(len(group) * (len(group) - 1) // 2 for group in groups)
     frequencies = [Counter(map(_identity, group)).values() for group in groups]
     equal = sum(n * (n - 1) // 2 for frequency in frequencies for n in frequency)
-    chances = [(_probability(row), len(group)) for group in groups for row in group]
-    expected = sum((probability or 0.0) * (size - 1) / 2 for probability, size in chances)
-    share = equal / pairs
-    values = {"share": share, "groups": len(groups), "expected": expected / pairs}
-    text = "{share:.2%} of pairs in {groups} groups are equal; {expected:.2%} by chance"
-    fields: dict[str, Any] = {
-        "estimates": (Estimate("identical", share, *share_interval(equal, pairs)),), "count": pairs,
-        "evidence": (note("identical", text, recording.kind, **values),),
-    }  # fmt: skip
-    if all(probability is not None for probability, _ in chances):
-        z = (equal - expected) / sqrt(max(1.0, expected) * max(map(len, groups)))
-        if z <= 8 or equal < 2 * expected + 10:
-            return clean("samples", **fields)
-        if share <= 0.95:
-            text = "{share:.1%} of pairs in a group are equal, where their log-probs allow {expected:.2%}: one seed"
-            return fault("samples/repeated", text, "CFG115", values, **fields)
-    elif share < 0.95:
+    values = {"share": equal / pairs, "groups": len(groups)}
+    fact = note("identical", "{share:.2%} of pairs in {groups} groups are equal", recording.kind, **values)
+    estimate = Estimate("identical", equal / pairs, *share_interval(equal, pairs))
+    fields: dict[str, Any] = {"estimates": (estimate,), "count": pairs, "evidence": (fact,)}
+    if equal < 0.95 * pairs:
         return clean("samples", **fields)
-    elif not _has_entropy(series):
+    is_sure = _is_sure_of_samples(recording, series)
+    if is_sure is None:
         source = note("want_entropy", "the policy's entropy in the metrics, or the engine's log-probs")
         return undecided("samples", source, values=values, **fields)
+    if is_sure:
+        return clean("samples", **fields)
     message = "all samples of a group are equal ({share:.0%} of pairs in {groups} groups): greedy sampling or one seed"
     return fault("samples/identical", message, "CFG115", values, **fields)
 
 
-def _has_entropy(series: Sequence[MetricSeries]) -> bool:
-    """Return whether the policy's entropy is known and never low."""
+def _is_sure_of_samples(recording: Recording, series: Sequence[MetricSeries]) -> bool | None:
+    """Return whether the policy gives one completion all the probability; None if that is unknown."""
+    probabilities = [probability for row in recording.rows if (probability := _probability(row)) is not None]
+    if probabilities:
+        return mean(probabilities) > 0.9
     entropies = [row.values["entropy"] for entry in series for row in entry.rows if "entropy" in row.values]
-    return bool(entropies) and min(entropies) > 0.1
+    return None if not entropies or min(entropies) <= 0.1 else False
 
 
 def _identity(row: Sample) -> object:
@@ -228,9 +177,6 @@ def _ends(recording: Recording) -> Result:
     truncated = sum(tokens.ended == "length" for tokens in ended)
     values = {"share": truncated / count, "count": count}
     estimates = (Estimate("cut", truncated / count, *share_interval(truncated, count)),)
-    if truncated == count:
-        message = "all {count} completions end at the length limit"
-        return fault("ends/all_cut", message, "CFG127", values, estimates=estimates, count=count)
     last = Counter(tokens.ids[-1] for tokens in ended if tokens.ended == "stop" and tokens.ids)
     stopped = sum(last.values())
     if stopped >= 50 and len(last) >= 8 and last.most_common(1)[0][1] < 0.3 * stopped:

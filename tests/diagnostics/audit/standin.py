@@ -10,7 +10,7 @@ import http.server
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from diagnostics.audit.live.reference import round_weights
-from diagnostics.audit.live.sampling_distribution import Sampling
+from diagnostics.audit.live.sampling_distribution import NEUTRAL, Sampling
 
 
 @dataclass
@@ -44,7 +44,6 @@ class Wrong:
         updating: A weight update was begun, and not finished.
         versions: What it calls its weights, one after the other.
         no_priority: A request with a priority is refused.
-        release: What /version says.
         settings: The answer of /server_info; None: there is none.
     """
 
@@ -67,7 +66,6 @@ class Wrong:
     updating: bool = False
     versions: list[str] = field(default_factory=list)
     no_priority: bool = False
-    release: str = "0.32.0"
     settings: dict[str, Any] | None = field(default_factory=lambda: {"logprobs_mode": "processed_logprobs"})
 
 
@@ -153,8 +151,9 @@ class Engine:
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         self.calls += 1
         prompts = body["prompt"] if isinstance(body["prompt"][0], list) else [body["prompt"]]
-        law = Sampling.of_request({**body, **self.wrong.law})
-        law = replace(law, bias=self.wrong.bias)
+        settings = {**body, **self.wrong.law}
+        values = {name: settings[name] for name in NEUTRAL if settings.get(name) is not None}
+        law = Sampling(**values, bias=self.wrong.bias)
         copies = body.get("n", 1)
         owners = [prompt for prompt in prompts for _ in range(copies)]
         choices: list[dict[str, Any]] = []
@@ -233,7 +232,7 @@ def serving(engine: Engine) -> Iterator[str]:
             answers: dict[str, Any] = {
                 "/v1/models": {"data": [{"id": "policy", "max_model_len": 320}]},
                 "/is_paused": {"is_paused": engine.wrong.paused},
-                "/version": {"version": engine.wrong.release},
+                "/version": {"version": "0.32.0"},
             }
             if engine.wrong.versions and path == "/weight_info":
                 several = len(engine.wrong.versions) > 1

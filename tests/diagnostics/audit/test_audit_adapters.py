@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
-from diagnostics.audit.live.reference import Reference, sibling_checkpoints
+from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.results import FAULT, AuditError
 from tests.diagnostics.audit.standin import Engine, loaded, serving
 
@@ -89,11 +89,6 @@ def test_merged_weights_are_those_of_peft(adapters, trained):
     ours = Reference(adapters / "checkpoint-20").state
     assert ours.keys() == theirs.keys()
     assert all(torch.allclose(ours[name], theirs[name], atol=1e-6) for name in ours)
-
-
-def test_siblings_are_other_adapters_and_the_base(adapters, trained):
-    siblings = sibling_checkpoints(adapters / "checkpoint-20")
-    assert siblings == [(adapters / "checkpoint-10").resolve(), trained / "checkpoint-120"]
 
 
 @pytest.mark.parametrize(

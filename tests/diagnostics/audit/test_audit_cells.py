@@ -6,8 +6,8 @@ import pytest
 
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.results import CLEAN, FAULT
+from evaluation.audit import proxy
 from tests.cells import cell_python
-from tests.diagnostics.audit import proxy
 from tests.diagnostics.audit.standin import Wrong
 from tests.servers import MAX_MODEL_LEN, free_port, serving
 

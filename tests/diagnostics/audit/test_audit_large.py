@@ -69,11 +69,10 @@ def test_distribution_is_that_of_the_stand_in(seed):
 class Folder:
     """A checkpoint at a given distance from the audited one."""
 
+    large = True
+
     def __init__(self, name, apart=0.0):
-        self.name, self.apart, self.large = name, apart, True
-        number = name.rpartition("-")[2]
-        self.step = int(number) if number.isdigit() else -1 if name == "base" else None
-        self.computed = []
+        self.name, self.apart, self.computed = name, apart, []
 
     def has_same_tensors(self, other):
         return isinstance(other, Folder)
@@ -86,28 +85,22 @@ class Folder:
         return torch.full((self.computed[-1],), self.apart)
 
 
-def compare(*folders):
-    """Return which checkpoints are computed for an engine at checkpoint-300, and the notes on others."""
+@pytest.mark.parametrize(
+    ("folder", "notes", "computed"),
+    [
+        (Folder("checkpoint-20", 3.0), ["away"], [checkpoint_identification._FEW_IDS]),
+        # A step of training can be smaller than rounding; then all ids are needed.
+        (Folder("checkpoint-280", 0.02), [], [checkpoint_identification._FEW_IDS, SIZE]),
+        (SimpleNamespace(name="checkpoint-20", release=lambda: None, computed=[]), ["does_not_fit"], []),
+    ],
+    ids=["far away", "as near as rounding", "other tensors"],
+)
+def test_other_checkpoint_is_computed_only_as_far_as_needed(folder, notes, computed):
+    """For an engine at checkpoint-300; of a checkpoint that a few ids rule out, no more ids are computed."""
     sequences = [list(range(SIZE // 2 + 1))] * 2
     engine, exact = torch.full((SIZE,), FLOOR), torch.zeros(SIZE)
     scores = Scores(Folder("checkpoint-300"), sequences, engine, "bfloat16", exact, FLOOR)
-    computed, notes = checkpoint_identification._compute_others(scores, folders)
-    return [item.name for item, _ in computed], {item.values["name"]: item.name for item in notes}
-
-
-def test_checkpoint_far_away_takes_few_ids_and_one_behind_it_none():
-    closer, far = Folder("checkpoint-280", 0.5), Folder("checkpoint-20", 3.0)
-    assert compare(closer, far) == ([], {"checkpoint-280": "away", "checkpoint-20": "not_compared"})
-    assert (closer.computed, far.computed) == ([checkpoint_identification._FEW_IDS], [])
-
-
-def test_checkpoint_that_rounding_may_hide_is_computed_whole():
-    """A step of training can be smaller than rounding; then all ids are needed."""
-    closer = Folder("checkpoint-280", 0.02)
-    assert compare(closer) == (["checkpoint-280"], {})
-    assert closer.computed == [checkpoint_identification._FEW_IDS, SIZE]
-
-
-def test_checkpoint_with_other_tensors_is_left_out():
-    strange = SimpleNamespace(name="checkpoint-20", step=20, release=lambda: None)
-    assert compare(strange) == ([], {"checkpoint-20": "does_not_fit"})
+    siblings, reported = checkpoint_identification._compute_others(scores, [folder])
+    assert [item.name for item in reported] == notes
+    assert len(siblings) == (not notes)
+    assert folder.computed == computed

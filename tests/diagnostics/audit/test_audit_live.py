@@ -6,9 +6,8 @@ import shutil
 import pytest
 import torch
 
-from diagnostics.audit import report
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
-from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED
+from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, make_document, shareable
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 
 approx = pytest.approx
@@ -36,7 +35,7 @@ def audit_standin(trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-1
     engine = Engine(trained / folder, dtype, wrong, 1)
     with serving(engine) as url:
         audit = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500, **options))
-    json.dumps(report.shareable_document(audit), allow_nan=False)
+    json.dumps(shareable(make_document(audit)), allow_nan=False)
     assert audit.tokens <= options.get("tokens", 4000)
     return audit
 
@@ -105,21 +104,13 @@ def test_log_probs_before_the_temperature_are_shown_by_the_samples(trained, tmp_
     assert faults["logprobs/raw"] == approx(0.6, abs=0.15)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"law": {"temperature": 0.87}}, {"bias": (5, -2.0)}, {"bias": (300, 2.0)}, {}]
-)
-def test_raw_log_probs_are_never_clean_with_few_tokens(trained, wrong):
-    """vLLM's default shows no sampling parameters: not checked, with the tokens that would decide."""
+@pytest.mark.parametrize("wrong", [{"law": {"temperature": 0.87}}, {"bias": (300, 2.0)}, {}])
+def test_raw_log_probs_are_never_clean(trained, wrong):
+    """vLLM's default shows no sampling parameters: not checked, with the option that would decide."""
     audit = audit_standin(trained, Wrong(raw=True, settings=None, **wrong))
     (result,) = (item for item in audit.results if item.topic == "sampling")
     assert (audit.outcome, result.outcome) == (NOT_DECIDED, NOT_DECIDED)
-    assert "--logprobs-mode processed_logprobs; or --tokens " in result.needed[0].text
-
-
-def test_truncation_is_found_in_raw_log_probs(trained):
-    """No sampled id lies outside of the nucleus."""
-    audit = audit_standin(trained, Wrong(raw=True, settings=None, law={"top_p": 0.93}))
-    assert fault_values(audit) == {"sampling/top_p": approx(0.93, abs=0.01)}
+    assert "--logprobs-mode processed_logprobs" in result.needed[0].text
 
 
 def test_tensors_that_did_not_arrive_are_named(trained, folders):
@@ -131,14 +122,6 @@ def test_weights_that_are_one_percent_off_are_seen(trained, folders):
     audit = audit_standin(trained, folder=folders["noisy"])
     assert list(fault_values(audit)) == ["weights/unknown"]
     assert {item.family for item in audit.select("masked")} == {"sampling", "logprobs"}
-
-
-def test_old_release_that_may_truncate_numbers_is_not_decided(trained, folders):
-    """CPU builds of vLLM 0.10 and 0.11 make a difference as large as slightly wrong weights."""
-    audit = audit_standin(trained, Wrong(release="0.10.2"), folder=folders["noisy"])
-    (result,) = (item for item in audit.results if item.topic == "weights")
-    assert (fault_values(audit), result.outcome) == ({}, NOT_DECIDED)
-    assert "vLLM 0.12" in result.needed[0].text
 
 
 def test_tokenizer_that_cannot_be_read_leaves_ids_unchecked(trained, tmp_path):

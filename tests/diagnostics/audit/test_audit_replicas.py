@@ -21,7 +21,7 @@ def check_replies(*offs, exact=EXACT):
         noise = 0.01 * torch.randn(len(ids) - 1, generator=torch.Generator().manual_seed(place))
         return (offs[place % len(offs)] + noise).tolist()
 
-    return cache_replicas.check_replicas(SimpleNamespace(score=score), [], range(48), exact, 0.01, 0.032)
+    return cache_replicas.check_replicas(SimpleNamespace(score=score), range(48), exact, 0.01, 0.032)
 
 
 @pytest.mark.parametrize("exact", [EXACT, None])

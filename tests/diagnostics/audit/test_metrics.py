@@ -14,7 +14,7 @@ from diagnostics.audit.recorded.metric_files import metric_row
 from diagnostics.audit.recorded.run_data import MetricSeries
 from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED
 from diagnostics.output import redact
-from tests.diagnostics.audit_running.lines import append_lines, healthy
+from tests.diagnostics.audit_running.lines import healthy
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "silent_run.jsonl"
 
@@ -36,17 +36,16 @@ CASES = [
     ("entropy collapse", lambda step: {"entropy": max(0.002, 0.59 * math.exp(-step / 8))}, {"curves/entropy_collapse"}),
     ("KL explosion", lambda step: {"kl": 0.001 if step < 80 else 3.0}, {"curves/kl_explosion"}),
     ("clip ratio 1", lambda step: {"clip_ratio/region_mean": 1.0 if step > 60 else 0.1}, {"curves/clip"}),
-    ("ratio drift", lambda step: {"sampling/importance_sampling_ratio/mean": 1.0 if step < 60 else 1.6},
-     {"curves/ratio_drift"}),
     ("zero-spread groups", lambda _: {"frac_reward_zero_std": 0.958}, {"metrics/little_spread"}),
     ("no spread", lambda _: {"frac_reward_zero_std": 1.0, "grad_norm": 0.0}, {"metrics/no_spread"}),
     ("length growth", lambda step: {"completions/clipped_ratio": step / 120, "completions/mean_length": 100 + 8 * step},
-     {"curves/length_growth"}),
+     {"curves/truncation"}),
     ("truncation", lambda _: {"completions/clipped_ratio": 0.7}, {"curves/truncation"}),
     ("all truncated", lambda _: {"completions/clipped_ratio": 1.0}, {"metrics/all_cut"}),
     ("gradient spikes", lambda step: {"grad_norm": 500.0 if step % 40 == 39 else 0.5}, {"curves/gradient_spikes"}),
     ("no gradient", lambda step: {"grad_norm": 0.0 if 50 < step < 60 else 1.0, "frac_reward_zero_std": 0.0},
      {"metrics/no_gradient"}),
+    ("another reference", lambda _: {"kl": 0.05}, {"metrics/reference"}),
     ("learning rate 0", lambda _: {"learning_rate": 0.0}, {"metrics/rate_zero"}),
     ("NaN that stays", lambda step: {"grad_norm": math.nan if step > 90 else 1.0}, {"metrics/nan"}),
     ("engine drifts", lambda step: {"sampling/sampling_logp_difference/mean": 0.004 + 0.001 * step},
@@ -129,12 +128,6 @@ def test_run_that_trained_nothing_is_a_fault(tmp_path, capsys):
     )
     assert main(["audit", str(tmp_path / "run.log")]) == 1
     assert "nothing was trained: 1260 steps in 0.0176 s" in capsys.readouterr().out
-
-
-def test_headline_counts_passed_and_skipped_checks(tmp_path, capsys):
-    append_lines(tmp_path / "metrics.jsonl", map(healthy, range(1, 31)))
-    assert main(["audit", str(tmp_path / "metrics.jsonl")]) == 0
-    assert capsys.readouterr().out.startswith("audit: 3 checks passed, 8 skipped (they need: ")
 
 
 def test_a_fast_run_that_logged_its_steps_did_train(tmp_path, capsys):

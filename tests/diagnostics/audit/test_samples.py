@@ -39,7 +39,6 @@ def test_json_lines_with_nan_are_read(tmp_path):
 REWARDS = """
 import threading
 def right(completions, **_): return [int(text[-1]) % 2 for text in completions]
-def single(text): return int(text[-1]) % 2
 def thread(completions, **_):
     main = threading.current_thread() is threading.main_thread()
     return [int(text[-1]) % 2 if main else 0 for text in completions]
@@ -53,7 +52,6 @@ def needs_answer(completions, answer): return [0.0 for _ in completions]
     ("function", "result"),
     [
         ("right", ("rewards_again", CLEAN, "")),
-        ("single", ("rewards_again", CLEAN, "")),
         ("thread", ("rewards_again/thread", FAULT, "REW001")),
         ("raises", ("rewards_again/raises", FAULT, "REW002")),
         ("other", ("rewards_again/unlike", FAULT, "REW005")),

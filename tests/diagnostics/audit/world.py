@@ -1,12 +1,8 @@
-"""A tiny language model that was trained: its distributions are peaked, as those of real models are, and not flat.
-
-`python -m tests.diagnostics.audit.world FOLDER` writes checkpoint-20, -280, -300 and base, with tokenizer and template.
-"""
+"""A tiny language model that was trained: its distributions are peaked, as those of real models are, and not flat."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import torch
@@ -92,8 +88,3 @@ def _save(model: LlamaForCausalLM, words: PreTrainedTokenizerFast, folder: Path)
     settings.write_text(
         json.dumps(reported | {"tokenizer_class": "PreTrainedTokenizerFast"}), encoding="utf-8"
     )
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    print(train_world(Path(sys.argv[1])))

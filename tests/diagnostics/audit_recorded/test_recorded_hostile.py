@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from diagnostics.audit.recorded import metric_files, run_data, safetensors, sample_files, stats
+from diagnostics.audit.recorded import run_data, safetensors, sample_files, stats
 
 
 @pytest.mark.parametrize("shape", [[int("9" * 4000)] * 3, [1] * 1000, [-1, -1]])
@@ -30,14 +30,6 @@ def test_dictionary_encoded_text_counts_in_every_row(tmp_path, monkeypatch):
     reading = run_data.Reading()
     assert sample_files.read_parquet([path], reading) is None
     assert "MiB of text" in reading.unread[0][1]
-
-
-def test_event_file_with_a_huge_record_is_reported(tmp_path):
-    path = tmp_path / "events.out.tfevents.1"
-    path.write_bytes(struct.pack("<Q", 1 << 60) + b"\0" * 64)
-    unread = run_data.Reading().unread
-    assert metric_files.read_events(path, unread) is None
-    assert "a record of" in unread[0][1]
 
 
 def test_statistics_of_huge_numbers_are_infinite():

@@ -1,13 +1,11 @@
-"""Lines of metrics and samples of a run that nothing is wrong with, to put faults into."""
+"""Lines of metrics of a run that nothing is wrong with, to put faults into."""
 
 import json
 import random
 
-from diagnostics.audit.recorded.run_data import Sample
-
 
 def healthy(step, generator=None):
-    """A step's metrics."""
+    """Return a step's metrics."""
     generator = generator or random.Random(step)
     return {
         "step": step,
@@ -22,22 +20,6 @@ def healthy(step, generator=None):
         "learning_rate": 1e-6,
         "sampling/sampling_logp_difference/mean": abs(generator.gauss(0.006, 0.001)),
     }
-
-
-def samples(step, generator=None, *, groups=4, size=4, reward=None):
-    """Make groups of a step with different rewards and texts."""
-    generator = generator or random.Random(step)
-    return [
-        Sample(
-            step,
-            f"question {step} {group}",
-            " ".join(generator.choices("abcdefghij", k=12)),
-            float(generator.random() < 0.5) if reward is None else reward,
-            place=f"step {step}",
-        )
-        for group in range(groups)
-        for _ in range(size)
-    ]
 
 
 def append_lines(path, entries, mode="a"):

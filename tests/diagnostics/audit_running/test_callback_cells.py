@@ -15,10 +15,10 @@ PROGRAM = Path(__file__).parent / "programs" / "trl_watched.py"
 CELLS = ("vllm-0.32.0+trl-1.16.0", "vllm-0.10.2+trl-0.24.0")
 
 
-def watched(cell, folder, how, reward, steps=20, *more):
+def watched(cell, folder, reward):
     """Return the program's output and its document."""
     done = subprocess.run(
-        [cell_python(cell), PROGRAM, folder, how, reward, str(steps), *more],
+        [cell_python(cell), PROGRAM, folder, reward],
         capture_output=True,
         text=True,
         timeout=1500,
@@ -33,7 +33,7 @@ def watched(cell, folder, how, reward, steps=20, *more):
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_healthy_run_is_clean(cell, tmp_path):
     """With scalars for the callbacks that write curves, and no line of log."""
-    reported, document = watched(cell, tmp_path, "attached", "spread")
+    reported, document = watched(cell, tmp_path, "spread")
     assert (reported["lines"], document["outcome"]) == ([], "clean")
     assert [logs["audit/faults"] for logs in reported["logs"] if logs] == [0.0] * 20
 
@@ -41,7 +41,7 @@ def test_a_healthy_run_is_clean(cell, tmp_path):
 @pytest.mark.parametrize("cell", CELLS)
 def test_constant_reward_is_reported(cell, tmp_path):
     """A constant reward is reported within ten steps: in the log, as scalars and in the document."""
-    reported, document = watched(cell, tmp_path, "attached", "constant")
+    reported, document = watched(cell, tmp_path, "constant")
     assert any("REW004" in line for line in reported["lines"])
     assert {logs["audit/faults"] >= 1 for logs in reported["logs"][10:] if logs} == {True}
     assert document["outcome"] == "fault"

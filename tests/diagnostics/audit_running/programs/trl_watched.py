@@ -1,14 +1,12 @@
-"""TRL's own GRPOTrainer on a tiny model with an AuditCallback, in a cell: `FOLDER HOW REWARD STEPS KEY=VALUE...`.
+"""TRL's own GRPOTrainer on a tiny model with an AuditCallback, in a cell: `FOLDER REWARD`, `spread` or `constant`.
 
-HOW is `attached` or `given`; REWARD `spread` or `constant`. Prints JSON: what a callback behind it saw of the logs, the
-lines of its log, and seconds.
+Prints JSON: the audit's curves that a later callback received, and the lines of its log.
 """
 
 import json
 import logging
 import os
 import sys
-import time
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -18,7 +16,7 @@ from diagnostics.audit.callback import AuditCallback
 from repro.drivers import tiny_trl
 
 
-class Behind(transformers.TrainerCallback):
+class LaterCallback(transformers.TrainerCallback):
     """Collect the audit's curves from the logs that later callbacks receive."""
 
     def __init__(self):
@@ -28,54 +26,39 @@ class Behind(transformers.TrainerCallback):
         self.logs.append({name: value for name, value in logs.items() if name.startswith("audit/")})
 
 
-def spread(completions, **_):
-    """Tells completions apart."""
-    return [text.count("a") - len(text) / 7 + len(set(text)) for text in completions]
-
-
-def constant(completions, **_):
-    """Return nothing."""
-    return [0.5 for _ in completions]
+REWARDS = {
+    "spread": lambda completions, **_: [
+        text.count("a") - len(text) / 7 + len(set(text)) for text in completions
+    ],
+    "constant": lambda completions, **_: [0.5 for _ in completions],
+}
 
 
 def main():
-    folder, how, reward, steps, *more = sys.argv[1:]
-    settings = {
-        "max_steps": int(steps),
-        "per_device_train_batch_size": 16,
-        "num_generations": 4,
-        "max_completion_length": 12,
-        "learning_rate": 0.01,
-        "logging_strategy": "steps",
-        "logging_steps": 1,
-    } | {key: json.loads(value) for key, _, value in (item.partition("=") for item in more)}
+    folder, reward = sys.argv[1:]
     lines = []
-
-    class Lines(logging.Handler):
-        def emit(self, record):
-            lines.append(record.getMessage())
-
-    logging.getLogger("grpo_doctor.audit").addHandler(Lines())
-    behind = Behind()
-    letters = "abcdefghijklm"
-    prompts = [f"{a} {b}" for a in letters for b in letters if a < b]
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("grpo_doctor.audit").addHandler(handler)
+    later, letters = LaterCallback(), "abcdefghijklm"
+    REWARDS[reward].__name__ = reward
     trainer = tiny_trl.trainer(
-        {"spread": spread, "constant": constant}[reward],
-        behind,
-        prompts=prompts,
+        REWARDS[reward],
+        later,
+        prompts=[f"{a} {b}" for a in letters for b in letters if a < b],
         policy=tiny_trl.model(0),
-        **settings,
+        max_steps=20,
+        per_device_train_batch_size=16,
+        num_generations=4,
+        max_completion_length=12,
+        learning_rate=0.01,
+        logging_strategy="steps",
+        logging_steps=1,
     )
     trainer.args.output_dir = folder
-    audit = AuditCallback()
-    if how == "attached":
-        audit.attach(trainer)
-    else:
-        trainer.add_callback(audit)
-    began = time.perf_counter()
+    AuditCallback().attach(trainer)
     trainer.train()
-    seconds = time.perf_counter() - began
-    print(json.dumps({"logs": behind.logs, "lines": lines, "seconds": seconds}))
+    print(json.dumps({"logs": later.logs, "lines": lines}))
     sys.stdout.flush()
     # TRL's process groups outlive main in some releases.
     os._exit(0)

@@ -35,8 +35,6 @@ def run_proxy(url: str, wrong: Wrong, second: str = "") -> Iterator[str]:
                 calls[0] += 1
                 to = second if second and calls[0] % 2 else url
                 body = change_request(body, wrong)
-            elif self.path == "/generate":  # our own server's
-                body["params"] |= {key: wrong.law[key] for key in wrong.law.keys() & {"temperature"}}
             elif wrong.double_bos and self.path == "/tokenize" and "prompt" in body:
                 status, content = forward(to, "POST", self.path, body)
                 reported = json.loads(content)

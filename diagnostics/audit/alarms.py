@@ -1,0 +1,133 @@
+"""Track the findings of repeated scans of a run's metrics: which appear, reappear and disappear, and when.
+
+A finding is reported when two scans agree, and withdrawn when three scans no longer find it. The callback imports this
+in a training environment, so it imports only what is installed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from diagnostics.audit.metrics import check_learning, check_metrics
+from diagnostics.audit.recorded.run_data import MetricSeries
+from diagnostics.audit.results import RUNNING, Audit, Result, code_of, note
+
+FOUND, GONE = "found", "gone"
+SCANS_THAT_AGREE, _GONE_AFTER = 2, 3
+
+
+@dataclass(frozen=True)
+class Change:
+    """A finding that appeared or was withdrawn.
+
+    Attributes:
+        kind: FOUND or GONE.
+        step: The trainer's step.
+    """
+
+    kind: str
+    step: int
+    result: Result
+
+    @property
+    def log_line(self) -> str:
+        """Return one line of a log."""
+        if self.kind == GONE:
+            return f"step {self.step}: gone: {self.result.message}"
+        code = f" {code_of(self.result)}".rstrip()
+        place = next((f"    # {fact.place}" for fact in self.result.evidence if fact.place), "")
+        return f"step {self.step}: FAULT{code}: {self.result.message}{place}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return one JSON line."""
+        result = self.result
+        return {
+            "type": "change",
+            "change": self.kind,
+            "step": self.step,
+            "family": result.family,
+            "outcome": result.outcome,
+            "probe": result.probe,
+            "code": code_of(result),
+            "sentence": result.message,
+            "values": result.values,
+        }
+
+
+@dataclass
+class Alarm:
+    """State of one fault family: the scans that found it or missed it since it changed, and when it was active."""
+
+    result: Result
+    hits: int = 0
+    misses: int = 0
+    active: bool = False
+    times: int = 0
+    since: int = 0
+    until: int = 0
+
+    def confirm(self, step: int, result: Result, needed: int) -> list[Change]:
+        """Count a scan that found it; report it if `needed` scans did."""
+        self.result, self.misses, self.until = result, 0, step
+        self.hits += 1
+        if self.active or self.hits < needed:
+            return []
+        self.active, self.since = True, self.since or step
+        self.times += 1
+        return [Change(FOUND, step, result)]
+
+    def miss(self, step: int) -> list[Change]:
+        """Count a scan that did not find it."""
+        self.misses += 1
+        if self.active and self.misses < _GONE_AFTER:
+            return []
+        was_active, self.active, self.hits = self.active, False, 0
+        return [Change(GONE, step, self.result)] if was_active else []
+
+
+class Findings:
+    """The findings of all scans of a run's metrics."""
+
+    def __init__(self) -> None:
+        self._alarms: dict[str, Alarm] = {}
+        self._series: Sequence[MetricSeries] = ()
+        self.scans = 0
+
+    def scan(self, step: int, series: Sequence[MetricSeries], needed: int = SCANS_THAT_AGREE) -> list[Change]:
+        """Check the metrics and return what changed; a new finding needs so many scans that agree."""
+        self.scans, self._series = self.scans + 1, series
+        return self.update(step, check_metrics(series), needed)
+
+    def update(self, step: int, results: Sequence[Result], needed: int = SCANS_THAT_AGREE) -> list[Change]:
+        """Take the results of a scan and return what changed."""
+        current = {
+            result.family: result for result in results if result.is_fault and result.values.get("open", True)
+        }
+        changes: list[Change] = []
+        for family, result in current.items():
+            changes += self._alarms.setdefault(family, Alarm(result)).confirm(step, result, needed)
+        for family, alarm in self._alarms.items():
+            changes += alarm.miss(step) if family not in current else []
+        return changes
+
+    @property
+    def reported(self) -> dict[str, Alarm]:
+        """Return the alarms that were reported at least once, by family."""
+        return {family: alarm for family, alarm in self._alarms.items() if alarm.times}
+
+    def finish(self, subject: dict[str, str], more: Sequence[Result] = ()) -> Audit:
+        """Return the audit: whether the run learns, all findings with their time, the last scan, and `more` results."""
+        faults = []
+        for alarm in self.reported.values():
+            span = "since step {since}" if alarm.active else "from step {since} to {until}, {times} times"
+            fact = note("active", f"active {span}", since=alarm.since, until=alarm.until, times=alarm.times)
+            faults.append(replace(alarm.result, evidence=(*alarm.result.evidence, fact)))
+        families = {result.family for result in faults}
+        results = check_metrics(self._series)
+        faults += [result for result in results if result.is_fault and result.family not in families]
+        topics = {result.topic for result in faults}
+        others = [result for result in results if not result.is_fault and result.topic not in topics]
+        results = [check_learning(self._series), *faults, *others, *more]
+        return Audit(RUNNING, subject | {"scans": str(self.scans)}, tuple(results))
