@@ -146,7 +146,6 @@ class Trigger:
         run: carries the events out under the named mitigation (None: without one). Upstream's exceptions pass through.
         about: the events, in a line; "" to read it from the catalog entry.
         silent: the failure raises nothing; the figures show it.
-        occurs: whether a recorded run showed the failure; False for a trigger that a run showed to be safe.
         simulated: simulated parts of its attempts, if they differ from the repro's.
         lacks: returns a missing requirement, or None; called once, and imports nothing.
     """
@@ -155,7 +154,6 @@ class Trigger:
     run: Callable[[str | None], Work]
     about: str = ""
     silent: bool = False
-    occurs: bool = True
     simulated: tuple[str, ...] | None = None
     lacks: Callable[[], str | None] | None = None
 
@@ -191,9 +189,10 @@ class Repro:
         modules: imported once, before the attempts, which need them.
         helpful_modules: imported as well if that is possible.
         simulated: simulated parts of an attempt, unless its trigger has others.
-        assertion: the statement that fails, as upstream wrote it; "" where nothing is raised.
+        assertion: the statement that fails, as upstream wrote it; "" where nothing is raised, or any statement will do.
         raises: the exception that the statement raises.
         function: the statement's function; "" if the statement alone is unique.
+        message: part of the exception's text.
     """
 
     code: str
@@ -208,6 +207,12 @@ class Repro:
     assertion: str = ""
     raises: str = "AssertionError"
     function: str = ""
+    message: str = ""
+
+    @property
+    def failure(self) -> str:
+        """The failure sought: the statement, or else the exception and a part of its text; "" for a silent one."""
+        return self.assertion or (f"{self.raises}: {self.message}" if self.message else "")
 
     def trigger(self, name: str) -> Trigger:
         """Return the trigger of that name."""
@@ -286,12 +291,9 @@ def repro(
     reasons: dict[Any, str] = dict(untried or {})
 
     def try_or_refuse(trigger: Trigger, mitigation: str | None) -> Work:
-        if mitigation is not None:
-            if not trigger.occurs:
-                raise InapplicableError("the failure does not occur here, so there is nothing to mitigate")
-            reason = reasons.get((trigger.name, mitigation), reasons.get(mitigation))
-            if reason:
-                raise InapplicableError(reason)
+        reason = reasons.get((trigger.name, mitigation), reasons.get(mitigation))
+        if mitigation is not None and reason:
+            raise InapplicableError(reason)
         return trigger.run(mitigation)
 
     REGISTRY[code] = Repro(

@@ -1,4 +1,4 @@
-"""Drive the whole V0 engine of unmodified vLLM on a CPU: `LLM`, `LLMEngine`, `AsyncLLMEngine`, ms-swift's engine.
+"""Drive the whole V0 engine of unmodified vLLM on a CPU, as `LLM` or `AsyncLLMEngine`.
 
 The model is tiny and random. A logits processor chooses the moment at which something happens: vLLM calls it within
 the step that samples, and it suspends that step or raises in it.
@@ -7,15 +7,13 @@ the step that samples, and it suspends that step or raises in it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import operator
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from importlib import import_module, metadata, util
-from types import SimpleNamespace
+from importlib import util
 from typing import Any
 
 from repro import upstream
@@ -29,7 +27,6 @@ _ENVIRONMENT = {"VLLM_USE_V1": "0", "VLLM_CPU_OMP_THREADS_BIND": "all", "VLLM_NO
 _PROCESSOR = "the moment: a logits processor, vLLM's own callback for its users, "
 HOLDS = (f"{_PROCESSOR}holds the prefill's step until the other caller has acted",)
 INTERRUPTS = (f"{_PROCESSOR}raises SIGINT, as Ctrl-C does, in the prefill's step",)
-FAILS = (f"{_PROCESSOR}raises in the prefill's step, as a user's faulty one would",)
 
 
 @dataclass(frozen=True)
@@ -125,10 +122,6 @@ class Hold:
         return logits
 
 
-class FaultyProcessorError(Exception):
-    """A user's logits processor failed."""
-
-
 class Once:
     """A logits processor that runs a function in the first step that calls it, and then does nothing."""
 
@@ -140,32 +133,6 @@ class Once:
         if self._acts:
             self._acts.pop()()
         return logits
-
-
-class Turns:
-    """A lock around each step, which the callers get in turn."""
-
-    def __init__(self, *callers: str) -> None:
-        self._condition = threading.Condition()
-        self._order = list(callers)
-
-    @contextlib.contextmanager
-    def step(self, caller: str) -> Iterator[None]:
-        """Hold the lock at this caller's turn; the other caller is next."""
-        with self._condition:
-            self._condition.wait_for(lambda: self._order[0] == caller)
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._order.append(self._order.pop(0))
-                self._condition.notify_all()
-
-    def leave(self, caller: str) -> None:
-        """Take no further turns."""
-        with self._condition:
-            self._order.remove(caller)
-            self._condition.notify_all()
 
 
 def missing_engine() -> str | None:
@@ -268,41 +235,11 @@ class Offline(WholeEngine):
 
         return vllm.LLM(folder, **options)
 
-    def generate(
-        self, requests: Sequence[EngineRequest], processor: Processor | None = None, **_: Any
-    ) -> list[Any]:
+    def generate(self, requests: Sequence[EngineRequest], processor: Processor | None = None) -> list[Any]:
         """Call `LLM.generate`; the processor goes with the first request."""
         prompts = [{"prompt_token_ids": item.prompt} for item in requests]
         params = [item.params(None if index else processor) for index, item in enumerate(requests)]
         return list(self.outer.generate(prompts, params, use_tqdm=False))
-
-
-class Stepped(WholeEngine):
-    """`vllm.LLMEngine`, which its caller steps in a loop."""
-
-    core_path = "outer"
-
-    def _start(self, folder: str, options: dict[str, Any]) -> Any:
-        from vllm import EngineArgs, LLMEngine
-
-        return LLMEngine.from_engine_args(EngineArgs(model=folder, disable_log_stats=True, **options))
-
-    def generate(
-        self,
-        requests: Sequence[EngineRequest],
-        processor: Processor | None = None,
-        step_lock: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-    ) -> list[Any]:
-        """Add the requests, and step until the engine is empty, as `LLM.generate` does."""
-        for index, item in enumerate(requests):
-            params = item.params(None if index else processor)
-            self.outer.add_request(str(next(self._names)), {"prompt_token_ids": item.prompt}, params)
-        finished: list[Any] = []
-        while True:
-            with step_lock():
-                if not self.outer.has_unfinished_requests():
-                    return finished
-                finished += [output for output in self.outer.step() if output.finished]
 
 
 class ServedEngine(WholeEngine):
@@ -331,114 +268,3 @@ class ServedEngine(WholeEngine):
         async for output in self.outer.generate(prompt, item.params(processor), str(next(self._names))):
             last = output
         return last
-
-
-# ms-swift's inference engine, `GRPOVllmEngine` of its wheel, which patches parts of vLLM. With `async_generate` the
-# trainer's rollout runs `infer()` in a worker thread, and evaluation, up to 3.4.1.post1, runs it in the main thread on
-# the same engine.
-SWIFT_SIMULATED = (
-    *HOLDS,
-    "a subclass of ours adds that processor to ms-swift's sampling parameters, and leaves its stop words out",
-    "the trainer around it: two threads call infer(), as its rollout and its evaluation do",
-)
-# ms-swift's answers contain a prompt's length and not its tokens, so each prompt has a different length.
-SWIFT_EVALUATION = tuple(EngineRequest(f"eval-{index}", 20 + index, 20 + 3 * index, 4) for index in range(2))
-
-
-def missing_swift() -> str | None:
-    """Return what is missing for ms-swift's engine here, or None. Imports nothing."""
-    if util.find_spec("swift") is None:
-        return "ms-swift is not on the path: docs/engine-v0.md says how it is put beside a cell"
-    return missing_engine()
-
-
-class Swift(Offline):
-    """`swift.llm.infer.infer_engine.grpo_vllm_engine.GRPOVllmEngine`, around a `vllm.LLM`."""
-
-    core_path = "outer.engine.llm_engine"
-
-    def _start(self, folder: str, options: dict[str, Any]) -> Any:
-        import torch
-
-        own = {name: options[name] for name in ("max_model_len", "max_num_seqs", "enforce_eager")}
-        others = {*options} - {*own, "dtype", "skip_tokenizer_init"}
-        _write_chat_tokenizer(folder)
-        engine = _swift_class()(
-            folder,
-            torch.float32,
-            use_async_engine=False,
-            model_type="llama3_2",
-            use_hf=True,
-            engine_kwargs={name: options[name] for name in others},
-            **own,
-        )
-        self._template = import_module("swift.llm").get_template("dummy", engine.processor)
-        self._template.set_mode("vllm")
-        # The template adds tokens.
-        self._by_length = {
-            len(self._template.encode(_swift_request(item))["input_ids"]): item
-            for item in (*TRAINING, *SWIFT_EVALUATION)
-        }
-        return engine
-
-    def generate(
-        self, requests: Sequence[EngineRequest], processor: Processor | None = None, **_: Any
-    ) -> list[Any]:
-        """Call `infer`; the processor goes with the first request."""
-        settings = import_module("swift.llm").RequestConfig(
-            max_tokens=requests[0].max_tokens, temperature=0, seed=0
-        )
-        if processor:  # the calling thread makes the parameters
-            self.outer.processors[threading.get_ident()] = processor
-        prompts = [_swift_request(item) for item in requests]
-        return [
-            SimpleNamespace(  # as an output of vLLM's
-                prompt_token_ids=self._by_length[answer.usage.prompt_tokens].prompt,
-                finished=answer.choices[0].finish_reason == "length",
-                outputs=[SimpleNamespace(token_ids=range(answer.usage.completion_tokens))],
-            )
-            for answer in self.outer.infer(prompts, settings, template=self._template)
-        ]
-
-
-def _write_chat_tokenizer(folder: str) -> None:
-    """Write a tokenizer whose words are the token ids themselves, with the chat template that ms-swift needs."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = Tokenizer(models.WordLevel({str(token): token for token in range(whole_engine.VOCABULARY)}))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
-    tokenizer.eos_token = "2"  # noqa: S105 - a token of text
-    tokenizer.chat_template = "{{ messages[0]['content'] }}"
-    tokenizer.save_pretrained(folder)
-
-
-def _swift_request(item: EngineRequest) -> Any:
-    words = " ".join([str(item.token)] * item.length)
-    return import_module("swift.llm").InferRequest(messages=[{"role": "user", "content": words}])
-
-
-def _swift_class() -> Any:
-    try:
-        base: Any = import_module("swift.llm.infer.infer_engine.grpo_vllm_engine").GRPOVllmEngine
-    except ImportError as error:
-        release = metadata.version("ms-swift")
-        raise InapplicableError(
-            f"ms-swift {release} has no GRPOVllmEngine that can be imported here: {error}"
-        ) from error
-
-    class WithProcessor(base):  # type: ignore[misc]
-        processors: dict[int, Any] = {}  # noqa: RUF012 - one attempt, one process
-
-        def _prepare_generation_config(self, request_config: Any) -> Any:
-            built = super()._prepare_generation_config(request_config)
-            built.ignore_eos = True
-            first = self.processors.pop(threading.get_ident(), None)
-            built.logits_processors = [first] if first else None
-            return built
-
-        def _add_stop_words(self, *_: Any, **__: Any) -> None:
-            """Add none: every completion is to have all its tokens."""
-
-    return WithProcessor

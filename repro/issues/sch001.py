@@ -22,15 +22,7 @@ from typing import Any
 from repro import upstream
 from repro.base import Trigger, Work, repro
 from repro.drivers import engines_v0, subprocess_worker
-from repro.drivers.engines_v0 import (
-    EngineRequest,
-    FaultyProcessorError,
-    Hold,
-    Offline,
-    Once,
-    ServedEngine,
-    Stepped,
-)
+from repro.drivers.engines_v0 import EngineRequest, Hold, Offline, Once, ServedEngine
 from repro.drivers.schedulers import callers, v0
 from repro.drivers.schedulers.v0 import Delivered, ForwardPassError, SchedulerRequest, Setup
 
@@ -155,61 +147,36 @@ def _count_answers(
 
 # The whole engine, from here on.
 def llm_two_threads(mitigation: str | None) -> Work:
-    """Two threads call `LLM.generate`."""
-    return _two_threads(mitigation, Offline)
-
-
-def engine_two_threads(mitigation: str | None) -> Work:
-    """Two threads step one `LLMEngine`."""
-    return _two_threads(mitigation, Stepped)
-
-
-def swift_two_threads(mitigation: str | None) -> Work:
-    """Rollout and evaluation call `GRPOVllmEngine.infer`."""
-    return _two_threads(mitigation, engines_v0.Swift, engines_v0.SWIFT_EVALUATION)
-
-
-def _two_threads(
-    mitigation: str | None,
-    kind: type[Offline | Stepped],
-    evaluation: Sequence[EngineRequest] = engines_v0.EVALUATION,
-) -> Work:
-    """Suspend training's prefill while evaluation generates in another thread, as the mitigation has it.
+    """Suspend training's prefill in `LLM.generate` while evaluation generates in another thread.
 
     Raises:
         ElsewhereError: the exception of one of the two threads.
     """
     if mitigation == "server_mode":
-        return async_two_clients(None)
-    engine = kind(mitigation)
-    evaluations_engine = kind(mitigation) if mitigation == "fresh_engine" else engine
+        return async_two_clients()
+    engine = Offline(mitigation)
+    evaluations_engine = Offline(mitigation) if mitigation == "fresh_engine" else engine
     hold = Hold()
-    turns = engines_v0.Turns("training", "evaluation") if mitigation == "lock_around_step" else None
     lock: Any = threading.Lock() if mitigation == "lock_around_generate" else contextlib.nullcontext()
 
-    def generate(
-        name: str, owned: Offline | Stepped, requests: Sequence[EngineRequest], processor: Any
-    ) -> Any:
-        with lock, contextlib.ExitStack() as stack:
-            if turns is None:
-                return owned.generate(requests, processor)
-            stack.callback(turns.leave, name)
-            return owned.generate(requests, processor, step_lock=partial(turns.step, name))
+    def generate(owned: Offline, requests: Sequence[EngineRequest], processor: Any) -> Any:
+        with lock:
+            return owned.generate(requests, processor)
 
     with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
-        trained = first.submit(generate, "training", engine, engines_v0.TRAINING, hold)
+        trained = first.submit(generate, engine, engines_v0.TRAINING, hold)
         trained.add_done_callback(lambda _: hold.inside.set())
         hold.inside.wait()  # training's step is suspended, or has failed before
         if mitigation == "abort_in_flight":
             engine.abort_in_flight()
         thread = first if mitigation == "one_owner" else second
-        evaluated = thread.submit(generate, "evaluation", evaluations_engine, evaluation, None)
-        if mitigation not in {"one_owner", "lock_around_generate", "lock_around_step"}:
+        evaluated = thread.submit(generate, evaluations_engine, engines_v0.EVALUATION, None)
+        if mitigation not in {"one_owner", "lock_around_generate"}:
             evaluated.exception()  # waits, so that all of evaluation happens during training's step
         hold.go.set()
         _raise_failure(evaluated, trained, "training", engines_v0.TRAINING)
-        _raise_failure(trained, evaluated, "evaluation", evaluation)
-        calls = [(engines_v0.TRAINING, trained.result()), (evaluation, evaluated.result())]
+        _raise_failure(trained, evaluated, "evaluation", engines_v0.EVALUATION)
+        calls = [(engines_v0.TRAINING, trained.result()), (engines_v0.EVALUATION, evaluated.result())]
         return engines_v0.count_answers(calls, {engine, evaluations_engine})
 
 
@@ -230,39 +197,20 @@ def _raise_failure(
 
 
 def llm_interrupted(mitigation: str | None) -> Work:
-    """Ctrl-C within `LLM.generate`, as in a notebook; the next cell generates again."""
-    if mitigation == "server_mode":
-        return async_client_cancelled(None)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    return _reuse_after(mitigation, Offline, partial(signal.raise_signal, signal.SIGINT), KeyboardInterrupt)
-
-
-def engine_step_raised(mitigation: str | None) -> Work:
-    """A user's logits processor raises within `LLMEngine.step`."""
-    return _reuse_after(mitigation, Stepped, _fail, FaultyProcessorError)
-
-
-def _fail() -> None:
-    raise FaultyProcessorError("of a shape it did not expect")
-
-
-def _reuse_after(
-    mitigation: str | None,
-    kind: type[Offline | Stepped],
-    act: Callable[[], object],
-    expected: type[BaseException],
-) -> Work:
-    """End a prefill's step with an exception, catch it and use the engine again.
+    """Ctrl-C within `LLM.generate`, as in a notebook; the next cell generates again.
 
     There is only one caller: it gets any lock at once.
     """
-    engine, evaluation = kind(mitigation), engines_v0.EVALUATION
-    with contextlib.suppress(expected):
-        engine.generate(engines_v0.TRAINING, Once(act))
+    if mitigation == "server_mode":
+        return async_client_cancelled()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    engine, evaluation = Offline(mitigation), engines_v0.EVALUATION
+    with contextlib.suppress(KeyboardInterrupt):
+        engine.generate(engines_v0.TRAINING, Once(partial(signal.raise_signal, signal.SIGINT)))
     if mitigation == "abort_in_flight":
         engine.abort_in_flight()
     if mitigation == "fresh_engine":
-        engine = kind(mitigation)
+        engine = Offline(mitigation)
     try:
         outputs = engine.generate(evaluation)
     except AssertionError as error:
@@ -273,25 +221,6 @@ def _reuse_after(
     return engines_v0.count_answers([(evaluation, outputs)], [engine])
 
 
-def async_step_raised(_: str | None) -> Work:
-    """Raise in a step of `AsyncLLMEngine`'s background loop, which the exception ends."""
-    engine = ServedEngine()
-
-    async def request_both() -> list[str]:
-        results = []
-        for requests, processor in ((engines_v0.TRAINING, Once(_fail)), (engines_v0.EVALUATION, None)):
-            try:
-                await engine.request(requests, processor)
-                results.append("an answer")
-            except Exception as error:  # noqa: BLE001 - the exception is the result
-                results.append(f"{type(error).__name__}: {str(error).splitlines()[0]}")
-        return results
-
-    first, second = asyncio.run(request_both())
-    note = f"the step's caller got {first}; whoever asks again gets {second}"
-    return engines_v0.count_answers([(engines_v0.EVALUATION, [])], note=note)
-
-
 async def _start_and_hold(engine: ServedEngine) -> tuple[asyncio.Task[list[Any]], Hold]:
     """Start training's requests, and wait until their prefill is suspended."""
     hold = Hold()
@@ -300,8 +229,8 @@ async def _start_and_hold(engine: ServedEngine) -> tuple[asyncio.Task[list[Any]]
     return training, hold
 
 
-def async_two_clients(_: str | None) -> Work:
-    """Two tasks call one `AsyncLLMEngine`; its background loop alone steps."""
+def async_two_clients() -> Work:
+    """Let two tasks call one `AsyncLLMEngine`, as the mitigation `server_mode`: its background loop alone steps."""
     engine = ServedEngine()
 
     async def request_both() -> Work:
@@ -316,8 +245,8 @@ def async_two_clients(_: str | None) -> Work:
     return asyncio.run(request_both())
 
 
-def async_client_cancelled(_: str | None) -> Work:
-    """The client's coroutine alone is cancelled; the loop lives on, ends the step and aborts the requests."""
+def async_client_cancelled() -> Work:
+    """Cancel a client's coroutine, as `server_mode`: the loop lives on, ends the step and aborts the requests."""
     engine = ServedEngine()
 
     async def cancel_client() -> list[Any]:
@@ -340,7 +269,7 @@ class RolloutTimeoutError(Exception):
 def async_loop_ended(mitigation: str | None) -> Work:
     """`asyncio.run` ends while a prefill runs, and with it the background loop; the next `asyncio.run` starts one."""
     if mitigation == "server_mode":  # one loop for as long as the engine lives
-        return async_client_cancelled(None)
+        return async_client_cancelled()
     engine = ServedEngine(mitigation)
     with contextlib.suppress(RolloutTimeoutError):
         asyncio.run(_give_up(engine))
@@ -367,15 +296,9 @@ async def _give_up(engine: ServedEngine) -> None:
     raise RolloutTimeoutError  # asyncio.run cancels all tasks, the engine's step among them
 
 
-def _whole(
-    run: Callable[[str | None], Work],
-    simulated: tuple[str, ...],
-    safe: str = "",
-    lacks: Callable[[], str | None] = engines_v0.missing_engine,
-) -> Trigger:
-    """Return a trigger on the whole engine; `safe` describes one that does not make the failure happen."""
-    about = f"whole engine: {safe}" if safe else ""
-    return Trigger(run.__name__, run, about, occurs=not safe, simulated=simulated, lacks=lacks)
+def _whole(run: Callable[[str | None], Work], simulated: tuple[str, ...]) -> Trigger:
+    """Return a trigger on the whole engine."""
+    return Trigger(run.__name__, run, simulated=simulated, lacks=engines_v0.missing_engine)
 
 
 _NO_STEP = "LLM.generate steps by itself: its caller has no step to lock"
@@ -392,21 +315,7 @@ repro(
         Trigger("cancelled_step", _cancelled_step),
         Trigger("two_owners", _two_owners),
         _whole(llm_two_threads, engines_v0.HOLDS),
-        _whole(engine_two_threads, engines_v0.HOLDS),
-        _whole(swift_two_threads, engines_v0.SWIFT_SIMULATED, lacks=engines_v0.missing_swift),
-        _whole(async_two_clients, engines_v0.HOLDS, "two tasks ask one AsyncLLMEngine; safe"),
         _whole(llm_interrupted, engines_v0.INTERRUPTS),
-        _whole(engine_step_raised, engines_v0.FAILS),
-        _whole(
-            async_step_raised,
-            engines_v0.FAILS,
-            "the same within AsyncLLMEngine, which refuses to be used again",
-        ),
-        _whole(
-            async_client_cancelled,
-            engines_v0.HOLDS,
-            "a client's coroutine is cancelled, AsyncLLMEngine's loop lives on; safe",
-        ),
         _whole(async_loop_ended, engines_v0.HOLDS),
     ],
     recommended={"one_owner": "ms-swift 3.5.0, modelscope/ms-swift#4234"},
@@ -416,9 +325,6 @@ repro(
         ),
         ("llm_two_threads", "lock_around_step"): _NO_STEP,
         ("llm_interrupted", "lock_around_step"): _NO_STEP,
-        ("swift_two_threads", "lock_around_step"): "infer() steps by itself: its caller has no step to lock",
-        ("swift_two_threads", "server_mode"): "ms-swift's own server is not driven here",
-        ("engine_step_raised", "server_mode"): "a server ends with a failed step: see async_step_raised",
     },
     inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", ASSERTION, "Scheduler._schedule_default"),
 )

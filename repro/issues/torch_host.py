@@ -18,16 +18,13 @@ _group_repro = partial(_torch_repro, modules=("torch.distributed",))
 _launch_repro = partial(
     _torch_repro,
     modules=("torch.distributed.run",),
-    failure=("ChildFailedError", "raise ChildFailedError(", "launch_agent"),
+    raises="ChildFailedError: FAILED",
 )
 _RANKS = ("the trainer: two ranks of ours, over gloo in place of NCCL",)
 
 
 @_group_repro(
-    "CFG109",
-    failure=("DistNetworkError", "return TCPStore(", "_create_c10d_store"),
-    says="EADDRINUSE",
-    simulated=("what has the port: a socket of ours",),
+    "CFG109", raises="DistNetworkError: EADDRINUSE", simulated=("what has the port: a socket of ours",)
 )
 def cfg109_rendezvous(mitigation: str | None) -> None:
     """Create a process group at a port that another socket has."""
@@ -68,7 +65,7 @@ def env009_sigkill(_mitigation: str | None) -> None:
 
 @_torch_repro(
     "ENV014",
-    failure=("AssertionError", 'raise AssertionError("Torch not compiled with CUDA enabled")', "_lazy_init"),
+    raises="AssertionError: Torch not compiled with CUDA enabled",
     untried={"reinstall": "it changes the environment, and needs a GPU to show that it helps"},
 )
 def env014_cuda(_mitigation: str | None) -> None:
@@ -80,11 +77,7 @@ def env014_cuda(_mitigation: str | None) -> None:
     torch.nn.Linear(2, 2).cuda()
 
 
-@_torch_repro(
-    "MEM010",
-    failure=("RuntimeError", "torch.empty((num_embeddings, embedding_dim), **factory_kwargs),", "__init__"),
-    says="can't allocate memory",
-)
+@_torch_repro("MEM010", raises="RuntimeError: can't allocate memory")
 def mem010_table(mitigation: str | None) -> None:
     """Allocate a table on the host for a context length that makes it 40 TB."""
     import torch
@@ -94,8 +87,7 @@ def mem010_table(mitigation: str | None) -> None:
 
 @_group_repro(
     "NET011",
-    failure=("DistStoreError", "return TCPStore(", "_create_c10d_store"),
-    says="waiting for clients",
+    raises="DistStoreError: waiting for clients",
     untried={
         "same_address": "there is no other side here that could have another address",
         "other_side": calls.SEARCHES,
@@ -108,8 +100,7 @@ def net011_alone(_mitigation: str | None) -> None:
 
 @_group_repro(
     "NET014",
-    failure=("RuntimeError", "work.wait()", "all_reduce"),
-    says="Timed out waiting",
+    raises="RuntimeError: Timed out waiting",
     untried={"find_the_missing": calls.SEARCHES},
     simulated=_RANKS,
 )
@@ -131,8 +122,7 @@ def net014_late(mitigation: str | None) -> None:
 
 @_group_repro(
     "NET021",
-    failure=("RuntimeError", "work.wait()", "all_reduce"),
-    says="Connection closed by peer",
+    raises="RuntimeError: Connection closed by peer",
     untried={"find_the_root": calls.SEARCHES},
     simulated=_RANKS,
 )

@@ -14,15 +14,13 @@ _repro = partial(calls.repro, needs=("vllm",))
 _cache_repro = partial(
     _repro,
     modules=("vllm.v1.core.kv_cache_utils",),
-    failure=("ValueError", "raise ValueError(", "_check_enough_kv_cache_memory"),
 )
 
 
 @_repro(
     "MEM004",
     modules=("vllm.v1.worker.utils",),
-    failure=("ValueError", "raise ValueError(", "request_memory"),
-    says="on startup is less than desired",
+    raises="ValueError: on startup is less than desired",
     simulated=("the device: its figures are given",),
 )
 def mem004_half_free(mitigation: str | None) -> None:
@@ -45,7 +43,7 @@ def _check_cache(available: int, needed: int) -> None:
 
 @_cache_repro(
     "MEM005",
-    says="No available memory for the cache blocks",
+    raises="ValueError: No available memory for the cache blocks",
     untried={"shard": "needs GPUs", "offload": "needs a GPU"},
     simulated=("the device: its free memory is given",),
 )
@@ -56,7 +54,7 @@ def mem005_nothing_left(mitigation: str | None) -> None:
 
 @_cache_repro(
     "MEM006",
-    says="To serve at least one request",
+    raises="ValueError: To serve at least one request",
     simulated=("the device: its free memory, and what the length needs, are given",),
 )
 def mem006_sixteen_in_four(mitigation: str | None) -> None:
@@ -67,8 +65,7 @@ def mem006_sixteen_in_four(mitigation: str | None) -> None:
 @_repro(
     "SYN013",
     modules=("vllm.distributed.weight_transfer.nccl_engine",),
-    failure=("ValueError", "raise ValueError(", "parse_update_info"),
-    says="Invalid update_info",
+    raises="ValueError: Invalid update_info",
     simulated=(
         "the trainer of another release: an update of ours",
         "the engine: its constructor is not called",
@@ -90,12 +87,7 @@ def _double(value: int) -> int:
     return 2 * value
 
 
-@_repro(
-    "SYN021",
-    modules=("vllm.v1.serial_utils",),
-    failure=("TypeError", "raise TypeError(", "enc_hook"),
-    says="VLLM_ALLOW_INSECURE_SERIALIZATION",
-)
+@_repro("SYN021", modules=("vllm.v1.serial_utils",), raises="TypeError: VLLM_ALLOW_INSECURE_SERIALIZATION")
 def syn021_function(mitigation: str | None) -> None:
     """Serialize a function, for which vLLM's encoder needs pickle, while pickle is not allowed."""
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1" if mitigation == "allow" else "0"

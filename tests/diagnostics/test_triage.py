@@ -562,7 +562,7 @@ def interrupted(error, path="vllm/entrypoints/llm.py", function="_run_engine"):
                 f'  File "{SITE}/swift/trainers/rlhf_trainer/grpo_trainer.py", line 1202, in evaluation_loop',
                 *SCH001[1:],
             ],
-            ("swift_two_threads",),
+            ("two_owners",),
         ),
     ],
 )

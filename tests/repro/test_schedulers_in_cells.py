@@ -48,7 +48,7 @@ USELESS = {
 }
 EXPECTED = {"SCH001": SCH001, "SCH002": SCH002}
 # These cells have vLLM's wheel for CUDA: tests/repro/test_engines_v0.py runs the triggers of the whole engine.
-WHOLE_ENGINE = ("llm_", "engine_", "swift_", "async_")
+WHOLE_ENGINE = ("llm_", "async_")
 
 
 @pytest.fixture(scope="module", params=LINES)
