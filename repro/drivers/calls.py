@@ -6,15 +6,13 @@ issue and raises. `repro.judge` compares the exception with the one that the rep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from repro import base, upstream
 from repro.base import Trigger, Work
 
 # Takes the mitigation, or None. Returns what went wrong if the issue is silent, else None.
 Call = Callable[["str | None"], "str | None"]
-# Why a mitigation of this kind is not tried, for `untried`.
-SEARCHES = "it looks for the cause and changes nothing"
 
 
 def repro(
@@ -22,7 +20,6 @@ def repro(
     *,
     needs: tuple[str, ...],
     raises: str = "",
-    untried: Mapping[str, str] | None = None,
     modules: Sequence[str] | None = None,
     simulated: tuple[str, ...] = (),
 ) -> Callable[[Call], Call]:
@@ -35,7 +32,6 @@ def repro(
         code: of the known issue.
         needs: distributions, all of them.
         raises: upstream's exception and a part of its text, as "ValueError: must be divisible".
-        untried: mitigations that can't be tried here, and why.
         modules: imported once, before the attempts; those named as the distributions if None.
         simulated: simulated parts of an attempt.
     """
@@ -56,7 +52,6 @@ def repro(
             modules=tuple(needs if modules is None else modules),
             simulated=simulated,
             triggers=[Trigger(call.__name__.partition("_")[2], run, silent=not raises)],
-            untried=untried,
             inapplicable=lambda: _missing(needs),
         )
         return call

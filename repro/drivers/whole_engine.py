@@ -185,7 +185,6 @@ def push_weights(llm: Any, model: Any, is_sent: Callable[[str], bool] = lambda _
 def repro(
     code: str,
     *triggers: Callable[[str | None], Work],
-    untried: Mapping[str, str] | None = None,
     recommended: Mapping[str, str] | None = None,
 ) -> None:
     """Register a repro that raises nothing: log-probs of the whole engine show it.
@@ -193,7 +192,6 @@ def repro(
     Args:
         code: of the known issue.
         triggers: functions with the names of the triggers in the catalog entry.
-        untried: mitigations that can't be tried, and why.
         recommended: where the field recommends a mitigation.
     """
     base.repro(
@@ -201,7 +199,6 @@ def repro(
         distributions=DISTRIBUTIONS,
         modules=MODULES,
         triggers=[Trigger(run.__name__, run, silent=True) for run in triggers],
-        untried=untried,
         recommended=recommended,
         inapplicable=inapplicable,
     )

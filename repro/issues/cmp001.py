@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from repro import upstream
-from repro.base import OTHER_RELEASE, Trigger, Work, repro
+from repro.base import Trigger, Work, repro
 from repro.drivers import stub_model, subprocess_worker
 
 FUNCTION = "is_async_output_supported"
@@ -107,7 +107,6 @@ repro(
     ),
     triggers=[Trigger("named_device", named_device)],
     recommended={"other_version": "huggingface/trl#2816"},
-    untried={"other_version": OTHER_RELEASE},
     inapplicable=inapplicable,
 )
 

@@ -12,7 +12,6 @@ _repro = partial(calls.repro, needs=("transformers", "torch"), modules=tiny_trl.
 @_repro(
     "CFG119",
     raises="ValueError: are not used by the model",
-    untried={"engine": "vLLM generates, and this call is not made"},
     simulated=("ms-swift's trainer, which hands the row on: a call of ours",),
 )
 def cfg119_solution(mitigation: str | None) -> None:
@@ -28,7 +27,6 @@ def cfg119_solution(mitigation: str | None) -> None:
 @_repro(
     "NUM020",
     raises="RuntimeError: probability tensor contains",
-    untried={"find_the_step": calls.SEARCHES},
     simulated=("how the weight came to be inf: it is written",),
 )
 def num020_overflow(_mitigation: str | None) -> None:

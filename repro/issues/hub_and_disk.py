@@ -17,7 +17,6 @@ from repro.drivers import calls, tiny_trl
     "CMP027",
     needs=("transformers",),
     raises="ValueError: does not recognize this architecture",
-    untried={"newer": "no release knows the type that is made up here"},
     simulated=("the model: a config.json of ours with a made-up type",),
 )
 def cmp027_unknown_type(_mitigation: str | None) -> None:
@@ -96,7 +95,6 @@ def _failing_hub(status: int, code: str = "") -> str:
     needs=("transformers",),
     modules=(),
     raises="OSError: is not a local folder",
-    untried={"token": "there is no hub here that a token would open"},
     simulated=("the hub: a server of ours that answers 401 with the hub's header",),
 )
 def env005_unauthorized(_mitigation: str | None) -> None:
@@ -128,7 +126,6 @@ def env010_cut_off(mitigation: str | None) -> None:
     needs=("transformers",),
     modules=(),
     raises="HfHubHTTPError: 503",
-    untried={"later": "it is waiting: nothing is changed"},
     simulated=("the hub: HF_ENDPOINT names a server on this machine that answers 503",),
 )
 def env026_unavailable(mitigation: str | None) -> None:

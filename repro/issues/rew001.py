@@ -70,6 +70,8 @@ def _compute_rewards(function: Callable[..., float], **limits: Any) -> list[floa
 def _reward_answers(trigger: str, mitigation: str | None) -> Work:
     """Attempt: compute the rewards of right answers in a worker thread, or as a mitigation says."""
     _check_applicable(trigger)
+    if mitigation == "upgrade":
+        raise InapplicableError(OTHER_RELEASE)
     function = REWARDS[trigger]
     if mitigation == "main_thread":
         return count_rewarded(_compute_rewards(function))
@@ -135,7 +137,6 @@ repro(
         "no_timeout": "math-verify's own message, huggingface/trl#5281",
         "own_process": "verl, from 0.8.0 on",
     },
-    untried={"upgrade": OTHER_RELEASE},
     inapplicable=inapplicable,
 )
 

@@ -301,8 +301,6 @@ def _whole(run: Callable[[str | None], Work], simulated: tuple[str, ...]) -> Tri
     return Trigger(run.__name__, run, simulated=simulated, lacks=engines_v0.missing_engine)
 
 
-_NO_STEP = "LLM.generate steps by itself: its caller has no step to lock"
-
 repro(
     "SCH001",
     assertion=ASSERTION,
@@ -319,12 +317,5 @@ repro(
         _whole(async_loop_ended, engines_v0.HOLDS),
     ],
     recommended={"one_owner": "ms-swift 3.5.0, modelscope/ms-swift#4234"},
-    untried={
-        ("lost_step", "server_mode"): (
-            "a server ends with a failed forward pass (AsyncEngineDeadError); it isn't reused"
-        ),
-        ("llm_two_threads", "lock_around_step"): _NO_STEP,
-        ("llm_interrupted", "lock_around_step"): _NO_STEP,
-    },
     inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", ASSERTION, "Scheduler._schedule_default"),
 )

@@ -301,31 +301,6 @@ def _generate_as_planned(plan: dict[str, Any]) -> Mapping[str, Any]:
     return {"failure": failure, "work": None, "note": note}
 
 
-def _untried() -> dict[tuple[str, str], str]:
-    """Return, by trigger and mitigation, why there is nothing to try."""
-    reasons = {}
-    one_call = ("overlong_prompt", "overlong_dropped", "min_tokens", "min_tokens_chunked", "llm_min_tokens")
-    for trigger in one_call:
-        for name in _BETWEEN_CALLS:
-            reasons[trigger, name] = "it acts between two calls of generate(); this failure falls within one"
-    for trigger in (
-        "llm_refused_poisons_next",
-        "llm_past_limit",
-        "llm_min_tokens",
-        "llm_min_tokens_poisons_next",
-    ):
-        reasons[trigger, "chunked_prefill_off"] = "chunked prefill is off already in this engine"
-    for trigger in ("llm_min_tokens", "llm_min_tokens_poisons_next"):
-        for name in ("filter_overlong", "truncate_overlong"):
-            reasons[trigger, name] = "no prompt is over max_model_len"
-    nothing = "there is nothing in this for it to change"
-    reasons["llm_refused_poisons_next", "async_output_off"] = "async output is off already in this engine"
-    reasons["llm_refused_poisons_next", "cap_min_tokens"] = nothing
-    for name in (*_BETWEEN_CALLS, "filter_overlong", "truncate_overlong"):
-        reasons["llm_past_limit", name] = nothing
-    return reasons
-
-
 def _whole(run: Callable[[str | None], Work], *, simulated: tuple[str, ...] = ()) -> Trigger:
     silent = not simulated
     return Trigger(run.__name__, run, silent=silent, simulated=simulated, lacks=engines_v0.missing_engine)
@@ -353,7 +328,6 @@ repro(
         "chunked_prefill_off": "vllm-project/vllm#8881",
         "filter_overlong": "hiyouga/EasyR1#210, #215",
     },
-    untried=_untried(),
     inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", ASSERTION, "Scheduler._schedule_running"),
 )
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from repro import upstream
-from repro.base import OTHER_RELEASE, InapplicableError
+from repro.base import InapplicableError
 from repro.drivers import calls, tiny_trl
 
 _options_repro = partial(calls.repro, needs=("trl",))
@@ -63,12 +63,7 @@ def cfg116_question(mitigation: str | None) -> None:
     tiny_trl.take_step(tiny_trl.reward_nothing, column=column)
 
 
-@calls.repro(
-    "CMP025",
-    needs=("transformers", "torch", "datasets"),
-    raises="TypeError: num_items_in_batch",
-    untried={"newer": OTHER_RELEASE},
-)
+@calls.repro("CMP025", needs=("transformers", "torch", "datasets"), raises="TypeError: num_items_in_batch")
 def cmp025_older_trainer(mitigation: str | None) -> None:
     """Train with a compute_loss of before transformers 4.46, which does not take num_items_in_batch."""
     from datasets import Dataset
@@ -97,11 +92,7 @@ def cmp025_older_trainer(mitigation: str | None) -> None:
     trainer.train()
 
 
-@_repro(
-    "ENV012",
-    raises="ImportError: vLLM is not available",
-    untried={"install": "it changes the environment: run this in one with vLLM"},
-)
+@_repro("ENV012", raises="ImportError: vLLM is not available")
 def env012_use_vllm(_mitigation: str | None) -> None:
     """Train with use_vllm=True where vLLM is not installed."""
     if upstream.installed(upstream.VLLM) is not None:
@@ -116,7 +107,6 @@ def _no_rollouts(*_: Any, **__: Any) -> dict[str, list[Any]]:
 @_repro(
     "NUM023",
     raises="RuntimeError: No completions were generated",
-    untried={"find_the_root": calls.SEARCHES},
     simulated=("the engine that failed: a rollout function of ours",),
 )
 def num023_empty_rollout(_mitigation: str | None) -> None:
@@ -128,11 +118,7 @@ def _reward_without_kwargs(completions: list[Any]) -> list[float]:
     return [0.0] * len(completions)
 
 
-@_repro(
-    "REW002",
-    raises="TypeError: got an unexpected keyword argument",
-    untried={"columns": "no column is missing here"},
-)
+@_repro("REW002", raises="TypeError: got an unexpected keyword argument")
 def rew002_narrow(mitigation: str | None) -> None:
     """Train with a reward function that takes completions only, while TRL passes more by keyword."""
     tiny_trl.take_step(tiny_trl.reward_nothing if mitigation == "kwargs" else _reward_without_kwargs)
@@ -143,7 +129,6 @@ def rew002_narrow(mitigation: str | None) -> None:
     needs=("trl",),
     modules=("trl.scripts.vllm_serve",),
     raises="RuntimeError: Communicator not initialized",
-    untried={"order": "the group is one of NCCL, which needs GPUs"},
     simulated=("the engine around the worker extension: there is none",),
 )
 def syn014_no_group(_mitigation: str | None) -> None:

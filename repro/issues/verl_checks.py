@@ -22,7 +22,6 @@ def cfg019_none_set(mitigation: str | None) -> None:
     "REW003",
     modules=("verl.utils.reward_score",),
     raises="NotImplementedError: Reward function is not implemented",
-    untried={"weights": "it is about reward_weights, of which there are none here"},
 )
 def rew003_data_source(mitigation: str | None) -> None:
     """Compute a reward for a dataset whose data_source verl does not have."""

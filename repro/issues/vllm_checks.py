@@ -44,7 +44,6 @@ def _check_cache(available: int, needed: int) -> None:
 @_cache_repro(
     "MEM005",
     raises="ValueError: No available memory for the cache blocks",
-    untried={"shard": "needs GPUs", "offload": "needs a GPU"},
     simulated=("the device: its free memory is given",),
 )
 def mem005_nothing_left(mitigation: str | None) -> None:
