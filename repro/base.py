@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ISSUES = Path(__file__).parents[1] / "diagnostics" / "catalog" / "issues"
-# Reasons why a mitigation is not tried.
-OTHER_RELEASE = "it is another release: run this there"
+# Why a mitigation is not tried.
 NOT_RECORDED = "the entry lists this trigger in neither `helps` nor `fails` of the mitigation"
 _TABLE = re.compile(r"^\[(triggers|mitigations)\.(\w+)\]\n(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
 

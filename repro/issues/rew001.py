@@ -15,7 +15,7 @@ from importlib import import_module, metadata
 from typing import Any
 
 from repro import upstream
-from repro.base import OTHER_RELEASE, InapplicableError, Trigger, Work, repro
+from repro.base import InapplicableError, Trigger, Work, repro
 from repro.drivers import subprocess_worker
 
 _NAMES = ("math-verify",)
@@ -71,7 +71,7 @@ def _reward_answers(trigger: str, mitigation: str | None) -> Work:
     """Attempt: compute the rewards of right answers in a worker thread, or as a mitigation says."""
     _check_applicable(trigger)
     if mitigation == "upgrade":
-        raise InapplicableError(OTHER_RELEASE)
+        raise InapplicableError("it is another release: run this there")
     function = REWARDS[trigger]
     if mitigation == "main_thread":
         return count_rewarded(_compute_rewards(function))

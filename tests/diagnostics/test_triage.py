@@ -546,7 +546,7 @@ def interrupted(error, path="vllm/entrypoints/llm.py", function="_run_engine"):
     ("log", "triggers"),
     [
         (SCH001, ()),
-        ([*interrupted("KeyboardInterrupt"), *SCH001], ("llm_interrupted",)),
+        ([*interrupted("KeyboardInterrupt"), *SCH001], ("cancelled_step",)),
         # Somebody ended the run once it had failed; another program was interrupted.
         ([*SCH001, *interrupted("KeyboardInterrupt")], ()),
         ([*interrupted("KeyboardInterrupt", "rich/live.py", "wait"), *SCH001], ()),

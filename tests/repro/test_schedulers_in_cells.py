@@ -47,8 +47,6 @@ USELESS = {
     "SCH002": {"abort_leftovers", "drain"},
 }
 EXPECTED = {"SCH001": SCH001, "SCH002": SCH002}
-# These cells have vLLM's wheel for CUDA: tests/repro/test_engines_v0.py runs the triggers of the whole engine.
-WHOLE_ENGINE = ("llm_", "async_")
 
 
 @pytest.fixture(scope="module", params=LINES)
@@ -68,8 +66,6 @@ def attempts(cell_results, code, **wanted):
 def expected(cell, code, trigger, mitigation):
     """Return the recorded outcome."""
     if cell in REFUSING and trigger.startswith("overlong"):
-        return "inapplicable"
-    if trigger.startswith(WHOLE_ENGINE):
         return "inapplicable"
     if mitigation is None:
         return "reproduced"
@@ -93,8 +89,7 @@ def test_upstream_is_unmodified(cell_results):
 def test_every_trigger_and_mitigation_does_as_expected(cell_results, code):
     """Each pair was tried, and came out as written down here."""
     cell, _ = cell_results
-    simulated = {t.name for t in REPROS[code].triggers if not t.name.startswith(WHOLE_ENGINE)}
-    assert simulated == set(EXPECTED[code])
+    assert {trigger.name for trigger in REPROS[code].triggers} == set(EXPECTED[code])
     outcomes = {(a["trigger"], a["mitigation"]): a["outcome"] for a in attempts(cell_results, code)}
     assert len(outcomes) == len(REPROS[code].triggers) * (1 + len(REPROS[code].mitigations))
     assert outcomes == {pair: expected(cell, code, *pair) for pair in outcomes}

@@ -18,13 +18,13 @@ from __future__ import annotations
 import ast
 import inspect
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError
+from repro.base import InapplicableError, Work
 
 TOKEN = 7
 SIMULATED = (
@@ -324,6 +324,38 @@ class V0Engine:
             self._outputs.append(_completion(group))
             return True
         return False
+
+
+def count_answers(
+    engines: Sequence[V0Engine], calls: Sequence[tuple[Sequence[SchedulerRequest], Sequence[Delivered]]]
+) -> Work:
+    """Count, for each call's requests, the completions that came back to that call.
+
+    The work's note names empty answers, and sequences that grew past the limit.
+    """
+    limit, due, received, notes, stray = Setup.max_model_len, {}, [], [], 0
+    for requests, completions in calls:
+        by_id = {request.id: request for request in requests}
+        # A request that can't have all its tokens may get any number.
+        due |= {
+            item.id: item.max_tokens if item.prompt + item.max_tokens <= limit else None for item in requests
+        }
+        for done in completions:
+            if done.id not in by_id:
+                stray += 1
+                continue
+            received.append((done.id, done.tokens))
+            length = by_id[done.id].prompt + done.tokens
+            if not done.tokens:
+                notes.append(f"{done.id} came back empty")
+            elif length > limit + 1:
+                notes.append(
+                    f"{done.id} reached {length} of {limit} tokens: a device's answer is not shown here"
+                )
+    blocks, parked = (
+        sum(getattr(engine, name)() for engine in engines) for name in ("leaked_blocks", "parked")
+    )
+    return Work(due, received, stray, blocks, parked, note="; ".join(notes))
 
 
 def _completion(group: Any) -> Delivered:
