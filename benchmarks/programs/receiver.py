@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.policy_version, self.tensors = -1, {}
-        self._load, self._clock, self._waited = (0.0, 0.0), time.process_time(), waited()
+        self._load, self._clock = (0.0, 0.0), time.process_time()
 
     def update_weights(self, tensors: Any, version: int) -> None:
         """Copy the tensors."""
@@ -41,12 +40,11 @@ class Engine:
         self.policy_version, self._load = version, since(began)
 
     def facts(self) -> dict[str, Any]:
-        """Return seconds (wall, CPU) of the last load and the digest; CPU and waiting time since the last call."""
-        used, stood, began = time.process_time() - self._clock, waited() - self._waited, now()
+        """Return seconds (wall, CPU) of the last load and the digest, and CPU time since the last call."""
+        used, began = time.process_time() - self._clock, now()
         digest = spot_digest(self.tensors.items(), self.policy_version)
         facts = {"load": self._load, "digest": digest, "digesting": since(began), "cpu_s": used}
-        facts["waited_s"] = stood
-        self._clock, self._waited = time.process_time(), waited()
+        self._clock = time.process_time()
         return facts
 
 
@@ -58,14 +56,6 @@ def now() -> tuple[float, float]:
 def since(began: tuple[float, float]) -> tuple[float, float]:
     """Return seconds of wall and CPU time."""
     return time.perf_counter() - began[0], time.process_time() - began[1]
-
-
-def waited() -> float:
-    """Return the seconds that the main thread waited for a core; 0 if the kernel doesn't report them."""
-    try:
-        return int(Path("/proc/self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
-    except (OSError, IndexError):
-        return 0.0
 
 
 def pipe(engine: Engine) -> None:

@@ -198,17 +198,6 @@ def finding_lines(result: dict[str, Any]) -> list[str]:
     return lines or [f"seed {result['seed']}, {result['cpu_s']} CPU s: nothing"]
 
 
-def totals(results: Sequence[dict[str, Any]]) -> str:
-    """Return one line with the numbers of seeds, CPU seconds, stories, steps and events."""
-    sums = Counter[str]()
-    for result in results:
-        sums.update({"stories": result["stories"], "steps": result["steps"]})
-        sums.update({name: count for name, count in result["tally"].items() if " " in name})
-    cpu = sum(result["cpu_s"] for result in results)
-    parts = ", ".join(f"{count} {name}" for name, count in sums.items())
-    return f"{len(results)} seeds, {cpu:.0f} CPU seconds: {parts}"
-
-
 def play_lines(make: type[EngineActions], story: Story) -> tuple[list[str], bool]:
     """Play a saved story and describe it.
 
@@ -223,14 +212,14 @@ def play_lines(make: type[EngineActions], story: Story) -> tuple[list[str], bool
 
 def describe_search(results: Sequence[dict[str, Any]]) -> list[str]:
     """Return the lines of a search for a terminal, with the shortest story of each failure."""
-    lines = [totals(results), render.versions_line()]
+    counts = (sum(result[key] for result in results) for key in ("stories", "steps", "cpu_s"))
+    lines = ["{} stories of {} steps in {:.0f} CPU seconds".format(*counts), render.versions_line()]
     lines += [f"simulated: {'; '.join(v1_driver.SIMULATED)}", ""]
     lines += [line for result in results for line in finding_lines(result)]
-    shortest: dict[tuple[str, ...], Story] = {}
-    for story, finding in sorted(found_stories(results), key=lambda pair: len(pair[0].steps)):
-        if shortest.setdefault(finding.key, story) is story:
-            lines += ["", f"{finding.code or 'new'}, the shortest story (seed {story.seed}):"]
-            lines += play_lines(load_actions(), story)[0]
+    found = sorted(found_stories(results), key=lambda pair: -len(pair[0].steps))
+    for story, finding in {finding.key: (story, finding) for story, finding in found}.values():
+        lines += ["", f"{finding.code or 'new'}, the shortest story (seed {story.seed}):"]
+        lines += play_lines(load_actions(), story)[0]
     return lines
 
 

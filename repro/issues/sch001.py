@@ -132,5 +132,5 @@ repro(
         Trigger("two_owners", _two_owners),
     ],
     recommended={"one_owner": "ms-swift 3.5.0, modelscope/ms-swift#4234"},
-    inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", ASSERTION, "Scheduler._schedule_default"),
+    inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", ASSERTION),
 )

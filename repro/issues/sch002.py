@@ -121,5 +121,5 @@ repro(
         "chunked_prefill_off": "vllm-project/vllm#8881",
         "filter_overlong": "hiyouga/EasyR1#210, #215",
     },
-    inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", ASSERTION, "Scheduler._schedule_running"),
+    inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", ASSERTION),
 )

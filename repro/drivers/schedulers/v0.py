@@ -162,10 +162,6 @@ def _build(cls: Any, **options: Any) -> Any:
     return cls(**{name: value for name, value in options.items() if name in known})
 
 
-class SanityCheckError(RuntimeError):
-    """Raised in place of an assertion of `LLMEngine._process_model_outputs`, which is mirrored here."""
-
-
 @dataclass
 class _Pending:
     """Unprocessed output of a step, like an entry of `SchedulerContext.output_queue`."""
@@ -296,7 +292,7 @@ class V0Engine:
             return
         pending = self._queue[0] if request_id else self._queue.popleft()
         if len(pending.metadata) != len(pending.scheduled.scheduled_seq_groups):
-            raise SanityCheckError("LLMEngine's sanity check: metadata and scheduled groups differ in number")
+            raise RuntimeError("LLMEngine's sanity check: metadata and scheduled groups differ in number")
         finished = False
         for index, metadata in enumerate(pending.metadata):
             if index not in pending.done and request_id in {None, metadata.request_id}:
