@@ -78,7 +78,6 @@ class Work:
         leaked_blocks: KV cache blocks still taken after everything was drained.
         parked: sequences still listed as stopped after everything was drained.
         note: what else is worth saying, in a line.
-        nouns: words for the entries of `due` and their unit.
         counted: what the entries of `due` are, where they are not requests, as "log-probs are the trainer's".
     """
 
@@ -88,7 +87,6 @@ class Work:
     leaked_blocks: int = 0
     parked: int = 0
     note: str = ""
-    nouns: tuple[str, str] = ("requests", "tokens")
     counted: str = ""
 
     @staticmethod
@@ -122,9 +120,7 @@ class Work:
         if self.counted:
             return "; ".join(filter(None, [f"{self.finished} of {len(self.due)} {self.counted}", self.note]))
         unserved = [request for request in self.due if not self.is_served(request)]
-        parts = [
-            f"{self.finished} of {len(self.due)} {self.nouns[0]} finished, {self.tokens} {self.nouns[1]}"
-        ]
+        parts = [f"{self.finished} of {len(self.due)} requests finished, {self.tokens} tokens"]
         if unserved:
             parts.append(f"not served: {', '.join(unserved)}")
         if self.stray:

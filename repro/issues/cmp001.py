@@ -45,7 +45,7 @@ def named_device(mitigation: str | None) -> Work:
         raise subprocess_worker.make_error(report["failure"], platform)
     configured = ", ".join(f"{name} {value}" for name, value in report["configured"].items())
     note = f"{platform}; {configured}"
-    return Work({"engine": 1}, [("engine", 1)], note=note, nouns=("configurations", "made"))
+    return Work.of_checks({"engine": True}, "configurations are made", note)
 
 
 # The rest runs in the other process.

@@ -85,7 +85,7 @@ def count_loaded(report: Mapping[str, Any]) -> Work:
     if failure:
         raise subprocess_worker.make_error(failure, describe(report))
     received = [(name, len(methods)) for name, methods in report["requested"].items() if methods]
-    return Work(dict.fromkeys(NAMES, CALLS), received, note=describe(report), nouns=("workers", "calls"))
+    return Work(dict.fromkeys(NAMES, CALLS), received, note=describe(report), counted="workers are loaded")
 
 
 def find_cause(report: Mapping[str, Any]) -> str:

@@ -15,11 +15,7 @@ from repro.drivers import calls, hangs
 
 _torch_repro = partial(calls.repro, needs=("torch",))
 _group_repro = partial(_torch_repro, modules=("torch.distributed",))
-_launch_repro = partial(
-    _torch_repro,
-    modules=("torch.distributed.run",),
-    raises="ChildFailedError: FAILED",
-)
+_launch_repro = partial(_torch_repro, modules=("torch.distributed.run",), raises="ChildFailedError: FAILED")
 _RANKS = ("the trainer: two ranks of ours, over gloo in place of NCCL",)
 
 

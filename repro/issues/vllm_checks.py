@@ -11,10 +11,7 @@ from repro.drivers import calls
 
 GIB = 1 << 30
 _repro = partial(calls.repro, needs=("vllm",))
-_cache_repro = partial(
-    _repro,
-    modules=("vllm.v1.core.kv_cache_utils",),
-)
+_cache_repro = partial(_repro, modules=("vllm.v1.core.kv_cache_utils",))
 
 
 @_repro(

@@ -156,36 +156,18 @@ def test_the_advice_people_find_is_called_incomplete(cell_results):
     assert verdict["verdict"] == ("does not help" if cell in REFUSING else "does not help in every case")
 
 
-def test_a_refused_prompt_is_told_in_upstreams_words(cell_results):
-    """If LLMEngine checks the length, the triggers with over-long prompts can't run."""
-    cell, _ = cell_results
-    refused = attempts(
-        cell_results, "SCH002", trigger="overlong_prompt", mitigation=None, outcome="inapplicable"
-    )
-    assert bool(refused) == (cell in REFUSING)
-    assert all("LLMEngine refuses the prompt" in attempt["detail"] for attempt in refused)
-
-
-@pytest.fixture(scope="module", params=["vllm-0.7.3+trl-0.16.1", "vllm-0.10.2+trl-0.24.0"])
-def in_one_process(request):
-    """Return the report of `cell_programs/v0_engine.py`."""
-    done = run_in_cell(request.param, str(PROGRAM))
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
-
-
-def test_lawful_work_is_served_and_nothing_is_left(in_one_process):
+@pytest.mark.parametrize("cell", ["vllm-0.7.3+trl-0.16.1", "vllm-0.10.2+trl-0.24.0"])
+def test_lawful_work_is_served_and_nothing_is_left(cell):
     """Sync and async, chunked and not, with room and with preemptions: the driver itself causes nothing."""
-    for name, result in in_one_process["lawful"].items():
-        assert result["received"] == sorted([request, tokens] for request, tokens in result["due"].items()), (
-            name
-        )
-        assert (result["leaked"], result["parked"]) == (0, 0), name
+    done = run_in_cell(cell, str(PROGRAM))
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name, result in json.loads(done.stdout).items():
+        due = sorted([request, tokens] for request, tokens in result["due"].items())
+        assert (result["received"], result["leaked"], result["parked"]) == (due, 0, 0), name
         assert bool(result["preemptions"]) == name.endswith("blocks=7"), name
 
 
-def test_twenty_runs_have_one_outcome(in_one_process):
-    """Every trigger, twenty times in one process: same outcome, same place, same figures."""
-    assert in_one_process["runs"]
-    for name, outcomes in in_one_process["runs"].items():
-        assert len(outcomes) == 1, (name, outcomes)
+def test_repeated_attempts_have_one_outcome():
+    """Every trigger and mitigation, twenty times: the same outcome, place and figures; else the exit code is 1."""
+    done = run_in_cell("vllm-0.7.3+trl-0.16.1", "-m", "repro", "run", "SCH001", "SCH002", "--times", "20")
+    assert done.returncode == 0, done.stderr[-3000:]

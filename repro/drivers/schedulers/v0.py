@@ -61,13 +61,12 @@ class Setup:
 
 @dataclass(frozen=True)
 class SchedulerRequest:
-    """A request as a caller makes it; lengths in tokens. `stop`: every sampled token is a stop token to it."""
+    """A request as a caller makes it; lengths in tokens."""
 
     id: str
     prompt: int
     max_tokens: int
     min_tokens: int = 0
-    stop: bool = False
 
 
 @dataclass(frozen=True)
@@ -202,12 +201,7 @@ class V0Engine:
         from vllm import SamplingParams
         from vllm.sequence import Sequence, SequenceGroup
 
-        params = SamplingParams(
-            max_tokens=request.max_tokens,
-            min_tokens=request.min_tokens,
-            stop_token_ids=[TOKEN] if request.stop else None,
-            ignore_eos=True,
-        )
+        params = SamplingParams(max_tokens=request.max_tokens, min_tokens=request.min_tokens, ignore_eos=True)
         check_prompt(request.prompt, self.setup.max_model_len)
         sequence = Sequence(self._count, prompt_inputs(request.prompt), self.setup.block_size, 0)
         self._count += 1
