@@ -134,16 +134,17 @@ def _serving(command: Sequence[str]) -> Iterator[None]:
         errors="replace",
     )
     assert process.stdout is not None
-    message: list[str] = []
-    up, ready = threading.Event(), threading.Event()
-    reader = threading.Thread(target=_forward_output, args=(process.stdout, message, up, ready), daemon=True)
+    lines: list[str] = []
+    ready = threading.Event()
+    reader = threading.Thread(target=_forward_output, args=(process.stdout, lines, ready), daemon=True)
     reader.start()
     try:
         ready.wait(LIMIT_S)
-        if not up.is_set():
+        output = "".join(lines)
+        if _UP not in output:
             code = process.wait() if ready.is_set() else None
             state = f"not up after {LIMIT_S:g} s" if code is None else f"ended with {code} before it was up"
-            raise NotStartedError(f"{state}: {first_failure(''.join(message))}")
+            raise NotStartedError(f"{state}: {first_failure(output)}")
         yield
     finally:
         process.terminate()
@@ -166,13 +167,12 @@ def _wait_until_reachable(port: int) -> None:
     raise NotStartedError(f"reported that it is up, and nothing listens at port {port}")
 
 
-def _forward_output(stream: IO[str], output: list[str], up: threading.Event, ready: threading.Event) -> None:
+def _forward_output(stream: IO[str], lines: list[str], ready: threading.Event) -> None:
     """Forward the server's output; set `ready` when it is ready or its output ends."""
     for line in stream:
-        output.append(line)
+        lines.append(line)
         sys.stderr.write(line)
         if _UP in line:
-            up.set()
             ready.set()
     ready.set()
 

@@ -168,7 +168,7 @@ class Story:
             story = Story(**(fields | {"finding": finding}))
         except TypeError as error:
             raise StoryError(f"not a story: {error}") from error
-        if not isinstance(story.steps, list) or not isinstance(story.setup, dict):
+        if not isinstance(story.setup, dict) or not isinstance(story.steps, list):
             raise StoryError("not a story: expected a list of steps, and a table of settings")
         if not all(isinstance(step, dict) and "do" in step for step in story.steps):
             raise StoryError("not a story: each step needs its name, 'do'")
