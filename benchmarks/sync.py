@@ -1,20 +1,17 @@
-"""Measure the bandwidth of each transport of weights against memcpy of the same bytes, in turns.
+"""Measure the bandwidth of weight sync by shared memory against memcpy of the same bytes, in turns.
 
 `python benchmarks/sync.py [MIB [ROUNDS]]`: 512 MiB of random float32 tensors of a Llama's shapes, 15 rounds. Each round
-copies them in this process, and then sends them by each transport to another process, which copies them into tensors
-of its own. One thread a side, each pinned to a core. The ratios are of one round: what the machine does to one side of
-a comparison it does to the other. Wall times mean something on a machine with two cores free; CPU times, of both
-sides together, mean something on any.
+copies them in this process, and then sends them to another process, which copies them into tensors of its own. One
+thread a side, each pinned to a core. The ratios are of one round: what the machine does to one side of a comparison it
+does to the other. Wall times mean something on a machine with two cores free; CPU times, of both sides together, mean
+something on any.
 """
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +23,10 @@ import torch  # noqa: E402
 from benchmarks.measure import interval  # noqa: E402
 from benchmarks.programs.receiver import now, since  # noqa: E402
 from grpo_core.rollout.pipes import read_message, write_message  # noqa: E402
-from grpo_core.rollout.weights.digest import checksum, spot_digest  # noqa: E402
-from grpo_core.rollout.weights.flat import Flat  # noqa: E402
+from grpo_core.rollout.weights.digest import spot_digest  # noqa: E402
 from grpo_core.rollout.weights.sync import Sender  # noqa: E402
 
-GOALS = {"shm": 0.5, "http": 0.25}
+GOAL = 0.5
 DIGEST_GOAL = 0.05
 WARM = 2
 CORES = os.sched_getaffinity(0)
@@ -40,18 +36,17 @@ Tensors = list[tuple[str, torch.Tensor]]
 class Receiver:
     """The receiving process."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self) -> None:
         """Start it on another core than the sender's."""
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        program = [sys.executable, "-m", "benchmarks.programs.receiver", kind]
         self.process = subprocess.Popen(
-            program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-m", "benchmarks.programs.receiver"],
+            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         os.sched_setaffinity(self.process.pid, {max(CORES)})
-        assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline()) if kind == "http" else 0
 
-    def call(self, method: str, arguments: dict[str, Any], payload: Flat | None = None) -> dict[str, Any]:
+    def call(self, method: str, arguments: dict[str, Any], payload: object = None) -> dict[str, Any]:
         """Call a method by the control channel."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -61,22 +56,6 @@ class Receiver:
         if answer is None:
             raise RuntimeError(f"the receiver ended with {self.process.wait()}")
         return dict(answer["result"])
-
-    def read_facts(self) -> dict[str, Any]:
-        """Return the engine's figures of its last load."""
-        return self.request("GET", "/facts") if self.port else self.call("facts", {})
-
-    def request(self, method: str, path: str, body: Any = None, headers: Any = None) -> dict[str, Any]:
-        """Send an HTTP request."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
-            connection.request(method, path, body, headers or {})
-            return dict(json.loads(connection.getresponse().read()))
-
-    def upload(self, tensors: Tensors, version: int) -> None:
-        """Send a version in the body of a request."""
-        data = Flat(tensors, version).joined()
-        headers = {"X-Content-Blocks": checksum(data), "X-Policy-Version": str(version)}
-        self.request("POST", "/weights", memoryview(data.numpy()), headers)
 
 
 def model(mib: int) -> Tensors:
@@ -96,26 +75,24 @@ def model(mib: int) -> Tensors:
 
 
 def measure(tensors: Tensors, rounds: int) -> list[dict[str, dict[str, float]]]:
-    """Return, by round and transport, seconds of wall and CPU time."""
+    """Return, by round, seconds of wall and CPU time of memcpy and of the transport."""
     copies = [torch.zeros_like(value) for _, value in tensors]
-    pipe, server = Receiver("pipe"), Receiver("http")
-    sender = Sender("shm", pipe.call)
-    transports = {"shm": (pipe, sender.send), "http": (server, server.upload)}
+    receiver = Receiver()
+    sender = Sender("shm", receiver.call)
     measured = []
     for version in range(rounds + WARM):
         began = now()
         for copy, (_, value) in zip(copies, tensors, strict=True):
             copy.copy_(value)
-        times = {"memcpy": dict(zip(("wall", "cpu"), since(began), strict=True))}
-        for kind, (receiver, send) in transports.items():
-            receiver.read_facts()
-            began = now()
-            send(tensors, version)
-            times[kind] = _add_receiver(tensors, version, since(began), receiver.read_facts())
-        measured.append(times)
+        memcpy = dict(zip(("wall", "cpu"), since(began), strict=True))
+        receiver.call("facts", {})
+        began = now()
+        sender.send(tensors, version)
+        spent = since(began)
+        sync = _add_receiver(tensors, version, spent, receiver.call("facts", {}))
+        measured.append({"memcpy": memcpy, "sync": sync})
     sender.close()
-    pipe.process.communicate()
-    server.process.communicate()
+    receiver.process.communicate()
     return measured[WARM:]
 
 
@@ -148,7 +125,7 @@ def describe(values: list[float], goal: float | None = None, *, most: bool = Fal
 
 
 def main(mib: int = 512, rounds: int = 15) -> None:
-    """Print two lines a transport."""
+    """Print a line for wall time, and one for CPU time."""
     os.sched_setaffinity(0, {min(CORES)})
     torch.set_num_threads(1)
     tensors = model(mib)
@@ -157,18 +134,16 @@ def main(mib: int = 512, rounds: int = 15) -> None:
     memcpy = size / interval([times["memcpy"]["wall"] for times in measured])[0]
     print(f"{size:.3f} GB of float32, {rounds} rounds; memcpy {memcpy:.2f} GB/s; medians [95 %] of ratios")
     print("arrived, loaded: memcpy / sync, until the receiver has it, until its engine has copied it, too")
-    for kind, goal in GOALS.items():
-        for clock in ("wall", "cpu"):
-            pairs = [(times["memcpy"][clock], times[kind]) for times in measured]
-            arrived = [base / (times[clock] - times[f"load_{clock}"]) for base, times in pairs]
-            loaded = [base / times[clock] for base, times in pairs]
-            digest = [times[f"digest_{clock}"] / times[clock] for _, times in pairs]
-            judged = describe(arrived, goal if clock == "wall" else None)
-            print(
-                f"{kind:6} {clock:4} arrived {judged}; loaded {describe(loaded)}; "
-                f"digests {describe(digest, DIGEST_GOAL, most=True)}",
-                flush=True,
-            )
+    for clock in ("wall", "cpu"):
+        pairs = [(times["memcpy"][clock], times["sync"]) for times in measured]
+        arrived = [base / (times[clock] - times[f"load_{clock}"]) for base, times in pairs]
+        loaded = [base / times[clock] for base, times in pairs]
+        digest = [times[f"digest_{clock}"] / times[clock] for _, times in pairs]
+        print(
+            f"shm {clock:4} arrived {describe(arrived, GOAL if clock == 'wall' else None)}; "
+            f"loaded {describe(loaded)}; digests {describe(digest, DIGEST_GOAL, most=True)}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Receive weights for the weight sync benchmark: `receiver.py pipe`, called by messages, or `receiver.py http`.
+"""Receive weights for the weight sync benchmark, called by messages on standard input.
 
 A simulated engine copies the weights into its own tensors, as the embedded engine does.
 """
@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -58,7 +56,7 @@ def since(began: tuple[float, float]) -> tuple[float, float]:
     return time.perf_counter() - began[0], time.process_time() - began[1]
 
 
-def pipe(engine: Engine) -> None:
+def answer_messages(engine: Engine) -> None:
     """Answer messages until stdin ends."""
     receiver = Receiver()
     answers = os.fdopen(os.dup(1), "wb")
@@ -75,29 +73,7 @@ def pipe(engine: Engine) -> None:
         write_message(answers, {"result": result})
 
 
-def http(engine: Engine) -> None:
-    """Print the port, then answer requests until stdin ends."""
-    import socket
-
-    import uvicorn
-
-    from grpo_core.rollout.server.access import Limits
-    from grpo_core.rollout.server.app import create_app
-
-    with ThreadPoolExecutor(1, initializer=lambda: torch.set_num_threads(1)) as thread:
-        app = create_app(engine, thread, token=None, limits=Limits(weights_bytes=2**34))
-        app.get("/facts")(engine.facts)
-        listener = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", http="h11", lifespan="off"))
-        threading.Thread(target=lambda: (sys.stdin.read(), setattr(server, "should_exit", True))).start()
-        print(listener.getsockname()[1], flush=True)
-        server.run(sockets=[listener])
-
-
 if __name__ == "__main__":
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
-    if sys.argv[1] == "pipe":
-        pipe(Engine())
-    else:
-        http(Engine())
+    answer_messages(Engine())

@@ -323,7 +323,9 @@ def count_answers(
 
     The work's note names empty answers, and sequences that grew past the limit.
     """
-    limit, due, received, notes, stray = Setup.max_model_len, {}, [], [], 0
+    limit, stray = Setup.max_model_len, 0
+    due: dict[str, int | None] = {}
+    received, notes = [], []
     for requests, completions in calls:
         by_id = {request.id: request for request in requests}
         # A request that can't have all its tokens may get any number.

@@ -1,4 +1,4 @@
-"""Reproduce refusals by unmodified vLLM's own checks, called directly: no engine is started."""
+"""Reproduce refusals by unmodified vLLM's and verl's own checks, called directly: no engine or job is started."""
 
 from __future__ import annotations
 
@@ -90,3 +90,47 @@ def syn021_function(mitigation: str | None) -> None:
     from vllm.v1.serial_utils import MsgpackEncoder
 
     MsgpackEncoder().encode(["double" if mitigation == "by_name" else _double])
+
+
+_verl_repro = partial(calls.repro, needs=("verl",))
+
+
+@_verl_repro(
+    "CFG019", modules=("verl.workers.config.actor",), raises="AssertionError: Please set at least one of"
+)
+def cfg019_none_set(mitigation: str | None) -> None:
+    """Configure verl's actor without a micro-batch size."""
+    from verl.workers.config.actor import FSDPActorConfig
+
+    size = 4 if mitigation == "per_gpu" else None
+    FSDPActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=size, use_dynamic_bsz=False)
+
+
+@_verl_repro(
+    "REW003",
+    modules=("verl.utils.reward_score",),
+    raises="NotImplementedError: Reward function is not implemented",
+)
+def rew003_data_source(mitigation: str | None) -> None:
+    """Compute a reward for a dataset whose data_source verl does not have."""
+    from verl.utils.reward_score import default_compute_score
+
+    source = "openai/gsm8k" if mitigation == "name" else "/data/my_own_set"
+    default_compute_score(source, "so it is #### 4", "4")
+
+
+@_verl_repro(
+    "TOK017",
+    modules=("verl.utils.torch_functional",),
+    raises="NotImplementedError: is larger than max_length",
+    simulated=("verl's data set around it: a row of ours",),
+)
+def tok017_nine_of_four(mitigation: str | None) -> None:
+    """Pad a prompt of nine tokens to a maximum of four, without truncation."""
+    import torch
+    from verl.utils.torch_functional import postprocess_data
+
+    row = torch.ones(1, 9).long()
+    length = 16 if mitigation == "room" else 4
+    truncation = "left" if mitigation == "cut" else "error"
+    postprocess_data(row, row, max_length=length, pad_token_id=0, truncation=truncation)
