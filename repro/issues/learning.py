@@ -145,16 +145,13 @@ def num045_changed_after_loading(mitigation: str | None) -> str | None:
             policy.save_pretrained(folder)
         settings: dict[str, Any] = {"beta": 0.1, "learning_rate": 0.0, "max_steps": 1}
         logging = {"logging_strategy": "steps", "logging_steps": 1}
-        trainer = tiny_trl.trainer(_length_reward, policy=policy, **(tiny_trl.GROUP | settings | logging))
+        options = tiny_trl.GROUP | settings | logging
+        trainer = tiny_trl.trainer(tiny_trl.reward_by_letters, policy=policy, **options)
         trainer.train()
     kls = [entry["kl"] for entry in trainer.state.log_history if "kl" in entry]
     if not kls:
         raise RuntimeError("TRL logged no KL")
     return None if abs(kls[0]) < KL_LIMIT else f"KL {kls[0]:.3f} before the first update"
-
-
-def _length_reward(completions: list[str], **_: Any) -> list[float]:
-    return [float(len(text) % 3) for text in completions]
 
 
 @_repro("NUM046")
