@@ -8,12 +8,15 @@ takes more than the aim, 0.3 s, or where something heavy is loaded.
 
 from __future__ import annotations
 
-import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.measure import run_timed  # noqa: E402
 
 AIM_S = 0.3
 HEAVY = ("torch", "vllm", "transformers", "ray", "numpy")
@@ -38,14 +41,6 @@ PROGRAM = (
 )
 
 
-def spent(arguments: list[str]) -> tuple[float, int]:
-    """Run a process; return its CPU seconds and exit code."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(arguments, stdout=subprocess.DEVNULL, check=False, cwd=Path(__file__).parents[1])
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.returncode
-
-
 def main() -> int:
     """Time each file; return the exit code."""
     with tempfile.TemporaryDirectory() as folder:
@@ -55,11 +50,11 @@ def main() -> int:
             for name, text in scripts.items():
                 (Path(folder) / name).write_text(text, encoding="utf-8")
             paths = [Path(folder) / name for name in scripts]
-        nothing = statistics.median(spent([sys.executable, "-c", "pass"])[0] for _ in range(RUNS))
+        nothing = statistics.median(run_timed([sys.executable, "-c", "pass"])[1] for _ in range(RUNS))
         print(f"{nothing:6.3f} s  an empty Python")
         slow = heavy = False
         for path in paths:
-            runs = [spent([sys.executable, "-c", PROGRAM, str(path)]) for _ in range(RUNS)]
+            runs = [run_timed([sys.executable, "-c", PROGRAM, str(path)])[1:] for _ in range(RUNS)]
             median = statistics.median(time for time, _code in runs)
             slow, heavy = slow or median > AIM_S, heavy or any(code == 9 for _time, code in runs)
             print(f"{median:6.3f} s  {path.name} ({path.stat().st_size} bytes)")

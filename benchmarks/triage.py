@@ -1,7 +1,6 @@
 """Measure how fast triage reads a log, against ripgrep with the same patterns on the same file.
 
     python benchmarks/triage.py --megabytes 1000 --ripgrep rg
-    python benchmarks/triage.py --megabytes 1000 --ripgrep rg --kind anchors
 
 The log is made here: lines of training and engine as they look, with the ranks' and Ray's prefixes, a failure now and
 then. Both read it from the page cache, in one thread, and the best of three counts.
@@ -15,14 +14,16 @@ import os
 import random
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from diagnostics import catalog
-from diagnostics.triage.rules import Rules
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.measure import run_timed  # noqa: E402
+from diagnostics import catalog  # noqa: E402
+from diagnostics.triage.rules import Rules  # noqa: E402
 
 FAILURE = """\
 Traceback (most recent call last):
@@ -54,63 +55,38 @@ def log_lines(random_numbers: random.Random, count: int) -> list[str]:
     return result
 
 
-def write_log(path: Path, megabytes: int, kind: str) -> None:
-    """Write the log: `mixed` with a traceback every 20 MB or so, or one of the worst cases.
-
-    In `anchors` every line has a text that a signature looks for and does not match, in `hits` every line matches, in
-    `line` there is no end of line, and in `frames` a traceback never ends.
-    """
+def write_log(path: Path, megabytes: int) -> None:
+    """Write the log, with a traceback every 20 MB or so."""
     numbers = random.Random(1)
-    anchored = "WARNING EngineArgs.__init__() got an unexpected keyword argument is told of {} times\n"
-    hit = "[rank{0}]: ValueError: No available memory for the cache blocks. Try {0}\n"
-    frame = '  File "/opt/env/lib/python3.12/site-packages/own/recursion.py", line {0}, in f{0}\n'
     with path.open("w") as log:
-        if kind == "frames":
-            log.write("Traceback (most recent call last):\n")
-        chunk = "\n".join(log_lines(numbers, 200_000)) + "\n"
         while log.tell() < megabytes * 1e6:
-            if kind == "mixed":
-                log.write("\n".join(log_lines(numbers, 200_000)) + "\n" + FAILURE)
-            elif kind == "line":
-                log.write(chunk.replace("\n", " "))
-            else:
-                text = {"anchors": anchored, "hits": hit, "frames": frame}[kind]
-                log.write("".join(text.format(numbers.randrange(10**6)) for _ in range(100_000)))
+            log.write("\n".join(log_lines(numbers, 200_000)) + "\n" + FAILURE)
 
 
 def best(command: list[str], repeats: int = 3) -> tuple[float, float]:
     """Return wall and CPU seconds of the fastest run of a command."""
-    runs = []
-    for _ in range(repeats):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        start = time.perf_counter()
-        done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
-        wall = time.perf_counter() - start
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert done.returncode in {0, 1, 3}, command
-        runs.append((wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
-    return min(runs, key=lambda run: run[1])
+    runs = [run_timed(command) for _ in range(repeats)]
+    assert all(code in {0, 1, 3} for _wall_s, _cpu_s, code in runs), command
+    return min(runs, key=lambda run: run[1])[:2]
 
 
 def main() -> None:
     """Measure, and print one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=200)
-    parser.add_argument("--kind", choices=("mixed", "anchors", "hits", "line", "frames"), default="mixed")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", help="where the log is made (default: the folder for temporary files)")
     parser.add_argument("--ripgrep", default=shutil.which("rg"), help="the program (default: from PATH)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         log, patterns = Path(folder) / "run.log", Path(folder) / "patterns"
-        write_log(log, options.megabytes, options.kind)
+        write_log(log, options.megabytes)
         rules = Rules(catalog.load())
         patterns.write_text("".join(f"{rule.pattern}\n" for rule in rules.rules))
         size = log.stat().st_size / 1e6
         wall, cpu = best([sys.executable, "-m", "diagnostics", "triage", str(log)], options.repeats)
         memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1000
         figures = {
-            "kind": options.kind,
             "megabytes": round(size),
             "lines": sum(1 for _ in log.open("rb")),
             "patterns": len(rules.rules),

@@ -16,11 +16,8 @@ import json
 import math
 import os
 import platform
-import shutil
-import threading
-import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +27,8 @@ from repro.drivers import imports
 from repro.fuzz import search, stories
 
 FINE, FINDINGS, USAGE, UNFINISHED, INTERRUPTED = 0, 1, 2, 3, 130
-# Seconds of silence before a sign of life: people read a terminal now, and a log only later.
-TERMINAL_S, LOG_S = 8.0, 20.0
-_last_line: dict[str, Any] = {"time": 0.0, "text": ""}
 Repros = Mapping[str, Repro]
 _USAGE = "2 wrong usage, or a fault of the program"
-_ATTEMPTS = (
-    "0 everything went as recorded",
-    "1 a result differs from the recorded one, or upstream's files are modified",
-    _USAGE,
-    "3 incomplete: a repro gave no result; no other fault",
-)
 
 
 class UsageError(Exception):
@@ -55,13 +43,10 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
         registry: module with the repros by code.
     """
     options = _parser().parse_args(arguments)
-    # Before standard output is redirected: the terminal's width is that of the answer.
-    options.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     options.registry = registry
     answer = _keep_stdout()
     try:
-        with _heartbeat():
-            text, code = options.command(options, importlib.import_module(registry).REPROS)
+        text, code = options.command(options, importlib.import_module(registry).REPROS)
     except (UsageError, search.SearchError, stories.StoryError) as error:
         _report_line(f"repro: {error}")
         return USAGE
@@ -80,30 +65,6 @@ def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issue
     with contextlib.suppress(BrokenPipeError), os.fdopen(answer, "w", encoding="utf-8") as out:
         out.write(render.escape_controls(text) + "\n")
     return int(code)
-
-
-@contextlib.contextmanager
-def _heartbeat() -> Iterator[None]:
-    """Report on standard error that the command is at work, unless GRPO_DOCTOR_QUIET is set to anything."""
-    began, ended = time.monotonic(), threading.Event()
-    _last_line.update(time=began, text="")
-    limit_s = TERMINAL_S if sys.stderr.isatty() else LOG_S
-
-    def report() -> None:
-        while not ended.wait(1.0):
-            now = time.monotonic()
-            if now - _last_line["time"] >= limit_s:
-                _last_line["time"] = now
-                message = f"repro: at work{_last_line['text']}, {now - began:.0f} s"
-                with contextlib.suppress(OSError, ValueError):
-                    print(message, file=sys.stderr, flush=True)
-
-    if not os.environ.get("GRPO_DOCTOR_QUIET"):
-        threading.Thread(target=report, name="progress", daemon=True).start()
-    try:
-        yield
-    finally:
-        ended.set()
 
 
 class _Parser(argparse.ArgumentParser):
@@ -141,19 +102,21 @@ def _parser() -> argparse.ArgumentParser:
     option = add(
         _run,
         "reproduce failures in this environment, without and with each mitigation",
-        ("run SCH001", "run SCH002 --trigger min_tokens --mitigation none", "run SCH001 SCH002 --json"),
-        _ATTEMPTS,
+        ("run SCH001", "run SCH002 --trigger min_tokens --mitigation none", "run SCH001 --times 50 --json"),
+        (
+            "0 everything went as recorded",
+            "1 a result differs from the recorded one or from time to time, or upstream's files are modified",
+            _USAGE,
+            "3 incomplete: a repro gave no result; no other fault",
+        ),
     )
-    _add_attempts(option)
+    option("codes", nargs="+", metavar="CODE", help="a code that `list` prints")
+    option("--trigger", default="all", metavar="NAME", help="one trigger, or all (default)")
+    option("--mitigation", default="all", metavar="NAME", help="one mitigation, none, or all (default)")
+    option("--times", type=int, default=1, metavar="N", help="repetitions of each attempt (default: 1)")
+    limit = "time limit of one attempt in seconds (default: 60)"
+    option("--timeout", type=float, default=60.0, metavar="S", help=limit)
     option("--verbose", action="store_true", help="print each attempt, and what is simulated")
-    option = add(
-        _repeat,
-        "repeat the same attempts, and report whether all give the same result",
-        ("repeat SCH001", "repeat SCH002 --times 200 --mitigation none", "repeat SCH001 --json"),
-        _ATTEMPTS,
-    )
-    option("--times", type=int, default=50, metavar="N", help="repetitions of each attempt (default: 50)")
-    _add_attempts(option)
     option = add(
         _imports,
         "import each module in a separate process, and report the imports that fail",
@@ -161,47 +124,26 @@ def _parser() -> argparse.ArgumentParser:
         ("0 all imports work", "1 an import fails", _USAGE, "3 an import takes too long, and no other fails"),
     )
     option("modules", nargs="+", metavar="MODULE")
-    option(
-        "--timeout",
-        type=float,
-        default=240.0,
-        metavar="S",
-        help="time limit of one import in seconds (default: 240)",
-    )
+    limit = "time limit of one import in seconds (default: 240)"
+    option("--timeout", type=float, default=240.0, metavar="S", help=limit)
     option = add(
         _fuzz,
         "search for request sequences that make a scheduler fail, or replay a saved one",
-        ("fuzz --engine v0", "fuzz --engine v1 --seeds 4 --save stories", "fuzz --replay stories/one.json"),
+        ("fuzz --engine v1", "fuzz --engine v1 --seeds 4 --save stories", "fuzz --replay stories/one.json"),
         (
             "0 no failure found, or the saved sequence gives its recorded result",
             "1 a failure found, or the saved sequence gives another result",
             _USAGE,
         ),
     )
-    option("--engine", choices=("v0", "v1"), help="engine whose scheduler is tested")
+    option("--engine", choices=("v1",), help="engine whose scheduler is tested")
     option("--seeds", type=int, default=1, metavar="N", help="number of searches (default: 1)")
     option(
         "--seconds", type=float, default=60.0, metavar="S", help="CPU seconds of each search (default: 60)"
     )
-    until = "end a search when it has found all of these codes (default: when its time is over)"
-    option("--until", nargs="*", default=[], metavar="CODE", help=until)
     option("--save", type=Path, metavar="DIR", help="save each failing sequence in this folder")
     option("--replay", type=Path, metavar="FILE", help="replay a saved sequence; does not need Hypothesis")
     return parser
-
-
-def _add_attempts(option: Callable[..., Any]) -> None:
-    """Add the options that select attempts."""
-    option("codes", nargs="+", metavar="CODE", help="a code that `list` prints")
-    option("--trigger", default="all", metavar="NAME", help="one trigger, or all (default)")
-    option("--mitigation", default="all", metavar="NAME", help="one mitigation, none, or all (default)")
-    option(
-        "--timeout",
-        type=float,
-        default=60.0,
-        metavar="S",
-        help="time limit of one attempt in seconds (default: 60)",
-    )
 
 
 def _keep_stdout() -> int:
@@ -215,44 +157,26 @@ def _keep_stdout() -> int:
 def _list(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
     if options.json:
         return _json(render.list_document(repros)), FINE
-    return "\n".join((render.listing if options.verbose else render.codes)(repros)), FINE
+    return "\n".join(render.list_lines(repros, verbose=options.verbose)), FINE
 
 
 def _run(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
-    proof, plans = _plans(options, repros)
-    results = _attempts(options, repros, plans)
-    if options.json:
-        text = _json(render.document(repros, results, proof))
-    elif options.verbose:
-        text = "\n".join(render.full_lines(repros, results, proof))
-    else:
-        text = "\n".join(render.short(repros, results, proof, options.width))
-    return text, exit_code(results, proof)
-
-
-def _repeat(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
     if options.times < 1:
         raise UsageError(f"--times {options.times}: expected at least 1")
-    proof, once = _plans(options, repros)
-    started = time.monotonic()
-    results = _attempts(options, repros, {code: plan * options.times for code, plan in once.items()})
-    seconds = time.monotonic() - started
+    proof, plans = _plans(options, repros)
+    results = runner.run(repros, plans, limit_s=options.timeout, say=_report_line, registry=options.registry)
     if options.json:
-        return _json(render.repeat_document(results, proof, seconds)), exit_code(results, proof)
-    return "\n".join(render.repeat_lines(results, proof, seconds)), exit_code(results, proof)
-
-
-def _attempts(
-    options: argparse.Namespace, repros: Repros, plans: Mapping[str, runner.Plan]
-) -> dict[str, list[Attempt]]:
-    return runner.run(repros, plans, limit_s=options.timeout, say=_report_line, registry=options.registry)
+        text = _json(render.document(repros, results, proof))
+    else:
+        text = "\n".join(render.report_lines(repros, results, proof, verbose=options.verbose))
+    return text, exit_code(results, proof)
 
 
 def _plans(options: argparse.Namespace, repros: Repros) -> tuple[upstream.WheelProof, dict[str, Any]]:
     """Return the proof that upstream's files are its wheel's, and what to try of each code."""
     _check_seconds(options.timeout)
     codes = [_pick("code", code, list(repros)) for code in dict.fromkeys(options.codes)]
-    plans = {code: _plan(repros[code], options.trigger, options.mitigation) for code in codes}
+    plans = {code: _plan(repros[code], options.trigger, options.mitigation) * options.times for code in codes}
     needed = tuple(dict.fromkeys(name for code in codes for name in repros[code].distributions))
     if not needed:  # nothing of upstream's is compared
         return upstream.WheelProof("Python", platform.python_version(), 0, ()), plans
@@ -280,10 +204,9 @@ def _plan(repro: Repro, trigger: str, mitigation: str) -> list[tuple[str, str | 
 def exit_code(results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None = None) -> int:
     """Return 1 if an outcome is not as recorded or varies, 3 if something gave no answer, else 0."""
     every = [attempt for attempts in results.values() for attempt in attempts]
-    pairs = [pair for attempts in results.values() for pair in render.by_pair(attempts).values()]
     if (proof and proof.modified) or any(attempt.as_recorded is False for attempt in every):
         return FINDINGS
-    if any(map(render.differs, pairs)):
+    if any(map(render.count_varying, results.values())):
         return FINDINGS
     return UNFINISHED if any(attempt.outcome in INCOMPLETE for attempt in every) else FINE
 
@@ -300,15 +223,15 @@ def _imports(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:
     return "\n".join(imports.describe_import(module, result) for module, result in results.items()), code
 
 
-def _fuzz(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
-    return _replay(options) if options.replay else _search(options, repros)
+def _fuzz(options: argparse.Namespace, _repros: Repros) -> tuple[str, int]:
+    return _replay(options) if options.replay else _search(options)
 
 
 def _replay(options: argparse.Namespace) -> tuple[str, int]:
     story = stories.load(options.replay)
-    if story.engine not in {"v0", "v1"} or options.engine not in {None, story.engine}:
-        raise UsageError(f"{options.replay} is a story of the engine {story.engine!r}")
-    lines, same = search.play_lines(search.engine_actions(story.engine), story)
+    if story.engine != "v1":
+        raise UsageError(f"{options.replay} is a story of the engine {story.engine!r}; v1 is supported")
+    lines, same = search.play_lines(search.load_actions(), story)
     text = "\n".join([*lines, "it ends as it was saved" if same else "it does not end as it was saved"])
     if options.json:
         result = {"schema": search.REPLAY_SCHEMA, "versions": upstream.versions()}
@@ -316,25 +239,24 @@ def _replay(options: argparse.Namespace) -> tuple[str, int]:
     return text, FINE if same else FINDINGS
 
 
-def _search(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
+def _search(options: argparse.Namespace) -> tuple[str, int]:
     if options.engine is None:
-        raise UsageError("fuzz needs --engine v0 or --engine v1, or --replay FILE")
+        raise UsageError("fuzz needs --engine v1, or --replay FILE")
     if options.seeds < 1:
         raise UsageError(f"--seeds {options.seeds}: expected at least 1")
     _check_seconds(options.seconds, "--seconds")
-    until = tuple(_pick("code", code, list(repros)) for code in options.until)
-    search.check_needs(options.engine)
+    search.check_needs()
     results = []
     for seed in range(options.seeds):
-        results.append(search.search_apart(search.Search(options.engine, seed, options.seconds, until)))
+        results.append(search.search_apart(seed, options.seconds))
         _report_line(search.finding_lines(results[-1])[-1])
     if options.save:
         for path in search.save_stories(results, options.save):
             _report_line(f"saved {path}")
     code = FINDINGS if any(result["found"] for result in results) else FINE
     if options.json:
-        return _json(search.document(options.engine, results)), code
-    return "\n".join(search.describe_search(options.engine, results)), code
+        return _json(search.document(results)), code
+    return "\n".join(search.describe_search(results)), code
 
 
 def _pick(kind: str, name: str, known: Sequence[str]) -> str:
@@ -357,9 +279,7 @@ def _json(document: dict[str, Any]) -> str:
 
 
 def _report_line(line: str) -> None:
-    text = render.escape_controls(line)
-    _last_line.update(time=time.monotonic(), text=f", after {text}")
-    print(text, file=sys.stderr, flush=True)
+    print(render.escape_controls(line), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

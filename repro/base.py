@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 ISSUES = Path(__file__).parents[1] / "diagnostics" / "catalog" / "issues"
-OTHER_RELEASE = "it is another release: run this there"
+# Why a mitigation is not tried.
+NOT_RECORDED = "the entry lists this trigger in neither `helps` nor `fails` of the mitigation"
 _TABLE = re.compile(r"^\[(triggers|mitigations)\.(\w+)\]\n(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -77,7 +78,6 @@ class Work:
         leaked_blocks: KV cache blocks still taken after everything was drained.
         parked: sequences still listed as stopped after everything was drained.
         note: what else is worth saying, in a line.
-        nouns: words for the entries of `due` and their unit.
         counted: what the entries of `due` are, where they are not requests, as "log-probs are the trainer's".
     """
 
@@ -87,7 +87,6 @@ class Work:
     leaked_blocks: int = 0
     parked: int = 0
     note: str = ""
-    nouns: tuple[str, str] = ("requests", "tokens")
     counted: str = ""
 
     @staticmethod
@@ -121,9 +120,7 @@ class Work:
         if self.counted:
             return "; ".join(filter(None, [f"{self.finished} of {len(self.due)} {self.counted}", self.note]))
         unserved = [request for request in self.due if not self.is_served(request)]
-        parts = [
-            f"{self.finished} of {len(self.due)} {self.nouns[0]} finished, {self.tokens} {self.nouns[1]}"
-        ]
+        parts = [f"{self.finished} of {len(self.due)} requests finished, {self.tokens} tokens"]
         if unserved:
             parts.append(f"not served: {', '.join(unserved)}")
         if self.stray:
@@ -144,9 +141,8 @@ class Trigger:
     Args:
         name: as given to `--trigger`.
         run: carries the events out under the named mitigation (None: without one). Upstream's exceptions pass through.
-        about: the events, in a line; "" to read it from the catalog entry.
+        about: the events, in a line; read from the catalog entry.
         silent: the failure raises nothing; the figures show it.
-        occurs: whether a recorded run showed the failure; False for a trigger that a run showed to be safe.
         simulated: simulated parts of its attempts, if they differ from the repro's.
         lacks: returns a missing requirement, or None; called once, and imports nothing.
     """
@@ -155,7 +151,6 @@ class Trigger:
     run: Callable[[str | None], Work]
     about: str = ""
     silent: bool = False
-    occurs: bool = True
     simulated: tuple[str, ...] | None = None
     lacks: Callable[[], str | None] | None = None
 
@@ -167,13 +162,15 @@ class TriedMitigation:
     Args:
         name: as in the known issue's entry, and as given to `--mitigation`.
         about: what is changed, in a line.
-        helps: the triggers it is recorded to help with. With the others it is recorded not to.
+        helps: the triggers it is recorded to help with.
+        fails: the triggers it is recorded not to help with; with the others it is not tried.
         recommended: where the field recommends it, "" where it doesn't.
     """
 
     name: str
     about: str
     helps: frozenset[str]
+    fails: frozenset[str] = frozenset()
     recommended: str = ""
 
 
@@ -191,9 +188,10 @@ class Repro:
         modules: imported once, before the attempts, which need them.
         helpful_modules: imported as well if that is possible.
         simulated: simulated parts of an attempt, unless its trigger has others.
-        assertion: the statement that fails, as upstream wrote it; "" where nothing is raised.
+        assertion: the statement that fails, as upstream wrote it; "" where nothing is raised, or any statement will do.
         raises: the exception that the statement raises.
         function: the statement's function; "" if the statement alone is unique.
+        message: part of the exception's text.
     """
 
     code: str
@@ -208,6 +206,12 @@ class Repro:
     assertion: str = ""
     raises: str = "AssertionError"
     function: str = ""
+    message: str = ""
+
+    @property
+    def failure(self) -> str:
+        """The failure sought: the statement, or else the exception and a part of its text; "" for a silent one."""
+        return self.assertion or (f"{self.raises}: {self.message}" if self.message else "")
 
     def trigger(self, name: str) -> Trigger:
         """Return the trigger of that name."""
@@ -230,12 +234,12 @@ class CatalogEntry:
     Args:
         title: of the issue.
         triggers: by name, what each does.
-        mitigations: by name, what each changes, and the triggers it is recorded to help with.
+        mitigations: in order, what each changes, and the triggers it is recorded to help with or not to.
     """
 
     title: str
     triggers: dict[str, str]
-    mitigations: dict[str, tuple[str, frozenset[str]]]
+    mitigations: tuple[TriedMitigation, ...]
 
 
 def read_entry(code: str) -> CatalogEntry:
@@ -244,14 +248,15 @@ def read_entry(code: str) -> CatalogEntry:
     Cells may run Python 3.10, which has no `tomllib`; the keys are read by patterns. A test compares with `tomllib`.
     """
     text = (ISSUES / f"{code}.toml").read_text(encoding="utf-8")
-    triggers, mitigations = {}, {}
+    triggers, mitigations = {}, []
     for kind, name, table in _TABLE.findall(text):
         about = str(_value(table, "about", r"[\"'].*?$"))
         if kind == "triggers":
             triggers[name] = about
         else:
-            mitigations[name] = (about, frozenset(_value(table, "helps", r"\[.*?\]") or ()))
-    return CatalogEntry(str(_value(text, "title", r"[\"'].*?$")), triggers, mitigations)
+            helps, fails = (frozenset(_value(table, key, r"\[.*?\]") or ()) for key in ("helps", "fails"))
+            mitigations.append(TriedMitigation(name, about, helps, fails))
+    return CatalogEntry(str(_value(text, "title", r"[\"'].*?$")), triggers, tuple(mitigations))
 
 
 def _value(table: str, key: str, pattern: str) -> Any:
@@ -263,47 +268,36 @@ REGISTRY: dict[str, Repro] = {}
 
 
 def repro(
-    code: str,
-    *,
-    triggers: Sequence[Trigger],
-    untried: Mapping[str, str] | Mapping[tuple[str, str], str] | None = None,
-    recommended: Mapping[str, str] | None = None,
-    **parts: Any,
+    code: str, *, triggers: Sequence[Trigger], recommended: Mapping[str, str] | None = None, **parts: Any
 ) -> Repro:
     """Make the repro of a known issue and register it; title, descriptions and mitigations are its catalog entry's.
 
     Args:
         code: of the known issue.
         triggers: what makes it happen.
-        untried: mitigations that can't be tried here, or (trigger, mitigation), and why.
         recommended: where the field recommends a mitigation.
         parts: the other arguments of `Repro`.
     """
     entry, advised = read_entry(code), recommended or {}
-    missing = [item.name for item in triggers if not item.about and item.name not in entry.triggers]
+    missing = [item.name for item in triggers if item.name not in entry.triggers]
     if missing:
         raise ValueError(f"{code}: its entry in diagnostics/catalog/issues has no [triggers.{missing[0]}]")
-    reasons: dict[Any, str] = dict(untried or {})
+    tried = {(name, item.name) for item in entry.mitigations for name in item.helps | item.fails}
 
-    def try_or_refuse(trigger: Trigger, mitigation: str | None) -> Work:
-        if mitigation is not None:
-            if not trigger.occurs:
-                raise InapplicableError("the failure does not occur here, so there is nothing to mitigate")
-            reason = reasons.get((trigger.name, mitigation), reasons.get(mitigation))
-            if reason:
-                raise InapplicableError(reason)
+    def try_recorded(trigger: Trigger, mitigation: str | None) -> Work:
+        if mitigation is not None and (trigger.name, mitigation) not in tried:
+            raise InapplicableError(NOT_RECORDED)
         return trigger.run(mitigation)
 
     REGISTRY[code] = Repro(
         code=code,
         title=entry.title,
         triggers=tuple(
-            replace(item, run=partial(try_or_refuse, item), about=item.about or entry.triggers[item.name])
+            replace(item, run=partial(try_recorded, item), about=entry.triggers[item.name])
             for item in triggers
         ),
         mitigations=tuple(
-            TriedMitigation(name, about, helps, advised.get(name, ""))
-            for name, (about, helps) in entry.mitigations.items()
+            replace(item, recommended=advised.get(item.name, "")) for item in entry.mitigations
         ),
         **parts,
     )

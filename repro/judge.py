@@ -67,7 +67,13 @@ def by_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
         return replace(empty, detail=describe_harness_error(error))
     filename, line, function = upstream[-1]
     assertion = statement(filename, line)
-    same = kind == repro.raises and assertion == repro.assertion and repro.function in {"", function}
+    same = (
+        bool(repro.failure)
+        and kind == repro.raises
+        and repro.assertion in {"", assertion}
+        and repro.function in {"", function}
+        and repro.message in str(error)
+    )
     if empty.mitigation is not None:
         outcome = AttemptOutcome.NOT_MITIGATED
     else:
@@ -101,17 +107,16 @@ def _describe_failure(empty: Attempt, repro: Repro, error: Exception, *, kind: s
     elif empty.mitigation is not None:
         message = f"another {noun} in its place"
     else:
-        message = f"another {noun} than the one sought ({repro.assertion})"
+        message = f"another {noun} than the one sought ({repro.failure})"
     text = str(error) if isinstance(error, ElsewhereError) and not same else ""
     note = error.note if isinstance(error, ElsewhereError) else ""
     return "; ".join(part for part in (message, " ".join(text.split()), note) if part)
 
 
 def recorded(repro: Repro, done: Attempt) -> Attempt:
-    """Compare the outcome with the one on record: a trigger reproduces or is safe, a mitigation helps or does not."""
+    """Compare the outcome with the one on record: a trigger reproduces, a mitigation helps or does not."""
     if done.mitigation is None:
-        occurs = repro.trigger(done.trigger).occurs
-        agrees = {AttemptOutcome.REPRODUCED: occurs, AttemptOutcome.NOT_REPRODUCED: not occurs}
+        agrees = {AttemptOutcome.REPRODUCED: True, AttemptOutcome.NOT_REPRODUCED: False}
         return replace(done, as_recorded=agrees.get(done.outcome))
     if done.outcome not in {AttemptOutcome.MITIGATED, AttemptOutcome.NOT_MITIGATED}:
         return done

@@ -1,4 +1,4 @@
-"""Start processes that end with their parent, and end all their descendants."""
+"""Start processes that end with their parent, read their reports, and end all their descendants."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import ctypes
 import faulthandler
 import json
 import os
-import select
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
@@ -85,24 +86,80 @@ def how_it_ended(code: int) -> str:
         return f"signal {-code}"
 
 
+def send(writer: Connection, message: Any) -> None:
+    """Send a message as JSON."""
+    writer.send_bytes(json.dumps(message).encode())
+
+
+def receive(reader: Connection, limit_s: float | None = None) -> Any:
+    """Return the next message; None if the sender ended without one.
+
+    Raises:
+        TimeoutError: there was none in time.
+    """
+    if not reader.poll(limit_s):
+        raise TimeoutError(f"no answer within {limit_s:g} s")
+    with contextlib.suppress(OSError, EOFError):
+        return json.loads(reader.recv_bytes())
+    return None
+
+
+@contextlib.contextmanager
+def program(
+    module: str, plan: Any, environment: Mapping[str, str] | None = None, *, session: bool = False
+) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
+    """Start a module of ours that calls `read_plan`; yield its process and the connection of its messages.
+
+    Args:
+        module: run by `python -m`; what it prints goes to standard error.
+        plan: its input, as JSON.
+        environment: all its environment variables; None for those of this process.
+        session: start it in a new session, so that Ctrl-C reaches this process only.
+    """
+    reader, writer = Pipe(duplex=False)
+    command = [sys.executable, "-m", module, str(writer.fileno()), str(os.getpid()), json.dumps(plan)]
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        pass_fds=[writer.fileno()],
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        start_new_session=session,
+    )
+    writer.close()
+    with process, reader:
+        yield process, reader
+
+
+def read_plan(number: signal.Signals) -> tuple[Connection, Any]:
+    """Return the connection for messages and the plan, in a module that `program` started.
+
+    Args:
+        number: signal that this process gets when the one that started it ends.
+    """
+    descriptor, parent, plan = sys.argv[1:]
+    die_with(int(parent), number)
+    os.set_inheritable(int(descriptor), False)  # child processes would keep the pipe open
+    return Connection(int(descriptor), readable=False), json.loads(plan)
+
+
 def isolated(work: Callable[[], Any], limit_s: float | None = None) -> Any:
     """Run a function in a separate process, process group and temporary folder, and clean up all three.
 
     Args:
-        work: returns what JSON can hold.
+        work: returns what JSON can hold, and not None.
         limit_s: seconds after which it is ended; None for no limit.
 
     Raises:
         TimeoutError: there was no answer in time.
         ChildProcessError: the process ended without an answer.
     """
-    reading, writing = os.pipe()
+    reader, writer = Pipe(duplex=False)
     parent, folder = os.getpid(), tempfile.mkdtemp(prefix="repro-")
     child = os.fork()
     if child == 0:
-        os.close(reading)
-        _run_and_answer(work, parent, writing, folder, limit_s)
-    os.close(writing)
+        _run_and_answer(work, parent, writer, folder, limit_s)
+    writer.close()
     with contextlib.suppress(OSError):
         os.setpgid(child, child)  # both sides set it, in either order
 
@@ -119,18 +176,18 @@ def isolated(work: Callable[[], Any], limit_s: float | None = None) -> Any:
 
     signal.signal(signal.SIGTERM, end_with_parent)
     try:
-        line = _read_line(reading, limit_s)
+        answer = receive(reader, limit_s)
     finally:
         code = end_child()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.close(reading)
-    if not line:
+        reader.close()
+    if answer is None:
         raise ChildProcessError(f"its process ended with {how_it_ended(code)}, without an answer")
-    return json.loads(line)
+    return answer
 
 
 def _run_and_answer(
-    work: Callable[[], Any], parent: int, writing: int, folder: str, limit_s: float | None
+    work: Callable[[], Any], parent: int, writer: Connection, folder: str, limit_s: float | None
 ) -> None:
     try:
         os.setpgid(0, 0)
@@ -140,23 +197,7 @@ def _run_and_answer(
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if limit_s:
             faulthandler.dump_traceback_later(limit_s * 0.9, exit=False)  # where it hangs, on standard error
-        with os.fdopen(writing, "wb") as answer:
-            answer.write((json.dumps(work()) + "\n").encode())
+        send(writer, work())
     finally:
         # Nothing of the parent's may run here: no exit handlers, no buffers, no loop.
         os._exit(0)
-
-
-def _read_line(reading: int, limit_s: float | None) -> bytes:
-    """Return a line; b"" if the other side ended without one."""
-    deadline = None if limit_s is None else time.monotonic() + limit_s
-    result = b""
-    while not result.endswith(b"\n"):
-        ready, _, _ = select.select([reading], [], [], deadline and max(0.0, deadline - time.monotonic()))
-        if not ready:
-            raise TimeoutError(f"no answer within {limit_s:g} s")
-        part = os.read(reading, 65536)
-        if not part:
-            return b""
-        result += part
-    return result

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import hashlib
 from dataclasses import asdict, dataclass
@@ -100,28 +99,15 @@ def source(path: str, names: tuple[str, ...] = VLLM) -> str | None:
         return None
 
 
-def lacks(path: str, assertion: str, method: str = "", names: tuple[str, ...] = VLLM) -> str | None:
-    """Return what a failure needs and upstream lacks: the file, the method or the assertion; None if all exist.
+def lacks(path: str, statement: str, names: tuple[str, ...] = VLLM) -> str | None:
+    """Return what a failure needs and upstream lacks: the file or the statement; None if both exist.
 
     Args:
         path: file in the wheel.
-        assertion: compared as code, its message left aside.
-        method: `Class.method`; "" for anywhere in the file.
+        statement: on one line.
         names: distributions it may belong to.
     """
     text = source(path, names)
     if text is None:
         return f"{release(names)} has no {path}"
-    node: ast.AST | None = ast.parse(text)
-    for name in filter(None, method.split(".")):
-        parts = ast.iter_child_nodes(node) if node else ()
-        node = next((part for part in parts if getattr(part, "name", "") == name), None)
-    if node is None:
-        return f"{path} of {release(names)} has no {method}"
-    if _conditions(ast.parse(assertion))[0] in _conditions(node):
-        return None
-    return f"{method or path} of {release(names)} does not contain `{assertion}`"
-
-
-def _conditions(node: ast.AST) -> list[str]:
-    return [ast.dump(part.test) for part in ast.walk(node) if isinstance(part, ast.Assert)]
+    return None if statement in text else f"{path} of {release(names)} does not contain `{statement}`"

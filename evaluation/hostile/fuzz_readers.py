@@ -554,7 +554,7 @@ def stories(numbers, folder):
 
     story = {
         "schema": reader.SCHEMA,
-        "engine": "v0",
+        "engine": "v1",
         "setup": {"a": 1},
         "steps": [{"do": "x"}],
         "finding": None,

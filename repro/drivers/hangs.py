@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from repro import base
-from repro.base import InapplicableError, Trigger, Work
+from repro.base import Trigger, Work
 
 Program = Callable[[str], None]
 BLOCKING_RANK = "GRPO_DOCTOR_GUILTY"
@@ -75,7 +75,6 @@ def repro(
     code: str,
     *,
     counted: str,
-    untried: Mapping[str, str] | None = None,
     needs: tuple[str, ...] = (),
     simulated: tuple[str, ...] = (),
 ) -> None:
@@ -84,18 +83,15 @@ def repro(
     Args:
         code: of the known issue.
         counted: what the names are, as "ranks came through".
-        untried: mitigations that can't be tried, and why.
         needs: required distributions; their modules have the same names, with underscores for dashes.
         simulated: simulated parts.
     """
     programs = PROGRAMS[code]
 
     def run(name: str, mitigation: str | None) -> Work:
-        if mitigation is not None and name not in registered.mitigation(mitigation).helps:
-            raise InapplicableError(f"{mitigation} has nothing to change in {name}")
         return attempt(programs[name], mitigation, counted)
 
-    registered = base.repro(
+    base.repro(
         code,
         distributions=needs,
         simulated=simulated,
@@ -109,7 +105,6 @@ def repro(
             )
             for name, program in programs.items()
         ],
-        untried=untried,
         inapplicable=partial(_missing, needs),
     )
 

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import importlib
+import os
+import signal
+import time
+import traceback
 from typing import Any
 
 from repro import processes
 
 SCHEMA = "grpo-doctor.imports.v1"
-# Standard output is for the result; prints of the module go to standard error. Exit handlers do not run: some hang.
-PROGRAM = """
-import importlib, json, os, sys, time, traceback
-answer = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)
-started, result = time.perf_counter(), {"ok": True, "version": None, "error": None, "where": None}
-try:
-    version = getattr(importlib.import_module(sys.argv[1]), "__version__", None)
-    result["version"] = version if isinstance(version, str) else None
-except BaseException as error:
-    result.update(ok=False, error=f"{type(error).__name__}: {error}")
-    for frame in traceback.extract_tb(error.__traceback__):
-        if not frame.filename.startswith("<") and frame.filename != importlib.__file__:
-            result["where"] = f"{frame.filename}:{frame.lineno}"
-result["seconds"] = round(time.perf_counter() - started, 2)
-answer.write(json.dumps(result))
-answer.close()
-os._exit(0)
-"""
 
 
 def try_import(module: str, limit_s: float) -> dict[str, Any]:
@@ -37,21 +20,15 @@ def try_import(module: str, limit_s: float) -> dict[str, Any]:
     Returns:
         `ok`, `version`, `seconds`, `error`, `where` (file:line), `timed_out`.
     """
-    failed = {"ok": False, "version": None, "seconds": None, "where": None, "timed_out": False}
-    command = [sys.executable, "-c", PROGRAM, module]
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=limit_s, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return failed | {"error": f"not imported within {limit_s:g} s", "timed_out": True}
-    try:
-        result: dict[str, Any] = json.loads(done.stdout)
-    except ValueError:
-        return failed | {
-            "error": f"the process importing it ended with {processes.how_it_ended(done.returncode)}"
-        }
-    return failed | result
+    result = {"ok": False, "version": None, "seconds": None, "where": None, "timed_out": False}
+    with processes.program(__name__, module) as (process, reader):
+        try:
+            report = processes.receive(reader, limit_s)
+        except TimeoutError:
+            process.kill()
+            return result | {"error": f"not imported within {limit_s:g} s", "timed_out": True}
+        ended = processes.how_it_ended(process.wait())
+    return result | (report or {"error": f"the process importing it ended with {ended}"})
 
 
 def describe_import(module: str, result: dict[str, Any]) -> str:
@@ -60,3 +37,24 @@ def describe_import(module: str, result: dict[str, Any]) -> str:
         return f"{module}: {result['version'] or 'no version'}, imported in {result['seconds']} s"
     place = f" ({result['where']})" if result["where"] else ""
     return f"{module}: FAILED: {result['error']}{place}"
+
+
+def _import(module: str) -> dict[str, Any]:
+    """Import a module in this process; return the version, or the error with its place."""
+    started, version, error, where = time.perf_counter(), None, None, None
+    try:
+        version = getattr(importlib.import_module(module), "__version__", None)
+    except BaseException as failure:  # noqa: BLE001 - some modules exit
+        error = f"{type(failure).__name__}: {failure}"
+        for frame in traceback.extract_tb(failure.__traceback__):
+            if not frame.filename.startswith("<") and frame.filename not in {__file__, importlib.__file__}:
+                where = f"{frame.filename}:{frame.lineno}"
+    seconds = round(time.perf_counter() - started, 2)
+    version = version if isinstance(version, str) else None
+    return {"ok": error is None, "version": version, "error": error, "where": where, "seconds": seconds}
+
+
+if __name__ == "__main__":
+    connection, name = processes.read_plan(signal.SIGKILL)
+    processes.send(connection, _import(name))
+    os._exit(0)  # exit handlers do not run: some hang

@@ -18,15 +18,6 @@ from repro.drivers import hangs, whole_engine
 
 REQUEST = {"prompt": [5, 9, 17], "max_tokens": 4, "return_token_ids": True}
 CLIENT_SIMULATED = "the trainer: a client of ours; the model is tiny"
-_OPTIONS = (
-    "--host=127.0.0.1",
-    "--dtype=float32",
-    "--skip-tokenizer-init",
-    "--enforce-eager",
-    f"--max-model-len={whole_engine.LIMIT}",
-    "--no-enable-chunked-prefill",
-    "--max-num-batched-tokens=4096",
-)
 
 
 def start(*options: str) -> tuple[subprocess.Popen[bytes], str, int]:
@@ -35,9 +26,20 @@ def start(*options: str) -> tuple[subprocess.Popen[bytes], str, int]:
     environment = os.environ | whole_engine.environment() | {"VLLM_SERVER_DEV_MODE": "1"}
     environment.pop("VLLM_ENABLE_V1_MULTIPROCESSING")
     module = ["-m", "vllm.entrypoints.openai.api_server", f"--model={folder}", f"--port={port}"]
-    process = subprocess.Popen([sys.executable, *module, *_OPTIONS, *options], env=environment)
+    flags = [_flag(name, value) for name, value in whole_engine.OPTIONS.items()]
+    process = subprocess.Popen(
+        [sys.executable, *module, "--host=127.0.0.1", *flags, *options], env=environment
+    )
     wait_for(port, "/health")
     return process, folder, port
+
+
+def _flag(name: str, value: object) -> str:
+    """Return a command-line flag of vLLM."""
+    dashed = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{dashed}" if value else f"--no-{dashed}"
+    return f"--{dashed}={value}"
 
 
 def wait_for(port: int, path: str) -> None:

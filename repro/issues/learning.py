@@ -58,7 +58,7 @@ def cfg127_never_ends(mitigation: str | None) -> str | None:
     )
 
 
-@_repro("CFG128", untried={"trained": calls.SEARCHES})
+@_repro("CFG128")
 def cfg128_rate_zero(mitigation: str | None) -> str | None:
     """Train with learning rate 0, which TRL accepts: it logs rewards, and no weight moves."""
     rate = 0.1 if mitigation == "rate" else 0.0
@@ -145,7 +145,8 @@ def num045_changed_after_loading(mitigation: str | None) -> str | None:
             policy.save_pretrained(folder)
         settings: dict[str, Any] = {"beta": 0.1, "learning_rate": 0.0, "max_steps": 1}
         logging = {"logging_strategy": "steps", "logging_steps": 1}
-        trainer = tiny_trl.trainer(_length_reward, policy=policy, **(tiny_trl.GROUP | settings | logging))
+        options = tiny_trl.GROUP | settings | logging
+        trainer = tiny_trl.trainer(tiny_trl.reward_by_letters, policy=policy, **options)
         trainer.train()
     kls = [entry["kl"] for entry in trainer.state.log_history if "kl" in entry]
     if not kls:
@@ -153,11 +154,7 @@ def num045_changed_after_loading(mitigation: str | None) -> str | None:
     return None if abs(kls[0]) < KL_LIMIT else f"KL {kls[0]:.3f} before the first update"
 
 
-def _length_reward(completions: list[str], **_: Any) -> list[float]:
-    return [float(len(text) % 3) for text in completions]
-
-
-@_repro("NUM046", untried={"reach": calls.SEARCHES})
+@_repro("NUM046")
 def num046_all_masked(mitigation: str | None) -> str | None:
     """Truncate every completion while TRL masks truncated completions: rewards differ, no weight moves."""
     masked = mitigation != "unmasked"
@@ -193,7 +190,7 @@ def _sometimes_solved(completions: list[str], **_: Any) -> list[float]:
     return [float("a" in text or "b" in text) for text in completions]
 
 
-@_repro("REW004", untried={"again": calls.SEARCHES})
+@_repro("REW004")
 def rew004_never_solved(mitigation: str | None) -> str | None:
     """Train on a task that is never solved: the rewards of each group are equal, and no weight moves."""
     return tiny_trl.describe_unmoved_weights(_sometimes_solved if mitigation == "task" else _never_solved)
@@ -203,7 +200,7 @@ def _random_reward(completions: list[str], **_: Any) -> list[float]:
     return [random.random() for _ in completions]
 
 
-@_repro("REW005", untried={"column": "the function of this trigger reads no column"})
+@_repro("REW005")
 def rew005_chance(mitigation: str | None) -> str | None:
     """Train with a random reward function: calling it again gives other rewards than the recorded ones."""
     function = tiny_trl.reward_by_letters if mitigation == "steady" else _random_reward

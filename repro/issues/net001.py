@@ -11,7 +11,7 @@ import asyncio
 from importlib import import_module, metadata
 from typing import Any
 
-from repro.base import OTHER_RELEASE, Trigger, Work, repro
+from repro.base import Trigger, Work, repro
 
 _NAMES = ("prometheus-fastapi-instrumentator",)
 FUNCTION = "_get_route_name"
@@ -94,6 +94,5 @@ repro(
     simulated=("the server: routes of ours, put together by the calls that vLLM's server makes",),
     triggers=[Trigger("router", router)],
     recommended={"older_fastapi": "NovaSky-AI/SkyRL#1810"},
-    untried=dict.fromkeys(("newer_middleware", "older_fastapi"), OTHER_RELEASE),
     inapplicable=inapplicable,
 )

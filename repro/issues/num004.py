@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from repro import upstream
-from repro.base import OTHER_RELEASE, InapplicableError, Trigger, Work, repro
+from repro.base import InapplicableError, Trigger, Work, repro
 from repro.drivers import tiny_trl
 
 _NAMES = ("trl",)
@@ -118,6 +118,5 @@ repro(
     modules=tiny_trl.MODULES,
     triggers=[Trigger(loss, partial(_compare_gradients, loss), silent=True) for loss in ("dapo", "cispo")],
     recommended={"upgrade": "huggingface/trl#6024"},
-    untried={"upgrade": OTHER_RELEASE},
     inapplicable=inapplicable,
 )

@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any
 
 from repro import upstream
-from repro.base import OTHER_RELEASE, Trigger, Work, repro
+from repro.base import Trigger, Work, repro
 from repro.drivers import subprocess_worker
 from repro.drivers.verl_rollout import NAMES, NAMESPACE, OTHER_NAMESPACE, PREFIX, RIGHT, WRONG, RolloutPlan
 
@@ -85,7 +85,7 @@ def count_loaded(report: Mapping[str, Any]) -> Work:
     if failure:
         raise subprocess_worker.make_error(failure, describe(report))
     received = [(name, len(methods)) for name, methods in report["requested"].items() if methods]
-    return Work(dict.fromkeys(NAMES, CALLS), received, note=describe(report), nouns=("workers", "calls"))
+    return Work(dict.fromkeys(NAMES, CALLS), received, note=describe(report), counted="workers are loaded")
 
 
 def find_cause(report: Mapping[str, Any]) -> str:
@@ -120,23 +120,6 @@ def _run_job(trigger: str, mitigation: str | None) -> Work:
     return count_loaded(subprocess_worker.run_program("repro.drivers.verl_job", plan, environment))
 
 
-_WRONG_CLUSTER = ("no_address", "wrong_address", "other_temp_dir")
-_RIGHT_CLUSTER = ("other_namespace", "weak_handles")
-_FOUND, _AS_BEFORE = "the right cluster is found here", "nothing differs from no_address there"
-# Per mitigation, the triggers under which it changes nothing, and why.
-_UNTRIED = {
-    "address_in_driver": dict.fromkeys(_RIGHT_CLUSTER, _FOUND) | {"wrong_address": _AS_BEFORE},
-    "init_first": dict.fromkeys(_RIGHT_CLUSTER, _FOUND) | dict.fromkeys(_WRONG_CLUSTER[1:], _AS_BEFORE),
-    "unset_spawn": dict.fromkeys(_RIGHT_CLUSTER, "it is not set here"),
-    "running_head": dict.fromkeys(_RIGHT_CLUSTER, _FOUND),
-    "same_namespace": dict.fromkeys(
-        (*_WRONG_CLUSTER, "weak_handles"), "the workers are registered in the server's namespace here"
-    ),
-    "kept_handles": dict.fromkeys((*_WRONG_CLUSTER, "other_namespace"), "the handles are kept here"),
-    "detached_workers": dict.fromkeys((*_WRONG_CLUSTER, "other_namespace"), "the handles are kept here"),
-    "newer_verl": dict.fromkeys(PLANS, OTHER_RELEASE),
-}
-
 repro(
     "RAY001",
     assertion=ASSERTION,
@@ -148,10 +131,5 @@ repro(
     ),
     triggers=[Trigger(name, partial(_run_job, name)) for name in PLANS],
     recommended={"running_head": "verl-project/verl#1642", "kept_handles": "verl-project/verl#1443"},
-    untried={
-        (trigger, mitigation): reason
-        for mitigation, reasons in _UNTRIED.items()
-        for trigger, reason in reasons.items()
-    },
     inapplicable=lambda: upstream.lacks(FILE, ASSERTION, names=("verl",)),
 )

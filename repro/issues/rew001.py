@@ -15,7 +15,7 @@ from importlib import import_module, metadata
 from typing import Any
 
 from repro import upstream
-from repro.base import OTHER_RELEASE, InapplicableError, Trigger, Work, repro
+from repro.base import InapplicableError, Trigger, Work, repro
 from repro.drivers import subprocess_worker
 
 _NAMES = ("math-verify",)
@@ -70,6 +70,8 @@ def _compute_rewards(function: Callable[..., float], **limits: Any) -> list[floa
 def _reward_answers(trigger: str, mitigation: str | None) -> Work:
     """Attempt: compute the rewards of right answers in a worker thread, or as a mitigation says."""
     _check_applicable(trigger)
+    if mitigation == "upgrade":
+        raise InapplicableError("it is another release: run this there")
     function = REWARDS[trigger]
     if mitigation == "main_thread":
         return count_rewarded(_compute_rewards(function))
@@ -135,7 +137,6 @@ repro(
         "no_timeout": "math-verify's own message, huggingface/trl#5281",
         "own_process": "verl, from 0.8.0 on",
     },
-    untried={"upgrade": OTHER_RELEASE},
     inapplicable=inapplicable,
 )
 

@@ -4,35 +4,19 @@
 step is applied. A second `schedule()` in between finds a prefill among the running requests and asserts. The
 scheduler's comment gives the assumption: "the engine assumes that a failure in model execution will crash the vLLM
 instance / will not retry". So the failure always means a scheduled step whose output was not applied: it was lost, or
-another caller stepped the same engine meanwhile. The first three triggers simulate the forward pass; the others run
-the whole engine.
+another caller stepped the same engine meanwhile. The triggers simulate the forward pass.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import signal
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 from repro import upstream
 from repro.base import Trigger, Work, repro
-from repro.drivers import engines_v0, subprocess_worker
-from repro.drivers.engines_v0 import (
-    EngineRequest,
-    FaultyProcessorError,
-    Hold,
-    Offline,
-    Once,
-    ServedEngine,
-    Stepped,
-)
 from repro.drivers.schedulers import callers, v0
-from repro.drivers.schedulers.v0 import Delivered, ForwardPassError, SchedulerRequest, Setup
+from repro.drivers.schedulers.v0 import ForwardPassError, SchedulerRequest, Setup
 
 ASSERTION = "assert len(running_scheduled.prefill_seq_groups) == 0"
 TRAINING = [SchedulerRequest(f"train-{index}", prompt=10 + 3 * index, max_tokens=6) for index in range(4)]
@@ -98,7 +82,7 @@ def _evaluate(rollouts: _Rollouts) -> Work:
     """Generate for evaluation after training's requests were given up; only evaluation's answers are due."""
     rollouts.prepare_reuse()
     [received] = callers.take_turns([rollouts.generate(EVALUATION)])
-    return _count_answers([rollouts.engine], [(EVALUATION, received)])
+    return v0.count_answers([rollouts.engine], [(EVALUATION, received)])
 
 
 def _two_owners(mitigation: str | None) -> Work:
@@ -116,7 +100,7 @@ def _two_owners(mitigation: str | None) -> Work:
         rollouts.prepare_reuse()
         engines += [rollouts.engine] if rollouts.engine not in engines else []
         evaluated, trained = callers.take_turns([rollouts.generate(EVALUATION), training])
-    return _count_answers(engines, [(TRAINING, trained), (EVALUATION, evaluated)])
+    return v0.count_answers(engines, [(TRAINING, trained), (EVALUATION, evaluated)])
 
 
 def _serve_both(*, cancel_training: bool = False) -> Work:
@@ -130,255 +114,10 @@ def _serve_both(*, cancel_training: bool = False) -> Work:
     server.submit(EVALUATION)
     callers.take_turns([loop])
     clients = [EVALUATION] if cancel_training else [TRAINING, EVALUATION]
-    return _count_answers(
+    return v0.count_answers(
         [server.engine], [(requests, server.completions_of(requests)) for requests in clients]
     )
 
-
-def _count_answers(
-    engines: Sequence[v0.V0Engine], calls: Sequence[tuple[Sequence[SchedulerRequest], Sequence[Delivered]]]
-) -> Work:
-    """Count, for each call's requests, the completions that came back to that call."""
-    received, stray = [], 0
-    for requests, completions in calls:
-        ids = {request.id for request in requests}
-        received += [(done.id, done.tokens) for done in completions if done.id in ids]
-        stray += sum(done.id not in ids for done in completions)
-    return Work(
-        due={request.id: request.max_tokens for requests, _ in calls for request in requests},
-        received=received,
-        stray=stray,
-        leaked_blocks=sum(engine.leaked_blocks() for engine in engines),
-        parked=sum(engine.parked() for engine in engines),
-    )
-
-
-# The whole engine, from here on.
-def llm_two_threads(mitigation: str | None) -> Work:
-    """Two threads call `LLM.generate`."""
-    return _two_threads(mitigation, Offline)
-
-
-def engine_two_threads(mitigation: str | None) -> Work:
-    """Two threads step one `LLMEngine`."""
-    return _two_threads(mitigation, Stepped)
-
-
-def swift_two_threads(mitigation: str | None) -> Work:
-    """Rollout and evaluation call `GRPOVllmEngine.infer`."""
-    return _two_threads(mitigation, engines_v0.Swift, engines_v0.SWIFT_EVALUATION)
-
-
-def _two_threads(
-    mitigation: str | None,
-    kind: type[Offline | Stepped],
-    evaluation: Sequence[EngineRequest] = engines_v0.EVALUATION,
-) -> Work:
-    """Suspend training's prefill while evaluation generates in another thread, as the mitigation has it.
-
-    Raises:
-        ElsewhereError: the exception of one of the two threads.
-    """
-    if mitigation == "server_mode":
-        return async_two_clients(None)
-    engine = kind(mitigation)
-    evaluations_engine = kind(mitigation) if mitigation == "fresh_engine" else engine
-    hold = Hold()
-    turns = engines_v0.Turns("training", "evaluation") if mitigation == "lock_around_step" else None
-    lock: Any = threading.Lock() if mitigation == "lock_around_generate" else contextlib.nullcontext()
-
-    def generate(
-        name: str, owned: Offline | Stepped, requests: Sequence[EngineRequest], processor: Any
-    ) -> Any:
-        with lock, contextlib.ExitStack() as stack:
-            if turns is None:
-                return owned.generate(requests, processor)
-            stack.callback(turns.leave, name)
-            return owned.generate(requests, processor, step_lock=partial(turns.step, name))
-
-    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
-        trained = first.submit(generate, "training", engine, engines_v0.TRAINING, hold)
-        trained.add_done_callback(lambda _: hold.inside.set())
-        hold.inside.wait()  # training's step is suspended, or has failed before
-        if mitigation == "abort_in_flight":
-            engine.abort_in_flight()
-        thread = first if mitigation == "one_owner" else second
-        evaluated = thread.submit(generate, "evaluation", evaluations_engine, evaluation, None)
-        if mitigation not in {"one_owner", "lock_around_generate", "lock_around_step"}:
-            evaluated.exception()  # waits, so that all of evaluation happens during training's step
-        hold.go.set()
-        _raise_failure(evaluated, trained, "training", engines_v0.TRAINING)
-        _raise_failure(trained, evaluated, "evaluation", evaluation)
-        calls = [(engines_v0.TRAINING, trained.result()), (evaluation, evaluated.result())]
-        return engines_v0.count_answers(calls, {engine, evaluations_engine})
-
-
-def _raise_failure(
-    failed: Future[list[Any]], other: Future[list[Any]], name: str, requests: Sequence[EngineRequest]
-) -> None:
-    """Raise the exception of one caller, if any, and report the other's result."""
-    failure, error = failed.exception(), other.exception()
-    if failure is None:
-        return
-    if error:
-        note = f"{name} got {type(error).__name__}: {error}"
-    else:
-        done = engines_v0.count_answers([(requests, other.result())])
-        strays = f" and {done.stray} that it had not asked for" if done.stray else ""
-        note = f"{name} got {done.finished} of its {len(requests)} completions{strays}, without an error"
-    raise subprocess_worker.make_error(subprocess_worker.describe_error(failure), note) from failure
-
-
-def llm_interrupted(mitigation: str | None) -> Work:
-    """Ctrl-C within `LLM.generate`, as in a notebook; the next cell generates again."""
-    if mitigation == "server_mode":
-        return async_client_cancelled(None)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    return _reuse_after(mitigation, Offline, partial(signal.raise_signal, signal.SIGINT), KeyboardInterrupt)
-
-
-def engine_step_raised(mitigation: str | None) -> Work:
-    """A user's logits processor raises within `LLMEngine.step`."""
-    return _reuse_after(mitigation, Stepped, _fail, FaultyProcessorError)
-
-
-def _fail() -> None:
-    raise FaultyProcessorError("of a shape it did not expect")
-
-
-def _reuse_after(
-    mitigation: str | None,
-    kind: type[Offline | Stepped],
-    act: Callable[[], object],
-    expected: type[BaseException],
-) -> Work:
-    """End a prefill's step with an exception, catch it and use the engine again.
-
-    There is only one caller: it gets any lock at once.
-    """
-    engine, evaluation = kind(mitigation), engines_v0.EVALUATION
-    with contextlib.suppress(expected):
-        engine.generate(engines_v0.TRAINING, Once(act))
-    if mitigation == "abort_in_flight":
-        engine.abort_in_flight()
-    if mitigation == "fresh_engine":
-        engine = kind(mitigation)
-    try:
-        outputs = engine.generate(evaluation)
-    except AssertionError as error:
-        engine.abort_in_flight()
-        done = engines_v0.count_answers([(evaluation, engine.generate(evaluation))], [engine])
-        note = f"caught, everything aborted, asked once more: {done.describe()}"
-        raise subprocess_worker.make_error(subprocess_worker.describe_error(error), note) from error
-    return engines_v0.count_answers([(evaluation, outputs)], [engine])
-
-
-def async_step_raised(_: str | None) -> Work:
-    """Raise in a step of `AsyncLLMEngine`'s background loop, which the exception ends."""
-    engine = ServedEngine()
-
-    async def request_both() -> list[str]:
-        results = []
-        for requests, processor in ((engines_v0.TRAINING, Once(_fail)), (engines_v0.EVALUATION, None)):
-            try:
-                await engine.request(requests, processor)
-                results.append("an answer")
-            except Exception as error:  # noqa: BLE001 - the exception is the result
-                results.append(f"{type(error).__name__}: {str(error).splitlines()[0]}")
-        return results
-
-    first, second = asyncio.run(request_both())
-    note = f"the step's caller got {first}; whoever asks again gets {second}"
-    return engines_v0.count_answers([(engines_v0.EVALUATION, [])], note=note)
-
-
-async def _start_and_hold(engine: ServedEngine) -> tuple[asyncio.Task[list[Any]], Hold]:
-    """Start training's requests, and wait until their prefill is suspended."""
-    hold = Hold()
-    training = asyncio.create_task(engine.request(engines_v0.TRAINING, hold))
-    await asyncio.to_thread(hold.inside.wait)
-    return training, hold
-
-
-def async_two_clients(_: str | None) -> Work:
-    """Two tasks call one `AsyncLLMEngine`; its background loop alone steps."""
-    engine = ServedEngine()
-
-    async def request_both() -> Work:
-        training, hold = await _start_and_hold(engine)
-        evaluation = asyncio.create_task(engine.request(engines_v0.EVALUATION))
-        await asyncio.sleep(0)  # evaluation's requests are queued; the step is still suspended
-        hold.go.set()
-        calls = [(engines_v0.TRAINING, await training), (engines_v0.EVALUATION, await evaluation)]
-        note = "AsyncLLMEngine's background loop alone steps; both only wait for it"
-        return engines_v0.count_answers(calls, [engine], note)
-
-    return asyncio.run(request_both())
-
-
-def async_client_cancelled(_: str | None) -> Work:
-    """The client's coroutine alone is cancelled; the loop lives on, ends the step and aborts the requests."""
-    engine = ServedEngine()
-
-    async def cancel_client() -> list[Any]:
-        training, hold = await _start_and_hold(engine)
-        training.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await training
-        hold.go.set()
-        return await engine.request(engines_v0.EVALUATION)
-
-    answers = asyncio.run(cancel_client())
-    note = "the background loop ended the step, then aborted"
-    return engines_v0.count_answers([(engines_v0.EVALUATION, answers)], [engine], note)
-
-
-class RolloutTimeoutError(Exception):
-    """The caller gave a rollout up."""
-
-
-def async_loop_ended(mitigation: str | None) -> Work:
-    """`asyncio.run` ends while a prefill runs, and with it the background loop; the next `asyncio.run` starts one."""
-    if mitigation == "server_mode":  # one loop for as long as the engine lives
-        return async_client_cancelled(None)
-    engine = ServedEngine(mitigation)
-    with contextlib.suppress(RolloutTimeoutError):
-        asyncio.run(_give_up(engine))
-    if mitigation == "abort_in_flight":
-        engine.abort_in_flight()
-    if mitigation == "fresh_engine":
-        engine = ServedEngine(mitigation)
-    answers = asyncio.run(engine.request(engines_v0.EVALUATION))
-    return engines_v0.count_answers([(engines_v0.EVALUATION, answers)], [engine])
-
-
-async def _give_up(engine: ServedEngine) -> None:
-    hold = Hold()
-
-    async def request() -> None:
-        try:
-            await engine.request(engines_v0.TRAINING, hold)
-        finally:  # lets the step end after everything was cancelled: asyncio.run waits for its thread
-            hold.go.set()
-
-    training = asyncio.create_task(request())
-    inside = asyncio.create_task(asyncio.to_thread(hold.inside.wait))
-    await asyncio.wait([training, inside], return_when=asyncio.FIRST_COMPLETED)
-    raise RolloutTimeoutError  # asyncio.run cancels all tasks, the engine's step among them
-
-
-def _whole(
-    run: Callable[[str | None], Work],
-    simulated: tuple[str, ...],
-    safe: str = "",
-    lacks: Callable[[], str | None] = engines_v0.missing_engine,
-) -> Trigger:
-    """Return a trigger on the whole engine; `safe` describes one that does not make the failure happen."""
-    about = f"whole engine: {safe}" if safe else ""
-    return Trigger(run.__name__, run, about, occurs=not safe, simulated=simulated, lacks=lacks)
-
-
-_NO_STEP = "LLM.generate steps by itself: its caller has no step to lock"
 
 repro(
     "SCH001",
@@ -391,34 +130,7 @@ repro(
         Trigger("lost_step", _lost_step),
         Trigger("cancelled_step", _cancelled_step),
         Trigger("two_owners", _two_owners),
-        _whole(llm_two_threads, engines_v0.HOLDS),
-        _whole(engine_two_threads, engines_v0.HOLDS),
-        _whole(swift_two_threads, engines_v0.SWIFT_SIMULATED, lacks=engines_v0.missing_swift),
-        _whole(async_two_clients, engines_v0.HOLDS, "two tasks ask one AsyncLLMEngine; safe"),
-        _whole(llm_interrupted, engines_v0.INTERRUPTS),
-        _whole(engine_step_raised, engines_v0.FAILS),
-        _whole(
-            async_step_raised,
-            engines_v0.FAILS,
-            "the same within AsyncLLMEngine, which refuses to be used again",
-        ),
-        _whole(
-            async_client_cancelled,
-            engines_v0.HOLDS,
-            "a client's coroutine is cancelled, AsyncLLMEngine's loop lives on; safe",
-        ),
-        _whole(async_loop_ended, engines_v0.HOLDS),
     ],
     recommended={"one_owner": "ms-swift 3.5.0, modelscope/ms-swift#4234"},
-    untried={
-        ("lost_step", "server_mode"): (
-            "a server ends with a failed forward pass (AsyncEngineDeadError); it isn't reused"
-        ),
-        ("llm_two_threads", "lock_around_step"): _NO_STEP,
-        ("llm_interrupted", "lock_around_step"): _NO_STEP,
-        ("swift_two_threads", "lock_around_step"): "infer() steps by itself: its caller has no step to lock",
-        ("swift_two_threads", "server_mode"): "ms-swift's own server is not driven here",
-        ("engine_step_raised", "server_mode"): "a server ends with a failed step: see async_step_raised",
-    },
-    inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", ASSERTION, "Scheduler._schedule_default"),
+    inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", ASSERTION),
 )

@@ -7,26 +7,18 @@ does finish, the sequence is forgotten: no error, no completion, and its KV cach
 
 Two causes: chunked prefill admits a prompt longer than `max_model_len`, because it compares only the chunk with the
 limit, and the stop checker does not run for a chunk that samples nothing. And below `min_tokens` the stop checker does
-not check the length. The first five triggers simulate the forward pass; the others run the whole engine.
+not check the length. The triggers simulate the forward pass.
 """
 
 from __future__ import annotations
 
-import math
-import os
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from repro import upstream
 from repro.base import Trigger, Work, repro
-from repro.drivers import engines_v0, subprocess_worker, whole_engine
-from repro.drivers.engines_v0 import EngineRequest, Offline, count_answers
 from repro.drivers.schedulers import callers, v0
-from repro.drivers.schedulers.v0 import Delivered, SchedulerRequest, Setup, check_prompt
+from repro.drivers.schedulers.v0 import SchedulerRequest, Setup, check_prompt
 
 ASSERTION = "assert len(self._async_stopped) == 0"
 LIMIT = Setup.max_model_len
@@ -66,7 +58,7 @@ def _generate_once(mitigation: str | None, requests: Sequence[SchedulerRequest],
     engine = _new_engine(mitigation, chunked=chunked)
     prepared = _prepare(requests, mitigation)
     [received] = callers.take_turns([callers.generate(engine, prepared)])
-    return _count_answers(engine, prepared, received)
+    return v0.count_answers([engine], [(prepared, received)])
 
 
 def _overlong_prompt(mitigation: str | None) -> Work:
@@ -99,7 +91,8 @@ def _overlong_poisons_next(mitigation: str | None) -> Work:
         engine = _new_engine(mitigation, chunked=True)
     legal = SchedulerRequest("legal", prompt=8, max_tokens=5)
     received += callers.take_turns([callers.generate(engine, [legal])])[0]
-    return _count_answers(engine, [legal] if mitigation in _BETWEEN_CALLS else [*first, legal], received)
+    due = [legal] if mitigation in _BETWEEN_CALLS else [*first, legal]
+    return v0.count_answers([engine], [(due, received)])
 
 
 def _min_tokens(mitigation: str | None) -> Work:
@@ -108,227 +101,6 @@ def _min_tokens(mitigation: str | None) -> Work:
 
 def _min_tokens_chunked(mitigation: str | None) -> Work:
     return _generate_once(mitigation, WITH_MINIMUM, chunked=True)
-
-
-def _count_answers(
-    engine: v0.V0Engine, requests: Sequence[SchedulerRequest], received: Sequence[Delivered]
-) -> Work:
-    """Count the answers, and note empty ones and sequences that grew past the limit."""
-    by_id = {request.id: request for request in requests}
-    notes = [f"{done.id} came back empty" for done in received if not done.tokens]
-    for done in received:
-        length = by_id[done.id].prompt + done.tokens if done.id in by_id and done.tokens else 0
-        if length > LIMIT + 1:
-            note = (
-                f"{done.id} reached {length} of {LIMIT} tokens: what a device makes of that is not shown here"
-            )
-            notes.append(note)
-    return Work(
-        # A request that can't have all its tokens may get any number.
-        due={
-            request.id: request.max_tokens if request.prompt + request.max_tokens <= LIMIT else None
-            for request in requests
-        },
-        received=[(done.id, done.tokens) for done in received if done.id in by_id],
-        stray=sum(done.id not in by_id for done in received),
-        leaked_blocks=engine.leaked_blocks(),
-        parked=engine.parked(),
-        note="; ".join(notes),
-    )
-
-
-# The whole engine of vLLM's CPU build. Its async output is off, so the assertion can't fire here.
-_ROWS = (
-    EngineRequest("row-0", 31, 8, 5),
-    EngineRequest("row-1", 32, 11, 5),
-    EngineRequest("overlong", 30, LIMIT + 16, 5),
-    EngineRequest("row-3", 33, 9, 5),
-)
-_NEXT = (EngineRequest("next-0", 34, 8, 5), EngineRequest("next-1", 35, 12, 5))
-
-
-def _reuse(engine: Offline, mitigation: str | None, renew: Callable[[], Offline]) -> Offline:
-    """Apply the mitigation between two calls, and return the engine to use next."""
-    if mitigation == "abort_leftovers":
-        engine.abort_in_flight()
-    elif mitigation == "drain":
-        engine.scheduler.free_finished_seq_groups()
-    return renew() if mitigation == "fresh_engine" else engine
-
-
-def llm_refused_poisons_next(mitigation: str | None) -> Work:
-    """`LLM.generate` refuses a batch because of one row; the rows before that one stay in the engine."""
-    engine, first, calls = Offline(mitigation), list(_ROWS), []
-    if mitigation == "filter_overlong":
-        first = [row for row in _ROWS if row.length <= LIMIT]
-    if mitigation == "truncate_overlong":
-        first = [replace(row, length=min(row.length, LIMIT)) for row in _ROWS]
-    try:
-        calls = [(first, engine.generate(first))]
-    except ValueError:
-        engine = _reuse(engine, mitigation, partial(Offline, mitigation))
-    outputs = engine.generate(_NEXT)
-    # Wrong pairs of a caller that matches answers by position, like `zip(prompts, outputs)`.
-    pairs = zip(_NEXT, outputs, strict=False)
-    wrong = [item.name for item, output in pairs if list(output.prompt_token_ids) != item.prompt]
-    note = f"taken by their place, the answers to {', '.join(wrong)} are those to other prompts"
-    return count_answers([*calls, (_NEXT, outputs)], [engine], note if wrong else "")
-
-
-def llm_past_limit(mitigation: str | None) -> Work:
-    """With async output off a sequence goes on to `min_tokens`, past `max_model_len`, here the model's own limit."""
-    policy = whole_engine.model(0)
-    policy.config.max_position_embeddings = LIMIT
-    engines_v0.save_model()
-    engine = Offline(mitigation, whole_engine.save(policy))
-    request = replace(_ROWS[0], length=LIMIT - 4, max_tokens=30, min_tokens=16)
-    params = request.params()
-    params.logprobs = 0
-    if mitigation == "cap_min_tokens":
-        params.min_tokens = LIMIT - request.length
-    [answer] = engine.outer.generate([{"prompt_token_ids": request.prompt}], [params], use_tqdm=False)
-    return _count_model_logprobs(policy, request.prompt, params.min_tokens, answer.outputs[0])
-
-
-def _count_model_logprobs(model: Any, prompt: Sequence[int], minimum: int, completion: Any) -> Work:
-    """Count the tokens whose log-prob is the model's own; vLLM masks the end of sequence up to the minimum."""
-    import torch
-
-    with torch.no_grad():
-        logits = (
-            model(torch.tensor([[*prompt, *completion.token_ids]])).logits[0, len(prompt) - 1 : -1].double()
-        )
-    logits[:minimum, model.config.eos_token_id] = -math.inf
-    expected = logits.log_softmax(-1)
-    passed = {
-        # Never true of nan.
-        f"token {len(prompt) + index}": abs(entry[token].logprob - float(row[token]))
-        <= whole_engine.TOLERANCE
-        for index, (token, entry, row) in enumerate(
-            zip(completion.token_ids, completion.logprobs, expected, strict=True)
-        )
-    }
-    length = len(prompt) + len(passed)
-    past = max(0, length - LIMIT - 1)
-    note = f"{length} tokens of {LIMIT}, {past} computed past the model's last place"
-    return Work.of_checks(passed, "log-probs are the model's", note)
-
-
-# The whole engine with async output, through two interfaces that vLLM offers: a platform plugin reports that async
-# output is supported, and an executor class calls the engine's callback during a forward pass, as CUDA's model runner
-# does. vLLM chooses its platform when it is imported, so each attempt imports it in a new process.
-_ASYNC_SIMULATED = (
-    "the CPU platform's answer that it supports async output (a platform plugin)",
-    "the call of the engine's async callback before each forward pass (an executor class)",
-)
-_NEIGHBOUR = EngineRequest("neighbour", 40, 5, 40)
-_LEGAL = EngineRequest("legal", 42, 8, 5)
-
-
-def llm_min_tokens(mitigation: str | None) -> Work:
-    """One `LLM.generate` with a row whose minimum does not fit, and a neighbour that goes on."""
-    return _run_with_async_output(mitigation, calls=1)
-
-
-def llm_min_tokens_poisons_next(mitigation: str | None) -> Work:
-    """The row alone: `LLM.generate` returns nothing for it, and the next call, with a legal prompt, asserts."""
-    return _run_with_async_output(mitigation, calls=2)
-
-
-def _run_with_async_output(mitigation: str | None, calls: int) -> Work:
-    """Run in another process, whose path has a folder that declares the platform plugin."""
-    engines_v0.engine_options(None)
-    plugins = Path(tempfile.mkdtemp(), "site")
-    info = plugins / "grpo_doctor_async_output-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: grpo-doctor-async-output\nVersion: 1\n")
-    entry_point = f"async_output = {__name__}:name_platform"
-    (info / "entry_points.txt").write_text(f"[vllm.platform_plugins]\n{entry_point}\n")
-    paths = [str(plugins), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    report = subprocess_worker.run_program(__name__, {"calls": calls, "mitigation": mitigation}, environment)
-    if report["failure"]:
-        raise subprocess_worker.make_error(report["failure"], report["note"])
-    return Work(**report["work"])
-
-
-def name_platform() -> str:
-    """Return the platform class to vLLM: the plugin's entry point."""
-    return "repro.drivers.async_platform.Platform"
-
-
-def _executor() -> type[Any]:
-    """Return vLLM's CPU executor that calls the engine back before a forward pass, as CUDA's model runner does."""
-    from vllm.executor.mp_distributed_executor import MultiprocessingDistributedExecutor
-
-    class Executor(MultiprocessingDistributedExecutor):  # type: ignore[misc]
-        def execute_model(self, execute_model_req: Any) -> Any:
-            if execute_model_req.async_callback:
-                execute_model_req.async_callback()
-                # The worker would pass it to a runner that does not take it.
-                execute_model_req.async_callback = None
-            return super().execute_model(execute_model_req)
-
-    return Executor
-
-
-def _generate_as_planned(plan: dict[str, Any]) -> Mapping[str, Any]:
-    """Generate in the other process, and report the work done or the failure."""
-    mitigation = plan["mitigation"]
-    start = partial(Offline, mitigation, distributed_executor_backend=_executor())
-    engine = start()
-    if engine.core.model_config.use_async_output_proc == (mitigation == "async_output_off"):
-        raise RuntimeError("the engine's async output is not what was asked for")
-    # The prompt alone is short enough; together with its minimum of new tokens it is not.
-    least = 4 if mitigation == "cap_min_tokens" else 16
-    minimum = EngineRequest("minimum", 41, LIMIT - 4, 30, min_tokens=least)
-    first = [_NEIGHBOUR, minimum] if plan["calls"] == 1 else [minimum]
-    try:
-        calls = [(first, engine.generate(first))]
-        if plan["calls"] == 2:
-            engine = _reuse(engine, mitigation, start)
-            calls = [] if mitigation in _BETWEEN_CALLS else calls
-            calls.append(([_LEGAL], engine.generate([_LEGAL])))
-        return {"failure": None, "work": asdict(count_answers(calls, [engine])), "note": ""}
-    except AssertionError as error:
-        failure = subprocess_worker.describe_error(error)
-    note = "caught, everything aborted, a legal prompt asked for: "
-    engine.abort_in_flight()
-    try:
-        note += count_answers([([_LEGAL], engine.generate([_LEGAL]))], [engine]).describe()
-    except AssertionError:
-        note += f"the same again, {engine.parked()} parked"
-    return {"failure": failure, "work": None, "note": note}
-
-
-def _untried() -> dict[tuple[str, str], str]:
-    """Return, by trigger and mitigation, why there is nothing to try."""
-    reasons = {}
-    one_call = ("overlong_prompt", "overlong_dropped", "min_tokens", "min_tokens_chunked", "llm_min_tokens")
-    for trigger in one_call:
-        for name in _BETWEEN_CALLS:
-            reasons[trigger, name] = "it acts between two calls of generate(); this failure falls within one"
-    for trigger in (
-        "llm_refused_poisons_next",
-        "llm_past_limit",
-        "llm_min_tokens",
-        "llm_min_tokens_poisons_next",
-    ):
-        reasons[trigger, "chunked_prefill_off"] = "chunked prefill is off already in this engine"
-    for trigger in ("llm_min_tokens", "llm_min_tokens_poisons_next"):
-        for name in ("filter_overlong", "truncate_overlong"):
-            reasons[trigger, name] = "no prompt is over max_model_len"
-    nothing = "there is nothing in this for it to change"
-    reasons["llm_refused_poisons_next", "async_output_off"] = "async output is off already in this engine"
-    reasons["llm_refused_poisons_next", "cap_min_tokens"] = nothing
-    for name in (*_BETWEEN_CALLS, "filter_overlong", "truncate_overlong"):
-        reasons["llm_past_limit", name] = nothing
-    return reasons
-
-
-def _whole(run: Callable[[str | None], Work], *, simulated: tuple[str, ...] = ()) -> Trigger:
-    silent = not simulated
-    return Trigger(run.__name__, run, silent=silent, simulated=simulated, lacks=engines_v0.missing_engine)
 
 
 repro(
@@ -344,18 +116,10 @@ repro(
         Trigger("overlong_poisons_next", _overlong_poisons_next),
         Trigger("min_tokens", _min_tokens),
         Trigger("min_tokens_chunked", _min_tokens_chunked),
-        _whole(llm_refused_poisons_next),
-        _whole(llm_past_limit),
-        _whole(llm_min_tokens, simulated=_ASYNC_SIMULATED),
-        _whole(llm_min_tokens_poisons_next, simulated=_ASYNC_SIMULATED),
     ],
     recommended={
         "chunked_prefill_off": "vllm-project/vllm#8881",
         "filter_overlong": "hiyouga/EasyR1#210, #215",
     },
-    untried=_untried(),
-    inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", ASSERTION, "Scheduler._schedule_running"),
+    inapplicable=lambda: upstream.lacks("vllm/core/scheduler.py", ASSERTION),
 )
-
-if __name__ == "__main__":
-    subprocess_worker.answer_plan(_generate_as_planned)

@@ -21,14 +21,6 @@ PROMPTS = {"first": (5, 9, 17, 33, 65), "second": (7, 3, 11, 12)}
 # A block of vLLM's CPU build has 128 tokens, so each sequence needs its second one half-way.
 TOKENS = 200
 BLOCKS = {"one sequence": 3, "all sequences": 9}  # one of them is vLLM's own placeholder
-_ENVIRONMENT = {
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_NO_USAGE_STATS": "1",
-    "TORCHDYNAMO_DISABLE": "1",
-    "HF_HUB_OFFLINE": "1",
-}
 _PLAN = {"mode": "wait", "room": "one sequence", "first_await": False}
 # What a mitigation changes in the plan.
 _CHANGES: dict[str | None, dict[str, Any]] = {
@@ -85,7 +77,8 @@ def generate_as_planned(plan: dict[str, Any]) -> dict[str, Any]:
     Args:
         plan: `mode` of the pause; `room`, a key of `BLOCKS`; `first_await`: pause after all requests have ended.
     """
-    os.environ.update(_ENVIRONMENT)
+    # With the EngineCore process, as a server has it.
+    os.environ.update(whole_engine.environment() | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
     reason = whole_engine.inapplicable()
     if reason:
         return {"inapplicable": reason}
@@ -113,18 +106,8 @@ async def _rollout(plan: dict[str, Any], old: str, new: str) -> tuple[dict[str, 
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    engine = AsyncLLM.from_engine_args(
-        AsyncEngineArgs(
-            old,
-            dtype="float32",
-            skip_tokenizer_init=True,
-            enforce_eager=True,
-            max_model_len=whole_engine.LIMIT,
-            enable_chunked_prefill=False,
-            max_num_batched_tokens=4096,
-            num_gpu_blocks_override=BLOCKS[plan["room"]],
-        )
-    )
+    options = whole_engine.OPTIONS | {"num_gpu_blocks_override": BLOCKS[plan["room"]]}
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(old, **options))
     try:
         return await _generate_across_pause(engine, plan, new)
     finally:

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from repro import upstream
-from repro.base import OTHER_RELEASE, Trigger, Work, repro
+from repro.base import Trigger, Work, repro
 from repro.drivers import tiny_trl, whole_engine
 
 _NAMES = ("trl",)
@@ -127,6 +127,5 @@ repro(
     ),
     triggers=[Trigger("asleep", asleep, silent=True)],
     recommended={"upgrade": "huggingface/trl#5355"},
-    untried={"upgrade": OTHER_RELEASE},
     inapplicable=inapplicable,
 )

@@ -7,7 +7,6 @@ a prompt.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,14 +35,14 @@ def mitigation_params(mitigation: str | None) -> dict[str, Any]:
     return {"top_p": 0.9999} if mitigation == "top_p" else {}
 
 
-def _start_engine(mitigation: str | None) -> tuple[Any, Any, Any]:
-    """Start the engine on a padded model; return model, tokenizer and engine."""
+def _start_engine(mitigation: str | None) -> tuple[Any, Any]:
+    """Start the engine on a padded model; return tokenizer and engine."""
     policy, words = whole_engine.model(0), tokenizer()
     if mitigation == "trimmed_model":
         policy.resize_token_embeddings(TOKENS)
     folder = whole_engine.save(policy)
     words.save_pretrained(folder)
-    return policy, words, whole_engine.start(folder, skip_tokenizer_init=False)
+    return words, whole_engine.start(folder, skip_tokenizer_init=False)
 
 
 def _complete(llm: Any, prompts: Sequence[Sequence[int]], mitigation: str | None) -> list[Any]:
@@ -59,37 +58,20 @@ def _complete(llm: Any, prompts: Sequence[Sequence[int]], mitigation: str | None
 
 def sampled(mitigation: str | None) -> Work:
     """Count the sampled tokens that have a text."""
-    if mitigation == "token_ids":
-        raise InapplicableError("the token is sampled all the same; see re_encoded")
-    policy, _, llm = _start_engine(mitigation)
+    _, llm = _start_engine(mitigation)
     completions = _complete(llm, PROMPTS, mitigation)
-    ids = [token for completion in completions for token in completion.token_ids]
-    probability = _text_probability(policy, completions)
-    return count_with_text(ids, f"the trainer's softmax leaves {probability:.3f} to them (geometric mean)")
+    return count_with_text([token for completion in completions for token in completion.token_ids])
 
 
-def count_with_text(ids: Sequence[int], note: str = "") -> Work:
+def count_with_text(ids: Sequence[int]) -> Work:
     """Count the ids that the tokenizer has."""
     passed = {f"token {index}": token < TOKENS for index, token in enumerate(ids)}
-    return Work.of_checks(passed, "sampled tokens have a text", note)
-
-
-def _text_probability(model: Any, completions: Sequence[Any]) -> float:
-    """Return the trainer's probability of all tokens with a text: geometric mean over positions."""
-    import torch
-
-    logs = []
-    for prompt, completion in zip(PROMPTS, completions, strict=True):
-        with torch.no_grad():
-            logits = model(torch.tensor([[*prompt, *completion.token_ids]])).logits[0, len(prompt) - 1 : -1]
-        probabilities = logits.double().softmax(-1)[:, :TOKENS].sum(-1)
-        logs += [math.log(value) for value in probabilities.tolist()]
-    return math.exp(sum(logs) / len(logs))
+    return Work.of_checks(passed, "sampled tokens have a text")
 
 
 def re_encoded(mitigation: str | None) -> Work:
     """Count the completions whose text is tokenized to the same ids."""
-    _, words, llm = _start_engine(mitigation)
+    words, llm = _start_engine(mitigation)
     passed, count, count_again = {}, 0, 0
     for index, completion in enumerate(_complete(llm, PROMPTS, mitigation)):
         ids = list(completion.token_ids)
@@ -106,9 +88,7 @@ def fed_back(mitigation: str | None) -> Work:
     """Send the sampled ids to the engine in the next turn's prompt."""
     if not any(_REFUSES in (upstream.source(path) or "") for path in _CHECKS):
         raise InapplicableError("this vLLM takes every id that the model has a row for as a prompt")
-    if mitigation == "token_ids":
-        raise InapplicableError("the ids are what is refused; see re_encoded")
-    _, _, llm = _start_engine(mitigation)
+    _, llm = _start_engine(mitigation)
     first = _complete(llm, PROMPTS, mitigation)
     turns = [(*prompt, *completion.token_ids) for prompt, completion in zip(PROMPTS, first, strict=True)]
     second = _complete(llm, turns, mitigation)

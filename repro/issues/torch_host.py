@@ -15,19 +15,12 @@ from repro.drivers import calls, hangs
 
 _torch_repro = partial(calls.repro, needs=("torch",))
 _group_repro = partial(_torch_repro, modules=("torch.distributed",))
-_launch_repro = partial(
-    _torch_repro,
-    modules=("torch.distributed.run",),
-    failure=("ChildFailedError", "raise ChildFailedError(", "launch_agent"),
-)
+_launch_repro = partial(_torch_repro, modules=("torch.distributed.run",), raises="ChildFailedError: FAILED")
 _RANKS = ("the trainer: two ranks of ours, over gloo in place of NCCL",)
 
 
 @_group_repro(
-    "CFG109",
-    failure=("DistNetworkError", "return TCPStore(", "_create_c10d_store"),
-    says="EADDRINUSE",
-    simulated=("what has the port: a socket of ours",),
+    "CFG109", raises="DistNetworkError: EADDRINUSE", simulated=("what has the port: a socket of ours",)
 )
 def cfg109_rendezvous(mitigation: str | None) -> None:
     """Create a process group at a port that another socket has."""
@@ -48,29 +41,19 @@ def _launch(program: str) -> None:
     main(["--standalone", "--nproc_per_node", "1", str(path)])
 
 
-@_launch_repro(
-    "ENG010", untried={"find_the_root": calls.SEARCHES}, simulated=("the rank: a program of ours",)
-)
+@_launch_repro("ENG010", simulated=("the rank: a program of ours",))
 def eng010_exit_code(_mitigation: str | None) -> None:
     """Launch a rank that fails: torchrun raises ChildFailedError, which does not have the rank's error."""
     _launch("raise SystemExit(3)")
 
 
-@_launch_repro(
-    "ENV009",
-    untried={"less_host_memory": "nothing here fills the host's memory", "ask": calls.SEARCHES},
-    simulated=("who kills: the rank, a program of ours, sends itself the signal",),
-)
+@_launch_repro("ENV009", simulated=("who kills: the rank, a program of ours, sends itself the signal",))
 def env009_sigkill(_mitigation: str | None) -> None:
     """Launch a rank that gets SIGKILL: torchrun reports the signal, and there is no traceback."""
     _launch("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
 
 
-@_torch_repro(
-    "ENV014",
-    failure=("AssertionError", 'raise AssertionError("Torch not compiled with CUDA enabled")', "_lazy_init"),
-    untried={"reinstall": "it changes the environment, and needs a GPU to show that it helps"},
-)
+@_torch_repro("ENV014", raises="AssertionError: Torch not compiled with CUDA enabled")
 def env014_cuda(_mitigation: str | None) -> None:
     """Move a module to the GPU with PyTorch's CPU build."""
     import torch
@@ -80,11 +63,7 @@ def env014_cuda(_mitigation: str | None) -> None:
     torch.nn.Linear(2, 2).cuda()
 
 
-@_torch_repro(
-    "MEM010",
-    failure=("RuntimeError", "torch.empty((num_embeddings, embedding_dim), **factory_kwargs),", "__init__"),
-    says="can't allocate memory",
-)
+@_torch_repro("MEM010", raises="RuntimeError: can't allocate memory")
 def mem010_table(mitigation: str | None) -> None:
     """Allocate a table on the host for a context length that makes it 40 TB."""
     import torch
@@ -92,27 +71,13 @@ def mem010_table(mitigation: str | None) -> None:
     torch.nn.Embedding(1000 if mitigation == "shorter" else 10_000_000_000, 1000)
 
 
-@_group_repro(
-    "NET011",
-    failure=("DistStoreError", "return TCPStore(", "_create_c10d_store"),
-    says="waiting for clients",
-    untried={
-        "same_address": "there is no other side here that could have another address",
-        "other_side": calls.SEARCHES,
-    },
-)
+@_group_repro("NET011", raises="DistStoreError: waiting for clients")
 def net011_alone(_mitigation: str | None) -> None:
     """Create a process group of two as its only process, with a limit of 2 s."""
     hangs.join_gloo(0, hangs.free_port(), 2, timeout=timedelta(seconds=2))
 
 
-@_group_repro(
-    "NET014",
-    failure=("RuntimeError", "work.wait()", "all_reduce"),
-    says="Timed out waiting",
-    untried={"find_the_missing": calls.SEARCHES},
-    simulated=_RANKS,
-)
+@_group_repro("NET014", raises="RuntimeError: Timed out waiting", simulated=_RANKS)
 def net014_late(mitigation: str | None) -> None:
     """Make one rank late for an all_reduce, so that the other reaches its time limit."""
     import torch
@@ -129,13 +94,7 @@ def net014_late(mitigation: str | None) -> None:
         os._exit(0)
 
 
-@_group_repro(
-    "NET021",
-    failure=("RuntimeError", "work.wait()", "all_reduce"),
-    says="Connection closed by peer",
-    untried={"find_the_root": calls.SEARCHES},
-    simulated=_RANKS,
-)
+@_group_repro("NET021", raises="RuntimeError: Connection closed by peer", simulated=_RANKS)
 def net021_ended(_mitigation: str | None) -> None:
     """End one rank before an all_reduce, so that the other one's connection is closed."""
     import torch

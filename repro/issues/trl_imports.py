@@ -102,12 +102,7 @@ def _triggers(code: str) -> list[Trigger]:
 
 # TRL 0.27 to 0.29 choose what to import by comparing version texts, and take a build whose version has a suffix
 # (0.10.2.post2) for a newer release.
-repro(
-    "CMP002",
-    distributions=("trl",),
-    triggers=_triggers("CMP002"),
-    inapplicable=trl_or_vllm_is_missing,
-)
+repro("CMP002", distributions=("trl",), triggers=_triggers("CMP002"), inapplicable=trl_or_vllm_is_missing)
 # TRL up to 0.28 calls a private function of transformers to find out whether a package is installed. From transformers
 # 5 on it returns a pair, and a pair is always true: TRL imports vllm_ascend, weave and others that are not installed.
 repro("CMP003", distributions=("trl",), triggers=_triggers("CMP003"), inapplicable=trl_is_missing)

@@ -546,7 +546,7 @@ def interrupted(error, path="vllm/entrypoints/llm.py", function="_run_engine"):
     ("log", "triggers"),
     [
         (SCH001, ()),
-        ([*interrupted("KeyboardInterrupt"), *SCH001], ("llm_interrupted",)),
+        ([*interrupted("KeyboardInterrupt"), *SCH001], ("cancelled_step",)),
         # Somebody ended the run once it had failed; another program was interrupted.
         ([*SCH001, *interrupted("KeyboardInterrupt")], ()),
         ([*interrupted("KeyboardInterrupt", "rich/live.py", "wait"), *SCH001], ()),
@@ -562,7 +562,7 @@ def interrupted(error, path="vllm/entrypoints/llm.py", function="_run_engine"):
                 f'  File "{SITE}/swift/trainers/rlhf_trainer/grpo_trainer.py", line 1202, in evaluation_loop',
                 *SCH001[1:],
             ],
-            ("swift_two_threads",),
+            ("two_owners",),
         ),
     ],
 )

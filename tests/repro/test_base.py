@@ -1,7 +1,5 @@
 """Work, attempts, and the outcome of a code."""
 
-import json
-
 import pytest
 
 from repro.base import Attempt, AttemptOutcome, Work, overall
@@ -32,14 +30,6 @@ def test_incomplete_work_says_why(work, description):
     """A token too few, an answer twice, astray or never, a block or a sequence left behind."""
     assert not work.complete
     assert description in work.describe()
-
-
-def test_an_attempt_survives_its_json():
-    """An attempt that the worker sends as JSON is equal in the runner."""
-    attempt = Attempt(
-        "t", "m", AttemptOutcome.NOT_MITIGATED, chain=("a (b:1)",), simulated=("all",), as_recorded=True
-    )
-    assert Attempt.from_json(json.loads(json.dumps(attempt.to_json()))) == attempt
 
 
 @pytest.mark.parametrize(

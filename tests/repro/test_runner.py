@@ -62,7 +62,7 @@ def test_every_attempt_says_what_cannot_be_imported(toys, code, outcome, message
 
 def test_where_the_code_is_not_there_nothing_is_started(toys, monkeypatch):
     """Inapplicable, with the reason, from every pair."""
-    monkeypatch.setattr(runner, "Worker", None)
+    monkeypatch.setattr(runner, "_run_worker", None)
     attempts, _ = run(toys, "TOY005", ("silent", None), ("silent", "helps"))
     assert [attempt.outcome for attempt in attempts] == [AttemptOutcome.INAPPLICABLE] * 2
     assert {attempt.detail for attempt in attempts} == {"the code is not there"}
@@ -70,14 +70,13 @@ def test_where_the_code_is_not_there_nothing_is_started(toys, monkeypatch):
 
 def test_repros_with_the_same_modules_share_a_worker(toys, monkeypatch):
     """The import is paid once."""
-    started = []
+    started, run_worker = [], runner._run_worker
 
-    class Counted(runner.Worker):
-        def __init__(self, registry, codes):
-            started.append(list(codes))
-            super().__init__(registry, codes)
+    def counted(plan, import_limit_s):
+        started.append([code for code, *_ in plan["attempts"]])
+        return run_worker(plan, import_limit_s)
 
-    monkeypatch.setattr(runner, "Worker", Counted)
+    monkeypatch.setattr(runner, "_run_worker", counted)
     codes = ["TOY001", "TOY002", "TOY006"]
     plans = {code: [("silent", None)] for code in codes}
     results = runner.run(toys.REPROS, plans, limit_s=500, say=lambda _: None, registry="toys")

@@ -47,8 +47,6 @@ USELESS = {
     "SCH002": {"abort_leftovers", "drain"},
 }
 EXPECTED = {"SCH001": SCH001, "SCH002": SCH002}
-# These cells have vLLM's wheel for CUDA: tests/repro/test_engines_v0.py runs the triggers of the whole engine.
-WHOLE_ENGINE = ("llm_", "engine_", "swift_", "async_")
 
 
 @pytest.fixture(scope="module", params=LINES)
@@ -68,8 +66,6 @@ def attempts(cell_results, code, **wanted):
 def expected(cell, code, trigger, mitigation):
     """Return the recorded outcome."""
     if cell in REFUSING and trigger.startswith("overlong"):
-        return "inapplicable"
-    if trigger.startswith(WHOLE_ENGINE):
         return "inapplicable"
     if mitigation is None:
         return "reproduced"
@@ -93,8 +89,7 @@ def test_upstream_is_unmodified(cell_results):
 def test_every_trigger_and_mitigation_does_as_expected(cell_results, code):
     """Each pair was tried, and came out as written down here."""
     cell, _ = cell_results
-    simulated = {t.name for t in REPROS[code].triggers if not t.name.startswith(WHOLE_ENGINE)}
-    assert simulated == set(EXPECTED[code])
+    assert {trigger.name for trigger in REPROS[code].triggers} == set(EXPECTED[code])
     outcomes = {(a["trigger"], a["mitigation"]): a["outcome"] for a in attempts(cell_results, code)}
     assert len(outcomes) == len(REPROS[code].triggers) * (1 + len(REPROS[code].mitigations))
     assert outcomes == {pair: expected(cell, code, *pair) for pair in outcomes}
@@ -161,36 +156,18 @@ def test_the_advice_people_find_is_called_incomplete(cell_results):
     assert verdict["verdict"] == ("does not help" if cell in REFUSING else "does not help in every case")
 
 
-def test_a_refused_prompt_is_told_in_upstreams_words(cell_results):
-    """If LLMEngine checks the length, the triggers with over-long prompts can't run."""
-    cell, _ = cell_results
-    refused = attempts(
-        cell_results, "SCH002", trigger="overlong_prompt", mitigation=None, outcome="inapplicable"
-    )
-    assert bool(refused) == (cell in REFUSING)
-    assert all("LLMEngine refuses the prompt" in attempt["detail"] for attempt in refused)
-
-
-@pytest.fixture(scope="module", params=["vllm-0.7.3+trl-0.16.1", "vllm-0.10.2+trl-0.24.0"])
-def in_one_process(request):
-    """Return the report of `cell_programs/v0_engine.py`."""
-    done = run_in_cell(request.param, str(PROGRAM))
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
-
-
-def test_lawful_work_is_served_and_nothing_is_left(in_one_process):
+@pytest.mark.parametrize("cell", ["vllm-0.7.3+trl-0.16.1", "vllm-0.10.2+trl-0.24.0"])
+def test_lawful_work_is_served_and_nothing_is_left(cell):
     """Sync and async, chunked and not, with room and with preemptions: the driver itself causes nothing."""
-    for name, result in in_one_process["lawful"].items():
-        assert result["received"] == sorted([request, tokens] for request, tokens in result["due"].items()), (
-            name
-        )
-        assert (result["leaked"], result["parked"]) == (0, 0), name
+    done = run_in_cell(cell, str(PROGRAM))
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name, result in json.loads(done.stdout).items():
+        due = sorted([request, tokens] for request, tokens in result["due"].items())
+        assert (result["received"], result["leaked"], result["parked"]) == (due, 0, 0), name
         assert bool(result["preemptions"]) == name.endswith("blocks=7"), name
 
 
-def test_twenty_runs_have_one_outcome(in_one_process):
-    """Every trigger, twenty times in one process: same outcome, same place, same figures."""
-    assert in_one_process["runs"]
-    for name, outcomes in in_one_process["runs"].items():
-        assert len(outcomes) == 1, (name, outcomes)
+def test_repeated_attempts_have_one_outcome():
+    """Every trigger and mitigation, twenty times: the same outcome, place and figures; else the exit code is 1."""
+    done = run_in_cell("vllm-0.7.3+trl-0.16.1", "-m", "repro", "run", "SCH001", "SCH002", "--times", "20")
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -16,7 +16,7 @@ SMALL = Ending("invariant", "small", "3 is above two")
 
 def rounds(make=CounterActions):
     """A search that has found nothing yet."""
-    return Rounds("toy", make)
+    return Rounds(make)
 
 
 def test_a_story_is_described_up_to_its_end():
@@ -52,7 +52,7 @@ def test_a_fault_of_the_harness_is_no_finding():
 
 def test_a_story_survives_its_file(tmp_path):
     """All of it."""
-    story = Story("toy", {"high": True}, [UP, UP], SMALL, {"vllm": "1"}, seed=3, cpu_s=0.5)
+    story = Story({"high": True}, [UP, UP], SMALL, {"vllm": "1"}, seed=3, cpu_s=0.5)
     stories.save(story, tmp_path / "story.json")
     assert stories.load(tmp_path / "story.json") == story
     assert json.loads((tmp_path / "story.json").read_text())["schema"] == stories.SCHEMA
@@ -64,7 +64,7 @@ def test_a_story_survives_its_file(tmp_path):
         ("[", "can't be read"),
         ("[]", "not a story"),
         ('{"schema": "grpo-doctor.story.v1"}', "not a story"),
-        ('{"schema": "grpo-doctor.story.v1", "engine": "v0", "setup": {}, "steps": [{}]}', "needs its name"),
+        ('{"schema": "grpo-doctor.story.v1", "setup": {}, "steps": [{}]}', "needs its name"),
     ],
 )
 def test_a_file_that_holds_no_story_is_refused(tmp_path, text, message):

@@ -74,7 +74,7 @@ def evaluation_has_its_own_engine(plan: RunPlan) -> Iterator[Problem]:
         applies=applies,
         severity=Severity.WARNING,
         fix="Set --eval_strategy no, leave --async_generate out, or use ms-swift 3.5.0 or newer.",
-        triggers=("swift_two_threads",),
+        triggers=("two_owners",),
     )
 
 

@@ -18,13 +18,13 @@ from __future__ import annotations
 import ast
 import inspect
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError
+from repro.base import InapplicableError, Work
 
 TOKEN = 7
 SIMULATED = (
@@ -61,13 +61,12 @@ class Setup:
 
 @dataclass(frozen=True)
 class SchedulerRequest:
-    """A request as a caller makes it; lengths in tokens. `stop`: every sampled token is a stop token to it."""
+    """A request as a caller makes it; lengths in tokens."""
 
     id: str
     prompt: int
     max_tokens: int
     min_tokens: int = 0
-    stop: bool = False
 
 
 @dataclass(frozen=True)
@@ -162,10 +161,6 @@ def _build(cls: Any, **options: Any) -> Any:
     return cls(**{name: value for name, value in options.items() if name in known})
 
 
-class SanityCheckError(RuntimeError):
-    """Raised in place of an assertion of `LLMEngine._process_model_outputs`, which is mirrored here."""
-
-
 @dataclass
 class _Pending:
     """Unprocessed output of a step, like an entry of `SchedulerContext.output_queue`."""
@@ -206,12 +201,7 @@ class V0Engine:
         from vllm import SamplingParams
         from vllm.sequence import Sequence, SequenceGroup
 
-        params = SamplingParams(
-            max_tokens=request.max_tokens,
-            min_tokens=request.min_tokens,
-            stop_token_ids=[TOKEN] if request.stop else None,
-            ignore_eos=True,
-        )
+        params = SamplingParams(max_tokens=request.max_tokens, min_tokens=request.min_tokens, ignore_eos=True)
         check_prompt(request.prompt, self.setup.max_model_len)
         sequence = Sequence(self._count, prompt_inputs(request.prompt), self.setup.block_size, 0)
         self._count += 1
@@ -296,7 +286,7 @@ class V0Engine:
             return
         pending = self._queue[0] if request_id else self._queue.popleft()
         if len(pending.metadata) != len(pending.scheduled.scheduled_seq_groups):
-            raise SanityCheckError("LLMEngine's sanity check: metadata and scheduled groups differ in number")
+            raise RuntimeError("LLMEngine's sanity check: metadata and scheduled groups differ in number")
         finished = False
         for index, metadata in enumerate(pending.metadata):
             if index not in pending.done and request_id in {None, metadata.request_id}:
@@ -324,6 +314,40 @@ class V0Engine:
             self._outputs.append(_completion(group))
             return True
         return False
+
+
+def count_answers(
+    engines: Sequence[V0Engine], calls: Sequence[tuple[Sequence[SchedulerRequest], Sequence[Delivered]]]
+) -> Work:
+    """Count, for each call's requests, the completions that came back to that call.
+
+    The work's note names empty answers, and sequences that grew past the limit.
+    """
+    limit, stray = Setup.max_model_len, 0
+    due: dict[str, int | None] = {}
+    received, notes = [], []
+    for requests, completions in calls:
+        by_id = {request.id: request for request in requests}
+        # A request that can't have all its tokens may get any number.
+        due |= {
+            item.id: item.max_tokens if item.prompt + item.max_tokens <= limit else None for item in requests
+        }
+        for done in completions:
+            if done.id not in by_id:
+                stray += 1
+                continue
+            received.append((done.id, done.tokens))
+            length = by_id[done.id].prompt + done.tokens
+            if not done.tokens:
+                notes.append(f"{done.id} came back empty")
+            elif length > limit + 1:
+                notes.append(
+                    f"{done.id} reached {length} of {limit} tokens: a device's answer is not shown here"
+                )
+    blocks, parked = (
+        sum(getattr(engine, name)() for engine in engines) for name in ("leaked_blocks", "parked")
+    )
+    return Work(due, received, stray, blocks, parked, note="; ".join(notes))
 
 
 def _completion(group: Any) -> Delivered:

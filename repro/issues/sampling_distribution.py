@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from repro.base import Work
-from repro.drivers import calls, whole_engine
+from repro.drivers import whole_engine
 from repro.drivers.whole_engine import PROCESSED
 
 
@@ -69,11 +69,7 @@ def other_positions(mitigation: str | None) -> Work:
     return whole_engine.compare_samples(llm, policy)
 
 
-whole_engine.repro(
-    "NUM043",
-    other_positions,
-    untried={"ask": calls.SEARCHES, "correct": "it bounds what the difference does, and leaves it there"},
-)
+whole_engine.repro("NUM043", other_positions)
 
 
 def folders_temperature(mitigation: str | None) -> Work:

@@ -1,4 +1,4 @@
-"""Reproduce refusals by unmodified vLLM's own checks, called directly: no engine is started."""
+"""Reproduce refusals by unmodified vLLM's and verl's own checks, called directly: no engine or job is started."""
 
 from __future__ import annotations
 
@@ -11,18 +11,13 @@ from repro.drivers import calls
 
 GIB = 1 << 30
 _repro = partial(calls.repro, needs=("vllm",))
-_cache_repro = partial(
-    _repro,
-    modules=("vllm.v1.core.kv_cache_utils",),
-    failure=("ValueError", "raise ValueError(", "_check_enough_kv_cache_memory"),
-)
+_cache_repro = partial(_repro, modules=("vllm.v1.core.kv_cache_utils",))
 
 
 @_repro(
     "MEM004",
     modules=("vllm.v1.worker.utils",),
-    failure=("ValueError", "raise ValueError(", "request_memory"),
-    says="on startup is less than desired",
+    raises="ValueError: on startup is less than desired",
     simulated=("the device: its figures are given",),
 )
 def mem004_half_free(mitigation: str | None) -> None:
@@ -45,8 +40,7 @@ def _check_cache(available: int, needed: int) -> None:
 
 @_cache_repro(
     "MEM005",
-    says="No available memory for the cache blocks",
-    untried={"shard": "needs GPUs", "offload": "needs a GPU"},
+    raises="ValueError: No available memory for the cache blocks",
     simulated=("the device: its free memory is given",),
 )
 def mem005_nothing_left(mitigation: str | None) -> None:
@@ -56,7 +50,7 @@ def mem005_nothing_left(mitigation: str | None) -> None:
 
 @_cache_repro(
     "MEM006",
-    says="To serve at least one request",
+    raises="ValueError: To serve at least one request",
     simulated=("the device: its free memory, and what the length needs, are given",),
 )
 def mem006_sixteen_in_four(mitigation: str | None) -> None:
@@ -67,8 +61,7 @@ def mem006_sixteen_in_four(mitigation: str | None) -> None:
 @_repro(
     "SYN013",
     modules=("vllm.distributed.weight_transfer.nccl_engine",),
-    failure=("ValueError", "raise ValueError(", "parse_update_info"),
-    says="Invalid update_info",
+    raises="ValueError: Invalid update_info",
     simulated=(
         "the trainer of another release: an update of ours",
         "the engine: its constructor is not called",
@@ -90,15 +83,54 @@ def _double(value: int) -> int:
     return 2 * value
 
 
-@_repro(
-    "SYN021",
-    modules=("vllm.v1.serial_utils",),
-    failure=("TypeError", "raise TypeError(", "enc_hook"),
-    says="VLLM_ALLOW_INSECURE_SERIALIZATION",
-)
+@_repro("SYN021", modules=("vllm.v1.serial_utils",), raises="TypeError: VLLM_ALLOW_INSECURE_SERIALIZATION")
 def syn021_function(mitigation: str | None) -> None:
     """Serialize a function, for which vLLM's encoder needs pickle, while pickle is not allowed."""
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1" if mitigation == "allow" else "0"
     from vllm.v1.serial_utils import MsgpackEncoder
 
     MsgpackEncoder().encode(["double" if mitigation == "by_name" else _double])
+
+
+_verl_repro = partial(calls.repro, needs=("verl",))
+
+
+@_verl_repro(
+    "CFG019", modules=("verl.workers.config.actor",), raises="AssertionError: Please set at least one of"
+)
+def cfg019_none_set(mitigation: str | None) -> None:
+    """Configure verl's actor without a micro-batch size."""
+    from verl.workers.config.actor import FSDPActorConfig
+
+    size = 4 if mitigation == "per_gpu" else None
+    FSDPActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=size, use_dynamic_bsz=False)
+
+
+@_verl_repro(
+    "REW003",
+    modules=("verl.utils.reward_score",),
+    raises="NotImplementedError: Reward function is not implemented",
+)
+def rew003_data_source(mitigation: str | None) -> None:
+    """Compute a reward for a dataset whose data_source verl does not have."""
+    from verl.utils.reward_score import default_compute_score
+
+    source = "openai/gsm8k" if mitigation == "name" else "/data/my_own_set"
+    default_compute_score(source, "so it is #### 4", "4")
+
+
+@_verl_repro(
+    "TOK017",
+    modules=("verl.utils.torch_functional",),
+    raises="NotImplementedError: is larger than max_length",
+    simulated=("verl's data set around it: a row of ours",),
+)
+def tok017_nine_of_four(mitigation: str | None) -> None:
+    """Pad a prompt of nine tokens to a maximum of four, without truncation."""
+    import torch
+    from verl.utils.torch_functional import postprocess_data
+
+    row = torch.ones(1, 9).long()
+    length = 16 if mitigation == "room" else 4
+    truncation = "left" if mitigation == "cut" else "error"
+    postprocess_data(row, row, max_length=length, pad_token_id=0, truncation=truncation)
