@@ -55,28 +55,28 @@ def broken_metadata(case: Examined) -> Iterator[Finding]:
     if environment.broken:
         # A folder that an installer set aside under a tilde does no harm.
         set_aside = all("/~" in place for place in environment.broken)
-        text = "no valid package name or version"
+        folder = f"{environment.prefix}/set-aside"
+        moves = [Run(("mv", place, f"{folder}/{place.rpartition('/')[2]}")) for place in environment.broken]
+        advice = "Move these folders away" + ("." if set_aside else " and install their packages again.")
         yield finding(
             "ENV901",
             Severity.WARNING if set_aside else Severity.ERROR,
-            [Evidence(text, place) for place in environment.broken],
-            Fix.of(
-                "Remove these folders."
-                if set_aside
-                else "Remove these folders and install their packages again.",
-                Run(("rm", "-r", *environment.broken)),
-            ),
+            [Evidence("no valid package name or version", place) for place in environment.broken],
+            Fix.of(advice, Run(("mkdir", "-p", folder)), *moves),
             detail="These metadata folders have no valid package name or version.",
         )
     for package in environment.packages.values():
         if package.damaged:
             yield incomplete_package(environment, package)
     for name, places in environment.duplicates:
+        # Each removal takes away one of the copies.
+        removals = [uninstall(environment, name)] * len(places)
+        again = install(environment, f"{name}=={environment.version(name)}")
         yield finding(
             "ENV901",
             Severity.WARNING,
             [Evidence(name, place) for place in places],
-            Fix.of(f"Uninstall every copy of {name}, then install it once.", uninstall(environment, name)),
+            Fix.of(f"Uninstall every copy of {name}, then install it once.", *removals, again),
             detail=f"{name} is installed more than once; Python finds the first.",
         )
 
