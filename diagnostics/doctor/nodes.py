@@ -196,7 +196,10 @@ KINDS = {
         source=_NCCL_SOURCE,
     ),
     "framework": Kind(
-        "CMP951", Severity.ERROR, "Install the same releases on all nodes with the same role.", ABSENT
+        "CMP951", Severity.ERROR,
+        "Install the same releases on all nodes with the same role. If another environment runs there, name it by "
+        "--prefix, or prefix=DIR in the list.",
+        ABSENT,
     ),
     "python": Kind(
         "CMP952", Severity.ERROR, "Install the same Python on every node; for Ray, the same patch release too.",
@@ -218,11 +221,6 @@ KINDS = {
     "architecture": Kind("ENV956", Severity.ERROR, "Install each node for its own architecture."),
     "machine": Kind("ENV956", Severity.INFO, "Nothing, if it is intended."),
 }  # fmt: skip
-
-
-def installed_frameworks(node: Node) -> set[str]:
-    """Return the installed engines, trainers and libraries that are compared."""
-    return set(COMPARED) & set(node.facts.environment.packages) if node.facts else set()
 
 
 def node_values(node: Node) -> Iterator[tuple[Key, str | None]]:

@@ -35,6 +35,7 @@ from diagnostics.doctor.nodes import Node, read_answer
 from diagnostics.findings import CheckResult, Severity
 from diagnostics.fixes import commands_of
 from diagnostics.fixes import fix_text as text_of
+from diagnostics.output import prepare
 from tests.diagnostics.environments import Maker
 
 ISSUES = catalog.load()
@@ -127,37 +128,30 @@ def test_one_command_brings_a_node_to_the_others(facts):
     assert "trl" not in command
 
 
-@pytest.mark.parametrize(("word", "other"), [("rank", "--host-python"), ("node", "Ray's workers")])
 @pytest.mark.parametrize(
-    ("answer", "reached"),
+    ("answer", "advice"),
     [
-        (Answer(problem="no answer within 30 s"), False),
-        (Answer(text=f'{remote.MARK} {{"error": "/gone: no such folder"}}'), True),
-        (Answer(text="Welcome"), True),
-        (Answer(text=f"{remote.MARK} {{}}"), True),
+        (Answer(problem="no answer within 30 s"), "--node-limit"),
+        (Answer(text=f'{remote.MARK} {{"error": "/gone: no such folder"}}'), "Fix there"),
+        (Answer(text="Welcome"), "Fix there"),
+        (Answer(text=f"{remote.MARK} {{}}"), "Fix there"),
     ],
 )
-def test_what_a_node_says_itself_is_mended_there(word, other, answer, reached):
-    """More time, or Ray's word, is for one that was not reached."""
-    fleet = [Node(0, word, "0", "a", **read_answer(answer))]
-    report = report_of(fleet)
+def test_a_node_that_reports_an_error_is_fixed_there(answer, advice):
+    """More time is for a node that was not reached."""
+    report = report_of([Node(0, "rank", "0", "a", **read_answer(answer))])
     (results,) = [item for item in report.findings if item.code == "NET951"]
-    assert ("Fix there" in text_of(results.remedy)) == reached
-    assert ("--node-limit" in text_of(results.remedy)) == (not reached)
-    assert not reached or other in text_of(results.remedy)
+    assert advice in text_of(results.remedy)
 
 
-def test_a_node_with_nothing_installed_is_another_environment(facts):
-    """One finding about the wrong environment, and no list of missing packages."""
-    fleet = [node(facts, i, packages={"vllm": "0.9.2", "numpy": "2.0"} if i else {}) for i in range(3)]
-    items = differences(fleet)
-    assert [item.code for item in items] == ["CMP951"]
-    assert items[0].detail == "rank 0 (gpu-a): none of vllm, which the other nodes have."
-    assert "in the list for one" in text_of(items[0].remedy)
-    # The nodes of a cluster are in no host list.
-    items = differences([replace(entry, word="node") for entry in fleet])
-    assert "in the list" not in text_of(items[0].remedy)
-    assert "--prefix" in text_of(items[0].remedy)
+def test_a_node_with_nothing_installed_lacks_all_packages_in_one_sentence(facts):
+    """It may be another environment, so the fix says how to name one."""
+    packages = {"vllm": "0.9.2", "trl": "0.20.0"}
+    fleet = [node(facts, i, packages=packages if i else {}) for i in range(3)]
+    (item,) = differences(fleet)
+    expected = "2 of 3 nodes have trl 0.20.0, vllm 0.9.2; rank 0 (gpu-a) has no trl, no vllm."
+    assert (item.code, item.detail) == ("CMP951", expected)
+    assert "--prefix" in text_of(item.remedy)
 
 
 def test_gpus_variables_and_models_are_compared(facts):
@@ -257,7 +251,7 @@ def test_shared_output_has_numbers_for_names(facts):
         node(facts, 2, packages={"torch": "2.7.0"}, variables={"MASTER_ADDR": "gpu-a"}),
         node(facts, 3, problem="ssh could not get in: connect to host gpu-d port 22: Connection refused"),
     ]
-    text = json.dumps(shareable(report_of, fleet).to_json())
+    text = json.dumps(prepare.for_sharing(shareable(report_of, fleet)).to_json())
     assert "gpu-" not in text
     assert "10.3.2.1" not in text
     assert "rank 2 has 2.7.0" in text
