@@ -29,9 +29,7 @@ def for_screen(value: T) -> T:
     """Mask secrets and escape control characters in every text, for the user's own screen."""
     masked = lru_cache(1024)(redact.mask)
     return change_texts(
-        value,
-        lambda text: sanitize.escape_line(masked(text)),
-        lambda text: sanitize.escape(masked(text)),
+        value, lambda text: sanitize.escape_line(masked(text)), lambda text: sanitize.escape(masked(text))
     )
 
 
