@@ -1,12 +1,10 @@
-"""Answer `versions PACKAGE==VERSION … [PACKAGE …]` and `versions --python ENV` from the API index."""
+"""Answer `versions PACKAGE==VERSION … [PACKAGE …]` from the API index."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
-from itertools import groupby, permutations
-from pathlib import Path
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console
@@ -90,30 +88,6 @@ def _depends(user: Release, provider: str) -> bool:
 
 def _depends_newest(package: str, provider: str) -> bool:
     return _depends(Release(package, query.find_releases(package, "")[0]), provider)
-
-
-def installed_pairs(python: Path) -> list[Compatibility]:
-    """Return the evidence about each two indexed packages of an environment of which one uses the other.
-
-    Raises:
-        UserError: it is no environment, or none of its releases is in the index.
-    """
-    from diagnostics.collect import packages
-    from diagnostics.doctor.target_env import prefix_of
-
-    environment = packages.collect(prefix_of(python), os.environ)
-    installed = [
-        Release(name, environment.packages[name].version)
-        for name in store.indexed_packages()
-        if name in environment.packages and query.find_releases(name, environment.packages[name].version)
-    ]
-    if not installed:
-        raise UserError(f"--python {python}: no package with a release in the index is installed")
-    return [
-        query.compatibility(user, other)
-        for user, other in permutations(installed, 2)
-        if _depends(user, other.package)
-    ]
 
 
 def choose_set(answers: Sequence[Answer]) -> list[Release]:
@@ -235,24 +209,6 @@ def _mark(pair: Compatibility) -> str:
 
 def _first(rows: Sequence[tuple[str, str]], marks: str, count: int) -> list[tuple[str, str]]:
     return [row for row in rows if row[0] in marks][:count]
-
-
-def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
-    """Print what contradicts between installed releases."""
-    bad = [pair for pair in pairs if pair.contradicted or pair.when_called]
-    unfit = sum(pair.contradicted for pair in pairs)
-    text = (
-        f"{unfit} of {len(pairs)} pairs of installed packages do not fit"
-        if unfit
-        else f"all {len(pairs)} pairs of installed packages fit"
-    )
-    if len(bad) > unfit:
-        text += f"; pairs without names that only some functions call: {len(bad) - unfit}"
-    print_text(console, f"versions: {text}", "bold")
-    for pair in bad or pairs:
-        print_text(
-            console, f"{_mark(pair)} {pair.user} with {pair.provider}: {'; '.join(evidence_lines(pair))}"
-        )
 
 
 def pair_document(pair: Compatibility) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -36,33 +35,26 @@ class ReleaseType(click.ParamType):  # type: ignore[type-arg]  # generic from cl
         ("versions verl==0.7.1", "which vLLM, transformers and peft to install with it"),
         ("versions ms-swift==4.6 vllm", "which vLLM to install with it"),
         ("versions trl==1.16 vllm==0.31", "whether two releases fit, and why not"),
-        ("versions --python ENV/bin/python", "whether the installed packages fit"),
     ),
     exit_codes={
         0: "a pair of these releases ran, or fits by requirements and names",
-        1: "the releases that were named, or that are installed, do not fit",
+        1: "the releases that were named do not fit",
         3: "no pair of these releases was run, or none fits",
     },
 )
 @click.argument("questions", metavar="[PACKAGE==VERSION] [PACKAGE]...", nargs=-1)
-@click.option(
-    "--python", type=click.Path(path_type=Path), help="Check the packages of this interpreter's environment."
-)
 @click.option("--vllm", type=ReleaseType(), help="Only pairs with this vLLM.")
 @click.option("--trl", type=ReleaseType(), help="Only pairs with this TRL.")
 @click.option("--all", "every", is_flag=True, help="Show every pair that was tried.")
 @click.option("--format", type=click.Choice(["terminal", "json"]), default="terminal", help="Output format.")
 def command(
     questions: tuple[str, ...],
-    python: Path | None,
     vllm: str | None,
     trl: str | None,
     every: bool,
     format: str,  # noqa: A002 - the option's name
 ) -> int:
     """Show which releases work together, and which to install; without arguments, which vLLM and TRL ran together."""
-    if python is not None:
-        return _check_environment(python, format)
     if questions:
         return _answer(questions, format, every=every)
     published = compat_table.load()
@@ -86,13 +78,3 @@ def _answer(questions: tuple[str, ...], output: str, *, every: bool) -> int:
     if all(answer.best for answer in answers):
         return FINE
     return FINDINGS if len(questions) > 1 and all("==" in word for word in questions) else INCOMPLETE
-
-
-def _check_environment(python: Path, output: str) -> int:
-    pairs_installed = version_answers.installed_pairs(python)
-    if output == "json":
-        documents = [version_answers.pair_document(pair) for pair in pairs_installed]
-        print(json_output.dump({"schema": version_answers.SCHEMA, "pairs": documents}))
-    else:
-        version_answers.render_installed(sanitize.console(), pairs_installed)
-    return FINDINGS if any(pair.contradicted for pair in pairs_installed) else FINE
