@@ -148,13 +148,8 @@ def _is_of(version: str, asked: str) -> bool:
 
 def only_read(published: Compat, vllm: str, trl: str) -> list[tuple[str, str]]:
     """Return untested pairs of these releases whose sources and requirements fit, newest first."""
-    fitting = [
-        names
-        for names in published.pairs()
-        if _is_of(names[0], vllm) and _is_of(names[1], trl)
-        for read in [published.read(*names)]
-        if read and read.promising
-    ]
+    matching = [pair for pair in published.pairs() if _is_of(pair[0], vllm) and _is_of(pair[1], trl)]
+    fitting = [pair for pair in matching if (read := published.read(*pair)) and read.promising]
     return sorted(fitting, key=lambda names: (Version(names[0]), Version(names[1])), reverse=True)
 
 
@@ -162,27 +157,18 @@ def document(pairs: Sequence[TriedPair], published: Compat, vllm: str, trl: str)
     """The answer for programs."""
     selected = matching_pairs(pairs, vllm, trl)
     newest = best(selected)
+    questions = [question.text.replace("`", "") for question in QUESTIONS]
+    read = only_read(published, vllm, trl) if vllm or trl else []
     return {
         "schema": SCHEMA,
         "published": published.generated,
         "take": {name: getattr(newest, name) for name in ("vllm", "trl", "install")} if newest else None,
         "pairs": [
-            {
-                "vllm": pair.vllm,
-                "trl": pair.trl,
-                "state": pair.state,
-                "declared": pair.declared,
-                "answers": dict(
-                    zip((entry.text.replace("`", "") for entry in QUESTIONS), pair.answers, strict=True)
-                ),
-                "crashes": list(pair.crashes),
-            }
+            {name: getattr(pair, name) for name in ("vllm", "trl", "state", "declared")}
+            | {"answers": dict(zip(questions, pair.answers, strict=True)), "crashes": list(pair.crashes)}
             for pair in selected
         ],
-        "only_read": [
-            {"vllm": entry, "trl": second}
-            for entry, second in (only_read(published, vllm, trl) if vllm or trl else ())
-        ],
+        "only_read": [{"vllm": names[0], "trl": names[1]} for names in read],
     }
 
 
@@ -203,10 +189,10 @@ def render(
     if any(asked):
         style = "bold" if recommended else "bold yellow"
         print_text(console, f"versions: {_releases(*asked)}: {_recommendation(selected, recommended)}", style)
+        if not recommended:
+            print_text(console, _compatible_by_source(only_read(published, *asked)))
     else:
         print_text(console, f"versions: {headline(pairs)}", "bold")
-    if any(asked) and not recommended:
-        print_text(console, _compatible_by_source(only_read(published, *asked)))
     if recommended:
         print_command(console, recommended.install)
     printed = selected if every or any(asked) else [pair for pair in selected if pair.id in SHOWN]
@@ -214,9 +200,10 @@ def render(
         _print_table(console, printed)
     for reason in list(dict.fromkeys(reason for pair in printed for reason in pair.failed))[:_MAX_REASONS]:
         print_text(console, f"✘ {reason.split('. ')[0].rstrip('.')}", "dim")
-    more = [f"--all shows {len(selected)}"] if len(printed) < len(selected) else []
-    more += [] if any(asked) else ["select yours with --vllm 0.10 or --trl 0.25"]
-    print_text(console, "; ".join([f"published {published.generated}", *more]), "dim")
+    notes = [f"published {published.generated}"]
+    notes += [f"--all shows {len(selected)}"] if len(printed) < len(selected) else []
+    notes += [] if any(asked) else ["select yours with --vllm 0.10 or --trl 0.25"]
+    print_text(console, "; ".join(notes), "dim")
 
 
 def _releases(vllm: str, trl: str) -> str:
