@@ -125,25 +125,22 @@ def _each_node(name: str, nodes: list[Node], issues: dict[str, Issue], compat: C
                 key = (unchecked.what, unchecked.why.replace(prefix, ""), str(unchecked.decides))
                 open_items.setdefault(key, (unchecked, []))[1].append(node)
 
+    def named(members: list[Node], text: str) -> str:
+        return f"{node_names(members, len(nodes))}: {text}"
+
     def at(members: list[Node], place: str) -> str:
         return f"{members[0].label}: {place}" if place else ""
 
-    total = len(nodes)
-    result = CheckResult.of(
-        name,
-        [
-            replace(
-                item,
-                detail=f"{node_names(members, total)}: {item.detail.strip() or item.title}",
-                evidence=tuple(replace(entry, place=at(members, entry.place)) for entry in item.evidence),
-            )
-            for item, members in findings.values()
-        ],
-        [
-            replace(item, what=f"{node_names(members, total)}: {item.what}", place=at(members, item.place))
-            for item, members in open_items.values()
-        ],
-    )
+    results = []
+    for item, members in findings.values():
+        evidence = tuple(replace(entry, place=at(members, entry.place)) for entry in item.evidence)
+        detail = named(members, item.detail.strip() or item.title)
+        results.append(replace(item, detail=detail, evidence=evidence))
+    unknown = [
+        replace(item, what=named(members, item.what), place=at(members, item.place))
+        for item, members in open_items.values()
+    ]
+    result = CheckResult.of(name, results, unknown)
     return replace(result, outcome="crashed", reason="; ".join(crashed)) if crashed else result
 
 
