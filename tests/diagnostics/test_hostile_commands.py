@@ -162,16 +162,6 @@ def test_a_requirement_that_breaks_its_parser(environment, capsys, line):
     assert [item for item in document["checks"] if item["outcome"] == "crashed"] == []
 
 
-def test_a_pipe_in_an_environment_does_not_block(environment, capsys):
-    """A FIFO where metadata is expected."""
-    environment.add("torch", "2.8.0").add("trl", "1.9.2")
-    metadata = next(environment.prefix.rglob("trl-1.9.2.dist-info")) / "METADATA"
-    metadata.unlink()
-    os.mkfifo(metadata)
-    assert run("doctor", "--prefix", environment.prefix) in {1, 3}
-    assert "Traceback" not in capsys.readouterr().err
-
-
 def endless(path):
     path.symlink_to("/dev/zero")
 

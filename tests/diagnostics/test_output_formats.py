@@ -2,7 +2,6 @@
 
 import json
 import os
-import string
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
 from diagnostics.fixes import Advice, Explain, Fix, Install
 from diagnostics.output import github, json_output, junit, markdown, sarif, terminal
-from diagnostics.output.filters import BaselineError, fingerprint, select, without_known
+from diagnostics.output.filters import BaselineError, fingerprint, without_known
 
 
 def finding(
@@ -133,17 +132,6 @@ def test_an_annotation_cannot_be_broken_out_of():
     assert message.startswith("50% ::error::x%0Anum_generations".replace("%", "%25", 1))
 
 
-def test_markdown_is_text_and_stays_text():
-    """A value makes no @mention, no link and no broken fence."""
-    printed = markdown.render(
-        report(finding(text="model = ```\n@octocat", detail="see #12 <img src=x> @octocat"))
-    )
-    assert "````\nmodel = ```\n@octocat" in printed
-    prose = printed.partition("````")[0]
-    assert "<img" not in prose.replace("\\<img", "")
-    assert not any(mark + first in prose for mark in "@#" for first in string.ascii_letters + string.digits)
-
-
 def test_a_baseline_leaves_out_what_was_there(tmp_path):
     """Known findings may have moved; only new ones are shown and decide the exit code."""
     old, new = finding(), finding(text="num_generations = 9")
@@ -163,13 +151,6 @@ def test_a_baseline_that_is_none_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(BaselineError, match="expected a report, as --format json writes it"):
         without_known(report(finding()), path)
-
-
-def test_select_and_ignore():
-    """Findings are selected by code or family, in upper or lower case."""
-    full = report(finding(), finding("NUM002"))
-    assert [f.code for f in select(full, ["cfg"], []).findings] == ["CFG101"]
-    assert [f.code for f in select(full, [], ["CFG101"]).findings] == ["NUM002"]
 
 
 @pytest.mark.parametrize("decides", [True, False])
