@@ -59,14 +59,14 @@ def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Answer]:
     """Return the ranked pairs of the packages that are asked about; of one alone, with all that it takes names from."""
     if len(questions) == 1:
         package, releases = questions[0]
-        indexed = [name for name in _PROVIDERS if name != package and store.load(name)]
-        others = [name for name in indexed if _depends(releases[0], name)]
-        others = others or [
-            name for name in store.indexed_packages() if name != package and _depends_newest(name, package)
-        ]
-        questions += [
-            (name, [Release(name, item) for item in query.find_releases(name, "")]) for name in others
-        ]
+        candidates = {
+            name: [Release(name, item) for item in query.find_releases(name, "")]
+            for name in store.indexed_packages()
+            if name != package
+        }
+        others = [name for name in _PROVIDERS if name in candidates and _depends(releases[0], name)]
+        others = others or [name for name, listed in candidates.items() if _depends(listed[0], package)]
+        questions += [(name, candidates[name]) for name in others]
     (first, mine), *rest = questions
     answers = []
     for name, candidates in rest:
@@ -84,10 +84,6 @@ def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Answer]:
 
 def _depends(user: Release, provider: str) -> bool:
     return bool(query.uses_of(user, provider) or query.declared_ranges(user, provider))
-
-
-def _depends_newest(package: str, provider: str) -> bool:
-    return _depends(Release(package, query.find_releases(package, "")[0]), provider)
 
 
 def choose_set(answers: Sequence[Answer]) -> list[Release]:
@@ -119,13 +115,13 @@ def _fits(first: Release, second: Release) -> bool:
 def evidence_lines(pair: Compatibility) -> Iterator[str]:
     """Yield what is known of a pair, the strongest evidence first."""
     if pair.run:
-        words = {
+        results = {
             "ran": "ran on a CPU",
             "part": "ran in part",
             "fails": "the table says that it does not work",
         }
         failed = f"; failed there: {', '.join(pair.run_failures)}" if pair.run_failures else ""
-        yield f"{words[pair.run]}{failed}"
+        yield f"{results[pair.run]}{failed}"
     if pair.allowed is not None:
         yield f"{'declared' if pair.allowed else 'not declared'}: {pair.provider.package}{', '.join(pair.declared)}"
     else:
@@ -138,10 +134,10 @@ def evidence_lines(pair: Compatibility) -> Iterator[str]:
     elif not pair.names.missing:
         yield "all names there"
     for items, moment in ((pair.at_import, "at import"), (pair.when_called, "when called")):
-        if items:
-            named = ", ".join(f"{item.use.text} ({item.location})" for item in _distinct(items)[:_NAMES])
-            more = len(_distinct(items)) - _NAMES
-            yield f"missing {moment}: {named}{f' and {more} more' if more > 0 else ''}"
+        if distinct := _distinct(items):
+            named = ", ".join(f"{item.use.text} ({item.location})" for item in distinct[:_NAMES])
+            more = f" and {len(distinct) - _NAMES} more" if len(distinct) > _NAMES else ""
+            yield f"missing {moment}: {named}{more}"
 
 
 def _distinct(items: Sequence[MissingUse]) -> list[MissingUse]:
@@ -164,12 +160,9 @@ def render(console: Console, answers: Sequence[Answer], *, every: bool) -> None:
     for answer in answers:
         print_text(console, "")
         one = len({pair.user for pair in answer.pairs}) == 1
-        heading = (
-            f"{answer.provider} for {answer.pairs[0].user}"
-            if one
-            else f"{answer.user} for {answer.pairs[0].provider}"
-        )
-        print_text(console, heading, "bold")
+        first = answer.pairs[0]
+        names = (answer.provider, first.user) if one else (answer.user, first.provider)
+        print_text(console, f"{names[0]} for {names[1]}", "bold")
         rows = _rows(answer, one_user=one)
         shown = rows if every else [*_first(rows, "✔!", _SHOWN), *_first(rows, "✘", _SHOWN_AGAINST)]
         for row in shown:

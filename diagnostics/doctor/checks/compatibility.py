@@ -48,10 +48,10 @@ def compatibility(case: Examined) -> Iterator[Finding]:
 
 
 def _unknown_pair(compat: Compat, installed: Evidence, pair: tuple[str, str]) -> Finding:
-    advice, commands = "The matrix cannot read such builds or releases.", ()
+    advice, commands = "The matrix cannot read such builds or releases.", list[Run]()
     if all(map(_is_listed, pair, _FIRST)):
         advice = "The command reads its metadata and source; it runs nothing."
-        commands = (_matrix("add", f"vllm=={pair[0]}", "--trl", pair[1]),)
+        commands.append(_matrix("add", f"vllm=={pair[0]}", "--trl", pair[1]))
     fix = Fix.of(f"Move to a pair that passed, or try this one. {advice}", *commands)
     evidence = [installed, Evidence(f"{len(compat.cells)} cells, {compat.generated}", "compat.json")]
     detail = (

@@ -32,7 +32,7 @@ def collective(backend: str, meeting: str, rank: int) -> str:
     dist.destroy_process_group()
     if (low, high) != (3.0, 3.0):
         raise RuntimeError(f"1 + 2 over two ranks gave values from {low} to {high}")
-    return device.type
+    return str(device.type)
 
 
 def probe(answer: dict[str, Any]) -> None:
@@ -49,6 +49,6 @@ def probe(answer: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 3:
-        collective(*sys.argv[1:3], rank=int(sys.argv[3]))
+        collective(sys.argv[1], sys.argv[2], int(sys.argv[3]))
     else:
         doctor_child.run(probe)
