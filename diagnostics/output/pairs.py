@@ -22,8 +22,6 @@ SHOWN = (
 )  # fmt: skip
 _WITH_ENGINE = {"peer:vllm", "serve:trl", "serve:vllm", "engine"}
 _PASSED = {"pass", "unexpected_pass"}
-# Of releases that were only read: so many are named.
-_NAMED = 6
 _MAX_REASONS = 3
 
 
@@ -137,28 +135,10 @@ def headline(pairs: Sequence[TriedPair]) -> str:
     return f"{counts}; install vLLM {newest.vllm} with TRL {newest.trl}{complete}"
 
 
-def matching_pairs(pairs: Iterable[TriedPair], vllm: str, trl: str) -> list[TriedPair]:
-    """The pairs of a release of vLLM, of TRL, or of both; 0.10 is every 0.10.x."""
-    return [pair for pair in pairs if _is_of(pair.vllm, vllm) and _is_of(pair.trl, trl)]
-
-
-def _is_of(version: str, asked: str) -> bool:
-    return not asked or version == asked or version.startswith(f"{asked}.")
-
-
-def only_read(published: Compat, vllm: str, trl: str) -> list[tuple[str, str]]:
-    """Return untested pairs of these releases whose sources and requirements fit, newest first."""
-    matching = [pair for pair in published.pairs() if _is_of(pair[0], vllm) and _is_of(pair[1], trl)]
-    fitting = [pair for pair in matching if (read := published.read(*pair)) and read.promising]
-    return sorted(fitting, key=lambda names: (Version(names[0]), Version(names[1])), reverse=True)
-
-
-def document(pairs: Sequence[TriedPair], published: Compat, vllm: str, trl: str) -> dict[str, Any]:
-    """The answer for programs."""
-    selected = matching_pairs(pairs, vllm, trl)
-    newest = best(selected)
+def document(pairs: Sequence[TriedPair], published: Compat) -> dict[str, Any]:
+    """Return the table for programs; `only_read` is empty, because `versions vllm==RELEASE` has such pairs."""
+    newest = best(pairs)
     questions = [question.text.replace("`", "") for question in QUESTIONS]
-    read = only_read(published, vllm, trl) if vllm or trl else []
     return {
         "schema": SCHEMA,
         "published": published.generated,
@@ -166,67 +146,31 @@ def document(pairs: Sequence[TriedPair], published: Compat, vllm: str, trl: str)
         "pairs": [
             {name: getattr(pair, name) for name in ("vllm", "trl", "state", "declared")}
             | {"answers": dict(zip(questions, pair.answers, strict=True)), "crashes": list(pair.crashes)}
-            for pair in selected
+            for pair in pairs
         ],
-        "only_read": [{"vllm": names[0], "trl": names[1]} for names in read],
+        "only_read": [],
     }
 
 
-def render(
-    console: Console, pairs: Sequence[TriedPair], published: Compat, asked: tuple[str, str], *, every: bool
-) -> None:
+def render(console: Console, pairs: Sequence[TriedPair], published: Compat, *, every: bool) -> None:
     """Print the recommended pair and its install command, then the pairs with their results.
 
     Args:
         console: Where it goes.
         pairs: All pairs that were tried.
         published: The table they are from.
-        asked: The requested releases of vLLM and TRL; empty for any.
         every: Whether all pairs are shown instead of those of the README.
     """
-    selected = matching_pairs(pairs, *asked)
-    recommended = best(selected)
-    if any(asked):
-        style = "bold" if recommended else "bold yellow"
-        print_text(console, f"versions: {_releases(*asked)}: {_recommendation(selected, recommended)}", style)
-        if not recommended:
-            print_text(console, _compatible_by_source(only_read(published, *asked)))
-    else:
-        print_text(console, f"versions: {headline(pairs)}", "bold")
-    if recommended:
+    print_text(console, f"versions: {headline(pairs)}", "bold")
+    if recommended := best(pairs):
         print_command(console, recommended.install)
-    printed = selected if every or any(asked) else [pair for pair in selected if pair.id in SHOWN]
-    if printed:
-        _print_table(console, printed)
+    printed = pairs if every else [pair for pair in pairs if pair.id in SHOWN]
+    _print_table(console, printed)
     for reason in list(dict.fromkeys(reason for pair in printed for reason in pair.failed))[:_MAX_REASONS]:
         print_text(console, f"✘ {reason.split('. ')[0].rstrip('.')}", "dim")
-    notes = [f"published {published.generated}"]
-    notes += [f"--all shows {len(selected)}"] if len(printed) < len(selected) else []
-    notes += [] if any(asked) else ["select yours with --vllm 0.10 or --trl 0.25"]
-    print_text(console, "; ".join(notes), "dim")
-
-
-def _releases(vllm: str, trl: str) -> str:
-    return " with ".join([*([f"vLLM {vllm}"] if vllm else []), *([f"TRL {trl}"] if trl else [])])
-
-
-def _recommendation(kept: list[TriedPair], recommended: TriedPair | None) -> str:
-    if recommended:
-        undeclared = "" if recommended.declared else " (their metadata does not allow it)"
-        failed = ", except the checks marked ✘" if recommended.failed else ""
-        return f"install vLLM {recommended.vllm} with TRL {recommended.trl}; the pair ran{failed}{undeclared}"
-    if any(pair.state == "part" for pair in kept):
-        return "ran in part, without the engine"
-    return "was tried and does not work" if kept else "was never run"
-
-
-def _compatible_by_source(pairs: list[tuple[str, str]]) -> str:
-    """Return a line with untested pairs whose sources fit."""
-    if not pairs:
-        return "no pair with these releases fits by source and metadata, or none was read"
-    label = ", ".join(f"vLLM {vllm} with TRL {trl}" for vllm, trl in pairs[:_NAMED])
-    more = f" and {len(pairs) - _NAMED} more" if len(pairs) > _NAMED else ""
-    return f"read in source, never run: these pairs fit: {label}{more}"
+    more = "" if every else f"; --all shows {len(pairs)}"
+    hint = "your releases: versions vllm==0.10 trl"
+    print_text(console, f"published {published.generated}{more}; {hint}", "dim")
 
 
 def _print_table(console: Console, pairs: Sequence[TriedPair]) -> None:

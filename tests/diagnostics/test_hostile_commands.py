@@ -74,7 +74,7 @@ def test_an_environment_with_hostile_names(environment, monkeypatch, capsys, for
         ["explain", NASTY], ["triage", NASTY], ["triage", "--baseline", NASTY, "{log}"], ["lint", NASTY],
         ["doctor", "--prefix", NASTY], ["doctor", "--python", NASTY], ["doctor", "--hosts", NASTY],
         ["doctor", "--format", NASTY], [NASTY], ["lint", "--vllm", NASTY, "{log}"], ["hang", "--from", NASTY],
-        ["hang", "--match", f"({NASTY}"], ["triage", "--fail-on", NASTY, "{log}"], ["versions", "--vllm", NASTY],
+        ["hang", "--match", f"({NASTY}"], ["triage", "--fail-on", NASTY, "{log}"], ["versions", NASTY],
     ],
     ids=lambda words: " ".join(word for word in words if word != NASTY) or "command",
 )  # fmt: skip
