@@ -32,9 +32,9 @@ def _rule(pattern: str, replacement: str | Callable[[Match], str] = MASK, flags:
     return re.compile(pattern, flags), replacement
 
 
-def _labelled(pattern: str, flags: int = re.IGNORECASE) -> Rule:
-    """Return a rule for a secret whose label, the first group of the pattern, stays."""
-    return _rule(pattern, rf"\1{MASK}", flags)
+def _labelled(*patterns: str) -> list[Rule]:
+    """Return rules for secrets whose label, the first group of the pattern, stays; case does not matter."""
+    return [_rule(pattern, rf"\1{MASK}", re.IGNORECASE) for pattern in patterns]
 
 
 # Beginning of a word: also after an escaped line end or colour in quoted text.
@@ -102,28 +102,24 @@ _SECRETS: tuple[Rule, ...] = (
         r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----"
         r"(?:(?!-----BEGIN)[\s\S]){0,20000}?(?:-----END [A-Z0-9 ]{0,60}-----|(?=-----BEGIN)|\Z)"
     ),
-    # A header's value ends at the closing quote. The last lines keep the next value's quotes out of it.
-    _labelled(
+    *_labelled(
+        # A header's value ends at the closing quote. The last lines keep the next value's quotes out of it.
         r"((?:(?:proxy-)?authorization|x-api-key|x-auth-token|x-hub-signature(?:-256)?|(?:set-)?cookie)\\?['\"]?\s{0,4}[:=,]\s{0,4}"
         r"(?:b(?=['\"]))?\\?['\"]?)"
         r"(?!<secret>|[\w.]{1,48}\(b?['\"]|[|>][+-]?\n)[^\s'\"][^\n'\"]{0,4096}(?:''[^\n'\"]{0,512}){0,8}"
-        r"(?:(?:\"[^\"\n]{0,512}\"|(?:(?<=[:=])|(?<=[:=] ))'[^'\n]{0,512}')[^\n'\"]{0,512}){0,32}"
-    ),
-    _labelled(r"(\bsignature=)[0-9a-f]{40,128}(?![A-Za-z0-9])"),
-    # Anybody who has the address of a webhook can post to it.
-    _labelled(
+        r"(?:(?:\"[^\"\n]{0,512}\"|(?:(?<=[:=])|(?<=[:=] ))'[^'\n]{0,512}')[^\n'\"]{0,512}){0,32}",
+        # The signature at the end of an AWS header.
+        r"(\bsignature=)[0-9a-f]{40,128}(?![A-Za-z0-9])",
+        # Anybody who has the address of a webhook can post to it.
+        r"(?-i:"
         r"(://(?:hooks?|maker|sctapi|api\.day|outlook|[\w-]{1,64}\.webhook)\.[\w.-]{1,64}/|/bot(?=\d{6})"
-        r"|/webhooks?(?:b2)?/|/hook/|://[\w.-]{1,64}/t/(?=[\w-]{16}))(?!<secret>)[^\s'\"<>)\]]{6,512}",
-        flags=0,
+        r"|/webhooks?(?:b2)?/|/hook/|://[\w.-]{1,64}/t/(?=[\w-]{16}))(?!<secret>)[^\s'\"<>)\]]{6,512}"
+        r")",
     ),
-    # Up to the last @ of the authority: a password may contain one.
+    # In a URL up to the last @ of the authority, as a password may contain one; `user:password@host` without a scheme.
     _rule(
-        r"(?<=://)[^/\s'\"]{1,512}@|(?<=://)[^\s'\"/:@]{1,64}:(?!\d{1,5}(?:[/?#]))[^\s'\"<>@]{1,256}@(?=[\w\[])",
-        f"{MASK}@",
-    ),
-    # `user:password@host` without a scheme.
-    _rule(
-        r"(?:(?<![\w:/.+-])|(?<=:/))[\w.+-]{1,64}:(?!//)[^\s@/:'\"<>]{3,128}@(?=[\w\[])(?!sha256:)",
+        r"(?<=://)[^/\s'\"]{1,512}@|(?<=://)[^\s'\"/:@]{1,64}:(?!\d{1,5}(?:[/?#]))[^\s'\"<>@]{1,256}@(?=[\w\[])"
+        r"|(?:(?<![\w:/.+-])|(?<=:/))[\w.+-]{1,64}:(?!//)[^\s@/:'\"<>]{3,128}@(?=[\w\[])(?!sha256:)",
         f"{MASK}@",
     ),
     _rule(
@@ -143,47 +139,39 @@ _SECRETS: tuple[Rule, ...] = (
         r"|\d{6,12}:AA[A-Za-z0-9_-]{30,})",
         _unless_revision,
     ),
-    _labelled(r"\b(bearer\s{1,4})(?=[^\s\d]{0,256}\d)[\w.~+/=-]{8,}"),
-    _labelled(
-        r"\b(Basic\s{1,4})(?=[^\s\d]{0,256}\d)(?=[^\sA-Z]{0,256}[A-Z])[A-Za-z0-9+/]{16,}={0,2}(?![\w.-])",
-        flags=0,
-    ),
-    _labelled(
-        r"(\becho\s(?:-n\s)?['\"]?)(?!<)[^\s|'\"]{4,256}(?=['\"]?\s{0,4}\|[^\n|]{0,80}(?:--password-stdin|sudo -S))",
-        flags=0,
-    ),
-    _labelled(
+    *_labelled(
+        # `bearer TOKEN`, `Basic TOKEN`, `echo PASSWORD | docker login`.
+        r"\b(bearer\s{1,4})(?=[^\s\d]{0,256}\d)[\w.~+/=-]{8,}",
+        r"(?-i:"
+        r"\b(Basic\s{1,4})(?=[^\s\d]{0,256}\d)(?=[^\sA-Z]{0,256}[A-Z])[A-Za-z0-9+/]{16,}={0,2}(?![\w.-])"
+        r")",
+        r"(?-i:"
+        r"(\becho\s(?:-n\s)?['\"]?)(?!<)[^\s|'\"]{4,256}(?=['\"]?\s{0,4}\|[^\n|]{0,80}(?:--password-stdin|sudo -S))"
+        r")",
+        # `name: API_KEY` and then `value: SECRET`.
         rf"(\b(?:name|key)['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?(?=[\w.-]{{1,96}}['\"]?[,\s])(?=[\w.-]{{0,64}}?{_WORDS})[\w.-]{{1,96}}['\"]?[,\s]{{1,32}}"
-        rf"['\"]?value['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?){_HARMLESS}{_VALUE}"
-    ),
-    _labelled(
+        rf"['\"]?value['\"]?\s{{0,2}}[=:]\s{{0,2}}['\"]?){_HARMLESS}{_VALUE}",
+        # `password=SECRET` in all languages of configs.
         rf"({_WORDS}{_REST}{_QUOTE}\]?\s{{0,4}}(?:=>|[=:\uff1d\uff1a])(?:\s{{0,4}}|\s{{5,64}}(?=['\"]))(?:["
-        rf"|>\\][+-]?\s{{1,16}})?(?:[\w.]{{1,48}}\((?=b?['\"]))?[\[({{]?b?{_QUOTE}){_HARMLESS}(?:{_WHOLE}|{_VALUE})"
-    ),
-    _labelled(
+        rf"|>\\][+-]?\s{{1,16}})?(?:[\w.]{{1,48}}\((?=b?['\"]))?[\[({{]?b?{_QUOTE}){_HARMLESS}(?:{_WHOLE}|{_VALUE})",
+        # `["--token", "SECRET"]`.
         rf"((?:['\"]--?|\(b?['\"])(?=[\w-]{{1,96}}['\"],)(?=[\w-]{{0,64}}?{_WORDS})[\w-]{{1,96}}['\"],\s{{0,4}}b?['\"])"
-        rf"{_HARMLESS}(?!--)[^\n'\"]{{4,}}"
-    ),
-    _labelled(
-        rf"(<(?=[\w:-]{{1,96}}>)(?=[\w:-]{{0,64}}?{_WORDS})[\w:-]{{1,96}}>){_HARMLESS}[^<\n]{{4,}}(?=</)"
-    ),
-    _labelled(
-        rf"((?<![\w-])--(?=([\w.-]{{1,96}})\s)(?=[\w.-]{{0,64}}?{_WORDS})\2\s{{1,4}}['\"]?){_HARMLESS}(?!-)[^\s,;&`'\"\])]{{4,}}"
-    ),
-    # Programs that take a password by a short option.
-    _labelled(
+        rf"{_HARMLESS}(?!--)[^\n'\"]{{4,}}",
+        # `<password>SECRET</password>` and `--token SECRET`.
+        rf"(<(?=[\w:-]{{1,96}}>)(?=[\w:-]{{0,64}}?{_WORDS})[\w:-]{{1,96}}>){_HARMLESS}[^<\n]{{4,}}(?=</)",
+        rf"((?<![\w-])--(?=([\w.-]{{1,96}})\s)(?=[\w.-]{{0,64}}?{_WORDS})\2\s{{1,4}}['\"]?){_HARMLESS}(?!-)[^\s,;&`'\"\])]{{4,}}",
+        # Programs that take a password by a short option.
+        r"(?-i:"
         r"(\bcurl\b[^\n|;]{0,200}?\s(?:-u|--user)[\s=]{1,4}['\"]?[^\s:'\"]{1,64}:"
         r"|\b(?:sshpass|docker login|mysql(?:dump|admin)?|unzip|7z|swanlab login|openssl|ssh-keygen)\b[^\n|;]{0,120}?"
         r"\s(?:-[pPkN]\s?|-p(?=\w)|-pass(?:in|out)?\s{1,4}pass:)['\"]?|\bAUTH\s(?=[^\s]{0,64}?\d)"
         r"|\b(?:IDENTIFIED BY|PASSWORD)\s{1,4}')"
-        rf"(?![-<]){_VALUE}",
-        flags=0,
-    ),
-    # `password is x1`: only a value with a digit, which is no word of a sentence.
-    _labelled(
+        rf"(?![-<]){_VALUE}"
+        r")",
+        # `password is x1`: only a value with a digit, which is no word of a sentence.
         rf"({_WORDS}{_REST}{_QUOTE}(?:\t{{1,4}}|\s{{0,4}}(?:->|:=|(?<=\s)\|(?=\s)|%3[ad]|&#(?:61|58);)\s{{0,4}}"
         r"|\s(?:is|was|for [^\s:]{1,64}:|provided:)\s|\s(?=['\"])|\s{1,4})['\"]?)"
-        rf"{_HARMLESS}(?=[^\s'\"]{{0,64}}?\d)(?=[^\s'\"]{{0,64}}?[a-z])(?![\w]{{0,32}}[(\[.])[^\s,;&`'\"\])\\%]{{8,}}"
+        rf"{_HARMLESS}(?=[^\s'\"]{{0,64}}?\d)(?=[^\s'\"]{{0,64}}?[a-z])(?![\w]{{0,32}}[(\[.])[^\s,;&`'\"\])\\%]{{8,}}",
     ),
     # Key material without its header line, and random words.
     _rule(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{60,}={0,2}", _if_random_part),
