@@ -64,9 +64,9 @@ def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Answer]:
             for name in store.indexed_packages()
             if name != package
         }
-        others = [name for name in _PROVIDERS if name in candidates and _depends(releases[0], name)]
-        others = others or [name for name, listed in candidates.items() if _depends(listed[0], package)]
-        questions += [(name, candidates[name]) for name in others]
+        related = [name for name in _PROVIDERS if name in candidates and _depends(releases[0], name)]
+        related = related or [name for name, listed in candidates.items() if _depends(listed[0], package)]
+        questions += [(name, candidates[name]) for name in related]
     (first, mine), *rest = questions
     answers = []
     for name, candidates in rest:
@@ -97,13 +97,13 @@ def choose_set(answers: Sequence[Answer]) -> list[Release]:
             ):
                 continue
             new = [release for name, release in sides.items() if name not in chosen]
-            if all(_fits(old, release) for release in new for old in chosen.values()):
+            if all(_are_compatible(old, release) for release in new for old in chosen.values()):
                 chosen |= sides
                 break
     return list(chosen.values())
 
 
-def _fits(first: Release, second: Release) -> bool:
+def _are_compatible(first: Release, second: Release) -> bool:
     """Return whether neither declared ranges nor shared requirements of two releases exclude each other."""
     for user, provider in ((first, second), (second, first)):
         ranges = [item for item, extra in query.declared_ranges(user, provider.package) if not extra]
@@ -135,9 +135,9 @@ def evidence_lines(pair: Compatibility) -> Iterator[str]:
         yield "all names there"
     for items, moment in ((pair.at_import, "at import"), (pair.when_called, "when called")):
         if distinct := _distinct(items):
-            named = ", ".join(f"{item.use.text} ({item.location})" for item in distinct[:_NAMES])
+            listing = ", ".join(f"{item.use.text} ({item.location})" for item in distinct[:_NAMES])
             more = f" and {len(distinct) - _NAMES} more" if len(distinct) > _NAMES else ""
-            yield f"missing {moment}: {named}{more}"
+            yield f"missing {moment}: {listing}{more}"
 
 
 def _distinct(items: Sequence[MissingUse]) -> list[MissingUse]:
@@ -159,22 +159,22 @@ def render(console: Console, answers: Sequence[Answer], *, every: bool) -> None:
         print_command(console, install_command(chosen))
     for answer in answers:
         print_text(console, "")
-        one = len({pair.user for pair in answer.pairs}) == 1
+        one_user = len({pair.user for pair in answer.pairs}) == 1
         first = answer.pairs[0]
-        names = (answer.provider, first.user) if one else (answer.user, first.provider)
+        names = (answer.provider, first.user) if one_user else (answer.user, first.provider)
         print_text(console, f"{names[0]} for {names[1]}", "bold")
-        rows = _rows(answer, one_user=one)
-        shown = rows if every else [*_first(rows, "✔!", _SHOWN), *_first(rows, "✘", _SHOWN_AGAINST)]
-        for row in shown:
+        rows = _evidence_rows(answer, one_user=one_user)
+        visible = rows if every else [*_first(rows, "✔!", _SHOWN), *_first(rows, "✘", _SHOWN_AGAINST)]
+        for row in visible:
             print_text(console, " ".join(row))
-        if len(shown) < len(rows):
-            print_text(console, f"{len(rows) - len(shown)} more lines with --all", "dim")
+        if len(visible) < len(rows):
+            print_text(console, f"{len(rows) - len(visible)} more lines with --all", "dim")
     print_text(console, "")
     print_text(console, "✔ fits  ! lacks names that only some functions call  ✘ does not fit", "dim")
     print_text(console, "names are read in source, not run; the command was not resolved", "dim")
 
 
-def _rows(answer: Answer, *, one_user: bool) -> list[tuple[str, str]]:
+def _evidence_rows(answer: Answer, *, one_user: bool) -> list[tuple[str, str]]:
     """Return mark and text of each run of successive releases with the same evidence, the best first."""
 
     def varying(pair: Compatibility) -> Release:
@@ -191,11 +191,11 @@ def _rows(answer: Answer, *, one_user: bool) -> list[tuple[str, str]]:
         first, last = varying(pairs[-1]).version, varying(pairs[0]).version
         label = last if first == last else f"{first} to {last}"
         label = label if one_user else f"{answer.user} {label}"
-        rows.append((_mark(pairs[0]), f"{label}: {'; '.join(evidence_lines(pairs[0]))}"))
+        rows.append((_mark_of(pairs[0]), f"{label}: {'; '.join(evidence_lines(pairs[0]))}"))
     return rows
 
 
-def _mark(pair: Compatibility) -> str:
+def _mark_of(pair: Compatibility) -> str:
     """Return ✘ if something contradicts the pair, ! if it lacks names that only some functions call, else ✔."""
     return "✘" if pair.contradicted else "!" if pair.when_called else "✔"
 

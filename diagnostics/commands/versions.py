@@ -36,7 +36,7 @@ def command(
 ) -> int:
     """Show which releases work together, and which to install; without arguments, which vLLM and TRL ran together."""
     if questions:
-        return _answer(questions, format, every=every)
+        return _answer_questions(questions, format, every=every)
     published = compat_table.load()
     if published.problem:
         raise UserError(f"versions: {published.problem}")
@@ -48,7 +48,7 @@ def command(
     return FINE if pairs.best(tried) else INCOMPLETE
 
 
-def _answer(questions: tuple[str, ...], output: str, *, every: bool) -> int:
+def _answer_questions(questions: tuple[str, ...], output: str, *, every: bool) -> int:
     """Answer from the index; two exact releases that do not fit are a finding."""
     answers = version_answers.find_answers(version_answers.parse_questions(questions))
     if output == "json":

@@ -125,7 +125,7 @@ def _each_node(name: str, nodes: list[Node], issues: dict[str, Issue], compat: C
                 key = (unchecked.what, unchecked.why.replace(prefix, ""), str(unchecked.decides))
                 open_items.setdefault(key, (unchecked, []))[1].append(node)
 
-    def named(members: list[Node], text: str) -> str:
+    def with_names(members: list[Node], text: str) -> str:
         return f"{node_names(members, len(nodes))}: {text}"
 
     def at(members: list[Node], place: str) -> str:
@@ -134,10 +134,10 @@ def _each_node(name: str, nodes: list[Node], issues: dict[str, Issue], compat: C
     results = []
     for item, members in findings.values():
         evidence = tuple(replace(entry, place=at(members, entry.place)) for entry in item.evidence)
-        detail = named(members, item.detail.strip() or item.title)
+        detail = with_names(members, item.detail.strip() or item.title)
         results.append(replace(item, detail=detail, evidence=evidence))
     unknown = [
-        replace(item, what=named(members, item.what), place=at(members, item.place))
+        replace(item, what=with_names(members, item.what), place=at(members, item.place))
         for item, members in open_items.values()
     ]
     result = CheckResult.of(name, results, unknown)

@@ -141,19 +141,6 @@ def pair_finding(maker, vllm, trl, cells=(GOOD,)):
     return finding
 
 
-@pytest.mark.parametrize(
-    ("vllm", "trl", "offered"),
-    [
-        ("0.99.0", "1.99.0", True), ("0.6.3", "0.14.0", True), ("0.99.1.dev3+gabc", "1.99.0", False),
-        ("0.99.0rc1", "1.99.0", False), ("0.6.2", "1.99.0", False), ("0.99.0", "0.13.0", False),
-    ],
-)  # fmt: skip
-def test_the_command_that_reads_a_pair_is_offered_of_releases(environment, vllm, trl, offered):
-    """A custom build gets no command, and neither does a release older than the list."""
-    finding = pair_finding(environment, vllm, trl)
-    assert any("add" in command for command in commands_of(finding.remedy.actions)) == offered
-
-
 def test_the_list_of_releases_begins_where_the_command_is_offered_from():
     """Both know it."""
     listed = json.loads((Path(__file__).parents[2] / "locks" / "releases.json").read_text(encoding="utf-8"))

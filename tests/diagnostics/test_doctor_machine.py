@@ -275,20 +275,6 @@ def test_the_cuda_of_pytorch_is_that_of_the_libraries_it_asks_for(environment, a
     assert cuda_of(facts.collect(environment.prefix, {}))[0] == built
 
 
-@pytest.mark.parametrize(
-    ("ranges", "wanted"), [((">=3.9,<3.11",), "3.10"), ((">=3.12", "<3.12"), ""), ((">=3.12",), "3.12")]
-)
-def test_a_python_that_all_take_is_named(environment, ranges, wanted):
-    """Or that there is none."""
-    for name, requested in zip(("vllm", "trl"), ranges, strict=False):
-        environment.add(name, "0.11.0")
-        metadata = environment.site / f"{name}-0.11.0.dist-info" / "METADATA"
-        metadata.write_text(metadata.read_text() + f"Requires-Python: {requested}\n")
-    (results,) = [item for item in examine(environment, GOOD).findings if item.code == "ENV912"]
-    commands = commands_of(results.remedy.actions)
-    assert commands == ((f"uv venv --python {wanted} NEW",) if wanted else ())
-
-
 def test_a_libstdcxx_that_is_too_old(cuda_environment):
     """A libstdc++ that is too old is found by the symbols a module needs and by a wheel's tag."""
     modules = (Extension("/env/vllm/_C.abi3.so", versions=("GLIBCXX_3.4.32", "GLIBC_2.17")),)

@@ -1,7 +1,6 @@
 """doctor --fix-plan: all findings made into one plan."""
 
 import json
-import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -279,20 +278,6 @@ def test_unmet_requirements_become_one_command(environment):
     assert commands(packages)[0].endswith("install 'accelerate>=1.4.0' 'numpy<2.3' xgrammar==0.1.25")
     (conflict,) = [item for item in plan.conflicts if "torch" in item.resolution]
     assert set(conflict.between) == {"trl 0.26.2 needs torch<2.8", "vllm 0.11.0 needs torch==2.8.0"}
-
-
-@pytest.mark.parametrize(
-    ("installed", "wanted"),
-    [({}, "numpy>=1.17"), ({"numpy": "1.16.0"}, "numpy>=1.17"), ({"numpy": "2.4.0"}, "")],
-)
-def test_what_any_package_lacks_is_in_the_plan_that_its_finding_is_in(environment, installed, wanted):
-    """doctor also reports CMP904 for transformers and others, so the plan has a command for it."""
-    environment.add("transformers", "4.57.6", requires=["numpy>=1.17"]).add("pip", "25.3")
-    for name, version in installed.items():
-        environment.add(name, version)
-    plan = plan_of(environment)
-    text = [word for item in plan.steps for line in commands(item) for word in shlex.split(line)]
-    assert (wanted in text) is bool(wanted)
 
 
 def test_broken_metadata_is_set_aside_before_anything_is_installed(environment):

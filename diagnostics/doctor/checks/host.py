@@ -90,12 +90,12 @@ def _few_files(case: Examined, files: Limit) -> Finding:
     return case.known_issue("ENV002", Severity.WARNING, evidence, Fix.of(advice, command), detail)
 
 
-def _low_limit(name: str, option: str, limit: Limit, wanted: str) -> Finding:
+def _low_limit(name: str, option: str, limit: Limit, target: str) -> Finding:
     advice = (
         "Raise the limit before the run; above the hard limit, as root or where the container is started."
     )
     evidence = [Evidence(_limit_text(name, limit), f"ulimit {option}")]
-    return finding("ENV904", Severity.WARNING, evidence, Fix.of(advice, Run(("ulimit", option, wanted))))
+    return finding("ENV904", Severity.WARNING, evidence, Fix.of(advice, Run(("ulimit", option, target))))
 
 
 def _limit_text(name: str, limit: Limit) -> str:

@@ -218,8 +218,8 @@ def _engine_range(environment: Environment, trainer: Package) -> Iterator[Findin
     unless = ", unless the compatibility table shows that this pair works" if trainer.name == "trl" else ""
     evidence = [Evidence(f"Requires-Dist: {entry}", f"{trainer.place}/METADATA") for entry in ranges]
     evidence.append(Evidence(f"{vllm.name} {vllm.version}", vllm.place))
-    other = install(environment, f"{vllm.name}{ranges[0].specifier}")
-    fix = Fix.of(f"Install a vLLM in that range{unless}.", other)
+    command = install(environment, f"{vllm.name}{ranges[0].specifier}")
+    fix = Fix.of(f"Install a vLLM in that range{unless}.", command)
     detail = f"{SHOWN[trainer.name]} {trainer.version} {where} {listed}; found {vllm.version}."
     severity = Severity.WARNING if required else Severity.INFO
     yield finding("CMP903", severity, evidence, fix, detail, known_by="declared")

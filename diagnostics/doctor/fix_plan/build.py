@@ -59,8 +59,8 @@ def fix_plan(
     sets: list[PinnedSet] = []
     refused: list[PinnedSet] = []
     if replaced or any(finding.code in _PAIR for finding in findings):
-        others = [item for item in wanted if item.name not in _PAIR_PACKAGES]
-        sets, refused = choose_sets(environment, compat, issues, others, without=replaced)
+        remaining = [item for item in wanted if item.name not in _PAIR_PACKAGES]
+        sets, refused = choose_sets(environment, compat, issues, remaining, without=replaced)
     replaces_pair = bool(replaced) or any(map(_needs_another_pair, findings))
     moved_to = sets[0] if sets and replaces_pair else None
     required = package_steps.merge_constraints(environment, findings, wanted, moved_to)
@@ -102,12 +102,14 @@ def _split_findings(
     findings: list[Finding], issues: dict[str, Issue]
 ) -> tuple[list[Finding], list[Finding], list[Finding]]:
     """Return the findings whose fix is an installation and nothing else, the other known issues, and the rest."""
-    others = [item for item in findings if item.code not in _MERGED]
+    open_findings = [item for item in findings if item.code not in _MERGED]
     # A package that a check of a known issue found missing is installed with the others.
     installs = [
-        item for item in others if finding_constraints(item) and (item.code not in issues or is_certain(item))
+        item
+        for item in open_findings
+        if finding_constraints(item) and (item.code not in issues or is_certain(item))
     ]
-    remaining = [item for item in others if item not in installs]
+    remaining = [item for item in open_findings if item not in installs]
     known = [item for item in remaining if item.code in issues]
     return installs, known, [item for item in remaining if item.code not in issues]
 

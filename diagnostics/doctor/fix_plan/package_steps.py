@@ -26,7 +26,7 @@ _MAX_WHY = 300
 
 
 def merge_constraints(
-    environment: Environment, findings: list[Finding], wanted: list[Constraint], moved_to: PinnedSet | None
+    environment: Environment, findings: list[Finding], required: list[Constraint], moved_to: PinnedSet | None
 ) -> list[Constraint]:
     """Return the constraints to install in addition to a set: unmet requirements, and mitigations that only install.
 
@@ -40,26 +40,26 @@ def merge_constraints(
         if package.name not in pinned
         for item in unmet_requirements(environment, package)
     ]
-    return [item for item in (*wanted, *unmet) if item.name not in pinned]
+    return [item for item in (*required, *unmet) if item.name not in pinned]
 
 
 def install_step(
-    causes: list[Finding], wanted: list[Constraint], chosen: PinnedSet | None, installer: Installer
+    causes: list[Finding], required: list[Constraint], chosen: PinnedSet | None, installer: Installer
 ) -> list[Step]:
     """Return the step with one command for everything that is to be installed; none if nothing is.
 
     Args:
         causes: Findings that the installation fixes.
-        wanted: Requirements besides the set.
+        required: Requirements besides the set.
         chosen: The set to move to, if the pair is replaced.
         installer: The installer of the environment.
     """
-    requirements = [*(chosen.requirements if chosen else ()), *_combine(wanted)]
+    requirements = [*(chosen.requirements if chosen else ()), *_combine(required)]
     if not requirements:
         return []
     codes = dict.fromkeys(finding.code for finding in causes)
     texts = [shorten(reasons(finding)[0], _MAX_WHY, placeholder=" …") for finding in causes]
-    texts += [f"{item}." for item in wanted if item.code and item.code not in codes]
+    texts += [f"{item}." for item in required if item.code and item.code not in codes]
     texts += [f"Set 1, below ({chosen.source}): {chosen.verified[0]}." if chosen else ""]
     step = Step(
         "packages",
@@ -67,9 +67,9 @@ def install_step(
         if chosen
         else f"Install {count_of(len(requirements), 'package')} in one command",
         max((finding.severity for finding in causes), default=Severity.WARNING),
-        tuple(codes | dict.fromkeys(item.code for item in wanted if item.code)),
+        tuple(codes | dict.fromkeys(item.code for item in required if item.code)),
         tuple(dict.fromkeys(filter(None, texts))),
-        chosen.evidence if chosen else min((item.known_by for item in wanted), default="declared"),
+        chosen.evidence if chosen else min((item.known_by for item in required), default="declared"),
         cost=_cost(chosen, requirements),
         commands=(installer.install(requirements),),
         text=_caveats(requirements, installer),
@@ -114,24 +114,24 @@ def _caveats(requirements: list[str], installer: Installer) -> tuple[Advice, ...
     return (*([Advice(local)] if any("+" in item for item in requirements) else []), Advice(caveat))
 
 
-def _combine(wanted: Iterable[Constraint]) -> list[str]:
+def _combine(required: Iterable[Constraint]) -> list[str]:
     """Return one requirement a package, with all its ranges; what cannot be satisfied is left out."""
     by_name: dict[str, dict[str, None]] = {}
-    for item in wanted:
+    for item in required:
         by_name.setdefault(item.name, {}).update({item.versions: None} if item.versions else {})
     return [f"{name}{','.join(versions)}" for name, versions in by_name.items() if satisfiable(versions)]
 
 
-def conflicts(environment: Environment, wanted: list[Constraint]) -> list[Conflict]:
+def conflicts(environment: Environment, required: list[Constraint]) -> list[Conflict]:
     """Return the constraints on one package that no version satisfies, those of installed packages included."""
     results = []
-    names = dict.fromkeys(item.name for item in wanted)
+    names = dict.fromkeys(item.name for item in required)
     declared = constraints_on(environment, names) if names else []
     for name in names:
-        local = [item for item in wanted if item.name == name]
+        local = [item for item in required if item.name == name]
         ranges = [item.versions for item in local]
-        others = [item for item in declared if item.name == name and item not in local]
-        against = [item for item in others if not satisfiable([item.versions, *ranges])]
+        installed = [item for item in declared if item.name == name and item not in local]
+        against = [item for item in installed if not satisfiable([item.versions, *ranges])]
         if not satisfiable(ranges):
             text = (
                 f"No version of {name} satisfies all of these; the plan leaves it alone. Give up one of them."
