@@ -92,11 +92,10 @@ def choose_set(answers: Sequence[Answer]) -> list[Release]:
     for answer in answers:
         for pair in answer.pairs:
             sides = {release.package: release for release in (pair.user, pair.provider)}
-            if pair.contradicted or any(
-                chosen.get(name, release) != release for name, release in sides.items()
-            ):
-                continue
+            differs = any(chosen.get(name, release) != release for name, release in sides.items())
             new = [release for name, release in sides.items() if name not in chosen]
+            if pair.contradicted or differs:
+                continue
             if all(_are_compatible(old, release) for release in new for old in chosen.values()):
                 chosen |= sides
                 break

@@ -80,20 +80,19 @@ def _pair(cell: Mapping[str, Any]) -> TriedPair:
     layer_groups = [[layers[name] for name in question.layers if name in layers] for question in QUESTIONS]
     ran = {name for name, entry in layers.items() if _executed(entry) and entry["verdict"] in _PASSED}
     engine = ran & _WITH_ENGINE or any(name.startswith("train:") for name in ran)
-    scheduler = layers.get("scheduler", {})
-    crashes = scheduler.get("codes", ()) if scheduler.get("verdict") == "expected_fail" else ()
     wrong = cell["verdict"] in {"fail", "unresolvable"}
-    pins = [(name, cell[name]) for name in ("vllm", "trl", "transformers", "torch") if cell.get(name)]
+    scheduler = layers.get("scheduler", {})
+    pins = [f"{name}=={cell[name]}" for name in ("vllm", "trl", "transformers", "torch") if cell.get(name)]
     return TriedPair(
         cell["id"],
         cell["vllm"],
         cell["trl"],
         "ran" if engine else "fails" if wrong else "part",
         declared=layers.get("resolve", {}).get("verdict") in _PASSED,
-        answers=tuple(_outcome_cell(group) for group in layer_groups),
-        crashes=tuple(crashes),
+        answers=tuple(map(_outcome_cell, layer_groups)),
+        crashes=tuple(scheduler.get("codes", ()) if scheduler.get("verdict") == "expected_fail" else ()),
         failed=tuple(_failure_reasons(layer_groups)),
-        install=quote_command(("uv", "pip", "install", *(f"{name}=={version}" for name, version in pins))),
+        install=quote_command(("uv", "pip", "install", *pins)),
     )
 
 

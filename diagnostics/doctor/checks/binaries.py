@@ -234,7 +234,7 @@ def mixed_cuda(case: Examined) -> Iterator[Finding]:
 def _required_names(environment: Environment) -> set[str]:
     """Return the names that installed packages require without an extra."""
     lines = [line for package in environment.packages.values() for line in package.requires]
-    parsed = [parse_requirement(line) for line in lines if "extra" not in line and may_be_parsed(line)]
+    parsed = map(parse_requirement, (line for line in lines if "extra" not in line and may_be_parsed(line)))
     return {normalise(item.name) for item in parsed if item}
 
 

@@ -28,28 +28,23 @@ def cuda_of(environment: Environment) -> tuple[str, Evidence | None]:
     torch = environment.packages.get("torch")
     if torch is None:
         return "", None
-    local = _LOCAL_VERSION.search(torch.version)
-    if local:
+    if local := _LOCAL_VERSION.search(torch.version):
         built = f"{local[1]}.{local[2]}" if local[1] else local[3] or local[4]
         return built, Evidence(f"torch {torch.version}", torch.place)
-    runtimes = [
-        package
-        for name, package in sorted(environment.packages.items())
-        if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?", name)
-    ]
+    names = sorted(
+        name for name in environment.packages if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?", name)
+    )
     # A runtime that an earlier PyTorch left behind is not the one it was built for: its requirements name the major.
     required = {results[1] for line in torch.requires if (results := _CUDA_REQUIREMENT.match(line))}
-    for package in runtimes:
+    for package in (environment.packages[name] for name in names):
         major, minor = (*package.version.split("."), "")[:2]
-        if len(runtimes) == 1 or major in required:
+        if len(names) == 1 or major in required:
             text = f"{package.name} {package.version}, installed with torch {torch.version}"
             return f"{major}.{minor}", Evidence(text, package.place)
     return "", None
 
 
 def _no_driver(case: Examined) -> str:
-    if case.host is None:
-        return ""
     gpus = case.machine.gpus
     absent = gpus.state == "none" and not gpus.module and not gpus.nodes
     return "no NVIDIA driver found, as expected on a machine without GPUs" if absent else ""
@@ -134,9 +129,10 @@ def _driver_too_old(case: Examined, built: str, source: Evidence) -> Iterator[Fi
 
 
 def _no_gpus(case: Examined) -> str:
-    if case.host is None or case.host.gpus.state == "ok":
+    gpus = case.machine.gpus
+    if gpus.state == "ok":
         return ""
-    return _no_driver(case) or f"the driver reports no GPUs: {case.host.gpus.problem or case.host.gpus.state}"
+    return _no_driver(case) or f"the driver reports no GPUs: {gpus.problem or gpus.state}"
 
 
 @check("GPUs", skip=_no_gpus, machine=True)
