@@ -59,14 +59,14 @@ def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Answer]:
     """Return the ranked pairs of the packages that are asked about; of one alone, with all that it takes names from."""
     if len(questions) == 1:
         package, releases = questions[0]
-        candidates = {
+        all_releases = {
             name: [Release(name, item) for item in query.find_releases(name, "")]
             for name in store.indexed_packages()
             if name != package
         }
-        related = [name for name in _PROVIDERS if name in candidates and _depends(releases[0], name)]
-        related = related or [name for name, listed in candidates.items() if _depends(listed[0], package)]
-        questions += [(name, candidates[name]) for name in related]
+        related = [name for name in _PROVIDERS if name in all_releases and _depends(releases[0], name)]
+        related = related or [name for name, listed in all_releases.items() if _depends(listed[0], package)]
+        questions += [(name, all_releases[name]) for name in related]
     (first, mine), *rest = questions
     answers = []
     for name, candidates in rest:
@@ -160,8 +160,8 @@ def render(console: Console, answers: Sequence[Answer], *, every: bool) -> None:
         print_text(console, "")
         one_user = len({pair.user for pair in answer.pairs}) == 1
         first = answer.pairs[0]
-        names = (answer.provider, first.user) if one_user else (answer.user, first.provider)
-        print_text(console, f"{names[0]} for {names[1]}", "bold")
+        package, release = (answer.provider, first.user) if one_user else (answer.user, first.provider)
+        print_text(console, f"{package} for {release}", "bold")
         rows = _evidence_rows(answer, one_user=one_user)
         visible = rows if every else [*_first(rows, "✔!", _SHOWN), *_first(rows, "✘", _SHOWN_AGAINST)]
         for row in visible:
