@@ -100,44 +100,37 @@ def parse_report(xml: bytes, module: str = "", nodes: tuple[str, ...] = ()) -> G
     if log.tag != "nvidia_smi_log":
         raise ValueError(f"expected nvidia_smi_log, found {log.tag}")
     devices = tuple(_gpu(index, node) for index, node in enumerate(log.findall("gpu")))
-    return Gpus(
-        "ok", "", _field_text(log, "driver_version"), _field_text(log, "cuda_version"), devices, module, nodes
-    )
+    driver, cuda = _field_text(log, "driver_version"), _field_text(log, "cuda_version")
+    return Gpus("ok", "", driver, cuda, devices, module, nodes)
+
+
+# What a GPU counts as uncorrectable memory errors, and as broken memory that waits or could not be replaced.
+_ERRORS = (
+    "dram_uncorrectable", "sram_uncorrectable_parity", "sram_uncorrectable_secded", "sram_uncorrectable",
+    "device_memory_uncorrectable",
+)  # fmt: skip
+_PENDING = (
+    "remapped_rows/remapped_row_pending", "remapped_rows/remapped_row_failure", "retired_pages/pending_retirement",
+)  # fmt: skip
+_UNSUPPORTED = {"N/A", "[N/A]", "Not Supported", "Requested functionality has been deprecated"}
 
 
 def _gpu(index: int, node: ET.Element) -> Gpu:
-    errors = [
-        _number(node, f"ecc_errors/volatile/{name}")
-        for name in (
-            "dram_uncorrectable",
-            "sram_uncorrectable_parity",
-            "sram_uncorrectable_secded",
-            "sram_uncorrectable",
-            "device_memory_uncorrectable",
-        )
-    ]
+    errors = [_number(node, f"ecc_errors/volatile/{name}") for name in _ERRORS]
     counted = [number for number in errors if number is not None]
-    pending = [
-        _field_text(node, path)
-        for path in (
-            "remapped_rows/remapped_row_pending",
-            "remapped_rows/remapped_row_failure",
-            "retired_pages/pending_retirement",
-        )
-    ]
-    known = [value for value in pending if value]
-    mig = _field_text(node, "mig_mode/current_mig")
-    broken = _field_text(node, "product_name").lower() in {"", "unknown error"}
+    pending = list(filter(None, (_field_text(node, path) for path in _PENDING)))
+    name, mig = _field_text(node, "product_name"), _field_text(node, "mig_mode/current_mig")
+    broken = name.lower() in {"", "unknown error"}
     return Gpu(
         index,
-        _field_text(node, "product_name"),
+        name,
         _field_text(node, "uuid"),
         memory_gb=_gigabytes(node, "fb_memory_usage/total"),
         used_gb=_gigabytes(node, "fb_memory_usage/used"),
         compute_mode=_field_text(node, "compute_mode").lower().replace(" ", "_"),
         mig=mig == "Enabled" if mig else None,
         ecc_uncorrected=sum(counted) if counted else None,
-        rows_pending="Yes" in known if known else None,
+        rows_pending="Yes" in pending if pending else None,
         problem="the driver reports nothing about this GPU" if broken else "",
     )
 
@@ -145,11 +138,7 @@ def _gpu(index: int, node: ET.Element) -> Gpu:
 def _field_text(node: ET.Element, path: str) -> str:
     """Return a value; empty for what the GPU does not support."""
     value = (node.findtext(path) or "").strip()[:200]
-    return (
-        ""
-        if value in {"N/A", "[N/A]", "Not Supported", "Requested functionality has been deprecated"}
-        else value
-    )
+    return "" if value in _UNSUPPORTED else value
 
 
 def _number(node: ET.Element, path: str) -> int | None:
@@ -164,10 +153,9 @@ def _gigabytes(node: ET.Element, path: str) -> float | None:
 
 def _run(program: str, limit_s: float) -> tuple[int | None, bytes]:
     """Return exit code and output; the code is None if the program did not end in time."""
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     try:
-        child = subprocess.Popen(
-            [program, "-q", "-x"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
+        child = subprocess.Popen([program, "-q", "-x"], stdin=nothing, stdout=pipe, stderr=subprocess.STDOUT)
     except OSError as error:
         return 127, str(error.strerror or error).encode()
     try:
@@ -175,18 +163,14 @@ def _run(program: str, limit_s: float) -> tuple[int | None, bytes]:
     except subprocess.TimeoutExpired:
         return None, b""
     finally:
-        _kill(child)
+        if child.poll() is None:
+            child.kill()
+            # One that the kernel holds in the driver cannot be waited for.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=1.0)
+        if child.stdout:
+            child.stdout.close()
     return child.returncode, output[:_MAX_XML]
-
-
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    """Kill the child. One that the kernel holds in the driver cannot be waited for."""
-    if child.poll() is None:
-        child.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=1.0)
-    if child.stdout:
-        child.stdout.close()
 
 
 def _kernel_module() -> str:
@@ -195,5 +179,5 @@ def _kernel_module() -> str:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    first = text.splitlines()[0] if text else ""
-    return next((word for word in first.split() if word[:1].isdigit() and "." in word), "")
+    words = text.partition("\n")[0].split()
+    return next((word for word in words if word[:1].isdigit() and "." in word), "")

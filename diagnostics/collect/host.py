@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import resource
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,11 +19,6 @@ from diagnostics.collect import elf, gpus, ray
 from diagnostics.collect.gpus import Gpus
 from diagnostics.collect.ray import RayCluster
 from diagnostics.output.redact import mask
-
-try:
-    import resource
-except ImportError:  # not on Windows
-    resource = None  # type: ignore[assignment]
 
 # A file server that does not answer must not delay everything else.
 DISK_LIMIT_S = 2.0
@@ -180,16 +176,15 @@ def collect(prefix: str, environ: Mapping[str, str]) -> Machine:
 
 def collect_limits() -> dict[str, Limit]:
     """Return the resource limits of this process."""
-    if resource is None:
-        return {}  # type: ignore[unreachable]
-    known = {name: constant for name, constant in _LIMITS.items() if hasattr(resource, constant)}
-    return {
-        name: Limit(*map(_limit_value, resource.getrlimit(getattr(resource, constant))))
-        for name, constant in known.items()
-    }
+    limits = {}
+    for name, constant in _LIMITS.items():
+        if hasattr(resource, constant):
+            soft, hard = resource.getrlimit(getattr(resource, constant))
+            limits[name] = Limit(_finite(soft), _finite(hard))
+    return limits
 
 
-def _limit_value(number: int) -> int | None:
+def _finite(number: int) -> int | None:
     return None if number in {resource.RLIM_INFINITY, -1} or number >= 2**63 - 1 else number
 
 
@@ -206,10 +201,8 @@ def collect_processors() -> Processors:
 def collect_memory() -> Memory:
     """Read the host's memory and the control group's limit."""
     values = dict(re.findall(r"^(\w+):\s+(\d+) kB", _read_file(Path("/proc/meminfo")), re.MULTILINE))
-    total, available = (
-        round(int(values[name]) * 1024 / 1e9, 1) if name in values else None
-        for name in ("MemTotal", "MemAvailable")
-    )
+    sizes = {name: round(int(value) * 1024 / 1e9, 1) for name, value in values.items()}
+    total, available = sizes.get("MemTotal"), sizes.get("MemAvailable")
     limit, used = _memory_limit()
     if limit is not None and total is not None and limit >= total:
         limit = None
@@ -221,10 +214,9 @@ def _control_groups() -> list[Path]:
     results = []
     for line in _read_file(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        for controller in controllers.split(","):
-            if controller in {"", "cpu", "memory"}:
-                folder = _CGROUPS / controller / path.lstrip("/")
-                results += [folder, *folder.parents]
+        for controller in {"", "cpu", "memory"} & set(controllers.split(",")):
+            folder = _CGROUPS / controller / path.lstrip("/")
+            results += [folder, *folder.parents]
     inside = [folder for folder in results if folder == _CGROUPS or _CGROUPS in folder.parents]
     return list(dict.fromkeys([*inside, _CGROUPS, _CGROUPS / "cpu", _CGROUPS / "memory"]))
 
@@ -233,14 +225,10 @@ def _cpu_quota() -> float | None:
     """Return the smallest quota of the control groups."""
     results = []
     for folder in _control_groups():
-        words = _read_file(folder / "cpu.max").split()
-        if not words:
-            words = [
-                _read_file(folder / "cpu.cfs_quota_us").strip(),
-                _read_file(folder / "cpu.cfs_period_us").strip(),
-            ]
-        if len(words) == 2 and words[0].isdecimal() and words[1].isdecimal() and int(words[1]):
-            results.append(int(words[0]) / int(words[1]))
+        version_1 = (_read_file(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
+        quota, period = (*(_read_file(folder / "cpu.max").split() or version_1), "", "")[:2]
+        if quota.isdecimal() and period.isdecimal() and int(period):
+            results.append(int(quota) / int(period))
     return round(min(results), 2) if results else None
 
 
@@ -252,12 +240,11 @@ def _memory_limit() -> tuple[float | None, float | None]:
             ("memory.max", "memory.current", "inactive_file"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
         ):
-            value = _read_file(folder / limit).strip()
+            value, now = (_read_file(folder / name).strip() for name in (limit, used))
             if value.isdecimal() and int(value) < 2**60:
-                now = _read_file(folder / used).strip()
-                reclaimable = re.search(rf"^{cache} (\d+)$", _read_file(folder / "memory.stat"), re.MULTILINE)
-                chosen = int(now) - (int(reclaimable[1]) if reclaimable else 0) if now.isdecimal() else 0
-                results.append((int(value) / 1e9, max(chosen, 0) / 1e9))
+                cached = re.search(rf"^{cache} (\d+)$", _read_file(folder / "memory.stat"), re.MULTILINE)
+                in_use = int(now) - (int(cached[1]) if cached else 0) if now.isdecimal() else 0
+                results.append((int(value) / 1e9, max(in_use, 0) / 1e9))
     if not results:
         return None, None
     limit_gb, used_gb = min(results)
@@ -354,8 +341,7 @@ def _libraries() -> Libraries:
 
 def collect_configs(environ: Mapping[str, str]) -> tuple[ConfigFile, ...]:
     """Read the default config files of accelerate (utils/constants, commands/config)."""
-    folder = _hub_home(environ) / "accelerate"
-    paths = [folder / f"default_config.{end}" for end in ("yaml", "yml", "json")]
+    paths = [_hub_home(environ) / f"accelerate/default_config.{end}" for end in ("yaml", "yml", "json")]
     return tuple(_config("accelerate", path) for path in paths if path.is_file())
 
 

@@ -209,7 +209,7 @@ def _read_distributions(folders: Iterable[Path]) -> _Distributions:
             lines = [line[14:].strip() for line in head.split("\n") if line[:14].lower() == "requires-dist:"]
             requires = tuple(islice(filter(may_be_parsed, lines), _MAX_REQUIREMENTS))
             result.requires[name] = tuple(line for line in requires if "extra ==" not in line)
-            result.packages[name] = _package(distribution, name, version, place, head, requires)
+            result.packages[name] = _package(distribution, name, place, head, requires)
     return result
 
 
@@ -267,10 +267,8 @@ def _duplicates(places: Mapping[str, list[str]]) -> tuple[tuple[str, tuple[str, 
     """Return packages installed twice in one folder; across folders one only hides the other, as in a venv."""
     results = []
     for name, everywhere in sorted(places.items()):
-        first = _real_parent(everywhere[0])
-        same = [item for item in everywhere if _real_parent(item) == first]
-        if len(same) > 1:
-            results.append((name, tuple(same)))
+        same = [item for item in everywhere if _real_parent(item) == _real_parent(everywhere[0])]
+        results += [(name, tuple(same))] if len(same) > 1 else []
     return tuple(results)
 
 
@@ -290,29 +288,18 @@ def _hidden_packages(places: Mapping[str, list[str]], search: SearchPath) -> tup
 
 
 def _package(
-    distribution: metadata.Distribution,
-    name: str,
-    version: str,
-    place: str,
-    head: str,
-    requires: tuple[str, ...],
+    distribution: metadata.Distribution, name: str, place: str, head: str, requires: tuple[str, ...]
 ) -> Package:
+    version = _field(head, "Version")
     installer = (distribution.read_text("INSTALLER") or "").strip()
     recorded = not place.endswith(".dist-info") or os.path.exists(f"{place}/RECORD")  # noqa: PTH110 - hundreds of them
     if name not in CHECKED:
         return Package(name, version, place, installer, (), recorded=recorded)
     lines = (distribution.read_text("WHEEL") or "").splitlines()
+    tags = tuple(line.partition(":")[2].strip() for line in lines if line.startswith("Tag:"))
     python = _field(head, "Requires-Python")
-    return Package(
-        name,
-        version,
-        place,
-        installer,
-        requires,
-        python if may_be_parsed(python) else "",
-        tuple(line.partition(":")[2].strip() for line in lines if line.startswith("Tag:")),
-        recorded,
-    )
+    python = python if may_be_parsed(python) else ""
+    return Package(name, version, place, installer, requires, python, tags, recorded)
 
 
 def _vllm_variables(folders: Iterable[Path]) -> tuple[str, ...] | None:

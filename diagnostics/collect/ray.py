@@ -51,11 +51,10 @@ def ray_folder(environ: Mapping[str, str]) -> Path:
 
 def _release(folder: Path) -> str:
     try:
-        release = safe_io.parse_json(_read_file(folder, "session_latest/usage_stats.json")).get(
-            "ray_version", ""
-        )
-    except (ValueError, AttributeError):
+        document = safe_io.parse_json(_read_file(folder, "session_latest/usage_stats.json"))
+    except ValueError:
         return ""
+    release = document.get("ray_version") if isinstance(document, dict) else None
     return release if isinstance(release, str) else ""
 
 

@@ -125,28 +125,27 @@ def _check_address(address: str) -> None:
 
 def _run_ray_program(python: str, address: str, limit_s: float, text: str) -> list[_Line]:
     options = json.dumps({"address": address, "limit_s": limit_s, "program": text})
-    environ = {
-        **os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "PYTHONSAFEPATH": "1",
-    }  # fmt: skip
+    settings = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "PYTHONSAFEPATH": "1",
+    }
+    environ = {**os.environ, **settings}
     environ.pop("PYTHONPATH", None)
-    with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as folder:
+    timeout_s = limit_s + JOIN_LIMIT_S
+    with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as name:
         # Started by path in an empty folder: `ray.py` or `subprocess.py` in the user's folder is never imported.
-        start, log = Path(folder, "start.py"), Path(folder, "ray.log")
+        folder = Path(name)
+        start, log = folder / "start.py", folder / "ray.log"
         start.write_text(_RAY_PROGRAM % {"mark": _RAY_MARK, "options": options}, encoding="utf-8")
         try:
-            done = process.run(
-                [python, start], env=environ, log=log, timeout_s=limit_s + JOIN_LIMIT_S, cwd=Path(folder)
-            )
+            done = process.run([python, start], env=environ, log=log, timeout_s=timeout_s, cwd=folder)
         except OSError as error:
             raise RemoteError(f"{python}: cannot be started: {error.strerror or error}") from None
         results = [line for text in done.output.splitlines() if (line := parse_line(text)) is not None]
         if not results:
             last = process.log_tail(log, 1).strip() or "no output"
-            end = (
-                f"gave no answer within {limit_s + JOIN_LIMIT_S:g} s"
-                if done.timed_out
-                else f"ended with {done.code}"
-            )
+            end = f"gave no answer within {timeout_s:g} s" if done.timed_out else f"ended with {done.code}"
             raise RemoteError(one_line(f"--ray {address}: {python} {end}: {last}"))
     return results
 

@@ -37,7 +37,6 @@ _HOST = re.compile(
     re.ASCII,
 )
 _HOST_KEYS = ("slots", "max_slots", "max-slots", "prefix", "python")
-_HOST_FIELDS = {"host", "user", "port", "target", "python"}
 # Any Python can parse it, so an old one can report that it is too old.
 _PROGRAM = """\
 import sys
@@ -204,45 +203,45 @@ def read_hosts(path: Path) -> list[Host]:
     Raises:
         RemoteError: The file is unreadable, empty, or has an invalid line.
     """
+    option = f"--hosts {path}"
     try:
-        with safe_io.open_regular(path, pipes=True) as file:
-            data = file.read(1_000_001)
+        text = safe_io.read_text(path, safe_io.MIB, pipes=True)
     except OSError as error:
-        raise RemoteError(f"--hosts {path}: cannot be read: {error.strerror or error}") from None
-    if len(data) > 1_000_000 or b"\0" in data:
-        raise RemoteError(f"--hosts {path}: expected a list of hosts, one a line")
-    results: list[Host] = []
-    for number, line in enumerate(data.decode("utf-8", errors="replace").splitlines(), start=1):
+        raise RemoteError(f"{option}: cannot be read: {error.strerror or error}") from None
+    if "\0" in text:
+        raise RemoteError(f"{option}: expected a list of hosts, one a line")
+    hosts: dict[tuple[str, int], Host] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
         if words := line.partition("#")[0].split():
-            host = _parse_host(words, f"--hosts {path}:{number}")
-            if any((host.target, host.port) == (another.target, another.port) for another in results):
-                raise RemoteError(f"--hosts {path}:{number}: {words[0]} is listed twice")
-            results.append(host)
-    if not results:
-        raise RemoteError(f"--hosts {path}: no host in it: expected one a line, as user@host:22 slots=8")
-    if len(results) > MAX_HOSTS:
-        raise RemoteError(f"--hosts {path}: {len(results)} hosts; at most {MAX_HOSTS} are queried")
-    return results
+            host = _parse_host(words, f"{option}:{number}")
+            if (host.target, host.port) in hosts:
+                raise RemoteError(f"{option}:{number}: {words[0]} is listed twice")
+            hosts[host.target, host.port] = host
+    if not hosts:
+        raise RemoteError(f"{option}: no host in it: expected one a line, as user@host:22 slots=8")
+    if len(hosts) > MAX_HOSTS:
+        raise RemoteError(f"{option}: {len(hosts)} hosts; at most {MAX_HOSTS} are queried")
+    return list(hosts.values())
 
 
 def _parse_host(words: list[str], place: str) -> Host:
     match = _HOST.fullmatch(words[0])
     if match is None or int(match["port"] or 0) > 65535:
         raise RemoteError(f"{place}: {words[0][:80]!r}: expected a host, as user@host:22 slots=8")
-    values = {}
+    values = dict.fromkeys(_HOST_KEYS, "")
     for word in words[1:]:
-        key, equals, value = word.partition("=")
-        if not equals or not value or key not in _HOST_KEYS:
+        key, _, value = word.partition("=")
+        if not value or key not in values:
             raise RemoteError(f"{place}: {word[:80]!r}: expected one of {', '.join(_HOST_KEYS)} as key=value")
+        # A dash would make it an option of ssh, kubectl or srun.
+        if key in {"prefix", "python"} and value.startswith("-"):
+            raise RemoteError(f"{place}: {word[:40]}: expected a path")
         values[key] = value
-    for key in ("prefix", "python"):
-        if values.get(key, "").startswith("-"):  # it would be parsed as an option of ssh, kubectl or srun
-            raise RemoteError(f"{place}: {key}={values[key][:40]}: expected a path")
-    slots = values.get("slots", "0")
+    slots = values["slots"] or "0"
     if not slots.isdecimal() or len(slots) > 6:
         raise RemoteError(f"{place}: slots={slots[:20]}: expected a whole number")
-    port, prefix, python = int(match["port"] or 0), values.get("prefix", ""), values.get("python", "")
-    return Host(match["name"].strip("[]"), match["user"] or "", port, int(slots), prefix, python)
+    name, user, port = match["name"].strip("[]"), match["user"] or "", int(match["port"] or 0)
+    return Host(name, user, port, int(slots), values["prefix"], values["python"])
 
 
 def host_command(host: Host, template: str, prefix: str, limit_s: float) -> list[str]:
@@ -263,6 +262,13 @@ def host_command(host: Host, template: str, prefix: str, limit_s: float) -> list
         port = ["-p", str(host.port)] if host.port else []
         options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(limit_s))}"]
         return ["ssh", "-T", *options, *port, "--", host.target, f"{shlex.quote(python)} -"]
+    values = {
+        "host": host.name,
+        "user": host.user,
+        "port": host.port or 22,
+        "target": host.target,
+        "python": python,
+    }
     try:
         words = shlex.split(template)
         fields = {
@@ -270,13 +276,10 @@ def host_command(host: Host, template: str, prefix: str, limit_s: float) -> list
         }
     except ValueError as error:
         raise RemoteError(f"--host-command: cannot be read: {error}") from None
-    if not words or not fields <= _HOST_FIELDS:
-        wrong = ", ".join(sorted(fields - _HOST_FIELDS)) or "nothing"
-        expected = ", ".join(f"{{{name}}}" for name in sorted(_HOST_FIELDS))
+    if not words or not fields <= set(values):
+        wrong = ", ".join(sorted(fields - set(values))) or "nothing"
+        expected = ", ".join(f"{{{name}}}" for name in sorted(values))
         raise RemoteError(f"--host-command: {wrong!r} in it: expected {expected}")
-    values = {
-        "host": host.name, "user": host.user, "port": host.port or 22, "target": host.target, "python": python,
-    }  # fmt: skip
     filled = [word.format(**values) for word in words]
     return filled if "python" in fields else [*filled, python, "-"]
 
@@ -317,42 +320,28 @@ def query_hosts(
                     process.end_group(child)
             raise
     shared = Counter(host.name for host in hosts)
+    names = [f"{host.name}:{host.port}" if shared[host.name] > 1 else host.name for host in hosts]
     return [
-        Member(
-            f"{host.name}:{host.port}" if shared[host.name] > 1 else host.name,
-            answer,
-            slots=host.slots,
-            secrets=(host.target, host.name),
-        )
-        for host, answer in zip(hosts, answers, strict=True)
+        Member(name, answer, slots=host.slots, secrets=(host.target, host.name))
+        for name, host, answer in zip(names, hosts, answers, strict=True)
     ]
 
 
 def _query(command: list[str], text: str, limit_s: float, running: set[subprocess.Popen[Any]]) -> Answer:
+    limits: dict[str, Any] = {"timeout_s": limit_s, "max_output": MAX_ANSWER_BYTES}
     try:
-        done = process.run(
-            command, timeout_s=limit_s, stdin=text, max_output=MAX_ANSWER_BYTES, running=running
-        )
+        done = process.run(command, stdin=text, running=running, **limits)
     except OSError as error:
         return Answer(problem=f"{command[0]} cannot be started here: {error.strerror or error}")
     if MARK in done.output:
         return Answer(done.output)
     if done.timed_out:
         return Answer(problem=f"no answer within {limit_s:g} s")
-    return Answer(problem=_failure(done.code, done.errors, command))
-
-
-def _failure(code: int, errors: str, command: Sequence[str]) -> str:
-    """Return one line for a node without a document; the last line of an error says most."""
-    lines = [one_line(line) for line in errors.splitlines() if line.strip()]
-    last = lines[-1] if lines else "no output"
-    if code in {126, 127}:
-        return f"no such Python there: {last}"
-    return (
-        f"{command[0]} could not connect: {last}"
-        if code == 255
-        else f"{command[0]} ended with {code}: {last}"
-    )
+    # The last line of an error says most.
+    lines = [one_line(line) for line in done.errors.splitlines() if line.strip()]
+    ends = {126: "no such Python there", 127: "no such Python there", 255: f"{command[0]} could not connect"}
+    end = ends.get(done.code, f"{command[0]} ended with {done.code}")
+    return Answer(problem=f"{end}: {lines[-1] if lines else 'no output'}")
 
 
 def collect_program(prefix: str = "") -> Program:

@@ -71,11 +71,8 @@ def collect(prefix: Path, environ: Mapping[str, str]) -> SearchPath:
     release = release_of(prefix, settings)
     inherits = settings.get("include-system-site-packages", "").lower() == "true"
     base = Path(settings["home"]).parent if settings.get("home") else None
-    from_variable = [
-        (Path(text), "PYTHONPATH", "variable")
-        for text in environ.get("PYTHONPATH", "").split(os.pathsep)
-        if text
-    ]
+    variable = filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
+    from_variable = [(Path(text), "PYTHONPATH", "variable") for text in variable]
     sites = [(folder, str(folder), "own") for folder in own_folders(prefix, release)]
     if (not settings or inherits) and not environ.get("PYTHONNOUSERSITE"):
         of_user = [(folder, "the user's own packages", "user") for folder in _user_folders(environ, release)]
@@ -92,16 +89,9 @@ def collect(prefix: Path, environ: Mapping[str, str]) -> SearchPath:
         if kind != "variable" and not state:
             for entry in _pth_entries(folder, editable, unread):
                 entries.setdefault(os.path.realpath(entry.path), entry)
-    unread += [
-        (entry.path, entry.state) for entry in entries.values() if entry.state not in {"", "not there"}
-    ]
-    return SearchPath(
-        tuple(entries.values()),
-        release,
-        settings.get("home", ""),
-        tuple(editable),
-        tuple(dict.fromkeys(unread)),
-    )
+    unread += [(item.path, item.state) for item in entries.values() if item.state not in {"", "not there"}]
+    home = settings.get("home", "")
+    return SearchPath(tuple(entries.values()), release, home, tuple(editable), tuple(dict.fromkeys(unread)))
 
 
 def venv_settings(prefix: Path) -> tuple[dict[str, str], list[tuple[str, str]]]:
@@ -141,16 +131,12 @@ def release_of(prefix: Path, settings: Mapping[str, str] | None = None) -> str:
 def own_folders(prefix: Path, release: str) -> list[Path]:
     """Return the package folders of a prefix; of all releases if its own is unknown."""
     version = f"python{release}" if release else "python3.*"
-    patterns = [f"{lib}/{version}/site-packages" for lib in ("lib", "lib64")]
+    patterns = [f"lib/{version}/site-packages", f"lib64/{version}/site-packages"]
     # Debian's and Ubuntu's: one for pip as root, two for apt.
     patterns += [
-        f"local/lib/{version}/dist-packages",
-        f"lib/{version}/dist-packages",
-        "lib/python3/dist-packages",
+        f"{place}/dist-packages" for place in (f"local/lib/{version}", f"lib/{version}", "lib/python3")
     ]
-    results = [
-        folder for pattern in (*patterns, "Lib/site-packages") for folder in sorted(prefix.glob(pattern))
-    ]
+    results = [folder for pattern in patterns for folder in sorted(prefix.glob(pattern))]
     return list({folder.resolve(): folder for folder in reversed(results)}.values())[::-1]
 
 
@@ -216,12 +202,11 @@ def _editable_mapping(finder: Path, unread: list[tuple[str, str]]) -> list[Searc
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
             names = any(isinstance(target, ast.Name) and target.id == "MAPPING" for target in targets)
             if names and isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                mapping = ast.literal_eval(node.value)
+                mapping = islice(ast.literal_eval(node.value).items(), _MAX_LINES)
+                places = [(str(module), str(place)) for module, place in mapping]
                 return [
-                    SearchEntry(
-                        str(place), str(finder), "editable", _module_folder_state(str(place)), str(module)
-                    )
-                    for module, place in islice(mapping.items(), _MAX_LINES)
+                    SearchEntry(place, str(finder), "editable", _module_folder_state(place), module)
+                    for module, place in places
                 ]
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError, AttributeError) as error:
         unread.append((str(finder), error_text(error)))

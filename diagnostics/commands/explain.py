@@ -45,12 +45,8 @@ def command(words: tuple[str, ...], list_all: bool, kind: str | None, format: st
     explained = [explain(code) for code in dict.fromkeys(codes)]
     if format == "json":
         every = [document for document, _ in explained]
-        single = len(words) == 1 and not found_by
-        print(
-            json_output.dump(
-                every[0] if single else {"schema": _SCHEMA, "found_by": found_by, "explained": every}
-            )
-        )
+        several = {"schema": _SCHEMA, "found_by": found_by, "explained": every}
+        print(json_output.dump(every[0] if len(words) == 1 and not found_by else several))
     elif found_by:
         issue_text.print_matches(sanitize.console(), " ".join(words), found_by, explained)
     else:

@@ -1,12 +1,10 @@
-"""Answer `versions PACKAGE==VERSION … [PACKAGE …]` and `versions --python ENV` from the API index."""
+"""Answer `versions PACKAGE==VERSION … [PACKAGE …]` from the API index."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
-from itertools import groupby, permutations
-from pathlib import Path
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console
@@ -61,14 +59,14 @@ def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Answer]:
     """Return the ranked pairs of the packages that are asked about; of one alone, with all that it takes names from."""
     if len(questions) == 1:
         package, releases = questions[0]
-        indexed = [name for name in _PROVIDERS if name != package and store.load(name)]
-        others = [name for name in indexed if _depends(releases[0], name)]
-        others = others or [
-            name for name in store.indexed_packages() if name != package and _depends_newest(name, package)
-        ]
-        questions += [
-            (name, [Release(name, item) for item in query.find_releases(name, "")]) for name in others
-        ]
+        all_releases = {
+            name: [Release(name, item) for item in query.find_releases(name, "")]
+            for name in store.indexed_packages()
+            if name != package
+        }
+        related = [name for name in _PROVIDERS if name in all_releases and _depends(releases[0], name)]
+        related = related or [name for name, listed in all_releases.items() if _depends(listed[0], package)]
+        questions += [(name, all_releases[name]) for name in related]
     (first, mine), *rest = questions
     answers = []
     for name, candidates in rest:
@@ -88,52 +86,23 @@ def _depends(user: Release, provider: str) -> bool:
     return bool(query.uses_of(user, provider) or query.declared_ranges(user, provider))
 
 
-def _depends_newest(package: str, provider: str) -> bool:
-    return _depends(Release(package, query.find_releases(package, "")[0]), provider)
-
-
-def installed_pairs(python: Path) -> list[Compatibility]:
-    """Return the evidence about each two indexed packages of an environment of which one uses the other.
-
-    Raises:
-        UserError: it is no environment, or none of its releases is in the index.
-    """
-    from diagnostics.collect import packages
-    from diagnostics.doctor.target_env import prefix_of
-
-    environment = packages.collect(prefix_of(python), os.environ)
-    installed = [
-        Release(name, environment.packages[name].version)
-        for name in store.indexed_packages()
-        if name in environment.packages and query.find_releases(name, environment.packages[name].version)
-    ]
-    if not installed:
-        raise UserError(f"--python {python}: no package with a release in the index is installed")
-    return [
-        query.compatibility(user, other)
-        for user, other in permutations(installed, 2)
-        if _depends(user, other.package)
-    ]
-
-
 def choose_set(answers: Sequence[Answer]) -> list[Release]:
     """Return one release of each package: the best of the first answer, and what fits to those chosen before."""
     chosen: dict[str, Release] = {}
     for answer in answers:
         for pair in answer.pairs:
             sides = {release.package: release for release in (pair.user, pair.provider)}
-            if pair.contradicted or any(
-                chosen.get(name, release) != release for name, release in sides.items()
-            ):
-                continue
+            differs = any(chosen.get(name, release) != release for name, release in sides.items())
             new = [release for name, release in sides.items() if name not in chosen]
-            if all(_fits(old, release) for release in new for old in chosen.values()):
+            if pair.contradicted or differs:
+                continue
+            if all(_are_compatible(old, release) for release in new for old in chosen.values()):
                 chosen |= sides
                 break
     return list(chosen.values())
 
 
-def _fits(first: Release, second: Release) -> bool:
+def _are_compatible(first: Release, second: Release) -> bool:
     """Return whether neither declared ranges nor shared requirements of two releases exclude each other."""
     for user, provider in ((first, second), (second, first)):
         ranges = [item for item, extra in query.declared_ranges(user, provider.package) if not extra]
@@ -145,13 +114,13 @@ def _fits(first: Release, second: Release) -> bool:
 def evidence_lines(pair: Compatibility) -> Iterator[str]:
     """Yield what is known of a pair, the strongest evidence first."""
     if pair.run:
-        words = {
+        results = {
             "ran": "ran on a CPU",
             "part": "ran in part",
             "fails": "the table says that it does not work",
         }
         failed = f"; failed there: {', '.join(pair.run_failures)}" if pair.run_failures else ""
-        yield f"{words[pair.run]}{failed}"
+        yield f"{results[pair.run]}{failed}"
     if pair.allowed is not None:
         yield f"{'declared' if pair.allowed else 'not declared'}: {pair.provider.package}{', '.join(pair.declared)}"
     else:
@@ -164,10 +133,10 @@ def evidence_lines(pair: Compatibility) -> Iterator[str]:
     elif not pair.names.missing:
         yield "all names there"
     for items, moment in ((pair.at_import, "at import"), (pair.when_called, "when called")):
-        if items:
-            named = ", ".join(f"{item.use.text} ({item.location})" for item in _distinct(items)[:_NAMES])
-            more = len(_distinct(items)) - _NAMES
-            yield f"missing {moment}: {named}{f' and {more} more' if more > 0 else ''}"
+        if distinct := _distinct(items):
+            listing = ", ".join(f"{item.use.text} ({item.location})" for item in distinct[:_NAMES])
+            more = f" and {len(distinct) - _NAMES} more" if len(distinct) > _NAMES else ""
+            yield f"missing {moment}: {listing}{more}"
 
 
 def _distinct(items: Sequence[MissingUse]) -> list[MissingUse]:
@@ -189,25 +158,22 @@ def render(console: Console, answers: Sequence[Answer], *, every: bool) -> None:
         print_command(console, install_command(chosen))
     for answer in answers:
         print_text(console, "")
-        one = len({pair.user for pair in answer.pairs}) == 1
-        heading = (
-            f"{answer.provider} for {answer.pairs[0].user}"
-            if one
-            else f"{answer.user} for {answer.pairs[0].provider}"
-        )
-        print_text(console, heading, "bold")
-        rows = _rows(answer, one_user=one)
-        shown = rows if every else [*_first(rows, "✔!", _SHOWN), *_first(rows, "✘", _SHOWN_AGAINST)]
-        for row in shown:
+        one_user = len({pair.user for pair in answer.pairs}) == 1
+        first = answer.pairs[0]
+        package, release = (answer.provider, first.user) if one_user else (answer.user, first.provider)
+        print_text(console, f"{package} for {release}", "bold")
+        rows = _evidence_rows(answer, one_user=one_user)
+        visible = rows if every else [*_first(rows, "✔!", _SHOWN), *_first(rows, "✘", _SHOWN_AGAINST)]
+        for row in visible:
             print_text(console, " ".join(row))
-        if len(shown) < len(rows):
-            print_text(console, f"{len(rows) - len(shown)} more lines with --all", "dim")
+        if len(visible) < len(rows):
+            print_text(console, f"{len(rows) - len(visible)} more lines with --all", "dim")
     print_text(console, "")
     print_text(console, "✔ fits  ! lacks names that only some functions call  ✘ does not fit", "dim")
     print_text(console, "names are read in source, not run; the command was not resolved", "dim")
 
 
-def _rows(answer: Answer, *, one_user: bool) -> list[tuple[str, str]]:
+def _evidence_rows(answer: Answer, *, one_user: bool) -> list[tuple[str, str]]:
     """Return mark and text of each run of successive releases with the same evidence, the best first."""
 
     def varying(pair: Compatibility) -> Release:
@@ -224,35 +190,17 @@ def _rows(answer: Answer, *, one_user: bool) -> list[tuple[str, str]]:
         first, last = varying(pairs[-1]).version, varying(pairs[0]).version
         label = last if first == last else f"{first} to {last}"
         label = label if one_user else f"{answer.user} {label}"
-        rows.append((_mark(pairs[0]), f"{label}: {'; '.join(evidence_lines(pairs[0]))}"))
+        rows.append((_mark_of(pairs[0]), f"{label}: {'; '.join(evidence_lines(pairs[0]))}"))
     return rows
 
 
-def _mark(pair: Compatibility) -> str:
+def _mark_of(pair: Compatibility) -> str:
     """Return ✘ if something contradicts the pair, ! if it lacks names that only some functions call, else ✔."""
     return "✘" if pair.contradicted else "!" if pair.when_called else "✔"
 
 
 def _first(rows: Sequence[tuple[str, str]], marks: str, count: int) -> list[tuple[str, str]]:
     return [row for row in rows if row[0] in marks][:count]
-
-
-def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
-    """Print what contradicts between installed releases."""
-    bad = [pair for pair in pairs if pair.contradicted or pair.when_called]
-    unfit = sum(pair.contradicted for pair in pairs)
-    text = (
-        f"{unfit} of {len(pairs)} pairs of installed packages do not fit"
-        if unfit
-        else f"all {len(pairs)} pairs of installed packages fit"
-    )
-    if len(bad) > unfit:
-        text += f"; pairs without names that only some functions call: {len(bad) - unfit}"
-    print_text(console, f"versions: {text}", "bold")
-    for pair in bad or pairs:
-        print_text(
-            console, f"{_mark(pair)} {pair.user} with {pair.provider}: {'; '.join(evidence_lines(pair))}"
-        )
 
 
 def pair_document(pair: Compatibility) -> dict[str, Any]:

@@ -54,7 +54,6 @@ PLAN_FORMATS = ("terminal", "json", "markdown")
     help="static: read files. probe: also import, in child processes. live: also start a tiny engine.",
 )
 @click.option("--facts-json", is_flag=True, help="Print the collected facts as JSON; check nothing.")
-@click.option("--resolve", is_flag=True, hidden=True)
 @click.option("--fix-plan", is_flag=True, help="Print one ordered plan for all findings; runs nothing.")
 @node_options("Examine these hosts over ssh and compare them.", "Examine the nodes of a running Ray cluster.")
 def command(
@@ -63,17 +62,12 @@ def command(
     output: ReportOptions,
     tier: str,
     facts_json: bool,
-    resolve: bool,
     fix_plan: bool,
     nodes: NodeOptions,
 ) -> int:
     """Check an environment and its machine by reading files."""
     if python and prefix:
         raise click.UsageError("--python and --prefix exclude each other")
-    if resolve:
-        raise click.UsageError(
-            "--resolve is gone: add --dry-run to the install command that --fix-plan prints"
-        )
     if fix_plan and output.format not in PLAN_FORMATS:
         raise click.UsageError(f"--format {output.format}: --fix-plan has {', '.join(PLAN_FORMATS)}")
     if fix_plan and nodes:

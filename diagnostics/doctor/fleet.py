@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from diagnostics.catalog.model import Issue
@@ -17,25 +17,23 @@ from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks
 from diagnostics.doctor.checks.base import finding
 from diagnostics.doctor.installers import find_installer
-from diagnostics.doctor.nodes import (
-    ABSENT,
-    KINDS,
-    MAX_NODES,
-    Key,
-    Node,
-    installed_frameworks,
-    node_names,
-    node_values,
-)
+from diagnostics.doctor.nodes import ABSENT, KINDS, MAX_NODES, Key, Node, node_names, node_values
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
 from diagnostics.fixes import Advice, Fix, Install
 from diagnostics.frameworks import PACKAGES
-from diagnostics.output.redact import redact
+from diagnostics.output import prepare
 
 MAX_DIFFERENCES, MAX_VALUES = 16, 12
 _PACKAGE_KINDS = {"nccl", "framework", "package"}
 # Fields with fixed words, in which a host's name is a coincidence.
-_FIXED_WORDS = {"check", "code", "certainty", "known_by", "outcome", "standing", "tool"}
+_FIXED_WORDS = frozenset(
+    {
+        *(("Finding", name) for name in ("code", "certainty", "known_by")),
+        *(("CheckResult", name) for name in ("check", "outcome")),
+        ("Report", "tool"),
+        ("RankedMitigation", "standing"),
+    }
+)
 Groups = dict[str, list[Node]]
 Difference = tuple[Key, Groups]
 
@@ -87,31 +85,25 @@ def _reached(node: Node) -> CheckResult:
     name = f"reaching {node.label}"
     if not node.problem:
         return CheckResult(name, "ok")
+    advice = (
+        "Try the command by hand (`ssh HOST python3`, the words of --host-command, `ray status`). Raise --node-limit "
+        "for a slow node; set --host-python for a Python elsewhere."
+    )
+    if node.dead:
+        advice = "If it is still wanted, start it again: `ray start --address=...` on it."
+    elif node.reached:
+        advice = (
+            "Fix there what it reports. --prefix names the examined environment, --host-python the Python."
+        )
     missing = finding(
         "RAY951" if node.dead else "NET951",
         Severity.WARNING,
         [Evidence(node.problem, node.label)],
-        Fix.of(_reach_advice(node)),
+        Fix.of(advice),
         detail=f"{node.label}: {node.problem}. What is on it is unknown.",
         known_by="executed",
     )
     return CheckResult(name, "crashed", node.problem, (missing,))
-
-
-def _reach_advice(node: Node) -> str:
-    of_ray = node.word == "node"
-    if node.dead:
-        return "If it is still wanted, start it again: `ray start --address=...` on it."
-    if node.reached:
-        python = "--host-python names the Python that runs it"
-        python = "it runs in the Python of Ray's workers" if of_ray else python
-        return f"Fix there what it reports. --prefix names the examined environment; {python}."
-    if of_ray:
-        return "Check `ray status`, `ray list nodes` and its logs; for a slow node raise --node-limit."
-    return (
-        "Try `ssh HOST python3`, or the words of --host-command, by hand. Raise --node-limit for a slow host; set "
-        "--host-python for a Python elsewhere."
-    )
 
 
 def _each_node(name: str, nodes: list[Node], issues: dict[str, Issue], compat: Compat) -> CheckResult:
@@ -133,25 +125,22 @@ def _each_node(name: str, nodes: list[Node], issues: dict[str, Issue], compat: C
                 key = (unchecked.what, unchecked.why.replace(prefix, ""), str(unchecked.decides))
                 open_items.setdefault(key, (unchecked, []))[1].append(node)
 
+    def with_names(members: list[Node], text: str) -> str:
+        return f"{node_names(members, len(nodes))}: {text}"
+
     def at(members: list[Node], place: str) -> str:
         return f"{members[0].label}: {place}" if place else ""
 
-    total = len(nodes)
-    result = CheckResult.of(
-        name,
-        [
-            replace(
-                item,
-                detail=f"{node_names(members, total)}: {item.detail.strip() or item.title}",
-                evidence=tuple(replace(entry, place=at(members, entry.place)) for entry in item.evidence),
-            )
-            for item, members in findings.values()
-        ],
-        [
-            replace(item, what=f"{node_names(members, total)}: {item.what}", place=at(members, item.place))
-            for item, members in open_items.values()
-        ],
-    )
+    results = []
+    for item, members in findings.values():
+        evidence = tuple(replace(entry, place=at(members, entry.place)) for entry in item.evidence)
+        detail = with_names(members, item.detail.strip() or item.title)
+        results.append(replace(item, detail=detail, evidence=evidence))
+    unknown = [
+        replace(item, what=with_names(members, item.what), place=at(members, item.place))
+        for item, members in open_items.values()
+    ]
+    result = CheckResult.of(name, results, unknown)
     return replace(result, outcome="crashed", reason="; ".join(crashed)) if crashed else result
 
 
@@ -160,46 +149,23 @@ def differences(nodes: list[Node]) -> list[Finding]:
     answered = [node for node in nodes if node.facts]
     if len(answered) < 2:
         return []
-    among = (
-        f"{len(answered)} nodes"
-        if len(answered) == len(nodes)
-        else f"the {len(answered)} nodes that answered"
-    )
-    # A node with none of the frameworks is another environment, not the odd one in each of fifty packages.
-    installed = [node for node in answered if installed_frameworks(node)] or answered
-    bare = [node for node in answered if node not in installed]
+    among = f"{len(answered)} nodes"
+    if len(answered) < len(nodes):
+        among = f"the {len(answered)} nodes that answered"
     values = {node.position: dict(node_values(node)) for node in answered}
     by_finding: dict[tuple[str, Severity], list[Difference]] = defaultdict(list)
     keys = {key for item in values.values() for key in item}
     for key in sorted(keys, key=lambda key: (list(KINDS).index(key[0]), key[1])):
         kind = KINDS[key[0]]
         groups: Groups = defaultdict(list)
-        for node in installed if key[0] in _PACKAGE_KINDS else answered:
+        for node in answered:
             # Nodes whose value is unknown are in no group.
             if value := values[node.position].get(key, kind.missing):
                 groups[value].append(node)
         if len(groups) > 1:
             largest = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0].position))
             by_finding[kind.code, kind.severity].append((key, dict(largest)))
-    results = [_difference_finding(items, len(answered), among) for items in by_finding.values()]
-    return [*results, _other_environment(bare, installed)] if bare else results
-
-
-def _other_environment(bare: list[Node], installed: list[Node]) -> Finding:
-    names = sorted(
-        set.intersection(*map(installed_frameworks, installed)) or installed_frameworks(installed[0])
-    )
-    in_list = "" if bare[0].word == "node" else ", prefix=DIR in the list for one"
-    return finding(
-        "CMP951",
-        Severity.ERROR,
-        [Evidence(f"examined: {node.facts.environment.prefix}", node.label) for node in bare if node.facts],
-        Fix.of(
-            "If that is not the environment that runs there, name the right one: --prefix for all nodes"
-            f"{in_list}. Otherwise install it as on the other nodes."
-        ),
-        detail=f"{node_names(bare)}: none of {', '.join(names)}, which the other nodes have.",
-    )
+    return [_difference_finding(items, len(answered), among) for items in by_finding.values()]
 
 
 def _difference_finding(items: list[Difference], total: int, among: str) -> Finding:
@@ -279,29 +245,11 @@ def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node
         for word in (node.name, *node.secrets, node.facts.machine.host if node.facts else ""):
             if len(word) > 1 and word != "localhost" and not word.startswith("127."):
                 names.setdefault(word, f"<{node.word} {node.number}>")
-    words = sorted(names, key=len, reverse=True)
-    pattern = (
-        re.compile("|".join(rf"(?<![\w.-]){re.escape(word)}(?![\w-])" for word in words)) if words else None
+    words = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    pattern = re.compile(rf"(?<![\w.-])(?:{words})(?![\w-])")
+    report = report_of([replace(node, name="") for node in nodes])
+    if not names:
+        return report
+    return prepare.change_texts(
+        report, lambda text: pattern.sub(lambda match: names[match[0]], text), skip=_FIXED_WORDS
     )
-
-    def hide(text: str) -> str:
-        return redact(pattern.sub(lambda match: names[match[0]], text) if pattern else text)
-
-    report: Report = _change_texts(report_of([replace(node, name="") for node in nodes]), hide)
-    return report
-
-
-def _change_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Apply a function to every text but keys and fixed words."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, dict):
-        return {
-            key: item if key in _FIXED_WORDS else _change_texts(item, change) for key, item in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return type(value)(_change_texts(item, change) for item in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in fields(value) if field.name not in _FIXED_WORDS]
-        return replace(value, **{name: _change_texts(getattr(value, name), change) for name in names})
-    return value

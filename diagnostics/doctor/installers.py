@@ -72,9 +72,9 @@ class Installer:
             return Run(("mv", f"{lock}.before", lock), then=back)
         if self.name in _CONDA:
             return Run((self.name, "install", "-p", self.prefix, "--file", BEFORE))
-        return Run(
-            (*self._pip("sync"), BEFORE) if self.name == "uv" else (*self._pip("install"), "-r", BEFORE)
-        )
+        if self.name == "uv":
+            return Run((*self._pip("sync"), BEFORE))
+        return Run((*self._pip("install"), "-r", BEFORE))
 
     def _files(self) -> tuple[str, str]:
         """Return the project's lock and manifest."""

@@ -77,32 +77,29 @@ def query_nodes(options: NodeOptions, prefix: str) -> tuple[list[Node], str]:
         UserError: The list, the command or the cluster cannot be used.
     """
     progress.update("querying nodes")
+    common = "" if options.ray else prefix
     try:
-        members = query_members(
-            options,
-            lambda of_host: remote.collect_program(of_host or ("" if options.ray else prefix)),
-            prefix,
-        )
+        members = query_members(options, lambda of_host: remote.collect_program(of_host or common), prefix)
     except RemoteError as error:
         raise UserError(str(error)) from None
     slots = not options.ray and all(member.slots for member in members)
     nodes, rank = [], 0
     for position, member in enumerate(members):
+        count = member.slots if slots else 1
         word, number = "rank", str(rank)
         if options.ray:
             word = "node"
-        elif slots and member.slots > 1:
-            word, number = "ranks", f"{rank}-{rank + member.slots - 1}"
-        rank += member.slots if slots else 1
-        answer = read_answer(member.answer)
+        elif count > 1:
+            word, number = "ranks", f"{rank}-{rank + count - 1}"
+        rank += count
         secrets = tuple(filter(None, member.secrets))
+        answer = read_answer(member.answer)
         nodes.append(Node(position, word, number, member.name, dead=member.dead, secrets=secrets, **answer))
     if options.ray:
         return nodes, "environment variables and limits are those of Ray's workers on each node"
-    counted = "slot by slot" if slots else "one a host"
     return nodes, (
-        f"ranks are counted in the order of the list, {counted}; environment variables and limits are those of this "
-        "connection, which a launcher may change"
+        f"ranks are counted in the order of the list, {'slot by slot' if slots else 'one a host'}; environment "
+        "variables and limits are those of this connection, which a launcher may change"
     )
 
 
@@ -196,7 +193,10 @@ KINDS = {
         source=_NCCL_SOURCE,
     ),
     "framework": Kind(
-        "CMP951", Severity.ERROR, "Install the same releases on all nodes with the same role.", ABSENT
+        "CMP951", Severity.ERROR,
+        "Install the same releases on all nodes with the same role. If another environment runs there, name it by "
+        "--prefix, or prefix=DIR in the list.",
+        ABSENT,
     ),
     "python": Kind(
         "CMP952", Severity.ERROR, "Install the same Python on every node; for Ray, the same patch release too.",
@@ -218,11 +218,6 @@ KINDS = {
     "architecture": Kind("ENV956", Severity.ERROR, "Install each node for its own architecture."),
     "machine": Kind("ENV956", Severity.INFO, "Nothing, if it is intended."),
 }  # fmt: skip
-
-
-def installed_frameworks(node: Node) -> set[str]:
-    """Return the installed engines, trainers and libraries that are compared."""
-    return set(COMPARED) & set(node.facts.environment.packages) if node.facts else set()
 
 
 def node_values(node: Node) -> Iterator[tuple[Key, str | None]]:

@@ -209,16 +209,13 @@ def install_constraints(code: str, action: Install, known_by: str) -> list[Const
 
 def finding_constraints(finding: Finding) -> list[Constraint]:
     """Return the requirements of a finding's fix; none if the fix does anything besides installing."""
-    results = []
-    for action in finding.remedy.actions if finding.remedy else ():
-        if isinstance(action, Install):
-            required = install_constraints(finding.code, action, finding.known_by)
-            if not required:
-                return []
-            results += required
-        elif not isinstance(action, Advice | Explain):
-            return []
-    return results
+    actions = finding.remedy.actions if finding.remedy else ()
+    required = [
+        install_constraints(finding.code, action, finding.known_by) if isinstance(action, Install) else []
+        for action in actions
+        if not isinstance(action, Advice | Explain)
+    ]
+    return [constraint for group in required for constraint in group] if all(required) else []
 
 
 def allows(versions: str, version: str) -> bool:

@@ -51,8 +51,7 @@ def describe_machine(machine: Machine) -> str:
         parts.append("no NVIDIA driver")
     else:
         parts.append(f"GPUs unknown ({gpus.problem or gpus.state})")
-    inside = f", in {machine.container}" if machine.container else ""
-    return f"{', '.join(parts)}{inside}"
+    return ", ".join([*parts, *([f"in {machine.container}"] if machine.container else [])])
 
 
 def run_check(name: str, checks: Sequence[Check], case: Examined) -> CheckResult:
@@ -63,10 +62,9 @@ def run_check(name: str, checks: Sequence[Check], case: Examined) -> CheckResult
     def run() -> CheckResult:
         if reason := next((reason for check in checks if check.skip and (reason := check.skip(case))), ""):
             return CheckResult(name, "skipped", reason)
-        results = tuple(finding for check in checks for finding in check.find(case))
-        return CheckResult.of(
-            name, results, [item for check in checks if check.not_checked for item in check.not_checked(case)]
-        )
+        findings = [finding for check in checks for finding in check.find(case)]
+        unknown = [item for check in checks if check.not_checked for item in check.not_checked(case)]
+        return CheckResult.of(name, findings, unknown)
 
     return guarded(name, run)
 

@@ -84,13 +84,6 @@ def nearby_environments(prefix: str, environ: Mapping[str, str]) -> list[str]:
 def _can_train(prefix: Path) -> bool:
     """Return whether a trainer or an engine is installed, by the names of metadata folders."""
     starts = tuple(f"{name.replace('-', '_')}-" for name in (*ENGINES, *TRAINERS))
-    try:
-        names = [
-            name
-            for folder in own_folders(prefix, release_of(prefix))
-            if os.access(folder, os.R_OK)
-            for name in os.listdir(folder)  # noqa: PTH208 - names alone
-        ]
-    except OSError:
-        return False
-    return any(name.endswith(".dist-info") and name.lower().startswith(starts) for name in names)
+    folders = own_folders(prefix, release_of(prefix))
+    names = [path.name for folder in folders for path in folder.glob("*.dist-info")]
+    return any(name.lower().startswith(starts) for name in names)

@@ -64,20 +64,16 @@ def print_matches(
         found_by: `printed` if a signature matched, `near` if only its words are similar.
         explained: Each code's document and fix.
     """
-    codes = ", ".join(document["code"] for document, _ in explained)
-    result = (
-        f"printed by {codes}" if found_by == "printed" else "no signature matches; similar issues by words"
-    )
+    result = "no signature matches; similar issues by words"
+    if found_by == "printed":
+        result = f"printed by {', '.join(document['code'] for document, _ in explained)}"
     print_text(console, f"{shorten(mask(text), _LINE, placeholder=' …')}: {result}", "bold", whole=True)
     for document, fix in explained:
-        print_text(
-            console, f"\n{document['code']}  {document['title']}  ({document['kind']})", "bold", whole=True
-        )
+        code = document["code"]
+        print_text(console, f"\n{code}  {document['title']}  ({document['kind']})", "bold", whole=True)
         for line in fix_lines(fix)[:1] if fix else ():
             print_text(console, f"Fix: {shorten(line, _LINE, placeholder=' …')}", indent=8, whole=True)
-        print_text(
-            console, f"More: python -m diagnostics explain {document['code']}", "dim", indent=8, whole=True
-        )
+        print_text(console, f"More: python -m diagnostics explain {code}", "dim", indent=8, whole=True)
 
 
 def claim_text(claim: Mapping[str, Any]) -> str:

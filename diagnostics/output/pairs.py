@@ -22,8 +22,6 @@ SHOWN = (
 )  # fmt: skip
 _WITH_ENGINE = {"peer:vllm", "serve:trl", "serve:vllm", "engine"}
 _PASSED = {"pass", "unexpected_pass"}
-# Of releases that were only read: so many are named.
-_NAMED = 6
 _MAX_REASONS = 3
 
 
@@ -82,20 +80,19 @@ def _pair(cell: Mapping[str, Any]) -> TriedPair:
     layer_groups = [[layers[name] for name in question.layers if name in layers] for question in QUESTIONS]
     ran = {name for name, entry in layers.items() if _executed(entry) and entry["verdict"] in _PASSED}
     engine = ran & _WITH_ENGINE or any(name.startswith("train:") for name in ran)
-    scheduler = layers.get("scheduler", {})
-    crashes = scheduler.get("codes", ()) if scheduler.get("verdict") == "expected_fail" else ()
     wrong = cell["verdict"] in {"fail", "unresolvable"}
-    pins = [(name, cell[name]) for name in ("vllm", "trl", "transformers", "torch") if cell.get(name)]
+    scheduler = layers.get("scheduler", {})
+    pins = [f"{name}=={cell[name]}" for name in ("vllm", "trl", "transformers", "torch") if cell.get(name)]
     return TriedPair(
         cell["id"],
         cell["vllm"],
         cell["trl"],
         "ran" if engine else "fails" if wrong else "part",
         declared=layers.get("resolve", {}).get("verdict") in _PASSED,
-        answers=tuple(_outcome_cell(group) for group in layer_groups),
-        crashes=tuple(crashes),
+        answers=tuple(map(_outcome_cell, layer_groups)),
+        crashes=tuple(scheduler.get("codes", ()) if scheduler.get("verdict") == "expected_fail" else ()),
         failed=tuple(_failure_reasons(layer_groups)),
-        install=quote_command(("uv", "pip", "install", *(f"{name}=={version}" for name, version in pins))),
+        install=quote_command(("uv", "pip", "install", *pins)),
     )
 
 
@@ -137,109 +134,42 @@ def headline(pairs: Sequence[TriedPair]) -> str:
     return f"{counts}; install vLLM {newest.vllm} with TRL {newest.trl}{complete}"
 
 
-def matching_pairs(pairs: Iterable[TriedPair], vllm: str, trl: str) -> list[TriedPair]:
-    """The pairs of a release of vLLM, of TRL, or of both; 0.10 is every 0.10.x."""
-    return [pair for pair in pairs if _is_of(pair.vllm, vllm) and _is_of(pair.trl, trl)]
-
-
-def _is_of(version: str, asked: str) -> bool:
-    return not asked or version == asked or version.startswith(f"{asked}.")
-
-
-def only_read(published: Compat, vllm: str, trl: str) -> list[tuple[str, str]]:
-    """Return untested pairs of these releases whose sources and requirements fit, newest first."""
-    fitting = [
-        names
-        for names in published.pairs()
-        if _is_of(names[0], vllm) and _is_of(names[1], trl)
-        for read in [published.read(*names)]
-        if read and read.promising
-    ]
-    return sorted(fitting, key=lambda names: (Version(names[0]), Version(names[1])), reverse=True)
-
-
-def document(pairs: Sequence[TriedPair], published: Compat, vllm: str, trl: str) -> dict[str, Any]:
-    """The answer for programs."""
-    selected = matching_pairs(pairs, vllm, trl)
-    newest = best(selected)
+def document(pairs: Sequence[TriedPair], published: Compat) -> dict[str, Any]:
+    """Return the table for programs; `only_read` is empty, because `versions vllm==RELEASE` has such pairs."""
+    newest = best(pairs)
+    questions = [question.text.replace("`", "") for question in QUESTIONS]
     return {
         "schema": SCHEMA,
         "published": published.generated,
         "take": {name: getattr(newest, name) for name in ("vllm", "trl", "install")} if newest else None,
         "pairs": [
-            {
-                "vllm": pair.vllm,
-                "trl": pair.trl,
-                "state": pair.state,
-                "declared": pair.declared,
-                "answers": dict(
-                    zip((entry.text.replace("`", "") for entry in QUESTIONS), pair.answers, strict=True)
-                ),
-                "crashes": list(pair.crashes),
-            }
-            for pair in selected
+            {name: getattr(pair, name) for name in ("vllm", "trl", "state", "declared")}
+            | {"answers": dict(zip(questions, pair.answers, strict=True)), "crashes": list(pair.crashes)}
+            for pair in pairs
         ],
-        "only_read": [
-            {"vllm": entry, "trl": second}
-            for entry, second in (only_read(published, vllm, trl) if vllm or trl else ())
-        ],
+        "only_read": [],
     }
 
 
-def render(
-    console: Console, pairs: Sequence[TriedPair], published: Compat, asked: tuple[str, str], *, every: bool
-) -> None:
+def render(console: Console, pairs: Sequence[TriedPair], published: Compat, *, every: bool) -> None:
     """Print the recommended pair and its install command, then the pairs with their results.
 
     Args:
         console: Where it goes.
         pairs: All pairs that were tried.
         published: The table they are from.
-        asked: The requested releases of vLLM and TRL; empty for any.
         every: Whether all pairs are shown instead of those of the README.
     """
-    selected = matching_pairs(pairs, *asked)
-    recommended = best(selected)
-    if any(asked):
-        style = "bold" if recommended else "bold yellow"
-        print_text(console, f"versions: {_releases(*asked)}: {_recommendation(selected, recommended)}", style)
-    else:
-        print_text(console, f"versions: {headline(pairs)}", "bold")
-    if any(asked) and not recommended:
-        print_text(console, _compatible_by_source(only_read(published, *asked)))
-    if recommended:
+    print_text(console, f"versions: {headline(pairs)}", "bold")
+    if recommended := best(pairs):
         print_command(console, recommended.install)
-    printed = selected if every or any(asked) else [pair for pair in selected if pair.id in SHOWN]
-    if printed:
-        _print_table(console, printed)
+    printed = pairs if every else [pair for pair in pairs if pair.id in SHOWN]
+    _print_table(console, printed)
     for reason in list(dict.fromkeys(reason for pair in printed for reason in pair.failed))[:_MAX_REASONS]:
         print_text(console, f"✘ {reason.split('. ')[0].rstrip('.')}", "dim")
-    more = [f"--all shows {len(selected)}"] if len(printed) < len(selected) else []
-    more += [] if any(asked) else ["select yours with --vllm 0.10 or --trl 0.25"]
-    print_text(console, "; ".join([f"published {published.generated}", *more]), "dim")
-
-
-def _releases(vllm: str, trl: str) -> str:
-    return " with ".join([*([f"vLLM {vllm}"] if vllm else []), *([f"TRL {trl}"] if trl else [])])
-
-
-def _recommendation(kept: list[TriedPair], recommended: TriedPair | None) -> str:
-    if recommended:
-        undeclared = "" if recommended.declared else " (their metadata does not allow it)"
-        failed = ", except the checks marked ✘" if recommended.failed else ""
-        return f"install vLLM {recommended.vllm} with TRL {recommended.trl}; the pair ran{failed}{undeclared}"
-    if any(pair.state == "part" for pair in kept):
-        return "ran in part, without the engine"
-    return "was tried and does not work" if kept else "was never run"
-
-
-def _compatible_by_source(pairs: list[tuple[str, str]]) -> str:
-    """Return a line with untested pairs whose sources fit."""
-    if not pairs:
-        return "no pair with these releases fits by source and metadata, or none was read"
-    label = ", ".join(f"vLLM {vllm} with TRL {trl}" for vllm, trl in pairs[:_NAMED])
-    more = f" and {len(pairs) - _NAMED} more" if len(pairs) > _NAMED else ""
-    return f"read in source, never run: these pairs fit: {label}{more}"
+    more = "" if every else f"; --all shows {len(pairs)}"
+    hint = "your releases: versions vllm==0.10 trl"
+    print_text(console, f"published {published.generated}{more}; {hint}", "dim")
 
 
 def _print_table(console: Console, pairs: Sequence[TriedPair]) -> None:

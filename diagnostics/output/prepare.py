@@ -15,6 +15,8 @@ from diagnostics.output import redact, sanitize
 
 T = TypeVar("T")
 Change = Callable[[str], str]
+Skip = frozenset[tuple[str, str]]
+"""Fields that stay as they are: names of a dataclass and of its field."""
 # Texts that may have several lines; every other text is one line.
 _MULTI_LINE = {("Finding", "detail"), ("Advice", "text")}
 # A tab in a command would be shown as blanks, which is another command.
@@ -26,13 +28,9 @@ _LOCATIONS = frozenset({("Evidence", "place")})
 def for_screen(value: T) -> T:
     """Mask secrets and escape control characters in every text, for the user's own screen."""
     masked = lru_cache(1024)(redact.mask)
-    changed: T = _change_texts(
-        value,
-        lambda text: sanitize.escape_line(masked(text)),
-        lambda text: sanitize.escape(masked(text)),
-        frozenset(),
+    return change_texts(
+        value, lambda text: sanitize.escape_line(masked(text)), lambda text: sanitize.escape(masked(text))
     )
-    return changed
 
 
 def for_sharing(value: T, *, locations: bool = True) -> T:
@@ -42,12 +40,23 @@ def for_sharing(value: T, *, locations: bool = True) -> T:
         value: A report, a plan, a document.
         locations: Whether to redact locations of evidence too.
     """
-    changed: T = _change_texts(value, redact.redact, redact.redact, frozenset() if locations else _LOCATIONS)
+    return change_texts(value, redact.redact, skip=frozenset() if locations else _LOCATIONS)
+
+
+def change_texts(value: T, line: Change, prose: Change | None = None, skip: Skip = frozenset()) -> T:
+    """Change every text in nested data and its dict keys.
+
+    Args:
+        value: Dataclasses, dicts, lists and tuples of texts.
+        line: Changes a text.
+        prose: Changes a text of several lines; None for `line`.
+        skip: Fields that stay as they are.
+    """
+    changed: T = _change(value, line, prose or line, skip)
     return changed
 
 
-def _change_texts(value: Any, line: Change, prose: Change, skip: frozenset[tuple[str, str]]) -> Any:
-    """Change every text in nested data and its dict keys: `prose` changes multi-line fields, `line` all others."""
+def _change(value: Any, line: Change, prose: Change, skip: Skip) -> Any:
     if isinstance(value, str):
         return line(value)
     if isinstance(value, dict):
@@ -56,13 +65,12 @@ def _change_texts(value: Any, line: Change, prose: Change, skip: frozenset[tuple
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        items = [_change_texts(item, line, prose, skip) for item in value]
-        return tuple(items) if isinstance(value, tuple) else items
+        return type(value)(_change(item, line, prose, skip) for item in value)
     if is_dataclass(value) and not isinstance(value, type):
         name = type(value).__name__
         own_line = _tab_escaped(line) if name in _COMMANDS else line
         changed = {
-            field.name: _change_texts(
+            field.name: _change(
                 getattr(value, field.name),
                 prose if (name, field.name) in _MULTI_LINE else own_line,
                 prose,
@@ -80,10 +88,10 @@ def _tab_escaped(line: Change) -> Change:
     return lambda text: line(text).replace("\t", r"\u0009")
 
 
-def _dict_value(key: Any, item: Any, line: Change, prose: Change, skip: frozenset[tuple[str, str]]) -> Any:
+def _dict_value(key: Any, item: Any, line: Change, prose: Change, skip: Skip) -> Any:
     """Change a dict's value together with its key: the value of a key `password` is secret in any form."""
     if not isinstance(key, str) or not isinstance(item, str):
-        return _change_texts(item, line, prose, skip)
+        return _change(item, line, prose, skip)
     # Four numbers with dots are a release here, and an address everywhere else.
     if key in {"version", "python"} and is_package_version("a", item):
         return item

@@ -18,7 +18,7 @@ from diagnostics.output import sanitize
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rich.progress import Progress
+    from rich.status import Status
 
 SILENCE_S = 20.0
 """Seconds without output after which a line is written where no terminal is."""
@@ -42,51 +42,37 @@ class ProgressLine:
         self._step = "running"
         self._began = self._last_output = clock()
         self._lock = threading.RLock()
-        self._bar: Progress | None = None
+        self._spinner: Status | None = None
         self._terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
 
     def update(self, step: str) -> None:
         """Set the current step."""
         with self._lock:
             self._step = step
-            if self._bar is not None:
-                self._bar.update(self._bar.task_ids[0], description=self._description())
+            if self._spinner is not None:
+                self._spinner.update(self._description())
 
     def clear(self) -> None:
         """Remove the spinner before other output."""
         with self._lock:
             self._last_output = self._clock()
-            bar, self._bar = self._bar, None
-            if bar is not None:
-                bar.stop()
+            spinner, self._spinner = self._spinner, None
+            if spinner is not None:
+                spinner.stop()
 
     def tick(self) -> None:
         """Draw the spinner or write a line if nothing was written for long enough; called about once a second."""
         with self._lock, contextlib.suppress(OSError, ValueError):  # the reader may have closed the stream
             silence = self._clock() - self._last_output
-            if self._terminal and self._bar is None and silence >= DELAY_S:
-                self._bar = self._spinner()
+            if self._terminal and self._spinner is None and silence >= DELAY_S:
+                console = sanitize.console(self._stream, redraws=True)
+                self._spinner = console.status(self._description(), spinner="line")
+                self._spinner.start()
             elif not self._terminal and silence >= SILENCE_S:
                 self._last_output = self._clock()
                 elapsed = self._clock() - self._began
                 self._stream.write(f"{self._description()}, {elapsed:.0f} s\n")
                 self._stream.flush()
-
-    def _spinner(self) -> Progress:
-        # Imported here: 0.1 s that a command of less than DELAY_S does not need.
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        columns = (SpinnerColumn("line"), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-        bar = Progress(
-            *columns,
-            console=sanitize.console(self._stream, redraws=True),
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        bar.add_task(self._description(), total=None)
-        bar.start()
-        return bar
 
     def _description(self) -> str:
         return sanitize.escape_line(f"{self._name}: {self._step}")

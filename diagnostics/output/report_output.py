@@ -59,12 +59,8 @@ class CodesType(click.ParamType):  # type: ignore[type-arg]  # generic from clic
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         """Complete a code."""
         del ctx, param
-        codes = sorted(path.stem for path in filters.CATALOG.glob("*/*.toml"))
-        return [
-            click.shell_completion.CompletionItem(code)
-            for code in codes
-            if code.startswith(incomplete.upper())
-        ]
+        paths = filters.CATALOG.glob(f"*/{incomplete.upper()}*.toml")
+        return [click.shell_completion.CompletionItem(code) for code in sorted(path.stem for path in paths)]
 
 
 def report_options(function: Callable[..., Any]) -> Callable[..., Any]:

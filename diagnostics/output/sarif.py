@@ -15,27 +15,17 @@ from diagnostics.output.redact import redact
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {
-    Severity.BLOCKER: "error",
-    Severity.ERROR: "error",
-    Severity.WARNING: "warning",
-    Severity.INFO: "note",
-}
+    Severity.BLOCKER: "error", Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note",
+}  # fmt: skip
 
 
 def render(report: Report) -> str:
     """Return one SARIF log with one run."""
     findings = report.findings
     codes = sorted({finding.code for finding in findings})
+    rules = [_rule(next(finding for finding in findings if finding.code == code)) for code in codes]
     run = {
-        "tool": {
-            "driver": {
-                "name": "grpo-doctor",
-                "semanticVersion": version(),
-                "rules": [
-                    _rule(next(finding for finding in findings if finding.code == code)) for code in codes
-                ],
-            }
-        },
+        "tool": {"driver": {"name": "grpo-doctor", "semanticVersion": version(), "rules": rules}},
         "results": [_result(finding, codes.index(finding.code), report.tool) for finding in findings],
         "invocations": [_invocation(report)],
         "columnKind": "unicodeCodePoints",
@@ -69,11 +59,8 @@ def _result(finding: Finding, index: int, tool: str) -> dict[str, Any]:
         },
     }
     places = [_location(location.file, location.line) for location in file_locations(finding)]
-    if places:
-        result["locations"] = places[:1]
-    if places[1:]:
-        result["relatedLocations"] = places[1:]
-    return result
+    fields = {"locations": places[:1], "relatedLocations": places[1:]}
+    return result | {name: value for name, value in fields.items() if value}
 
 
 def _location(file: str, line: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ own use `print_text`, `print_finding` and `print_not_checked` from here.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from textwrap import shorten
 from typing import TextIO
@@ -162,10 +163,8 @@ def print_command(console: Console, command: str, indent: int = INDENT) -> None:
 def print_not_checked(console: Console, missing: NotChecked, checks: Iterable[str] = ()) -> None:
     """Print one thing that was not checked, with the checks that needed it."""
     names = ", ".join(dict.fromkeys(checks))
-    print_text(
-        console,
-        Text(f"{'unknown':<{INDENT}}", "yellow") + Text(f"{names}: not checked" if names else "not checked"),
-    )
+    head = f"{names}: not checked" if names else "not checked"
+    print_text(console, Text(f"{'unknown':<{INDENT}}", "yellow") + Text(head))
     print_text(console, missing.text, indent=INDENT)
 
 
@@ -203,17 +202,15 @@ def count_checks(report: Report) -> str:
 
 def summary(report: Report) -> str:
     """Return the result in a few words: "2 errors, 1 warning; 1 of 9 checks incomplete"."""
-    severities = [finding.severity for finding in report.findings]
+    severities = Counter(finding.severity for finding in report.findings)
     listed = [
-        f"{severities.count(entry)} {entry.word}{'s' if severities.count(entry) > 1 and entry > Severity.INFO else ''}"
-        for entry in reversed(Severity)
-        if entry in severities
+        f"{count} info" if severity is Severity.INFO else count_of(count, severity.word)
+        for severity, count in sorted(severities.items(), reverse=True)
     ]
     counts = report.outcomes
     checked = any(entry.outcome not in {"skipped", "crashed"} and not entry.reads for entry in report.checks)
-    parts = [
-        ", ".join(listed) or ("no problems found" if checked or not report.checks else "nothing was checked")
-    ]
+    nothing = "no problems found" if checked or not report.checks else "nothing was checked"
+    parts = [", ".join(listed) or nothing]
     if incomplete := sum(bool(check.not_judged) for check in report.checks):
         parts.append(f"{incomplete} of {len(report.checks)} checks incomplete")
     if counts["unread"]:
@@ -234,11 +231,9 @@ def subject_lines(report: Report) -> list[str]:
         return [packages] if packages else []
     ownership = ", grpo-doctor's own environment" if "unnamed" in subject else ""
     lines = [f"Python {subject['python']} in {subject['prefix']}{ownership}"]
-    lines += [
-        f"Did you mean the environment at {prefix}? Run: "
-        + quote_command(("python", "-m", "diagnostics", "doctor", "--prefix", prefix))
-        for prefix in subject.get("unnamed", ())[:3]
-    ]
+    for prefix in subject.get("unnamed", ())[:3]:
+        command = quote_command(("python", "-m", "diagnostics", "doctor", "--prefix", prefix))
+        lines.append(f"Did you mean the environment at {prefix}? Run: {command}")
     return [*lines, packages or "no supported package is installed"]
 
 

@@ -442,7 +442,7 @@ def audit_watched(place, words):
 @scene(BRIEF)
 def versions(_place, words):
     """Releases that are none."""
-    return ["versions", "--vllm", words("vllm"), "--trl", words("trl")]
+    return ["versions", words("vllm"), words("trl")]
 
 
 @scene(BRIEF)

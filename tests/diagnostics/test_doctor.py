@@ -13,11 +13,9 @@ from diagnostics.compat_table import Compat, load
 from diagnostics.doctor import run_checks as doctor
 from diagnostics.doctor.checks import compatibility
 from diagnostics.doctor.checks.base import Check as DoctorCheck
-from diagnostics.doctor.installers import uninstall
-from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
-from diagnostics.fixes import command_of, commands_of
+from diagnostics.findings import Severity
+from diagnostics.fixes import commands_of
 from diagnostics.fixes import fix_text as text_of
-from diagnostics.output import filters
 from tests.diagnostics.environments import issues
 
 CELL = {
@@ -71,17 +69,6 @@ def test_a_release_in_which_an_issue_was_seen_is_told_so(environment):
     assert report.exit_code(Severity.WARNING) == 1
 
 
-def test_a_release_that_was_only_read_says_static(environment):
-    """An untested release in the range: the claim is based on its neighbours' source."""
-    results = {finding.code: finding for finding in examine(environment.add("vllm", "0.10.3")).findings}
-    assert results["SCH001"].known_by == "static"
-
-
-def test_a_release_without_the_code_is_silent(environment):
-    """0.11.0 has no V0 scheduler."""
-    assert codes(examine(environment.add("vllm", "0.11.0"))) == []
-
-
 def test_an_issue_needs_its_first_component(environment):
     """RAY001 names vLLM releases too, but affects only environments with an affected verl."""
     assert "RAY001" not in codes(examine(environment.add("vllm", "0.8.5")))
@@ -132,15 +119,6 @@ def test_a_vllm_of_another_distribution_cannot_serve_trl(environment):
     assert codes(examine(environment)) == []
 
 
-def test_a_pair_that_was_never_run_is_not_ok(environment):
-    """It is reported, with the nearest tested pairs."""
-    report = examine(environment.add("vllm", "0.30.0").add("trl", "1.14.2"))
-    (finding,) = [results for results in report.findings if results.code.startswith("CMP9")]
-    assert (finding.code, finding.severity) == ("CMP901", Severity.INFO)
-    assert "unknown" in finding.detail
-    assert finding.detail.index("vllm-0.31.0") < finding.detail.index("vllm-0.12.0")
-
-
 BREADTH = {
     "0.23.1": {
         "declares": ">=0.10.0",
@@ -161,19 +139,6 @@ def pair_finding(maker, vllm, trl, cells=(GOOD,)):
     report = examine(maker.add("vllm", vllm).add("trl", trl), compat=compat)
     (finding,) = [finding for finding in report.findings if finding.code in {"CMP901", "CMP902", "CMP905"}]
     return finding
-
-
-@pytest.mark.parametrize(
-    ("vllm", "trl", "offered"),
-    [
-        ("0.99.0", "1.99.0", True), ("0.6.3", "0.14.0", True), ("0.99.1.dev3+gabc", "1.99.0", False),
-        ("0.99.0rc1", "1.99.0", False), ("0.6.2", "1.99.0", False), ("0.99.0", "0.13.0", False),
-    ],
-)  # fmt: skip
-def test_the_command_that_reads_a_pair_is_offered_of_releases(environment, vllm, trl, offered):
-    """A custom build gets no command, and neither does a release older than the list."""
-    finding = pair_finding(environment, vllm, trl)
-    assert any("add" in command for command in commands_of(finding.remedy.actions)) == offered
 
 
 def test_the_list_of_releases_begins_where_the_command_is_offered_from():
@@ -198,13 +163,6 @@ def test_a_pair_never_run_whose_source_says_no_is_an_error_with_a_way_out(enviro
     assert "vllm==0.31.0 trl==1.16.0" in commands_of(finding.remedy.actions)[0]
 
 
-def test_without_a_run_the_nearest_read_pair_is_installed(environment):
-    """A pair of the same vLLM with a TRL that allows it is also suggested."""
-    finding = pair_finding(environment, "0.12.0", "0.23.1", cells=())
-    assert "vllm-0.12.0+trl-0.27.2, vllm-0.10.2+trl-0.23.1" in text_of(finding.remedy)
-    assert "vllm==0.12.0 trl==0.27.2" in commands_of(finding.remedy.actions)[0]
-
-
 def test_a_pair_that_failed_is_no_way_out_of_itself(environment):
     """Metadata and source promise it, and a run saw otherwise; another one is named, once."""
     layers = {"engine": {"verdict": "fail", "evidence": "executed", "summary": "it does not start"}}
@@ -222,22 +180,6 @@ def test_no_way_out_leads_where_the_contract_vouches_for_nothing(environment, co
     finding = pair_finding(environment, "0.13.0", "0.23.1", cells=({**GOOD, "layers": layers},))
     assert finding.code == "CMP905"
     assert "vllm-0.31.0+trl-1.16.0" not in text_of(finding.remedy)
-
-
-def test_a_pair_that_was_not_judged_is_said_so_and_is_no_way_out(environment):
-    """A pair without a verdict is reported as undecided; it is neither healthy nor a fix."""
-    breadth = {
-        "0.27.2": {
-            "declares": "",
-            "contract": {"not_judged vllm.LLM.gone": "0.12.0"},
-        }
-    }
-    compat = Compat(cells=(), generated="2026-11-21", breadth=breadth)
-    report = examine(environment.add("vllm", "0.12.0").add("trl", "0.27.2"), compat=compat)
-    (finding,) = [finding for finding in report.findings if finding.code == "CMP901"]
-    assert "vllm.LLM.gone" in finding.detail
-    assert "could not be read" in finding.detail
-    assert "contract: not judged vllm.LLM.gone" in finding.evidence[1].text
 
 
 @pytest.mark.parametrize(
@@ -266,15 +208,6 @@ def test_a_pair_that_another_package_pins_is_told_who_refuses_the_others(environ
     assert "openrlhf 0.9.3 needs" in str(finding.remedy)
 
 
-def test_the_shipped_table_answers_for_pairs_never_run(environment):
-    """vLLM 0.13.0 with TRL 0.23.1, from the file that is shipped."""
-    report = examine(environment.add("vllm", "0.13.0").add("trl", "0.23.1"), compat=load())
-    (finding,) = [finding for finding in report.findings if finding.code == "CMP905"]
-    assert "vllm.sampling_params.GuidedDecodingParams, which that vLLM does not have" in finding.detail
-    assert finding.known_by == "static"
-    assert "vllm-0.11.2+trl-0.23.1" in text_of(finding.remedy)
-
-
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"schema": "other"}', '{"schema": "grpo-doctor.compat.v1"}', "\x00"]
 )
@@ -293,15 +226,6 @@ def test_an_empty_environment_is_skipped_not_ok(environment):
     assert [
         outcome(report, name) for name in ("known issues", "compatibility table", "declared requirements")
     ] == ["skipped"] * 3
-
-
-def test_trl_declares_which_vllm_it_supports(environment):
-    """Outside its range: a warning that says it is only declared."""
-    window = 'vllm<=0.31.0,>=0.22.0; extra == "vllm"'
-    report = examine(environment.add("vllm", "0.33.0").add("trl", "1.16.0", requires=[window]))
-    results = {finding.code: finding for finding in report.findings}
-    assert results["CMP903"].known_by == "declared"
-    assert "'vllm<=0.31.0,>=0.22.0'" in commands_of(results["CMP903"].remedy.actions)[0]
 
 
 def test_missing_torch_is_an_error(environment):
@@ -358,20 +282,6 @@ def test_a_check_that_crashes_is_a_result(environment, monkeypatch):
     assert report.exit_code(Severity.ERROR) == 3
 
 
-def test_what_was_ignored_does_not_read_as_ok(environment):
-    """The check says how many findings were left out."""
-    report = filters.select(examine(environment.add("vllm", "0.7.3")), (), ("SCH", "CMP"))
-    assert codes(report) == []
-    assert outcome(report, "known issues") == "ignored"
-
-
-def test_something_worse_than_incomplete_wins():
-    """1 before 3."""
-    finding = Finding("X", "t", Severity.ERROR, "established", "static", evidence=(Evidence("a", "b"),))
-    checks = (CheckResult("a", "crashed", "why"), CheckResult("b", "findings", "", (finding,)))
-    assert Report("doctor", {}, checks).exit_code(Severity.ERROR) == 1
-
-
 BROKEN = "raise ImportError('libcudart.so.12: cannot open shared object file')"
 
 
@@ -393,20 +303,6 @@ def test_an_environment_that_cannot_import_its_packages_gets_its_answer(environm
     document = json.loads(done.stdout)
     assert document["schema"] == "grpo-doctor.report.v1"
     assert {"SCH001", "SCH002"} <= {finding["code"] for finding in document["findings"]}
-
-
-@pytest.mark.parametrize(
-    ("installer", "expected"),
-    [
-        ("pip", "/srv/install/env/bin/python -m pip uninstall trl"),
-        ("uv", "uv pip uninstall --python /srv/install/env trl"),
-    ],
-)
-def test_the_command_that_removes_a_package(environment, installer, expected):
-    """The command uses the environment's installer, whatever its folder is called."""
-    environment.add("vllm", "0.9.1", installer=installer).add("pip", "25.3")
-    known = replace(facts.collect(environment.prefix, {}), prefix="/srv/install/env")
-    assert command_of(uninstall(known, "trl")) == expected
 
 
 def test_a_release_that_cannot_be_read_is_not_judged(environment):

@@ -161,17 +161,6 @@ def test_a_broken_extension_is_a_fact(environment, data):
     assert known.problem.startswith("no readable ELF file")
 
 
-def test_accelerates_default_file_is_read(tmp_path):
-    """The file is read where accelerate looks for it: plain values with line numbers, no possible secrets."""
-    folder = tmp_path / "accelerate"
-    folder.mkdir()
-    text = "compute_environment: LOCAL_MACHINE\n# comment\nnum_processes: 8  # all\nuse_cpu: false\nhub_token: abc\n"
-    (folder / "default_config.yaml").write_text(text)
-    (known,) = host.collect_configs({"HF_HOME": str(tmp_path), "HOME": str(tmp_path / "none")})
-    assert known.values == {"compute_environment": "LOCAL_MACHINE", "num_processes": "8", "use_cpu": "false"}
-    assert known.lines["num_processes"] == 3
-
-
 def test_what_ray_left_is_read(tmp_path):
     """Sessions, the address of `ray start`, and the release that the latest session wrote down."""
     session = tmp_path / "ray" / "session_2026-11-21_10-00-00_1_1"
@@ -204,17 +193,3 @@ def test_what_a_control_group_allows(tmp_path, monkeypatch, files, quota, limit_
     monkeypatch.setattr(host, "_CGROUPS", tmp_path)
     assert host._cpu_quota() == quota
     assert host._memory_limit() == limit_gb
-
-
-def test_folders_follow_the_variables(tmp_path):
-    """Cache folders follow the variables that huggingface_hub, vLLM, tempfile and Ray read."""
-    environ = {"HF_HOME": "/a", "TMPDIR": "/b", "VLLM_CACHE_ROOT": "/c", "HOME": "/h"}
-    known = {name: str(path) for name, path in host.run_folders("/env", environ).items()}
-    assert (known["hub cache"], known["temporary"], known["vllm cache"], known["ray"]) == (
-        "/a/hub",
-        "/b",
-        "/c",
-        "/b/ray",
-    )
-    known = {name: str(path) for name, path in host.run_folders("/env", {"HOME": "/h"}).items()}
-    assert (known["hub cache"], known["ray"]) == ("/h/.cache/huggingface/hub", "/tmp/ray")

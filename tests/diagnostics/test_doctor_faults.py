@@ -17,9 +17,8 @@ from diagnostics.collect.gpus import Gpus
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks
 from diagnostics.doctor.fix_plan import build
-from diagnostics.doctor.requirements import adjust_for_installed
 from diagnostics.findings import Severity
-from diagnostics.fixes import Install, Uninstall, commands_of
+from diagnostics.fixes import Uninstall
 from tests.diagnostics.environments import Maker, issues
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,34 +59,9 @@ def test_no_command_removes_cutlass_dsl_or_a_required_package(environment):
     assert removed == ["nvidia-nccl-cu13"]
 
 
-def test_an_upgrade_of_transformers_stays_below_what_breaks_the_installed_trl(environment):
-    known = packages.collect(environment.add("trl", "0.24.0").prefix, {})
-    assert adjust_for_installed(known, ["transformers>=4.56.1"]) == ("transformers>=4.56.1,<5.3",)
-    assert adjust_for_installed(known, ["transformers>=5.4"]) == ("transformers>=5.4", "trl>=0.29")
-
-
 def test_issues_that_only_may_occur_are_no_warnings(environment):
     environment.add("vllm", "0.11.0").add("trl", "0.26.2").add("torch", "2.8.0").add("transformers", "4.57.6")
     assert [item.code for item in examine(environment).findings if item.severity >= Severity.WARNING] == []
-
-
-def test_a_range_of_an_extra_is_information_and_binds_no_other_trainer(environment):
-    environment.add("vllm", "0.33.0").add("trl", "1.16.0", requires=['vllm<=0.31.0; extra == "vllm"'])
-    assert [results.severity for results in findings(environment, "CMP903")] == [Severity.INFO]
-    environment.add("ms-swift", "4.6.0")
-    assert findings(environment, "CMP903") == []
-
-
-def test_a_plan_records_first_and_every_package_step_has_an_undo_command(environment):
-    environment.add("transformers", "4.57.6", requires=["numpy>=1.17"]).add("numpy", "1.16.0").add(
-        "pip", "25.3"
-    )
-    known = packages.collect(environment.prefix, {})
-    plan = build.fix_plan(run_checks.examine(known, issues(), NO_TABLE), known, NO_TABLE)
-    assert commands_of(plan.steps[0].commands)[0].endswith("-m pip freeze > before.txt")
-    changing = [step for step in plan.steps if any(isinstance(item, Install) for item in step.commands)]
-    assert changing
-    assert all(commands_of(step.undo) for step in changing)
 
 
 def test_a_plan_proposes_no_pair_that_doctor_then_warns_of(environment):

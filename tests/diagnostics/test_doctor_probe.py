@@ -174,11 +174,7 @@ def test_an_interrupt_leaves_nothing_behind(environment, tmp_path, number):
     ]
     # A shell starts what it puts into the background with Ctrl-C ignored; as in a terminal it has to be otherwise.
     with subprocess.Popen(
-        command,
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as doctor:
         try:
             pid, folder = read_pipe(pipe).split()

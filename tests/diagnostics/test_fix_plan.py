@@ -1,8 +1,6 @@
 """doctor --fix-plan: all findings made into one plan."""
 
 import json
-import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,16 +15,12 @@ from diagnostics.compat_table import load as load_table
 from diagnostics.doctor import installers
 from diagnostics.doctor import run_checks as doctor
 from diagnostics.doctor.fix_plan.build import fix_plan
-from diagnostics.doctor.fix_plan.model import Step
 from diagnostics.doctor.requirements import adjust_for_installed
 from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severity
-from diagnostics.fixes import Fix, Install, SetVariables, Uninstall, command_of
+from diagnostics.fixes import Fix, Install, Uninstall, command_of
 from diagnostics.fixes import edit_text as edit_of
-from diagnostics.output import filters, json_output, markdown, prepare, sanitize
-from diagnostics.output import terminal as screen
+from diagnostics.output import filters, json_output, prepare
 from tests.diagnostics.environments import Maker
-from tests.diagnostics.test_sanitize import active as acting
-from tests.diagnostics.test_sanitize import standard_streams as terminal
 from tests.documents import ROOT
 
 RUN = {
@@ -132,15 +126,6 @@ def step(plan, kind):
     return results
 
 
-def test_a_pair_whose_released_wheel_ran_on_a_cpu_says_so(environment):
-    """Beside PyTorch's CPU build nothing of it met a GPU, though its wheel is one for CUDA."""
-    ran_with = {"vllm": "0.11.0: the released wheel, without its dependencies", "torch": "2.13.0+cpu"}
-    ran = cell("0.11.0", "0.26.2", scheduler=("pass", "executed", ran_with))
-    plan = plan_of(broken_pair(environment), compat=replace(TABLE, cells=(ran,)))
-    results = {item.source: item for item in plan.sets}
-    assert "a GPU: it ran on a CPU" in results["vllm-0.11.0+trl-0.26.2"].unverified
-
-
 def test_a_broken_pair_moves_to_the_nearest_that_ran(environment):
     """One command with all pins, the evidence, what was not verified, and the way back."""
     plan = plan_of(broken_pair(environment))
@@ -181,18 +166,6 @@ def test_doctor_and_its_plan_name_the_same_pair_first(tmp_path):
             differ.append((vllm, trl, offered, planned))
     assert differ == []
     assert with_findings > 6
-
-
-def test_no_step_undoes_another(tmp_path):
-    """A fix that needs a package the new version set does not have becomes text, not a command."""
-    prefix = ROOT / "examples" / "environments" / "mixed"
-    known = facts.collect(prefix, {})
-    table = load_table()
-    plan = fix_plan(doctor.examine(known, CATALOGUE, table), known, table, CATALOGUE)
-    (newer,) = [item for item in plan.steps if "NUM024" in item.codes]
-    assert newer.commands == ()
-    (text,) = map(edit_of, newer.text)
-    assert text.startswith("It needs trl>=1.11.0 (the set has 0.26.2)")
 
 
 def test_what_ran_with_both_comes_before_what_was_only_imported(environment):
@@ -296,37 +269,6 @@ def test_order_blockers_first_then_the_machine_then_packages(environment):
     assert "export VLLM_USE_V1=0" in map(edit_of, variables.undo)
 
 
-@pytest.mark.parametrize(
-    "value", ["a\n::error::x\rb", "word " * 60, "\x9b2J\u202e##[add-mask]b"], ids=["lines", "long", "marks"]
-)
-def test_what_takes_a_setting_back_is_one_line(environment, monkeypatch, value):
-    """A variable's old value is quoted, so that it is neither wrapped nor run as a command."""
-    plan = plan_of(environment)
-    action = SetVariables((("VLLM_USE_V1", value),))
-    created = Step(
-        kind="configuration",
-        title="t",
-        severity=Severity.ERROR,
-        codes=(),
-        why=(),
-        known_by="established",
-        cost="",
-        undo=(action,),
-        commands=(),
-        text=(),
-    )
-    text = prepare.for_screen(replace(plan, steps=(created,)))
-    monkeypatch.setenv("COLUMNS", "60")
-    with terminal() as (out, _):
-        screen.render(as_report(text), sys.stdout, verbose=True)
-    (line,) = [line for line in out.getvalue().splitlines() if "undo: " in line]
-    assert acting(out.getvalue()) == []
-    assert shlex.split(line.partition("undo: ")[2]) == [
-        "export",
-        f"VLLM_USE_V1={sanitize.escape_line(value)}",
-    ]
-
-
 def test_unmet_requirements_become_one_command(environment):
     """Not one a package; what can't be had together is named and left out."""
     environment.add("vllm", "0.11.0", requires=["torch==2.8.0", "numpy<2.3", "xgrammar==0.1.25"])
@@ -336,20 +278,6 @@ def test_unmet_requirements_become_one_command(environment):
     assert commands(packages)[0].endswith("install 'accelerate>=1.4.0' 'numpy<2.3' xgrammar==0.1.25")
     (conflict,) = [item for item in plan.conflicts if "torch" in item.resolution]
     assert set(conflict.between) == {"trl 0.26.2 needs torch<2.8", "vllm 0.11.0 needs torch==2.8.0"}
-
-
-@pytest.mark.parametrize(
-    ("installed", "wanted"),
-    [({}, "numpy>=1.17"), ({"numpy": "1.16.0"}, "numpy>=1.17"), ({"numpy": "2.4.0"}, "")],
-)
-def test_what_any_package_lacks_is_in_the_plan_that_its_finding_is_in(environment, installed, wanted):
-    """doctor also reports CMP904 for transformers and others, so the plan has a command for it."""
-    environment.add("transformers", "4.57.6", requires=["numpy>=1.17"]).add("pip", "25.3")
-    for name, version in installed.items():
-        environment.add(name, version)
-    plan = plan_of(environment)
-    text = [word for item in plan.steps for line in commands(item) for word in shlex.split(line)]
-    assert (wanted in text) is bool(wanted)
 
 
 def test_broken_metadata_is_set_aside_before_anything_is_installed(environment):
@@ -428,16 +356,6 @@ def test_every_format_says_the_same(environment, form, capsys, monkeypatch):
         assert any(
             line.strip().startswith("$") and "vllm==0.10.2 trl==" in line for line in text.splitlines()
         )
-
-
-def test_markdown_holds_nothing_personal(environment, monkeypatch):
-    """It contains neither the home folder nor an address from a variable."""
-    monkeypatch.setenv("HOME", str(environment.prefix.parent))
-    broken_pair(environment)
-    plan = plan_of(environment, environ={"RAY_ADDRESS": "http://10.1.2.3:8265"})
-    text = markdown.render(prepare.for_sharing(as_report(plan)))
-    assert str(environment.prefix.parent) not in text
-    assert "10.1.2.3" not in text
 
 
 def test_the_json_keeps_its_published_schema(environment):
@@ -542,20 +460,6 @@ def test_what_dies_of_a_remedy_is_moved_with_it(environment, asked, added):
     known = facts.collect(environment.prefix, {})
     assert adjust_for_installed(known, asked) == (*asked, *added)
     assert installers.install(known, *asked).requirements == (*asked, *added)
-
-
-def test_the_plan_and_the_finding_ask_for_the_same_beside_a_remedy(environment):
-    """An unmet numpy<2 with a pyarrow that is built for numpy 2."""
-    environment.add("trl", "1.9.2", requires=["numpy<2"]).add("numpy", "2.4.0").add("pyarrow", "24.0.0")
-    known = facts.collect(environment.prefix, {})
-    report = doctor.examine(known, catalog.load(), Compat(problem="no table"))
-    (finding,) = [item for item in report.findings if item.code == "CMP904"]
-    local = [item.requirements for item in finding.remedy.actions if isinstance(item, Install)]
-    plan = fix_plan(report, known, Compat(problem="no table"))
-    planned = [
-        item.requirements for step in plan.steps for item in step.commands if isinstance(item, Install)
-    ]
-    assert local == planned == [("numpy<2", "pyarrow<24")]
 
 
 def test_a_missing_name_that_the_chosen_versions_have_is_no_step_of_its_own(capsys):

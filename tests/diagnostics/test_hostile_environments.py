@@ -11,7 +11,6 @@ import pytest
 
 from diagnostics import __main__ as program
 from diagnostics import compat_table as compat
-from diagnostics.collect import elf as extensions
 from diagnostics.collect import host as configs
 from diagnostics.collect import packages as environment
 from diagnostics.collect import ray as clusters
@@ -139,14 +138,6 @@ def test_an_extension_that_asks_for_gigabytes_is_unreadable(tmp_path, kind):
     assert (done.returncode, done.stdout[:20]) == (0, "no readable ELF file"), done.stderr
 
 
-def test_an_extension_that_is_no_file(tmp_path, instead):
-    """It can't be read, and that is said of it."""
-    (tmp_path / "vllm").mkdir()
-    instead(tmp_path / "vllm" / "_C.so")
-    (result,) = extensions.collect([tmp_path], tmp_path, {})
-    assert result.problem
-
-
 @pytest.mark.parametrize("name", ["ray_current_cluster", "session_latest/usage_stats.json"])
 def test_ray_s_folder_belongs_to_everybody(tmp_path, instead, name):
     """In Ray's world-writable folder, special files, links to outside and deep nesting do no harm."""
@@ -167,15 +158,6 @@ def test_no_secret_is_read_through_ray_s_folder(tmp_path):
     (folder / "session_latest" / "usage_stats.json").write_text("[" * 60_000)
     (result,) = clusters.collect({"RAY_TMPDIR": str(tmp_path)})
     assert (result.current, result.release) == ("", "")
-
-
-def test_accelerate_s_config_that_is_no_file(tmp_path, instead):
-    """The kernel's files are no configs; of a large one the beginning is enough."""
-    place = tmp_path / "accelerate"
-    place.mkdir()
-    instead(place / "default_config.yaml")
-    results = configs.collect_configs({"HOME": str(tmp_path), "HF_HOME": str(tmp_path)})
-    assert [item.values for item in results if str(tmp_path) in item.path] in ([], [{}])
 
 
 @pytest.mark.parametrize(

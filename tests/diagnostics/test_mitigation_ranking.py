@@ -79,16 +79,6 @@ def test_what_failed_is_never_offered(issue):
     assert names(remedy(entry).offers) == ["helps", "half"]
 
 
-def test_a_log_that_leaves_two_triggers_open(issue):
-    """A mitigation verified against both triggers comes before one that failed against one of them."""
-    entry = issue(
-        tried("half", ["a", "c"], ["b"]), tried("both", ["a", "b"]), tried("fails", ["c"], ["a", "b"])
-    )
-    result = remedy(entry, triggers=["a", "b"])
-    assert names(result.offers) == ["both", "half"]
-    assert names(result.does_not_help) == ["fails"]
-
-
 def test_the_words_of_the_trainer_at_hand(issue):
     """Equal mitigations: one with edits for the user's framework comes first; one without any comes last."""
     entry = issue(

@@ -1,17 +1,13 @@
 """Formats and filters are the same in doctor, lint and triage."""
 
 import contextlib
-import io
 import json
 import sys
-from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from diagnostics import __main__ as command
 from diagnostics.output.report_output import FORMATS
-from diagnostics.output.terminal import print_text
 from tests.diagnostics.report_schema import SCHEMA, problems
 
 SCRIPT = (
@@ -106,23 +102,6 @@ def test_groups_are_for_eyes_and_programs_alone(tmp_path, capsys):
     assert capsys.readouterr().err.strip().endswith("expected terminal or json")
 
 
-def test_the_published_schema_is_one(tool):
-    """The schema is strict: an unpublished field is an error."""
-    document = json.loads(tool[1]("--format", "json")[1])
-    assert problems(document | {"extra": 1}) == ["report: extra is not published"]
-    assert Path(__file__).parents[2].joinpath("docs", "report-v1.schema.json").is_file()
-
-
-def test_several_codes_are_selected_at_once_in_any_case(tool):
-    """With commas as with several options."""
-    name, run = tool
-    code = CODES[name]
-    assert run("--select", f"NET001,{code.lower()}")[0] == 1
-    assert run("--select", "NET001", "--select", code)[0] == 1
-    assert run("--select", "NET001")[0] == LEFT[name]
-    assert run("--ignore", " sch ,cmp,CFG,env")[0] == LEFT[name]
-
-
 @pytest.mark.parametrize("option", ["--select", "--ignore"])
 @pytest.mark.parametrize(
     ("asked", "told"), [("SCHH2", "similar: SCH"), ("SCH002,nonsense9", "'NONSENSE9'"), (",", "families: ")]
@@ -132,14 +111,3 @@ def test_a_code_that_nobody_has_is_refused(option, asked, told, capfd):
     with contextlib.suppress(SystemExit):
         assert command.main(["doctor", option, asked]) == 2
     assert told in capfd.readouterr().err
-
-
-def test_wrapped_lines_on_a_terminal_are_indented_as_the_text_after_the_lead():
-    """A long title and a long bullet continue below their own first word, without trailing spaces."""
-    stream = io.StringIO()
-    console = Console(file=stream, width=40, force_terminal=True, no_color=True)
-    print_text(console, "one two three four five six seven eight nine ten", indent=8, lead="- ")
-    assert stream.getvalue().splitlines() == [
-        "        - one two three four five six",
-        "          seven eight nine ten",
-    ]

@@ -2,9 +2,7 @@
 
 import json
 import os
-import string
 import sys
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -13,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
-from diagnostics.fixes import Advice, Explain, Fix, Install
+from diagnostics.fixes import Explain, Fix
 from diagnostics.output import github, json_output, junit, markdown, sarif, terminal
-from diagnostics.output.filters import BaselineError, fingerprint, select, without_known
+from diagnostics.output.filters import BaselineError, fingerprint, without_known
 
 
 def finding(
@@ -133,17 +131,6 @@ def test_an_annotation_cannot_be_broken_out_of():
     assert message.startswith("50% ::error::x%0Anum_generations".replace("%", "%25", 1))
 
 
-def test_markdown_is_text_and_stays_text():
-    """A value makes no @mention, no link and no broken fence."""
-    printed = markdown.render(
-        report(finding(text="model = ```\n@octocat", detail="see #12 <img src=x> @octocat"))
-    )
-    assert "````\nmodel = ```\n@octocat" in printed
-    prose = printed.partition("````")[0]
-    assert "<img" not in prose.replace("\\<img", "")
-    assert not any(mark + first in prose for mark in "@#" for first in string.ascii_letters + string.digits)
-
-
 def test_a_baseline_leaves_out_what_was_there(tmp_path):
     """Known findings may have moved; only new ones are shown and decide the exit code."""
     old, new = finding(), finding(text="num_generations = 9")
@@ -163,13 +150,6 @@ def test_a_baseline_that_is_none_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(BaselineError, match="expected a report, as --format json writes it"):
         without_known(report(finding()), path)
-
-
-def test_select_and_ignore():
-    """Findings are selected by code or family, in upper or lower case."""
-    full = report(finding(), finding("NUM002"))
-    assert [f.code for f in select(full, ["cfg"], []).findings] == ["CFG101"]
-    assert [f.code for f in select(full, [], ["CFG101"]).findings] == ["NUM002"]
 
 
 @pytest.mark.parametrize("decides", [True, False])
@@ -199,44 +179,3 @@ def test_what_was_not_judged_is_told_in_every_form_and_never_passes(found, decid
     assert suite.get("errors") == ("1" if decides else "0")
     assert "No problems found.\n" not in printed["markdown"]
     assert not printed["terminal"].endswith("no problems found")
-
-
-def test_the_first_screen_is_short(capsys):
-    """The verdict first; five lines a finding at most, with place, remedy and code; the rest on demand."""
-    evidence = tuple(Evidence(f"value {number}", f"run.sh:{number}") for number in range(9))
-    remedy = Fix((Advice("Do this."), Advice("Or that."), Install(("trl==1.0",)), Install(("b==2",))))
-    long = Finding(
-        "CFG101",
-        "A title",
-        Severity.ERROR,
-        "supported",
-        "static",
-        "why " * 90,
-        evidence=evidence,
-        remedy=remedy,
-    )
-    report = Report(
-        "lint",
-        {"packages": {}, "files": []},
-        (CheckResult.of("a", [long, replace(long, code="CFG102", severity=Severity.INFO)]),),
-    )
-    terminal.render(report, sys.stdout)
-    out = capsys.readouterr().out
-    assert out.startswith("lint: 1 error, 1 info\n")
-    printed = out.split("\n\n")[1].splitlines()
-    assert [line for line in printed if "CFG102" in line] == printed[-1:]
-    assert len(printed) - 1 <= 5
-    screen = "\n".join(printed)
-    for part in (
-        "CFG101 A title",
-        "value 0 [run.sh:0] and 8 more",
-        "Do this.",
-        "$ pip install trl==1.0",
-        "Evidence: read in source. Match: likely.",
-    ):
-        assert part in screen
-    assert "why why" not in out
-    terminal.render(report, sys.stdout, verbose=True)
-    full = capsys.readouterr().out
-    assert full.startswith("lint: 1 error, 1 info\n")
-    assert all(part in full for part in ("why why", "value 8 [run.sh:8]", "Or that.", "$ pip install b==2"))

@@ -74,7 +74,7 @@ def test_a_spinner_moves_the_cursor_and_its_text_cannot(monkeypatch, clock):
     clock.now = 3.0
     monkeypatch.setattr(sanitize, "before_write", line.clear)
     line.tick()
-    assert line._bar is not None  # its own output does not clear it
+    assert line._spinner is not None  # its own output does not clear it
     line.clear()
     shown = stream.getvalue()
     assert "reading a\\u001b[2Jb.sh" in shown

@@ -51,10 +51,16 @@ class Examined:
         return self.environment.variables
 
     def known_issue(
-        self, code: str, severity: Severity, evidence: Iterable[Evidence], fix: Fix, **texts: str
+        self,
+        code: str,
+        severity: Severity,
+        evidence: Iterable[Evidence],
+        fix: Fix,
+        detail: str,
+        **levels: str,
     ) -> Finding:
         """Return a finding under the code of a known issue; see `issue_finding`."""
-        return issue_finding(self.issues[code], severity, evidence, fix, **texts)
+        return issue_finding(self.issues[code], severity, evidence, fix, detail, **levels)
 
 
 def issue_finding(
@@ -62,23 +68,15 @@ def issue_finding(
     severity: Severity,
     evidence: Iterable[Evidence],
     fix: Fix,
-    *,
     detail: str,
+    *,
     certainty: str = "supported",
     known_by: str = "static",
 ) -> Finding:
     """Return a finding under the code of a known issue; established only if the failure was observed."""
-    return Finding(
-        issue.code,
-        issue.title,
-        severity,
-        certainty,
-        known_by,
-        detail,
-        tuple(evidence),
-        fix,
-        references=tuple(reference.ref for reference in issue.references),
-    )
+    references = tuple(reference.ref for reference in issue.references)
+    texts = (certainty, known_by, detail, tuple(evidence))
+    return Finding(issue.code, issue.title, severity, *texts, fix, references)
 
 
 def finding(
@@ -86,8 +84,8 @@ def finding(
     severity: Severity,
     evidence: Iterable[Evidence],
     fix: Fix,
-    *,
     detail: str = "",
+    *,
     certainty: str = "established",
     known_by: str = "static",
 ) -> Finding:

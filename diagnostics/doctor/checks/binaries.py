@@ -12,7 +12,7 @@ from diagnostics.doctor.checks.gpus import cuda_of
 from diagnostics.doctor.installers import REINSTALL, install, uninstall
 from diagnostics.doctor.requirements import distribution_of, parse_requirement
 from diagnostics.findings import Evidence, Finding, Severity
-from diagnostics.fixes import Fix, Install, Run
+from diagnostics.fixes import Fix, Install, Run, Uninstall
 from diagnostics.versions import compare, parse_specifier, parse_version
 
 _MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
@@ -66,18 +66,18 @@ def compiled_modules(case: Examined) -> Iterator[Finding]:
     built, source = cuda_of(case.environment)
     evidence = [
         Evidence(f"needs {', '.join(missing)}" if missing else "no readable ELF file", path)
-        for path, missing in bad.items()
+        for path, missing in list(bad.items())[:_MAX_LISTED]
     ]
-    needs_cuda = any("cuda" in name or "cudart" in name for missing in bad.values() for name in missing)
+    evidence += [source] if source else []
+    needs_cuda = any("cuda" in name for missing in bad.values() for name in missing)
+    detail = "The module was built for CUDA; the installed PyTorch was not."
     advice, installs = _restore_modules(case.environment, bad, built)
     yield finding(
         "ENV910",
         Severity.ERROR,
-        [*evidence[:_MAX_LISTED], *([source] if source else [])],
+        evidence,
         Fix.of(advice, *installs),
-        detail="The module was built for CUDA; the installed PyTorch was not."
-        if built == "cpu" and needs_cuda
-        else "",
+        detail if built == "cpu" and needs_cuda else "",
         certainty="supported",  # a module can have its own search path; importing it decides (--tier probe)
     )
 
@@ -144,20 +144,13 @@ def system_libraries(case: Examined) -> Iterator[Finding]:
     if "GLIBC" not in kinds:
         detail = "Only the system's libraries were read; a newer libstdc++ on LD_LIBRARY_PATH or of conda may suffice."
         advice = "Use a newer system image, or a conda environment with its own libstdc++ (libstdcxx-ng)."
-    text = (
+    names = (
         f"{libraries.libc or 'glibc unknown'}, libstdc++ up to GLIBCXX_{libraries.libstdcxx or '(unknown)'}"
     )
     program = f"import {', '.join(dict.fromkeys(modules[:2]))}"
-    yield finding(
-        "ENV911",
-        Severity.WARNING,
-        [*evidence[:_MAX_LISTED], Evidence(text, "/usr/lib")],
-        Fix.of(
-            advice, Run((f"{environment.prefix}/bin/python", "-c", program), note="whether it loads anyway")
-        ),
-        detail=detail,
-        certainty="supported",
-    )
+    trial = Run((f"{environment.prefix}/bin/python", "-c", program), note="whether it loads anyway")
+    evidence = [*evidence[:_MAX_LISTED], Evidence(names, "/usr/lib")]
+    yield finding("ENV911", Severity.WARNING, evidence, Fix.of(advice, trial), detail, certainty="supported")
 
 
 def module_name(path: str) -> str:
@@ -197,14 +190,9 @@ def excluded_python(case: Examined) -> Iterator[Finding]:
     for package in packages:
         required = ranges.get(package.name)
         if required is not None and release is not None and not required.contains(release, prereleases=True):
-            yield finding(
-                "ENV912",
-                Severity.ERROR,
-                [Evidence(f"Requires-Python: {required}", f"{package.place}/METADATA")],
-                fix,
-                detail=f"{package.name} {package.version} needs Python {required}, found {release}.",
-                known_by="declared",
-            )
+            evidence = [Evidence(f"Requires-Python: {required}", f"{package.place}/METADATA")]
+            detail = f"{package.name} {package.version} needs Python {required}, found {release}."
+            yield finding("ENV912", Severity.ERROR, evidence, fix, detail, known_by="declared")
 
 
 @check("mixed builds")
@@ -221,37 +209,32 @@ def mixed_cuda(case: Examined) -> Iterator[Finding]:
         return
     torch = environment.packages.get("torch")
     built = cuda_of(environment)[0].partition(".")[0]
-    required = _required_names(environment)
     advice = "Uninstall what PyTorch does not use, then install PyTorch again from its index."
-    spare = nccl
+    spare, detail = nccl, "NCCL is installed twice."
     if len(releases) > 1:
         newest = built if built in releases else max(releases)
         spare = [name for number in sorted(releases) if number != newest for name in releases[number]]
+        detail = f"CUDA {' and '.join(sorted(releases))} are both installed."
         if built not in releases:
             advice = (
                 "PyTorch was built for none of these CUDA releases: decide first which PyTorch you want. The commands "
                 "keep the newest release."
             )
-    removable = sorted(name for name in spare if name not in required)
-    torch_again = install(
-        environment, f"torch=={torch.version}" if torch else "torch", options=("--force-reinstall",)
-    )
+    required = _required_names(environment)
+    commands: tuple[Uninstall | Install, ...] = ()
+    if removable := sorted(name for name in spare if name not in required):
+        requirement = f"torch=={torch.version}" if torch else "torch"
+        again = install(environment, requirement, options=("--force-reinstall",))
+        commands = (uninstall(environment, *removable), again)
     names = nccl if len(nccl) > 1 else [item for many in releases.values() for item in many[:2]]
-    yield finding(
-        "ENV913",
-        Severity.WARNING,
-        [_installed(environment, name) for name in sorted(names)],
-        Fix.of(advice, *((uninstall(environment, *removable), torch_again) if removable else ())),
-        detail=f"CUDA {' and '.join(sorted(releases))} are both installed."
-        if len(releases) > 1
-        else "NCCL is installed twice.",
-    )
+    evidence = [_installed(environment, name) for name in sorted(names)]
+    yield finding("ENV913", Severity.WARNING, evidence, Fix.of(advice, *commands), detail)
 
 
 def _required_names(environment: Environment) -> set[str]:
     """Return the names that installed packages require without an extra."""
     lines = [line for package in environment.packages.values() for line in package.requires]
-    parsed = [parse_requirement(line) for line in lines if "extra" not in line and may_be_parsed(line)]
+    parsed = map(parse_requirement, (line for line in lines if "extra" not in line and may_be_parsed(line)))
     return {normalise(item.name) for item in parsed if item}
 
 
@@ -266,12 +249,11 @@ def shared_folders(case: Examined) -> Iterator[Finding]:
             continue
         # flash-attn also installs flash_attn/cute, and overwrites the other package's.
         rest = "what you want of them, flash-attn-4 last." if module == "flash_attn" else "the one you want."
+        fix = Fix.of(f"Uninstall all of them, then install {rest}", uninstall(environment, *results))
+        severity = Severity.ERROR if module == "vllm" else Severity.WARNING
+        evidence = [_installed(environment, name) for name in results]
         yield finding(
-            "ENV914",
-            Severity.ERROR if module == "vllm" else Severity.WARNING,
-            [_installed(environment, name) for name in results],
-            Fix.of(f"Uninstall all of them, then install {rest}", uninstall(environment, *results)),
-            detail=f"{' and '.join(results)} both write the folder {module}/.",
+            "ENV914", severity, evidence, fix, f"{' and '.join(results)} both write the folder {module}/."
         )
 
 

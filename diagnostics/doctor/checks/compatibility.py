@@ -48,23 +48,16 @@ def compatibility(case: Examined) -> Iterator[Finding]:
 
 
 def _unknown_pair(compat: Compat, installed: Evidence, pair: tuple[str, str]) -> Finding:
-    nearest = ", ".join(f"{cell['id']} ({cell['verdict']})" for cell in _nearest_cells(compat, *pair))
-    fix = Fix.of(
-        "Move to a pair that passed, or try this one. The matrix cannot read such builds or releases."
-    )
+    advice, commands = "The matrix cannot read such builds or releases.", list[Run]()
     if all(map(_is_listed, pair, _FIRST)):
-        fix = Fix.of(
-            "Move to a pair that passed, or try this one. The command reads its metadata and source; it runs nothing.",
-            _matrix("add", f"vllm=={pair[0]}", "--trl", pair[1]),
-        )
-    return finding(
-        "CMP901",
-        Severity.INFO,
-        [installed, Evidence(f"{len(compat.cells)} cells, {compat.generated}", "compat.json")],
-        fix,
-        detail=f"Whether these two work together is unknown. The nearest pairs in the table: {nearest or 'none'}.",
-        known_by="declared",
+        advice = "The command reads its metadata and source; it runs nothing."
+        commands.append(_matrix("add", f"vllm=={pair[0]}", "--trl", pair[1]))
+    fix = Fix.of(f"Move to a pair that passed, or try this one. {advice}", *commands)
+    evidence = [installed, Evidence(f"{len(compat.cells)} cells, {compat.generated}", "compat.json")]
+    detail = (
+        "Whether these two work together is unknown: the table has neither a run nor a reading of this pair."
     )
+    return finding("CMP901", Severity.INFO, evidence, fix, detail, known_by="declared")
 
 
 def _is_listed(version: str, first: str) -> bool:
@@ -84,28 +77,16 @@ def _read_pair(case: Examined, known: StaticResult, installed: Evidence, pair: t
     again = _matrix("--profile", "breadth", "--cells", f"vllm-{pair[0]}+trl-{pair[1]}")
     sentence = _sentence(known, pair)
     if not known.broken:
-        return finding(
-            "CMP901",
-            Severity.INFO,
-            evidence,
-            Fix.of(
-                "Try this pair, or move to one that passed. The command reads it again; it runs nothing.",
-                again,
-            ),
-            detail=f"{sentence} The pair was never run, so its result is unknown.",
-        )
+        advice = "Try this pair, or move to one that passed. The command reads it again; it runs nothing."
+        detail = f"{sentence} The pair was never run, so its result is unknown."
+        return finding("CMP901", Severity.INFO, evidence, Fix.of(advice, again), detail)
     severity = Severity.ERROR if known.contract == "fail" else Severity.WARNING
     # The range is that of an extra, which another trainer does not install.
     if known.contract != "fail" and "trl" not in configured_in(case.environment.packages):
         severity = Severity.INFO
     text, installs = better_pairs(case)
-    return finding(
-        "CMP905",
-        severity,
-        evidence,
-        Fix.of(text, *installs, again),
-        detail=f"{sentence} The table has no run of this pair; metadata and source were read.",
-    )
+    detail = f"{sentence} The table has no run of this pair; metadata and source were read."
+    return finding("CMP905", severity, evidence, Fix.of(text, *installs, again), detail)
 
 
 def _sentence(known: StaticResult, pair: tuple[str, str]) -> str:
@@ -134,20 +115,13 @@ def _cell_finding(
         )
         for name, layer in failed.items()
     ]
-    levels = [*EVIDENCE_LEVELS]
-    best = max(
-        (layer.get("evidence", "static") for layer in failed.values()), key=levels.index, default="static"
-    )
+    levels = [layer.get("evidence", "static") for layer in failed.values()]
+    best = max(levels, key=[*EVIDENCE_LEVELS].index, default="static")
     text, installs = better_pairs(case)
-    note = cell.get("note") or f"The cell {cell['id']} came out as {cell['verdict']}."
-    return finding(
-        "CMP902",
-        Severity.ERROR,
-        [installed, *evidence],
-        Fix.of(text, *installs, _matrix("--cells", cell["id"])),
-        detail=f"{note} {_sentence(known, (cell['vllm'], cell['trl']))}" if known else note,
-        known_by=best,
-    )
+    fix = Fix.of(text, *installs, _matrix("--cells", cell["id"]))
+    detail = cell.get("note") or f"The cell {cell['id']} came out as {cell['verdict']}."
+    detail += f" {_sentence(known, (cell['vllm'], cell['trl']))}" if known else ""
+    return finding("CMP902", Severity.ERROR, [installed, *evidence], fix, detail, known_by=best)
 
 
 def _matrix(*words: str) -> Run:
@@ -173,17 +147,3 @@ def better_pairs(case: Examined) -> tuple[str, tuple[Install, ...]]:
 def _pair(item: PinnedSet) -> str:
     vllm, trl = item.pins[:2]
     return f"vllm-{vllm.version}+trl-{trl.version}"
-
-
-def _nearest_cells(compat: Compat, vllm: str, trl: str) -> list[dict[str, Any]]:
-    """Return the three cells whose vLLM, then TRL, is the fewest minor releases away."""
-
-    def distance(version: str, other: str) -> float:
-        a, b = parse_version(version), parse_version(other)
-        if a is None or b is None:
-            return float("inf")
-        # 0.11.2 is nearer to 0.12.0 than 0.11.0 is.
-        return abs((a.major - b.major) * 100 + a.minor - b.minor + (a.micro - b.micro) / 100)
-
-    cells = sorted(compat.cells, key=lambda c: (distance(c["vllm"], vllm), distance(c["trl"], trl), c["id"]))
-    return cells[:3]

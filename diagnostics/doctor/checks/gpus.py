@@ -28,28 +28,23 @@ def cuda_of(environment: Environment) -> tuple[str, Evidence | None]:
     torch = environment.packages.get("torch")
     if torch is None:
         return "", None
-    local = _LOCAL_VERSION.search(torch.version)
-    if local:
+    if local := _LOCAL_VERSION.search(torch.version):
         built = f"{local[1]}.{local[2]}" if local[1] else local[3] or local[4]
         return built, Evidence(f"torch {torch.version}", torch.place)
-    runtimes = [
-        package
-        for name, package in sorted(environment.packages.items())
-        if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?", name)
-    ]
+    names = sorted(
+        name for name in environment.packages if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?", name)
+    )
     # A runtime that an earlier PyTorch left behind is not the one it was built for: its requirements name the major.
     required = {results[1] for line in torch.requires if (results := _CUDA_REQUIREMENT.match(line))}
-    for package in runtimes:
+    for package in (environment.packages[name] for name in names):
         major, minor = (*package.version.split("."), "")[:2]
-        if len(runtimes) == 1 or major in required:
+        if len(names) == 1 or major in required:
             text = f"{package.name} {package.version}, installed with torch {torch.version}"
             return f"{major}.{minor}", Evidence(text, package.place)
     return "", None
 
 
 def _no_driver(case: Examined) -> str:
-    if case.host is None:
-        return ""
     gpus = case.machine.gpus
     absent = gpus.state == "none" and not gpus.module and not gpus.nodes
     return "no NVIDIA driver found, as expected on a machine without GPUs" if absent else ""
@@ -78,19 +73,15 @@ def _driver_failure(case: Examined, built: str) -> Finding:
         evidence.append(Evidence("device files exist", ", ".join(gpus.nodes[:4])))
     # A container that was given no GPUs on purpose still sees the host's kernel module.
     harmless = gpus.state == "none" and built in {"cpu", ""}
-    return finding(
-        "ENV908",
-        Severity.WARNING if harmless else Severity.ERROR,
-        evidence,
-        Fix.of(
-            "In a container without GPUs: start it with the GPUs and the driver's utilities (Docker: run --gpus all "
-            "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility). Otherwise read the kernel's messages; after an update of "
-            "the driver, reboot.",
-            Run(("nvidia-smi",)),
-            Run(("sudo", "dmesg"), piped=(("grep", "-iE", "nvrm|xid"), ("tail",))),
-        ),
-        known_by="executed",
+    fix = Fix.of(
+        "In a container without GPUs: start it with the GPUs and the driver's utilities (Docker: run --gpus all "
+        "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility). Otherwise read the kernel's messages; after an update of "
+        "the driver, reboot.",
+        Run(("nvidia-smi",)),
+        Run(("sudo", "dmesg"), piped=(("grep", "-iE", "nvrm|xid"), ("tail",))),
     )
+    severity = Severity.WARNING if harmless else Severity.ERROR
+    return finding("ENV908", severity, evidence, fix, known_by="executed")
 
 
 def _cpu_build(case: Examined, source: Evidence) -> Finding:
@@ -102,12 +93,10 @@ def _cpu_build(case: Examined, source: Evidence) -> Finding:
     fix = Fix.of("Install PyTorch's build for CUDA, from an index that has it.", again)
     if intended:
         fix = Fix.of("To use the GPUs, create an environment with a vLLM for CUDA: this is its CPU build.")
+    severity = Severity.INFO if intended else Severity.WARNING
+    evidence = [source, Evidence(f"{len(devices)} GPUs, the first {devices[0].name}", _SMI)]
     return case.known_issue(
-        "ENV014",
-        Severity.INFO if intended else Severity.WARNING,
-        [source, Evidence(f"{len(devices)} GPUs, the first {devices[0].name}", _SMI)],
-        fix,
-        detail="This PyTorch does not use the machine's GPUs.",
+        "ENV014", severity, evidence, fix, "This PyTorch does not use the machine's GPUs."
     )
 
 
@@ -128,24 +117,21 @@ def _driver_too_old(case: Examined, built: str, source: Evidence) -> Iterator[Fi
             f"CUDA {required.major}.x needs a newer driver ({oldest} at least), or NVIDIA's compatibility libraries "
             "where they exist for this GPU and driver."
         )
-    yield case.known_issue(
-        "ENV006",
-        Severity.ERROR if other_major else Severity.INFO,
-        [source, Evidence(f"driver {gpus.driver} supports CUDA up to {gpus.cuda}", _SMI)],
-        Fix.of(
-            f"{'U' if other_major else 'If a kernel is refused: u'}pdate the driver to {oldest} or newer, or install a "
-            f"PyTorch and a vLLM built for CUDA {gpus.cuda} or older.",
-            Run(("nvidia-smi", "--query-gpu=driver_version", "--format=csv")),
-        ),
-        detail=detail,
-        certainty="established" if other_major else "supported",
+    evidence = [source, Evidence(f"driver {gpus.driver} supports CUDA up to {gpus.cuda}", _SMI)]
+    fix = Fix.of(
+        f"{'U' if other_major else 'If a kernel is refused: u'}pdate the driver to {oldest} or newer, or install a "
+        f"PyTorch and a vLLM built for CUDA {gpus.cuda} or older.",
+        Run(("nvidia-smi", "--query-gpu=driver_version", "--format=csv")),
     )
+    severity = Severity.ERROR if other_major else Severity.INFO
+    certainty = "established" if other_major else "supported"
+    yield case.known_issue("ENV006", severity, evidence, fix, detail, certainty=certainty)
 
 
 def _no_gpus(case: Examined) -> str:
-    if case.host is None or case.machine.gpus.state == "ok":
-        return ""
     gpus = case.machine.gpus
+    if gpus.state == "ok":
+        return ""
     return _no_driver(case) or f"the driver reports no GPUs: {gpus.problem or gpus.state}"
 
 
@@ -158,17 +144,13 @@ def devices(case: Examined) -> Iterator[Finding]:
     used = [gpu for gpu in gpus if gpu.memory_gb and (gpu.used_gb or 0) > _IN_USE * gpu.memory_gb]
     if used:
         text = ", ".join(f"GPU {gpu.index}: {gpu.used_gb} of {gpu.memory_gb} GB" for gpu in used)
-        yield case.known_issue(
-            "MEM004",
-            Severity.WARNING,
-            [Evidence(text, _SMI)],
-            Fix.of(
-                "End the processes that use it, choose another GPU, or lower gpu_memory_utilization.",
-                Run(("nvidia-smi", "--query-compute-apps=pid,used_memory,name", "--format=csv")),
-            ),
-            detail="A GPU's memory is in use. From 0.9.1 on vLLM's V1 engine refuses to start if less than its share "
-            "is free.",
+        processes = Run(("nvidia-smi", "--query-compute-apps=pid,used_memory,name", "--format=csv"))
+        advice = "End the processes that use it, choose another GPU, or lower gpu_memory_utilization."
+        detail = (
+            "From 0.9.1 on vLLM's V1 engine refuses to start if less than its share of the memory is free."
         )
+        evidence = [Evidence(text, _SMI)]
+        yield case.known_issue("MEM004", Severity.WARNING, evidence, Fix.of(advice, processes), detail)
 
 
 def _gpu_problem(gpu: Gpu) -> Finding | None:
@@ -192,13 +174,9 @@ def _gpu_problem(gpu: Gpu) -> Finding | None:
         advice.append("Give each part an engine of its own, or have MIG switched off.")
     if not texts:
         return None
-    return finding(
-        "ENV909",
-        Severity.ERROR if broken or restricted else Severity.INFO,
-        [Evidence(text, f"GPU {gpu.index} {gpu.name}, {_SMI}") for text in texts],
-        Fix.of(" ".join(advice), *commands),
-        known_by="executed",
-    )
+    severity = Severity.ERROR if broken or restricted else Severity.INFO
+    evidence = [Evidence(text, f"GPU {gpu.index} {gpu.name}, {_SMI}") for text in texts]
+    return finding("ENV909", severity, evidence, Fix.of(" ".join(advice), *commands), known_by="executed")
 
 
 def _visible_devices(case: Examined) -> Iterator[Finding]:
@@ -222,13 +200,7 @@ def _visible_devices(case: Examined) -> Iterator[Finding]:
     elif bad:
         code = "ENV008"
         detail = f"CUDA reads the list up to {bad[0]!r}, which does not exist, and ignores the rest."
-    yield case.known_issue(
-        code,
-        Severity.WARNING,
-        [Evidence(f"CUDA_VISIBLE_DEVICES={value}", "environment"), Evidence(f"{len(gpus)} GPUs", _SMI)],
-        Fix.of(
-            "Name GPUs that exist, or unset the variable, unless the run must not use a GPU.",
-            Unset(("CUDA_VISIBLE_DEVICES",)),
-        ),
-        detail=detail,
-    )
+    evidence = [Evidence(f"CUDA_VISIBLE_DEVICES={value}", "environment"), Evidence(f"{len(gpus)} GPUs", _SMI)]
+    advice = "Name GPUs that exist, or unset the variable, unless the run must not use a GPU."
+    fix = Fix.of(advice, Unset(("CUDA_VISIBLE_DEVICES",)))
+    yield case.known_issue(code, Severity.WARNING, evidence, fix, detail)

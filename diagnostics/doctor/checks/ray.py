@@ -27,21 +27,18 @@ def ray_clusters(case: Examined) -> Iterator[Finding]:
 
 
 def _other_release(case: Examined, cluster: RayCluster) -> Finding:
-    environment = case.environment
-    release = environment.version("ray")
+    installed = case.environment.packages["ray"]
+    text = f"its latest session was started by Ray {cluster.release}"
+    again = install(case.environment, f"ray=={cluster.release}")
+    advice = (
+        "Use the same release for the cluster and the run: install the cluster's, or restart the cluster."
+    )
     return finding(
         "RAY901",
         Severity.WARNING if cluster.running else Severity.INFO,
-        [
-            Evidence(f"its latest session was started by Ray {cluster.release}", cluster.folder),
-            Evidence(f"ray {release}", environment.packages["ray"].place),
-        ],
-        Fix.of(
-            "Use the same release for the cluster and the run: install the cluster's, or stop and restart the cluster.",
-            install(environment, f"ray=={cluster.release}"),
-            _STOP,
-        ),
-        detail=f"The latest session here is of Ray {cluster.release}; installed is {release}.",
+        [Evidence(text, cluster.folder), Evidence(f"ray {installed.version}", installed.place)],
+        Fix.of(advice, again, _STOP),
+        f"The latest session here is of Ray {cluster.release}; installed is {installed.version}.",
     )
 
 
@@ -52,22 +49,12 @@ def _current_cluster(case: Examined, cluster: RayCluster) -> Iterator[Finding]:
     file = f"{cluster.folder}/ray_current_cluster"
     evidence = [Evidence(f"`ray start` recorded the cluster {address}", file)]
     if cluster.running:
-        yield case.known_issue(
-            "RAY012",
-            Severity.INFO,
-            [*evidence, Evidence(f"running here: {', '.join(cluster.running)}", "/proc")],
-            Fix.of(
-                "If the run should not join it, stop that cluster, or start one of your own.",
-                _STOP,
-                SetVariables((("RAY_ADDRESS", "local"),)),
-            ),
-            detail="ray.init() without an address joins this cluster and uses its resources.",
-        )
+        evidence.append(Evidence(f"running here: {', '.join(cluster.running)}", "/proc"))
+        advice = "If the run should not join it, stop that cluster, or start one of your own."
+        fix = Fix.of(advice, _STOP, SetVariables((("RAY_ADDRESS", "local"),)))
+        detail = "ray.init() without an address joins this cluster and uses its resources."
+        yield case.known_issue("RAY012", Severity.INFO, evidence, fix, detail)
     else:
-        yield case.known_issue(
-            "RAY015",
-            Severity.WARNING,
-            evidence,
-            Fix.of("If the cluster is dead, remove its file, or start it again.", _STOP, Run(("rm", file))),
-            detail="No Ray process runs here: the cluster is dead or on another machine.",
-        )
+        fix = Fix.of("If the cluster is dead, remove its file, or start it again.", _STOP, Run(("rm", file)))
+        detail = "No Ray process runs here: the cluster is dead or on another machine."
+        yield case.known_issue("RAY015", Severity.WARNING, evidence, fix, detail)

@@ -37,17 +37,14 @@ def shadows(case: Examined) -> Iterator[Finding]:
         where = "a script in it, or python -m started in it," if source == _WORKING else "a run"
         listed, rest = members[:_MAX_LISTED], len(members) - _MAX_LISTED
         names = ", ".join(item.module for item in listed) + (f" and {rest} more" if rest > 0 else "")
-        yield finding(
-            "ENV925",
-            severity,
-            [
-                Evidence(f"{item.module} is found here before {item.hidden}, because of {source}", item.place)
-                for item in listed
-            ],
-            Fix.of(_advice(source, members), *([Unset((source,))] if source == "PYTHONPATH" else [])),
-            detail=f"Because of {source}, {where} imports these instead of the installed modules: {names}.",
-            certainty="supported" if severity is Severity.WARNING else "established",
-        )
+        evidence = [
+            Evidence(f"{item.module} is found here before {item.hidden}, because of {source}", item.place)
+            for item in listed
+        ]
+        fix = Fix.of(_advice(source, members), *([Unset((source,))] if source == "PYTHONPATH" else []))
+        detail = f"Because of {source}, {where} imports these instead of the installed modules: {names}."
+        certainty = "supported" if severity is Severity.WARNING else "established"
+        yield finding("ENV925", severity, evidence, fix, detail, certainty=certainty)
 
 
 def _advice(source: str, shadows: list[Shadow]) -> str:
@@ -68,27 +65,18 @@ def missing_folders(case: Examined) -> Iterator[Finding]:
     stale = _stale_entries(environment)
     lost = [package for package in environment.packages.values() if package.lost]
     for package in lost:
-        yield finding(
-            "ENV926",
-            Severity.ERROR,
-            [Evidence("its module is nowhere on the search path", package.place), *stale],
-            Fix.of(
-                f"Reinstall {package.name} from its folder's new location, or install its release.",
-                # The installer takes that release for installed.
-                install(environment, f"{package.name}=={package.version}", options=REINSTALL),
-            ),
-            detail=f"{package.name} {package.version} was installed from a folder that no longer exists.",
-        )
+        evidence = [Evidence("its module is nowhere on the search path", package.place), *stale]
+        advice = f"Reinstall {package.name} from its folder's new location, or install its release."
+        # The installer takes that release for installed.
+        again = install(environment, f"{package.name}=={package.version}", options=REINSTALL)
+        detail = f"{package.name} {package.version} was installed from a folder that no longer exists."
+        yield finding("ENV926", Severity.ERROR, evidence, Fix.of(advice, again), detail)
     if stale and not lost:
-        yield finding(
-            "ENV926",
-            Severity.WARNING,
-            stale,
-            Fix.of(
-                "Reinstall the package from its folder's new location, or delete the line that names the folder."
-            ),
-            detail="Modules of that folder cannot be imported. If nothing imports them, no run is affected.",
+        advice = (
+            "Reinstall the package from its folder's new location, or delete the line that names the folder."
         )
+        detail = "Modules of that folder cannot be imported. If nothing imports them, no run is affected."
+        yield finding("ENV926", Severity.WARNING, stale, Fix.of(advice), detail)
 
 
 def _stale_entries(environment: Environment) -> list[Evidence]:
@@ -133,15 +121,9 @@ def entry_points(case: Examined) -> Iterator[Finding]:
             text = f"{entry.module} imports {module}, which is nowhere on the search path"
             missing.setdefault(module, Evidence(text, place))
     if missing:
-        required = [requirement_of(case.environment, distribution_of(module)) for module in missing]
-        yield case.known_issue(
-            "ENV012",
-            Severity.ERROR,
-            list(missing.values())[:_MAX_LISTED],
-            Fix.of(
-                "Install the missing packages, in releases that the trainer accepts.",
-                install(case.environment, *dict.fromkeys(required)),
-            ),
-            detail=f"Missing: {', '.join(missing)}. Each is imported unconditionally.",
-            certainty="established",
-        )
+        required = dict.fromkeys(requirement_of(case.environment, distribution_of(item)) for item in missing)
+        advice = "Install the missing packages, in releases that the trainer accepts."
+        fix = Fix.of(advice, install(case.environment, *required))
+        evidence = list(missing.values())[:_MAX_LISTED]
+        detail = f"Missing: {', '.join(missing)}. Each is imported unconditionally."
+        yield case.known_issue("ENV012", Severity.ERROR, evidence, fix, detail, certainty="established")

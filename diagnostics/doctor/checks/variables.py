@@ -48,16 +48,10 @@ def _evidence(case: Examined, *names: str) -> list[Evidence]:
 def ray_address(case: Examined) -> Iterator[Finding]:
     """ENV902 if RAY_ADDRESS is a dashboard's URL."""
     if case.variables.get("RAY_ADDRESS", "").startswith(("http://", "https://")):
-        yield finding(
-            "ENV902",
-            Severity.ERROR,
-            _evidence(case, "RAY_ADDRESS"),
-            Fix.of(
-                "Unset RAY_ADDRESS, or set it to the cluster's own address (ip:6379).",
-                Unset(("RAY_ADDRESS",)),
-            ),
-            detail="A process that calls ray.init() with this address fails.",
-        )
+        advice = "Unset RAY_ADDRESS, or set it to the cluster's own address (ip:6379)."
+        fix = Fix.of(advice, Unset(("RAY_ADDRESS",)))
+        detail = "A process that calls ray.init() with this address fails."
+        yield finding("ENV902", Severity.ERROR, _evidence(case, "RAY_ADDRESS"), fix, detail)
 
 
 @check(_VARIABLES)
@@ -65,15 +59,10 @@ def removed_engine(case: Examined) -> Iterator[Finding]:
     """ENV903 for VLLM_USE_V1=0 with a vLLM that has only the V1 engine."""
     vllm = case.environment.vllm
     if case.variables.get("VLLM_USE_V1") == "0" and vllm and in_range(vllm.version, ">=0.11"):
-        yield finding(
-            "ENV903",
-            Severity.WARNING,
-            [*_evidence(case, "VLLM_USE_V1"), Evidence(f"{vllm.name} {vllm.version}", vllm.place)],
-            Fix.of(
-                "Unset VLLM_USE_V1; the V0 engine is only in releases before 0.11.", Unset(("VLLM_USE_V1",))
-            ),
-            detail=f"vLLM {vllm.version} has only the V1 engine.",
-        )
+        evidence = [*_evidence(case, "VLLM_USE_V1"), Evidence(f"{vllm.name} {vllm.version}", vllm.place)]
+        advice = "Unset VLLM_USE_V1; the V0 engine is only in releases before 0.11."
+        detail = f"vLLM {vllm.version} has only the V1 engine."
+        yield finding("ENV903", Severity.WARNING, evidence, Fix.of(advice, Unset(("VLLM_USE_V1",))), detail)
 
 
 @check(_VARIABLES)
@@ -88,17 +77,15 @@ def proxies(case: Examined) -> Iterator[Finding]:
     exempt = list(dict.fromkeys(filter(None, exempt)))
     local = ["localhost", "127.0.0.1", "::1", "0.0.0.0"]  # noqa: S104 - TRL's server is reached there
     value = ",".join(dict.fromkeys([*exempt, *local]))
-    yield finding(
-        "NET901",
-        Severity.WARNING,
-        [*_evidence(case, proxy), Evidence(f"{spelling}: {', '.join(exempt) or '(not set)'}", "environment")],
-        Fix.of(
-            "Add this machine and the run's nodes to NO_PROXY and no_proxy: clients differ in which they read first.",
-            SetVariables(tuple((name, value) for name in ("NO_PROXY", "no_proxy"))),
-        ),
-        detail="Requests to a rollout server on this machine, and its health checks, go to the proxy if the client "
-        "reads these variables, unless NO_PROXY has the server's name.",
+    text = f"{spelling}: {', '.join(exempt) or '(not set)'}"
+    advice = "Add this machine and the run's nodes to NO_PROXY and no_proxy: clients differ in which they read first."
+    detail = (
+        "Requests to a rollout server on this machine, and its health checks, go to the proxy if the client reads "
+        "these variables, unless NO_PROXY has the server's name."
     )
+    fix = Fix.of(advice, SetVariables((("NO_PROXY", value), ("no_proxy", value))))
+    evidence = [*_evidence(case, proxy), Evidence(text, "environment")]
+    yield finding("NET901", Severity.WARNING, evidence, fix, detail)
 
 
 @check("network devices", machine=True)
@@ -109,24 +96,16 @@ def network_devices(case: Examined) -> Iterator[Finding]:
         value = case.variables.get(name, "")
         if not value or not interfaces or value.startswith("^"):
             continue
+        required = tuple(part for part in value.lstrip("=").split(",") if part)
+        # NCCL alone takes the beginning of a name.
         exact = value.startswith("=") or name != "NCCL_SOCKET_IFNAME"
-        required = [part for part in value.lstrip("=").split(",") if part]
-        if not any(
-            device == part if exact else device.startswith(part) for part in required for device in interfaces
-        ):
-            yield finding(
-                "NET902",
-                Severity.ERROR,
-                [
-                    *_evidence(case, name),
-                    Evidence(f"devices here: {', '.join(interfaces)}", "/sys/class/net"),
-                ],
-                Fix.of(
-                    f"Name a device of this machine, or unset {name} so that the library chooses.",
-                    Unset((name,)),
-                    Run(("ip", "-brief", "link")),
-                ),
-            )
+        if any(device in required if exact else device.startswith(required) for device in interfaces):
+            continue
+        text = f"devices here: {', '.join(interfaces)}"
+        advice = f"Name a device of this machine, or unset {name} so that the library chooses."
+        fix = Fix.of(advice, Unset((name,)), Run(("ip", "-brief", "link")))
+        evidence = [*_evidence(case, name), Evidence(text, "/sys/class/net")]
+        yield finding("NET902", Severity.ERROR, evidence, fix)
 
 
 @check(_VARIABLES)
@@ -145,26 +124,18 @@ def switches(case: Examined) -> Iterator[Finding]:
 def allocator(case: Examined) -> Iterator[Finding]:
     """CFG112 for expandable segments with a vLLM whose sleep mode refuses them."""
     vllm, issue = case.environment.vllm, case.issues["CFG112"]
-    name = next(
-        (
-            item
-            for item in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-            if "expandable_segments:true" in case.variables.get(item, "").replace(" ", "").lower()
-        ),
-        None,
-    )
+    effects = {
+        "PYTORCH_CUDA_ALLOC_CONF": "does not start with it, unless the trainer switches it off first, as some do.",
+        "PYTORCH_ALLOC_CONF": "does not read this name at its check; whether it works depends on PyTorch's release.",
+    }
+    values = {name: case.variables.get(name, "").replace(" ", "").lower() for name in effects}
+    name = next((name for name, value in values.items() if "expandable_segments:true" in value), None)
     if name is None or vllm is None or affects(issue, case.environment.releases).answer != AFFECTED:
         return
-    effect = "does not start with it, unless the trainer switches it off first, as some do."
-    if name == "PYTORCH_ALLOC_CONF":
-        effect = "does not read this name at its check; whether it works depends on PyTorch's release."
-    yield case.known_issue(
-        "CFG112",
-        Severity.WARNING,
-        [*_evidence(case, name), Evidence(f"{vllm.name} {vllm.version}", vllm.place)],
-        Fix.of("Unset it if the engine uses sleep mode.", Unset((name,))),
-        detail=f"An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) {effect}",
-    )
+    evidence = [*_evidence(case, name), Evidence(f"{vllm.name} {vllm.version}", vllm.place)]
+    detail = f"An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) {effects[name]}"
+    fix = Fix.of("Unset it if the engine uses sleep mode.", Unset((name,)))
+    yield case.known_issue("CFG112", Severity.WARNING, evidence, fix, detail)
 
 
 @check(_VARIABLES)
@@ -173,35 +144,26 @@ def unknown_to_vllm(case: Examined) -> Iterator[Finding]:
     known, vllm = case.environment.vllm_variables, case.environment.vllm
     if not known or vllm is None:
         return
-    for name in sorted(case.variables):
-        if not name.startswith("VLLM_") or name in known or name == "VLLM_USE_V1":
-            continue
+    names = [name for name in case.variables if name.startswith("VLLM_") and name != "VLLM_USE_V1"]
+    for name in sorted(set(names) - set(known)):
         close = difflib.get_close_matches(name, known, 1, 0.85)
         text = f"Did you mean {close[0]}?" if close else "Unset it, unless something else reads it."
-        yield finding(
-            "ENV915",
-            Severity.WARNING if close else Severity.INFO,
-            [
-                Evidence(f"{name} is set", "environment"),
-                Evidence(f"{vllm.name} {vllm.version} reads {len(known)} others", "vllm/envs.py"),
-            ],
-            Fix.of(text, Unset((name,))),
-        )
+        reads = Evidence(f"{vllm.name} {vllm.version} reads {len(known)} others", "vllm/envs.py")
+        evidence = [Evidence(f"{name} is set", "environment"), reads]
+        severity = Severity.WARNING if close else Severity.INFO
+        yield finding("ENV915", severity, evidence, Fix.of(text, Unset((name,))))
 
 
 @check(_VARIABLES)
 def launcher(case: Examined) -> Iterator[Finding]:
     """ENV916 for torchrun's variables (RANK, WORLD_SIZE, …) in a process that no launcher started."""
-    results = [name for name in _LAUNCHER if name in case.variables]
+    names = tuple(name for name in _LAUNCHER if name in case.variables)
     launched = any(name.startswith("TORCHELASTIC_") for name in case.variables)
-    if {"RANK", "WORLD_SIZE"} & set(results) and not launched:
-        yield finding(
-            "ENV916",
-            Severity.INFO if case.variables.get("WORLD_SIZE") == "1" else Severity.WARNING,
-            _evidence(case, *results),
-            Fix.of("Unset them, unless this shell is a process of a launched run.", Unset(tuple(results))),
-            detail="A training script started here without a launcher may act as one rank of a run.",
-        )
+    if {"RANK", "WORLD_SIZE"} & set(names) and not launched:
+        severity = Severity.INFO if case.variables.get("WORLD_SIZE") == "1" else Severity.WARNING
+        fix = Fix.of("Unset them, unless this shell is a process of a launched run.", Unset(names))
+        detail = "A training script started here without a launcher may act as one rank of a run."
+        yield finding("ENV916", severity, _evidence(case, *names), fix, detail)
 
 
 @check(_VARIABLES)
@@ -218,16 +180,9 @@ def other_places(case: Examined) -> Iterator[Finding]:
         "PYTHONHOME": "PYTHONHOME moves the standard library.",
         "LD_PRELOAD": "LD_PRELOAD names libraries that come before a program's own.",
     }
-    names = [name for name, effect in effects.items() if effect and case.variables.get(name)]
+    names = tuple(name for name, effect in effects.items() if effect and case.variables.get(name))
     if names:
         evidence = [Evidence(f"PYTHONPATH has {path}", "environment") for path in foreign]
         evidence += _evidence(case, *(name for name in names if name != "PYTHONPATH"))
-        yield finding(
-            "ENV919",
-            Severity.WARNING,
-            evidence,
-            Fix.of(
-                "Unset these for runs of this environment, unless they are intended.", Unset(tuple(names))
-            ),
-            detail=" ".join(effects[name] for name in names),
-        )
+        fix = Fix.of("Unset these for runs of this environment, unless they are intended.", Unset(names))
+        yield finding("ENV919", Severity.WARNING, evidence, fix, " ".join(effects[name] for name in names))

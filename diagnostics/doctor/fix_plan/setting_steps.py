@@ -32,7 +32,7 @@ from diagnostics.frameworks import configured_in
 Change = Install | SetOption
 _MAX_EVIDENCE = 200
 # Commands that change nothing.
-_READ_ONLY = {"ps", "df", "du", "ls", "nvidia-smi", "free", "ip", "taskset"}
+_READ_ONLY = {"ps", "df", "du", "ls", "nvidia-smi", "free", "ip", "taskset", "mkdir"}
 
 
 def system_steps(findings: list[Finding], environment: Environment) -> list[Step]:
@@ -60,13 +60,9 @@ def mitigation_constraints(
 
     Only of findings that surely affect the user: another release is no answer to what may never happen.
     """
-    results = [
-        constraint
-        for finding, mitigation in _chosen_mitigations(findings, issues, environment)
-        if is_certain(finding)
-        for constraint in _installs(finding.code, mitigation, environment)
-    ]
-    return list(dict.fromkeys(results))
+    chosen = _chosen_mitigations([item for item in findings if is_certain(item)], issues, environment)
+    installs = [_installs(finding.code, mitigation, environment) for finding, mitigation in chosen]
+    return list(dict.fromkeys(constraint for constraints in installs for constraint in constraints))
 
 
 def is_certain(finding: Finding) -> bool:
@@ -76,11 +72,11 @@ def is_certain(finding: Finding) -> bool:
 
 def reasons(finding: Finding) -> list[str]:
     """Return why a step is needed: the detail, or else the title, and the first evidence."""
-    evidence = [
-        shorten(f"{item.text} [{item.place}]", _MAX_EVIDENCE, placeholder=" …")
-        for item in finding.evidence[:2]
+    evidence = [f"{item.text} [{item.place}]" for item in finding.evidence[:2]]
+    return [
+        f"{finding.code}: {one_line(finding.detail) or finding.title}",
+        *(shorten(text, _MAX_EVIDENCE, placeholder=" …") for text in evidence),
     ]
-    return [f"{finding.code}: {one_line(finding.detail) or finding.title}", *evidence]
 
 
 def _actions(finding: Finding) -> tuple[Action, ...]:
@@ -101,32 +97,26 @@ def _variables_to_unset(finding: Finding) -> list[str]:
 
 def _unset_step(findings: list[Finding], environment: Environment) -> Step:
     names = list(dict.fromkeys(name for finding in findings for name in _variables_to_unset(finding)))
-    texts = []
-    for finding in findings:
-        texts += [f"{finding.code}: {finding.title}.", *filter(None, [one_line(finding.detail)])]
+    texts = [text for item in findings for text in (f"{item.code}: {item.title}.", one_line(item.detail))]
     return Step(
         "variables",
         f"Unset {' and '.join(names)}",
         max(item.severity for item in findings),
         tuple(dict.fromkeys(finding.code for finding in findings)),
-        tuple(texts),
+        tuple(filter(None, texts)),
         min((finding.known_by for finding in findings), key=list(EVIDENCE_LEVELS).index),
         cost="none; also remove it from job scripts and shell start files",
         undo=_restore_variables([name for name in names if name in environment.variables], environment),
         commands=(Unset(tuple(names)),),
-        text=tuple(
-            action for finding in findings for action in _actions(finding) if isinstance(action, Advice)
-        ),
+        text=tuple(item for finding in findings for item in _actions(finding) if isinstance(item, Advice)),
     )
 
 
 def _finding_step(finding: Finding, environment: Environment) -> Step:
     commands = _commands(finding)
     kind = "system" if finding.code[:3] in {"ENV", "MEM", "NET"} else "configuration"
-    if any(isinstance(action, Uninstall) for action in commands):
-        kind = "repair"
     return Step(
-        kind,
+        "repair" if any(isinstance(action, Uninstall) for action in commands) else kind,
         finding.title,
         finding.severity,
         (finding.code,),
@@ -143,12 +133,10 @@ def _undo(action: Action, environment: Environment) -> tuple[Action, ...]:
     if isinstance(action, SetVariables | Unset):
         names = list(action.names) if isinstance(action, Unset) else [name for name, _ in action.values]
         return _restore_variables(names, environment)
-    if isinstance(action, Run) and "mv" in action.words[:2]:
+    if not isinstance(action, Run) or action.words[0] in _READ_ONLY or "venv" in action.words:
+        return ()
+    if "mv" in action.words[:2]:
         return (Run((*action.words[:-2], action.words[-1], action.words[-2])),)
-    if isinstance(action, Install | Uninstall):
-        return ()
-    if isinstance(action, Run) and (action.words[0] in _READ_ONLY or "venv" in action.words):
-        return ()
     return (Advice("restore the previous setting"),)
 
 
@@ -168,20 +156,15 @@ def _chosen_mitigations(
     frameworks = configured_in(environment.packages) or ("vllm",)
     for finding in findings:
         issue = issues[finding.code]
-        by_name = {mitigation.name: mitigation for mitigation in issue.mitigations}
         ranked = recommended_fix(issue, frameworks=frameworks, releases=environment.releases).offers[:1]
-        chosen = [by_name[item.mitigation] for item in ranked]
+        chosen = [item for item in issue.mitigations if item.name in {first.mitigation for first in ranked}]
         results += [(finding, mitigation) for mitigation in chosen if _edits(mitigation, environment)]
     return results
 
 
 def _installs(code: str, mitigation: Mitigation, environment: Environment) -> list[Constraint]:
-    return [
-        constraint
-        for edit in _edits(mitigation, environment)
-        if isinstance(edit, Install)
-        for constraint in install_constraints(code, edit, mitigation.evidence)
-    ]
+    installs = [edit for edit in _edits(mitigation, environment) if isinstance(edit, Install)]
+    return [item for edit in installs for item in install_constraints(code, edit, mitigation.evidence)]
 
 
 def _edits(mitigation: Mitigation, environment: Environment) -> list[Change]:
@@ -189,8 +172,7 @@ def _edits(mitigation: Mitigation, environment: Environment) -> list[Change]:
     for required in (configured_in(environment.packages), {"vllm"}):
         names = [name for name, _ in mitigation.edits if name in required]
         edits = edits_for(mitigation, names, environment.releases)
-        results = [edit for edit, _ in edits if not isinstance(edit, Advice)]
-        if results:
+        if results := [edit for edit, _ in edits if not isinstance(edit, Advice)]:
             return results
     return []
 
@@ -215,7 +197,7 @@ def _mitigation_step(
         min((item.evidence for _, item in users), key=model.EVIDENCE.index),
         cost=first.cost or "unknown",
         undo=(Advice("set the option back"),),
-        text=text or (Advice(first.about),),
+        text=text,
         commands=tuple(dict.fromkeys(action for finding, _ in users for action in _commands(finding))),
         established=any(finding.certainty == "established" for finding, _ in users),
     )

@@ -52,11 +52,8 @@ def child_result(
     """
     if ended.ok:
         version = ended.answer.get("version")
-        texts = [
-            version if isinstance(version, str) else "",
-            _platform_text(ended.answer),
-            f"{ended.seconds:.1f} s",
-        ]
+        release = version if isinstance(version, str) else ""
+        texts = (release, _platform_text(ended.answer), f"{ended.seconds:.1f} s")
         return CheckResult(ended.what, "ok", ", ".join(filter(None, texts)))
     how = describe_end(ended)
     step = ended.answer.get("step")
@@ -64,9 +61,7 @@ def child_result(
     if how in failures and not ended.timed_out:
         return CheckResult(ended.what, "findings", f"{reason} (as with {failures[how]})")
     failures[how] = ended.what
-    return CheckResult(
-        ended.what, "findings", reason, (_explain_failure(ended, code, environment, reason, rules),)
-    )
+    return CheckResult(ended.what, "findings", reason, (_explain(ended, code, environment, reason, rules),))
 
 
 def _platform_text(answer: dict[str, Any]) -> str:
@@ -94,43 +89,33 @@ def describe_end(ended: ChildEnded) -> str:
     return f"ended with {ended.code} and gave no answer"
 
 
-def _explain_failure(
+def _explain(
     ended: ChildEnded, code: str, environment: Environment | None, reason: str, rules: Rules
 ) -> Finding:
     """Return the damaged file, the known issue or the missing module behind a failure, else the check's own code."""
     text = f"{ended.what}: {reason}."
     evidence = Evidence(reason, str(ended.answer.get("where") or ended.what))
-    if file := _file_finding(ended, environment):
-        return _confirmed_finding(file, text, evidence)
     guess = _triage(ended, rules)
     missing = str(ended.answer.get("lacks") or "")
-    if missing and (guess is None or guess.code == "ENV012" or guess.certainty == "hypothesis"):
+    cause = _file_finding(ended, environment)
+    if (
+        cause is None
+        and missing
+        and (guess is None or guess.code == "ENV012" or guess.certainty == "hypothesis")
+    ):
         return _not_installed(ended, environment, missing, evidence, rules)
-    if guess is not None and guess.certainty != "hypothesis":
-        return _confirmed_finding(guess, text, evidence)
+    if cause is None and guess is not None and guess.certainty != "hypothesis":
+        cause = guess
+    if cause is not None:
+        # The child's failure confirms a suspected cause.
+        detail, places = f"{text} {cause.detail}", (evidence, *cause.evidence)
+        sure = {"severity": Severity.ERROR, "certainty": "established", "known_by": "executed"}
+        return replace(cause, detail=detail, evidence=places, **sure)  # type: ignore[arg-type]
     output = (Evidence(line, f"{ended.what}: the end of its output") for line in _last_lines(ended))
-    fix = "Read its message; a finding of the static checks (ENV910, ENV911, ENV923, CMP904) may name the cause."
-    maybe = f" It may be {guess.code}: {guess.title}." if guess else ""
-    return finding(
-        code,
-        Severity.ERROR,
-        [evidence, *output],
-        Fix.of(fix, Explain(code)),
-        detail=f"{text}{maybe}",
-        known_by="executed",
-    )
-
-
-def _confirmed_finding(cause: Finding, text: str, evidence: Evidence) -> Finding:
-    """Return a suspected cause as a certain error, because the child's failure confirms it."""
-    return replace(
-        cause,
-        severity=Severity.ERROR,
-        certainty="established",
-        known_by="executed",
-        detail=f"{text} {cause.detail}",
-        evidence=(evidence, *cause.evidence),
-    )
+    advice = "Read its message; a finding of the static checks (ENV910, ENV911, ENV923, CMP904) may name the cause."
+    fix = Fix.of(advice, Explain(code))
+    text += f" It may be {guess.code}: {guess.title}." if guess else ""
+    return finding(code, Severity.ERROR, [evidence, *output], fix, text, known_by="executed")
 
 
 def _file_finding(ended: ChildEnded, current: Environment | None) -> Finding | None:
@@ -161,18 +146,17 @@ def _not_installed(
 ) -> Finding:
     """Return ENV012 for a module that is not installed, with the command that installs it."""
     name = distribution_of(module)
-    fix = Fix.of(
-        "Install it; where several lack, install the package that needs them again, with its requirements.",
-        install(current, requirement_of(current, name)) if current else Install((name,)),
+    advice = (
+        "Install it; where several lack, install the package that needs them again, with its requirements."
     )
+    command = install(current, requirement_of(current, name)) if current else Install((name,))
     detail = f"{ended.what}: there is no module {module}."
-    return _issue_finding(rules.issues["ENV012"], detail, evidence, fix)
+    return _observed_issue(rules.issues["ENV012"], evidence, Fix.of(advice, command), detail)
 
 
-def _issue_finding(issue: Issue, detail: str, evidence: Evidence, fix: Fix) -> Finding:
-    return issue_finding(
-        issue, Severity.ERROR, [evidence], fix, detail=detail, certainty="established", known_by="executed"
-    )
+def _observed_issue(issue: Issue, evidence: Evidence, fix: Fix, detail: str) -> Finding:
+    levels = {"certainty": "established", "known_by": "executed"}
+    return issue_finding(issue, Severity.ERROR, [evidence], fix, detail, **levels)
 
 
 def _triage(ended: ChildEnded, rules: Rules) -> Finding | None:
@@ -220,23 +204,21 @@ def platform_findings(
             text = f"{len(gpus)} GPUs exist; torch.cuda.is_available() is False"
             advice = "Compare the driver's CUDA with that of PyTorch, and look at CUDA_VISIBLE_DEVICES."
             results.append(_platform_finding(text, advice, torch))
-    if vllm is not None and "platform" in vllm.answer:
-        device, platform = vllm.answer.get("device", ""), str(vllm.answer.get("platform"))
-        if not device or "Unspecified" in platform:
-            fix = Fix.of(
-                "Without an NVIDIA GPU install vLLM's build for this hardware, such as the CPU build; with one, repair "
-                "its driver first.",
-                Explain("ENG004"),
-            )
-            detail = "In a separate process vLLM reports no platform: no engine starts here."
-            evidence = Evidence(f"current_platform is {platform}", vllm.what)
-            results.append(_issue_finding(issues["ENG004"], detail, evidence, fix))
-        elif gpus and device == "cpu":
-            text = f"{len(gpus)} GPUs exist; vLLM would run on the CPU"
-            advice = (
-                "A CPU build of vLLM uses no GPU: install a build for CUDA instead, unless that is intended."
-            )
-            results.append(_platform_finding(text, advice, vllm))
+    if vllm is None or "platform" not in vllm.answer:
+        return results
+    device, platform = vllm.answer.get("device", ""), str(vllm.answer.get("platform"))
+    if not device or "Unspecified" in platform:
+        advice = (
+            "Without an NVIDIA GPU install vLLM's build for this hardware, such as the CPU build; with one, repair its "
+            "driver first."
+        )
+        detail = "In a separate process vLLM reports no platform: no engine starts here."
+        evidence = Evidence(f"current_platform is {platform}", vllm.what)
+        results.append(_observed_issue(issues["ENG004"], evidence, Fix.of(advice, Explain("ENG004")), detail))
+    elif gpus and device == "cpu":
+        text = f"{len(gpus)} GPUs exist; vLLM would run on the CPU"
+        advice = "A CPU build of vLLM uses no GPU: install a build for CUDA instead, unless that is intended."
+        results.append(_platform_finding(text, advice, vllm))
     return results
 
 
@@ -250,7 +232,7 @@ def parity_findings(ended: ChildEnded) -> list[Finding]:
     """NUM901 if the engine's log-probs differ from those of transformers."""
     answer = ended.answer
     value, device = answer.get("largest"), str(answer.get("device"))
-    tolerance = TOLERANCES.get(device, TOLERANCES["cpu"])
+    tolerance = tolerance_of(device)
     largest = float(value) if isinstance(value, int | float) else math.nan
     if largest <= tolerance:
         return []
@@ -265,4 +247,9 @@ def parity_findings(ended: ChildEnded) -> list[Finding]:
         Evidence(f"vLLM {answer.get('version')}, engine {answer.get('engine')}", ended.what),
     ]
     fix = Fix.of(f"{advice}.", Explain("NUM001"))
-    return [finding("NUM901", Severity.ERROR, evidence, fix, detail=detail, known_by="executed")]
+    return [finding("NUM901", Severity.ERROR, evidence, fix, detail, known_by="executed")]
+
+
+def tolerance_of(device: str) -> float:
+    """Return the largest difference of log-probs that is rounding on a device."""
+    return TOLERANCES.get(device, TOLERANCES["cpu"])

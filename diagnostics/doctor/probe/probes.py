@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -68,7 +68,7 @@ class Probe:
         self, what: str, program: str, *arguments: str, limit_s: float, offline: bool = False
     ) -> ChildEnded:
         """Run a program in a child process."""
-        if program != "imports" or arguments != ("sys",):
+        if arguments != ("sys",):
             self.report_progress(f"{what} (at most {limit_s:.0f} s)")
         return self.children.run_program(what, program, *arguments, limit_s=limit_s, offline=offline)
 
@@ -79,25 +79,30 @@ class Probe:
 
 def run_tier(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Report, bool]:
     """Return the report with the results of a tier, and whether the tier could check nothing."""
-    if not os.access(python, os.X_OK):
-        broken = CheckResult(tier, "crashed", f"{python}: no interpreter that can be run; give --python PATH")
+    problem = (
+        "" if os.access(python, os.X_OK) else f"{python}: no interpreter that can be run; give --python PATH"
+    )
+    checks: list[CheckResult] = []
+    incomplete = False
+    if not problem:
+        issues = catalog.load()
+        with _ended_by_signals(), Children(python.absolute(), os.environ) as children:
+            environment, machine = facts.environment, facts.machine
+            probe = Probe(children, environment, machine, issues, Rules(issues), print_progress)
+            try:
+                checks = run_probes(probe)
+            except OSError as error:
+                problem = f"{python} cannot be run: {error.strerror or error}"
+            else:
+                incomplete = len(checks) > 1 and all(check.outcome == "skipped" for check in checks[1:])
+                if tier == "live":
+                    checks += run_live(probe, checks)
+                    incomplete = any(
+                        check.check == "tiny engine" and check.outcome == "skipped" for check in checks
+                    )
+    if problem:
+        broken = CheckResult(tier, "crashed", problem)
         return replace(report, checks=(*report.checks, broken)), True
-    issues = catalog.load()
-    rules = Rules(issues)
-    with _ended_by_signals(), Children(python.absolute(), os.environ) as children:
-        context = Probe(children, facts.environment, facts.machine, issues, rules, print_progress)
-        try:
-            checks = run_probes(context)
-        except OSError as error:
-            broken = CheckResult(tier, "crashed", f"{python} cannot be run: {error.strerror or error}")
-            return replace(report, checks=(*report.checks, broken)), True
-        incomplete = len(checks) > 1 and all(check.outcome == "skipped" for check in checks[1:])
-        if tier == "live" and any(check.check in _STOPPED for check in checks):
-            checks.append(CheckResult("live", "skipped", "the imports did not finish"))
-        elif tier == "live":
-            added = run_live(context)
-            checks += added
-            incomplete = added[0].outcome == "skipped"
     return replace(report, checks=(*report.checks, *checks), how=NOTES[tier]), incomplete
 
 
@@ -166,8 +171,10 @@ def _modules_to_import(environment: Environment) -> list[str]:
     return results
 
 
-def run_live(probe: Probe) -> list[CheckResult]:
+def run_live(probe: Probe, imports: Sequence[CheckResult] = ()) -> list[CheckResult]:
     """Start a tiny engine, compare log-probs, and let two processes sum a tensor."""
+    if any(check.check in _STOPPED for check in imports):
+        return [CheckResult("live", "skipped", "the imports did not finish")]
     probe.failures = {}
     return [*_engine(probe), *(_collective(probe, backend) for backend in ("gloo", "nccl"))]
 
@@ -177,8 +184,7 @@ def _engine(probe: Probe) -> list[CheckResult]:
     packages = probe.environment.packages
     needed = {
         "vLLM": probe.environment.vllm,
-        "torch": packages.get("torch"),
-        "transformers": packages.get("transformers"),
+        **{name: packages.get(name) for name in ("torch", "transformers")},
     }
     missing = ", ".join(name for name, package in needed.items() if package is None)
     if missing:
@@ -190,12 +196,11 @@ def _engine(probe: Probe) -> list[CheckResult]:
     device = str(answer["device"])
     where = "the GPU" if device == "cuda" else f"the {device.upper()}"
     text = f"vLLM {answer['version']}, engine {answer['engine']}, on {where}: {answer['tokens']} tokens"
-    results = probe_results.parity_findings(ended)
-    limit = probe_results.TOLERANCES.get(device, probe_results.TOLERANCES["cpu"])
-    difference = f"largest difference {answer['largest']:.1e}, allowed {limit:g}"
+    results = tuple(probe_results.parity_findings(ended))
+    difference = f"largest difference {answer['largest']:.1e}, allowed {probe_results.tolerance_of(device):g}"
     return [
         CheckResult(engine, "ok", f"{text}, {ended.seconds:.0f} s"),
-        CheckResult(parity, "findings" if results else "ok", difference, tuple(results)),
+        CheckResult(parity, "findings" if results else "ok", difference, results),
     ]
 
 

@@ -16,8 +16,8 @@ import doctor_child  # type: ignore[import-not-found] # beside this file when ru
 LIMIT = datetime.timedelta(seconds=60)
 
 
-def collective(backend: str, meeting: str, rank: int) -> dict[str, Any]:
-    """Sum 1 and 2 over both ranks."""
+def collective(backend: str, meeting: str, rank: int) -> str:
+    """Sum 1 and 2 over both ranks, and return the type of device."""
     import torch
     import torch.distributed as dist
 
@@ -32,36 +32,23 @@ def collective(backend: str, meeting: str, rank: int) -> dict[str, Any]:
     dist.destroy_process_group()
     if (low, high) != (3.0, 3.0):
         raise RuntimeError(f"1 + 2 over two ranks gave values from {low} to {high}")
-    return {"ok": True, "device": device.type}
+    return str(device.type)
 
 
-def _expect(code: int) -> None:
-    if code:
-        raise RuntimeError(f"rank 1 ended with {code}")
-
-
-def main() -> None:
-    """Answer `ok`, or `error` and `where`. Only rank 0 answers."""
-    doctor_child.begin()
+def probe(answer: dict[str, Any]) -> None:
+    """Start rank 1, take part as rank 0, and fill in `device`."""
     backend, meeting = sys.argv[1:3]
-    rank = int(sys.argv[3]) if len(sys.argv) > 3 else 0
-    peer = None
+    peer = subprocess.Popen([sys.executable, sys.argv[0], backend, meeting, "1"])
     try:
-        if rank == 0:
-            peer = subprocess.Popen([sys.executable, sys.argv[0], backend, meeting, "1"])
-        answer = collective(backend, meeting, rank)
-        if peer is not None:
-            _expect(peer.wait(timeout=LIMIT.total_seconds()))
-            doctor_child.write_answer(answer)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is the answer
-        text = doctor_child.failure(error)
-        if rank:
-            sys.exit(1)
-        doctor_child.write_answer(text)
-        if peer is not None:
-            peer.kill()
-    doctor_child.end_process()
+        answer["device"] = collective(backend, meeting, 0)
+        if code := peer.wait(timeout=LIMIT.total_seconds()):
+            raise RuntimeError(f"rank 1 ended with {code}")
+    finally:
+        peer.kill()
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 3:
+        collective(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    else:
+        doctor_child.run(probe)

@@ -1,4 +1,4 @@
-"""Start and end a probe program, and write its answer to a file; everything printed goes to standard error."""
+"""Run a probe program and write its answer to a file; everything printed goes to standard error."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,25 @@ _SET_PDEATHSIG = 1
 _MAX_TEXT = 64_000
 
 
-def begin() -> None:
-    """Send prints to standard error, show stacks on a crash, and end with the parent process."""
+def run(probe: Callable[[dict[str, Any]], None]) -> None:
+    """Run a probe, which fills in its answer, and end this process. An exception is an answer, too.
+
+    Prints go to standard error, a crash shows its stacks, and this process ends with its parent.
+    """
     os.dup2(2, 1)
     faulthandler.enable()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL)
+    answer: dict[str, Any] = {"ok": False}
+    try:
+        probe(answer)
+        answer["ok"] = True
+    except BaseException as error:  # noqa: BLE001 - SystemExit at import is an answer too
+        answer |= _failure(error)
+    write_answer(answer)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # at once: exit handlers of half-imported packages can hang
 
 
 def write_answer(document: dict[str, Any]) -> None:
@@ -33,7 +47,7 @@ def write_answer(document: dict[str, Any]) -> None:
     aside.replace(path)
 
 
-def failure(error: BaseException) -> dict[str, Any]:
+def _failure(error: BaseException) -> dict[str, Any]:
     """Return an exception as an answer; its traceback goes to standard error."""
     traceback.print_exception(type(error), error, error.__traceback__)
     root = _root(error)
@@ -44,18 +58,16 @@ def failure(error: BaseException) -> dict[str, Any]:
         and "importlib" not in frame.filename
         and Path(frame.filename).parent != Path(__file__).parent
     ]
-    text = (str(error).strip() or "no message").splitlines()[0][:_MAX_TEXT]
-    lacks = root.name if isinstance(root, ModuleNotFoundError) else None
-    alone = "".join(traceback.format_exception(type(root), root, root.__traceback__, chain=False))
+    text = f"{type(error).__name__}: {_first_line(error)}"
     if root is not error:
-        text += f", caused by {type(root).__name__}: {(str(root).strip() or 'no message').splitlines()[0][:_MAX_TEXT]}"
-    message = {
-        "error": f"{type(error).__name__}: {text}",
-        "where": where[-1] if where else "",
-        "lacks": lacks or "",
-        "root": alone[-_MAX_TEXT:],
-    }
-    return {"ok": False, **message}
+        text += f", caused by {type(root).__name__}: {_first_line(root)}"
+    alone = "".join(traceback.format_exception(type(root), root, root.__traceback__, chain=False))
+    lacks = (root.name if isinstance(root, ModuleNotFoundError) else None) or ""
+    return {"error": text, "where": where[-1] if where else "", "lacks": lacks, "root": alone[-_MAX_TEXT:]}
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or "no message").splitlines()[0][:_MAX_TEXT]
 
 
 def _root(error: BaseException) -> BaseException:
@@ -64,10 +76,3 @@ def _root(error: BaseException) -> BaseException:
     while chain[-1].__cause__ is not None and chain[-1].__cause__ not in chain:
         chain.append(chain[-1].__cause__)
     return chain[-1]
-
-
-def end_process() -> None:
-    """End at once: exit handlers of half-imported packages can hang."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)

@@ -104,36 +104,29 @@ def compare(llm: Any, model: Any) -> list[float]:
     return differences
 
 
-def main() -> None:
-    """Answer step by step, so that after a crash the last step is known."""
-    doctor_child.begin()
-    known: dict[str, Any] = {"ok": False, "step": "making a tiny model with transformers"}
+def probe(answer: dict[str, Any]) -> None:
+    """Fill in the answer step by step, so that after a crash the last step is known."""
 
-    def at(step: str) -> None:
-        known["step"] = step
-        doctor_child.write_answer(known)
+    def begin_step(step: str) -> None:
+        answer["step"] = step
+        doctor_child.write_answer(answer)
 
-    try:
-        doctor_child.write_answer(known)
-        settings()
-        model = make_model(sys.argv[1])
-        at("importing vLLM")
-        import vllm
-        from vllm.platforms import current_platform
+    begin_step("making a tiny model with transformers")
+    settings()
+    model = make_model(sys.argv[1])
+    begin_step("importing vLLM")
+    import vllm
+    from vllm.platforms import current_platform
 
-        known["version"] = str(vllm.__version__)
-        known["device"] = str(getattr(current_platform, "device_type", "") or "none")
-        at("starting the engine")
-        llm = start(sys.argv[1], gpu=known["device"] == "cuda")
-        known["engine"] = "V1" if ".v1." in type(llm.llm_engine).__module__ else "V0"
-        at("sampling")
-        differences = compare(llm, model)
-        known |= {"ok": True, "step": "done", "tokens": len(differences), "largest": max(differences)}
-        doctor_child.write_answer(known)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is the answer
-        doctor_child.write_answer({**known, **doctor_child.failure(error)})
-    doctor_child.end_process()
+    answer["version"] = str(vllm.__version__)
+    answer["device"] = str(getattr(current_platform, "device_type", "") or "none")
+    begin_step("starting the engine")
+    llm = start(sys.argv[1], gpu=answer["device"] == "cuda")
+    answer["engine"] = "V1" if ".v1." in type(llm.llm_engine).__module__ else "V0"
+    begin_step("sampling")
+    differences = compare(llm, model)
+    answer |= {"step": "done", "tokens": len(differences), "largest": max(differences)}
 
 
 if __name__ == "__main__":
-    main()
+    doctor_child.run(probe)

@@ -49,30 +49,23 @@ def vllm_platform() -> dict[str, Any]:
 PLATFORMS = {"torch": torch_platform, "vllm:LLM": vllm_platform}
 
 
-def main() -> None:
-    """Answer `ok`, `version` and the platform, or `error` and `where`; `step` if it ended in querying the platform."""
-    doctor_child.begin()
+def probe(answer: dict[str, Any]) -> None:
+    """Fill in `version` and the platform; `step` if it ended in querying the platform."""
     module, _, name = sys.argv[1].partition(":")
-    known: dict[str, Any] = {"ok": False}
-    try:
-        if module.endswith("._C"):
-            importlib.import_module("torch")
-        imported = importlib.import_module(module)
-        if query := PLATFORMS.get(sys.argv[1]):
-            known["step"] = "querying its platform"
-            doctor_child.write_answer(known)
-            known = {"ok": False, **query()}
-            doctor_child.write_answer(known)
-        if name:
-            getattr(imported, name)  # lazy packages import here
-        version = getattr(imported, "__version__", None)
-        doctor_child.write_answer(
-            {**known, "ok": True, "version": version if isinstance(version, str) else ""}
-        )
-    except BaseException as error:  # noqa: BLE001 - SystemExit at import is an answer too
-        doctor_child.write_answer({**known, **doctor_child.failure(error)})
-    doctor_child.end_process()
+    if module.endswith("._C"):
+        importlib.import_module("torch")
+    imported = importlib.import_module(module)
+    if query := PLATFORMS.get(sys.argv[1]):
+        answer["step"] = "querying its platform"
+        doctor_child.write_answer(answer)
+        answer |= query()
+        del answer["step"]
+        doctor_child.write_answer(answer)
+    if name:
+        getattr(imported, name)  # lazy packages import here
+    version = getattr(imported, "__version__", None)
+    answer["version"] = version if isinstance(version, str) else ""
 
 
 if __name__ == "__main__":
-    main()
+    doctor_child.run(probe)
