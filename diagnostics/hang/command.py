@@ -22,13 +22,14 @@ from diagnostics.hang.job_index import split_jobs
 from diagnostics.hang.known_issues import with_issue
 from diagnostics.hang.parsers import bundle
 from diagnostics.hang.parsers.files import read_files
-from diagnostics.hang.report import build_report, print_hang_report
+from diagnostics.hang.report import build_report
 from diagnostics.hang.snapshot import Snapshot, SnapshotError, join_snapshots
 from diagnostics.node_options import NodeOptions, node_options, query_nodes
 from diagnostics.output import progress
 from diagnostics.output.redact import mask
+from diagnostics.output.report_output import ReportOptions, print_report
 
-FORMATS = ("terminal", "json", "markdown", "html")
+FORMATS = ("terminal", "json", "markdown")
 MAX_SECONDS = 1e6
 
 
@@ -88,7 +89,7 @@ def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
 @_duration("--busy-patience", BUSY_PATIENCE_S, "A shorter wait for a process that computes is normal.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
 @click.option("--verbose", is_flag=True, help="Print everything that was observed.")
-@click.option("--stacks", is_flag=True, help="Print the tree of all stacks too.")
+@click.option("--stacks", is_flag=True, help="Print all stacks too.")
 @click.option(
     "--save",
     type=click.Path(path_type=Path),
@@ -162,7 +163,7 @@ _SEVERITY = {"hang": 0, "unknown": 1, "waiting": 2, "progress": 3, "idle": 4}
 def report(request: SimpleNamespace, diagnoses: list[Diagnosis]) -> int:
     """Write the report; return 1 if a job hangs, 3 if one could not be decided, else 0."""
     verbose = request.verbose or request.watches or request.beats
-    print_hang_report(build_report(diagnoses, stacks=request.stacks), request.form, verbose=verbose)
+    print_report(build_report(diagnoses, stacks=request.stacks), ReportOptions(request.form, verbose))
     outcomes = {diagnosis.verdict.outcome for diagnosis in diagnoses}
     if "hang" in outcomes:
         return FINDINGS

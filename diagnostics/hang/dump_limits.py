@@ -7,13 +7,11 @@ from collections import Counter
 from dataclasses import replace
 
 from diagnostics.hang import sentences
-from diagnostics.hang.blocking_calls import LIBRARY, frame_text
+from diagnostics.hang.blocking_calls import LIBRARY
 from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.root_blockers import RootBlocker
-from diagnostics.hang.snapshot import WATCHDOG_DUMP
 from diagnostics.hang.verdict import HANG, UNKNOWN, Verdict
-from diagnostics.hang.wait_kinds import COMPUTING
 
 # Computing that a stack names, rather than a tool's guess whether a thread runs.
 _NAMED_WORK = ("compile", "load", "import")
@@ -25,26 +23,12 @@ _FIRST_FUNCTIONS = (
 )  # fmt: skip
 _OWN_FRAMES_OF_WORK = 4
 _THREAD_START = re.compile(r"_bootstrap(_inner)?|_{0,2}clone3?|start_thread|thread_start")
-# Inferences from a wait in a partial dump: the cause, and a text about the process that would end the wait.
+# The cause that a kind of wait in a partial dump allows, and the reason in the sentence.
 _INFERENCES = {
     "collective": ("absent", "a rank of its group has not come, is in another collective, or is gone"),
     "device": ("device", "a kernel there, or a collective that a rank has not joined, does not finish"),
-    "shared": ("absent", "all ranks must join the operation; one has not arrived or is in another one"),
     "threads": ("lock", "a fork has none of its threads, and a library's threads may hold a lock"),
-    "step": ("device", "an operation that it started on its device does not finish"),
 }
-# A scheduler receives requests from its first rank in a collective: that is how the others idle.
-_IDLE_FUNCTIONS = {"recv_requests", "recv_requests_non_zmq"}
-# Functions that start a collective on the device: the collective itself has no frame.
-_STARTS_COLLECTIVE = re.compile(
-    r"across_processes|nested_gather|deepspeed/runtime/(?:zero|pipe)|fsdp|fully_shard|megatron/|full_tensor|redistribute"
-    r"|clip_grad_norm|reduce_scatter|all_gather|all_reduce|barrier|synchronize_communication",
-    re.IGNORECASE,
-)
-_ENGINE_STEPS = {
-    "execute_model", "run_batch", "forward_batch_generation", "forward_extend", "forward_decode", "_forward_raw",
-    "process_batch_result",
-}  # fmt: skip
 
 
 def was_interrupted(index: JobIndex, state: BlockedState) -> bool:
@@ -96,15 +80,13 @@ def rank_is_elsewhere(index: JobIndex, blocker: RootBlocker) -> bool:
 
 
 def infer_from_partial_dump(index: JobIndex, verdict: Verdict) -> Verdict:
-    """Return the verdict; for an undecided dump only the cause class that its waits allow, without a process."""
-    if index.snapshot.live or verdict.outcome == HANG:
+    """Return the verdict; for an undecided dump only the cause that its waits allow, without a process."""
+    kinds = Counter(state.kind for state in index.states.values() if state.kind in _INFERENCES)
+    if index.snapshot.live or verdict.outcome != UNKNOWN or not kinds:
         return verdict
-    classes = {key: name for key, state in index.states.items() if (name := _inference(index, state))}
-    if not classes or (verdict.outcome != UNKNOWN and "step" not in classes.values()):
-        return verdict
-    [(name, _)] = Counter(classes.values()).most_common(1)
-    keys = tuple(key for key, value in classes.items() if value == name)
-    cause, reason = _INFERENCES[name]
+    [(kind, _)] = kinds.most_common(1)
+    keys = tuple(key for key, state in index.states.items() if state.kind == kind)
+    cause, reason = _INFERENCES[kind]
     return replace(
         verdict,
         outcome=HANG,
@@ -117,15 +99,3 @@ def infer_from_partial_dump(index: JobIndex, verdict: Verdict) -> Verdict:
         sentence=sentences.inferred(index, keys, reason),
         evidence=sentences.evidence_of_victims(index, keys),
     )
-
-
-def _inference(index: JobIndex, state: BlockedState) -> str:
-    functions = {frame.function for frame in state.frames}
-    if functions & _IDLE_FUNCTIONS:
-        return ""
-    if state.kind == "device" and any(_STARTS_COLLECTIVE.search(frame_text(frame)) for frame in state.frames):
-        return "shared"
-    if state.kind in _INFERENCES:
-        return state.kind
-    watched = index.snapshot.source.endswith(WATCHDOG_DUMP) and state.kind in (*COMPUTING, "native")
-    return "step" if watched and functions & _ENGINE_STEPS else ""

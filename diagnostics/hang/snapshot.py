@@ -14,8 +14,6 @@ from typing import Any
 SCHEMA = "grpo-doctor.hang-snapshot.v1"
 NATIVE = "[native]"
 """Path of a native frame without a file."""
-WATCHDOG_DUMP = "of a watchdog"
-"""Suffix of a source: a server dumped its own stacks because a step did not end in time."""
 MAX_TEXT = 1000
 """Letters of a path, a function or any other text that is read."""
 BUSY_SHARE = 0.3

@@ -33,9 +33,7 @@ def _load_syscalls(machine: str) -> dict[int, str]:
 
 
 SYSCALLS = _load_syscalls(platform.machine())
-ENVIRONMENT = (
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "NCCL_RAS_ADDR",
-)  # fmt: skip
+ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """The only environment variables that are read."""
 MAX_VALUE = 256
 MAX_FILE = 4 << 20

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from diagnostics.hang.collect import discovery, nccl_ras, peers, proc, stacks
+from diagnostics.hang.collect import discovery, peers, proc, stacks
 from diagnostics.hang.snapshot import Process, Snapshot, Thread
 
 SECONDS = 1.5
@@ -48,12 +48,10 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
     if further := peers.blocking_processes(host, observed) - pids:
         observed += observer.observe(further, samples=1, seconds=0.1)
     observed = _with_spawned_ranks(observed)
-    service = nccl_ras.find_service(host, pids)
     return Snapshot(
         processes=tuple(observed),
         sockets=peers.sockets_of(host, observed),
         locks=peers.file_locks(host, observed),
-        collectives=nccl_ras.collectives_of(nccl_ras.query(service), observed) if service else (),
         seconds=round(seconds, 2),
         blind=tuple(observer.not_inspected(observed)),
     )

@@ -155,6 +155,7 @@ def test_a_short_wait_is_no_hang_yet():
 def test_if_all_ranks_are_in_one_collective_the_cause_is_unknown():
     verdict = verdict_of(*map(in_all_gather, range(3)))
     assert (verdict.outcome, verdict.culprits) == ("unknown", ())
+    assert "are all in all_gather" in verdict.sentence
     assert any("flight recorder" in line for line in verdict.next)
 
 

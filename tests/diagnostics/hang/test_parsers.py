@@ -49,7 +49,6 @@ Thread 103 (idle): "MainThread"
     gather_rewards (train.py:40)
     <module> (train.py:90)
 """
-QUOTED = "".join(f"> {line}\n" for line in PYSPY.splitlines())
 FAULTHANDLER = """Timeout (0:05:00)!
 Thread 0x00007f0000000001 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 324 in wait
@@ -84,9 +83,8 @@ def parse_text(tmp_path, text, name="dump.txt"):
     return read_files([str(path)])
 
 
-@pytest.mark.parametrize("text", [PYSPY, QUOTED], ids=["pasted", "quoted"])
-def test_py_spy_text_is_parsed_among_other_text(tmp_path, text):
-    verdict = diagnose(parse_text(tmp_path, text)).verdict
+def test_py_spy_text_is_parsed_among_other_text(tmp_path):
+    verdict = diagnose(parse_text(tmp_path, PYSPY)).verdict
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "mismatch", ("/102",))
 
 
@@ -164,7 +162,6 @@ COUNTS = (
     "[rank{0}]:[E1 ProcessGroupNCCL.cpp:1743] [PG 0 Rank {0}] Received a dump signal. "
     "Last enqueued NCCL work: {1}, last completed NCCL work: {1}.\n"
 )
-RAS = "#0-0 (27a079b828ff1a75) MISMATCH\n  Communicator ranks have different collective operation counts\n"
 
 
 @pytest.mark.parametrize(
@@ -176,20 +173,10 @@ RAS = "#0-0 (27a079b828ff1a75) MISMATCH\n  Communicator ranks have different col
         ),
         (TIMEOUT.format(0, "ALLREDUCE") + COUNTS.format(1, 6), "absent", ("/2",)),
         (TIMEOUT.format(0, "ALLREDUCE") + TIMEOUT.format(1, "ALLREDUCE"), "absent", ()),
-        (
-            f"{RAS}  2 ranks have launched up to operation 9\n  1 rank has launched up to operation 8\n"
-            "  Rank 1 -- GPU 1 managed by process 48 on node 10.0.0.1\n",
-            "absent", ("/2",),
-        ),
-        (
-            f"{RAS}  2 ranks have launched up to operation 8\n  1 rank has launched up to operation 9\n"
-            "  Rank 2 -- GPU 2 managed by process 48 on node 10.0.0.1\n",
-            "absent", ("/1", "/2"),
-        ),
     ],
-    ids=["other collective", "started fewer", "nobody is named", "RAS lists who lags", "RAS lists who is ahead"],
+    ids=["other collective", "started fewer", "nobody is named"],
 )  # fmt: skip
-def test_reports_of_the_watchdog_and_of_ras(tmp_path, text, cause, culprits):
+def test_reports_of_the_watchdog(tmp_path, text, cause, culprits):
     verdict = diagnose(parse_text(tmp_path, text)).verdict
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", cause, culprits)
 

@@ -1,4 +1,4 @@
-"""Parse the messages of PyTorch's NCCL watchdog, and the output of NCCL's RAS client.
+"""Parse reports about NCCL's ranks: the messages of PyTorch's watchdog, and the JSON of NCCL's RAS client.
 
 The watchdog reports each rank whose collective timed out: these ranks are the victims. Another rank is taken for the
 blocking one only if the watchdog reports that it started fewer collectives of the same process group.
@@ -10,7 +10,6 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from diagnostics.hang.collect import nccl_ras
 from diagnostics.hang.collectives import normalized_operation
 from diagnostics.hang.parsers import ParseError
 from diagnostics.hang.parsers.flight_recorder import BETWEEN, C10D
@@ -28,12 +27,6 @@ _COUNTS = re.compile(
 )
 _WORK = re.compile(r"at work(?: sequence id)?: (\d{1,9})")
 _RANK_TAG = re.compile(r"\[rank(\d{1,6})\]")
-_WATCHDOG = re.compile(
-    r"ProcessGroupNCCL.{0,80}?(?:[wW]atchdog|Heartbeat monitor)|Watchdog caught collective"
-)
-_TIMED_OUT = re.compile(
-    r"due to a collective timeout|Watchdog caught collective operation timeout|Timeout at NCCL work"
-)
 # Operations whose sizes are the same on every rank.
 _SAME_SIZES = ("ALLREDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 _PAIRS = ("SEND", "RECV", "COALESCED")
@@ -41,14 +34,6 @@ _NAMES = {
     "_ALLGATHER_BASE": "all_gather_into_tensor", "_REDUCE_SCATTER_BASE": "reduce_scatter_tensor",
     "ALLTOALL_BASE": "all_to_all_single",
 }  # fmt: skip
-# RAS: one block per communicator, with operation counts and their ranks.
-_RAS_BLOCK = re.compile(r"#\d{1,4}-\d{1,4} \([0-9a-f]{1,20}\) (MISMATCH|INCOMPLETE)")
-_RAS_COUNT = re.compile(
-    r"(\d{1,6}) ranks? ha(?:s|ve) launched up to operation (\d{1,9})|Missing communicator data"
-)
-_RAS_RANK = re.compile(r"\s{0,20}Rank (\d{1,6})\b")
-_RAS_SUMMARY = re.compile(r"Communicators\.\.\.")
-_MAX_RANKS = 1024
 
 
 @dataclass
@@ -69,30 +54,22 @@ class _RankReport:
     completed: int | None = None
 
 
-def parse_lines(lines: list[str]) -> Snapshot | None:
-    """Return the ranks in watchdog messages or RAS output; None if the lines have neither."""
+def parse_watchdog(lines: list[str]) -> Snapshot | None:
+    """Return the ranks of the process group that differs most in the watchdog's messages; None if no rank waits."""
     groups: dict[str, dict[int, _RankReport]] = {}
     timeouts: list[re.Match[str]] = []
-    is_watchdog = timed_out = False
     for line in lines:
-        if not any(word in line for word in ("rank", "Rank", "Watchdog", "NCCL")):
-            continue
-        is_watchdog = is_watchdog or bool(_WATCHDOG.search(line))
-        timed_out = timed_out or bool(_TIMED_OUT.search(line))
         if match := _COUNTS.search(line):
             _add_counts(line, match, groups)
         if match := _TIMEOUT.search(line):
             timeouts.append(match)
     for match in timeouts:
         _add_timeout(match, groups)
-    unnamed = Snapshot((_rank_process(None, "wait"),) if timed_out else (), source=_SOURCE)
-    if not groups:
-        return _parse_ras_text(lines) or (unnamed if is_watchdog else None)
     parts = [_group_snapshot(name, reports) for name, reports in groups.items()]
-    best = max(parts, key=lambda part: (ranks_differ(part), len(part.processes)))
-    some_wait = any(process.threads[0].frames != (BETWEEN,) for process in best.processes)
-    # Ranks that wait for nothing in this group may wait in another group.
-    return best if some_wait or not timed_out else unnamed
+    parts = [
+        part for part in parts if any(process.threads[0].frames != (BETWEEN,) for process in part.processes)
+    ]
+    return max(parts, key=lambda part: (ranks_differ(part), len(part.processes)), default=None)
 
 
 def ranks_differ(snapshot: Snapshot) -> bool:
@@ -153,65 +130,60 @@ def _operation(name: str) -> str:
     return _NAMES.get(name.upper(), normalized_operation(name))
 
 
-def _rank_process(rank: int | None, operation: str = "") -> Process:
+def _rank_process(rank: int, operation: str = "") -> Process:
     """Return a rank that waits in a collective operation, or is in none."""
-    pid = 1 if rank is None else rank + 1
+    pid = rank + 1
     frame = StackFrame(C10D, operation) if operation else BETWEEN
     return Process(
         pid, rank=rank, role="trainer", job="reported", threads=(Thread(pid, "MainThread", (frame,)),)
     )
 
 
-def _parse_ras_text(lines: list[str]) -> Snapshot | None:
-    """Parse the text of NCCL's RAS client, which reports how many operations each rank of a communicator has started.
-
-    RAS lists only the smaller set of ranks, which may be those that are ahead.
-    """
-    blocks: list[tuple[str, list[str]]] = []
-    for line in lines:
-        if match := _RAS_BLOCK.match(line):
-            blocks.append((match[1], []))
-        elif blocks:
-            blocks[-1][1].append(line)
-    for _, body in sorted(blocks, key=lambda block: block[0] != "MISMATCH"):
-        ranks = _parse_ras_counts(body)
-        most = max([*ranks.values(), 1])
-        behind = {rank for rank, started in ranks.items() if started < most}
-        if behind and len(behind) < len(ranks):
-            processes = [_rank_process(rank, "" if rank in behind else "wait") for rank in sorted(ranks)]
-            return Snapshot(tuple(processes), source="NCCL RAS")
-    summary = blocks or any(_RAS_SUMMARY.match(line) for line in lines)
-    return Snapshot(source="NCCL RAS") if summary else None
+@dataclass(frozen=True)
+class _RasRank:
+    rank: int
+    started: int
+    pid: int
 
 
-def _parse_ras_counts(body: list[str]) -> dict[int, int]:
-    counts, listed, started = dict[int, int](), dict[int, int](), -1
-    for line in body:
-        if count := _RAS_COUNT.search(line):
-            started = int(count[2] or 0)
-            counts[started] = int(count[1] or 0)
-        elif (rank := _RAS_RANK.match(line)) and started >= 0:
-            listed.setdefault(int(rank[1]), started)
-    world = min(sum(counts.values()), _MAX_RANKS)
-    rest = next((number for number in counts if number not in listed.values()), max(counts, default=0))
-    return {rank: listed.get(rank, rest) for rank in {*range(world), *listed}} if listed else {}
+def is_ras_document(document: Any) -> bool:
+    """Return whether a JSON document looks like NCCL's RAS."""
+    return isinstance(document, dict) and isinstance(document.get("communicators"), list)
 
 
 def ras_snapshot(document: dict[str, Any], name: str) -> Snapshot:
-    """Return a RAS document as a snapshot: operations started by each rank of the most uneven communicator.
+    """Return a RAS document as a snapshot: the ranks of the most uneven communicator, else of the largest.
 
     Raises:
         ParseError: It has no ranks.
     """
-    ranks, missing = nccl_ras.uneven_communicator(document)
+    communicators = [
+        (_ras_ranks(item), len(item.get("missing_ranks", ()))) for item in document["communicators"]
+    ]
+    ranks, missing = max(
+        communicators, key=lambda item: (len({rank.started for rank in item[0]}) > 1 or item[1] > 0, len(item[0])),
+        default=([], 0),
+    )  # fmt: skip
     if not ranks:
         raise ParseError(f"{name}: RAS without ranks")
-    world = len(ranks) + len(missing)
-    processes = [
+    processes = tuple(
         replace(
-            _rank_process(rank.rank, "wait"), pid=rank.pid or rank.rank + 1, job="localhost:ras", world=world
+            _rank_process(rank.rank, "wait"),
+            pid=rank.pid or rank.rank + 1,
+            job="localhost:ras",
+            world=len(ranks) + missing,
         )
         for rank in ranks
-    ]
+    )
     collectives = tuple(Collective(rank.rank, "", rank.started, -1) for rank in ranks)
-    return Snapshot(tuple(processes), collectives=collectives, source="NCCL RAS")
+    return Snapshot(processes, collectives=collectives, source="NCCL RAS")
+
+
+def _ras_ranks(communicator: dict[str, Any]) -> list[_RasRank]:
+    """Return the ranks of a communicator, each with the number of collectives that it has started."""
+    ranks = []
+    for item in communicator.get("ranks", ()):
+        counts = item.get("collective_counts") or item.get("coll_op_counts") or {}
+        if isinstance(item.get("rank"), int) and isinstance(counts, dict):
+            ranks.append(_RasRank(item["rank"], sum(map(int, counts.values())), int(item.get("pid", 0))))
+    return ranks
