@@ -90,33 +90,24 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
         return _nothing_waits(index, blockers, incomplete=incomplete)
     same = Counter(blocker.culprits for blocker in waiting.values())
     key, worst = min(waiting.items(), key=lambda item: _blocker_order(index, item[1], same[item[1].culprits]))
+    culprits = set(worst.culprits)
     victims = tuple(
-        k
-        for k, blocker in waiting.items()
-        if set(blocker.culprits) & set(worst.culprits) and k not in worst.culprits
+        k for k, blocker in waiting.items() if culprits & set(blocker.culprits) and k not in culprits
     )
-    verdict = Verdict(
-        HANG,
-        "",
-        worst.cause,
-        worst.certainty,
-        worst.culprits,
-        worst.chain,
-        cycle=worst.level == "cycle" and worst.cause != "locks",
-        victims=victims,
-        waited_s=_longest_wait_s(index, worst, (key, *victims)),
-    )
-    verdict = _consider_time(index, verdict, worst, patience)
+    cycle = worst.level == "cycle" and worst.cause != "locks"
+    waited_s = _longest_wait_s(index, worst, (key, *victims))
+    verdict = Verdict(HANG, "", worst.cause, worst.certainty, worst.culprits, worst.chain, cycle)
+    verdict = _consider_time(index, replace(verdict, victims=victims, waited_s=waited_s), worst, patience)
     if incomplete and verdict.outcome == HANG and worst.cause in _GUESSES_IF_BLIND:
         verdict = replace(verdict, certainty="hypothesis")
-    if dump_limits.other_end_may_be_missing(index, worst) or _is_unexplained(index, worst):
+    unexplained, kind = _is_unexplained(index, worst), index.states[key].kind
+    if unexplained or dump_limits.other_end_may_be_missing(index, worst):
         verdict = replace(verdict, outcome=UNKNOWN, certainty="hypothesis")
-        kind = index.states[key].kind
-        if _is_unexplained(index, worst) and kind in IN_COLLECTIVE:
-            together = tuple(k for k in blockers if index.states[k].kind == kind)
-            sentence = sentences.all_in_one_collective(index, together)
-            return replace(verdict, sentence=sentence, culprits=(), victims=together)
-    evidence = sentences.evidence_of_culprits(index, verdict)
+    if unexplained and kind in IN_COLLECTIVE:
+        together = tuple(k for k in blockers if index.states[k].kind == kind)
+        sentence = sentences.all_in_one_collective(index, together)
+        return replace(verdict, sentence=sentence, culprits=(), victims=together)
+    evidence = sentences.evidence_of(index, verdict.culprits, verdict.cause)
     return replace(verdict, sentence=sentences.sentence_of(index, verdict), evidence=evidence)
 
 
@@ -247,37 +238,36 @@ def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
     """Name the ranks at another rendezvous than most as blocking, and the others as victims."""
     if verdict.cause != "rendezvous" or not index.snapshot.live:
         return verdict
-    waiting = [key for key, state in index.states.items() if state.kind == "rendezvous"]
+    waiting = tuple(key for key, state in index.states.items() if state.kind == "rendezvous")
     separate = _ranks_apart(index, waiting)
     victims = tuple(dict.fromkeys(key for key in (*waiting, *verdict.victims) if key not in separate))
     chain = verdict.chain if separate == verdict.culprits else ()
-    resolved_verdict = replace(verdict, culprits=separate, victims=victims, chain=chain)
-    evidence = sentences.evidence_of_culprits(
-        index, replace(resolved_verdict, culprits=separate or tuple(waiting))
-    )
-    sentence = (
-        sentences.sentence_of(index, resolved_verdict)
-        if separate
-        else sentences.missing_at_rendezvous(index, resolved_verdict, tuple(waiting))
-    )
-    return replace(resolved_verdict, sentence=sentence, evidence=evidence)
+    verdict = replace(verdict, culprits=separate, victims=victims, chain=chain)
+    if separate:
+        sentence = sentences.sentence_of(index, verdict)
+    else:
+        sentence = sentences.missing_at_rendezvous(index, verdict, waiting)
+    evidence = sentences.evidence_of(index, separate or waiting)
+    return replace(verdict, sentence=sentence, evidence=evidence)
 
 
-def _ranks_apart(index: JobIndex, waiting: list[str]) -> tuple[str, ...]:
+def _ranks_apart(index: JobIndex, waiting: tuple[str, ...]) -> tuple[str, ...]:
     """Return the ranks outside the largest connected group; if none are connected, the only rank that listens."""
-    parts = [{key} for key in waiting]
+    groups: list[set[str]] = []
     for key in waiting:
         process = index.states[key].process
         connections = index.open_connections(process)
-        connected = {peer.key for _, s in connections for peer in index.peers(process, s)} | {key}
-        overlapping = [part for part in parts if part & connected]
-        parts = [part for part in parts if not part & connected] + [set().union(*overlapping)]
-    sizes = sorted(map(len, parts), reverse=True)
-    if len(sizes) > 1 and sizes[0] > sizes[1]:
-        largest = max(parts, key=len)
-        return tuple(key for key in waiting if key not in largest)
+        group = {key} | {peer.key for _, s in connections for peer in index.peers(process, s)} & set(waiting)
+        groups = [
+            *(other for other in groups if not other & group),
+            group.union(*(other for other in groups if other & group)),
+        ]
+    groups.sort(key=len, reverse=True)
+    if len(groups) > 1 and len(groups[0]) > len(groups[1]):
+        return tuple(key for key in waiting if key not in groups[0])
     listening = [key for key in waiting if index.listening_ports(index.states[key].process)]
-    return tuple(listening) if sizes and sizes[0] == 1 < len(sizes) and len(listening) == 1 else ()
+    unconnected = len(groups) > 1 and len(groups[0]) == 1
+    return tuple(listening) if unconnected and len(listening) == 1 else ()
 
 
 def _excluded(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
@@ -285,15 +275,14 @@ def _excluded(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
     if verdict.outcome == HANG:
         return ()
     states = [state for state in index.states.values() if state.process.role != "helper"]
-    with_state = [state for state in states if state.process.state]
+    with_state = [state.kind for state in states if state.process.state]
     inspected = [state for state in states if state.kind != "unseen"]
     texts = []
-    if with_state and not any(state.kind in ("stopped", "dead", "kernel") for state in with_state):
+    if with_state and not {"stopped", "dead", "kernel"} & set(with_state):
         count = count_of(len(with_state), "process")
         texts.append(f"stopped, dead or in the kernel: none of {count} (/proc/PID/stat)")
     if inspected and not verdict.cycle:
-        count = count_of(len(inspected), "process")
-        texts.append(f"cycle of waits: none among {count} inspected")
+        texts.append(f"cycle of waits: none among {count_of(len(inspected), 'process')} inspected")
     return tuple(texts)
 
 

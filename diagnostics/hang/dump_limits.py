@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 
 from diagnostics.hang import sentences
 from diagnostics.hang.blocking_calls import LIBRARY
@@ -87,15 +86,6 @@ def infer_from_partial_dump(index: JobIndex, verdict: Verdict) -> Verdict:
     [(kind, _)] = kinds.most_common(1)
     keys = tuple(key for key, state in index.states.items() if state.kind == kind)
     cause, reason = _INFERENCES[kind]
-    return replace(
-        verdict,
-        outcome=HANG,
-        cause=cause,
-        certainty="hypothesis",
-        culprits=(),
-        chain=(),
-        cycle=False,
-        victims=keys,
-        sentence=sentences.inferred(index, keys, reason),
-        evidence=sentences.evidence_of_victims(index, keys),
-    )
+    sentence, evidence = sentences.inferred(index, keys, reason), sentences.evidence_of(index, keys)
+    waited_s = verdict.waited_s
+    return Verdict(HANG, sentence, cause, "hypothesis", victims=keys, evidence=evidence, waited_s=waited_s)
