@@ -14,7 +14,7 @@ from dataclasses import replace
 from diagnostics.hang.blocking_calls import frame_text
 from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.job_index import JobIndex
-from diagnostics.hang.snapshot import Process
+from diagnostics.hang.snapshot import Collective, Process
 from diagnostics.hang.verdict import Edge
 
 IN_COLLECTIVE = ("collective", "rendezvous")
@@ -114,7 +114,7 @@ def _edges_between_collectives(
 def _edge_between(index: JobIndex, source: Process, target: Process) -> Edge:
     """Return the edge to a rank in another collective; recorded numbers show whether it started fewer."""
     edge = _edge(index, source, target, f"is in another: {name_collective(index.states[target.key])}")
-    records = {record.rank: record for record in index.snapshot.collectives}
+    records: dict[int | None, Collective] = {r.rank: r for r in index.snapshot.collectives}
     mine, theirs = records.get(source.rank), records.get(target.rank)
     if mine is None or theirs is None or mine.enqueued <= theirs.enqueued:
         return edge

@@ -33,24 +33,16 @@ FORMATS = ("terminal", "json", "markdown")
 MAX_SECONDS = 1e6
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.2 on
-    """A number of seconds above 0, at most eleven days."""
-
-    name = "SECONDS"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Parse a value."""
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = -1.0
-        if not 0 < seconds <= MAX_SECONDS:
-            self.fail(f"{value!r}: expected seconds above 0, at most {MAX_SECONDS:.0f}", param, ctx)
-        return seconds
+def _seconds(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
+    if not 0 < value <= MAX_SECONDS:  # NaN is neither
+        raise click.BadParameter(f"{value:g}: expected seconds above 0, at most {MAX_SECONDS:.0f}")
+    return value
 
 
 def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
-    return click.option(name, type=Duration(), default=default, show_default=True, help=text)
+    return click.option(
+        name, type=float, callback=_seconds, default=default, show_default=True, metavar="SECONDS", help=text
+    )
 
 
 @click.command(
@@ -171,16 +163,14 @@ def report(request: SimpleNamespace, diagnoses: list[Diagnosis]) -> int:
 
 
 def _watch(request: SimpleNamespace) -> int:
-    options = watch.WatchOptions(request.stall, request.seconds, request.samples, request.end)
-
     def diagnose_stall(snapshot: Snapshot, still_s: float) -> int:
         if request.save:
             save_snapshot(snapshot, request.save)
         # A job without movement for so long needs no further patience.
         patience = Patience(min(request.patience, still_s), request.busy_patience)
-        words = ("--pid", str(request.pids[0])) if request.pids else ()
-        return report(request, [with_issue(diagnose(snapshot, patience, words))])
+        return report(request, [with_issue(diagnose(snapshot, patience, _selection_words(request)))])
 
+    options = watch.WatchOptions(request.stall, request.seconds, request.samples, request.end)
     if request.beats:
         return watch.watch_heartbeats(request.pids[0], options, diagnose_stall)
     return watch.watch_command(request.words, options, diagnose_stall)
@@ -224,13 +214,8 @@ def _check_usage(request: SimpleNamespace) -> None:
 # Other hosts.
 
 _SOURCES = (
-    "__init__.py",
-    "safe_io.py",
-    "hang/__init__.py",
-    "hang/snapshot.py",
-    "hang/collect/*.py",
-    "hang/collect/*.txt",
-)
+    "__init__.py", "safe_io.py", "hang/__init__.py", "hang/snapshot.py", "hang/collect/*.py", "hang/collect/*.txt",
+)  # fmt: skip
 """Sources that travel: standard library only."""
 
 

@@ -139,14 +139,14 @@ class JobIndex:
         if socket.kind != "tcp":
             return []
         local = is_loopback(socket.remote)
-        owners = [
+        connected = [
             owner
             for key, end in self.sockets.items()
             if (end.local, end.remote) == (socket.remote, socket.local)
             and (end.host == process.host or not local)
             for owner, _ in self.owners.get(key, ())
         ]
-        return owners or [p for p in self._listeners(process.host, socket) if p.key != process.key]
+        return connected or [p for p in self._listeners(process.host, socket) if p.key != process.key]
 
     def connects_to_itself(self, process: Process, socket: Socket) -> bool:
         """Return whether a process is connected to its own listener."""

@@ -227,7 +227,7 @@ class _Waiter:
         edges = []
         for lock in self.index.snapshot.locks:
             owner = self.index.process(f"{lock.host}/{lock.pid}")
-            if lock.waiting or owner in (None, self.process) or lock.host != self.process.host:
+            if owner is None or owner is self.process or lock.waiting or lock.host != self.process.host:
                 continue
             certain = lock.inode in inodes
             if certain or (library and not inodes and lock.path.endswith(".lock")):

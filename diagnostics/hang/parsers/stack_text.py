@@ -197,12 +197,20 @@ class _StackReader:
             return False
         return True
 
-    def _begin_thread(self, tid: int, name: str, **values: bool) -> _ThreadDraft:
+    def _begin_thread(
+        self,
+        tid: int,
+        name: str,
+        *,
+        outermost_first: bool | None = None,
+        gil: bool = False,
+        raised: bool = False,
+    ) -> _ThreadDraft:
         has_main = any(thread.name == "MainThread" for draft in self._drafts[-1:] for thread in draft.threads)
         if not self._drafts or (name == "MainThread" and has_main):
             self._drafts.append(_ProcessDraft())
         threads = self._drafts[-1].threads
-        self._thread = _ThreadDraft(tid or -1 - len(threads), name, **values)
+        self._thread = _ThreadDraft(tid or -1 - len(threads), name, outermost_first, gil, raised=raised)
         threads.append(self._thread)
         return self._thread
 

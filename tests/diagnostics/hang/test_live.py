@@ -24,7 +24,7 @@ from diagnostics.hang.collect.discovery import ProcessEntry
 from diagnostics.hang.collect.snapshot import Selection, take_snapshot
 from diagnostics.hang.diagnosis import Patience, diagnose
 from diagnostics.hang.snapshot import StackFrame, Thread
-from diagnostics.hang.watch import Movement, StallClock, WatchOptions
+from diagnostics.hang.watch import StallClock, WatchOptions
 from evaluation.hang import bench
 from tests.diagnostics import report_schema
 from tests.diagnostics.hang.ptrace import BLIND
@@ -73,7 +73,7 @@ def wait_until(condition, seconds=300):
 
 def syscalls_below(pid):
     pids = discovery.descendants(discovery.process_table(), [pid])
-    return sorted(proc.system_call(pid, pid).name for pid in pids)
+    return sorted(proc.system_call(pid, pid)["syscall"] for pid in pids)
 
 
 QUEUE = """
@@ -129,7 +129,7 @@ def test_without_py_spy_pipes_still_show_who_writes_to_whom(monkeypatch):
 def two_locks():
     """Run a process with two threads that wait for each other's locks."""
     with running(HOST, "two_locks") as process:
-        wait_until(lambda: "futex" in proc.system_call(process.pid, process.pid).name)
+        wait_until(lambda: "futex" in proc.system_call(process.pid, process.pid)["syscall"])
         yield process
 
 
@@ -330,12 +330,12 @@ def test_a_hang_up_reaches_the_watched_command():
 
 
 def test_a_stall_begins_when_nothing_moves():
-    clock = StallClock(0.0, Movement(0, 0, 0), 0.0)
-    assert clock.update(10.0, Movement(5_000_000_000, 0, 0))
-    assert not clock.update(20.0, Movement(5_001_000_000, 100, 0))
+    clock = StallClock(0.0, 0.0)
+    assert clock.update(10.0, 5.0, 0, 0)
+    assert not clock.update(20.0, 5.001, 100, 0)
     assert clock.since == 10.0
-    assert clock.update(30.0, Movement(5_001_000_000, 100, 1))
-    assert not clock.update(40.0, Movement(5_001_000_000, 100, 1))
+    assert clock.update(30.0, 5.001, 100, 1)
+    assert not clock.update(40.0, 5.001, 100, 1)
     assert clock.since == 30.0
 
 
