@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from diagnostics.frameworks import TOP_MODULES
-from diagnostics.hang.snapshot import NATIVE, Process, StackFrame, Thread
+from diagnostics.hang.snapshot import Process, StackFrame, Thread
 from diagnostics.hang.wait_kinds import (
     COMPUTING,
     ENDS,
@@ -58,15 +58,11 @@ _THREADING = re.compile(r"(?:^|.*/)threading\.py$")
 # Frames as "path:function".
 # Ray's core loop only polls, and on a busy machine seems to compute.
 _RAY_LOOP = re.compile(r"(?:^|.*/)ray/(?:_private/)?worker\.py:main_loop$")
-_LOG_WRITE = re.compile(r".*logging/__init__\.py:(?:emit|flush|handle|_acquireLock|acquire)$")
-_SOCKET_READ = re.compile(r"(?:^|.*/)(?:socket|ssl)\.py:(?:readinto|read|recv|recv_into|recvfrom)$")
-# A driver's own threads and those of a native pool rest in such a wait: it counts only if the program called it.
+_SOCKET_MODULE = re.compile(r"(?:^|.*/)(?:socket|ssl)\.py$")
+_SOCKET_READS = ("readinto", "read", "recv", "recv_into", "recvfrom")
+# A driver's own threads rest in such a wait: it counts only if the program called it.
 _DRIVER = re.compile(r"(?:^|/)lib(?:cuda(?!rt)\w*|hsa\S*|c|pthread)(?:-[\d.]+)?\.so")
-_PROGRAM_CALL = re.compile(
-    r"(?:cu|cuda|hip)[A-Z]\w*(?:Synchronize|Memcpy)\w*|(?:\w+::)*\w+Signal::WaitRelaxed"
-)
 _THREAD_START = ("??", "start_thread", "clone", "clone3")
-_PYTHON_FRAME = re.compile(r"\.pyx? |\b_?Py(?:Eval|Object|Run|C?Function|Thread|UFunc|Array)|\bPy_")
 # Functions whose own name shows the wait in a dump, where no system call is known.
 _BLOCKING_FUNCTIONS = ("acquire", "recv", "recv_into", "recvfrom", "getpass", "flock", "lockf", "waitpid")
 _DEVICE_COPIES = ("item", "tolist", "cpu", "synchronize")
@@ -108,9 +104,13 @@ def classify_thread(process: Process, thread: Thread) -> BlockingCall:
         return replace(state, caller=caller)
     if not thread.frames:
         return _without_stack(process, thread)
-    call = _lock_on_entry(thread, caller) or _by_frames(process, thread, caller)
+    inner = thread.frames[0]
+    if inner.function == "__enter__" and _THREADING.match(inner.path):
+        call: BlockingCall | None = BlockingCall("lock", inner, caller=caller)
+    else:
+        call = _by_frames(process, thread, caller)
     if _computes(thread, call):
-        return BlockingCall("import" if _imports(thread) else "compute", thread.frames[0], caller=caller)
+        return BlockingCall("import" if _imports(thread) else "compute", inner, caller=caller)
     return call or _by_syscall(process, thread, caller)
 
 
@@ -137,25 +137,6 @@ def _without_stack(process: Process, thread: Thread) -> BlockingCall:
 
 def _location(frame: StackFrame) -> str:
     return f"{frame.path}:{frame.function}"
-
-
-def _lock_on_entry(thread: Thread, caller: StackFrame | None) -> BlockingCall | None:
-    """Return the lock that a thread is about to take on entering a `with` block or writing a log."""
-    inner = thread.frames[0]
-    enters = inner.function == "__enter__" and _THREADING.match(inner.path)
-    return BlockingCall("lock", inner, caller=caller) if enters or _writes_after_fork(thread) else None
-
-
-def _writes_after_fork(thread: Thread) -> bool:
-    """Return whether a thread in a dump needs a log's or stream's lock that may be locked: by a fork, or by itself."""
-    inner = thread.frames[0]
-    logs = bool(_LOG_WRITE.match(_location(inner)))
-    flushes = inner.path == NATIVE and inner.function in ("flush", "write")
-    if not thread.stack_only or not (logs or flushes):
-        return False
-    return is_forked(thread) or (
-        logs and any(ENDS["releases"].match(_location(frame)) for frame in thread.frames)
-    )
 
 
 def is_forked(thread: Thread) -> bool:
@@ -197,7 +178,7 @@ def _by_frames(process: Process, thread: Thread, caller: StackFrame | None) -> B
 
 def _is_more_specific(thread: Thread, inner: BlockingCall | None, kind: str) -> bool:
     """Return whether a frame's kind is more specific than that of the inner frames."""
-    if kind in ("device", "threads") and _rests_in_library(thread, kind):
+    if kind == "device" and all(_DRIVER.search(f.path) or f.function in _THREAD_START for f in thread.frames):
         return False
     if kind in COMPUTING and not thread.busy and thread.runnable is not None:
         return False
@@ -206,15 +187,6 @@ def _is_more_specific(thread: Thread, inner: BlockingCall | None, kind: str) -> 
     if (inner.kind, kind) == ("loop", "pipe"):
         return not thread.syscall
     return kind in ("rendezvous", "collective") if inner.kind == "device" else KINDS[kind].frame == "names"
-
-
-def _rests_in_library(thread: Thread, kind: str) -> bool:
-    """Return whether a thread is a driver's own or one of a native pool, which are idle in such a wait."""
-    if kind == "threads":
-        return not any(_PYTHON_FRAME.search(f"{frame.path} {frame.function}") for frame in thread.frames)
-    if any(_PROGRAM_CALL.fullmatch(frame.function) for frame in thread.frames):
-        return False
-    return all(_DRIVER.search(frame.path) or frame.function in _THREAD_START for frame in thread.frames)
 
 
 def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCall:
@@ -289,10 +261,8 @@ def _kind_of_function(thread: Thread, frame: StackFrame) -> str:
     """Return the kind that the innermost function's name shows in a dump, where no system call is known."""
     if not thread.stack_only:
         return ""
-    if re.search(r"(?:^|/)(?:socket|ssl)\.py$", frame.path):
-        return "socket" if _SOCKET_READ.match(_location(frame)) else ""
-    if frame.function == "_flush_std_streams" and is_forked(thread):
-        return "lock"  # the fork copied the stream's lock while another thread owned it
+    if _SOCKET_MODULE.match(frame.path):
+        return "socket" if frame.function in _SOCKET_READS else ""
     return KIND_OF_SOURCE_CALL[frame.function] if frame.function in _BLOCKING_FUNCTIONS else ""
 
 

@@ -20,10 +20,10 @@ from diagnostics.hang.collect.snapshot import NoProcessError, Selection, take_sn
 from diagnostics.hang.diagnosis import BUSY_PATIENCE_S, PATIENCE_S, Diagnosis, Patience, diagnose
 from diagnostics.hang.job_index import split_jobs
 from diagnostics.hang.known_issues import with_issue
-from diagnostics.hang.parsers import bundle
+from diagnostics.hang.parsers import ParseError, bundle
 from diagnostics.hang.parsers.files import read_files
 from diagnostics.hang.report import build_report
-from diagnostics.hang.snapshot import Snapshot, SnapshotError, join_snapshots
+from diagnostics.hang.snapshot import Snapshot, join_snapshots
 from diagnostics.node_options import NodeOptions, node_options, query_nodes
 from diagnostics.output import progress
 from diagnostics.output.redact import mask
@@ -245,9 +245,10 @@ def join_answers(answers: Sequence[Answer]) -> Snapshot:
     for number, answer in enumerate(answers, start=1):
         host = f"host-{number}"
         try:
-            parts.append(Snapshot.from_json(answer.document()).on_host(host))
-        except (NodeError, SnapshotError) as error:
-            parts.append(Snapshot(blind=(f"{host}: {error}",), missing=(host,)))
+            parts.append(bundle.load(answer.document(), host).on_host(host))
+        except (NodeError, ParseError) as error:
+            reason = str(error).removeprefix(f"{host}: ")
+            parts.append(Snapshot(blind=(f"{host}: {reason}",), missing=(host,)))
     joined = join_snapshots(parts)
     if not joined.processes and not joined.missing:
         raise NoProcessError(f"none of {len(parts)} hosts has such a process: {'; '.join(joined.notes)}")

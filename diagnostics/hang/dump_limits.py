@@ -26,7 +26,6 @@ _THREAD_START = re.compile(r"_bootstrap(_inner)?|_{0,2}clone3?|start_thread|thre
 _INFERENCES = {
     "collective": ("absent", "a rank of its group has not come, is in another collective, or is gone"),
     "device": ("device", "a kernel there, or a collective that a rank has not joined, does not finish"),
-    "threads": ("lock", "a fork has none of its threads, and a library's threads may hold a lock"),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from diagnostics.hang.blocking_calls import DEVICE_CALLS, is_forked
+from diagnostics.hang.blocking_calls import DEVICE_CALLS
 from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.collectives import IN_COLLECTIVE
 from diagnostics.hang.job_index import JobIndex
@@ -165,7 +165,6 @@ def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
         ("mismatch", kind == "collective" and bool(path)),
         # Of a dump it is all that can be said: who took it had waited for the response.
         ("lost_message", kind in ("http", "socket", "rpc") and not path and not live),
-        ("lock", kind == "threads" and state.thread is not None and is_forked(state.thread)),
         ("lost_message", kind == "file" and "named pipe" in state.call.detail),
         # At its end a queue waits for its feeder thread, which only a full pipe blocks.
         ("full_pipe", kind == "join" and not live and functions & {"_finalize_join", "join_thread"}),

@@ -7,6 +7,7 @@ blocking one only if the watchdog reports that it started fewer collectives of t
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,22 +54,23 @@ class _RankReport:
     enqueued: int | None = None
     completed: int | None = None
 
+    @property
+    def waits(self) -> bool:
+        """Whether a collective of the rank timed out."""
+        return self.number is not None or bool(self.name)
+
+
+_Groups = dict[str, dict[int, _RankReport]]
+
 
 def parse_watchdog(lines: list[str]) -> Snapshot | None:
     """Return the ranks of the process group that differs most in the watchdog's messages; None if no rank waits."""
-    groups: dict[str, dict[int, _RankReport]] = {}
-    timeouts: list[re.Match[str]] = []
+    groups: _Groups = defaultdict(lambda: defaultdict(_RankReport))
     for line in lines:
-        if match := _COUNTS.search(line):
-            _add_counts(line, match, groups)
-        if match := _TIMEOUT.search(line):
-            timeouts.append(match)
-    for match in timeouts:
-        _add_timeout(match, groups)
-    parts = [_group_snapshot(name, reports) for name, reports in groups.items()]
-    parts = [
-        part for part in parts if any(process.threads[0].frames != (BETWEEN,) for process in part.processes)
-    ]
+        _read_counts(line, groups)
+        _read_timeout(line, groups)
+    waiting = (group for group in groups.values() if any(report.waits for report in group.values()))
+    parts = map(_group_snapshot, waiting)
     return max(parts, key=lambda part: (ranks_differ(part), len(part.processes)), default=None)
 
 
@@ -78,43 +80,37 @@ def ranks_differ(snapshot: Snapshot) -> bool:
     return len(frames | {(c.sizes,) for c in snapshot.collectives}) > (2 if snapshot.collectives else 1)
 
 
-def _add_counts(line: str, match: re.Match[str], groups: dict[str, dict[int, _RankReport]]) -> None:
-    tag = _RANK_TAG.search(line)
-    rank = int(tag[1]) if tag else int(match["rank"])
-    report = groups.setdefault(match["group"], {}).setdefault(rank, _RankReport())
-    if report.enqueued is None:
-        report.enqueued, report.completed = int(match["enqueued"]), int(match["completed"])
-    if (work := _WORK.search(line)) and report.number is None:
-        report.number = int(work[1])
+def _read_counts(line: str, groups: _Groups) -> None:
+    if match := _COUNTS.search(line):
+        tag, work = _RANK_TAG.search(line), _WORK.search(line)
+        report = groups[match["group"]][int(tag[1]) if tag else int(match["rank"])]
+        if report.enqueued is None:
+            report.enqueued, report.completed = int(match["enqueued"]), int(match["completed"])
+        if work and report.number is None:
+            report.number = int(work[1])
 
 
-def _add_timeout(match: re.Match[str], groups: dict[str, dict[int, _RankReport]]) -> None:
-    number = int(match["number"]) if match["number"] else None
-    # Older releases print the group only in a later line: that of the same work.
-    group = match["group"] or next(
-        (name for name, ranks in groups.items() if any(r.number == number for r in ranks.values())), ""
-    )
-    report = groups.setdefault(group, {}).setdefault(int(match["rank"]), _RankReport(number))
-    if not report.name and report.number in (None, number):
-        report.number, report.name, report.sizes = number, match["name"], match["sizes"] or ""
+def _read_timeout(line: str, groups: _Groups) -> None:
+    if match := _TIMEOUT.search(line):
+        report = groups[match["group"] or ""][int(match["rank"])]
+        number = int(match["number"]) if match["number"] else None
+        if not report.name and report.number in (None, number):
+            report.number, report.name, report.sizes = number, match["name"], match["sizes"] or ""
 
 
-def _group_snapshot(group: str, reports: dict[int, _RankReport]) -> Snapshot:
+def _group_snapshot(reports: dict[int, _RankReport]) -> Snapshot:
     """Return the ranks of a group: those that timed out wait, those that started fewer collectives are missing."""
-    waiting = {rank: r for rank, r in reports.items() if r.number is not None or r.name}
-    numbers = {r.number for r in waiting.values()}
-    first = min((number for number in numbers if number is not None), default=None)
+    waiting = {rank: r for rank, r in reports.items() if r.waits}
+    first = min((r.number for r in waiting.values() if r.number is not None), default=None)
     names = {r.number: r.name for r in waiting.values() if r.name}
     for report in waiting.values():
         report.name = report.name or names.get(report.number, "")
-    # Pairs have numbers of their own, and without a group other numbers may belong to another group.
-    unclear = any(r.name in _PAIRS or not r.name for r in waiting.values()) or (
-        not group and len(numbers) > 1
-    )
+    # Pairs have numbers of their own.
+    unclear = any(r.name in _PAIRS or not r.name for r in waiting.values())
     sizes_known = all(r.sizes for r in waiting.values())
     processes, collectives = [], []
     for rank, report in sorted(reports.items()):
-        if rank in waiting:
+        if report.waits:
             processes.append(_rank_process(rank, "wait" if unclear else _operation(report.name)))
             if report.number is not None and report.number == first and not unclear:
                 sizes = report.sizes if report.name in _SAME_SIZES and sizes_known else ""
@@ -139,13 +135,6 @@ def _rank_process(rank: int, operation: str = "") -> Process:
     )
 
 
-@dataclass(frozen=True)
-class _RasRank:
-    rank: int
-    started: int
-    pid: int
-
-
 def is_ras_document(document: Any) -> bool:
     """Return whether a JSON document looks like NCCL's RAS."""
     return isinstance(document, dict) and isinstance(document.get("communicators"), list)
@@ -157,33 +146,28 @@ def ras_snapshot(document: dict[str, Any], name: str) -> Snapshot:
     Raises:
         ParseError: It has no ranks.
     """
-    communicators = [
-        (_ras_ranks(item), len(item.get("missing_ranks", ()))) for item in document["communicators"]
-    ]
-    ranks, missing = max(
-        communicators, key=lambda item: (len({rank.started for rank in item[0]}) > 1 or item[1] > 0, len(item[0])),
-        default=([], 0),
-    )  # fmt: skip
-    if not ranks:
+    parts = map(_communicator_snapshot, document["communicators"])
+    best = max(parts, key=lambda part: (_is_uneven(part), len(part.processes)), default=Snapshot())
+    if not best.processes:
         raise ParseError(f"{name}: RAS without ranks")
-    processes = tuple(
-        replace(
-            _rank_process(rank.rank, "wait"),
-            pid=rank.pid or rank.rank + 1,
-            job="localhost:ras",
-            world=len(ranks) + missing,
-        )
-        for rank in ranks
-    )
-    collectives = tuple(Collective(rank.rank, "", rank.started, -1) for rank in ranks)
-    return Snapshot(processes, collectives=collectives, source="NCCL RAS")
+    return best
 
 
-def _ras_ranks(communicator: dict[str, Any]) -> list[_RasRank]:
+def _communicator_snapshot(communicator: dict[str, Any]) -> Snapshot:
     """Return the ranks of a communicator, each with the number of collectives that it has started."""
-    ranks = []
-    for item in communicator.get("ranks", ()):
+    ranks = [item for item in communicator.get("ranks", ()) if isinstance(item.get("rank"), int)]
+    world = len(ranks) + len(communicator.get("missing_ranks", ()))
+    processes, collectives = [], []
+    for item in ranks:
+        process = _rank_process(item["rank"], "wait")
+        pid = int(item.get("pid", 0)) or process.pid
+        processes.append(replace(process, pid=pid, job="localhost:ras", world=world))
         counts = item.get("collective_counts") or item.get("coll_op_counts") or {}
-        if isinstance(item.get("rank"), int) and isinstance(counts, dict):
-            ranks.append(_RasRank(item["rank"], sum(map(int, counts.values())), int(item.get("pid", 0))))
-    return ranks
+        collectives.append(Collective(item["rank"], "", sum(map(int, counts.values())), -1))
+    return Snapshot(tuple(processes), collectives=tuple(collectives), source="NCCL RAS")
+
+
+def _is_uneven(part: Snapshot) -> bool:
+    """Return whether the ranks of a communicator started different numbers of collectives, or some are missing."""
+    missing = any(process.world != len(part.processes) for process in part.processes)
+    return missing or len({collective.enqueued for collective in part.collectives}) > 1
