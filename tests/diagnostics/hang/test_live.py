@@ -23,7 +23,7 @@ from diagnostics.hang.collect import discovery, proc, stacks
 from diagnostics.hang.collect.discovery import ProcessEntry
 from diagnostics.hang.collect.snapshot import Selection, take_snapshot
 from diagnostics.hang.diagnosis import Patience, diagnose
-from diagnostics.hang.snapshot import StackFrame, Thread
+from diagnostics.hang.snapshot import StackFrame
 from diagnostics.hang.watch import StallClock, WatchOptions
 from evaluation.hang import bench
 from tests.diagnostics import report_schema
@@ -218,15 +218,6 @@ def test_without_permission_nothing_is_guessed(deadlocked_pid, monkeypatch, caps
     assert "CAP_SYS_PTRACE" in document["unseen"][0]
 
 
-def test_a_stopped_process_needs_no_py_spy(monkeypatch, capsys):
-    monkeypatch.setattr(stacks, "find_tool", lambda: None)
-    with running(HOST, "two_locks") as process:
-        os.kill(process.pid, signal.SIGSTOP)
-        wait_until(lambda: proc.stat_fields(process.pid)[0] == "T")
-        assert main(options(process.pid, seconds="0.1")) == 1
-    assert json.loads(capsys.readouterr().out)["cause"] == "stopped"
-
-
 def test_a_process_that_ends_while_it_is_observed():
     with running(HOST, "two_locks") as process:
 
@@ -277,18 +268,6 @@ def test_a_shell_wrapper_and_a_launcher_are_no_ranks():
     assert [discovery.role_of(launched, entry)[1] for entry in launched.values()] == [None, 0, 1]
 
 
-def test_threads_of_samples_are_merged():
-    """Line numbers change in a loop that waits again; functions do not."""
-
-    def sample(*names):
-        return Thread(1, frames=tuple(StackFrame("/a.py", name, 3) for name in names), active=False)
-
-    same = stacks.merge_samples([sample("wait", "run"), sample("wait", "run")])
-    assert same.steady
-    changed = stacks.merge_samples([sample("f", "run"), sample("g", "run")])
-    assert not changed.steady
-
-
 def test_watch_ends_what_it_started(capfd):
     limits = ["--stall", "0.5", "--seconds", "0.3"]
     words = ["hang", "--watch", *limits, "--end", "--", sys.executable, HOST, "two_locks"]
@@ -337,25 +316,6 @@ def test_a_stall_begins_when_nothing_moves():
     assert clock.update(30.0, 5.001, 100, 1)
     assert not clock.update(40.0, 5.001, 100, 1)
     assert clock.since == 30.0
-
-
-def test_a_thread_is_compared_with_the_clock_of_its_own_processor(monkeypatch):
-    """The clocks are 3 s apart; the thread last ran 2 s ago on the slower one."""
-    visited = []
-    clocks = {0: 50_000.0, 1: 47_000.0}
-
-    def read_stat(pid, name):
-        if name.endswith("stat"):
-            return f"{pid} (python) S " + " ".join(["0"] * 35) + " 1 0"
-        is_self = pid == os.getpid()
-        return f"se.exec_start : {clocks[min(visited[-1])] if is_self else clocks[1] - 2000.0}"
-
-    monkeypatch.setattr(proc, "read_proc", read_stat)
-    monkeypatch.setattr(proc.time, "monotonic", lambda: 100.0)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(os, "sched_setaffinity", lambda _, to: visited.append(to))
-    assert proc.SchedulerClocks().asleep_s(1, 1) == pytest.approx(2.0)
-    assert visited == [{1}, {0, 1}]
 
 
 @pytest.mark.parametrize(
