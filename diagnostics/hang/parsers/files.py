@@ -118,11 +118,10 @@ def _parse_text(text: str, name: str) -> Snapshot:
     ranks = nccl.parse_watchdog(lines)
     if ranks is not None and nccl.ranks_differ(ranks):
         return ranks
-    if processes := stack_text.parse_pyspy(lines):
-        return _with_roles(processes, "py-spy text")
     # The stacks in a watchdog's report are those of the thread that only noticed.
-    if ranks is None and (processes := stack_text.parse_stacks(lines)):
-        return _with_roles(processes, "stacks")
+    processes, is_pyspy = stack_text.parse_stacks(lines)
+    if processes and (is_pyspy or ranks is None):
+        return _with_roles(processes, "py-spy text" if is_pyspy else "stacks")
     if ranks is None:
         raise ParseError(f"{name}: {EXPECTED}")
     return ranks

@@ -21,7 +21,7 @@ _RAY_STACK = re.compile(
     r"\s{0,20}Stack dump for \S{1,80}\s+(\d{1,9})\s.{0,200}?\d+:\d+\s+(?:\d+:\d+\s+)?(.*)$"
 )
 _PYSPY_THREAD = re.compile(
-    r"\s{0,20}Thread (0x[0-9a-fA-F]{1,16}|\d{1,16})\s{0,4}(?:\(([\w+ ]+)\))?(?::? ?\"([^\"]*)\"?)?"
+    r"\s{0,20}Thread (0x[0-9a-fA-F]{1,16}|\d{1,16})\s{0,4}\(([\w+ ]+)\)(?::? ?\"([^\"]*)\"?)?"
 )
 _PYSPY_FRAME = re.compile(r"\s+([^\s(][^(]{0,300}?) \((.{1,300}?)(?::(\d{1,7}))?\)\s*$")
 # Other tools.
@@ -88,60 +88,19 @@ class _ProcessDraft:
         return Process(pid, title=self.title, rank=self.rank, threads=tuple(threads), role=role)
 
 
-def parse_pyspy(lines: list[str]) -> list[Process]:
-    """Return the processes in the output of `py-spy dump` or `ray stack`, ignoring other lines."""
-    drafts: list[_ProcessDraft] = []
-    in_thread = False
-    for line in lines:
-        if match := _PROCESS.match(line) or _RAY_STACK.match(line):
-            drafts.append(_ProcessDraft(int(match[1]), match[2].strip()))
-            in_thread = False
-        elif match := _RANK.match(line):
-            drafts.append(_ProcessDraft(rank=int(match[1])))
-            in_thread = False
-        elif match := _PYSPY_THREAD.match(line):
-            drafts = drafts or [_ProcessDraft(1)]
-            state = match[2] or ""
-            thread = _ThreadDraft(
-                int(match[1], 0), match[3] or "", gil="gil" in state, active=state.startswith("active")
-            )
-            drafts[-1].threads.append(thread)
-            in_thread = True
-        elif in_thread and (match := _PYSPY_FRAME.match(line)):
-            frame = StackFrame(match[2], last_part(match[1].strip()), int(match[3] or 0))
-            drafts[-1].threads[-1].frames.append(frame)
-        elif line.strip() and not line.startswith((" ", "\t")):
-            in_thread = False
-    if not any(thread.frames for draft in drafts for thread in draft.threads):
-        return []
-    return [draft.process(draft.pid or 1, _pyspy_threads(draft)) for draft in drafts if draft.threads]
-
-
-def _pyspy_threads(draft: _ProcessDraft) -> list[Thread]:
-    threads = [thread.thread() for thread in draft.threads]
-    if any(thread.name == "MainThread" or thread.tid == draft.pid for thread in threads):
-        return threads
-    # Older releases print no names.
-    return [
-        replace(thread, name="MainThread")
-        if thread.frames and thread.frames[-1].function == "<module>"
-        else thread
-        for thread in threads
-    ]
-
-
-def parse_stacks(lines: list[str]) -> list[Process]:
-    """Return the processes in a dump of another tool. A new main thread begins a new process: each has one."""
+def parse_stacks(lines: list[str]) -> tuple[list[Process], bool]:
+    """Return the processes in a dump, and whether py-spy printed it, which names the main thread reliably."""
     reader = _StackReader()
     for line in lines:
         reader.read_line(line)
-    return reader.processes()
+    return reader.processes(), reader.is_pyspy
 
 
 class _StackReader:
-    """Collects the threads of a dump line by line."""
+    """Collects the threads of a dump line by line. A new main thread begins a new process: each has one."""
 
     def __init__(self) -> None:
+        self.is_pyspy = False
         self._drafts: list[_ProcessDraft] = []
         self._thread: _ThreadDraft | None = None
         self._after_frame = False
@@ -151,31 +110,43 @@ class _StackReader:
         if self._read_heading(line) or self._read_frame(line):
             self._after_frame = True
             return
-        if self._after_frame and self._thread and self._thread.frames and line[:1] in (" ", "\t"):
+        indented = line.startswith((" ", "\t"))
+        if self._after_frame and indented and self._thread and self._thread.frames:
             # The source line of the frame above: a C function that it calls has no frame.
             self._thread.frames[-1] = replace(self._thread.frames[-1], calls=blocking_call_in(line))
         self._after_frame = False
-        if match := _RANK.match(line):
-            self._thread = None
-            self._drafts.append(_ProcessDraft(rank=int(match[1])))
-        elif self._thread is not None and line.startswith(("KeyboardInterrupt", "^CKeyboardInterrupt")):
+        if not line or indented:
+            return
+        if self._thread is not None and self._thread.active is not None:
+            self._thread = None  # the frames of py-spy are indented
+        if self._thread is not None and line.startswith(("KeyboardInterrupt", "^CKeyboardInterrupt")):
             self._thread.raised = False
-        elif (match := _PID.search(line)) and not line.startswith((" ", "\t")):
+        elif match := _PID.search(line):
             self._pid = int(match[1])
 
     def _read_heading(self, line: str) -> bool:
-        if match := _PYSTACK.match(line):
-            self._begin_thread(
-                int(match[1]), match[2], outermost_first=match[4] == "last", gil="Has the GIL" in match[3]
-            )
+        if match := _PROCESS.match(line) or _RAY_STACK.match(line):
+            # The heading of a rank may precede that of its process.
+            rank = next((draft.rank for draft in self._drafts[-1:] if not draft.threads), None)
+            self._drafts.append(_ProcessDraft(int(match[1]), match[2].strip(), rank))
+            self._thread = None
+        elif match := _RANK.match(line):
+            self._drafts.append(_ProcessDraft(rank=int(match[1])))
+            self._thread = None
+        elif match := _PYSTACK.match(line):
+            last, gil = match[4] == "last", "Has the GIL" in match[3]
+            self._begin_thread(_ThreadDraft(int(match[1]), match[2], outermost_first=last, gil=gil))
         elif match := _FAULTHANDLER.match(line):
-            self._begin_thread(int(match[1], 16), match[2] or "", outermost_first=False)
+            self._begin_thread(_ThreadDraft(int(match[1], 16), match[2] or "", outermost_first=False))
         elif match := _GDB_THREAD.match(line):
             name = "MainThread" if match[1] == "1" else match[3] or ""
-            self._begin_thread(int(match[2]), name, outermost_first=False)
+            self._begin_thread(_ThreadDraft(int(match[2]), name, outermost_first=False))
         elif match := _TRACEBACK.match(line):
-            last = match[2] == "last"
-            self._begin_thread(0, "MainThread", outermost_first=last, raised=last and match[1] == "Traceback")
+            last, raised = match[2] == "last", match[1] == "Traceback"
+            self._begin_thread(_ThreadDraft(0, "MainThread", last, raised=raised and last))
+        elif match := _PYSPY_THREAD.match(line):
+            active, gil = match[2].startswith("active"), "gil" in match[2]
+            self._begin_thread(_ThreadDraft(int(match[1], 0), match[3] or "", gil=gil, active=active))
         else:
             return False
         return True
@@ -193,29 +164,25 @@ class _StackReader:
             place = _GDB_PLACE.search(line)
             path = (place[1] or place[2]) if place else NATIVE
             self._add_frame(StackFrame(path, match[1].strip(), int(place[3] or 0) if place else 0))
+        elif self._thread and self._thread.active is not None and (match := _PYSPY_FRAME.match(line)):
+            self.is_pyspy = True
+            self._add_frame(StackFrame(match[2], last_part(match[1].strip()), int(match[3] or 0)))
         else:
             return False
         return True
 
-    def _begin_thread(
-        self,
-        tid: int,
-        name: str,
-        *,
-        outermost_first: bool | None = None,
-        gil: bool = False,
-        raised: bool = False,
-    ) -> _ThreadDraft:
-        has_main = any(thread.name == "MainThread" for draft in self._drafts[-1:] for thread in draft.threads)
-        if not self._drafts or (name == "MainThread" and has_main):
+    def _begin_thread(self, thread: _ThreadDraft) -> _ThreadDraft:
+        has_main = any(other.name == "MainThread" for draft in self._drafts[-1:] for other in draft.threads)
+        if not self._drafts or (thread.name == "MainThread" and has_main):
             self._drafts.append(_ProcessDraft())
         threads = self._drafts[-1].threads
-        self._thread = _ThreadDraft(tid or -1 - len(threads), name, outermost_first, gil, raised=raised)
-        threads.append(self._thread)
-        return self._thread
+        thread.tid = thread.tid or -1 - len(threads)
+        threads.append(thread)
+        self._thread = thread
+        return thread
 
     def _add_frame(self, frame: StackFrame, *, outermost_first: bool = False) -> None:
-        thread = self._thread or self._begin_thread(0, "", raised=outermost_first)
+        thread = self._thread or self._begin_thread(_ThreadDraft(0, raised=outermost_first))
         if thread.outermost_first is None:
             thread.outermost_first = outermost_first
         thread.frames.append(frame)
@@ -225,7 +192,7 @@ class _StackReader:
         processes = []
         drafts = [draft for draft in self._drafts if draft.threads]
         for number, draft in enumerate(drafts, start=1):
-            pid = self._pid if self._pid and len(drafts) == 1 else number
+            pid = draft.pid or (self._pid if self._pid and len(drafts) == 1 else number)
             threads = [thread.thread() for thread in draft.threads if thread.is_blocked()]
             if threads:
                 processes.append(draft.process(pid, _with_main(threads)))
