@@ -135,34 +135,28 @@ def _without_stack(process: Process, thread: Thread) -> BlockingCall:
     return _by_syscall(process, thread, None) if thread.syscall or thread.wchan else BlockingCall("unseen")
 
 
-def _location(frame: StackFrame) -> str:
-    return f"{frame.path}:{frame.function}"
-
-
 def is_forked(thread: Thread) -> bool:
     """Return whether a thread's stack begins in a fork of a Python process."""
-    return any(ENDS["forks"].match(_location(frame)) for frame in thread.frames)
+    return any(ENDS["forks"].match(frame.location) for frame in thread.frames)
 
 
 def _computes(thread: Thread, call: BlockingCall | None) -> bool:
     """Return whether a thread computes and therefore does not wait."""
     if not thread.busy or (call and (call.wait.spins or call.kind in COMPUTING)):
         return False
-    if _RAY_LOOP.match(_location(thread.frames[0])):
+    if _RAY_LOOP.match(thread.frames[0].location):
         return False
     # Without counters a stack tool guessed it from one sample: a wait with a name is more reliable.
     return call is None or thread.runnable is not None or thread.gil
 
 
 def _by_frames(process: Process, thread: Thread, caller: StackFrame | None) -> BlockingCall | None:
-    if idle := _idle_kind(thread, caller):
+    if idle := _idle_kind(thread):
         return BlockingCall(idle, thread.frames[0], caller=caller)
     call: BlockingCall | None = None
     for frame in thread.frames:
-        kind = next(
-            (k for k in kinds_of_frame(frame.path, frame.function) if _is_more_specific(thread, call, k)),
-            None,
-        )
+        kinds = kinds_of_frame(frame.path, frame.function)
+        kind = next((k for k in kinds if _is_more_specific(thread, call, k)), None)
         if kind is not None:
             call = BlockingCall(kind, frame, frame.function if kind == "collective" else "", caller)
             if call.wait.frame != "means":
@@ -206,12 +200,10 @@ def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCal
     return call
 
 
-def _idle_kind(thread: Thread, caller: StackFrame | None) -> str:  # noqa: PLR0911
+def _idle_kind(thread: Thread) -> str:
     """Return `loop` or `idle` for a thread that only waits for work; empty otherwise."""
     for place, frame in enumerate(thread.frames):
         if is_idle_frame(frame.path, frame.function):
-            if ENDS["side_services"].match(frame.path) and thread.stack_only and caller:
-                return ""
             if "asyncio" in frame.path:
                 return "loop"
             return "" if any(f.function == "get_response" for f in thread.frames[:place]) else "idle"

@@ -164,7 +164,7 @@ def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]
             times += [socket.received_s for _, socket in index.open_requests(state.process)]
     known = [time for time in times if time is not None]
     # A waiter seen in each sample may have sent a new request each time; many waits are loops.
-    requesting = any(index.states[k].kind in _REQUESTS for k in blocker.culprits if k in index.states)
+    requesting = any(state.kind in _REQUESTS for state in index.states_of(blocker.culprits))
     if index.snapshot.live and not (requesting and known):
         known.append(index.snapshot.seconds)
     return max(known, default=None)
@@ -220,7 +220,7 @@ def _spin_cause(index: JobIndex, blocker: RootBlocker) -> str:
 
 def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether the blocking process was not inspected, or is in native code without a Python stack."""
-    states = [index.states[key] for key in blocker.culprits if key in index.states]
+    states = index.states_of(blocker.culprits)
     if blocker.cause == "native":
         return not blocker.chain or all(s.kind in ("native", "collective", "join") for s in states)
     return bool(states) and all(s.kind == "unseen" for s in states) and blocker.level == "stuck"

@@ -43,7 +43,7 @@ def other_end_may_be_missing(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether a wait in a dump is one whose other end, or whose main thread, is not in it."""
     if index.snapshot.live or blocker.chain or blocker.level != "stuck":
         return False
-    states = [index.states[key] for key in blocker.culprits if key in index.states]
+    states = index.states_of(blocker.culprits)
     labelled = index.snapshot.source.startswith("py-spy")  # it names the main thread reliably
     if blocker.cause == "elsewhere" or any(
         _may_be_idle_worker(state) and not (labelled and state.steps[0][0].name == "MainThread")
@@ -72,7 +72,7 @@ def _starts_at_main(state: BlockedState) -> bool:
 
 def rank_is_elsewhere(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether a rank is in its own code while others wait in a collective: who took the dump had waited."""
-    states = [index.states[key] for key in blocker.culprits if key in index.states]
+    states = index.states_of(blocker.culprits)
     last = blocker.chain[-1].kind if blocker.chain else ""
     return not index.snapshot.live and last == "collective" and any(s.kind == "compute" for s in states)
 

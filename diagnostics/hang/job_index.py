@@ -113,6 +113,10 @@ class JobIndex:
         state = self.states.get(key)
         return state.process if state else None
 
+    def states_of(self, keys: Iterable[str]) -> list[BlockedState]:
+        """Return the states of those keys that are processes."""
+        return [self.states[key] for key in keys if key in self.states]
+
     def children(self, process: Process) -> list[Process]:
         """Return the children of a process, without helpers."""
         return [

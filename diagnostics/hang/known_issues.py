@@ -19,7 +19,6 @@ from diagnostics.findings import Finding
 from diagnostics.fixes import Advice, Explain, Fix
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.hang.blocking_calls import is_forked
-from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.diagnosis import Diagnosis
 from diagnostics.hang.snapshot import StackFrame
 from diagnostics.hang.verdict import HANG
@@ -68,13 +67,8 @@ def with_issue(diagnosis: Diagnosis) -> Diagnosis:
     return replace(diagnosis, verdict=replace(verdict, code=code))
 
 
-def _states(diagnosis: Diagnosis, keys: Iterable[str]) -> list[BlockedState]:
-    states = diagnosis.index.states
-    return [states[key] for key in keys if key in states]
-
-
 def _frames(diagnosis: Diagnosis, keys: Iterable[str]) -> list[StackFrame]:
-    states = _states(diagnosis, keys)
+    states = diagnosis.index.states_of(keys)
     return [frame for state in states for thread, _ in state.steps for frame in thread.frames]
 
 
@@ -89,9 +83,9 @@ def _any_frame(patterns: tuple[FramePattern, ...], frames: list[StackFrame]) -> 
 def stack_fix(diagnosis: Diagnosis) -> StackFix | None:
     """Return the fix for what the stacks show; None if they show nothing particular."""
     verdict = diagnosis.verdict
-    states = _states(diagnosis, verdict.culprits)
+    states = diagnosis.index.states_of(verdict.culprits)
     threads = [thread for state in states for thread, _ in state.steps]
-    frames = [f"{frame.path}:{frame.function}" for thread in threads for frame in thread.frames]
+    frames = [frame.location for thread in threads for frame in thread.frames]
     waits = {edge.kind for edge in verdict.chain} | {state.kind for state in states[:1]}
     forked = any(map(is_forked, threads))
 

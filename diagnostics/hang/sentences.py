@@ -32,7 +32,7 @@ def sentence_of(index: JobIndex, verdict: Verdict) -> str:
     verb = "waits" if len(verdict.victims) == 1 else "wait"
     waited_for = f", and {victims} {verb} for it" if victims else ""
     if verdict.outcome == PROGRESS:
-        ended = any(index.states[key].kind == "dead" for key in verdict.culprits if key in index.states)
+        ended = any(state.kind == "dead" for state in index.states_of(verdict.culprits))
         return f"No hang so far: {who} {'has just ended' if ended else what}{waited_for}{since}."
     if verdict.outcome == WAITING:
         return f"Too early to say: {who} {what}{blocks}{since}."
@@ -43,7 +43,7 @@ def sentence_of(index: JobIndex, verdict: Verdict) -> str:
 
 def _predicate(index: JobIndex, verdict: Verdict) -> str:
     """Return the predicate of the sentence: what the blocking processes do."""
-    states = [index.states[key] for key in verdict.culprits if key in index.states]
+    states = index.states_of(verdict.culprits)
     cause = verdict.cause
     if not states:
         return CAUSES[cause].unobserved or CAUSES[cause].means
@@ -70,7 +70,7 @@ def _predicate(index: JobIndex, verdict: Verdict) -> str:
 
 
 def _in_different_collectives(index: JobIndex, verdict: Verdict, states: list[BlockedState]) -> str:
-    victims = [index.states[key] for key in verdict.victims if key in index.states]
+    victims = index.states_of(verdict.victims)
     # Not the launcher, which waits for all ranks.
     victim = next((state for state in victims if state.kind == "collective"), next(iter(victims), None))
     if len(states) == 1 and victim:
@@ -90,7 +90,7 @@ def _doing(state: BlockedState) -> str:
 def evidence_of(index: JobIndex, keys: tuple[str, ...], cause: str = "") -> tuple[str, ...]:
     """Return what was observed of processes; if the cause is a missing answer, also the requests they owe one."""
     lines = []
-    for state in (index.states[key] for key in keys[:_MAX_NAMES] if key in index.states):
+    for state in index.states_of(keys[:_MAX_NAMES]):
         process = state.process
         if process.state:
             lines.append(f"/proc/{process.pid}/stat: state {process.state}")
@@ -177,7 +177,7 @@ def _brief(state: BlockedState) -> str:
 
 
 def _brief_names(index: JobIndex, keys: tuple[str, ...]) -> str:
-    states = [index.states[key] for key in keys if key in index.states]
+    states = index.states_of(keys)
     return _enumerate(map(_brief, states)) if len(states) <= _MAX_NAMES else f"{len(states)} processes"
 
 

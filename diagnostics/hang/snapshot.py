@@ -34,6 +34,11 @@ class StackFrame:
     line: int = 0
     calls: str = ""
 
+    @property
+    def location(self) -> str:
+        """The frame as "path:function", which patterns match."""
+        return f"{self.path}:{self.function}"
+
 
 @dataclass(frozen=True)
 class Thread:
