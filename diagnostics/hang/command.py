@@ -187,11 +187,13 @@ def _selection_words(request: SimpleNamespace) -> tuple[str, ...]:
 
 
 def _check_usage(request: SimpleNamespace) -> None:
-    remote = [
-        name for name, value in (("--hosts", request.nodes.hosts), ("--ray", request.nodes.ray)) if value
-    ]
-    local = (("--pid", request.pids), ("--match", request.pattern), ("--all", request.everything))
-    selecting = [name for name, value in local if value] + remote
+    nodes = request.nodes
+    selections = {
+        "--pid": request.pids, "--match": request.pattern, "--all": request.everything,
+        "--hosts": nodes.hosts, "--ray": nodes.ray,
+    }  # fmt: skip
+    selecting = [name for name, value in selections.items() if value]
+    remote = [name for name in selecting if name in ("--hosts", "--ray")]
     names = " and ".join(selecting)
     problems = (
         (f"--from reads dumps; {names or '--watch'} observes processes", request.files and (selecting or request.watches)),  # noqa: E501

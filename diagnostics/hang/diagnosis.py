@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from diagnostics.fixes import count_of, quote_command
 from diagnostics.hang import dump_limits, sentences
-from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.collect.discovery import SERVICES
 from diagnostics.hang.collectives import IN_COLLECTIVE
 from diagnostics.hang.job_index import JobIndex
@@ -156,28 +155,20 @@ def _blocker_order(
 def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]) -> float | None:
     """Return the seconds that these processes have waited for a blocker, the longest wait; None if unknown."""
     times: list[float | None] = []
-    for key in {*keys, *blocker.culprits} & index.states.keys():
-        state = index.states[key]
+    for state in index.states_of({*keys, *blocker.culprits}):
+        process = state.process
         if state.kind not in IDLE:
-            times += [state.asleep_s, *(_request_ages(index, state) if key in keys else ())]
-        if key in blocker.culprits:
-            times += [socket.received_s for _, socket in index.open_requests(state.process)]
+            times.append(state.asleep_s)
+            sockets = [index.socket(process, fd) for fd in state.waited_fds] if process.key in keys else []
+            times += [socket.quiet_s for socket in sockets if socket]
+        if process.key in blocker.culprits:
+            times += [socket.received_s for _, socket in index.open_requests(process)]
     known = [time for time in times if time is not None]
     # A waiter seen in each sample may have sent a new request each time; many waits are loops.
     requesting = any(state.kind in _REQUESTS for state in index.states_of(blocker.culprits))
     if index.snapshot.live and not (requesting and known):
         known.append(index.snapshot.seconds)
     return max(known, default=None)
-
-
-def _request_ages(index: JobIndex, state: BlockedState) -> list[float]:
-    """Return the seconds since the last traffic on each socket that a process waits for."""
-    sockets = [index.socket(state.process, fd) for fd in state.waited_fds]
-    return [
-        min(socket.sent_s, socket.received_s)
-        for socket in sockets
-        if socket and socket.sent_s is not None and socket.received_s is not None
-    ]
 
 
 def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, patience: Patience) -> Verdict:  # noqa: PLR0911
@@ -188,7 +179,10 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
         if blocker.cause == "spin_python":
             return verdict if long or not live else replace(verdict, outcome=PROGRESS)
         if live and waited_s is not None and waited_s >= patience.busy_s:
-            return replace(verdict, cause=_spin_cause(index, blocker), certainty="hypothesis")
+            thread = index.states[blocker.culprits[0]].thread
+            in_python = thread is not None and (thread.gil or not thread.steady)
+            cause = "spin_python" if in_python else "spin_native"
+            return replace(verdict, cause=cause, certainty="hypothesis")
         if dump_limits.rank_is_elsewhere(index, blocker):
             return replace(verdict, cause="absent", certainty="hypothesis")
         return replace(verdict, outcome=PROGRESS, cause="busy")
@@ -205,17 +199,10 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
 def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether a single-threaded process did nothing but sleep and check."""
     state = index.states[blocker.culprits[0]]
-    thread = state.thread
-    woke_up = thread is not None and thread.asleep_s is not None and thread.asleep_s < index.snapshot.seconds
-    alone = len(state.process.threads) == 1 and not index.children(state.process)
-    return woke_up and alone and bool(thread and thread.steady) and state.process.io_moved is False
-
-
-def _spin_cause(index: JobIndex, blocker: RootBlocker) -> str:
-    """Return whether a process that computes for ever does so in Python or in native code."""
-    state = index.states.get(blocker.culprits[0])
-    thread = state.thread if state else None
-    return "spin_python" if thread and (thread.gil or not thread.steady) else "spin_native"
+    thread, process = state.thread, state.process
+    if thread is None or thread.asleep_s is None or len(process.threads) > 1 or index.children(process):
+        return False
+    return thread.steady and thread.asleep_s < index.snapshot.seconds and process.io_moved is False
 
 
 def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:
@@ -228,10 +215,10 @@ def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:
 
 def _is_incomplete(index: JobIndex) -> bool:
     """Return whether a process of the job could not be inspected."""
-    inspected = [s for s in index.states.values() if s.process.role != "helper" and s.process.python]
-    siblings = [s for s in index.states.values() if s.process.role != "helper" and s.kind != "unseen"]
-    missing = bool(index.snapshot.missing) or any(s.kind == "unseen" for s in inspected)
-    return missing or not (inspected or siblings)
+    states = [state for state in index.states.values() if state.process.role != "helper"]
+    unseen = any(state.kind == "unseen" for state in states if state.process.python)
+    inspected = any(state.kind != "unseen" for state in states)
+    return bool(index.snapshot.missing) or unseen or not inspected
 
 
 def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:

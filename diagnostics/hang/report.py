@@ -54,13 +54,11 @@ class HangReport:
             if place:
                 console.print()
             _print_verdict(console, document)
-            if verbose or self.stacks:
-                _print_everything(console, document, finding)
-            else:
-                _print_first_screen(console, document, finding)
+            details = verbose or self.stacks
+            (_print_everything if details else _print_first_screen)(console, document, finding)
             if self.stacks:
                 _print_section(console, "Stacks, innermost frame first", stack_lines(document))
-            more = "" if verbose or self.stacks else "; --verbose shows everything"
+            more = "" if details else "; --verbose shows everything"
             print_text(console, f"{_observed(document)}{more}", "dim")
 
     # For the template.

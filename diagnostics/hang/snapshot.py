@@ -169,6 +169,13 @@ class Socket:
     received_s: float | None = None
     host: str = ""
 
+    @property
+    def quiet_s(self) -> float | None:
+        """Seconds since the last traffic; None if unknown."""
+        if self.sent_s is None or self.received_s is None:
+            return None
+        return min(self.sent_s, self.received_s)
+
 
 @dataclass(frozen=True)
 class Lock:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
-import io
 import json
 import re
 import sys
-import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,32 +42,26 @@ def read_files(names: Sequence[str]) -> Snapshot:
         ParseError: None of the files could be read, or several are bundles.
     """
     parts: list[Snapshot] = []
-    errors: list[tuple[str, str]] = []
+    errors: dict[str, str] = {}
     for name in names:
         try:
             parts.append(parse_dump(name, _read_bytes(name)))
         except ParseError as error:
-            errors.append((Path(name).name, str(error)))
+            errors[Path(name).name] = str(error)
     if not parts:
-        raise ParseError("; ".join(error for _, error in errors))
-    skipped = tuple(f"skipped {error}" for _, error in errors)
+        raise ParseError("; ".join(errors.values()))
     joined = _join_files(parts)
-    return replace(
-        joined, blind=(*joined.blind, *skipped), missing=(*joined.missing, *(name for name, _ in errors))
-    )
+    blind = (*joined.blind, *(f"skipped {error}" for error in errors.values()))
+    return replace(joined, blind=blind, missing=(*joined.missing, *errors))
 
 
 def _read_bytes(name: str) -> bytes:
     try:
-        if name == "-":
-            data = sys.stdin.buffer.read(MAX_BYTES + 1)
-        else:
-            data = safe_io.read_bytes(Path(name), MAX_BYTES, pipes=True)
-        if data[:2] == b"\x1f\x8b":
-            with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
-                data = packed.read(MAX_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ParseError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        if name != "-":
+            return safe_io.read_bytes(Path(name), MAX_BYTES, pipes=True)
+        data = sys.stdin.buffer.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ParseError(f"{name}: cannot be read: {error.strerror or error}") from None
     if len(data) > MAX_BYTES:
         raise ParseError(f"{name}: larger than any dump")
     return data

@@ -27,7 +27,7 @@ from diagnostics.hang.snapshot import StackFrame
 from diagnostics.hang.watch import StallClock, WatchOptions
 from evaluation.hang import bench
 from tests.diagnostics import report_schema
-from tests.diagnostics.hang.ptrace import BLIND
+from tests.diagnostics.hang.processes import BLIND, running
 
 CASES = {case.name: case for case in bench.cases()}
 HOST = str(bench.HERE / "host.py")
@@ -44,24 +44,6 @@ def test_real_jobs_get_the_right_verdicts(monkeypatch):
         rows = list(pool.map(lambda name: bench.score(CASES[name], *bench.observe(CASES[name])), names))
     checked = [(row["right_process"], row["right_cause"], row["victim_named"]) for row in rows]
     assert checked == [(True, True, False)] * len(names), rows
-
-
-@contextlib.contextmanager
-def running(program, *arguments, ready=lambda process: process.stdout.readline()):
-    """Run a program until the test ends; its whole session is killed."""
-    process = subprocess.Popen(
-        [sys.executable, program, *arguments] if program.endswith(".py") else [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        ready(process)
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
 
 
 def wait_until(condition, seconds=300):
@@ -92,7 +74,7 @@ socket.create_server(("127.0.0.1", 0)).accept()
 
 
 def test_idle_workers_of_a_real_queue_are_no_hang():
-    with running(QUEUE) as process:
+    with running(sys.executable, "-c", QUEUE) as process:
         wait_until(lambda: syscalls_below(process.pid) == ["accept4", "futex", "futex", "read"])
         verdict = diagnose(take_snapshot(Selection((process.pid,), seconds=0.2)), Patience(0.01)).verdict
     assert verdict.outcome == "idle", verdict.sentence
@@ -108,7 +90,7 @@ open(path, "rb").read()
 
 
 def test_a_process_that_opens_a_named_pipe_is_stuck():
-    with running(FIFO) as process:
+    with running(sys.executable, "-c", FIFO) as process:
         wait_until(lambda: syscalls_below(process.pid) == ["openat"])
         verdict = diagnose(take_snapshot(Selection((process.pid,), seconds=0.2)), Patience(0.01)).verdict
     assert (verdict.outcome, verdict.cause) == ("hang", "lost_message")
@@ -118,7 +100,7 @@ def test_a_process_that_opens_a_named_pipe_is_stuck():
 
 def test_without_py_spy_pipes_still_show_who_writes_to_whom(monkeypatch):
     monkeypatch.setattr(stacks, "find_tool", lambda: None)
-    with running(HOST, "pipes_crossed") as process:
+    with running(sys.executable, HOST, "pipes_crossed") as process:
         wait_until(lambda: syscalls_below(process.pid) in (["read", "read"], ["recvfrom", "recvfrom"]))
         diagnosis = diagnose(take_snapshot(Selection((process.pid,), seconds=0.2)), Patience(0.01))
     assert diagnosis.verdict.cause == "deadlock"
@@ -128,7 +110,7 @@ def test_without_py_spy_pipes_still_show_who_writes_to_whom(monkeypatch):
 @contextlib.contextmanager
 def two_locks():
     """Run a process with two threads that wait for each other's locks."""
-    with running(HOST, "two_locks") as process:
+    with running(sys.executable, HOST, "two_locks") as process:
         wait_until(lambda: "futex" in proc.system_call(process.pid, process.pid)["syscall"])
         yield process
 
@@ -219,7 +201,7 @@ def test_without_permission_nothing_is_guessed(deadlocked_pid, monkeypatch, caps
 
 
 def test_a_process_that_ends_while_it_is_observed():
-    with running(HOST, "two_locks") as process:
+    with running(sys.executable, HOST, "two_locks") as process:
 
         def end_it(_seconds):
             process.kill()
@@ -303,7 +285,7 @@ def test_a_hang_up_reaches_the_watched_command():
         "import sys; from diagnostics.__main__ import main; "
         f"sys.exit(main(['hang', '--watch', '--', sys.executable, '-c', {child!r}]))"
     )
-    with running(program) as process:
+    with running(sys.executable, "-c", program) as process:
         os.kill(process.pid, signal.SIGHUP)
         assert process.wait(timeout=300) == 128 + signal.SIGHUP
 

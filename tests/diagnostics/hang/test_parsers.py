@@ -19,36 +19,24 @@ from diagnostics.hang.snapshot import Process, Snapshot, Socket, StackFrame, Thr
 from diagnostics.output import sanitize
 from tests.diagnostics.hang.processes import in_all_gather
 
-PYSPY = """
-Three ranks of my job, py-spy dump of each:
-
-Process 101: python train.py
+RANK = """Process {pid}: python train.py
 Python v3.12.4 (/usr/bin/python3.12)
 
-Thread 101 (idle): "MainThread"
-    all_gather (torch/distributed/distributed_c10d.py:3710)
+Thread {pid} (idle): "MainThread"
+    {operation} (torch/distributed/distributed_c10d.py:3710)
     wrapper (torch/distributed/c10d_logger.py:81)
-    gather_rewards (train.py:40)
-    <module> (train.py:90)
-Process 102: python train.py
-Python v3.12.4 (/usr/bin/python3.12)
-
-Thread 102 (idle): "MainThread"
-    broadcast (torch/distributed/distributed_c10d.py:2421)
-    wrapper (torch/distributed/c10d_logger.py:81)
-    log_samples (train.py:52)
+    {caller} (train.py:40)
     <module> (train.py:90)
 Thread 0x7F32 (idle): "Thread-1"
     wait (threading.py:359)
-Process 103: python train.py
-Python v3.12.4 (/usr/bin/python3.12)
-
-Thread 103 (idle): "MainThread"
-    all_gather (torch/distributed/distributed_c10d.py:3710)
-    wrapper (torch/distributed/c10d_logger.py:81)
-    gather_rewards (train.py:40)
-    <module> (train.py:90)
 """
+IN_GATHER = {"operation": "all_gather", "caller": "gather_rewards"}
+PYSPY = (
+    "Three ranks of my job, py-spy dump of each:\n\n"
+    + RANK.format(pid=101, **IN_GATHER)
+    + RANK.format(pid=102, operation="broadcast", caller="log_samples")
+    + RANK.format(pid=103, **IN_GATHER)
+)
 FAULTHANDLER = """Timeout (0:05:00)!
 Thread 0x00007f0000000001 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 324 in wait
@@ -89,11 +77,9 @@ def test_py_spy_text_is_parsed_among_other_text(tmp_path):
 
 
 def test_ray_stack_text(tmp_path):
-    text = (
-        "Stack dump for ray 4711 0.0 0.1 100 200 ? S 10:00 0:01 ray::Scorer.score\n"
-        + PYSPY.split("\n\n", 3)[2]
-    )
-    (process,) = parse_text(tmp_path, text).processes
+    heading = "Stack dump for ray 4711 0.0 0.1 100 200 ? S 10:00 0:01 ray::Scorer.score\n"
+    stack = RANK.format(pid=1, **IN_GATHER).partition("\n\n")[2]
+    (process,) = parse_text(tmp_path, heading + stack).processes
     assert (process.pid, process.role) == (4711, "Ray actor")
 
 
