@@ -58,13 +58,9 @@ _THREADING = re.compile(r"(?:^|.*/)threading\.py$")
 # Frames as "path:function".
 # Ray's core loop only polls, and on a busy machine seems to compute.
 _RAY_LOOP = re.compile(r"(?:^|.*/)ray/(?:_private/)?worker\.py:main_loop$")
-_SOCKET_MODULE = re.compile(r"(?:^|.*/)(?:socket|ssl)\.py$")
-_SOCKET_READS = ("readinto", "read", "recv", "recv_into", "recvfrom")
 # A driver's own threads rest in such a wait: it counts only if the program called it.
 _DRIVER = re.compile(r"(?:^|/)lib(?:cuda(?!rt)\w*|hsa\S*|c|pthread)(?:-[\d.]+)?\.so")
 _THREAD_START = ("??", "start_thread", "clone", "clone3")
-# Functions whose own name shows the wait in a dump, where no system call is known.
-_BLOCKING_FUNCTIONS = ("acquire", "recv", "recv_into", "recvfrom", "getpass", "flock", "lockf", "waitpid")
 _DEVICE_COPIES = ("item", "tolist", "cpu", "synchronize")
 DEVICE_CALLS = ("wait", "barrier", *_DEVICE_COPIES)
 """Calls by which a rank waits for its device or for a collective it started."""
@@ -234,7 +230,7 @@ def _syscall_kind(process: Process, thread: Thread, frame: StackFrame | None) ->
     """Return the kind of a system call, by its descriptors and the call in the innermost source line."""
     syscall = thread.syscall
     kinds = {item.kind for item in process.fds if item.fd in thread.waits_fds}
-    by_line = (KIND_OF_SOURCE_CALL.get(frame.calls) or _kind_of_function(thread, frame)) if frame else ""
+    by_line = KIND_OF_SOURCE_CALL.get(frame.calls, "") if frame else ""
     reads_stdin = syscall in _READING_SYSCALLS and 0 in thread.waits_fds
     rules = (
         ("input", reads_stdin and (syscall == "read" or by_line == "input" or "tty" in kinds)),
@@ -247,15 +243,6 @@ def _syscall_kind(process: Process, thread: Thread, frame: StackFrame | None) ->
         (_futex_kind(process, thread, frame, by_line), syscall == "futex"),
     )
     return next((kind for kind, holds in rules if holds), by_line or "native")
-
-
-def _kind_of_function(thread: Thread, frame: StackFrame) -> str:
-    """Return the kind that the innermost function's name shows in a dump, where no system call is known."""
-    if not thread.stack_only:
-        return ""
-    if _SOCKET_MODULE.match(frame.path):
-        return "socket" if frame.function in _SOCKET_READS else ""
-    return KIND_OF_SOURCE_CALL[frame.function] if frame.function in _BLOCKING_FUNCTIONS else ""
 
 
 def _futex_kind(process: Process, thread: Thread, frame: StackFrame | None, by_line: str) -> str:

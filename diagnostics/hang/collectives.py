@@ -169,6 +169,25 @@ def _names_by_stack(index: JobIndex, inside: list[Process]) -> dict[str, str]:
     }
 
 
+def ranks_apart(index: JobIndex, waiting: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the ranks at a rendezvous outside the largest connected group; without one, the only rank that listens."""
+    groups: list[set[str]] = []
+    for key in waiting:
+        process = index.states[key].process
+        connections = index.open_connections(process)
+        group = {key} | {peer.key for _, s in connections for peer in index.peers(process, s)} & set(waiting)
+        groups = [
+            *(other for other in groups if not other & group),
+            group.union(*(other for other in groups if other & group)),
+        ]
+    groups.sort(key=len, reverse=True)
+    if len(groups) > 1 and len(groups[0]) > len(groups[1]):
+        return tuple(key for key in waiting if key not in groups[0])
+    listening = [key for key in waiting if index.listening_ports(index.states[key].process)]
+    unconnected = len(groups) > 1 and len(groups[0]) == 1
+    return tuple(listening) if unconnected and len(listening) == 1 else ()
+
+
 def normalized_operation(name: str) -> str:
     """Return the name of an operation as torch.distributed has it.
 

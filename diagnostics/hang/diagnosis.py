@@ -6,9 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from diagnostics.fixes import count_of, quote_command
-from diagnostics.hang import dump_limits, sentences
+from diagnostics.hang import sentences
+from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.collect.discovery import SERVICES
-from diagnostics.hang.collectives import IN_COLLECTIVE
+from diagnostics.hang.collectives import IN_COLLECTIVE, ranks_apart
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.root_blockers import LEVELS, RootBlocker, RootSearch
 from diagnostics.hang.snapshot import Snapshot
@@ -67,7 +68,7 @@ def diagnose(
         if not serves and state.kind != "unseen":
             blockers[key] = search.root_blocker(key)
     verdict = _judge(index, blockers, patience or Patience())
-    verdict = dump_limits.infer_from_partial_dump(index, _settle_rendezvous(index, verdict))
+    verdict = _infer_from_partial_dump(index, _settle_rendezvous(index, verdict))
     verdict = replace(
         verdict,
         unseen=snapshot.blind,
@@ -100,7 +101,7 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
     if incomplete and verdict.outcome == HANG and worst.cause in _GUESSES_IF_BLIND:
         verdict = replace(verdict, certainty="hypothesis")
     unexplained, kind = _is_unexplained(index, worst), index.states[key].kind
-    if unexplained or dump_limits.other_end_may_be_missing(index, worst):
+    if unexplained or _other_end_may_be_missing(index, worst):
         verdict = replace(verdict, outcome=UNKNOWN, certainty="hypothesis")
     if unexplained and kind in IN_COLLECTIVE:
         together = tuple(k for k in blockers if index.states[k].kind == kind)
@@ -115,7 +116,7 @@ def _nothing_waits(index: JobIndex, blockers: dict[str, RootBlocker], *, incompl
     if incomplete:
         return Verdict(UNKNOWN, sentences.could_not_inspect(index), certainty="hypothesis")
     busy = [key for key, blocker in blockers.items() if blocker.level == "busy"]
-    if dump_limits.waits_may_be_missing(index, busy):
+    if not index.snapshot.live:
         return Verdict(UNKNOWN, sentences.dump_shows_no_wait(index, busy), certainty="hypothesis")
     return Verdict(PROGRESS if busy else IDLE_JOB, sentences.nothing_hangs(index, busy))
 
@@ -124,9 +125,8 @@ def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
     """Return whether a process that waits for no other process is stuck, not only idle."""
     state = index.states[key]
     if blocker.level == "busy":
-        # That another thread waits for it makes it more than work.
-        endless = len(state.steps) > 1 or dump_limits.was_interrupted(index, state)
-        return blocker.cause == "spin_python" and endless
+        # That another thread waits for it, or that a user took a dump, makes it more than work.
+        return blocker.cause == "spin_python" and (len(state.steps) > 1 or not index.snapshot.live)
     if blocker.level == "quiet" or state.kind in IDLE:
         return state.kind == "loop" and bool(index.open_requests(state.process))
     children = index.children(state.process)
@@ -183,7 +183,7 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
             in_python = thread is not None and (thread.gil or not thread.steady)
             cause = "spin_python" if in_python else "spin_native"
             return replace(verdict, cause=cause, certainty="hypothesis")
-        if dump_limits.rank_is_elsewhere(index, blocker):
+        if _rank_is_elsewhere(index, blocker):
             return replace(verdict, cause="absent", certainty="hypothesis")
         return replace(verdict, outcome=PROGRESS, cause="busy")
     if blocker.cause == "poll" and (not blocker.chain or blocker.chain[-1].kind in ("pipe", "child")):
@@ -221,12 +221,59 @@ def _is_incomplete(index: JobIndex) -> bool:
     return bool(index.snapshot.missing) or unseen or not inspected
 
 
+# A dump is one sample, without times and sockets, and often of only some processes.
+
+_WORKER_WAITS = ("processes_queue", "processes_lock", "pipe")
+# The cause that a kind of wait in a partial dump allows, and the reason in the sentence.
+_INFERENCES = {
+    "collective": ("absent", "a rank of its group has not come, is in another collective, or is gone"),
+    "device": ("device", "a kernel there, or a collective that a rank has not joined, does not finish"),
+}
+
+
+def _other_end_may_be_missing(index: JobIndex, blocker: RootBlocker) -> bool:
+    """Return whether a wait in a dump is one whose other end, or whose main thread, is not in it."""
+    if index.snapshot.live or blocker.chain or blocker.level != "stuck":
+        return False
+    states = index.states_of(blocker.culprits)
+    return blocker.cause == "elsewhere" or any(_may_be_idle(state) for state in states)
+
+
+def _may_be_idle(state: BlockedState) -> bool:
+    """Return whether the stack may be that of an idle thread or worker: not the main one, or without own code."""
+    main = bool(state.steps) and state.steps[0][0] is state.process.main
+    return not main or (state.kind in _WORKER_WAITS and state.call.caller is None)
+
+
+def _rank_is_elsewhere(index: JobIndex, blocker: RootBlocker) -> bool:
+    """Return whether a rank is in its own code while others wait in a collective: who took the dump had waited."""
+    states = index.states_of(blocker.culprits)
+    last = blocker.chain[-1].kind if blocker.chain else ""
+    return not index.snapshot.live and last == "collective" and any(s.kind == "compute" for s in states)
+
+
+def _infer_from_partial_dump(index: JobIndex, verdict: Verdict) -> Verdict:
+    """Return the verdict; for an undecided dump only the cause that its waits allow, without a process."""
+    kinds = Counter(state.kind for state in index.states.values() if state.kind in _INFERENCES)
+    if index.snapshot.live or verdict.outcome != UNKNOWN or not kinds:
+        return verdict
+    [(kind, _)] = kinds.most_common(1)
+    keys = tuple(key for key, state in index.states.items() if state.kind == kind)
+    cause, reason = _INFERENCES[kind]
+    sentence, evidence = sentences.inferred(index, keys, reason), sentences.evidence_of(index, keys)
+    waited_s = verdict.waited_s
+    return Verdict(HANG, sentence, cause, "hypothesis", victims=keys, evidence=evidence, waited_s=waited_s)
+
+
+# Ranks at a rendezvous.
+
+
 def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
     """Name the ranks at another rendezvous than most as blocking, and the others as victims."""
     if verdict.cause != "rendezvous" or not index.snapshot.live:
         return verdict
     waiting = tuple(key for key, state in index.states.items() if state.kind == "rendezvous")
-    separate = _ranks_apart(index, waiting)
+    separate = ranks_apart(index, waiting)
     victims = tuple(dict.fromkeys(key for key in (*waiting, *verdict.victims) if key not in separate))
     chain = verdict.chain if separate == verdict.culprits else ()
     verdict = replace(verdict, culprits=separate, victims=victims, chain=chain)
@@ -238,23 +285,7 @@ def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
     return replace(verdict, sentence=sentence, evidence=evidence)
 
 
-def _ranks_apart(index: JobIndex, waiting: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the ranks outside the largest connected group; if none are connected, the only rank that listens."""
-    groups: list[set[str]] = []
-    for key in waiting:
-        process = index.states[key].process
-        connections = index.open_connections(process)
-        group = {key} | {peer.key for _, s in connections for peer in index.peers(process, s)} & set(waiting)
-        groups = [
-            *(other for other in groups if not other & group),
-            group.union(*(other for other in groups if other & group)),
-        ]
-    groups.sort(key=len, reverse=True)
-    if len(groups) > 1 and len(groups[0]) > len(groups[1]):
-        return tuple(key for key in waiting if key not in groups[0])
-    listening = [key for key in waiting if index.listening_ports(index.states[key].process)]
-    unconnected = len(groups) > 1 and len(groups[0]) == 1
-    return tuple(listening) if unconnected and len(listening) == 1 else ()
+# What else was looked for, and what to run next.
 
 
 def _excluded(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
