@@ -14,7 +14,7 @@ from diagnostics.hang.wait_kinds import CAUSES
 SCHEMA = "grpo-doctor.hang.v1"
 MAX_FRAMES = 12
 _MAX_MEMBERS = 6
-_OF_PROCESS = ("key", "pid", "ppid", "host", "role", "rank", "label", "state")
+_PROCESS_FIELDS = ("key", "pid", "ppid", "host", "role", "rank", "label", "state")
 
 Members = list[dict[str, Any]]
 
@@ -47,7 +47,7 @@ def _process_document(state: BlockedState) -> dict[str, Any]:
     if state.kind in ("native", "file", "kernel") and state.call.detail:
         text = f"{text} ({state.call.detail})"
     return {
-        **{name: getattr(process, name) for name in _OF_PROCESS},
+        **{name: getattr(process, name) for name in _PROCESS_FIELDS},
         "stands": state.kind,
         "text": text,
         "where": frame_text(frame) if frame else "",

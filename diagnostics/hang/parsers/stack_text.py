@@ -56,7 +56,7 @@ class _ThreadDraft:
 
     Attributes:
         outermost_first: Order of its frames; None until the first frame shows it.
-        raised: Whether it is a traceback, and no interrupt has been read yet.
+        ends_in_error: Whether it is a traceback, and no interrupt has been read yet.
     """
 
     tid: int
@@ -64,7 +64,7 @@ class _ThreadDraft:
     outermost_first: bool | None = None
     gil: bool = False
     active: bool | None = None
-    raised: bool = False
+    ends_in_error: bool = False
     frames: list[StackFrame] = field(default_factory=list)
 
     def thread(self) -> Thread:
@@ -73,7 +73,7 @@ class _ThreadDraft:
 
     def is_blocked(self) -> bool:
         monitors = any(_MONITORS.search(frame.function) for frame in self.frames)
-        return bool(self.frames) and not self.raised and not monitors
+        return bool(self.frames) and not self.ends_in_error and not monitors
 
 
 @dataclass
@@ -120,7 +120,7 @@ class _StackReader:
         if self._thread is not None and self._thread.active is not None:
             self._thread = None  # the frames of py-spy are indented
         if self._thread is not None and line.startswith(("KeyboardInterrupt", "^CKeyboardInterrupt")):
-            self._thread.raised = False
+            self._thread.ends_in_error = False
         elif match := _PID.search(line):
             self._pid = int(match[1])
 
@@ -142,8 +142,8 @@ class _StackReader:
             name = "MainThread" if match[1] == "1" else match[3] or ""
             self._begin_thread(_ThreadDraft(int(match[2]), name, outermost_first=False))
         elif match := _TRACEBACK.match(line):
-            last, raised = match[2] == "last", match[1] == "Traceback"
-            self._begin_thread(_ThreadDraft(0, "MainThread", last, raised=raised and last))
+            last, is_traceback = match[2] == "last", match[1] == "Traceback"
+            self._begin_thread(_ThreadDraft(0, "MainThread", last, ends_in_error=is_traceback and last))
         elif match := _PYSPY_THREAD.match(line):
             active, gil = match[2].startswith("active"), "gil" in match[2]
             self._begin_thread(_ThreadDraft(int(match[1], 0), match[3] or "", gil=gil, active=active))
@@ -182,7 +182,7 @@ class _StackReader:
         return thread
 
     def _add_frame(self, frame: StackFrame, *, outermost_first: bool = False) -> None:
-        thread = self._thread or self._begin_thread(_ThreadDraft(0, raised=outermost_first))
+        thread = self._thread or self._begin_thread(_ThreadDraft(0, ends_in_error=outermost_first))
         if thread.outermost_first is None:
             thread.outermost_first = outermost_first
         thread.frames.append(frame)
