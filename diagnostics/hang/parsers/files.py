@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 import sys
@@ -151,14 +152,12 @@ def _with_roles(processes: Sequence[Process], source: str) -> Snapshot:
 
 def _distinct_pids(processes: Sequence[Process]) -> list[Process]:
     """Make process ids unique: dumps may repeat one, or have none."""
-    distinct, used = [], set()
+    unused = itertools.count(max((process.pid for process in processes), default=0) + 1)
+    distinct: dict[int, Process] = {}
     for process in processes:
-        pid = process.pid
-        while pid in used:
-            pid += 1
-        used.add(pid)
-        distinct.append(replace(process, pid=pid))
-    return distinct
+        pid = next(unused) if process.pid in distinct else process.pid
+        distinct[pid] = replace(process, pid=pid)
+    return list(distinct.values())
 
 
 def _join_files(parts: list[Snapshot]) -> Snapshot:

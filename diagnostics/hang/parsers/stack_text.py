@@ -107,6 +107,9 @@ class _StackReader:
         self._pid = 0
 
     def read_line(self, line: str) -> None:
+        if not line:
+            self._after_frame = False
+            return
         if self._read_heading(line) or self._read_frame(line):
             self._after_frame = True
             return
@@ -115,7 +118,7 @@ class _StackReader:
             # The source line of the frame above: a C function that it calls has no frame.
             self._thread.frames[-1] = replace(self._thread.frames[-1], calls=blocking_call_in(line))
         self._after_frame = False
-        if not line or indented:
+        if indented:
             return
         if self._thread is not None and self._thread.active is not None:
             self._thread = None  # the frames of py-spy are indented
@@ -172,8 +175,8 @@ class _StackReader:
         return True
 
     def _begin_thread(self, thread: _ThreadDraft) -> _ThreadDraft:
-        has_main = any(other.name == "MainThread" for draft in self._drafts[-1:] for other in draft.threads)
-        if not self._drafts or (thread.name == "MainThread" and has_main):
+        is_main = thread.name == "MainThread"
+        if not self._drafts or (is_main and any(t.name == thread.name for t in self._drafts[-1].threads)):
             self._drafts.append(_ProcessDraft())
         threads = self._drafts[-1].threads
         thread.tid = thread.tid or -1 - len(threads)
