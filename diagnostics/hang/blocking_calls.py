@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from diagnostics.frameworks import TOP_MODULES
-from diagnostics.hang.snapshot import NATIVE, Process, StackFrame, Thread
+from diagnostics.hang.snapshot import Process, StackFrame, Thread
 from diagnostics.hang.wait_kinds import (
     COMPUTING,
     ENDS,
@@ -58,17 +58,9 @@ _THREADING = re.compile(r"(?:^|.*/)threading\.py$")
 # Frames as "path:function".
 # Ray's core loop only polls, and on a busy machine seems to compute.
 _RAY_LOOP = re.compile(r"(?:^|.*/)ray/(?:_private/)?worker\.py:main_loop$")
-_LOG_WRITE = re.compile(r".*logging/__init__\.py:(?:emit|flush|handle|_acquireLock|acquire)$")
-_SOCKET_READ = re.compile(r"(?:^|.*/)(?:socket|ssl)\.py:(?:readinto|read|recv|recv_into|recvfrom)$")
-# A driver's own threads and those of a native pool rest in such a wait: it counts only if the program called it.
+# A driver's own threads rest in such a wait: it counts only if the program called it.
 _DRIVER = re.compile(r"(?:^|/)lib(?:cuda(?!rt)\w*|hsa\S*|c|pthread)(?:-[\d.]+)?\.so")
-_PROGRAM_CALL = re.compile(
-    r"(?:cu|cuda|hip)[A-Z]\w*(?:Synchronize|Memcpy)\w*|(?:\w+::)*\w+Signal::WaitRelaxed"
-)
 _THREAD_START = ("??", "start_thread", "clone", "clone3")
-_PYTHON_FRAME = re.compile(r"\.pyx? |\b_?Py(?:Eval|Object|Run|C?Function|Thread|UFunc|Array)|\bPy_")
-# Functions whose own name shows the wait in a dump, where no system call is known.
-_BLOCKING_FUNCTIONS = ("acquire", "recv", "recv_into", "recvfrom", "getpass", "flock", "lockf", "waitpid")
 _DEVICE_COPIES = ("item", "tolist", "cpu", "synchronize")
 DEVICE_CALLS = ("wait", "barrier", *_DEVICE_COPIES)
 """Calls by which a rank waits for its device or for a collective it started."""
@@ -108,9 +100,13 @@ def classify_thread(process: Process, thread: Thread) -> BlockingCall:
         return replace(state, caller=caller)
     if not thread.frames:
         return _without_stack(process, thread)
-    call = _lock_on_entry(thread, caller) or _by_frames(process, thread, caller)
+    inner = thread.frames[0]
+    if inner.function == "__enter__" and _THREADING.match(inner.path):
+        call: BlockingCall | None = BlockingCall("lock", inner, caller=caller)
+    else:
+        call = _by_frames(process, thread, caller)
     if _computes(thread, call):
-        return BlockingCall("import" if _imports(thread) else "compute", thread.frames[0], caller=caller)
+        return BlockingCall("import" if _imports(thread) else "compute", inner, caller=caller)
     return call or _by_syscall(process, thread, caller)
 
 
@@ -135,53 +131,28 @@ def _without_stack(process: Process, thread: Thread) -> BlockingCall:
     return _by_syscall(process, thread, None) if thread.syscall or thread.wchan else BlockingCall("unseen")
 
 
-def _location(frame: StackFrame) -> str:
-    return f"{frame.path}:{frame.function}"
-
-
-def _lock_on_entry(thread: Thread, caller: StackFrame | None) -> BlockingCall | None:
-    """Return the lock that a thread is about to take on entering a `with` block or writing a log."""
-    inner = thread.frames[0]
-    enters = inner.function == "__enter__" and _THREADING.match(inner.path)
-    return BlockingCall("lock", inner, caller=caller) if enters or _writes_after_fork(thread) else None
-
-
-def _writes_after_fork(thread: Thread) -> bool:
-    """Return whether a thread in a dump needs a log's or stream's lock that may be locked: by a fork, or by itself."""
-    inner = thread.frames[0]
-    logs = bool(_LOG_WRITE.match(_location(inner)))
-    flushes = inner.path == NATIVE and inner.function in ("flush", "write")
-    if not thread.stack_only or not (logs or flushes):
-        return False
-    return is_forked(thread) or (
-        logs and any(ENDS["releases"].match(_location(frame)) for frame in thread.frames)
-    )
-
-
 def is_forked(thread: Thread) -> bool:
     """Return whether a thread's stack begins in a fork of a Python process."""
-    return any(ENDS["forks"].match(_location(frame)) for frame in thread.frames)
+    return any(ENDS["forks"].match(frame.location) for frame in thread.frames)
 
 
 def _computes(thread: Thread, call: BlockingCall | None) -> bool:
     """Return whether a thread computes and therefore does not wait."""
     if not thread.busy or (call and (call.wait.spins or call.kind in COMPUTING)):
         return False
-    if _RAY_LOOP.match(_location(thread.frames[0])):
+    if _RAY_LOOP.match(thread.frames[0].location):
         return False
     # Without counters a stack tool guessed it from one sample: a wait with a name is more reliable.
     return call is None or thread.runnable is not None or thread.gil
 
 
 def _by_frames(process: Process, thread: Thread, caller: StackFrame | None) -> BlockingCall | None:
-    if idle := _idle_kind(thread, caller):
+    if idle := _idle_kind(thread):
         return BlockingCall(idle, thread.frames[0], caller=caller)
     call: BlockingCall | None = None
     for frame in thread.frames:
-        kind = next(
-            (k for k in kinds_of_frame(frame.path, frame.function) if _is_more_specific(thread, call, k)),
-            None,
-        )
+        kinds = kinds_of_frame(frame.path, frame.function)
+        kind = next((k for k in kinds if _is_more_specific(thread, call, k)), None)
         if kind is not None:
             call = BlockingCall(kind, frame, frame.function if kind == "collective" else "", caller)
             if call.wait.frame != "means":
@@ -197,7 +168,7 @@ def _by_frames(process: Process, thread: Thread, caller: StackFrame | None) -> B
 
 def _is_more_specific(thread: Thread, inner: BlockingCall | None, kind: str) -> bool:
     """Return whether a frame's kind is more specific than that of the inner frames."""
-    if kind in ("device", "threads") and _rests_in_library(thread, kind):
+    if kind == "device" and all(_DRIVER.search(f.path) or f.function in _THREAD_START for f in thread.frames):
         return False
     if kind in COMPUTING and not thread.busy and thread.runnable is not None:
         return False
@@ -206,15 +177,6 @@ def _is_more_specific(thread: Thread, inner: BlockingCall | None, kind: str) -> 
     if (inner.kind, kind) == ("loop", "pipe"):
         return not thread.syscall
     return kind in ("rendezvous", "collective") if inner.kind == "device" else KINDS[kind].frame == "names"
-
-
-def _rests_in_library(thread: Thread, kind: str) -> bool:
-    """Return whether a thread is a driver's own or one of a native pool, which are idle in such a wait."""
-    if kind == "threads":
-        return not any(_PYTHON_FRAME.search(f"{frame.path} {frame.function}") for frame in thread.frames)
-    if any(_PROGRAM_CALL.fullmatch(frame.function) for frame in thread.frames):
-        return False
-    return all(_DRIVER.search(frame.path) or frame.function in _THREAD_START for frame in thread.frames)
 
 
 def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCall:
@@ -234,12 +196,10 @@ def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCal
     return call
 
 
-def _idle_kind(thread: Thread, caller: StackFrame | None) -> str:  # noqa: PLR0911
+def _idle_kind(thread: Thread) -> str:
     """Return `loop` or `idle` for a thread that only waits for work; empty otherwise."""
     for place, frame in enumerate(thread.frames):
         if is_idle_frame(frame.path, frame.function):
-            if ENDS["side_services"].match(frame.path) and thread.stack_only and caller:
-                return ""
             if "asyncio" in frame.path:
                 return "loop"
             return "" if any(f.function == "get_response" for f in thread.frames[:place]) else "idle"
@@ -270,7 +230,7 @@ def _syscall_kind(process: Process, thread: Thread, frame: StackFrame | None) ->
     """Return the kind of a system call, by its descriptors and the call in the innermost source line."""
     syscall = thread.syscall
     kinds = {item.kind for item in process.fds if item.fd in thread.waits_fds}
-    by_line = (KIND_OF_SOURCE_CALL.get(frame.calls) or _kind_of_function(thread, frame)) if frame else ""
+    by_line = KIND_OF_SOURCE_CALL.get(frame.calls, "") if frame else ""
     reads_stdin = syscall in _READING_SYSCALLS and 0 in thread.waits_fds
     rules = (
         ("input", reads_stdin and (syscall == "read" or by_line == "input" or "tty" in kinds)),
@@ -283,17 +243,6 @@ def _syscall_kind(process: Process, thread: Thread, frame: StackFrame | None) ->
         (_futex_kind(process, thread, frame, by_line), syscall == "futex"),
     )
     return next((kind for kind, holds in rules if holds), by_line or "native")
-
-
-def _kind_of_function(thread: Thread, frame: StackFrame) -> str:
-    """Return the kind that the innermost function's name shows in a dump, where no system call is known."""
-    if not thread.stack_only:
-        return ""
-    if re.search(r"(?:^|/)(?:socket|ssl)\.py$", frame.path):
-        return "socket" if _SOCKET_READ.match(_location(frame)) else ""
-    if frame.function == "_flush_std_streams" and is_forked(thread):
-        return "lock"  # the fork copied the stream's lock while another thread owned it
-    return KIND_OF_SOURCE_CALL[frame.function] if frame.function in _BLOCKING_FUNCTIONS else ""
 
 
 def _futex_kind(process: Process, thread: Thread, frame: StackFrame | None, by_line: str) -> str:

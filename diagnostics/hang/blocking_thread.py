@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from diagnostics.hang.blocking_calls import BlockingCall, classify_thread
 from diagnostics.hang.snapshot import Process, StackFrame, Thread
 from diagnostics.hang.wait_kinds import ENDS, IDLE, WITHIN_PROCESS
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    Calls = Mapping[int, BlockingCall]
+Calls = Mapping[int, BlockingCall]
+"""The blocking calls of the threads of a process, by thread id."""
 
 
 @dataclass(frozen=True)
@@ -95,30 +93,29 @@ def _active_thread(process: Process, calls: Calls) -> Thread | None:
 
 
 def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread, BlockingCall], ...]:
+    """Return the threads from a first one to the one that blocks it, each with its call."""
     steps = [(start, calls[start.tid])]
-    while True:
-        kind = steps[-1][1].kind
-        if kind not in WITHIN_PROCESS and kind not in IDLE:
-            return tuple(steps)
+    while (kind := steps[-1][1].kind) in (*WITHIN_PROCESS, *IDLE):
         visited = {thread.tid for thread, _ in steps}
         candidates = [
-            t for t in process.threads if t.tid not in visited and calls[t.tid].kind not in (*IDLE, "unseen")
-        ]
-        if kind in IDLE:
+            t
+            for t in process.threads
+            if t.tid not in visited
+            and calls[t.tid].kind not in (*IDLE, "unseen")
             # The event loop is idle: a thread of its pool may not be.
-            candidates = [t for t in candidates if calls[t.tid].caller is not None]
-        if kind == "lock":
-            candidates = [t for t in candidates if t.futex != steps[-1][0].futex]
-        if not candidates:
-            return tuple(steps)
-        # A wait for something outside this process is better evidence than one for another thread.
-        best = min(
-            candidates,
-            key=lambda t: (calls[t.tid].kind in WITHIN_PROCESS, calls[t.tid].kind == "native", t.tid),
-        )
-        if kind in IDLE and calls[best.tid].kind == "native":
-            return tuple(steps)
+            and not (kind in IDLE and calls[t.tid].caller is None)
+            and not (kind == "lock" and t.futex == steps[-1][0].futex)
+        ]
+        best = min(candidates, key=lambda t: (_preference(calls[t.tid]), t.tid), default=None)
+        if best is None or (kind in IDLE and calls[best.tid].kind == "native"):
+            break
         steps.append((best, calls[best.tid]))
+    return tuple(steps)
+
+
+def _preference(call: BlockingCall) -> tuple[bool, bool]:
+    """Return a sort key: a wait for something outside the process is better evidence than one for another thread."""
+    return call.kind in WITHIN_PROCESS, call.kind == "native"
 
 
 def _locked_threads(process: Process, calls: Calls) -> tuple[Thread, ...]:
@@ -135,4 +132,4 @@ def _locked_threads(process: Process, calls: Calls) -> tuple[Thread, ...]:
 
 
 def _runs_event_loop(thread: Thread) -> bool:
-    return any(ENDS["event_loops"].match(f"{frame.path}:{frame.function}") for frame in thread.frames)
+    return any(ENDS["event_loops"].match(frame.location) for frame in thread.frames)

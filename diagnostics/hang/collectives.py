@@ -14,7 +14,7 @@ from dataclasses import replace
 from diagnostics.hang.blocking_calls import frame_text
 from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.job_index import JobIndex
-from diagnostics.hang.snapshot import Process
+from diagnostics.hang.snapshot import Collective, Process
 from diagnostics.hang.verdict import Edge
 
 IN_COLLECTIVE = ("collective", "rendezvous")
@@ -22,7 +22,8 @@ IN_COLLECTIVE = ("collective", "rendezvous")
 _ENGINES = ("engine worker", "engine core", "engine")
 _MAX_RANKS = 1024
 _LOCAL = ("localhost", "127.", "0.0.0.0", "::1", "[::1]")  # noqa: S104 - compared with, not bound to
-_NOT_MEMBERS = ("child", "supervise", "start")
+_IDLE_SIBLING = ("idle", "loop", "supervise", "listen")
+_LAUNCHER = ("child", "start")
 # Functions that wait for a collective without naming it.
 _UNNAMED = ("", "wait", "wait_tensor", "synchronize")
 
@@ -31,18 +32,16 @@ def collective_edges(index: JobIndex) -> Iterator[Edge]:
     """Yield the edges among the ranks of all groups."""
     for name, group in rank_groups(index).items():
         inside = [p for p in group if index.states[p.key].kind in IN_COLLECTIVE]
-        if not inside:
-            continue
         outside = [p for p in group if p not in inside]
-        unnumbered = not index.snapshot.live and group[0].rank is None
-        if unnumbered and len(set(_collective_names(index, inside).values())) > 1:
+        names = _collective_names(index, inside)
+        if not index.snapshot.live and group[0].rank is None and len(set(names.values())) > 1:
             outside = []  # a dump does not list the group's members, only that these ranks differ
         missing = missing_ranks(name, group)
         for process in inside:
             yield from (_edge(index, process, absentee, "is not in it") for absentee in outside)
             yield from _edges_to_missing_ranks(index, process, group, missing)
         if not outside and not missing:
-            separate = list(_edges_between_collectives(index, inside))
+            separate = list(_edges_between_collectives(index, inside, names))
             yield from separate or (edge for p in inside for edge in _edges_to_engines(index, p, group))
 
 
@@ -51,15 +50,15 @@ def rank_groups(index: JobIndex) -> dict[str, list[Process]]:
     groups: dict[str, list[Process]] = defaultdict(list)
     siblings: dict[str, list[Process]] = defaultdict(list)
     for process in index.snapshot.processes:
+        family = f"{process.host} children of {process.ppid}"
         if process.role == "trainer":
             # A store on the host's own address is a different one on each host.
             separate = f" on {process.host}" if process.host and process.job.startswith(_LOCAL) else ""
-            name = f"{process.job}{separate}" if process.job else f"{process.host} children of {process.ppid}"
-            groups[name].append(process)
+            groups[f"{process.job}{separate}" if process.job else family].append(process)
         elif process.role == "engine worker":
             groups[f"{process.host} workers of {process.ppid}"].append(process)
         elif process.role in ("process", "Ray actor") and process.python:
-            siblings[f"{process.host} children of {process.ppid}"].append(process)
+            siblings[family].append(process)
     for name, members in siblings.items():
         parent = index.states.get(f"{members[0].host}/{members[0].ppid}")
         if parent and parent.kind in IN_COLLECTIVE:
@@ -72,10 +71,8 @@ def rank_groups(index: JobIndex) -> dict[str, list[Process]]:
 def _may_be_member(index: JobIndex, process: Process) -> bool:
     """Return whether a process may be a rank: neither an idle sibling nor a launcher that waits for its children."""
     kind = index.states[process.key].kind
-    if kind in ("idle", "loop", "supervise", "listen"):
-        return False
     launches = any(index.states[child.key].kind in IN_COLLECTIVE for child in index.children(process))
-    return not (kind in _NOT_MEMBERS and launches)
+    return kind not in _IDLE_SIBLING and not (kind in _LAUNCHER and launches)
 
 
 def missing_ranks(name: str, group: list[Process]) -> list[int]:
@@ -98,32 +95,29 @@ def _edges_to_missing_ranks(
         yield Edge(process.key, f"rank {rank}", "collective", label, text, evidence, "all")
 
 
-def _edges_between_collectives(index: JobIndex, inside: list[Process]) -> Iterator[Edge]:
+def _edges_between_collectives(
+    index: JobIndex, inside: list[Process], names: dict[str, str]
+) -> Iterator[Edge]:
     """Yield edges to ranks outside the majority's collective; without a majority each waits for the others."""
-    names = _collective_names(index, inside)
-    counts = Counter(names.values())
+    counts = Counter(names.values()).most_common(2)
     if len(counts) < 2:
         return
-    (majority, first), (_, second) = counts.most_common(2)
+    (majority, first), (_, second) = counts
     for process in inside:
         if first > second and names[process.key] != majority:
             continue
         for target in inside:
             if names[process.key] != names[target.key]:
-                edge = _edge(
-                    index, process, target, f"is in another: {name_collective(index.states[target.key])}"
-                )
-                yield _edge_to_lagging_rank(index, edge, process, target) or edge
+                yield _edge_between(index, process, target)
 
 
-def _edge_to_lagging_rank(index: JobIndex, edge: Edge, source: Process, target: Process) -> Edge | None:
-    """Return the edge with the flight recorder's numbers, if the target started fewer collectives."""
-    records = {record.rank: record for record in index.snapshot.collectives}
-    if source.rank not in records or target.rank not in records:
-        return None
-    mine, theirs = records[source.rank], records[target.rank]
-    if mine.enqueued <= theirs.enqueued:
-        return None
+def _edge_between(index: JobIndex, source: Process, target: Process) -> Edge:
+    """Return the edge to a rank in another collective; recorded numbers show whether it started fewer."""
+    edge = _edge(index, source, target, f"is in another: {name_collective(index.states[target.key])}")
+    records: dict[int | None, Collective] = {r.rank: r for r in index.snapshot.collectives}
+    mine, theirs = records.get(source.rank), records.get(target.rank)
+    if mine is None or theirs is None or mine.enqueued <= theirs.enqueued:
+        return edge
     last = f", the last {theirs.operation}" if theirs.operation else ""
     evidence = (
         f"rank {target.rank} started {theirs.enqueued} collectives{last}; rank {source.rank} {mine.enqueued}"
@@ -136,31 +130,27 @@ def _edges_to_engines(index: JobIndex, source: Process, group: list[Process]) ->
     visited = {process.key for process in group}
     for item, socket in index.open_connections(source):
         for peer in index.peers(source, socket):
-            kind = index.states[peer.key].kind
-            if peer.role not in _ENGINES or peer.key in visited or kind in IN_COLLECTIVE:
-                continue
-            visited.add(peer.key)
-            edge = _edge(index, source, peer, "is not in it", needs="any")
-            wire = f"fd/{item.fd}: a tcp socket {socket.local}, whose other end is open in pid {peer.pid}"
-            yield replace(edge, evidence=(*edge.evidence, wire), certain=False)
+            in_collective = index.states[peer.key].kind in IN_COLLECTIVE
+            if peer.role in _ENGINES and peer.key not in visited and not in_collective:
+                visited.add(peer.key)
+                edge = _edge(index, source, peer, "is not in it")
+                wire = f"fd/{item.fd}: a tcp socket {socket.local}, whose other end is open in pid {peer.pid}"
+                yield replace(edge, evidence=(*edge.evidence, wire), needs="any", certain=False)
 
 
 def _collective_names(index: JobIndex, inside: list[Process]) -> dict[str, str]:
     """Return an identifier of each rank's collective: its recorded number, else its operation."""
     records = {record.rank: record for record in index.snapshot.collectives}
     recorded = {p.key: records[p.rank] for p in inside if p.rank in records}
-    if recorded and len(recorded) == len(inside):
-        most = max(record.enqueued for record in recorded.values())
-        if len({record.enqueued for record in recorded.values()}) > 1:
-            return {
-                key: "ahead" if record.enqueued == most else f"at {record.enqueued}"
-                for key, record in recorded.items()
-            }
+    if not recorded or len(recorded) < len(inside):
+        return _names_by_stack(index, inside)
+    numbers = {record.enqueued for record in recorded.values()}
+    if len(numbers) > 1:
         return {
-            key: f"{normalized_operation(record.operation)} {record.sizes}"
+            key: "ahead" if record.enqueued == max(numbers) else f"at {record.enqueued}"
             for key, record in recorded.items()
         }
-    return _names_by_stack(index, inside)
+    return {key: f"{normalized_operation(r.operation)} {r.sizes}" for key, r in recorded.items()}
 
 
 def _names_by_stack(index: JobIndex, inside: list[Process]) -> dict[str, str]:
@@ -177,6 +167,25 @@ def _names_by_stack(index: JobIndex, inside: list[Process]) -> dict[str, str]:
         key: f"{kind} {sites.get(site, f'at {site}') if operation in _UNNAMED and kind == 'collective' else operation}"
         for key, (kind, operation, site) in names.items()
     }
+
+
+def ranks_apart(index: JobIndex, waiting: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the ranks at a rendezvous outside the largest connected group; without one, the only rank that listens."""
+    groups: list[set[str]] = []
+    for key in waiting:
+        process = index.states[key].process
+        connections = index.open_connections(process)
+        group = {key} | {peer.key for _, s in connections for peer in index.peers(process, s)} & set(waiting)
+        groups = [
+            *(other for other in groups if not other & group),
+            group.union(*(other for other in groups if other & group)),
+        ]
+    groups.sort(key=len, reverse=True)
+    if len(groups) > 1 and len(groups[0]) > len(groups[1]):
+        return tuple(key for key in waiting if key not in groups[0])
+    listening = [key for key in waiting if index.listening_ports(index.states[key].process)]
+    unconnected = len(groups) > 1 and len(groups[0]) == 1
+    return tuple(listening) if unconnected and len(listening) == 1 else ()
 
 
 def normalized_operation(name: str) -> str:
@@ -210,9 +219,9 @@ def _location(state: BlockedState) -> str:
     return f"pid {state.process.pid}: {frame_text(frame) if frame else state.kind}{called}"
 
 
-def _edge(index: JobIndex, source: Process, target: Process, why: str, *, needs: str = "all") -> Edge:
+def _edge(index: JobIndex, source: Process, target: Process, why: str) -> Edge:
     state, partner = index.states[source.key], index.states[target.key]
     frame = partner.call.frame or partner.call.caller
     visible_frame = frame_text(frame) if frame else partner.call.detail or partner.kind
     evidence = (_location(state), f"pid {target.pid} {why}: {visible_frame}")
-    return Edge(source.key, target.key, "collective", target.label, _wait_text(state), evidence, needs)
+    return Edge(source.key, target.key, "collective", target.label, _wait_text(state), evidence, "all")

@@ -20,36 +20,29 @@ from diagnostics.hang.collect.snapshot import NoProcessError, Selection, take_sn
 from diagnostics.hang.diagnosis import BUSY_PATIENCE_S, PATIENCE_S, Diagnosis, Patience, diagnose
 from diagnostics.hang.job_index import split_jobs
 from diagnostics.hang.known_issues import with_issue
-from diagnostics.hang.parsers import bundle
+from diagnostics.hang.parsers import ParseError, bundle
 from diagnostics.hang.parsers.files import read_files
-from diagnostics.hang.report import build_report, print_hang_report
-from diagnostics.hang.snapshot import Snapshot, SnapshotError, join_snapshots
+from diagnostics.hang.report import build_report
+from diagnostics.hang.snapshot import Snapshot, join_snapshots
 from diagnostics.node_options import NodeOptions, node_options, query_nodes
 from diagnostics.output import progress
 from diagnostics.output.redact import mask
+from diagnostics.output.report_output import ReportOptions, print_report
 
-FORMATS = ("terminal", "json", "markdown", "html")
+FORMATS = ("terminal", "json", "markdown")
 MAX_SECONDS = 1e6
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.2 on
-    """A number of seconds above 0, at most eleven days."""
-
-    name = "SECONDS"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Parse a value."""
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = -1.0
-        if not 0 < seconds <= MAX_SECONDS:
-            self.fail(f"{value!r}: expected seconds above 0, at most {MAX_SECONDS:.0f}", param, ctx)
-        return seconds
+def _seconds(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
+    if not 0 < value <= MAX_SECONDS:  # NaN is neither
+        raise click.BadParameter(f"{value:g}: expected seconds above 0, at most {MAX_SECONDS:.0f}")
+    return value
 
 
 def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
-    return click.option(name, type=Duration(), default=default, show_default=True, help=text)
+    return click.option(
+        name, type=float, callback=_seconds, default=default, show_default=True, metavar="SECONDS", help=text
+    )
 
 
 @click.command(
@@ -88,7 +81,7 @@ def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
 @_duration("--busy-patience", BUSY_PATIENCE_S, "A shorter wait for a process that computes is normal.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
 @click.option("--verbose", is_flag=True, help="Print everything that was observed.")
-@click.option("--stacks", is_flag=True, help="Print the tree of all stacks too.")
+@click.option("--stacks", is_flag=True, help="Print all stacks too.")
 @click.option(
     "--save",
     type=click.Path(path_type=Path),
@@ -162,7 +155,7 @@ _SEVERITY = {"hang": 0, "unknown": 1, "waiting": 2, "progress": 3, "idle": 4}
 def report(request: SimpleNamespace, diagnoses: list[Diagnosis]) -> int:
     """Write the report; return 1 if a job hangs, 3 if one could not be decided, else 0."""
     verbose = request.verbose or request.watches or request.beats
-    print_hang_report(build_report(diagnoses, stacks=request.stacks), request.form, verbose=verbose)
+    print_report(build_report(diagnoses, stacks=request.stacks), ReportOptions(request.form, verbose))
     outcomes = {diagnosis.verdict.outcome for diagnosis in diagnoses}
     if "hang" in outcomes:
         return FINDINGS
@@ -170,16 +163,14 @@ def report(request: SimpleNamespace, diagnoses: list[Diagnosis]) -> int:
 
 
 def _watch(request: SimpleNamespace) -> int:
-    options = watch.WatchOptions(request.stall, request.seconds, request.samples, request.end)
-
     def diagnose_stall(snapshot: Snapshot, still_s: float) -> int:
         if request.save:
             save_snapshot(snapshot, request.save)
         # A job without movement for so long needs no further patience.
         patience = Patience(min(request.patience, still_s), request.busy_patience)
-        words = ("--pid", str(request.pids[0])) if request.pids else ()
-        return report(request, [with_issue(diagnose(snapshot, patience, words))])
+        return report(request, [with_issue(diagnose(snapshot, patience, _selection_words(request)))])
 
+    options = watch.WatchOptions(request.stall, request.seconds, request.samples, request.end)
     if request.beats:
         return watch.watch_heartbeats(request.pids[0], options, diagnose_stall)
     return watch.watch_command(request.words, options, diagnose_stall)
@@ -196,11 +187,13 @@ def _selection_words(request: SimpleNamespace) -> tuple[str, ...]:
 
 
 def _check_usage(request: SimpleNamespace) -> None:
-    remote = [
-        name for name, value in (("--hosts", request.nodes.hosts), ("--ray", request.nodes.ray)) if value
-    ]
-    local = (("--pid", request.pids), ("--match", request.pattern), ("--all", request.everything))
-    selecting = [name for name, value in local if value] + remote
+    nodes = request.nodes
+    selections = {
+        "--pid": request.pids, "--match": request.pattern, "--all": request.everything,
+        "--hosts": nodes.hosts, "--ray": nodes.ray,
+    }  # fmt: skip
+    selecting = [name for name, value in selections.items() if value]
+    remote = [name for name in selecting if name in ("--hosts", "--ray")]
     names = " and ".join(selecting)
     problems = (
         (f"--from reads dumps; {names or '--watch'} observes processes", request.files and (selecting or request.watches)),  # noqa: E501
@@ -223,13 +216,8 @@ def _check_usage(request: SimpleNamespace) -> None:
 # Other hosts.
 
 _SOURCES = (
-    "__init__.py",
-    "safe_io.py",
-    "hang/__init__.py",
-    "hang/snapshot.py",
-    "hang/collect/*.py",
-    "hang/collect/*.txt",
-)
+    "__init__.py", "safe_io.py", "hang/__init__.py", "hang/snapshot.py", "hang/collect/*.py", "hang/collect/*.txt",
+)  # fmt: skip
 """Sources that travel: standard library only."""
 
 
@@ -259,9 +247,10 @@ def join_answers(answers: Sequence[Answer]) -> Snapshot:
     for number, answer in enumerate(answers, start=1):
         host = f"host-{number}"
         try:
-            parts.append(Snapshot.from_json(answer.document()).on_host(host))
-        except (NodeError, SnapshotError) as error:
-            parts.append(Snapshot(blind=(f"{host}: {error}",), missing=(host,)))
+            parts.append(bundle.load(answer.document(), host).on_host(host))
+        except (NodeError, ParseError) as error:
+            reason = str(error).removeprefix(f"{host}: ")
+            parts.append(Snapshot(blind=(f"{host}: {reason}",), missing=(host,)))
     joined = join_snapshots(parts)
     if not joined.processes and not joined.missing:
         raise NoProcessError(f"none of {len(parts)} hosts has such a process: {'; '.join(joined.notes)}")

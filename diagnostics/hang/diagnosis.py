@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from diagnostics.fixes import count_of, quote_command
-from diagnostics.hang import dump_limits, sentences
+from diagnostics.hang import sentences
 from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.collect.discovery import SERVICES
-from diagnostics.hang.collectives import IN_COLLECTIVE
+from diagnostics.hang.collectives import IN_COLLECTIVE, ranks_apart
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.root_blockers import LEVELS, RootBlocker, RootSearch
 from diagnostics.hang.snapshot import Snapshot
@@ -68,7 +68,7 @@ def diagnose(
         if not serves and state.kind != "unseen":
             blockers[key] = search.root_blocker(key)
     verdict = _judge(index, blockers, patience or Patience())
-    verdict = dump_limits.infer_from_partial_dump(index, _settle_rendezvous(index, verdict))
+    verdict = _infer_from_partial_dump(index, _settle_rendezvous(index, verdict))
     verdict = replace(
         verdict,
         unseen=snapshot.blind,
@@ -90,33 +90,24 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
         return _nothing_waits(index, blockers, incomplete=incomplete)
     same = Counter(blocker.culprits for blocker in waiting.values())
     key, worst = min(waiting.items(), key=lambda item: _blocker_order(index, item[1], same[item[1].culprits]))
+    culprits = set(worst.culprits)
     victims = tuple(
-        k
-        for k, blocker in waiting.items()
-        if set(blocker.culprits) & set(worst.culprits) and k not in worst.culprits
+        k for k, blocker in waiting.items() if culprits & set(blocker.culprits) and k not in culprits
     )
-    verdict = Verdict(
-        HANG,
-        "",
-        worst.cause,
-        worst.certainty,
-        worst.culprits,
-        worst.chain,
-        cycle=worst.level == "cycle" and worst.cause != "locks",
-        victims=victims,
-        waited_s=_longest_wait_s(index, worst, (key, *victims)),
-    )
-    verdict = _consider_time(index, verdict, worst, patience)
+    cycle = worst.level == "cycle" and worst.cause != "locks"
+    waited_s = _longest_wait_s(index, worst, (key, *victims))
+    verdict = Verdict(HANG, "", worst.cause, worst.certainty, worst.culprits, worst.chain, cycle)
+    verdict = _consider_time(index, replace(verdict, victims=victims, waited_s=waited_s), worst, patience)
     if incomplete and verdict.outcome == HANG and worst.cause in _GUESSES_IF_BLIND:
         verdict = replace(verdict, certainty="hypothesis")
-    if dump_limits.other_end_may_be_missing(index, worst) or _is_unexplained(index, worst):
+    unexplained, kind = _is_unexplained(index, worst), index.states[key].kind
+    if unexplained or _other_end_may_be_missing(index, worst):
         verdict = replace(verdict, outcome=UNKNOWN, certainty="hypothesis")
-        kind = index.states[key].kind
-        if _is_unexplained(index, worst) and kind in IN_COLLECTIVE:
-            together = tuple(k for k in blockers if index.states[k].kind == kind)
-            sentence = sentences.all_in_one_collective(index, together)
-            return replace(verdict, sentence=sentence, culprits=(), victims=together)
-    evidence = sentences.evidence_of_culprits(index, verdict)
+    if unexplained and kind in IN_COLLECTIVE:
+        together = tuple(k for k in blockers if index.states[k].kind == kind)
+        sentence = sentences.all_in_one_collective(index, together)
+        return replace(verdict, sentence=sentence, culprits=(), victims=together)
+    evidence = sentences.evidence_of(index, verdict.culprits, verdict.cause)
     return replace(verdict, sentence=sentences.sentence_of(index, verdict), evidence=evidence)
 
 
@@ -125,7 +116,7 @@ def _nothing_waits(index: JobIndex, blockers: dict[str, RootBlocker], *, incompl
     if incomplete:
         return Verdict(UNKNOWN, sentences.could_not_inspect(index), certainty="hypothesis")
     busy = [key for key, blocker in blockers.items() if blocker.level == "busy"]
-    if dump_limits.waits_may_be_missing(index, busy):
+    if not index.snapshot.live:
         return Verdict(UNKNOWN, sentences.dump_shows_no_wait(index, busy), certainty="hypothesis")
     return Verdict(PROGRESS if busy else IDLE_JOB, sentences.nothing_hangs(index, busy))
 
@@ -134,9 +125,8 @@ def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
     """Return whether a process that waits for no other process is stuck, not only idle."""
     state = index.states[key]
     if blocker.level == "busy":
-        # That another thread waits for it makes it more than work.
-        endless = len(state.steps) > 1 or dump_limits.was_interrupted(index, state)
-        return blocker.cause == "spin_python" and endless
+        # That another thread waits for it, or that a user took a dump, makes it more than work.
+        return blocker.cause == "spin_python" and (len(state.steps) > 1 or not index.snapshot.live)
     if blocker.level == "quiet" or state.kind in IDLE:
         return state.kind == "loop" and bool(index.open_requests(state.process))
     children = index.children(state.process)
@@ -165,28 +155,20 @@ def _blocker_order(
 def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]) -> float | None:
     """Return the seconds that these processes have waited for a blocker, the longest wait; None if unknown."""
     times: list[float | None] = []
-    for key in {*keys, *blocker.culprits} & index.states.keys():
-        state = index.states[key]
+    for state in index.states_of({*keys, *blocker.culprits}):
+        process = state.process
         if state.kind not in IDLE:
-            times += [state.asleep_s, *(_request_ages(index, state) if key in keys else ())]
-        if key in blocker.culprits:
-            times += [socket.received_s for _, socket in index.open_requests(state.process)]
+            times.append(state.asleep_s)
+            sockets = [index.socket(process, fd) for fd in state.waited_fds] if process.key in keys else []
+            times += [socket.quiet_s for socket in sockets if socket]
+        if process.key in blocker.culprits:
+            times += [socket.received_s for _, socket in index.open_requests(process)]
     known = [time for time in times if time is not None]
     # A waiter seen in each sample may have sent a new request each time; many waits are loops.
-    requesting = any(index.states[k].kind in _REQUESTS for k in blocker.culprits if k in index.states)
+    requesting = any(state.kind in _REQUESTS for state in index.states_of(blocker.culprits))
     if index.snapshot.live and not (requesting and known):
         known.append(index.snapshot.seconds)
     return max(known, default=None)
-
-
-def _request_ages(index: JobIndex, state: BlockedState) -> list[float]:
-    """Return the seconds since the last traffic on each socket that a process waits for."""
-    sockets = [index.socket(state.process, fd) for fd in state.waited_fds]
-    return [
-        min(socket.sent_s, socket.received_s)
-        for socket in sockets
-        if socket and socket.sent_s is not None and socket.received_s is not None
-    ]
 
 
 def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, patience: Patience) -> Verdict:  # noqa: PLR0911
@@ -197,8 +179,11 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
         if blocker.cause == "spin_python":
             return verdict if long or not live else replace(verdict, outcome=PROGRESS)
         if live and waited_s is not None and waited_s >= patience.busy_s:
-            return replace(verdict, cause=_spin_cause(index, blocker), certainty="hypothesis")
-        if dump_limits.rank_is_elsewhere(index, blocker):
+            thread = index.states[blocker.culprits[0]].thread
+            in_python = thread is not None and (thread.gil or not thread.steady)
+            cause = "spin_python" if in_python else "spin_native"
+            return replace(verdict, cause=cause, certainty="hypothesis")
+        if _rank_is_elsewhere(index, blocker):
             return replace(verdict, cause="absent", certainty="hypothesis")
         return replace(verdict, outcome=PROGRESS, cause="busy")
     if blocker.cause == "poll" and (not blocker.chain or blocker.chain[-1].kind in ("pipe", "child")):
@@ -214,22 +199,15 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
 def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether a single-threaded process did nothing but sleep and check."""
     state = index.states[blocker.culprits[0]]
-    thread = state.thread
-    woke_up = thread is not None and thread.asleep_s is not None and thread.asleep_s < index.snapshot.seconds
-    alone = len(state.process.threads) == 1 and not index.children(state.process)
-    return woke_up and alone and bool(thread and thread.steady) and state.process.io_moved is False
-
-
-def _spin_cause(index: JobIndex, blocker: RootBlocker) -> str:
-    """Return whether a process that computes for ever does so in Python or in native code."""
-    state = index.states.get(blocker.culprits[0])
-    thread = state.thread if state else None
-    return "spin_python" if thread and (thread.gil or not thread.steady) else "spin_native"
+    thread, process = state.thread, state.process
+    if thread is None or thread.asleep_s is None or len(process.threads) > 1 or index.children(process):
+        return False
+    return thread.steady and thread.asleep_s < index.snapshot.seconds and process.io_moved is False
 
 
 def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:
     """Return whether the blocking process was not inspected, or is in native code without a Python stack."""
-    states = [index.states[key] for key in blocker.culprits if key in index.states]
+    states = index.states_of(blocker.culprits)
     if blocker.cause == "native":
         return not blocker.chain or all(s.kind in ("native", "collective", "join") for s in states)
     return bool(states) and all(s.kind == "unseen" for s in states) and blocker.level == "stuck"
@@ -237,47 +215,77 @@ def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:
 
 def _is_incomplete(index: JobIndex) -> bool:
     """Return whether a process of the job could not be inspected."""
-    inspected = [s for s in index.states.values() if s.process.role != "helper" and s.process.python]
-    siblings = [s for s in index.states.values() if s.process.role != "helper" and s.kind != "unseen"]
-    missing = bool(index.snapshot.missing) or any(s.kind == "unseen" for s in inspected)
-    return missing or not (inspected or siblings)
+    states = [state for state in index.states.values() if state.process.role != "helper"]
+    unseen = any(state.kind == "unseen" for state in states if state.process.python)
+    inspected = any(state.kind != "unseen" for state in states)
+    return bool(index.snapshot.missing) or unseen or not inspected
+
+
+# A dump is one sample, without times and sockets, and often of only some processes.
+
+_WORKER_WAITS = ("processes_queue", "processes_lock", "pipe")
+# The cause that a kind of wait in a partial dump allows, and the reason in the sentence.
+_INFERENCES = {
+    "collective": ("absent", "a rank of its group has not come, is in another collective, or is gone"),
+    "device": ("device", "a kernel there, or a collective that a rank has not joined, does not finish"),
+}
+
+
+def _other_end_may_be_missing(index: JobIndex, blocker: RootBlocker) -> bool:
+    """Return whether a wait in a dump is one whose other end, or whose main thread, is not in it."""
+    if index.snapshot.live or blocker.chain or blocker.level != "stuck":
+        return False
+    states = index.states_of(blocker.culprits)
+    return blocker.cause == "elsewhere" or any(_may_be_idle(state) for state in states)
+
+
+def _may_be_idle(state: BlockedState) -> bool:
+    """Return whether the stack may be that of an idle thread or worker: not the main one, or without own code."""
+    main = bool(state.steps) and state.steps[0][0] is state.process.main
+    return not main or (state.kind in _WORKER_WAITS and state.call.caller is None)
+
+
+def _rank_is_elsewhere(index: JobIndex, blocker: RootBlocker) -> bool:
+    """Return whether a rank is in its own code while others wait in a collective: who took the dump had waited."""
+    states = index.states_of(blocker.culprits)
+    last = blocker.chain[-1].kind if blocker.chain else ""
+    return not index.snapshot.live and last == "collective" and any(s.kind == "compute" for s in states)
+
+
+def _infer_from_partial_dump(index: JobIndex, verdict: Verdict) -> Verdict:
+    """Return the verdict; for an undecided dump only the cause that its waits allow, without a process."""
+    kinds = Counter(state.kind for state in index.states.values() if state.kind in _INFERENCES)
+    if index.snapshot.live or verdict.outcome != UNKNOWN or not kinds:
+        return verdict
+    [(kind, _)] = kinds.most_common(1)
+    keys = tuple(key for key, state in index.states.items() if state.kind == kind)
+    cause, reason = _INFERENCES[kind]
+    sentence, evidence = sentences.inferred(index, keys, reason), sentences.evidence_of(index, keys)
+    waited_s = verdict.waited_s
+    return Verdict(HANG, sentence, cause, "hypothesis", victims=keys, evidence=evidence, waited_s=waited_s)
+
+
+# Ranks at a rendezvous.
 
 
 def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
     """Name the ranks at another rendezvous than most as blocking, and the others as victims."""
     if verdict.cause != "rendezvous" or not index.snapshot.live:
         return verdict
-    waiting = [key for key, state in index.states.items() if state.kind == "rendezvous"]
-    separate = _ranks_apart(index, waiting)
+    waiting = tuple(key for key, state in index.states.items() if state.kind == "rendezvous")
+    separate = ranks_apart(index, waiting)
     victims = tuple(dict.fromkeys(key for key in (*waiting, *verdict.victims) if key not in separate))
     chain = verdict.chain if separate == verdict.culprits else ()
-    resolved_verdict = replace(verdict, culprits=separate, victims=victims, chain=chain)
-    evidence = sentences.evidence_of_culprits(
-        index, replace(resolved_verdict, culprits=separate or tuple(waiting))
-    )
-    sentence = (
-        sentences.sentence_of(index, resolved_verdict)
-        if separate
-        else sentences.missing_at_rendezvous(index, resolved_verdict, tuple(waiting))
-    )
-    return replace(resolved_verdict, sentence=sentence, evidence=evidence)
+    verdict = replace(verdict, culprits=separate, victims=victims, chain=chain)
+    if separate:
+        sentence = sentences.sentence_of(index, verdict)
+    else:
+        sentence = sentences.missing_at_rendezvous(index, verdict, waiting)
+    evidence = sentences.evidence_of(index, separate or waiting)
+    return replace(verdict, sentence=sentence, evidence=evidence)
 
 
-def _ranks_apart(index: JobIndex, waiting: list[str]) -> tuple[str, ...]:
-    """Return the ranks outside the largest connected group; if none are connected, the only rank that listens."""
-    parts = [{key} for key in waiting]
-    for key in waiting:
-        process = index.states[key].process
-        connections = index.open_connections(process)
-        connected = {peer.key for _, s in connections for peer in index.peers(process, s)} | {key}
-        overlapping = [part for part in parts if part & connected]
-        parts = [part for part in parts if not part & connected] + [set().union(*overlapping)]
-    sizes = sorted(map(len, parts), reverse=True)
-    if len(sizes) > 1 and sizes[0] > sizes[1]:
-        largest = max(parts, key=len)
-        return tuple(key for key in waiting if key not in largest)
-    listening = [key for key in waiting if index.listening_ports(index.states[key].process)]
-    return tuple(listening) if sizes and sizes[0] == 1 < len(sizes) and len(listening) == 1 else ()
+# What else was looked for, and what to run next.
 
 
 def _excluded(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
@@ -285,15 +293,14 @@ def _excluded(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
     if verdict.outcome == HANG:
         return ()
     states = [state for state in index.states.values() if state.process.role != "helper"]
-    with_state = [state for state in states if state.process.state]
+    with_state = [state.kind for state in states if state.process.state]
     inspected = [state for state in states if state.kind != "unseen"]
     texts = []
-    if with_state and not any(state.kind in ("stopped", "dead", "kernel") for state in with_state):
+    if with_state and not {"stopped", "dead", "kernel"} & set(with_state):
         count = count_of(len(with_state), "process")
         texts.append(f"stopped, dead or in the kernel: none of {count} (/proc/PID/stat)")
     if inspected and not verdict.cycle:
-        count = count_of(len(inspected), "process")
-        texts.append(f"cycle of waits: none among {count} inspected")
+        texts.append(f"cycle of waits: none among {count_of(len(inspected), 'process')} inspected")
     return tuple(texts)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +13,8 @@ from diagnostics.hang.wait_kinds import CAUSES
 
 SCHEMA = "grpo-doctor.hang.v1"
 MAX_FRAMES = 12
+_MAX_MEMBERS = 6
+_PROCESS_FIELDS = ("key", "pid", "ppid", "host", "role", "rank", "label", "state")
 
 Members = list[dict[str, Any]]
 
@@ -35,9 +36,8 @@ def document_of(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _order(state: BlockedState) -> tuple[int, int, int]:
-    process = state.process
-    return (0 if process.rank is not None else 1, process.rank or 0, process.pid)
+def _order(state: BlockedState) -> tuple[bool, int, int]:
+    return state.process.rank is None, state.process.rank or 0, state.process.pid
 
 
 def _process_document(state: BlockedState) -> dict[str, Any]:
@@ -47,14 +47,7 @@ def _process_document(state: BlockedState) -> dict[str, Any]:
     if state.kind in ("native", "file", "kernel") and state.call.detail:
         text = f"{text} ({state.call.detail})"
     return {
-        "key": process.key,
-        "pid": process.pid,
-        "ppid": process.ppid,
-        "host": process.host,
-        "role": process.role,
-        "rank": process.rank,
-        "label": process.label,
-        "state": process.state,
+        **{name: getattr(process, name) for name in _PROCESS_FIELDS},
         "stands": state.kind,
         "text": text,
         "where": frame_text(frame) if frame else "",
@@ -68,50 +61,39 @@ def _process_document(state: BlockedState) -> dict[str, Any]:
 
 def same_place_groups(document: dict[str, Any]) -> list[tuple[str, Members]]:
     """Return (place, the processes in it) without helpers, the smallest group first: it is the odd one."""
-    groups: dict[tuple[str, str], Members] = {}
+    groups: dict[str, Members] = {}
     for process in document["processes"]:
         if process["role"] != "helper":
-            groups.setdefault((process["text"], process["where"]), []).append(process)
-    labelled = [
-        (f"{text} in {where}" if where else text, members) for (text, where), members in groups.items()
-    ]
-    return sorted(labelled, key=lambda item: (len(item[1]), item[1][0]["pid"]))
+            place = f"{process['text']} in {process['where']}" if process["where"] else process["text"]
+            groups.setdefault(place, []).append(process)
+    return sorted(groups.items(), key=lambda item: (len(item[1]), item[1][0]["pid"]))
 
 
-def group_name(members: Members, most: int = 6) -> str:
+def group_name(members: Members) -> str:
     """Return the processes of a group in a few words.
 
     >>> group_name([{"rank": 0, "role": "trainer", "pid": 7}, {"rank": 2, "role": "trainer", "pid": 9}])
     'ranks 0 (pid 7), 2 (pid 9)'
     """
     if len(members) == 1:
-        return str(members[0].get("label") or f"pid {members[0]['pid']}")
-    if (
-        all(member["rank"] is not None for member in members)
-        and len({member["role"] for member in members}) == 1
-    ):
+        return str(members[0]["label"])
+    roles = {member["role"] for member in members}
+    if len(roles) == 1 and all(member["rank"] is not None for member in members):
         names = [f"{member['rank']} (pid {member['pid']})" for member in members]
-        word = "ranks" if members[0]["role"] == "trainer" else f"{members[0]['role']}s"
+        word = "ranks" if roles == {"trainer"} else f"{members[0]['role']}s"
     else:
         names, word = [str(member["pid"]) for member in members], f"{len(members)} processes, pid"
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{word} {', '.join(names[:most])}{more}"
+    more = f" and {len(names) - _MAX_MEMBERS} more" if len(names) > _MAX_MEMBERS else ""
+    return f"{word} {', '.join(names[:_MAX_MEMBERS])}{more}"
 
 
-def stack_tree(document: dict[str, Any]) -> list[str]:
-    """Return the tree of all stacks, outermost first, with the number of processes in each branch."""
-    root: dict[str, Any] = {}
+def stack_lines(document: dict[str, Any]) -> list[str]:
+    """Return all stacks as lines, innermost frame first; processes with the same stack share one."""
+    groups: dict[tuple[str, ...], Members] = {}
     for process in document["processes"]:
-        node = root
-        for frame in reversed(process["frames"] or ["(no stack)"]):
-            entry = node.setdefault(frame, {"members": [], "children": {}})
-            entry["members"].append(process)
-            node = entry["children"]
-    return list(_tree_lines(root, 0))
-
-
-def _tree_lines(node: dict[str, Any], depth: int) -> Iterator[str]:
-    for frame, entry in sorted(node.items(), key=lambda item: -len(item[1]["members"])):
-        leaf = "" if entry["children"] else f"   ← {group_name(entry['members'])}"
-        yield f"{'  ' * depth}{len(entry['members']):>3}  {frame}{leaf}"
-        yield from _tree_lines(entry["children"], depth + 1)
+        groups.setdefault(tuple(process["frames"]), []).append(process)
+    return [
+        line
+        for frames, members in groups.items()
+        for line in (f"{group_name(members)}:", *(f"  {frame}" for frame in frames or ("no stack",)))
+    ]

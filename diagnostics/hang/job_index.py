@@ -65,17 +65,28 @@ class JobIndex:
         One of them is in `recv` with the queue's read lock, the others wait for that lock.
         """
         for process in self.snapshot.processes:
-            workers = [self.states[child.key] for child in self.children(process)]
-            consumers = [state for state in workers if self._waits_for_task(state, process)]
-            parent = self.states[process.key]
+            parent, workers = self.states[process.key], self.children(process)
+            consumers = [w for w in workers if self._waits_for_task(self.states[w.key], process)]
             if not consumers or parent.kind not in _NOT_WAITING_FOR_WORKERS:
                 continue
-            for state in consumers:
-                self._set_kind(state, "idle")
-            if parent.kind == "event" and all(
-                self.states[state.process.key].kind in IDLE for state in workers
-            ):
+            for worker in consumers:
+                self._set_kind(self.states[worker.key], "idle")
+            if parent.kind == "event" and all(self.states[worker.key].kind in IDLE for worker in workers):
                 self._set_kind(parent, "idle")
+
+    def _waits_for_task(self, state: BlockedState, parent: Process) -> bool:
+        """Return whether a child waits for a task that its parent can send."""
+        if state.kind not in _CONSUMES or len(state.steps) > 1:
+            return False
+        if any(frame.function == "get" and _QUEUES.search(frame.path) for frame in state.frames):
+            return True
+        if state.kind != "pipe":
+            return False
+        pipes = {item.inode for item in state.process.fds if item.fd in state.waited_fds}
+        sockets = [self.socket(state.process, fd) for fd in state.waited_fds]
+        return any(item.inode in pipes and "w" in item.mode for item in parent.fds) or any(
+            parent in self.peers(state.process, socket) for socket in sockets if socket
+        )
 
     def _mark_idle_by_design(self) -> None:
         """Mark idle: worker threads beside an idle main thread without an open request, and readers of `tail -f`."""
@@ -92,20 +103,6 @@ class JobIndex:
         kinds = [self.states[p.key].kind for p, end in ends if "w" in end.mode and p.key != process.key]
         return bool(kinds) and all(kind in IDLE for kind in kinds)
 
-    def _waits_for_task(self, state: BlockedState, parent: Process) -> bool:
-        """Return whether a child waits for a task that its parent can send."""
-        if state.kind not in _CONSUMES or len(state.steps) > 1:
-            return False
-        if any(frame.function == "get" and _QUEUES.search(frame.path) for frame in state.frames):
-            return True
-        if state.kind != "pipe":
-            return False
-        pipes = {item.inode for item in state.process.fds if item.fd in state.waited_fds}
-        sockets = [self.socket(state.process, fd) for fd in state.waited_fds]
-        return any(item.inode in pipes and "w" in item.mode for item in parent.fds) or any(
-            parent in self.peers(state.process, socket) for socket in sockets if socket
-        )
-
     def _set_kind(self, state: BlockedState, kind: str) -> None:
         thread, call = state.steps[-1]
         idle = BlockingCall(kind, call.frame, caller=call.caller)
@@ -115,6 +112,10 @@ class JobIndex:
         """Return the process with a key; None if the key is not a process."""
         state = self.states.get(key)
         return state.process if state else None
+
+    def states_of(self, keys: Iterable[str]) -> list[BlockedState]:
+        """Return the states of those keys that are processes."""
+        return [self.states[key] for key in keys if key in self.states]
 
     def children(self, process: Process) -> list[Process]:
         """Return the children of a process, without helpers."""
@@ -142,14 +143,14 @@ class JobIndex:
         if socket.kind != "tcp":
             return []
         local = is_loopback(socket.remote)
-        ends = [
-            key
-            for key, candidate in self.sockets.items()
-            if (candidate.local, candidate.remote) == (socket.remote, socket.local)
-            and (candidate.host == process.host or not local)
+        connected = [
+            owner
+            for key, end in self.sockets.items()
+            if (end.local, end.remote) == (socket.remote, socket.local)
+            and (end.host == process.host or not local)
+            for owner, _ in self.owners.get(key, ())
         ]
-        remote_owners = [owner for key in ends for owner, _ in self.owners.get(key, ())]
-        return remote_owners or [p for p in self._listeners(process.host, socket) if p.key != process.key]
+        return connected or [p for p in self._listeners(process.host, socket) if p.key != process.key]
 
     def connects_to_itself(self, process: Process, socket: Socket) -> bool:
         """Return whether a process is connected to its own listener."""
@@ -158,32 +159,24 @@ class JobIndex:
     def waits_for_itself(self, state: BlockedState) -> bool:
         """Return whether a process waits on a connection to itself, like a rank that queries the store it serves."""
         sockets = [self.socket(state.process, fd) for fd in state.waited_fds]
-        return any(
-            socket is not None and socket.kind == "tcp" and self.connects_to_itself(state.process, socket)
-            for socket in sockets
-        )
+        return any(s and s.kind == "tcp" and self.connects_to_itself(state.process, s) for s in sockets)
 
     def _listeners(self, host: str, socket: Socket) -> list[Process]:
         """Return the processes that listen at the address of a connection that is not accepted yet."""
         address, port = socket.remote.rpartition(":")[0], port_of(socket.remote)
-        if not port:
-            return []
-        # A host's addresses are those that its sockets have.
+        # A host's addresses are those that its sockets have; every host has the loopback ones.
         hosts = {
-            candidate.host
-            for candidate in self.sockets.values()
-            if candidate.kind == "tcp"
-            and candidate.local.rpartition(":")[0] == address
-            and not is_loopback(address)
+            end.host
+            for end in self.sockets.values()
+            if end.kind == "tcp" and end.local.rpartition(":")[0] == address
         }
-        if is_loopback(address):
-            hosts.add(host)
-        keys = [
-            key
-            for key, candidate in self.sockets.items()
-            if candidate.host in hosts and candidate.state == "LISTEN" and port_of(candidate.local) == port
+        hosts = {host} if is_loopback(address) else hosts
+        return [
+            process
+            for key, end in self.sockets.items()
+            if port and end.host in hosts and end.state == "LISTEN" and port_of(end.local) == port
+            for process, _ in self.owners.get(key, ())
         ]
-        return [process for key in keys for process, _ in self.owners.get(key, ())]
 
     def open_connections(self, process: Process) -> list[tuple[Descriptor, Socket]]:
         """Return the established TCP connections of a process."""
@@ -197,71 +190,63 @@ class JobIndex:
 
     def open_requests(self, process: Process) -> list[tuple[Descriptor, Socket]]:
         """Return connections to a process with a request it has not answered."""
+        ports = self.listening_ports(process)
         return [
-            (item, socket)
-            for item, socket, serves in self._connections(process)
-            if serves and _unanswered(socket.received_s, socket.sent_s, socket.unread)
+            (item, s)
+            for item, s in self.open_connections(process)
+            if port_of(s.local) in ports and (s.unread or _is_unanswered(s.received_s, s.sent_s))
         ]
 
     def sent_requests(self, process: Process) -> list[tuple[Descriptor, Socket]]:
         """Return connections on which the process sent a request and got no response."""
+        ports = self.listening_ports(process)
         return [
-            (item, socket)
-            for item, socket, serves in self._connections(process)
-            if not serves and _unanswered(socket.sent_s, socket.received_s, 0)
+            (item, s)
+            for item, s in self.open_connections(process)
+            if port_of(s.local) not in ports and _is_unanswered(s.sent_s, s.received_s)
         ]
 
-    def _connections(self, process: Process) -> Iterable[tuple[Descriptor, Socket, bool]]:
-        """Yield the connections of a process, and whether they were made to it."""
-        ports = self.listening_ports(process)
-        for item, socket in self.open_connections(process):
-            yield item, socket, port_of(socket.local) in ports
 
-
-def _unanswered(request_s: float | None, response_s: float | None, unread: int) -> bool:
+def _is_unanswered(request_s: float | None, response_s: float | None) -> bool:
     """Return whether the last request is younger than the last response.
 
     The kernel counts both from when the connection was made, so equal ages mean that nothing was sent yet.
     """
-    if unread:
-        return True
     return request_s is not None and response_s is not None and request_s + 0.002 < response_s
 
 
 def split_jobs(snapshot: Snapshot) -> list[Snapshot]:
     """Split a snapshot into jobs: processes that share a parent, a store, a connection, a pipe or shared memory."""
+    peers = {(socket.host, socket.inode): socket.peer for socket in snapshot.sockets if socket.peer}
     groups: list[tuple[set[object], list[Process]]] = []
-    inodes = {(socket.host, socket.inode): (socket.host, socket.peer) for socket in snapshot.sockets}
     for process in snapshot.processes:
-        links = set(_links(process, inodes))
-        members = [process]
-        rest = []
-        for group_links, group in groups:
-            if group_links & links:
-                links |= group_links
-                members = group + members
-            else:
-                rest.append((group_links, group))
-        groups = [*rest, (links, members)]
+        links, members = set(_links(process, peers)), [process]
+        touching = [group for group in groups if group[0] & links]
+        groups = [group for group in groups if not group[0] & links]
+        for group_links, group_members in touching:
+            links |= group_links
+            members = group_members + members
+        groups.append((links, members))
     if len(groups) < 2:
         return [snapshot]
     return [
-        replace(snapshot, processes=tuple(members), collectives=snapshot.collectives)
+        replace(snapshot, processes=tuple(members))
         for _, members in groups
         if any(member.role not in SERVICES for member in members)
     ]
 
 
-def _links(process: Process, inodes: dict[tuple[str, int], tuple[str, int]]) -> Iterable[object]:
+def _links(process: Process, peers: dict[tuple[str, int], int]) -> Iterable[object]:
+    """Yield what connects a process to others: equal values of two processes are one connection."""
+    host = process.host
     yield process.key
     if process.ppid > 1:
-        yield f"{process.host}/{process.ppid}"
+        yield f"{host}/{process.ppid}"
     if process.job:
         yield ("job", process.job)
-    for name in process.shared:
-        yield ("shared", process.host, name)
+    yield from (("shared", host, name) for name in process.shared)
     for item in process.fds:
         if item.kind == "pipe":
-            yield ("pipe", process.host, item.inode)
-        elif item.kind in ("tcp", "unix") and inodes.get((process.host, item.inode), ("", 0))[1]:
-            yield ("socket", *sorted({(process.host, item.inode), inodes[process.host, item.inode]}))
+            yield ("pipe", host, item.inode)
+        elif item.kind in ("tcp", "unix") and (peer := peers.get((host, item.inode))):
+            yield ("socket", host, *sorted((item.inode, peer)))

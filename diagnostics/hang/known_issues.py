@@ -14,12 +14,11 @@ import msgspec
 from diagnostics import catalog
 from diagnostics.catalog import mitigation_ranking
 from diagnostics.catalog.model import Frame as FramePattern
-from diagnostics.catalog.model import Issue, Shape
+from diagnostics.catalog.model import Issue
 from diagnostics.findings import Finding
 from diagnostics.fixes import Advice, Explain, Fix
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.hang.blocking_calls import is_forked
-from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.diagnosis import Diagnosis
 from diagnostics.hang.snapshot import StackFrame
 from diagnostics.hang.verdict import HANG
@@ -43,14 +42,10 @@ class StackFix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trigger: str = ""
 
 
-class _StackFixes(msgspec.Struct, forbid_unknown_fields=True):
-    fixes: list[StackFix]
-
-
 @cache
 def _stack_fixes() -> list[StackFix]:
     text = Path(__file__).with_name("stack_fixes.toml").read_bytes()
-    return msgspec.toml.decode(text, type=_StackFixes).fixes
+    return msgspec.toml.decode(text, type=dict[str, list[StackFix]])["fixes"]
 
 
 def with_issue(diagnosis: Diagnosis) -> Diagnosis:
@@ -58,29 +53,23 @@ def with_issue(diagnosis: Diagnosis) -> Diagnosis:
     verdict = diagnosis.verdict
     if verdict.outcome != HANG:
         return diagnosis
-    culprits = list(_frames(diagnosis, verdict.culprits))
-    waiters = list(_frames(diagnosis, verdict.victims))
+    culprits = _frames(diagnosis, verdict.culprits)
+    waiters = _frames(diagnosis, verdict.victims) or culprits
     matches = [
-        (len(shape.culprit) > 0, len(shape.waiter) > 0, issue.code)
+        (bool(shape.culprit) + bool(shape.waiter), bool(shape.culprit), issue.code)
         for issue in _load().values()
         for shape in issue.hang
-        if verdict.cause in shape.causes and _matches(shape, culprits, waiters)
+        if verdict.cause in shape.causes
+        and _any_frame(shape.culprit, culprits)
+        and _any_frame(shape.waiter, waiters)
     ]
-    if not matches:
-        return diagnosis
-    best = max(matches, key=lambda match: (match[0] + match[1], match[0], match[2]))
-    return replace(diagnosis, verdict=replace(verdict, code=best[2]))
+    *_, code = max(matches, default=(0, False, ""))
+    return replace(diagnosis, verdict=replace(verdict, code=code))
 
 
-def _frames(diagnosis: Diagnosis, keys: Iterable[str]) -> Iterable[StackFrame]:
-    for key in keys:
-        state = diagnosis.index.states.get(key)
-        for thread, _ in state.steps if state else ():
-            yield from thread.frames
-
-
-def _matches(shape: Shape, culprits: list[StackFrame], waiters: list[StackFrame]) -> bool:
-    return _any_frame(shape.culprit, culprits) and _any_frame(shape.waiter, waiters or culprits)
+def _frames(diagnosis: Diagnosis, keys: Iterable[str]) -> list[StackFrame]:
+    states = diagnosis.index.states_of(keys)
+    return [frame for state in states for thread, _ in state.steps for frame in thread.frames]
 
 
 def _any_frame(patterns: tuple[FramePattern, ...], frames: list[StackFrame]) -> bool:
@@ -94,27 +83,21 @@ def _any_frame(patterns: tuple[FramePattern, ...], frames: list[StackFrame]) -> 
 def stack_fix(diagnosis: Diagnosis) -> StackFix | None:
     """Return the fix for what the stacks show; None if they show nothing particular."""
     verdict = diagnosis.verdict
-    threads = [thread for state in _culprits(diagnosis) for thread, _ in state.steps]
-    locations = [f"{frame.path}:{frame.function}" for thread in threads for frame in thread.frames]
-    waits = {edge.kind for edge in verdict.chain} | {state.kind for state in _culprits(diagnosis)[:1]}
-    forked = any(is_forked(thread) for thread in threads)
+    states = diagnosis.index.states_of(verdict.culprits)
+    threads = [thread for state in states for thread, _ in state.steps]
+    frames = [frame.location for thread in threads for frame in thread.frames]
+    waits = {edge.kind for edge in verdict.chain} | {state.kind for state in states[:1]}
+    forked = any(map(is_forked, threads))
 
     def applies(condition: _Condition) -> bool:
         return (
             (forked or not condition.forked)
             and (not condition.waits or not waits.isdisjoint(condition.waits))
-            and all(
-                any(re.search(pattern, location) for location in locations) for pattern in condition.frames
-            )
+            and all(any(re.search(pattern, frame) for frame in frames) for pattern in condition.frames)
         )
 
     fixes = (fix for fix in _stack_fixes() if verdict.cause in fix.causes and any(map(applies, fix.when)))
     return next(fixes, None) if threads else None
-
-
-def _culprits(diagnosis: Diagnosis) -> list[BlockedState]:
-    states = diagnosis.index.states
-    return [states[key] for key in diagnosis.verdict.culprits if key in states]
 
 
 def frameworks_in_stacks(diagnosis: Diagnosis) -> tuple[str, ...]:
@@ -126,27 +109,22 @@ def frameworks_in_stacks(diagnosis: Diagnosis) -> tuple[str, ...]:
         name
         for name, framework in FRAMEWORKS.items()
         if (framework.log_marks and re.search(framework.log_marks, joined))
-        or any(f"/{module.partition(':')[0].partition('.')[0]}/" in joined for module in framework.modules)
+        or any(f"/{re.split('[.:]', module)[0]}/" in joined for module in framework.modules)
     )
 
 
 def recommended_fix(diagnosis: Diagnosis, issue: Issue) -> Fix:
     """Return the fix for what the stacks show, then the issue's mitigations with the options of one framework."""
     special = stack_fix(diagnosis)
-    triggers = (
-        (special.trigger,)
-        if special and special.trigger in {trigger.name for trigger in issue.triggers}
-        else ()
-    )
+    trigger = special.trigger if special else ""
+    triggers = {trigger} & {known.name for known in issue.triggers}
     ranked = mitigation_ranking.recommended_fix(
         issue, triggers=triggers, frameworks=frameworks_in_stacks(diagnosis)
     )
     if special is None:
         return ranked
-    helping = tuple(offer for offer in ranked.offers if not triggers or set(triggers) & set(offer.helps))
-    return Fix(
-        (Advice(special.advice), Explain(issue.code)), helping if triggers else (), ranked.does_not_help
-    )
+    helping = tuple(offer for offer in ranked.offers if triggers & set(offer.helps))
+    return Fix((Advice(special.advice), Explain(issue.code)), helping, ranked.does_not_help)
 
 
 def finding_of(diagnosis: Diagnosis) -> Finding | None:

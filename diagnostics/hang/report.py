@@ -1,4 +1,4 @@
-"""Render diagnoses for the terminal, Markdown and HTML."""
+"""Render diagnoses for the terminal, JSON and Markdown."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from rich.text import Text
 
 from diagnostics.findings import CheckResult, Finding, NotChecked, Report
 from diagnostics.fixes import count_of
-from diagnostics.hang import picture
 from diagnostics.hang.diagnosis import Diagnosis
-from diagnostics.hang.document import Members, document_of, group_name, same_place_groups, stack_tree
+from diagnostics.hang.document import document_of, group_name, same_place_groups, stack_lines
 from diagnostics.hang.known_issues import finding_of
 from diagnostics.output import prepare
-from diagnostics.output.html import render_page
-from diagnostics.output.report_output import ReportOptions, print_report
 from diagnostics.output.terminal import print_finding, print_text
 
 MIN_GROUPS = 3
-"""Groups of processes on the first screen, however much stands above them."""
+"""Groups of processes on the first screen, even on a small terminal."""
 _HEADINGS = {
     "hang": ("HANG", "bold red"), "waiting": ("WAITING", "yellow"), "progress": ("no hang", "green"),
     "idle": ("no hang", "green"), "unknown": ("UNKNOWN", "bold yellow"),
@@ -56,13 +53,19 @@ class HangReport:
         for place, (document, finding) in enumerate(zip(self.documents, self.findings, strict=True)):
             if place:
                 console.print()
-            _print_job(console, document, finding, verbose=verbose or self.stacks, stacks=self.stacks)
+            _print_verdict(console, document)
+            details = verbose or self.stacks
+            (_print_everything if details else _print_first_screen)(console, document, finding)
+            if self.stacks:
+                _print_section(console, "Stacks, innermost frame first", stack_lines(document))
+            more = "" if details else "; --verbose shows everything"
+            print_text(console, f"{_observed(document)}{more}", "dim")
 
     # For the template.
     sections = SECTIONS
     groups = staticmethod(same_place_groups)
     group_name = staticmethod(group_name)
-    stack_tree = staticmethod(stack_tree)
+    stack_lines = staticmethod(stack_lines)
 
 
 def build_report(diagnoses: Sequence[Diagnosis], *, stacks: bool = False) -> Report:
@@ -74,33 +77,18 @@ def build_report(diagnoses: Sequence[Diagnosis], *, stacks: bool = False) -> Rep
     return Report("hang", {}, (check,), extra=HangReport(documents, findings, stacks))
 
 
-def print_hang_report(report: Report, form: str, *, verbose: bool) -> None:
-    """Write a report to standard output in one of the formats."""
-    if form == "html":
-        print(html_page(report), end="")
-    else:
-        print_report(report, ReportOptions(form, verbose=verbose))
-
-
-# Terminal.
-
-
-def _print_job(
-    console: Console, document: dict[str, Any], finding: Finding | None, *, verbose: bool, stacks: bool
-) -> None:
-    word, style = _HEADINGS[document["outcome"]]
-    code = f"  {document['code']}" if document["code"] else ""
-    certainty = f"  {document['certainty']}" if document["outcome"] == "hang" else ""
-    print_text(console, Text(word, style) + Text(code, "bold") + Text(certainty, "dim"))
+def _print_verdict(console: Console, document: dict[str, Any]) -> None:
+    heading = Text(*_HEADINGS[document["outcome"]])
+    if document["code"]:
+        heading.append(f"  {document['code']}", "bold")
+    if document["outcome"] == "hang":
+        heading.append(f"  {document['certainty']}", "dim")
+    print_text(console, heading)
     print_text(console, document["sentence"], indent=2)
-    if verbose:
-        _print_everything(console, document, finding, stacks=stacks)
-    else:
-        _print_first_screen(console, document, finding)
 
 
 def _print_first_screen(console: Console, document: dict[str, Any], finding: Finding | None) -> None:
-    """Print the fix, who is blocked where, and what was not checked."""
+    """Print the fix, where each process is blocked, and what was not checked."""
     if finding:
         console.print()
         print_finding(console, finding)
@@ -111,36 +99,28 @@ def _print_first_screen(console: Console, document: dict[str, Any], finding: Fin
     for command in document["next"][:1]:
         print_text(console, f"Next: {command}", indent=2)
     console.print()
-    groups = same_place_groups(document)
+    groups = _group_lines(document)
     room = max(MIN_GROUPS, console.height - 16) if console.is_terminal else len(groups)
-    for text, members in groups[:room]:
-        _print_group(console, document, text, members)
+    for line in groups[:room]:
+        print_text(console, line)
     if len(groups) > room:
         print_text(console, f"  and {len(groups) - room} more groups", "dim")
     for text in document["unseen"][:2]:
         print_text(console, f"not checked: {text}", "dim")
     if len(document["unseen"]) > 2:
         print_text(console, f"{len(document['unseen']) - 2} more not checked", "dim")
-    print_text(console, f"{_observed(document)}; --verbose shows everything", "dim")
 
 
-def _print_everything(
-    console: Console, document: dict[str, Any], finding: Finding | None, *, stacks: bool
-) -> None:
+def _print_everything(console: Console, document: dict[str, Any], finding: Finding | None) -> None:
     if document["chain"]:
         console.print()
         _print_chain(console, document, evidence=True)
     if finding:
         console.print()
         print_finding(console, finding, verbose=True)
-    print_text(console, "\nAll processes:", "bold")
-    for text, members in same_place_groups(document):
-        _print_group(console, document, text, members, indent=2)
+    _print_section(console, "All processes", _group_lines(document))
     for title, key in (*SECTIONS, ("Notes", "notes")):
         _print_section(console, title, document[key])
-    if stacks:
-        _print_section(console, "Stacks, outermost first", stack_tree(document))
-    print_text(console, _observed(document), "dim")
 
 
 def _print_chain(console: Console, document: dict[str, Any], *, evidence: bool) -> None:
@@ -158,21 +138,17 @@ def _print_section(console: Console, title: str, lines: Sequence[str]) -> None:
     if lines:
         console.print()
         print_text(console, f"{title}:", "bold")
-        for line in lines:
-            print_text(console, line, indent=2)
+    for line in lines:
+        print_text(console, line, indent=2)
 
 
-def _print_group(
-    console: Console, document: dict[str, Any], text: str, members: Members, indent: int = 0
-) -> None:
-    mark = "▶ " if _blocks(document, members) else "  "
-    print_text(console, f"{mark}{group_name(members)}: {text}", indent=indent)
-
-
-def _blocks(document: dict[str, Any], members: Members) -> bool:
-    """Return whether one of the processes blocks the job."""
-    keys = {process["key"] for process in members}
-    return document["outcome"] == "hang" and not keys.isdisjoint(document["culprits"])
+def _group_lines(document: dict[str, Any]) -> list[str]:
+    """Return a line for each group of processes; a mark shows the group with a blocking process."""
+    blocking = document["culprits"] if document["outcome"] == "hang" else ()
+    return [
+        f"{'▶' if any(member['key'] in blocking for member in members) else ' '} {group_name(members)}: {place}"
+        for place, members in same_place_groups(document)
+    ]
 
 
 def _observed(document: dict[str, Any]) -> str:
@@ -181,29 +157,4 @@ def _observed(document: dict[str, Any]) -> str:
         return f"read from: {document['source']}; {count}; processes outside it were not checked"
     return (
         f"{count} observed for {document['watched_s']:g} s; nothing was stopped, no local variable was read"
-    )
-
-
-# HTML.
-
-
-def html_page(report: Report) -> str:
-    """Return a self-contained page of the worst job."""
-    extra = prepare.for_screen(report).extra
-    assert isinstance(extra, HangReport)
-    document = extra.document(report)
-    groups = [
-        (group_name(members), text, _blocks(document, members))
-        for text, members in same_place_groups(document)
-    ]
-    return render_page(
-        "hang.html.j2",
-        title=f"hang: {document['outcome']} {document['code']}".strip(),
-        document=document,
-        names={process["key"]: process["label"] for process in document["processes"]},
-        picture=picture.draw(document),
-        box=(picture.WIDTH, picture.HEIGHT),
-        sections=SECTIONS,
-        groups=groups,
-        stacks="\n".join(stack_tree(document)),
     )

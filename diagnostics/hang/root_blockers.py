@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from diagnostics.hang.blocking_calls import DEVICE_CALLS, is_forked
+from diagnostics.hang.blocking_calls import DEVICE_CALLS
 from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.collectives import IN_COLLECTIVE
 from diagnostics.hang.job_index import JobIndex
@@ -98,15 +98,10 @@ class RootSearch:
         if edge.target not in sources:
             return self._end_of_path(edge.target, chain)
         cycle = chain[sources.index(edge.target) :]
+        culprits = tuple(entry.source for entry in cycle)
         certain = all(entry.certain for entry in cycle)
-        return RootBlocker(
-            "cycle",
-            "deadlock",
-            tuple(entry.source for entry in cycle),
-            chain,
-            patient=not certain,
-            certainty="established" if certain else "supported",
-        )
+        certainty = "established" if certain else "supported"
+        return RootBlocker("cycle", "deadlock", culprits, chain, not certain, certainty)
 
     def _all_in_collectives(self, edges: list[Edge]) -> bool:
         states = [self._index.states.get(edge.target) for edge in edges]
@@ -155,53 +150,42 @@ def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
     """Return the cause of a hang that a process causes: the first rule that holds, else that of its blocking call."""
     kind, live = state.kind, index.snapshot.live
     last = path[-1].kind if path else ""
+    functions = {frame.function for frame in state.frames}
     requested = last in _REQUESTS or (kind == "loop" and bool(index.open_requests(state.process)))
-    absent = last == "collective" and is_outside_collectives(index, state)
     rules = (
         ("two_threads", len(state.collectives) > 1),
         ("input", kind == "input"),
         (_CAUSE_BY_EDGE.get(last, ""), last in _CAUSE_BY_EDGE),
-        ("pool", kind == "future" and _has_frame(state, "futures/thread.py")),
+        ("pool", kind == "future" and any(f.path.endswith("futures/thread.py") for f in state.frames)),
         ("blocked_loop", state.loop_blocked),
         ("rendezvous", kind == "rendezvous"),
         ("lost_answer", kind in IDLE and requested),
-        ("absent", absent),
+        ("absent", last == "collective" and _is_outside_collectives(state, live=live)),
         ("lost_message", kind == "socket" and index.waits_for_itself(state)),
         ("mismatch", kind == "collective" and bool(path)),
         # Of a dump it is all that can be said: who took it had waited for the response.
         ("lost_message", kind in ("http", "socket", "rpc") and not path and not live),
-        ("lock", kind == "threads" and state.thread is not None and is_forked(state.thread)),
         ("lost_message", kind == "file" and "named pipe" in state.call.detail),
         # At its end a queue waits for its feeder thread, which only a full pipe blocks.
-        ("full_pipe", kind == "join" and not live and _joins_queue(state)),
+        ("full_pipe", kind == "join" and not live and functions & {"_finalize_join", "join_thread"}),
     )
     return next((cause for cause, holds in rules if holds), state.call.wait.cause)
 
 
-def is_outside_collectives(index: JobIndex, state: BlockedState) -> bool:
+def _is_outside_collectives(state: BlockedState, *, live: bool) -> bool:
     """Return whether the blocking call of a rank cannot be part of the collective."""
     absent = state.call.wait.absent
-    if absent == "always" or (absent == "dump" and not index.snapshot.live):
+    if absent == "always" or (absent == "dump" and not live):
         return True
-    thread = state.thread
-    if state.kind != "native" or thread is None or not thread.frames or not index.snapshot.live:
+    if state.kind != "native" or not live or state.thread is None or not state.frames:
         return False
-    inner = thread.frames[0]
-    if inner.calls in DEVICE_CALLS or any("/torch/" in frame.path for frame in thread.frames[:1]):
+    if state.frames[0].calls in DEVICE_CALLS or "/torch/" in state.frames[0].path:
         return False
     accelerated = any(item.path.startswith(_ACCELERATORS) for item in state.process.fds)
-    return thread.syscall not in _AMBIGUOUS_SYSCALLS or not accelerated
+    return state.thread.syscall not in _AMBIGUOUS_SYSCALLS or not accelerated
 
 
 def _is_quiet(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> bool:
     """Return whether a process is idle and owes no response; a parent waiting for its exit sent no request."""
     idle = state.kind in IDLE or (state.serves and state.kind in ("event", "queue", "join"))
     return idle and (not path or path[-1].kind == "child") and not index.open_requests(state.process)
-
-
-def _joins_queue(state: BlockedState) -> bool:
-    return any(frame.function in ("_finalize_join", "join_thread") for frame in state.frames)
-
-
-def _has_frame(state: BlockedState, end: str) -> bool:
-    return any(frame.path.endswith(end) for frame in state.frames)

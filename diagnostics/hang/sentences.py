@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
 
 from diagnostics.fixes import count_of
 from diagnostics.hang.blocking_calls import frame_text
 from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.collectives import IN_COLLECTIVE, name_collective
 from diagnostics.hang.job_index import JobIndex
-from diagnostics.hang.snapshot import Thread
 from diagnostics.hang.verdict import PROGRESS, UNKNOWN, WAITING, Verdict
 from diagnostics.hang.wait_kinds import CAUSES
 
@@ -28,12 +27,12 @@ def sentence_of(index: JobIndex, verdict: Verdict) -> str:
         steps = [f"{_label(index, edge.source, verdict)} {edge.text} {edge.label}" for edge in cycle]
         return f"Deadlock: {'; '.join(steps)}."
     what, since = _predicate(index, verdict), _since(verdict)
-    victims = _victims(index, verdict)
+    victims = _brief_names(index, verdict.victims)
     blocks = f", and {'block' if len(names) > 1 else 'blocks'} {victims}" if victims else ""
     verb = "waits" if len(verdict.victims) == 1 else "wait"
     waited_for = f", and {victims} {verb} for it" if victims else ""
     if verdict.outcome == PROGRESS:
-        ended = any(index.states[key].kind == "dead" for key in verdict.culprits if key in index.states)
+        ended = any(state.kind == "dead" for state in index.states_of(verdict.culprits))
         return f"No hang so far: {who} {'has just ended' if ended else what}{waited_for}{since}."
     if verdict.outcome == WAITING:
         return f"Too early to say: {who} {what}{blocks}{since}."
@@ -44,7 +43,7 @@ def sentence_of(index: JobIndex, verdict: Verdict) -> str:
 
 def _predicate(index: JobIndex, verdict: Verdict) -> str:
     """Return the predicate of the sentence: what the blocking processes do."""
-    states = [index.states[key] for key in verdict.culprits if key in index.states]
+    states = index.states_of(verdict.culprits)
     cause = verdict.cause
     if not states:
         return CAUSES[cause].unobserved or CAUSES[cause].means
@@ -71,7 +70,9 @@ def _predicate(index: JobIndex, verdict: Verdict) -> str:
 
 
 def _in_different_collectives(index: JobIndex, verdict: Verdict, states: list[BlockedState]) -> str:
-    victim = _first_victim(index, verdict)
+    victims = index.states_of(verdict.victims)
+    # Not the launcher, which waits for all ranks.
+    victim = next((state for state in victims if state.kind == "collective"), next(iter(victims), None))
     if len(states) == 1 and victim:
         return f"is in {name_collective(states[0])} while the others are in {name_collective(victim)}"
     listed = "; ".join(f"{_brief(state)} in {name_collective(state)}" for state in states)
@@ -86,43 +87,26 @@ def _doing(state: BlockedState) -> str:
     return f"{text} in {frame_text(frame)}" if frame else text
 
 
-def _first_victim(index: JobIndex, verdict: Verdict) -> BlockedState | None:
-    """Return a victim in a collective, not the launcher that waits for all ranks."""
-    states = [index.states[key] for key in verdict.victims if key in index.states]
-    return next((state for state in states if state.kind == "collective"), states[0] if states else None)
-
-
-def evidence_of_culprits(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
-    """Return what was observed of the blocking processes."""
+def evidence_of(index: JobIndex, keys: tuple[str, ...], cause: str = "") -> tuple[str, ...]:
+    """Return what was observed of processes; if the cause is a missing answer, also the requests they owe one."""
     lines = []
-    for state in (index.states[key] for key in verdict.culprits[:_MAX_NAMES] if key in index.states):
+    for state in index.states_of(keys[:_MAX_NAMES]):
         process = state.process
         if process.state:
             lines.append(f"/proc/{process.pid}/stat: state {process.state}")
         for thread, call in state.steps:
             name = f" thread {thread.name!r}" if len(state.steps) > 1 else ""
-            stack = _inner_frames(thread) or call.detail or thread.wchan or "no stack"
+            frames = " ← ".join(frame_text(frame) for frame in thread.frames[:_MAX_NAMES])
+            stack = frames or call.detail or thread.wchan or "no stack"
             lines.append(f"pid {process.pid}{name} {call.wait.text}: {stack}")
         # Ranks that wait for each other have unread bytes on many connections.
-        if verdict.cause in _WITH_OPEN_REQUESTS and state.kind not in IN_COLLECTIVE:
+        if cause in _WITH_OPEN_REQUESTS and state.kind not in IN_COLLECTIVE:
             lines += [
                 f"fd/{item.fd}: request from {socket.remote} {socket.received_s:.0f} s ago, no response since"
                 for item, socket in index.open_requests(process)[:_MAX_NAMES]
                 if socket.received_s is not None
             ]
     return tuple(lines)
-
-
-def evidence_of_victims(index: JobIndex, keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what was observed of waiting processes."""
-    states = [index.states[key] for key in keys[:_MAX_NAMES]]
-    return tuple(
-        f"pid {state.process.pid} {state.call.wait.text}: {_inner_frames(state.thread)}" for state in states
-    )
-
-
-def _inner_frames(thread: Thread | None) -> str:
-    return " ← ".join(frame_text(frame) for frame in (thread.frames if thread else ())[:_MAX_NAMES])
 
 
 def nothing_hangs(index: JobIndex, busy: list[str]) -> str:
@@ -143,7 +127,7 @@ def dump_shows_no_wait(index: JobIndex, busy: list[str]) -> str:
 
 def missing_at_rendezvous(index: JobIndex, verdict: Verdict, waiting: tuple[str, ...]) -> str:
     """Say that ranks wait at a rendezvous for one that was not observed."""
-    who = _capitalize(_victims(index, replace(verdict, victims=waiting)))
+    who = _capitalize(_brief_names(index, waiting))
     verb = "waits" if len(waiting) == 1 else "wait"
     begin = "Too early to say: " if verdict.outcome == WAITING else ""
     return (
@@ -154,16 +138,12 @@ def missing_at_rendezvous(index: JobIndex, verdict: Verdict, waiting: tuple[str,
 
 def all_in_one_collective(index: JobIndex, keys: tuple[str, ...]) -> str:
     """Say that all observed ranks are in the same collective: Python's stacks show no more."""
-    state, who = index.states[keys[0]], _brief_names(index, keys)
+    collective, who = name_collective(index.states[keys[0]]), _brief_names(index, keys)
     if len(keys) == 1:
-        return (
-            f"Unknown cause: {who} is in {name_collective(state)}. Another rank has not come to it, is in another "
-            f"group or {_SAME_COLLECTIVE}"
-        )
-    return (
-        f"Unknown cause: {who} are all in {name_collective(state)}. The missing rank is not among them, or a rank is "
-        f"in another group or {_SAME_COLLECTIVE}"
-    )
+        ranks = f"{who} is in {collective}. Another rank has not come to it, is"
+    else:
+        ranks = f"{who} are all in {collective}. The missing rank is not among them, or a rank is"
+    return f"Unknown cause: {ranks} in another group or {_SAME_COLLECTIVE}"
 
 
 def inferred(index: JobIndex, keys: tuple[str, ...], why: str) -> str:
@@ -177,11 +157,8 @@ def inferred(index: JobIndex, keys: tuple[str, ...], why: str) -> str:
 
 def could_not_inspect(index: JobIndex) -> str:
     """Say that too little could be read."""
-    names = [
-        state.process.label
-        for state in index.states.values()
-        if state.kind == "unseen" and state.process.role != "helper"
-    ]
+    unseen = [state.process for state in index.states.values() if state.kind == "unseen"]
+    names = [process.label for process in unseen if process.role != "helper"]
     names += index.snapshot.missing
     if not names:
         return "Unknown: no wait could be identified."
@@ -189,8 +166,7 @@ def could_not_inspect(index: JobIndex) -> str:
 
 
 def _label(index: JobIndex, key: str, verdict: Verdict) -> str:
-    process = index.process(key)
-    if process:
+    if process := index.process(key):
         return process.label
     return next((edge.label for edge in verdict.chain if edge.target == key), key)
 
@@ -200,20 +176,14 @@ def _brief(state: BlockedState) -> str:
     return f"rank {process.rank} (pid {process.pid})" if process.rank is not None else f"pid {process.pid}"
 
 
-def _victims(index: JobIndex, verdict: Verdict) -> str:
-    return _brief_names(index, tuple(key for key in verdict.victims if key in index.states))
-
-
 def _brief_names(index: JobIndex, keys: tuple[str, ...]) -> str:
-    if len(keys) <= _MAX_NAMES:
-        return _enumerate([_brief(index.states[key]) for key in keys])
-    return f"{len(keys)} processes"
+    states = index.states_of(keys)
+    return _enumerate(map(_brief, states)) if len(states) <= _MAX_NAMES else f"{len(states)} processes"
 
 
-def _enumerate(names: list[str]) -> str:
-    if len(names) < 2:
-        return "".join(names)
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+def _enumerate(names: Iterable[str]) -> str:
+    *others, last = list(names) or [""]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _first_names(names: list[str]) -> str:

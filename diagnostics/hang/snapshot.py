@@ -14,16 +14,10 @@ from typing import Any
 SCHEMA = "grpo-doctor.hang-snapshot.v1"
 NATIVE = "[native]"
 """Path of a native frame without a file."""
-WATCHDOG_DUMP = "of a watchdog"
-"""Suffix of a source: a server dumped its own stacks because a step did not end in time."""
 MAX_TEXT = 1000
 """Letters of a path, a function or any other text that is read."""
 BUSY_SHARE = 0.3
 """A thread that was runnable for more than this share of the time computes."""
-
-
-class SnapshotError(ValueError):
-    """Raised when a document is no snapshot; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +33,11 @@ class StackFrame:
     function: str
     line: int = 0
     calls: str = ""
+
+    @property
+    def location(self) -> str:
+        """The frame as "path:function", which patterns match."""
+        return f"{self.path}:{self.function}"
 
 
 @dataclass(frozen=True)
@@ -170,6 +169,13 @@ class Socket:
     received_s: float | None = None
     host: str = ""
 
+    @property
+    def quiet_s(self) -> float | None:
+        """Seconds since the last traffic; None if unknown."""
+        if self.sent_s is None or self.received_s is None:
+            return None
+        return min(self.sent_s, self.received_s)
+
 
 @dataclass(frozen=True)
 class Lock:
@@ -241,27 +247,6 @@ class Snapshot:
         }
         return dataclasses.replace(self, **placed, blind=tuple(f"{host}: {text}" for text in self.blind))
 
-    @staticmethod
-    def from_json(document: Any) -> Snapshot:
-        """Read what `to_json` returned.
-
-        Raises:
-            SnapshotError: The document is something else.
-        """
-        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            raise SnapshotError(f"no snapshot: expected a document with schema {SCHEMA}")
-        import msgspec  # not at the top: other hosts, to which this module travels, do not have it
-
-        # `said` is what earlier releases wrote of a dump's prose.
-        values = {key: _cut_texts(value) for key, value in document.items() if key not in {"schema", "said"}}
-        try:
-            if unknown := set(values) - {field.name for field in dataclasses.fields(Snapshot)}:
-                raise ValueError(f"unknown keys {cut_at_word(str(sorted(unknown)), 60)}")  # noqa: TRY301
-            snapshot: Snapshot = msgspec.convert(values, Snapshot)
-        except (ValueError, RecursionError) as error:
-            raise SnapshotError(f"a broken snapshot: {error}") from None
-        return snapshot
-
 
 def join_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
     """Join snapshots of several hosts or files."""
@@ -283,22 +268,10 @@ def cut_at_word(text: str, length: int = MAX_TEXT) -> str:
     return text if len(text) <= length else text[:length].rpartition(" ")[0] or text[:length]
 
 
-def _cut_texts(value: Any) -> Any:
-    """Cut every text of a document to MAX_TEXT: patterns need time that grows faster than the length."""
-    if isinstance(value, dict):
-        return {key: _cut_texts(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_cut_texts(item) for item in value]
-    return cut_at_word(value) if isinstance(value, str) else value
-
-
 def _without_empty(value: Any) -> Any:
     if isinstance(value, dict):
-        return {
-            key: _without_empty(item)
-            for key, item in value.items()
-            if item is not None and item not in ("", (), [], {})
-        }
+        items = {key: _without_empty(item) for key, item in value.items()}
+        return {key: item for key, item in items.items() if item not in (None, "", [], {})}
     if isinstance(value, list | tuple):
         return [_without_empty(item) for item in value]
     return round(value, 3) if isinstance(value, float) else value

@@ -35,6 +35,9 @@ class _Waiter:
         self.index, self.state, self.thread = index, state, thread
         self.process, self.kind = state.process, state.kind
         self.children = index.children(self.process)
+        frame = state.call.frame or state.call.caller
+        self.frame = f"pid {self.process.pid}: {frame_text(frame)}" if frame else f"pid {self.process.pid}"
+        self.syscall_file = f"/proc/{self.process.pid}/task/{thread.tid}/syscall"
 
     def edges(self) -> list[Edge]:
         if self.kind in IDLE:
@@ -45,33 +48,21 @@ class _Waiter:
         if not edges and self.kind in _MAY_WAIT_FOR_DEAD_CHILD:
             edges = self.dead_processes("has not noticed the end of", self.children)
         if not edges and self.kind == "socket" and self.index.waits_for_itself(self.state):
-            edges = self.dead_processes(
-                "waits in its own store; its sibling is", self.index.siblings(self.process)
-            )
+            siblings = self.index.siblings(self.process)
+            edges = self.dead_processes("waits in its own store; its sibling is", siblings)
         return edges or (self.any_peer() if self.has_unknown_peer() else [])
 
     def edge(
-        self, target: Process, text: str, evidence: Iterable[str], *, needs: str = "any", certain: bool = True
+        self, target: Process, text: str, *evidence: str, needs: str = "any", certain: bool = True
     ) -> Edge:
-        return Edge(
-            self.process.key, target.key, self.kind, target.label, text, tuple(evidence), needs, certain
-        )
+        return Edge(self.process.key, target.key, self.kind, target.label, text, evidence, needs, certain)
 
-    def syscall_file(self) -> str:
-        return f"/proc/{self.process.pid}/task/{self.thread.tid}/syscall"
-
-    def frame_evidence(self) -> str:
-        frame = self.state.call.frame or self.state.call.caller
-        return f"pid {self.process.pid}: {frame_text(frame)}" if frame else f"pid {self.process.pid}"
-
-    def dead_processes(self, text: str, candidates: list[Process]) -> list[Edge]:
+    def dead_processes(self, text: str, candidates: Iterable[Process]) -> list[Edge]:
         """Return edges to dead processes that this one has not noticed."""
+        dead = [process for process in candidates if process.state == "Z"]
         return [
-            self.edge(
-                p, text, (f"/proc/{p.pid}/stat: state {p.state}, its parent is {p.ppid}",), certain=False
-            )
-            for p in candidates
-            if p.state == "Z"
+            self.edge(p, text, f"/proc/{p.pid}/stat: state Z, its parent is {p.ppid}", certain=False)
+            for p in dead
         ]
 
     # Sockets and pipes.
@@ -82,25 +73,24 @@ class _Waiter:
         for item in self.process.fds:
             if item.fd not in self.thread.waits_fds:
                 continue
-            evidence = f"{self.syscall_file()}: {self.thread.syscall} of descriptor {item.fd}"
+            call = f"{self.syscall_file}: {self.thread.syscall} of descriptor {item.fd}"
             socket = self.index.socket(self.process, item.fd)
             if item.kind == "pipe":
-                edges += self.pipe_edges(item, evidence)
+                edges += self.pipe_edges(item, call)
             elif socket is not None and self.kind not in ("data_loader", "loop"):
-                edges += self.socket_edges(item, socket, evidence)
+                edges += self.socket_edges(item, socket, call)
         return edges
 
     def socket_edges(self, item: Descriptor, socket: Socket, call: str) -> list[Edge]:
         remote = socket.remote or "its peer"
         ends = f"fd/{item.fd} is a {socket.kind} socket {socket.local} to {remote} ({socket.state})"
-        text = f"{self.state.call.wait.text} from"
-        if self.kind == "connect":
-            text = "waits for a connection to be accepted by"
-        peers = self.index.peers(self.process, socket)
-        if peers:
-            return [self.edge(p, text, (call, ends, _end_evidence(self.process, socket, p))) for p in peers]
+        connects = self.kind == "connect"
+        wait = self.state.call.wait.text
+        text = "waits for a connection to be accepted by" if connects else f"{wait} from"
+        if peers := self.index.peers(self.process, socket):
+            return [self.edge(p, text, call, ends, _end_evidence(self.process, socket, p)) for p in peers]
         if socket.kind == "unix":
-            return self.dead_children((call, ends), certain=True)
+            return self.dead_children(call, ends, certain=True)
         # A listening or unconnected socket has no peer: its address is 0.0.0.0:0.
         connected = socket.state != "LISTEN" and port_of(socket.remote)
         if not connected or self.index.connects_to_itself(self.process, socket):
@@ -115,20 +105,20 @@ class _Waiter:
             for owner, end in self.index.owners.get((self.process.host, item.inode), ())
             if ("r" if writes else "w") in end.mode and owner.key != self.process.key
         }
-        evidence = (call, f"fd/{item.fd} is pipe:[{item.inode}]")
+        pipe = f"fd/{item.fd} is pipe:[{item.inode}]"
         text = "waits for room in the pipe that is read by" if writes else "waits for data in a pipe from"
         edges = [
-            self.edge(peer, text, (*evidence, f"whose other end is open in pid {peer.pid}"))
+            self.edge(peer, text, call, pipe, f"whose other end is open in pid {peer.pid}")
             for peer in peers.values()
         ]
-        return edges if writes else edges + self.dead_children(evidence, certain=not peers)
+        return edges if writes else edges + self.dead_children(call, pipe, certain=not peers)
 
-    def dead_children(self, evidence: Iterable[str], *, certain: bool) -> list[Edge]:
+    def dead_children(self, *evidence: str, certain: bool) -> list[Edge]:
         """Return edges to dead children; the parent has their end of the pipe open too, so that it never ends."""
         reason = f"and pid {self.process.pid} has the other end open itself, so the pipe never ends"
         text = "waits for data in a pipe from"
         return [
-            self.edge(child, text, (*evidence, f"pid {child.pid} is dead, {reason}"), certain=certain)
+            self.edge(child, text, *evidence, f"pid {child.pid} is dead, {reason}", certain=certain)
             for child in self.children
             if child.state == "Z"
         ]
@@ -137,7 +127,7 @@ class _Waiter:
         """Return whether its connection is unknown: a library's own thread, as ZMQ's, reads from it."""
         if self.kind == "socket" and not self.thread.waits_fds:
             return True
-        in_ring = self.kind == "ring_read" and any(_RING_MEMORY in name for name in self.process.shared)
+        in_ring = self.kind == "ring_read" and bool(self.ring_memory())
         kinds = {item.kind for item in self.process.fds if item.fd in self.thread.waits_fds}
         return not in_ring and kinds == {"other"}
 
@@ -150,8 +140,8 @@ class _Waiter:
                 continue
             where = f"fd/{item.fd}: a {socket.kind} socket {socket.local or socket.remote}".rstrip()
             for peer in self.index.peers(self.process, socket):
-                evidence = (self.frame_evidence(), f"{where}, whose other end is open in pid {peer.pid}")
-                edge = self.edge(peer, "waits for a message from", evidence, certain=False)
+                end = f"{where}, whose other end is open in pid {peer.pid}"
+                edge = self.edge(peer, "waits for a message from", self.frame, end, certain=False)
                 edges.setdefault(peer.key, edge)
         return list(edges.values())
 
@@ -162,14 +152,14 @@ class _Waiter:
         edges = []
         for item, socket in self.index.sent_requests(self.process):
             age = f"{socket.sent_s:.0f} s ago" if socket.sent_s is not None else "before"
-            evidence = (f"fd/{item.fd}: {socket.local} to {socket.remote}, request {age}, no response since",)
+            sent = f"fd/{item.fd}: {socket.local} to {socket.remote}, request {age}, no response since"
             edges += [
-                self.edge(peer, "sent a request, and has no response from", evidence, certain=False)
+                self.edge(peer, "sent a request, and has no response from", sent, certain=False)
                 for peer in self.index.peers(self.process, socket)
             ]
         targets = {edge.target for edge in edges}
         return edges + [
-            self.edge(child, "passed it to", (_parent_evidence(child),), certain=False)
+            self.edge(child, "passed it to", _parent_evidence(child), certain=False)
             for child in self.children
             if child.key not in targets and self.index.states[child.key].kind not in (*IDLE, "unseen")
         ]
@@ -179,60 +169,55 @@ class _Waiter:
     def child_edges(self) -> list[Edge]:
         text, certain = f"{self.state.call.wait.text}:", len(self.children) == 1
         return [
-            self.edge(
-                child, text, (self.frame_evidence(), _parent_evidence(child)), needs="all", certain=certain
-            )
+            self.edge(child, text, self.frame, _parent_evidence(child), needs="all", certain=certain)
             for child in self.children
         ]
 
     def loader_edges(self) -> list[Edge]:
-        states = self.index.states
         workers = [
             child
             for child in self.children
-            if child.role == "data loader worker" or states[child.key].kind in ("dead", "stopped", "unseen")
+            if child.role == "data loader worker"
+            or self.index.states[child.key].kind in ("dead", "stopped", "unseen")
         ]
-        evidence, certain = (self.frame_evidence(),), len(workers) == 1
+        certain = len(workers) == 1
         return [
-            self.edge(child, "waits for a batch from", evidence, certain=certain)
+            self.edge(child, "waits for a batch from", self.frame, certain=certain)
             for child in workers or self.children
         ] or self.semaphore_edges()
 
+    def ring_memory(self) -> set[str]:
+        return {name for name in self.process.shared if _RING_MEMORY in name}
+
     def ring_edges(self) -> list[Edge]:
         """Return edges of a ring buffer in shared memory: its readers are the workers that the writer started."""
-        memory = {name for name in self.process.shared if _RING_MEMORY in name}
-        sharing = [
-            p for p in self.index.snapshot.processes if p.key != self.process.key and memory & set(p.shared)
-        ]
+        memory = self.ring_memory()
+        processes = self.index.snapshot.processes
+        sharing = [p for p in processes if p.key != self.process.key and memory & set(p.shared)]
         peers = [p for p in self.children if p.python] or [p for p in sharing if p.ppid != self.process.ppid]
         reads = self.kind == "ring_read"
         # A worker whose engine waits for its reply waits for the next call: the reply, or the call, was lost.
         if reads and not self.children and all(self.index.states[p.key].kind == "ring_read" for p in peers):
             return []
         text = "waits for a reply from" if reads else "waits for room in the ring buffer that is read by"
-        names = sorted(name.partition("#")[0] for name in memory)[:1]
-        evidence = (self.frame_evidence(), *(f"both have {name} mapped" for name in names))
-        return [self.edge(p, text, evidence, needs="all") for p in peers or sharing]
+        mapped = [f"both have {name.partition('#')[0]} mapped" for name in sorted(memory)[:1]]
+        return [self.edge(p, text, self.frame, *mapped, needs="all") for p in peers or sharing]
 
     def semaphore_edges(self) -> list[Edge]:
         """Return edges to all processes that map the semaphore: one owns it, but the kernel does not show which."""
         if not self.thread.futex.startswith("sem:"):
             return []
         inode = self.thread.futex.removeprefix("sem:")
-        task = (
-            f"/proc/{self.process.pid}/task/{self.thread.tid}/syscall: futex in a semaphore (inode {inode})"
-        )
+        call = f"{self.syscall_file}: futex in a semaphore (inode {inode})"
         edges = []
         for process in self.index.snapshot.processes:
             partner = self.index.states[process.key].thread
             waits_too = partner is not None and partner.futex == self.thread.futex
             maps_it = any(name.endswith(f"#{inode}") for name in process.shared)
             if process.key != self.process.key and maps_it and not waits_too:
-                text, evidence = (
-                    "waits for a lock that may be held by",
-                    f"/proc/{process.pid}/maps has it too",
-                )
-                edges.append(self.edge(process, text, (task, evidence), certain=False))
+                mapped = f"/proc/{process.pid}/maps has it too"
+                text = "waits for a lock that may be held by"
+                edges.append(self.edge(process, text, call, mapped, certain=False))
         return edges
 
     def file_lock_edges(self) -> list[Edge]:
@@ -242,46 +227,36 @@ class _Waiter:
         edges = []
         for lock in self.index.snapshot.locks:
             owner = self.index.process(f"{lock.host}/{lock.pid}")
-            if (
-                lock.waiting
-                or owner is None
-                or owner.key == self.process.key
-                or lock.host != self.process.host
-            ):
+            if owner is None or owner is self.process or lock.waiting or lock.host != self.process.host:
                 continue
             certain = lock.inode in inodes
             if certain or (library and not inodes and lock.path.endswith(".lock")):
                 name = lock.path.rpartition("/")[2] or f"inode {lock.inode}"
                 text = f"waits for the lock of the file {name}, which is held by"
                 holder = f"/proc/locks: {lock.kind} of inode {lock.inode} by pid {lock.pid}"
-                edges.append(self.edge(owner, text, (self.frame_evidence(), holder), certain=certain))
+                edges.append(self.edge(owner, text, self.frame, holder, certain=certain))
         return edges
 
     def actor_edges(self) -> list[Edge]:
         """Return edges to Ray actors that run a method, those first that a connection goes to."""
-        states = self.index.states
+        kinds = {key: state.kind for key, state in self.index.states.items()}
         running = [
             p
             for p in self.index.snapshot.processes
             if p.role == "Ray actor"
             and p.key != self.process.key
-            and ("." in _ray_method(p).split(" ")[0] or states[p.key].kind not in IDLE)
+            and ("." in _ray_method(p).split(" ")[0] or kinds[p.key] not in IDLE)
         ]
         connections = self.index.open_connections(self.process)
         nearby = {p.key for _, socket in connections for p in self.index.peers(self.process, socket)}
         candidates = [p for p in running if p.key in nearby] or running
         # An actor with an idle loop awaits another one.
-        stuck = [p for p in candidates if states[p.key].kind not in IDLE]
+        stuck = [p for p in candidates if kinds[p.key] not in IDLE]
         if self.state.loop_blocked and not stuck:
             return []  # no result reaches a loop that is blocked
+        text = "waits for a result from"
         return [
-            self.edge(
-                p,
-                "waits for a result from",
-                (self.frame_evidence(), f"its title says that it runs {_ray_method(p)[:60]}"),
-                needs="all",
-                certain=False,
-            )
+            self.edge(p, text, self.frame, _title_evidence(p), needs="all", certain=False)
             for p in stuck or candidates
         ]
 
@@ -301,9 +276,12 @@ def _ray_method(process: Process) -> str:
     return process.title.partition("::")[2]
 
 
+def _title_evidence(process: Process) -> str:
+    return f"its title says that it runs {_ray_method(process)[:60]}"
+
+
 def _end_evidence(process: Process, socket: Socket, peer: Process) -> str:
-    if socket.peer:
-        return f"whose other end is open in pid {peer.pid}"
-    if peer.host != process.host:
-        return f"whose other end is open in pid {peer.pid} on {peer.host}"
-    return f"pid {peer.pid} listens there, and has not accepted it"
+    if not socket.peer and peer.host == process.host:
+        return f"pid {peer.pid} listens there, and has not accepted it"
+    where = "" if socket.peer else f" on {peer.host}"
+    return f"whose other end is open in pid {peer.pid}{where}"

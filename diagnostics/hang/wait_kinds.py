@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -51,18 +50,14 @@ def _name_pattern(functions: str) -> re.Pattern[str]:
     return re.compile(rf"(?:{'|'.join(functions.split())})$")
 
 
-def _by_name(names: Mapping[str, list[str]]) -> dict[str, str]:
-    return {name: kind for kind, group in names.items() for name in group}
-
-
 _WAITS = msgspec.toml.decode(Path(__file__).with_name("waits.toml").read_bytes(), type=_Waits)
 KINDS, CAUSES = _WAITS.kinds, _WAITS.causes
 COMPUTING = tuple(name for name, kind in KINDS.items() if kind.state == "computes")
 IDLE = tuple(name for name, kind in KINDS.items() if kind.state == "idle")
 WITHIN_PROCESS = tuple(name for name, kind in KINDS.items() if "thread" in kind.ended_by)
 """Waits that another thread of the same process can end."""
-KIND_OF_SYSCALL = _by_name(_WAITS.syscalls)
-KIND_OF_SOURCE_CALL = _by_name(_WAITS.source_calls)
+KIND_OF_SYSCALL = {name: kind for kind, names in _WAITS.syscalls.items() for name in names}
+KIND_OF_SOURCE_CALL = {name: kind for kind, names in _WAITS.source_calls.items() for name in names}
 LIBRARY_NAMES = "|".join(_WAITS.libraries.split())
 FILE_CHANNELS = re.compile("|".join(_WAITS.file_channels.split()))
 ENDS = {name: _path_pattern(ends) for name, ends in _WAITS.ends.items()}

@@ -14,21 +14,17 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import BinaryIO
 
 from diagnostics import UserError, process
 from diagnostics.findings import FINDINGS, FINE
 from diagnostics.hang.collect import discovery, proc
 from diagnostics.hang.collect.snapshot import NoProcessError, Selection, take_snapshot
+from diagnostics.hang.snapshot import Snapshot
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import BinaryIO
-
-    from diagnostics.hang.snapshot import Snapshot
-
-    Report = Callable[[Snapshot, float], int]
+Report = Callable[[Snapshot, float], int]
 
 IDLE_SHARE = 0.02
 """With less processor time than this share a process only polls."""
@@ -52,41 +48,37 @@ class WatchOptions:
 
 
 @dataclass
-class Movement:
-    """Counters of a command's processes: processor time, bytes read and written, bytes of output."""
-
-    ran_ns: int = 0
-    bytes: int = 0
-    output: int = 0
-
-
-@dataclass
 class StallClock:
-    """The time since which nothing has moved. Pure: the time is an argument.
+    """The counters of a command's processes, and since when none has moved. Pure: the time is an argument.
 
     Attributes:
         since: Time since which nothing has moved.
+        checked: Time of the last counters.
+        ran_s: Processor time of all processes.
+        moved: Bytes that they read and wrote.
+        output: Bytes of output.
     """
 
     since: float
-    last: Movement
     checked: float
+    ran_s: float = 0.0
+    moved: int = 0
+    output: int = 0
 
-    def update(self, now: float, counters: Movement) -> bool:
+    def update(self, now: float, ran_s: float, moved: int, output: int) -> bool:
         """Store new counters; return whether anything moved."""
         elapsed = max(now - self.checked, 1e-6)
-        ran = counters.ran_ns - self.last.ran_ns
-        moved = (
-            counters.output != self.last.output
+        moves = (
+            output != self.output
             # A process that came or went changes the sums in both directions.
-            or ran < 0
-            or ran / 1e9 > IDLE_SHARE * elapsed
-            or abs(counters.bytes - self.last.bytes) > 1024 * elapsed
+            or ran_s < self.ran_s
+            or ran_s - self.ran_s > IDLE_SHARE * elapsed
+            or abs(moved - self.moved) > 1024 * elapsed
         )
-        self.last, self.checked = counters, now
-        if moved:
+        self.checked, self.ran_s, self.moved, self.output = now, ran_s, moved, output
+        if moves:
             self.since = now
-        return moved
+        return moves
 
 
 def watch_command(words: Sequence[str], options: WatchOptions, report: Report) -> int:
@@ -111,14 +103,17 @@ def watch_command(words: Sequence[str], options: WatchOptions, report: Report) -
 
 def _watch(child: subprocess.Popen[bytes], options: WatchOptions, counted: list[int], report: Report) -> bool:
     """Wait for the command's end; return whether it hung and was ended here."""
-    clock = StallClock(time.monotonic(), Movement(), time.monotonic())
+    clock = StallClock(time.monotonic(), time.monotonic())
     due_s = options.stall_s
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(timeout=max(0.2, min(options.stall_s / 4, 15.0)))
             return False
+        pids = discovery.descendants(discovery.process_table(), [child.pid])
+        ran_ns = sum(proc.runnable_ns(pid, tid) or 0 for pid in pids for tid in proc.list_threads(pid))
+        moved = sum(proc.bytes_moved(pid) or 0 for pid in pids)
         now = time.monotonic()
-        if clock.update(now, _counters(child.pid, counted[0])):
+        if clock.update(now, ran_ns / 1e9, moved, counted[0]):
             due_s = options.stall_s
         elif now - clock.since >= due_s:
             hangs = _diagnose(child.pid, options, now - clock.since, report)
@@ -150,12 +145,6 @@ def watch_heartbeats(pid: int, options: WatchOptions, report: Report) -> int:
                 print(f"hang: {step}: no heartbeat", file=sys.stderr)
                 _diagnose(pid, options, time.monotonic() - since, report)
                 sys.stderr.flush()
-
-
-def _counters(pid: int, output: int) -> Movement:
-    pids = discovery.descendants(discovery.process_table(), [pid])
-    ran = sum(proc.runnable_ns(p, tid) or 0 for p in pids for tid in proc.list_threads(p))
-    return Movement(ran, sum(proc.bytes_moved(p) or 0 for p in pids), output)
 
 
 def _diagnose(pid: int, options: WatchOptions, still_s: float, report: Report) -> bool:

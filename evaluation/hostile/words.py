@@ -20,7 +20,7 @@ _ACTIVE = {
     "template", "plaintext", "animate", "math",
 }  # fmt: skip
 # HTML with which `hang` folds its stacks.
-_OURS = ("<details><summary>Stacks, outermost first</summary>\n", "</details>\n")
+_OURS = ("<details><summary>Stacks, innermost frame first</summary>\n", "</details>\n")
 _MENTION = re.compile(r"(?<![\w`@])@[A-Za-z\d]")
 
 

@@ -101,28 +101,23 @@ def descendants(processes: dict[int, ProcessEntry], tops: Iterable[int]) -> set[
 
 
 def role_of(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> tuple[str, int | None]:
-    """Return the role and the rank of a process."""
-    name, number = role_of_title(entry.title)
-    # A rank may be started by a program that is named like a server's.
-    if name in ("process", "server") and (rank := _own_rank(processes, entry)) is not None:
-        return "trainer", rank
-    return name, number
+    """Return the role and the rank of a process.
 
-
-def _own_rank(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> int | None:
-    """Return RANK of the outermost Python process that has it: shell wrappers and children inherit the variable."""
-    rank = proc.small_int(entry.environment.get("RANK", ""))
-    if rank is None or not entry.python or _starts_other_ranks(processes, entry):
-        return None
-    value, ppid = entry.environment["RANK"], entry.ppid
-    while (parent := processes.get(ppid)) is not None and parent.environment.get("RANK") == value:
+    A rank is the outermost Python process with its RANK: shell wrappers and children inherit the variable.
+    """
+    value, parent = entry.environment.get("RANK", ""), processes.get(entry.ppid)
+    rank = proc.small_int(value)
+    if rank is None or not _may_be_rank(processes, entry):
+        return role_of_title(entry.title)
+    while parent is not None and parent.environment.get("RANK") == value:
         if _may_be_rank(processes, parent):
-            return None
-        ppid = parent.ppid
-    return rank
+            return role_of_title(entry.title)
+        parent = processes.get(parent.ppid)
+    return "trainer", rank
 
 
 def _may_be_rank(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> bool:
+    # A rank may be started by a program that is named like a server's.
     labelled = role_of_title(entry.title)[0] in ("process", "server")
     return labelled and entry.python and not _starts_other_ranks(processes, entry)
 
@@ -150,29 +145,24 @@ def select_processes(
         everything: Whether to take every process of the caller that looks like part of a job.
         ours: This process; neither it nor an ancestor is found by a pattern.
     """
-    excluded = ancestors(processes, ours)
     for entry in processes.values():
         entry.environment = proc.environment(entry.pid)
+    excluded = ancestors(processes, ours)
+    others = {pid: entry for pid, entry in processes.items() if pid not in excluded}
     tops = set(pids)
     if pattern:
         matcher = re.compile(pattern)
-        tops |= {
-            pid for pid, entry in processes.items() if pid not in excluded and matcher.search(entry.title)
-        }
+        tops |= {pid for pid, entry in others.items() if matcher.search(entry.title)}
     if everything or not (pids or pattern):
-        user = os.geteuid()
+        users = {os.geteuid(), 0}
         tops |= {
             pid
-            for pid, entry in processes.items()
-            if pid not in excluded and user in {entry.uid, 0} and role_of(processes, entry)[0] in _JOB_ROLES
+            for pid, entry in others.items()
+            if entry.uid in users and role_of(processes, entry)[0] in _JOB_ROLES
         }
     chosen = descendants(processes, tops) - {ours}
     jobs = {job_address(processes[pid].environment) for pid in chosen} - {""}
-    mates = {
-        pid
-        for pid, entry in processes.items()
-        if pid not in excluded and job_address(entry.environment) in jobs
-    }
+    mates = {pid for pid, entry in others.items() if job_address(entry.environment) in jobs}
     return descendants(processes, chosen | mates) - {ours}
 
 

@@ -10,12 +10,12 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from stat import S_ISFIFO
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from diagnostics.hang.snapshot import Descriptor, cut_at_word
+from diagnostics.hang.snapshot import Descriptor, Thread, cut_at_word
 
 T = TypeVar("T")
 
@@ -33,9 +33,7 @@ def _load_syscalls(machine: str) -> dict[int, str]:
 
 
 SYSCALLS = _load_syscalls(platform.machine())
-ENVIRONMENT = (
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "NCCL_RAS_ADDR",
-)  # fmt: skip
+ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """The only environment variables that are read."""
 MAX_VALUE = 256
 MAX_FILE = 4 << 20
@@ -94,9 +92,9 @@ def with_timeout(function: Callable[[], T], default: T, timeout_s: float = FILE_
     return results[0] if results else default
 
 
-def stat_fields(pid: int) -> list[str]:
-    """Return the fields of `stat` from the third on: state, parent, ...; empty if the process ended."""
-    return read_proc(pid, "stat").rpartition(")")[2].split()
+def stat_fields(pid: int, tid: int = 0) -> list[str]:
+    """Return the fields of `stat` of a process or thread from the third on: state, parent, ...; empty if it ended."""
+    return read_proc(pid, f"task/{tid}/stat" if tid else "stat").rpartition(")")[2].split()
 
 
 def list_pids() -> list[int]:
@@ -142,17 +140,6 @@ def runnable_ns(pid: int, tid: int) -> int | None:
     return int(parts[0]) + int(parts[1]) if len(parts) == 3 else None
 
 
-def thread_state(pid: int, tid: int) -> str:
-    """Return a thread's state letter."""
-    fields = read_proc(pid, f"task/{tid}/stat").rpartition(")")[2].split()
-    return fields[0] if fields else ""
-
-
-def wait_channel(pid: int, tid: int) -> str:
-    """Return the kernel function that a thread sleeps in."""
-    return read_proc(pid, f"task/{tid}/wchan").strip("0")
-
-
 class SchedulerClocks:
     """Clocks of the scheduler: one per processor, seconds or hours apart.
 
@@ -165,7 +152,7 @@ class SchedulerClocks:
 
     def asleep_s(self, pid: int, tid: int) -> float | None:
         """Return seconds since a thread last ran; None if its processor may not be used or nothing is known."""
-        fields = read_proc(pid, f"task/{tid}/stat").rpartition(")")[2].split()
+        fields = stat_fields(pid, tid)
         ran = _last_ran_ms(pid, tid)
         offset = self._offset(int(fields[36])) if len(fields) > 36 else None
         if ran is None or offset is None:
@@ -232,46 +219,45 @@ def _descriptor(pid: int, fd: int, link: str) -> Descriptor:  # noqa: PLR0911
     return Descriptor(fd, "file", with_timeout(lambda: os.stat(path).st_ino, 0), mode, link)  # noqa: PTH116
 
 
-@dataclass(frozen=True)
-class SystemCall:
-    """The system call a thread is in.
-
-    Attributes:
-        fds: Descriptors it waits for.
-        futex: Address it waits at.
-        path: File that it opens; a named pipe is marked.
-    """
-
-    name: str = ""
-    fds: tuple[int, ...] = ()
-    futex: str = ""
-    path: str = ""
+def observe_thread(pid: int, thread: Thread) -> Thread:
+    """Return a thread with its state, the kernel function it sleeps in, and its system call; empty if unreadable."""
+    state = "".join(stat_fields(pid, thread.tid)[:1])
+    wchan = read_proc(pid, f"task/{thread.tid}/wchan").strip("0")
+    return replace(thread, state=state, wchan=wchan, **system_call(pid, thread.tid))
 
 
-def system_call(pid: int, tid: int) -> SystemCall:  # noqa: PLR0911
-    """Return the system call of a thread; without a name if it may not be read."""
+def system_call(pid: int, tid: int) -> dict[str, Any]:
+    """Return the system call of a thread with what it waits for, as fields of `Thread`; empty if unreadable."""
     parts = read_proc(pid, f"task/{tid}/syscall").split()
     if not parts or not parts[0].lstrip("-").isdigit():
-        return SystemCall("running" if parts[:1] == ["running"] else "")
+        return {"syscall": "running" if parts[:1] == ["running"] else ""}
     name = SYSCALLS.get(int(parts[0]), f"number {parts[0]}")
     values = [int(part, 16) for part in parts[1:7]]
     if len(values) < 6:
-        return SystemCall(name)
+        return {"syscall": name}
     if name == "futex":
-        return SystemCall(name, (), f"{values[0]:#x}")
+        return {"syscall": name, "futex": f"{values[0]:#x}"}
     if name in _WITH_DESCRIPTOR:
         locks = name == "fcntl" and values[1] in _F_SETLKW
-        return SystemCall("fcntl lock" if locks else name, (values[0] & 0xFFFFFFFF,))
+        return {"syscall": "fcntl lock" if locks else name, "waits_fds": (values[0] & 0xFFFFFFFF,)}
     if name in _OPENS:
-        return SystemCall(name, path=_opened_path(pid, values[_OPENS[name]]))
+        return {"syscall": name, "opens": _opened_path(pid, values[_OPENS[name]])}
+    return {"syscall": name, "waits_fds": _waited_fds(pid, name, values)}
+
+
+def _waited_fds(pid: int, name: str, values: list[int]) -> tuple[int, ...]:
+    """Return the descriptors that a call for several of them waits for."""
     if name.startswith("epoll"):
         lines = read_proc(pid, f"fdinfo/{values[0]}").splitlines()
-        return SystemCall(name, tuple(int(line.split()[1]) for line in lines if line.startswith("tfd:")))
-    if name in {"poll", "ppoll"}:
-        return SystemCall(name, _polled_fds(pid, values[0], values[1]))
-    if name in {"select", "pselect6"}:
-        return SystemCall(name, _selected_fds(pid, values[0], values[1:3]))
-    return SystemCall(name)
+        return tuple(int(line.split()[1]) for line in lines if line.startswith("tfd:"))
+    if name in {"poll", "ppoll"} and 0 < values[1] <= MAX_POLLED:
+        data = read_memory(pid, values[0], 8 * values[1])
+        return tuple(fd for fd, _, _ in struct.iter_unpack("ihh", data[: len(data) // 8 * 8]) if fd >= 0)
+    fds: set[int] = set()
+    for address in values[1:3] if name in {"select", "pselect6"} else ():
+        data = read_memory(pid, address, (min(values[0], 1024) + 7) // 8) if address else b""
+        fds |= {8 * place + bit for place, byte in enumerate(data) for bit in range(8) if byte >> bit & 1}
+    return tuple(sorted(fd for fd in fds if fd < values[0]))
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes:
@@ -290,21 +276,6 @@ def _opened_path(pid: int, address: int) -> str:
     real = f"/proc/{pid}/root{path}" if path.startswith("/") else f"/proc/{pid}/cwd/{path}"
     fifo = with_timeout(lambda: S_ISFIFO(os.stat(real).st_mode), default=False)  # noqa: PTH116
     return f"{path} (a named pipe)" if fifo else path
-
-
-def _polled_fds(pid: int, address: int, count: int) -> tuple[int, ...]:
-    if not 0 < count <= MAX_POLLED:
-        return ()
-    data = read_memory(pid, address, 8 * count)
-    return tuple(fd for fd, _, _ in struct.iter_unpack("ihh", data[: len(data) // 8 * 8]) if fd >= 0)
-
-
-def _selected_fds(pid: int, count: int, sets: list[int]) -> tuple[int, ...]:
-    fds: set[int] = set()
-    for address in sets:
-        data = read_memory(pid, address, (min(count, 1024) + 7) // 8) if address else b""
-        fds |= {8 * place + bit for place, byte in enumerate(data) for bit in range(8) if byte >> bit & 1}
-    return tuple(sorted(fd for fd in fds if fd < count))
 
 
 def shared_memory(pid: int) -> tuple[tuple[str, ...], list[tuple[int, int, int]]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from diagnostics.hang.collect import discovery, nccl_ras, peers, proc, stacks
+from diagnostics.hang.collect import discovery, peers, proc, stacks
 from diagnostics.hang.snapshot import Process, Snapshot, Thread
 
 SECONDS = 1.5
@@ -16,7 +16,6 @@ SAMPLES = 3
 MANY_PROCESSES = 24
 """With more processes two samples must do."""
 NO_PYSPY = "py-spy is not installed here, so no Python stack was read: pip install 'grpo-doctor[hang]'"
-_SPAWN = "torch/multiprocessing/spawn.py"
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,10 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
     seconds = observer.seconds
     if further := peers.blocking_processes(host, observed) - pids:
         observed += observer.observe(further, samples=1, seconds=0.1)
-    observed = _with_spawned_ranks(observed)
-    service = nccl_ras.find_service(host, pids)
     return Snapshot(
         processes=tuple(observed),
         sockets=peers.sockets_of(host, observed),
         locks=peers.file_locks(host, observed),
-        collectives=nccl_ras.collectives_of(nccl_ras.query(service), observed) if service else (),
         seconds=round(seconds, 2),
         blind=tuple(observer.not_inspected(observed)),
     )
@@ -94,7 +90,7 @@ def _select(host: peers.Host, selection: Selection) -> set[int]:
     return set(sorted(pids)[: discovery.MAX_PROCESSES])
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Counters:
     """Counters of a process: nanoseconds in which each thread was runnable, and bytes read and written."""
 
@@ -102,7 +98,7 @@ class _Counters:
     moved: int | None
 
     @classmethod
-    def now(cls, pid: int) -> _Counters:
+    def read(cls, pid: int) -> _Counters:
         ran = {tid: proc.runnable_ns(pid, tid) for tid in proc.list_threads(pid)}
         return cls(ran, proc.bytes_moved(pid))
 
@@ -112,7 +108,7 @@ class _Observation:
     """Samples of one process: stacks, and counters before and after."""
 
     before: _Counters
-    after: _Counters = field(default_factory=lambda: _Counters({}, None))
+    after: _Counters
     samples: list[tuple[Thread, ...]] = field(default_factory=list)
     problem: str = ""
 
@@ -147,11 +143,10 @@ class _Observer:
         """Return the processes: sample stacks, and read counters before and after."""
         self.refused |= stacks.unreadable_processes(pids)
         began = time.monotonic()
-        observations = {pid: _Observation(_Counters.now(pid)) for pid in pids - set(self.refused)}
+        counters = {pid: _Counters.read(pid) for pid in sorted(pids - set(self.refused))}
+        observations = {pid: _Observation(before, before) for pid, before in counters.items()}
         # A dead process has no stack.
-        pythons = [
-            pid for pid in sorted(observations) if self.host.processes[pid].python and not _is_dead(pid)
-        ]
+        pythons = [pid for pid in observations if self.host.processes[pid].python and not _is_dead(pid)]
         if len(pythons) > MANY_PROCESSES:
             samples = min(samples, 2)
         for number in range(samples):
@@ -162,7 +157,7 @@ class _Observer:
             self.sleep(seconds)
         self.seconds = time.monotonic() - began
         for pid, observation in observations.items():
-            observation.after = _Counters.now(pid)
+            observation.after = _Counters.read(pid)
         return [self._process(pid, observations.get(pid)) for pid in sorted(pids)]
 
     def _sample(self, observations: dict[int, _Observation], pythons: list[int]) -> None:
@@ -170,7 +165,7 @@ class _Observer:
         changed = []
         for pid in pythons:
             observation = observations[pid]
-            if observation.samples and observation.before.ran == _Counters.now(pid).ran:
+            if observation.samples and observation.before.ran == _Counters.read(pid).ran:
                 observation.samples.append(observation.samples[-1])
             else:
                 changed.append(pid)
@@ -185,20 +180,24 @@ class _Observer:
         fields = proc.stat_fields(pid)
         role, rank = discovery.role_of(self.host.processes, entry)
         names, semaphores = proc.shared_memory(pid)
-        threads = self._threads(pid, observation, semaphores) if observation else _bare_threads(pid)
+        if observation:
+            threads = self._threads(pid, observation, semaphores)
+        else:  # every user may read states, and the kernel functions that threads sleep in
+            threads = tuple(proc.observe_thread(pid, Thread(tid)) for tid in proc.list_threads(pid)[:64])
         if any(frame.function == "_worker_loop" for thread in threads for frame in thread.frames):
             role = "data loader worker"
         unseen = [self.refused[pid]] if pid in self.refused else []
         if observation and observation.problem and not observation.samples and not _is_dead(pid):
             unseen.append(f"stack: {observation.problem}")
+        is_rank = role == "trainer"
         return Process(
             pid=pid,
             ppid=entry.ppid,
             title=entry.title,
             role=role,
             rank=rank,
-            world=proc.small_int(entry.environment.get("WORLD_SIZE", "")) if role == "trainer" else None,
-            job=discovery.job_address(entry.environment) if role == "trainer" else "",
+            world=proc.small_int(entry.environment.get("WORLD_SIZE", "")) if is_rank else None,
+            job=discovery.job_address(entry.environment) if is_rank else "",
             python=entry.python,
             state=fields[0] if fields else "X",
             threads=threads,
@@ -218,22 +217,17 @@ class _Observer:
         for tid in proc.list_threads(pid):
             if tid not in samples and tid != pid:
                 continue  # a thread without Python: a library's pool
-            thread = stacks.merge_samples(samples[tid]) if tid in samples else Thread(tid)
-            call = proc.system_call(pid, tid)
-            state = proc.thread_state(pid, tid)
-            thread = replace(
-                thread,
-                frames=self._sources.with_call(pid, thread.frames),
-                state=state,
-                syscall=call.name,
-                waits_fds=call.fds,
-                futex=_semaphore(call.futex, semaphores),
-                opens=call.path,
-                wchan=proc.wait_channel(pid, tid),
-                runnable=observation.runnable_share(tid, max(self.seconds, 0.001)),
-                asleep_s=self._clocks.asleep_s(pid, tid) if state != "R" else None,
+            stack = stacks.merge_samples(samples[tid]) if tid in samples else Thread(tid)
+            thread = proc.observe_thread(pid, stack)
+            threads.append(
+                replace(
+                    thread,
+                    frames=self._sources.with_call(pid, thread.frames),
+                    futex=_semaphore(thread.futex, semaphores),
+                    runnable=observation.runnable_share(tid, max(self.seconds, 0.001)),
+                    asleep_s=self._clocks.asleep_s(pid, tid) if thread.state != "R" else None,
+                )
             )
-            threads.append(thread)
         return tuple(threads)
 
     def not_inspected(self, observed: list[Process]) -> list[str]:
@@ -253,39 +247,6 @@ def _is_dead(pid: int) -> bool:
     return (proc.stat_fields(pid) or "X")[0] in "ZX"
 
 
-def _bare_threads(pid: int) -> tuple[Thread, ...]:
-    """Return what every user may read of threads: states and kernel functions they sleep in."""
-    return tuple(
-        Thread(tid=tid, state=proc.thread_state(pid, tid), wchan=proc.wait_channel(pid, tid))
-        for tid in proc.list_threads(pid)[:64]
-    )
-
-
 def _semaphore(futex: str, semaphores: list[tuple[int, int, int]]) -> str:
     address = int(futex, 16) if futex else -1
     return next((f"sem:{inode}" for start, end, inode in semaphores if start <= address < end), futex)
-
-
-def _with_spawned_ranks(observed: list[Process]) -> list[Process]:
-    """Number the children of torch.multiprocessing.spawn: it starts rank 0 first, and sets no variable outside."""
-    spawning = {
-        process.pid
-        for process in observed
-        if any(frame.path.endswith(_SPAWN) for thread in process.threads for frame in thread.frames)
-    }
-    ranks: dict[int, list[int]] = {}
-    for process in sorted(observed, key=lambda process: process.pid):
-        if process.ppid in spawning and process.rank is None and process.role == "process" and process.python:
-            ranks.setdefault(process.ppid, []).append(process.pid)
-    return [
-        replace(
-            process,
-            role="trainer",
-            rank=ranks[process.ppid].index(process.pid),
-            world=len(ranks[process.ppid]),
-            job=f"spawned by {process.ppid}",
-        )
-        if process.pid in ranks.get(process.ppid, ())
-        else process
-        for process in observed
-    ]

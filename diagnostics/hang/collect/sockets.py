@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from diagnostics.hang.collect import proc
 from diagnostics.hang.snapshot import Socket
 
 STATES = {
@@ -28,32 +29,23 @@ _LAST_SENT, _LAST_RECEIVED = 44, 52
 
 def all_sockets(pids: Iterable[int]) -> dict[int, Socket]:
     """Return the sockets by inode, those of the processes' own network namespaces included."""
-    sockets: dict[int, Socket] = {}
+    sockets: list[Socket] = []
+    visited = {""}
     with contextlib.suppress(OSError, AttributeError, struct.error):
-        sockets |= {item.inode: item for item in _unix_sockets()}
-    current = network_namespace("self")
-    visited: set[str] = set()
+        sockets += _unix_sockets()
     with contextlib.suppress(OSError, AttributeError, struct.error):
         for family in (socket.AF_INET, socket.AF_INET6):
-            sockets |= {item.inode: item for item in _tcp_sockets(family)}
-        visited.add(current)
+            sockets += _tcp_sockets(family)
+        visited.add(network_namespace("self"))
     for pid in pids:
-        space = network_namespace(str(pid))
-        if space and space not in visited:
-            visited.add(space)
-            for name in ("tcp", "tcp6"):
-                sockets |= {item.inode: item for item in _from_proc_net(Path(f"/proc/{pid}/net/{name}"))}
-    return _with_peers(sockets)
-
-
-def _with_peers(sockets: dict[int, Socket]) -> dict[int, Socket]:
-    """Give each TCP socket the inode of its other end, if that is on this host."""
-    ends = {(s.local, s.remote): s.inode for s in sockets.values() if s.kind == "tcp" and s.state != "LISTEN"}
+        namespace = network_namespace(str(pid))
+        if namespace not in visited:
+            visited.add(namespace)
+            sockets += _proc_net_sockets(pid)
+    # Give each TCP socket the inode of its other end, if that is on this host.
+    ends = {(s.local, s.remote): s.inode for s in sockets if s.kind == "tcp" and s.state != "LISTEN"}
     return {
-        inode: replace(item, peer=ends[item.remote, item.local])
-        if item.kind == "tcp" and (item.remote, item.local) in ends
-        else item
-        for inode, item in sockets.items()
+        s.inode: replace(s, peer=ends.get((s.remote, s.local), 0)) if s.kind == "tcp" else s for s in sockets
     }
 
 
@@ -67,11 +59,10 @@ def network_namespace(pid: str) -> str:
 
 def _messages(request: bytes) -> Iterator[bytes]:
     """Yield the kernel's replies to one request for all sockets of a kind."""
+    header = struct.pack("=IHHII", 16 + len(request), _SOCK_DIAG_BY_FAMILY, _DUMP, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as link:
         link.settimeout(2.0)
-        link.sendto(
-            struct.pack("=IHHII", 16 + len(request), _SOCK_DIAG_BY_FAMILY, _DUMP, 1, 0) + request, (0, 0)
-        )
+        link.sendto(header + request, (0, 0))
         while True:
             data = link.recv(1 << 18)
             while len(data) >= 16:
@@ -101,74 +92,51 @@ def _tcp_sockets(family: int) -> Iterator[Socket]:
         state = STATES.get(data[1], str(data[1]))
         ports = struct.unpack_from("!HH", data, 4)
         size = 4 if data[0] == socket.AF_INET else 16
-        local, remote = data[8 : 8 + size], data[24 : 24 + size]
+        local, remote = _address(data[8 : 8 + size], ports[0]), _address(data[24 : 24 + size], ports[1])
         unread, unsent, _, inode = struct.unpack_from("=IIII", data, 56)
         information = _attributes(data[72:]).get(_TCP_INFO, b"")
         sent = received = None
         if len(information) >= 60 and state == "ESTABLISHED":
-            sent, received = (
-                struct.unpack_from("=I", information, place)[0] / 1000
-                for place in (_LAST_SENT, _LAST_RECEIVED)
-            )
+            sent = struct.unpack_from("=I", information, _LAST_SENT)[0] / 1000
+            received = struct.unpack_from("=I", information, _LAST_RECEIVED)[0] / 1000
         if inode:
-            yield Socket(
-                inode,
-                "tcp",
-                _address(local, ports[0]),
-                _address(remote, ports[1]),
-                state,
-                unread,
-                unsent,
-                0,
-                sent,
-                received,
-            )
+            yield Socket(inode, "tcp", local, remote, state, unread, unsent, 0, sent, received)
 
 
 def _unix_sockets() -> Iterator[Socket]:
     for data in _messages(struct.pack("=BBxxIII8x", socket.AF_UNIX, 0, 0xFFFFFFFF, 0, 1 | 4 | 0x10)):
         (inode,) = struct.unpack_from("=I", data, 4)
         attributes = _attributes(data[16:])
-        peer = struct.unpack("=I", attributes[_UNIX_PEER])[0] if _UNIX_PEER in attributes else 0
-        queues = struct.unpack("=II", attributes[_UNIX_QUEUES]) if _UNIX_QUEUES in attributes else (0, 0)
+        (peer,) = struct.unpack("=I", attributes.get(_UNIX_PEER, bytes(4)))
+        unread, unsent = struct.unpack("=II", attributes.get(_UNIX_QUEUES, bytes(8)))
         state = STATES.get(data[2], str(data[2]))
+        if state == "LISTEN":
+            unread = unsent = 0
         name = attributes.get(_UNIX_NAME, b"").replace(b"\0", b"@").decode("utf-8", errors="replace")
-        listens = state == "LISTEN"
-        unread, unsent = (0, 0) if listens else queues
         yield Socket(inode, "unix", name.rstrip("@"), "", state, unread, unsent, peer)
 
 
 def _address(address: bytes, port: int) -> str:
     """Format as "127.0.0.1:80"; an IPv4-mapped IPv6 address becomes IPv4, so that both ends match."""
     ip = ipaddress.ip_address(address)
-    mapped = getattr(ip, "ipv4_mapped", None)
-    ip = mapped or ip
+    ip = getattr(ip, "ipv4_mapped", None) or ip
     return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
 
 
-def _from_proc_net(path: Path) -> Iterator[Socket]:
-    """Yield the sockets in /proc/net/tcp or tcp6."""
-    try:
-        lines = path.read_text(encoding="ascii").splitlines()[1:]
-    except (OSError, UnicodeDecodeError):
-        return
-    for line in lines:
-        parts = line.split()
-        unsent, _, unread = parts[4].partition(":")
-        inode = int(parts[9])
-        if inode:
-            yield Socket(
-                inode,
-                "tcp",
-                _hex_address(parts[1]),
-                _hex_address(parts[2]),
-                STATES.get(int(parts[3], 16), parts[3]),
-                int(unread, 16),
-                int(unsent, 16),
-            )
+def _proc_net_sockets(pid: int) -> Iterator[Socket]:
+    """Yield the TCP sockets of a process's network namespace from /proc/PID/net."""
+    lines = [
+        line.split() for name in ("tcp", "tcp6") for line in proc.read_proc(pid, f"net/{name}").splitlines()
+    ]
+    for parts in lines:
+        if len(parts) > 9 and parts[9].isdigit() and parts[9] != "0":
+            local, remote = map(_hex_address, parts[1:3])
+            state = STATES.get(int(parts[3], 16), parts[3])
+            unsent, _, unread = parts[4].partition(":")
+            yield Socket(int(parts[9]), "tcp", local, remote, state, int(unread, 16), int(unsent, 16))
 
 
 def _hex_address(text: str) -> str:
     address, _, port = text.partition(":")
-    words = [address[i : i + 8] for i in range(0, len(address), 8)]
-    return _address(b"".join(struct.pack("=I", int(word, 16)) for word in words), int(port, 16))
+    words = [int(address[i : i + 8], 16) for i in range(0, len(address), 8)]
+    return _address(struct.pack(f"={len(words)}I", *words), int(port, 16))

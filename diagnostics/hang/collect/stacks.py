@@ -36,6 +36,11 @@ _CONTAINER = (
     "in a container, give it that capability: docker run --cap-add SYS_PTRACE; Kubernetes: "
     "securityContext.capabilities.add: [SYS_PTRACE], or kubectl debug --profile=general --target=CONTAINER"
 )
+_FAILURES = {
+    "permission denied|operation not permitted": "no permission to read its memory",
+    "no such file|no such process": "it is gone",
+    "failed to find (?:python version|a python)": "no Python interpreter was found in it",
+}
 _WITH_LOCK = re.compile(r"(?:async )?with\b.*(?:lock|mutex|cond|sem)", re.IGNORECASE)
 
 
@@ -58,28 +63,21 @@ def find_tool() -> str | None:
     return str(beside_python) if beside_python.is_file() else shutil.which("py-spy")
 
 
-def dump_stacks(program: str, pids: Iterable[int]) -> dict[int, tuple[Thread, ...] | str]:
+def dump_stacks(program: str, pids: Sequence[int]) -> dict[int, tuple[Thread, ...] | str]:
     """Return the stacks of several processes, or the reason why there are none."""
-    wanted_pids = list(pids)
     with ThreadPoolExecutor(PARALLEL) as pool:
-        results = list(pool.map(lambda pid: _dump(program, pid), wanted_pids))
-    return dict(zip(wanted_pids, results, strict=True))
+        return dict(zip(pids, pool.map(lambda pid: _dump(program, pid), pids), strict=True))
 
 
 def _dump(program: str, pid: int) -> tuple[Thread, ...] | str:
-    # The stack of a process that is not stopped may be torn: then it is read again.
-    problem = ""
+    command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     variables = {name: value for name, value in os.environ.items() if name != "RUST_BACKTRACE"}
+    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True}
+    problem = ""
+    # The stack of a process that is not stopped may be torn: then it is read again.
     for _ in range(TRIES):
         try:
-            done = subprocess.run(
-                [program, "dump", "--nonblocking", "--json", "--pid", str(pid)],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=TIMEOUT_S,
-                check=False,
-                env=variables,
-            )
+            done = subprocess.run(command, **streams, timeout=TIMEOUT_S, check=False, env=variables)
         except subprocess.TimeoutExpired:
             return f"py-spy did not answer within {TIMEOUT_S:g} s"
         except OSError as error:
@@ -97,13 +95,9 @@ def _dump(program: str, pid: int) -> tuple[Thread, ...] | str:
 
 
 def _explain_failure(errors: str) -> str:
-    lowered = errors.lower()
-    if "permission denied" in lowered or "operation not permitted" in lowered:
-        return "no permission to read its memory"
-    if "no such file" in lowered or "no such process" in lowered:
-        return "it is gone"
-    if "failed to find python version" in lowered or "failed to find a python" in lowered:
-        return "no Python interpreter was found in it"
+    for pattern, reason in _FAILURES.items():
+        if re.search(pattern, errors, re.IGNORECASE):
+            return reason
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     return f"py-spy: {cut_at_word(lines[-1], 160)}" if lines else "py-spy failed without a message"
 
@@ -254,14 +248,9 @@ def _explain_refusal(pid: int) -> str:
 
 
 def _effective_capabilities() -> int:
-    for line in proc.read_proc(os.getpid(), "status").splitlines():
-        if line.startswith("CapEff:"):
-            return int(line.split()[1], 16)
-    return 0
+    mask = re.search(r"^CapEff:\s*([0-9a-f]+)", proc.read_proc(os.getpid(), "status"), re.MULTILINE)
+    return int(mask[1], 16) if mask else 0
 
 
 def _ptrace_scope() -> str:
-    try:
-        return Path("/proc/sys/kernel/yama/ptrace_scope").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
+    return proc.read_file("/proc/sys/kernel/yama/ptrace_scope").strip()

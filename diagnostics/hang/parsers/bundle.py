@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from diagnostics.hang.parsers import ParseError
-from diagnostics.hang.snapshot import SCHEMA, Snapshot, SnapshotError
+from diagnostics.hang.snapshot import SCHEMA, Snapshot, cut_at_word
 from diagnostics.output.redact import redact
 from diagnostics.output.sanitize import escape
 from diagnostics.safe_io import write_atomically
@@ -53,9 +55,18 @@ def load(document: Any, name: str) -> Snapshot:
     Raises:
         ParseError: It is none, or broken.
     """
-    if isinstance(document, dict) and document.get("schema") == SCHEMA:
-        try:
-            return Snapshot.from_json(document)
-        except SnapshotError as error:
-            raise ParseError(f"{name}: {error}") from None
-    raise ParseError(f"{name}: JSON, but no bundle of hang --save, py-spy, flight recorder or NCCL RAS")
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise ParseError(f"{name}: JSON, but no bundle of hang --save, py-spy, flight recorder or NCCL RAS")
+    try:
+        return msgspec.convert(_cut_texts(document), Snapshot)
+    except (ValueError, RecursionError) as error:
+        raise ParseError(f"{name}: a broken snapshot: {error}") from None
+
+
+def _cut_texts(value: Any) -> Any:
+    """Cut every text of a document to MAX_TEXT: patterns need time that grows faster than the length."""
+    if isinstance(value, dict):
+        return {key: _cut_texts(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_cut_texts(item) for item in value]
+    return cut_at_word(value) if isinstance(value, str) else value

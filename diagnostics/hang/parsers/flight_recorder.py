@@ -22,7 +22,6 @@ _OPERATION = re.compile(r"(?:\w{1,40}:)?_?([a-z_]+)", re.IGNORECASE)
 # The opcodes for numbers, texts and containers: nothing in them names or runs anything.
 _OPCODES = b"\x80\x95.}])(N\x88\x89KMJG\x8aX\x8c\x8dUTCBqr\x94hjaesut\x85\x86\x87"
 
-
 # The reader in C has no table from which opcodes could be removed.
 _PurePythonUnpickler: Any = pickle._Unpickler  # noqa: SLF001
 
@@ -66,12 +65,10 @@ def load_pickle(data: bytes, name: str) -> dict[str, Any]:
     try:
         document = _DataUnpickler(io.BytesIO(data)).load()
         _check_size(document)
-    except KeyError as error:
-        raise ParseError(
-            f"{name}: no flight recorder's pickle: opcode {error}; nothing of it was run"
-        ) from None
     except Exception as error:  # noqa: BLE001 - a broken pickle can raise anything
-        raise ParseError(f"{name}: no flight recorder's pickle: {mask_and_cut(str(error), 120)}") from None
+        opcode = "nothing of it was run: opcode " if isinstance(error, KeyError) else ""
+        reason = mask_and_cut(f"{opcode}{error}", 120)
+        raise ParseError(f"{name}: no flight recorder's pickle: {reason}") from None
     if not is_recorder(document):
         raise ParseError(f"{name}: a pickle, but not of PyTorch's flight recorder")
     recorder: dict[str, Any] = document

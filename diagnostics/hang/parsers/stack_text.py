@@ -1,7 +1,7 @@
 """Parse stacks in text: py-spy and `ray stack`, faulthandler, pystack, gdb with and without Python, tracebacks.
 
-A traceback that ends in an ordinary error is ignored, because the thread has left that stack. One that ends in an
-interrupt or a timeout shows where the thread was blocked.
+A traceback counts only if it ended in a KeyboardInterrupt: then it shows where the thread was blocked. After any other
+error the thread has left that stack.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from diagnostics.hang.collect.stacks import blocking_call_in, last_part
 from diagnostics.hang.snapshot import NATIVE, Process, StackFrame, Thread
 
+# The heading before the lines of one rank, from `files.clean_lines`.
+_RANK = re.compile(r"rank (\d{1,6})$")
 # py-spy.
 _PROCESS = re.compile(r"\s{0,20}Process (\d{1,9}): ?(.*)$")
 # `ray stack` prints a line of ps above each process.
@@ -19,17 +21,9 @@ _RAY_STACK = re.compile(
     r"\s{0,20}Stack dump for \S{1,80}\s+(\d{1,9})\s.{0,200}?\d+:\d+\s+(?:\d+:\d+\s+)?(.*)$"
 )
 _PYSPY_THREAD = re.compile(
-    r"\s{0,20}Thread (?:(0x[0-9a-fA-F]{1,16}|\d{1,16})(?:\s{0,4}\(([\w+ ]+)\))?|\(((?:active|idle)[\w+ ]*)\))"
-    r'(?::? ?"([^"]*)"?)?'
+    r"\s{0,20}Thread (0x[0-9a-fA-F]{1,16}|\d{1,16})\s{0,4}\(([\w+ ]+)\)(?::? ?\"([^\"]*)\"?)?"
 )
 _PYSPY_FRAME = re.compile(r"\s+([^\s(][^(]{0,300}?) \((.{1,300}?)(?::(\d{1,7}))?\)\s*$")
-# The same without indentation.
-_FLAT_FRAME = re.compile(r"([\w.<>:]{1,200}) \((\S{1,300}\.(?:pyx?|c|cc|cpp|h|rs|so[.\d]*)):(\d{1,7})\)$")
-_RANK_HEADING = re.compile(
-    r"(?i)(?:\W{0,12}(?:(?:local|global|tp|dp|pp)[ _-]?)?rank\s?[:=#]?\s?(\d{1,6})\b.{0,40}"
-    r"|[\w ,.'*-]{1,60} rank[ _]?(\d{1,6})\b[^.!?]{0,40}:\W*)$"
-)
-_COMMAND = re.compile(r"\bdump\b.{0,80}?(?:-p|--pid)[ =](\d{1,9})")
 # Other tools.
 _FAULTHANDLER = re.compile(
     r"\s{0,20}(?:Current thread|Thread) (0x[0-9a-fA-F]{1,16})(?: \[([^\]]{0,80})\])? \(most recent call first\)"
@@ -37,11 +31,11 @@ _FAULTHANDLER = re.compile(
 _PYSTACK = re.compile(
     r"\s{0,20}Traceback for thread (\d{1,9}) \(([^)]{0,80})\)(.{0,80}?)\(most recent call (last|first)\)"
 )
-_TRACEBACK = re.compile(r"[^\w\n]{0,20}(?:Stack|T?raceback|Thread)\b.{0,80}\(most recent call (first|last)\)")
+_TRACEBACK = re.compile(r"(?:\^C)?\W{0,20}(Stack|Traceback|Thread)\b.{0,80}\(most recent call (first|last)\)")
 _GDB_THREAD = re.compile(
     r'\s{0,20}Thread (\d{1,6}) \((?:Thread 0x[0-9a-f]{1,16} \()?LWP (\d{1,9})\)?(?: "([^"]{0,40})")?'
 )
-_PYTHON = re.compile(r'\s{0,40}(?:\(Python\) )?File:? "([^"]{1,400})", line (\d{1,7}|\?+)(,?) in (\S+)')
+_PYTHON = re.compile(r'\s{0,40}(?:\(Python\) )?File "([^"]{1,400})", line (\d{1,7}|\?+)(,?) in (\S+)')
 _PYSTACK_C = re.compile(
     r'\s{0,40}\(C\) File "([^"]{0,400})", line (\d{1,7}), in (.{1,300}?)(?: \(([^)]{0,300})\))?\s*$'
 )
@@ -50,39 +44,36 @@ _GDB_PYTHON = re.compile(
 )
 _GDB_FRAME = re.compile(r"\s{0,40}#\d{1,4}\s{1,4}(?:0x[0-9a-f]{1,16} in )?([^\s(][^(]{0,400}?) ?\(")
 _GDB_PLACE = re.compile(r"\) (?:from (\S+)|at (\S+?):(\d{1,7}))\s*$")
-_PY_BT_NATIVE = re.compile(
-    r"\s{0,40}(?:#\d{1,4} )?(?:<built-in method (\w+) of|Waiting for (?:the GIL|a lock))"
-)
-_ERROR = re.compile(
-    r"(?:\^C|\*\*)?(?:[\w.]{1,200}\.)?([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Empty|Timeout|Expired)\w*)(?::|$)"
-)
-_BLOCKED_ERROR = re.compile(r"KeyboardInterrupt|Timeout|TimedOut|Empty|Expired|SystemExit|Interrupted")
-_TIMED_OUT = re.compile(r"(?i)timed out|\btimeout after|\[Errno 37\] No locks available")
-_CHAINED = ("During handling of the above", "The above exception was")
 _PID = re.compile(r"(?i)\b(?:process|pid|lwp)[ :=]{1,3}(\d{1,9})\b")
 # Native threads that only noticed that others are stuck.
 _MONITORS = re.compile(r"[wW]atchdog|[hH]eartbeatMonitor|checkTimeout|recvValueWithTimeout|sendBytes")
-_STARTS_THREAD = (
-    "_bootstrap", "_bootstrap_inner", "clone", "clone3", "start_thread", "__clone", "__clone3", "thread_start",
-)  # fmt: skip
+_STARTS_THREAD = re.compile(r"_bootstrap(_inner)?|_{0,2}clone3?|(start_thread|thread_start)")
 
 
 @dataclass
 class _ThreadDraft:
+    """A thread whose lines are being read.
+
+    Attributes:
+        outermost_first: Order of its frames; None until the first frame shows it.
+        ends_in_error: Whether it is a traceback, and no interrupt has been read yet.
+    """
+
     tid: int
     name: str = ""
     outermost_first: bool | None = None
     gil: bool = False
     active: bool | None = None
+    ends_in_error: bool = False
     frames: list[StackFrame] = field(default_factory=list)
-    ended: bool = False
 
     def thread(self) -> Thread:
         frames = reversed(self.frames) if self.outermost_first else self.frames
         return Thread(self.tid, self.name, tuple(frames), gil=self.gil, active=self.active)
 
-    def is_over(self) -> bool:
-        return self.ended or any(_MONITORS.search(frame.function) for frame in self.frames)
+    def is_blocked(self) -> bool:
+        monitors = any(_MONITORS.search(frame.function) for frame in self.frames)
+        return bool(self.frames) and not self.ends_in_error and not monitors
 
 
 @dataclass
@@ -97,104 +88,68 @@ class _ProcessDraft:
         return Process(pid, title=self.title, rank=self.rank, threads=tuple(threads), role=role)
 
 
-def _rank_heading(line: str) -> int | None:
-    """Return the rank that a heading names, as "rank 1" or "Stack of local rank 1:"."""
-    match = _RANK_HEADING.match(line) if len(line) <= 120 else None
-    return int(match[1] or match[2]) if match else None
-
-
-def parse_pyspy(lines: list[str]) -> list[Process]:
-    """Return the processes in the output of `py-spy dump` or `ray stack`, ignoring other lines."""
-    drafts: list[_ProcessDraft] = []
-    pid, rank, in_thread = 0, None, False
-    for line in lines:
-        if command := _COMMAND.search(line):
-            pid = int(command[1])
-        heading = _rank_heading(line)
-        if match := _PROCESS.match(line) or _RAY_STACK.match(line):
-            drafts.append(_ProcessDraft(int(match[1]), match[2].strip(), rank))
-            rank, in_thread = None, False
-        elif heading is not None:
-            rank, in_thread = heading, False
-            drafts.append(_ProcessDraft(rank=rank))
-        elif match := _PYSPY_THREAD.match(line):
-            if not drafts:
-                drafts.append(_ProcessDraft(pid or 1, "", rank))
-            threads, state = drafts[-1].threads, match[2] or match[3] or ""
-            tid = int(match[1], 0) if match[1] else -1 - len(threads)
-            active = state.startswith("active")
-            threads.append(_ThreadDraft(tid, match[4] or "", gil="gil" in state, active=active))
-            in_thread = True
-        elif in_thread and (match := _PYSPY_FRAME.match(line) or _FLAT_FRAME.match(line)):
-            frame = StackFrame(match[2], last_part(match[1].strip()), int(match[3] or 0))
-            drafts[-1].threads[-1].frames.append(frame)
-        elif line.strip() and not line.startswith((" ", "\t")):
-            in_thread = False
-    if not any(thread.frames for draft in drafts for thread in draft.threads):
-        return []
-    return [draft.process(draft.pid or 1, _pyspy_threads(draft)) for draft in drafts if draft.threads]
-
-
-def _pyspy_threads(draft: _ProcessDraft) -> list[Thread]:
-    threads = [thread.thread() for thread in draft.threads]
-    if any(thread.name == "MainThread" or thread.tid == draft.pid for thread in threads):
-        return threads
-    # Older releases print no names.
-    return [
-        replace(thread, name="MainThread")
-        if thread.frames and thread.frames[-1].function == "<module>"
-        else thread
-        for thread in threads
-    ]
-
-
-def parse_stacks(lines: list[str]) -> list[Process]:
-    """Return the processes in a dump of another tool. A new main thread begins a new process: each has one."""
+def parse_stacks(lines: list[str]) -> tuple[list[Process], bool]:
+    """Return the processes in a dump, and whether py-spy printed it, which names the main thread reliably."""
     reader = _StackReader()
     for line in lines:
         reader.read_line(line)
-    return reader.processes()
+    return reader.processes(), reader.is_pyspy
 
 
 class _StackReader:
-    """Collects the threads of a dump line by line."""
+    """Collects the threads of a dump line by line. A new main thread begins a new process: each has one."""
 
     def __init__(self) -> None:
+        self.is_pyspy = False
         self._drafts: list[_ProcessDraft] = []
         self._thread: _ThreadDraft | None = None
         self._after_frame = False
         self._pid = 0
 
     def read_line(self, line: str) -> None:
+        if not line:
+            self._after_frame = False
+            return
         if self._read_heading(line) or self._read_frame(line):
             self._after_frame = True
             return
-        if self._after_frame and self._thread and self._thread.frames and line[:1] in (" ", "\t"):
+        indented = line.startswith((" ", "\t"))
+        if self._after_frame and indented and self._thread and self._thread.frames:
             # The source line of the frame above: a C function that it calls has no frame.
             self._thread.frames[-1] = replace(self._thread.frames[-1], calls=blocking_call_in(line))
         self._after_frame = False
-        rank = _rank_heading(line)
-        if rank is not None:
-            self._thread = None
-            self._drafts.append(_ProcessDraft(rank=rank))
-        elif match := _ERROR.match(line):
-            self._end_thread(line, match[1])
-        elif line.startswith(_CHAINED) and self._thread is not None:
-            self._thread.ended, self._thread.name = True, ""
-            self._thread = None
-        elif (match := _PID.search(line)) and not line.startswith((" ", "\t")):
+        if indented:
+            return
+        if self._thread is not None and self._thread.active is not None:
+            self._thread = None  # the frames of py-spy are indented
+        if self._thread is not None and line.startswith(("KeyboardInterrupt", "^CKeyboardInterrupt")):
+            self._thread.ends_in_error = False
+        elif match := _PID.search(line):
             self._pid = int(match[1])
 
     def _read_heading(self, line: str) -> bool:
-        if match := _PYSTACK.match(line):
-            self._begin_thread(int(match[1]), match[2], match[4] == "last", gil="Has the GIL" in match[3])
+        if match := _PROCESS.match(line) or _RAY_STACK.match(line):
+            # The heading of a rank may precede that of its process.
+            rank = next((draft.rank for draft in self._drafts[-1:] if not draft.threads), None)
+            self._drafts.append(_ProcessDraft(int(match[1]), match[2].strip(), rank))
+            self._thread = None
+        elif match := _RANK.match(line):
+            self._drafts.append(_ProcessDraft(rank=int(match[1])))
+            self._thread = None
+        elif match := _PYSTACK.match(line):
+            last, gil = match[4] == "last", "Has the GIL" in match[3]
+            self._begin_thread(_ThreadDraft(int(match[1]), match[2], outermost_first=last, gil=gil))
         elif match := _FAULTHANDLER.match(line):
-            self._begin_thread(int(match[1], 16), match[2] or "", outermost_first=False)
+            self._begin_thread(_ThreadDraft(int(match[1], 16), match[2] or "", outermost_first=False))
         elif match := _GDB_THREAD.match(line):
             name = "MainThread" if match[1] == "1" else match[3] or ""
-            self._begin_thread(int(match[2]), name, outermost_first=False)
+            self._begin_thread(_ThreadDraft(int(match[2]), name, outermost_first=False))
         elif match := _TRACEBACK.match(line):
-            self._begin_thread(0, "MainThread", match[1] == "last")
+            last, is_traceback = match[2] == "last", match[1] == "Traceback"
+            self._begin_thread(_ThreadDraft(0, "MainThread", last, ends_in_error=is_traceback and last))
+        elif match := _PYSPY_THREAD.match(line):
+            active, gil = match[2].startswith("active"), "gil" in match[2]
+            self._begin_thread(_ThreadDraft(int(match[1], 0), match[3] or "", gil=gil, active=active))
         else:
             return False
         return True
@@ -208,48 +163,40 @@ class _StackReader:
             self._add_frame(StackFrame(match[4] or match[1], match[3].strip(), int(match[2])))
         elif match := _GDB_PYTHON.match(line):
             self._add_frame(StackFrame(match[1], last_part(match[3]), int(match[2])))
-        elif match := _PY_BT_NATIVE.match(line):
-            self._add_frame(StackFrame(NATIVE, match[1] or "take_gil"))
         elif match := _GDB_FRAME.match(line):
             place = _GDB_PLACE.search(line)
             path = (place[1] or place[2]) if place else NATIVE
-            number = int(place[3] or 0) if place else 0
-            self._add_frame(StackFrame(path, match[1].strip(), number))
+            self._add_frame(StackFrame(path, match[1].strip(), int(place[3] or 0) if place else 0))
+        elif self._thread and self._thread.active is not None and (match := _PYSPY_FRAME.match(line)):
+            self.is_pyspy = True
+            self._add_frame(StackFrame(match[2], last_part(match[1].strip()), int(match[3] or 0)))
         else:
             return False
         return True
 
-    def _begin_thread(
-        self, tid: int, name: str, outermost_first: bool | None = None, *, gil: bool = False
-    ) -> None:
-        has_main = any(thread.name == "MainThread" for draft in self._drafts[-1:] for thread in draft.threads)
-        if not self._drafts or (name == "MainThread" and has_main):
+    def _begin_thread(self, thread: _ThreadDraft) -> _ThreadDraft:
+        is_main = thread.name == "MainThread"
+        if not self._drafts or (is_main and any(t.name == thread.name for t in self._drafts[-1].threads)):
             self._drafts.append(_ProcessDraft())
         threads = self._drafts[-1].threads
-        self._thread = _ThreadDraft(tid or -1 - len(threads), name, outermost_first, gil)
-        threads.append(self._thread)
+        thread.tid = thread.tid or -1 - len(threads)
+        threads.append(thread)
+        self._thread = thread
+        return thread
 
     def _add_frame(self, frame: StackFrame, *, outermost_first: bool = False) -> None:
-        if self._thread is None:
-            self._begin_thread(0, "")
-        assert self._thread is not None
-        if self._thread.outermost_first is None:
-            self._thread.outermost_first = outermost_first
-        self._thread.frames.append(frame)
-
-    def _end_thread(self, line: str, error: str) -> None:
-        """End a thread; its stack is dropped if the error is neither an interrupt nor a timeout."""
-        if self._thread is not None:
-            self._thread.ended = not (_BLOCKED_ERROR.search(error) or _TIMED_OUT.search(line))
-            self._thread = None
+        thread = self._thread or self._begin_thread(_ThreadDraft(0, ends_in_error=outermost_first))
+        if thread.outermost_first is None:
+            thread.outermost_first = outermost_first
+        thread.frames.append(frame)
 
     def processes(self) -> list[Process]:
-        """Return the processes that have a stack."""
+        """Return the processes that have a blocked thread."""
         processes = []
         drafts = [draft for draft in self._drafts if draft.threads]
         for number, draft in enumerate(drafts, start=1):
-            pid = self._pid if self._pid and len(drafts) == 1 else number
-            threads = [thread.thread() for thread in draft.threads if thread.frames and not thread.is_over()]
+            pid = draft.pid or (self._pid if self._pid and len(drafts) == 1 else number)
+            threads = [thread.thread() for thread in draft.threads if thread.is_blocked()]
             if threads:
                 processes.append(draft.process(pid, _with_main(threads)))
         return processes
@@ -260,7 +207,7 @@ def _with_main(threads: list[Thread]) -> list[Thread]:
     if not any(thread.name == "MainThread" for thread in threads):
         for place in reversed(range(len(threads))):
             # faulthandler prints the thread that was started first last.
-            if threads[place].frames[-1].function not in _STARTS_THREAD:
+            if not _STARTS_THREAD.fullmatch(threads[place].frames[-1].function):
                 threads[place] = replace(threads[place], name="MainThread")
                 break
     return threads

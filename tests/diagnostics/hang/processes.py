@@ -1,5 +1,12 @@
-"""Processes of snapshots for the tests: each sleeps in the given frames."""
+"""Build processes of snapshots, and start real ones that the tests observe."""
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+from diagnostics.hang.collect import stacks
 from diagnostics.hang.snapshot import Process, StackFrame, Thread
 
 C10D = "/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -21,3 +28,32 @@ def rank(number, *frames, world=3, thread=None, **values):
 def in_all_gather(number, **values):
     """A rank in all_gather."""
     return rank(number, StackFrame(C10D, "all_gather", 1), StackFrame("/job/train.py", "step", 10), **values)
+
+
+@contextlib.contextmanager
+def running(*command):
+    """Run a program until the test ends, and wait for its first line; its whole session is killed."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdout.readline()
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def why_blind() -> str:
+    """Return the reason why a process cannot read its sibling; empty if it can. Yama's scope 1 permits only parents."""
+    if stacks.find_tool() is None:
+        return "needs py-spy"
+    with subprocess.Popen(["sleep", "500"]) as sleeper:
+        look = f"open('/proc/{sleeper.pid}/mem', 'rb').close()"
+        done = subprocess.run([sys.executable, "-S", "-c", look], capture_output=True, check=False)
+        sleeper.kill()
+    return "one child may not look into another here: kernel.yama.ptrace_scope" if done.returncode else ""
+
+
+BLIND = why_blind()

@@ -12,13 +12,13 @@ from diagnostics.hang import wait_kinds
 from diagnostics.hang.diagnosis import Patience, diagnose
 from diagnostics.hang.job_index import split_jobs
 from diagnostics.hang.known_issues import finding_of, issue_document, stack_fix, with_issue
+from diagnostics.hang.parsers import ParseError, bundle
 from diagnostics.hang.parsers.files import read_files
 from diagnostics.hang.snapshot import (
     Collective,
     Descriptor,
     Process,
     Snapshot,
-    SnapshotError,
     Socket,
     StackFrame,
     Thread,
@@ -47,24 +47,6 @@ def test_a_stored_snapshot_gets_its_verdict(path):
     names = {name: set(pids) for name, pids in json.loads(path.with_suffix(".names").read_text()).items()}
     row = bench.score(CASES[path.stem], read_files([str(path)]), names)
     assert (row["right_process"], row["right_cause"], row["victim_named"]) == (True, True, False), row
-
-
-def test_hangs_and_healthy_jobs_are_stored():
-    healthy = [CASES[path.stem].healthy for path in STORED.glob("*.json")]
-    assert (healthy.count(False) >= 20, healthy.count(True) >= 8) == (True, True)
-
-
-def test_a_process_that_ended_while_observed_is_not_called_dead():
-    sentence = diagnose(stored("healthy_imports")).verdict.sentence
-    assert "has just ended" in sentence
-    assert "is dead" not in sentence
-
-
-def test_the_sentence_names_the_collective_of_the_other_ranks():
-    """The launcher waits for its ranks, and is in no collective."""
-    sentence = diagnose(stored("HNG001-gather_skipped-0"), bench.PATIENCE).verdict.sentence
-    assert "is in barrier" in sentence
-    assert "while the others are in all_gather" in sentence
 
 
 def test_a_stopped_vllm_worker_is_blamed_through_the_engine():
@@ -155,6 +137,7 @@ def test_a_short_wait_is_no_hang_yet():
 def test_if_all_ranks_are_in_one_collective_the_cause_is_unknown():
     verdict = verdict_of(*map(in_all_gather, range(3)))
     assert (verdict.outcome, verdict.culprits) == ("unknown", ())
+    assert "are all in all_gather" in verdict.sentence
     assert any("flight recorder" in line for line in verdict.next)
 
 
@@ -290,31 +273,18 @@ def test_a_driver_that_joins_workers_without_sending_them_their_end_is_a_hang():
 
 
 def test_an_unconnected_socket_has_no_peer():
-    listener = sleeping(
-        7,
-        1,
-        StackFrame("/job/server.py", "serve", 3),
-        thread={"syscall": "poll", "waits_fds": (3,)},
-        fds=(Descriptor(3, "tcp", 50),),
-    )
+    serves, thread = StackFrame("/job/server.py", "serve", 3), {"syscall": "poll", "waits_fds": (3,)}
+    listener = sleeping(7, 1, serves, thread=thread, fds=(Descriptor(3, "tcp", 50),))
     socket = Socket(50, "tcp", "0.0.0.0:8000", "0.0.0.0:0", "LISTEN")
-    graph = diagnose(Snapshot((listener,), (socket,), seconds=90.0)).graph
-    assert not any(graph.values())
+    assert not any(diagnose(Snapshot((listener,), (socket,), seconds=90.0)).graph.values())
 
 
 def test_tail_and_the_program_that_reads_from_it_wait_for_input_by_design():
-    read = {"syscall": "read", "waits_fds": (0,)}
-    tail = sleeping(
-        9,
-        1,
-        thread=read,
-        title="tail -f train.log",
-        python=False,
-        fds=(Descriptor(0, "pipe", 3, "r"), Descriptor(1, "pipe", 4, "w")),
-    )
-    reader = sleeping(
-        8, 1, StackFrame("/job/a.py", "main", 3), thread=read, fds=(Descriptor(0, "pipe", 4, "r"),)
-    )
+    read, output = {"syscall": "read", "waits_fds": (0,)}, Descriptor(1, "pipe", 4, "w")
+    fds = (Descriptor(0, "pipe", 3, "r"), output)
+    tail = sleeping(9, 1, thread=read, title="tail -f train.log", python=False, fds=fds)
+    main, fds = StackFrame("/job/a.py", "main", 3), (Descriptor(0, "pipe", 4, "r"),)
+    reader = sleeping(8, 1, main, thread=read, fds=fds)
     assert verdict_of(tail, seconds=90.0).outcome == "idle"
     assert verdict_of(tail, reader, seconds=90.0).outcome == "idle"
     assert verdict_of(reader, seconds=90.0).cause == "input"
@@ -329,32 +299,19 @@ def test_worker_threads_at_their_queue_beside_an_idle_main_thread_are_idle():
     assert verdict_of(process, seconds=90.0).outcome == "idle"
 
 
+POLLS = {"syscall": "clock_nanosleep", "asleep_s": 0.1}
+
+
 def test_a_program_that_reads_from_a_polling_child_is_no_hang_yet():
-    reads = sleeping(
-        7,
-        1,
-        StackFrame("/job/run.py", "main", 3),
-        thread={"syscall": "read", "waits_fds": (3,)},
-        fds=(Descriptor(3, "pipe", 5, "r"),),
-    )
-    polls = sleeping(
-        8,
-        7,
-        StackFrame("/job/monitor.py", "main", 3, "sleep"),
-        fds=(Descriptor(1, "pipe", 5, "w"),),
-        thread={"syscall": "clock_nanosleep", "asleep_s": 0.1},
-    )
-    assert verdict_of(reads, polls, seconds=1.5).outcome == "waiting"
+    reads, polls = StackFrame("/job/run.py", "main", 3), StackFrame("/job/monitor.py", "main", 3, "sleep")
+    thread = {"syscall": "read", "waits_fds": (3,)}
+    reader = sleeping(7, 1, reads, thread=thread, fds=(Descriptor(3, "pipe", 5, "r"),))
+    child = sleeping(8, 7, polls, fds=(Descriptor(1, "pipe", 5, "w"),), thread=POLLS)
+    assert verdict_of(reader, child, seconds=1.5).outcome == "waiting"
 
 
 def test_a_polling_loop_is_observed_for_longer_with_the_users_own_options():
-    poll = sleeping(
-        7,
-        1,
-        StackFrame("/job/wait.py", "poll", 3, "sleep"),
-        thread={"syscall": "clock_nanosleep", "asleep_s": 0.1},
-        io_moved=False,
-    )
+    poll = sleeping(7, 1, StackFrame("/job/wait.py", "poll", 3, "sleep"), thread=POLLS, io_moved=False)
     verdict = diagnose(Snapshot((poll,), seconds=1.5), selection=("--match", "wait me")).verdict
     assert verdict.outcome == "waiting"
     assert verdict.next == ("python -m diagnostics hang --match 'wait me' --seconds 65",)
@@ -397,17 +354,13 @@ def test_processes_that_all_wait_for_each_other_are_diagnosed_at_once():
 # Known issues and fixes.
 
 
-def test_the_table_of_waits_names_known_kinds_and_causes():
+def test_the_table_of_waits_and_the_catalog_name_known_kinds_and_causes():
     kinds = {kind for kind, _, _ in wait_kinds._CALLS}
     kinds |= {*wait_kinds.KIND_OF_SYSCALL.values(), *wait_kinds.KIND_OF_SOURCE_CALL.values()}
     assert kinds <= set(wait_kinds.KINDS)
-    assert {kind.cause for kind in wait_kinds.KINDS.values()} <= set(wait_kinds.CAUSES)
-
-
-def test_every_issue_of_a_hang_has_causes_that_exist():
     issues = load()
     causes = {cause for issue in issues.values() for shape in issue.hang for cause in shape.causes}
-    assert causes <= set(wait_kinds.CAUSES)
+    assert causes | {kind.cause for kind in wait_kinds.KINDS.values()} <= set(wait_kinds.CAUSES)
     assert {code for code in issues if code.startswith("HNG")} == {c for c, i in issues.items() if i.hang}
 
 
@@ -423,16 +376,16 @@ def test_the_issue_that_requires_frames_is_preferred():
 
 FORK = StackFrame(f"{PYTHON}/multiprocessing/popen_fork.py", "_launch", 71)
 LOCK = StackFrame("/job/worker.py", "run", 5, "acquire")
+FEEDS = (
+    StackFrame(f"{PYTHON}/multiprocessing/connection.py", "_send", 384),
+    StackFrame(f"{PYTHON}/multiprocessing/queues.py", "_feed", 271),
+)
 
 
 @pytest.mark.parametrize(
     ("name", "cause", "frames", "thread"),
     [
         ("fork_with_lock", "lock", (LOCK, FORK), AT_FUTEX),
-        (
-            "openmp_after_fork", "lock",
-            (StackFrame("/lib/libgomp.so.1", "gomp_team_end"), StackFrame("/torch/a.py", "f"), FORK), {},
-        ),
         ("raised_with_lock", "lock", (LOCK,), AT_FUTEX),
         (
             "import_lock", "lock",
@@ -443,14 +396,7 @@ LOCK = StackFrame("/job/worker.py", "run", 5, "acquire")
             (StackFrame(f"{PYTHON}/multiprocessing/synchronize.py", "__enter__"), StackFrame("/job/a.py", "f")),
             {"syscall": "futex", "futex": "sem:5"},
         ),
-        (
-            "queue_not_drained", "full_pipe",
-            (
-                StackFrame(f"{PYTHON}/multiprocessing/connection.py", "_send", 384),
-                StackFrame(f"{PYTHON}/multiprocessing/queues.py", "_feed", 271),
-            ),
-            {"syscall": "write", "waits_fds": (4,)},
-        ),
+        ("queue_not_drained", "full_pipe", FEEDS, {"syscall": "write", "waits_fds": (4,)}),
         ("backlog", "connect", (StackFrame("/job/client.py", "main", 5, "connect"),), {"syscall": "connect"}),
     ],
 )  # fmt: skip
@@ -473,7 +419,7 @@ def test_the_fix_fits_a_stored_hang(snapshot, name):
 def test_a_snapshot_survives_json_and_other_documents_are_refused():
     snapshot = Snapshot((in_all_gather(0),), blind=("x",), seconds=1.5)
     document = snapshot.to_json()
-    assert Snapshot.from_json(json.loads(json.dumps(document))) == snapshot
-    for other in ({}, [], {"schema": "x"}, document | {"processes": 3}, document | {"more": 1}):
-        with pytest.raises(SnapshotError):
-            Snapshot.from_json(other)
+    assert bundle.load(json.loads(json.dumps(document)), "x") == snapshot
+    for other in ({}, [], {"schema": "x"}, document | {"processes": 3}):
+        with pytest.raises(ParseError):
+            bundle.load(other, "x")

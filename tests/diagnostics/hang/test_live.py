@@ -23,11 +23,11 @@ from diagnostics.hang.collect import discovery, proc, stacks
 from diagnostics.hang.collect.discovery import ProcessEntry
 from diagnostics.hang.collect.snapshot import Selection, take_snapshot
 from diagnostics.hang.diagnosis import Patience, diagnose
-from diagnostics.hang.snapshot import StackFrame, Thread
-from diagnostics.hang.watch import Movement, StallClock, WatchOptions
+from diagnostics.hang.snapshot import StackFrame
+from diagnostics.hang.watch import StallClock, WatchOptions
 from evaluation.hang import bench
 from tests.diagnostics import report_schema
-from tests.diagnostics.hang.ptrace import BLIND
+from tests.diagnostics.hang.processes import BLIND, running
 
 CASES = {case.name: case for case in bench.cases()}
 HOST = str(bench.HERE / "host.py")
@@ -46,24 +46,6 @@ def test_real_jobs_get_the_right_verdicts(monkeypatch):
     assert checked == [(True, True, False)] * len(names), rows
 
 
-@contextlib.contextmanager
-def running(program, *arguments, ready=lambda process: process.stdout.readline()):
-    """Run a program until the test ends; its whole session is killed."""
-    process = subprocess.Popen(
-        [sys.executable, program, *arguments] if program.endswith(".py") else [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        ready(process)
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-
-
 def wait_until(condition, seconds=300):
     end = time.monotonic() + seconds
     while not condition():
@@ -73,7 +55,7 @@ def wait_until(condition, seconds=300):
 
 def syscalls_below(pid):
     pids = discovery.descendants(discovery.process_table(), [pid])
-    return sorted(proc.system_call(pid, pid).name for pid in pids)
+    return sorted(proc.system_call(pid, pid)["syscall"] for pid in pids)
 
 
 QUEUE = """
@@ -92,7 +74,7 @@ socket.create_server(("127.0.0.1", 0)).accept()
 
 
 def test_idle_workers_of_a_real_queue_are_no_hang():
-    with running(QUEUE) as process:
+    with running(sys.executable, "-c", QUEUE) as process:
         wait_until(lambda: syscalls_below(process.pid) == ["accept4", "futex", "futex", "read"])
         verdict = diagnose(take_snapshot(Selection((process.pid,), seconds=0.2)), Patience(0.01)).verdict
     assert verdict.outcome == "idle", verdict.sentence
@@ -108,7 +90,7 @@ open(path, "rb").read()
 
 
 def test_a_process_that_opens_a_named_pipe_is_stuck():
-    with running(FIFO) as process:
+    with running(sys.executable, "-c", FIFO) as process:
         wait_until(lambda: syscalls_below(process.pid) == ["openat"])
         verdict = diagnose(take_snapshot(Selection((process.pid,), seconds=0.2)), Patience(0.01)).verdict
     assert (verdict.outcome, verdict.cause) == ("hang", "lost_message")
@@ -118,7 +100,7 @@ def test_a_process_that_opens_a_named_pipe_is_stuck():
 
 def test_without_py_spy_pipes_still_show_who_writes_to_whom(monkeypatch):
     monkeypatch.setattr(stacks, "find_tool", lambda: None)
-    with running(HOST, "pipes_crossed") as process:
+    with running(sys.executable, HOST, "pipes_crossed") as process:
         wait_until(lambda: syscalls_below(process.pid) in (["read", "read"], ["recvfrom", "recvfrom"]))
         diagnosis = diagnose(take_snapshot(Selection((process.pid,), seconds=0.2)), Patience(0.01))
     assert diagnosis.verdict.cause == "deadlock"
@@ -128,8 +110,8 @@ def test_without_py_spy_pipes_still_show_who_writes_to_whom(monkeypatch):
 @contextlib.contextmanager
 def two_locks():
     """Run a process with two threads that wait for each other's locks."""
-    with running(HOST, "two_locks") as process:
-        wait_until(lambda: "futex" in proc.system_call(process.pid, process.pid).name)
+    with running(sys.executable, HOST, "two_locks") as process:
+        wait_until(lambda: "futex" in proc.system_call(process.pid, process.pid)["syscall"])
         yield process
 
 
@@ -187,13 +169,12 @@ def test_no_local_and_no_other_environment_variable_is_saved(tmp_path, capsys):
     assert local not in output
 
 
-@pytest.mark.parametrize("form", ["terminal", "markdown", "html"])
-def test_every_format_has_the_sentence_and_loads_nothing(deadlocked_pid, form, capsys):
+@pytest.mark.parametrize("form", ["terminal", "markdown"])
+def test_every_format_has_the_sentence(deadlocked_pid, form, capsys):
     assert main([*options(deadlocked_pid, form), "--stacks"]) == 1
-    text = capsys.readouterr().out
-    words = " ".join(re.sub(r"<[^>]*>", "", text).split()).replace("&#39;", "'")
-    assert "2 threads that wait for each other" in words
-    assert not re.search(r"""(?:src|href)=['"]""", text)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "2 threads that wait for each other" in text
+    assert "Stacks, innermost frame first" in text
 
 
 @pytest.mark.parametrize(
@@ -219,17 +200,8 @@ def test_without_permission_nothing_is_guessed(deadlocked_pid, monkeypatch, caps
     assert "CAP_SYS_PTRACE" in document["unseen"][0]
 
 
-def test_a_stopped_process_needs_no_py_spy(monkeypatch, capsys):
-    monkeypatch.setattr(stacks, "find_tool", lambda: None)
-    with running(HOST, "two_locks") as process:
-        os.kill(process.pid, signal.SIGSTOP)
-        wait_until(lambda: proc.stat_fields(process.pid)[0] == "T")
-        assert main(options(process.pid, seconds="0.1")) == 1
-    assert json.loads(capsys.readouterr().out)["cause"] == "stopped"
-
-
 def test_a_process_that_ends_while_it_is_observed():
-    with running(HOST, "two_locks") as process:
+    with running(sys.executable, HOST, "two_locks") as process:
 
         def end_it(_seconds):
             process.kill()
@@ -278,18 +250,6 @@ def test_a_shell_wrapper_and_a_launcher_are_no_ranks():
     assert [discovery.role_of(launched, entry)[1] for entry in launched.values()] == [None, 0, 1]
 
 
-def test_threads_of_samples_are_merged():
-    """Line numbers change in a loop that waits again; functions do not."""
-
-    def sample(*names):
-        return Thread(1, frames=tuple(StackFrame("/a.py", name, 3) for name in names), active=False)
-
-    same = stacks.merge_samples([sample("wait", "run"), sample("wait", "run")])
-    assert same.steady
-    changed = stacks.merge_samples([sample("f", "run"), sample("g", "run")])
-    assert not changed.steady
-
-
 def test_watch_ends_what_it_started(capfd):
     limits = ["--stall", "0.5", "--seconds", "0.3"]
     words = ["hang", "--watch", *limits, "--end", "--", sys.executable, HOST, "two_locks"]
@@ -325,38 +285,19 @@ def test_a_hang_up_reaches_the_watched_command():
         "import sys; from diagnostics.__main__ import main; "
         f"sys.exit(main(['hang', '--watch', '--', sys.executable, '-c', {child!r}]))"
     )
-    with running(program) as process:
+    with running(sys.executable, "-c", program) as process:
         os.kill(process.pid, signal.SIGHUP)
         assert process.wait(timeout=300) == 128 + signal.SIGHUP
 
 
 def test_a_stall_begins_when_nothing_moves():
-    clock = StallClock(0.0, Movement(0, 0, 0), 0.0)
-    assert clock.update(10.0, Movement(5_000_000_000, 0, 0))
-    assert not clock.update(20.0, Movement(5_001_000_000, 100, 0))
+    clock = StallClock(0.0, 0.0)
+    assert clock.update(10.0, 5.0, 0, 0)
+    assert not clock.update(20.0, 5.001, 100, 0)
     assert clock.since == 10.0
-    assert clock.update(30.0, Movement(5_001_000_000, 100, 1))
-    assert not clock.update(40.0, Movement(5_001_000_000, 100, 1))
+    assert clock.update(30.0, 5.001, 100, 1)
+    assert not clock.update(40.0, 5.001, 100, 1)
     assert clock.since == 30.0
-
-
-def test_a_thread_is_compared_with_the_clock_of_its_own_processor(monkeypatch):
-    """The clocks are 3 s apart; the thread last ran 2 s ago on the slower one."""
-    visited = []
-    clocks = {0: 50_000.0, 1: 47_000.0}
-
-    def read_stat(pid, name):
-        if name.endswith("stat"):
-            return f"{pid} (python) S " + " ".join(["0"] * 35) + " 1 0"
-        is_self = pid == os.getpid()
-        return f"se.exec_start : {clocks[min(visited[-1])] if is_self else clocks[1] - 2000.0}"
-
-    monkeypatch.setattr(proc, "read_proc", read_stat)
-    monkeypatch.setattr(proc.time, "monotonic", lambda: 100.0)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(os, "sched_setaffinity", lambda _, to: visited.append(to))
-    assert proc.SchedulerClocks().asleep_s(1, 1) == pytest.approx(2.0)
-    assert visited == [{1}, {0, 1}]
 
 
 @pytest.mark.parametrize(

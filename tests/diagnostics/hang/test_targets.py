@@ -1,9 +1,7 @@
 """Processes of other Python releases, namespaces and users, and some that change while they are observed."""
 
-import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +12,7 @@ from diagnostics.hang.collect import stacks
 from diagnostics.hang.collect.snapshot import Selection, take_snapshot
 from diagnostics.hang.diagnosis import Patience, diagnose
 from diagnostics.hang.known_issues import with_issue
-from tests.diagnostics.hang.ptrace import BLIND
+from tests.diagnostics.hang.processes import BLIND, running
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCKS = """
@@ -50,21 +48,6 @@ if sys.argv[1] != "end":
     sys.stdin.readline()
 """
 pytestmark = pytest.mark.skipif(bool(BLIND), reason=BLIND)
-
-
-@contextlib.contextmanager
-def running(*command):
-    """Start a program and wait until it reports that it is stuck."""
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        assert process.stdout.readline() == "stuck\n"
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
 
 
 def observe(pid, **more):
