@@ -19,7 +19,6 @@ from diagnostics.catalog.search import IssueSearch
 from diagnostics.logs.prefixes import clean
 from diagnostics.logs.tracebacks import HEADER
 from diagnostics.triage import log_facts
-from diagnostics.triage.leads import Fragments
 from diagnostics.triage.model import Hits
 
 _ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|.)")
@@ -79,11 +78,6 @@ class Rules:
         self.texts = frozenset(map(_unquote, self.anchors)) - set(map(_unquote, log_facts.ANCHOR_PATTERNS))
         self.prefilter = literal_prefilter.any_of(self.anchors)
         self.fact_patterns = literal_prefilter.any_of(list(log_facts.ANCHOR_PATTERNS))
-
-    @cached_property
-    def fragments(self) -> Fragments:
-        """Parts of the entries' messages; built on first use."""
-        return Fragments(self.issues)
 
     @cached_property
     def issue_search(self) -> IssueSearch:

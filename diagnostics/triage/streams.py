@@ -1,4 +1,4 @@
-"""Read a log as blocks of whole lines: text, UTF-16, gzip, bzip2, xz or zstd, in bounded memory.
+"""Read a log as blocks of whole lines: text, UTF-16, gzip, bzip2 or xz, in bounded memory.
 
 A file that is no log, or unpacks to far more than a log does, is refused with a reason.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import bz2
 import codecs
-import importlib
 import io
 import lzma
 import re
@@ -36,8 +35,7 @@ _XZ_MEMORY = 256 * MIB
 _PIECE = 1 << 16
 # Files that are recognized by their first bytes and not read.
 _UNREAD = {
-    b"\x28\xb5\x2f\xfd": "zstd, which Python before 3.14 does not unpack by itself: pip install backports.zstd, or"
-    " `zstd -dc FILE | grpo-doctor triage -`",
+    b"\x28\xb5\x2f\xfd": "zstd, which is not unpacked here: `zstd -dc FILE | grpo-doctor triage -`",
     b"\x04\x22\x4d\x18": "LZ4, which is not unpacked here: `lz4 -dc FILE | grpo-doctor triage -`",
     b"PK\x03\x04": "a zip, which is not unpacked here: unpack it, and name the folder",
     b"7z\xbc\xaf\x27\x1c": "a 7z archive, which is not unpacked here: unpack it, and name the folder",
@@ -106,9 +104,7 @@ def looks_like_log(path: Path) -> bool:
             head = raw.peek(4096)[:4096]
             if unpacked := _unpacked_chunks(raw, head):
                 head = next(unpacked, b"")
-    except (EOFError, NoLogError):
-        return True
-    except _READ_ERRORS:
+    except (EOFError, NoLogError, *_READ_ERRORS):
         return True
     return bool(utf16(head)) or head.startswith(_NEEDS_TOOL) or is_text(head) is not False
 
@@ -130,24 +126,11 @@ class _Gzip:
         return self._zlib.decompress(self._zlib.unconsumed_tail + data, max_length)
 
 
-def _zstd() -> Any:
-    for name in ("compression.zstd", "backports.zstd"):
-        try:
-            return importlib.import_module(name)
-        except ImportError:
-            continue
-    return None
-
-
-_ZSTD = _zstd()
-_READ_ERRORS: tuple[type[Exception], ...] = (OSError, zlib.error, lzma.LZMAError)
-if _ZSTD is not None:
-    _READ_ERRORS = (*_READ_ERRORS, _ZSTD.ZstdError)
+_READ_ERRORS = (OSError, zlib.error, lzma.LZMAError)
 _UNPACKERS: dict[bytes, tuple[str, Callable[[], Any]]] = {
     b"\x1f\x8b": ("gzip", _Gzip),
     b"BZh": ("bzip2", bz2.BZ2Decompressor),
     b"\xfd7zXZ\0": ("xz", lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY)),
-    **({b"\x28\xb5\x2f\xfd": ("zstd", _ZSTD.ZstdDecompressor)} if _ZSTD is not None else {}),
 }
 
 

@@ -1,0 +1,298 @@
+"""Logs without a known root cause: one without an end is not clean; traces of a failure give a hypothesis at most."""
+
+import pytest
+
+from diagnostics.logs.metric_names import parse_metrics
+from diagnostics.triage.command import exit_code, triage
+from diagnostics.triage.report import report
+from diagnostics.triage.sources import LogSource
+from evaluation.triage.corpus.sweep import Memory
+
+STEPS = [f"step {number}: reward 0.{number}" for number in range(30)]
+LAUNCHED = "INFO starting the run"
+
+
+@pytest.fixture
+def judge(rules):
+    def judge(*lines, **options):
+        return triage([Memory("\n".join(lines).encode())], rules, **options)
+
+    return judge
+
+
+def leads(verdict):
+    return [lead.issue.code for lead in verdict.leads]
+
+
+def candidate_codes(verdict):
+    return [candidate.issue.code for candidate in verdict.candidates]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "{'train_runtime': 7.7, 'train_loss': 0.1}",
+        "100%|##########| 30/30 [00:07<00:00,  4.00it/s]",
+        "Training Progress: 100%|##########| 30/30 [00:07<00:00,  4.00it/s]",
+        "wandb: Find logs at: ./wandb/run-1/logs",
+        "INFO:     Application shutdown complete.",
+        "Job 'raysubmit_0a1b' succeeded",
+        "Max number of steps has been reached, stopping training early",
+        "===== 7 passed in 0.67s =====",
+        "done",
+    ],
+)
+def test_a_run_that_says_that_it_ended_is_clean(judge, last):
+    """And without that line it is not judged, which is exit code 3."""
+    verdict = judge(LAUNCHED, *STEPS, last)
+    assert (verdict.state, exit_code(verdict)) == ("clean", 0)
+    silent = judge(LAUNCHED, *STEPS)
+    assert (silent.state, exit_code(silent)) == ("not_judged", 3)
+
+
+BAR = "100%|##########| 32/32 [00:07<00:00,  4.00it/s]"
+STEP_OF = "  2%|2         | 56/{} [1:07:00<44:00:00, 70.00s/it]"
+SUMMARY = "{{'train_runtime': {}, 'train_steps_per_second': {}, 'train_loss': {}}}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "state"),
+    [
+        (["Loading checkpoint shards: 100%|##########| 4/4 [00:07<00:00,  4.00it/s]"], "not_judged"),
+        (["Processed prompts: 100%|##########| 50/50 [00:00<00:00, 14756.21it/s]"], "not_judged"),
+        ([" 50%|#####     | 15/30 [00:07<00:07,  4.00it/s]"], "not_judged"),
+        (["evaluation 7 of 30 is done soon"], "not_judged"),
+        # A bar of 32 samples at step 56 of 2290.
+        ([STEP_OF.format(2290), BAR], "not_judged"),
+        ([f"Train:{STEP_OF.format(2290)}", BAR], "not_judged"),
+        ([STEP_OF.format(32), BAR], "clean"),
+        ([f"Train:{STEP_OF.format(2290)}", "Train: 100%|##########| 2290/2290 [44:00:00<00:00, 70.00s/it]"], "clean"),
+        (["Train: 10%|#         | 10/100 [00:10<01:30]", "Evaluation complete", "Train: 11%|#  | 11/100 [00:11<01:29]"],
+         "not_judged"),
+        ([f"step {step} reward 0.1\n{BAR}" for step in range(4)], "not_judged"),
+        ([BAR, "Evaluating:  55%|#####     | 11/20 [00:07<00:06]"], "not_judged"),
+        (["\r".join([f"{n // 5}%|#| {n}/500 [00:07<00:00]" for n in range(400)]) + "\r100%|##| 500/500 [00:07<00:00]"],
+         "clean"),
+        # The run resumed at its last step; a fast one that logged steps did train.
+        ([BAR, SUMMARY.format(0.0176, 71590.9, 0.0)], "not_judged"),
+        ([BAR, SUMMARY.format(12600, 0.1, 0.0)], "clean"),
+        (["{'loss': 1.2, 'reward': 0.1}", "{'loss': 0.9, 'reward': 0.3}", SUMMARY.format(0.8, 250.0, 1.0)], "clean"),
+        (["Traceback (most recent call last):", '  File "/opt/run/a.py", line 7, in wait', "KeyboardInterrupt"],
+         "not_judged"),
+    ],
+)  # fmt: skip
+def test_the_end_of_a_run_is_told_from_the_end_of_a_part(judge, lines, state):
+    """Loading, sampling and evaluation come to their ends all the time; a run stopped by hand did not end well."""
+    assert judge(LAUNCHED, *STEPS, *lines).state == state
+
+
+def test_a_run_that_repeats_its_monitors_lines_stalls(judge):
+    """The counters that are 0 show which side is idle; changing values are progress."""
+    waits = [
+        "10:00:%02d (Trainer pid=1) waiting for samples: buffer_size=0",
+        "10:00:%02d active_tasks: 0, queued: 7",
+    ]
+    stalled = judge(*STEPS, *(line % second for second in range(4) for line in waits))
+    (missing,) = report(stalled, ["run.log"]).checks[0].not_judged
+    assert "the last 8 lines repeat 2 messages without a change" in missing.why
+    assert missing.why.endswith("counters at 0: buffer_size, active_tasks")
+    working = judge(*STEPS, *(f"{line % number}, step {number}" for number in range(4) for line in waits))
+    assert working.fallback.stall is None
+    ranks = judge(*STEPS, *(f"[rank{rank}]: waiting" for rank in range(8)))
+    assert ranks.fallback.stall is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GET /health HTTP/1.1 200 OK",
+        "INFO heartbeat ok",
+        "Running: 0 reqs, Waiting: 0 reqs",
+        "{'loss': 0.0, 'reward': 0.0}",
+    ],
+)
+def test_an_idle_server_a_heartbeat_and_metrics_are_no_stall(judge, line):
+    assert judge(*STEPS, *[line] * 30).fallback.stall is None
+
+
+def test_an_excerpt_needs_no_end(judge):
+    """With --excerpt a missing end of the run is expected."""
+    assert judge(LAUNCHED, *STEPS, excerpt=True).state == "clean"
+    assert (
+        judge(LAUNCHED, *STEPS, "ERROR:trainer:no checkpoint was written", excerpt=True).state == "not_judged"
+    )
+
+
+def test_a_line_at_error_that_no_rule_knows_is_not_judged(judge):
+    """This also holds if the run reports its end; the line and its location are shown."""
+    verdict = judge(LAUNCHED, "ERROR:trainer:no checkpoint was written", *STEPS, "Training completed.")
+    findings_report = report(verdict, ["a.log"])
+    assert (verdict.state, exit_code(verdict)) == ("not_judged", 3)
+    [open_one] = findings_report.checks[0].not_judged
+    assert (open_one.place, "no checkpoint was written" in open_one.text) == ("log:2", True)
+
+
+DEATHS = [
+    (["run.sh: line 3:   777 Killed                  python train.py"], "ENV009"),
+    (["Error: process exited with exit code 137"], "ENV009"),
+    (["exited with exit code 139"], "ENG011"),
+    (["container exited with exit code 143"], "ENV025"),
+    (["      Reason:       OOMKilled", "      Exit Code:    137"], "ENV020"),
+    (
+        ["slurmstepd: error: *** JOB 7 ON n CANCELLED AT 2026-01-31T10:00:00 DUE TO TIME LIMIT ***"],
+        "ENV021",
+    ),
+    (
+        ["slurmstepd: error: *** JOB 7 ON n CANCELLED AT 2026-01-31T10:00:00 DUE TO PREEMPTION ***"],
+        "ENV022",
+    ),
+    (["srun: error: Node failure on node7"], "ENV023"),
+    (["srun: error: node1: task 3: Exited with exit code 1"], "ENG010"),
+    (["NVRM: Xid (PCI:0000:3b:00): 94, pid=77, name=python"], "ENV017"),
+    (["RuntimeError: can't start new thread"], "ENV024"),
+    (["ERR02200 DIST call hccl api failed."], "NET020"),
+    (["RuntimeError: NPU function error: aclrtSynchronizeStream, error code is 507014"], "ENG013"),
+    (["RuntimeError: HIP error: an illegal memory access was encountered"], "ENV013"),
+    (["INFO Sleep mode freed 0.00 GiB memory, 70.10 GiB memory is still in use."], "MEM013"),
+    (["{'loss': 0.0, 'grad_norm': nan, 'reward': 0.25}"], "NUM027"),
+]
+
+
+def test_deaths_outside_python_are_named(judge):
+    """Reported by a shell, a container, a scheduler, the kernel, a runtime."""
+    results = [(lines, candidate_codes(judge(*STEPS, *lines))[0]) for lines, _ in DEATHS]
+    assert [result for result, expected in zip(results, DEATHS, strict=True) if result != expected] == []
+
+
+@pytest.mark.parametrize(
+    ("wait", "code"),
+    [
+        ("INFO - Server is not up yet. Retrying in {}.0 seconds...", "NET012"),
+        (
+            "Server is not up: <HTTPConnection object at 0x7f1{0}>, retrying in {0} s\nWARNING {0}:00:00 again",
+            "NET012",
+        ),
+        ("INFO Waiting for placement group to be ready, {} s so far", "RAY016"),
+        ("INFO No available shared memory broadcast block found in {} seconds.", "HNG002"),
+    ],
+)
+def test_a_wait_that_repeats_is_a_lead(judge, wait, code):
+    """A repeated wait is a hint if no other line follows it."""
+    waits = [wait.format(number) for number in range(4)]
+    verdict = judge(*STEPS, *waits)
+    assert (verdict.state, leads(verdict)[:1], exit_code(verdict)) == ("hypothesis", [code], 3)
+    assert judge(*STEPS, *waits, "Server is up!").state == "not_judged"
+
+
+def test_a_question_at_the_end_is_a_lead(judge):
+    """A batch job gets no answer to a prompt."""
+    assert leads(judge(*STEPS, "wandb: Enter your choice:")) == ["HNG008"]
+
+
+def test_frames_alone_give_a_hypothesis(judge):
+    """Frames alone give a hypothesis if the innermost are those of an entry."""
+    head = ["Traceback (most recent call last):"]
+    frame = '  File "/opt/env/lib/python3.12/site-packages/{}", line 7, in {}'
+    driver = [*head, frame.format("ray/_private/worker.py", "get"), "    values = get_objects()"]
+    assert leads(judge(*driver)) == ["RAY010"]
+    assert judge(*head, frame.format("own/loop.py", "run")).state == "unknown"
+
+
+def test_near_issues_are_no_verdict(judge):
+    """Similar issues are listed beside an unknown failure and are in no finding."""
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/opt/env/lib/python3.12/site-packages/vllm/device_allocator/cumem.py", line 7, in wake_up',
+        "RuntimeError: the sleeping engine found no memory of the GPU when it was to wake up",
+    ]
+    verdict = judge(*lines)
+    assert (verdict.state, candidate_codes(verdict), leads(verdict)) == ("unknown", [], [])
+    assert "MEM001" in [issue.code for issue in verdict.similar]
+    assert report(verdict, ["a.log"]).findings == []
+
+
+METRICS = [
+    ("{'loss': 0.0, 'reward_std': 0.5, 'completions/clipped_ratio': 1.0}", "capped", 1.0),
+    ("step:4 - actor/entropy:0.25 - actor/pg_clipfrac:0.0 - actor/grad_norm:0.5", "grad_norm", 0.5),
+    ("step:4 - training/rollout_probs_diff_mean:0.2 - critic/score/mean:0.1", "probs_diff", 0.2),
+    ("  • Token Mult Prob Error: 464.0 token_mult_prob_error: 464.0", "mult_error", 464.0),
+    (
+        "Step 12 | Time: 13.20s | Loss: 0.0001 | Entropy: 0.3000 | Mismatch KL: 0.0100",
+        "mismatch_kl",
+        0.01,
+    ),
+    ("{'sampling/importance_sampling_ratio/mean': 0.02}", "ratio", 0.02),
+    ("wandb:      train/grad_norm 0.25", "grad_norm", 0.25),
+    ("Train:   7%|7   | 7/100 [00:07<01:33, loss=0.125]", "loss", 0.125),
+]
+
+
+def test_metrics_by_the_names_of_the_frameworks():
+    """TRL and ms-swift, verl, NeMo-RL, prime-rl, W&B, a bar."""
+    assert [row for row in METRICS if parse_metrics(row[0]).get(row[1], ("", None))[1] != row[2]] == []
+
+
+SYMPTOMS = [
+    ("{'grad_norm': 0.1, 'reward_std': nan, 'reward': 0.25}", "CFG110"),
+    ("{'reward': 0.0, 'reward_std': 0.0, 'completions/clipped_ratio': 1.0}", "REW001"),
+    ("{'grad_norm': 0.0, 'reward_std': 0.5}", "CFG117"),
+    ("{'sampling/importance_sampling_ratio/mean': 0.02}", "SYN003"),
+    ("step:4 - training/rollout_probs_diff_mean:0.2", "SYN003"),
+    ("train/token_mult_prob_error: 464.0", "SYN003"),
+    ("step:4 - actor/entropy:0.00001", "CFG115"),
+]
+
+
+def test_symptoms_in_pasted_metrics(judge):
+    """Their causes are hypotheses, the most likely first, each with the test that would settle it."""
+    for line, first in SYMPTOMS:
+        verdict = judge(line)
+        assert (line, verdict.state, leads(verdict)[0]) == (line, "hypothesis", first)
+        assert all(lead.settles for lead in verdict.leads)
+
+
+def test_ordinary_metrics_are_no_symptom(judge):
+    """One step without spread among others, a small difference, a ratio near 1."""
+    lines = [
+        f"{{'loss': 0.01, 'grad_norm': 0.3, 'reward_std': {number % 3 / 10}, 'completions/clipped_ratio': 0.1,"
+        " 'sampling/importance_sampling_ratio/mean': 1.02, 'sampling/sampling_logp_difference/mean': 0.004}"
+        for number in range(30)
+    ]
+    verdict = judge(*lines, "{'train_runtime': 7.0}")
+    assert (verdict.state, verdict.fallback.symptoms) == ("clean", ())
+
+
+def test_a_nan_that_passes_is_no_verdict(judge):
+    """A loss scaler's first steps; one that stays is."""
+    rows = [f"epoch {number} loss: 0.{number}5, grad_norm: 1.{number}" for number in range(1, 30)]
+    end = "{'train_runtime': 7.0}"
+    assert judge("epoch 0 loss: 0.5, grad_norm: nan", *rows, end).state == "clean"
+    assert candidate_codes(judge(*rows, "epoch 30 loss: 0.5, grad_norm: nan", end)) == ["NUM027"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16"])
+def test_utf16_without_its_mark(tmp_path, rules, encoding):
+    """UTF-16 without a byte order mark is read, as some editors save it."""
+    (tmp_path / "a.log").write_bytes("a run\nRuntimeError: can't start new thread\n".encode(encoding))
+    assert candidate_codes(triage([LogSource("a.log", tmp_path / "a.log")], rules)) == ["ENV024"]
+
+
+FAILED = ["Traceback (most recent call last):", '  File "/opt/run/train.py", line 7, in step']
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("tracker.Failed: Reward function `solve` could not be found in /data/rewards.py", "REW003"),
+        (
+            "plugin.RolloutError: NCCL ranks disagree: duplicate GPU detected, rank 0 and rank 1 on device",
+            "CFG108",
+        ),
+        ("ValueError: tokens of images and image features do not match: 70 and 64", "TOK015"),
+    ],
+)
+def test_a_message_in_other_words_lists_its_issue_as_similar(judge, message, code):
+    """No pattern matches: the failure is unknown, and the issue with the most similar words comes first."""
+    verdict = judge(*STEPS, *FAILED, message)
+    assert (verdict.state, exit_code(verdict), verdict.leads) == ("unknown", 3, ())
+    assert verdict.similar[0].code == code
