@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -15,7 +15,7 @@ from diagnostics.lint.project_files import find_script
 from diagnostics.lint.readers.shell import Command
 from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Word
 from diagnostics.lint.user_scripts import add_script_settings, read_user_script
-from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_count, parse_scalar
+from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_scalar
 
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=(.*))?$", re.DOTALL)
 _NUMBER = re.compile(r"-[0-9.]")
@@ -28,16 +28,9 @@ _LAUNCHER_OPTIONS = {
     "master_port": "master_port", "main_process_port": "master_port", "config_file": "config_file",
     "include": "include",
 }  # fmt: skip
-# Launchers that start each process themselves; their short options mean something else to other launchers.
-_TASK_OPTIONS = {
-    "srun": {
-        "n": "processes", "ntasks": "processes", "N": "nodes", "nodes": "nodes",
-        "ntasks_per_node": "processes_per_node",
-    },
-    "mpirun": {"np": "processes", "n": "processes"},
-    "mpiexec": {"np": "processes", "n": "processes"},
-}  # fmt: skip
-_LAUNCHERS = {"torchrun", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec", "ray", "uv"}
+# Launchers of whatever number of tasks the job has; theirs is not known.
+_TASK_LAUNCHERS = {"srun", "mpirun", "mpiexec"}
+_LAUNCHERS = {"torchrun", "accelerate", "deepspeed", "ray", "uv"}
 _LAUNCHER_MODULES = ("torch.distributed.", "accelerate.", "deepspeed.")
 # Modules that are no training script of a user.
 _OTHER_MODULES = (*(f"{name}." for name in TOP_MODULES), "recipe.", "pip", "pytest")
@@ -146,7 +139,7 @@ def read_command(
     )
     settings.framework_parser = recognised.framework_parser
     settings.env = {**command.env, **_inline_env(launch_words, file)}
-    settings.launcher = _read_launcher(launch_words, file, settings.env)
+    settings.launcher = _read_launcher(launch_words, file)
     for word in command.unread_sources:
         reason = "it is sourced before the run, and is not here or not known"
         name = word.clean.replace(HOLE, "...")
@@ -183,49 +176,26 @@ def _inline_env(words: list[Word], file: str) -> dict[str, Value]:
     return env
 
 
-def _read_launcher(words: list[Word], file: str, env: Mapping[str, Value]) -> dict[str, Value]:
+def _read_launcher(words: list[Word], file: str) -> dict[str, Value]:
     """Return what the launcher before the program sets."""
     names = [word.clean.rpartition("/")[2] for word in words]
     name = next((program for program in names if program in _LAUNCHERS), "")
     if not name and any(program.startswith("torch.distributed.") for program in names):
         name = "torchrun"
-    elif not name and any(program.startswith("python") for program in names):
-        name = "python"
-    options = _TASK_OPTIONS.get(name, _LAUNCHER_OPTIONS)
-    if name in _TASK_OPTIONS:
-        inner = _LAUNCHERS - set(_TASK_OPTIONS)
-        behind = next(
-            (
-                at
-                for at, program in enumerate(names)
-                if program in inner or program.startswith(_LAUNCHER_MODULES)
-            ),
-            0,
-        )
-        if behind:  # as in `srun torchrun`
-            return _read_launcher(words[behind:], file, env)
     settings = Settings("launcher", Place(file))
     _read_flags(words, file, settings)
-    launcher = {options[key]: value for key, value in settings.options.items() if key in options}
-    if name in _TASK_OPTIONS:
-        launcher = {key: _first_of_list(value) for key, value in launcher.items()}
-        if not {"processes", "processes_per_node"} & set(launcher):
-            # Without a number srun takes the job's.
-            tasks = env.get("SLURM_NTASKS") if name == "srun" else None
-            unknown = Value(UNKNOWN, Place(file, words[0].line), f"tasks of {name}")
-            count = parse_count(tasks)
-            launcher["processes"] = (
-                tasks.derive(count) if tasks is not None and count is not None else unknown
-            )
+    launcher = {
+        _LAUNCHER_OPTIONS[key]: value for key, value in settings.options.items() if key in _LAUNCHER_OPTIONS
+    }
+    if not name:
+        name = next((program for program in names if program in _TASK_LAUNCHERS), "")
+        if name:
+            launcher["processes"] = Value(UNKNOWN, Place(file, words[0].line), f"tasks of {name}")
+        elif any(program.startswith("python") for program in names):
+            name = "python"
     if name:
         launcher["launcher"] = Value(name, Place(file, words[0].line), "launcher")
     return launcher
-
-
-def _first_of_list(value: Value) -> Value:
-    """Return the number of an option such as `-n 8 python`, where the program follows the number."""
-    first = value.data[0] if isinstance(value.data, list) else value.data
-    return value.derive(parse_scalar(str(first)) if value.known else UNKNOWN)
 
 
 def _read_flags(words: list[Word], file: str, settings: Settings) -> None:

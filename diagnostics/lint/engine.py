@@ -16,14 +16,14 @@ from diagnostics.findings import CheckResult, Finding, NotChecked, Report
 from diagnostics.lint import not_checked, option_index
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.dialects.derivation import make_plan
-from diagnostics.lint.pairing import pair_with_servers, server_pairs
-from diagnostics.lint.project_files import find_starters, lintable_files
+from diagnostics.lint.project_files import lintable_files
 from diagnostics.lint.project_requirements import PACKAGES, read_project
 from diagnostics.lint.readers.structured import UnreadableError
 from diagnostics.lint.reading import read_command_line, read_file, share_accelerate_config
 from diagnostics.lint.rules import RULES
 from diagnostics.lint.rules.registry import Rule
 from diagnostics.lint.rules.report import to_finding
+from diagnostics.lint.rules.servers import pair_servers, pair_with_trainers
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Settings
 from diagnostics.lint.versions import Versions
@@ -163,9 +163,7 @@ def _nothing_read(source: Source) -> CheckResult:
     elif any(settings.framework == "accelerate" for settings in source.settings):
         reason = "an accelerate config without the script that it launches; lint the launch command"
     elif path.suffix in {".py", ".yaml", ".yml"} and path.is_file():
-        starters = find_starters(path)
-        more = f" and {len(starters) - 2} more" if len(starters) > 2 else ""
-        reason += f"; lint what starts it: {', '.join(starters[:2])}{more}" if starters else ""
+        reason += "; lint the command or script that starts it"
     return CheckResult(f"reading {source.name}", "skipped", reason, reads=True)
 
 
@@ -178,7 +176,7 @@ def check_plans(plans: list[RunPlan]) -> list[CheckResult]:
     """Check every rule on plans, one result per rule group; a crash of a rule is a result."""
     if not plans:
         return [CheckResult(name, "skipped", "nothing to judge") for name in RULES]
-    pairs = {"pair": pair_with_servers(plans), "servers": server_pairs(plans)}
+    pairs = {"pair": pair_with_trainers(plans), "servers": pair_servers(plans)}
     return [_check_group(name, rules, plans, pairs) for name, rules in RULES.items()]
 
 

@@ -190,31 +190,21 @@ def copy_options(settings: Settings, folder: str) -> Mapping[str, Value | None]:
     if parser_of(settings.framework) == "hydra":
         name = settings.options.get("--config-name")
         config = str(name.data).removesuffix(".yaml") if name is not None and name.known else ""
-        chosen = {
-            key: str(value.data)
-            for key, value in settings.options.items()
-            if key in settings.prefixes and ("." not in key or _GROUP_MARKS & set(key))
-        }
-        return composed_copy(folder, config, frozenset(chosen.items()))
+        # A file that the command chooses for a part of the config is not read.
+        chosen = [key for key in settings.prefixes if "." not in key or _GROUP_MARKS & set(key)]
+        return {} if chosen else composed_copy(folder, config)
     if parser_of(settings.framework) == "argparse":
         return dict.fromkeys(read_declared_options(Path(folder, "cli/train_ppo_ray.py")))
     return {}
 
 
 @cache
-def composed_copy(folder: str, config: str, chosen: frozenset[tuple[str, str]]) -> Mapping[str, Value | None]:
-    """Return the options of a copy of verl, with the config files that a command chooses."""
-    main, configs = Path(folder, "trainer/main_ppo.py"), Path(folder, "trainer/config")
+def composed_copy(folder: str, config: str) -> Mapping[str, Value | None]:
+    """Return the options of a copy of verl; its main program names the config if the command does not."""
+    main = Path(folder, "trainer/main_ppo.py")
     text = safe_io.read_text(main, 1_000_000) if main.is_file() else ""
-    match = re.search(r"""hydra\.main\([^)]*config_name\s*=\s*["'](\w+)""", text)
-    if not match:
-        return {}
-    groups = hydra.config_groups(configs, config or match[1])
-    choices = {key: file for key, file in chosen if key in groups}
-    if any(_GROUP_MARKS & set(key) and key not in groups for key, _file in chosen):
-        return {}
-    options = hydra.composed_options(configs, config or match[1], choices)
-    return {**dict.fromkeys(choices), **options} if options else {}
+    default = re.search(r"""hydra\.main\([^)]*config_name\s*=\s*["'](\w+)""", text)
+    return hydra.composed_options(Path(folder, "trainer/config"), config or default[1]) if default else {}
 
 
 def is_indexed_release(package: str, release: Version | None) -> bool:

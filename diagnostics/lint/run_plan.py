@@ -55,6 +55,11 @@ class RunPlan:
         return self.settings.role
 
     @property
+    def line(self) -> int:
+        """The line on which it starts in its file."""
+        return self.settings.place.line
+
+    @property
     def options(self) -> dict[str, Value]:
         """The framework's own options."""
         return self.settings.options

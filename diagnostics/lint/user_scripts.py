@@ -11,14 +11,13 @@ from pathlib import Path
 
 from diagnostics import safe_io
 from diagnostics.findings import NotChecked
-from diagnostics.lint.project_files import find_script
+from diagnostics.lint.project_files import find_above, find_script
 from diagnostics.lint.readers.python import declared_options, parse_python, read_configs
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
 
 _TRAINS = re.compile(r"\b(?:GRPOTrainer|GRPOConfig)\b")
 _PARSES = re.compile(r"\b(?:HfArgumentParser|TrlParser|H4ArgumentParser)\b")
-_MAX_PARENTS = 5
 _MAX_IMPORTS = 8
 
 
@@ -55,46 +54,30 @@ def read_declared_options(path: Path) -> frozenset[str]:
     try:
         tree = parse_python(safe_io.read_text(path, MAX_BYTES))
     except OSError:
-        tree = None
-    return (
-        frozenset(name for name, _ in declared_options(ast.walk(tree))) if tree is not None else frozenset()
-    )
+        return frozenset()
+    return _declared_in(tree) if tree is not None else frozenset()
+
+
+def _declared_in(tree: ast.Module) -> frozenset[str]:
+    return frozenset(name for name, _ in declared_options(ast.walk(tree)))
 
 
 def _all_options(tree: ast.Module, path: Path) -> frozenset[str]:
     """Return the options that a script and the files that it imports declare."""
     imported = islice(_imported_files(tree, path), _MAX_IMPORTS)
-    own = frozenset(name for name, _ in declared_options(ast.walk(tree)))
-    return own.union(*map(read_declared_options, imported))
+    return _declared_in(tree).union(*map(read_declared_options, imported))
 
 
 def _imported_files(tree: ast.Module, path: Path) -> Iterator[Path]:
-    """Yield the project's files that a script imports, from its own folder or the run's working folder."""
+    """Yield the project's files that a script imports; of a package all of its modules."""
     for node in tree.body:
-        if not isinstance(node, ast.ImportFrom) or not node.module:
-            continue
-        parts = node.module.split(".")
-        for folder in islice(path.parents, _MAX_PARENTS):
-            package = folder.joinpath(*parts) / "__init__.py"
-            if package.is_file():
-                yield from _reexported_files(package, {name.name for name in node.names})
-                break
-            candidates = (folder.joinpath(*parts).with_suffix(".py"), folder / f"{parts[-1]}.py")
-            module = next((file for file in candidates if file.is_file()), None)
+        if isinstance(node, ast.ImportFrom) and node.module:
+            module = find_script(node.module, str(path), module=True)
+            package = find_above(node.module.replace(".", "/") + "/__init__.py", str(path))
             if module is not None:
                 yield module
-                break
-
-
-def _reexported_files(package: Path, names: set[str]) -> Iterator[Path]:
-    """Yield the modules of a package from which its `__init__` imports these names."""
-    tree = parse_python(safe_io.read_text(package, MAX_BYTES))
-    for node in tree.body if tree is not None else ():
-        relative = isinstance(node, ast.ImportFrom) and node.level == 1
-        if relative and isinstance(node, ast.ImportFrom) and names & {alias.name for alias in node.names}:
-            module = package.parent.joinpath(*(node.module or "").split(".")).with_suffix(".py")
-            if module.is_file():
-                yield module
+            elif package is not None:
+                yield from sorted(package.parent.glob("*.py"))
 
 
 def add_script_settings(settings: Settings, file: str, *, module: bool = False) -> None:

@@ -58,9 +58,6 @@ class Versions:
     def with_project(self, project: Project) -> Versions:
         """Return these with the project's releases in place of what happens to be installed."""
         known, sources = dict(self.known), []
-        for name, (specifier, _file) in project.ranges.items():
-            if name not in self.given and name in known and not in_range(known[name], specifier):
-                del known[name]
         for name, (release, file) in project.pins.items():
             if name not in self.given:
                 known[name] = release

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,37 +58,14 @@ def compose_config(settings: Settings, *, required: bool) -> None:
         settings.not_checked.append(NotChecked(f"{file}.yaml", reason, "", str(folder / f"{stem}.yaml")))
 
 
-def composed_options(
-    folder: Path, name: str, choices: Mapping[str, str] | None = None
-) -> dict[str, Value | None]:
-    """Return what a config sets once it is composed; a table is None. Empty if a part is missing.
-
-    Args:
-        folder: The folder of the configs.
-        name: The config that the run takes.
-        choices: The files that the command chooses for groups of its list of defaults.
-    """
+def composed_options(folder: Path, name: str) -> dict[str, Value | None]:
+    """Return what a config sets once it is composed; a table is None. Empty if a part is missing."""
     missing: list[str] = []
-    options = _first_values(_read_config(folder, name, "", missing, 0, choices))
-    if (missing or not options) and not choices and (folder / f"_generated_{name}.yaml").is_file():
-        # A generated config may be older than its parts, so it is used only if these are missing.
-        missing = []
-        options = _first_values(_read_config(folder, f"_generated_{name}", "", missing, 0))
+    options: dict[str, Value | None] = {}
+    for key, value in _read_config(folder, name, "", missing, 0):
+        options.setdefault(key, value)
     tables = {key.rsplit(".", count)[0] for key in options for count in range(1, key.count(".") + 1)}
     return {} if missing else options | dict.fromkeys(tables - options.keys())
-
-
-def _first_values(pairs: Iterable[tuple[str, Value]]) -> dict[str, Value | None]:
-    values: dict[str, Value | None] = {}
-    for key, value in pairs:
-        values.setdefault(key, value)
-    return values
-
-
-def config_groups(folder: Path, name: str) -> set[str]:
-    """Return the groups in a config's list of defaults."""
-    defaults = _read_tree(folder / f"{name}.yaml", []).get("defaults", [])
-    return {_parse_default(entry)[0] for entry in defaults} - {""} if isinstance(defaults, list) else set()
 
 
 def _config_folder(path: Value | None, file: str) -> Path | None:
@@ -123,12 +100,7 @@ def _read_tree(path: Path, missing: list[str], package: list[str] | None = None)
 
 
 def _read_config(
-    folder: Path,
-    name: str,
-    package: str,
-    missing: list[str],
-    depth: int,
-    choices: Mapping[str, str] | None = None,
+    folder: Path, name: str, package: str, missing: list[str], depth: int
 ) -> Iterator[tuple[str, Value]]:
     """Yield what a file sets and, after it, what the files of its list of defaults set."""
     if depth > _MAX_DEPTH:
@@ -138,8 +110,7 @@ def _read_config(
     [package] = target
     defaults = tree.pop("defaults", [])
     entries = [_parse_default(entry) for entry in defaults] if isinstance(defaults, list) else []
-    entries = [(group, (choices or {}).get(group, file)) for group, file in entries]
-    chosen = {**dict(entries), **(choices or {})}
+    chosen = dict(entries)
     tree.pop("hydra", None)
     for key, value in flatten(tree).items():
         full_key = f"{package}.{key}".strip(".")
@@ -154,7 +125,7 @@ def _read_config(
         # A file of a group names others relative to that group's folder.
         group_folder = "" if where.startswith("/") else f"{name.rpartition('/')[0]}/"
         path = posixpath.normpath(f"{group_folder}{where}/{file}".replace("//", "/").strip("/"))
-        yield from _read_config(folder, path, f"{package}.{under}".strip("."), missing, depth + 1, choices)
+        yield from _read_config(folder, path, f"{package}.{under}".strip("."), missing, depth + 1)
 
 
 def _parse_default(entry: Any) -> tuple[str, str]:

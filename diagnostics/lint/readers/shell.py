@@ -74,12 +74,9 @@ def read_script(text: str, file: str, first_line: int = 1) -> list[Command]:
         UnreadableError: It is larger than a script is, or its variables expand without end.
     """
     reader = _ScriptReader(file, first_line)
-    for variable in slurm.job_variables(text, first_line):
-        place = Place(file, variable.line)
-        reader.scope.variables[variable.name] = f"{SOFT}{variable.number}"
-        reader.scope.exported[variable.name] = Value(
-            str(variable.number), place, variable.name, soft=True, outside=True
-        )
+    for name, number, line in slurm.job_variables(text, first_line):
+        reader.scope.variables[name] = f"{SOFT}{number}"
+        reader.scope.exported[name] = Value(str(number), Place(file, line), name, soft=True, outside=True)
     return reader.read_text(text.translate(_CONTROL))
 
 
@@ -424,8 +421,8 @@ class _ScriptReader:
         for name, value in self.scope.exported.items():
             fallback = str(value.data) if value.known else HOLE
             reader.scope.variables[name] = self.scope.variables.get(name, fallback)
-        for variable in slurm.job_variables(text, line):
-            reader.scope.variables[variable.name] = f"{SOFT}{variable.number}"
+        for variable, number, _line in slurm.job_variables(text):
+            reader.scope.variables[variable] = f"{SOFT}{number}"
         self.commands += reader.read_text(text)
 
 

@@ -1,14 +1,15 @@
 """Expand the words of a shell script, parsed by tree-sitter, as far as their values are known.
 
-`$X`, `${X:-default}`, arrays and arithmetic are expanded; so are the few commands whose output follows from the script
-(`dirname`, `pwd`, counting a list). Every unknown part becomes the mark HOLE.
+`$X`, `${X:-default}`, arrays, arithmetic and `$(dirname "$0")` are expanded. Every unknown part becomes the mark HOLE.
 """
 
 from __future__ import annotations
 
+import ast
+import operator
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,22 +21,22 @@ from diagnostics.lint.readers.structured import MAX_NODES, UnreadableError
 SCRIPT_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
 _MAX_WORD = 200_000
 _MAX_DEPTH = 50
-_LARGEST = 10**18
+_LARGEST = 10**9
 _EXPANSIONS = {"simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"}
 _NOT_EXPANDED = {"process_substitution", "brace_expression", "ansi_c_string", "ERROR"}
 _OPERATORS = {":-", "-", ":=", "=", ":+", "+", ":?", "?"}
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _CONTINUATION = re.compile(r"\\\r?\n")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED_IN_QUOTES = re.compile(r'\\(["\\$`])')
-# `echo $GPUS | tr ',' '\n' | wc -l`: the number of items in a list.
-_COUNTS_ITEMS = re.compile(
-    r"""\|\s*(?:
-        tr\s+(?:-s\s+)?['"]?,['"]?\s+['"](?:\\n|\n|\s)['"]\s*\|\s*wc\s+-[lw]
-      | awk\s+-F\s*['"]?,['"]?\s+['"]\{\s*print\s+NF;?\s*\}['"]
-    )\s*[)`]?$""",
+_ARITHMETIC = re.compile(r"[\d\s()+*/%-]{1,500}")
+# `$(dirname "$0")`, also of a linked script, with a folder above or below, and `cd ... && pwd` around it.
+_SCRIPT_FOLDER = re.compile(
+    r"""[$(`]+(?:(?:cd|realpath|readlink\ -f)\s+(?:--\s+)?"?\$\()?dirname\s+(?:--\s+)?"?
+        (?:\$\((?:realpath|readlink\ -f)\s+"?)?\$\{?(0|BASH_SOURCE)(?:\[0\])?\}?"?\)?"?\)?((?:/[\w.-]+)*)"?\s*
+        (?:>\s*/dev/null\s*)?(?:2>&1\s*)?(?:(?:&&|;)\s*pwd(?:\s+-P)?)?\s*[)"`]*""",
     re.VERBOSE,
 )
-_PATH_OPTIONS = {"--", "-P", "-f", "-e", "-m", "-n"}
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class Expander:
             # "${A[@]}" of an empty array is no word; any other empty string is one.
             only_child = len(children) == 1 and end - start - 2 == len(children[0].text or b"")
             return inner if inner or only_child else [Fragment("", quoted=True)]
-        if kind in {"concatenation", "command_name"}:
+        if kind in {"concatenation", "command_name", "binary_expression", "parenthesized_expression"}:
             return self._expand_range(node, start, end, quoted=quoted, splits=splits, depth=depth)
         return _literal(node_text(node), quoted=quoted, splits=splits)
 
@@ -184,10 +185,9 @@ class Expander:
 
     def _expansion(self, node: Node, *, quoted: bool, depth: int) -> list[Fragment]:
         if node.type == "command_substitution":
-            output = self._command_output(node)
-            return [Fragment(HOLE if output is None else output, quoted)]
+            return [Fragment(self._command_output(node), quoted)]
         if node.type == "arithmetic_expansion":
-            return [Fragment(self._arithmetic(node), quoted)]
+            return [Fragment(self._arithmetic(node, depth), quoted)]
         name, subscript, operator = "", None, ""
         for child in node.children:
             if child.type in {"variable_name", "special_variable_name"} and not name:
@@ -275,96 +275,56 @@ class Expander:
         self.count_output(len(text))
         return re.sub(r"\\([$`\\])", r"\1", text)
 
-    def _arithmetic(self, node: Node) -> str:
+    def _arithmetic(self, node: Node, depth: int) -> str:
         """Evaluate whole-number arithmetic as the shell does."""
-        inner = [child for child in node.named_children if child.type != "comment"]
-        if not inner:
-            return ""
-        soft: list[str] = []
+        source = self._expand_range(node, node.start_byte + 3, node.end_byte - 2, quoted=True, depth=depth)
+        text = _NAME.sub(lambda match: self._variable(match[0]), self._join(source))
         try:
-            value = self._number(inner[0], soft, 0) if len(inner) == 1 else None
-        except (ZeroDivisionError, OverflowError):
-            value = None
-        return HOLE if value is None else f"{soft[0] if soft else ''}{value}"
+            value = _calculate(text.replace(SOFT, ""))
+        except (ArithmeticError, SyntaxError, MemoryError, RecursionError):
+            return HOLE
+        return f"{SOFT if SOFT in text else ''}{value}"
 
-    def _number(self, node: Node, soft: list[str], depth: int) -> int | None:
-        kind, children = node.type, node.children
-        if depth > _MAX_DEPTH:
-            return None
-        if kind in {"number", "word", "variable_name", "simple_expansion", "expansion"}:
-            text = node_text(node)
-            if kind != "number" and not text.isdecimal():
-                if kind in {"word", "variable_name"}:
-                    text = self._variable(text)
-                else:
-                    text = self._join(self._expansion(node, quoted=True, depth=depth))
-            if SOFT in text:
-                soft.append(SOFT)
-            text = text.replace(SOFT, "").strip()
-            return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None
-        if kind == "parenthesized_expression" and len(children) == 3:
-            return self._number(children[1], soft, depth + 1)
-        if kind == "binary_expression" and len(children) == 3:
-            numbers = [self._number(child, soft, depth + 1) for child in (children[0], children[2])]
-            return None if None in numbers else _calculate(numbers[0] or 0, children[1].type, numbers[1] or 0)
-        return None
-
-    def _command_output(self, node: Node) -> str | None:
-        """Return the output of a command substitution, for the few commands whose output is known."""
+    def _command_output(self, node: Node) -> str:
+        """Return the output of a command substitution: the script's folder, or unknown."""
         source = node_text(node)
-        commands = list(_commands_in(node))
-        if not commands or len(source) > 2000:
-            return None
-        if not _COUNTS_ITEMS.search(source):
-            return self._path_output(commands)
-        program, *words = [
-            word.text for child in commands[0].named_children for word in self.expand_words(child)
-        ]
-        text = " ".join(words)
-        if program != "echo" or not words or HOLE in text:
-            return None
-        return (SOFT if SOFT in text else "") + str(text.strip().count(",") + 1)
-
-    def _path_output(self, commands: list[Node]) -> str | None:  # noqa: PLR0911 - one line per command
-        """Return the output of `cd DIR && pwd`, `dirname FILE` and `realpath FILE`."""
-        folder: str | None = None
-        for command in commands:
-            name, *rest = [self.expand_text(child) for child in command.named_children]
-            rest = [text for text in rest if text not in _PATH_OPTIONS]
-            if name == "pwd" and folder is not None and not rest:
-                return folder
-            if len(rest) != 1 or re.search("[\0-\6]", rest[0]):
-                return None
-            if name == "cd":
-                folder = os.path.normpath(os.path.join(folder or "", rest[0]))  # noqa: PTH118 - the text of a path
-                if not folder.startswith("/"):
-                    return None
-            elif name == "dirname" and folder is None:
-                return os.path.dirname(rest[0]) or "."  # noqa: PTH120 - the text of a path
-            elif name in {"realpath", "readlink"} and folder is None and rest[0].startswith("/"):
-                return os.path.normpath(rest[0])
-            else:
-                return None
-        return None
+        match = _SCRIPT_FOLDER.fullmatch(source) if len(source) < 300 else None
+        script = _absolute(self.main if match[1] == "0" else self.file) if match else HOLE
+        return (
+            HOLE if match is None or script == HOLE else os.path.normpath(str(Path(script).parent) + match[2])
+        )
 
 
-def _commands_in(node: Node) -> Iterator[Node]:
-    """Yield the simple commands of a substitution, without those nested in their words."""
-    for child in node.named_children:
-        if child.type == "command":
-            yield child
-        elif child.type not in _EXPANSIONS | {"string", "word"}:
-            yield from _commands_in(child)
+def _divide(left: int, right: int) -> int:
+    """Divide as the shell does, which rounds towards zero."""
+    return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
 
 
-def _calculate(left: int, operator: str, right: int) -> int | None:
-    if operator in {"/", "%"}:
-        # The shell's division rounds towards zero.
-        quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-        return quotient if operator == "/" else left - quotient * right
-    results = {"+": left + right, "-": left - right, "*": left * right}
-    value = results.get(operator)
-    return value if value is not None and abs(value) < _LARGEST else None
+_FUNCTIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: _divide,
+    ast.Mod: lambda left, right: left - _divide(left, right) * right,
+}
+
+
+def _calculate(text: str) -> int:
+    if not _ARITHMETIC.fullmatch(text):
+        raise SyntaxError(text)
+    return _evaluate(ast.parse(text.strip(), mode="eval").body)
+
+
+def _evaluate(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant):
+        return int(node.value)  # type: ignore[arg-type]
+    function = _FUNCTIONS.get(type(node.op)) if isinstance(node, ast.BinOp) else None
+    if not isinstance(node, ast.BinOp) or function is None:
+        raise SyntaxError(ast.dump(node))
+    left, right = _evaluate(node.left), _evaluate(node.right)
+    if max(abs(left), abs(right)) > _LARGEST:
+        raise OverflowError
+    return function(left, right)
 
 
 def _literal(text: str, *, quoted: bool, splits: bool) -> list[Fragment]:
