@@ -121,16 +121,9 @@ def make_plans(run: LintRun) -> None:
 
 def plans_of(settings: Iterable[Settings], versions: Versions) -> list[RunPlan]:
     """Return the run plans of GRPO runs and servers."""
-    plans = []
-    for entry in settings:
-        if entry.framework not in DIALECTS or not _is_grpo(entry):
-            continue
-        option_index.expand_abbreviations(entry, versions.known.get(entry.framework))
-        run_versions = versions
-        if entry.role == "train" and entry.framework not in {*versions.known, *versions.copies}:
-            run_versions = replace(versions, fitting={entry.framework: option_index.fitting_releases(entry)})
-        plans.append(make_plan(entry, run_versions))
-    return plans
+    return [
+        make_plan(entry, versions) for entry in settings if entry.framework in DIALECTS and _is_grpo(entry)
+    ]
 
 
 def _is_grpo(settings: Settings) -> bool:

@@ -31,7 +31,6 @@ _LAUNCHER_OPTION = re.compile(
     r"|machine_rank$|main_process_\w+$|use_(?:deepspeed|fsdp)$|(?:deepspeed|zero|fsdp|dynamo|rdzv)_\w+$|debug$"
     r"|same_network$"
 )
-_OLDER, _NEWER = (Version("0"),), (Version("9999"),)
 
 
 @cache
@@ -80,15 +79,6 @@ def option_names(framework: str, role: str = "train") -> set[str]:
         return set(_load(framework)["serve"])
     packages = (framework, *_companions(framework)) if is_indexed(framework) else ()
     return {name for package in packages for name in _load(package).get("options", ())}
-
-
-@cache
-def release_options(framework: str, role: str, release: Version | None) -> set[str]:
-    """Return the options of one release; of all releases where it is unknown or not indexed."""
-    names = option_names(framework, role)
-    if release is None or not is_indexed_release(framework, release):
-        return names
-    return {name for name in names if not lacks_option(framework, name, release)}
 
 
 def set_options(settings: Settings) -> list[Value]:
@@ -153,29 +143,12 @@ def accepts(name: str, names: Collection[str], *, nested: bool = False, abbrevia
         return True
     if nested and any(name[:at] in names for at, char in enumerate(name) if char == "."):
         return True
-    return abbreviated and complete_option(name, names) is not None
+    return abbreviated and is_abbreviation(name, names)
 
 
-def complete_option(name: str, names: Collection[str]) -> str | None:
-    """Return the one option that begins with this name, as argparse completes it; None if there is not one."""
-    matches = [option for option in names if option.startswith(name)]
-    return matches[0] if len(matches) == 1 else None
-
-
-def expand_abbreviations(settings: Settings, release: Version | None) -> None:
-    """Expand abbreviated options to their full names, if a framework's argparse parses them."""
-    framework = settings.framework
-    if parser_of(framework) not in {"argparse", "dataclasses"} or not settings.framework_parser:
-        return
-    names = release_options(framework, settings.role, release)
-    for key, value in list(settings.options.items()):
-        written = value.place.file.endswith((".yaml", ".yml", ".json", ".py"))
-        if key in names or written or key.removeprefix("no_") in names or key in _ALWAYS_ACCEPTED:
-            continue
-        full = complete_option(key, names)
-        if full is not None and full not in settings.options and len(key) > 1:
-            del settings.options[key]
-            settings.set(full, value)
+def is_abbreviation(name: str, names: Collection[str]) -> bool:
+    """Return whether argparse takes a name for the one option that begins with it."""
+    return name not in names and sum(option.startswith(name) for option in names) == 1
 
 
 def copy_options(settings: Settings, folder: str) -> Mapping[str, Value | None]:
@@ -234,18 +207,6 @@ def releases_with_all(package: str, wanted: Iterable[str]) -> tuple[list[str], t
         return [], ()
     first, last = max(span[0] for span in partial.values()), min(span[1] for span in partial.values())
     return list(partial), tuple(release for release in releases if first <= release <= last)
-
-
-def fitting_releases(settings: Settings) -> tuple[Version, ...]:
-    """Return the releases that accept every option of a run; placeholders for releases outside the index."""
-    if not settings.framework_parser:
-        return ()
-    package = settings.framework
-    fitting = releases_with_all(package, [value.key for value in set_options(settings)])[1]
-    if not fitting:
-        return ()
-    releases = [Version(release) for release in _load(package)["releases"]]
-    return (*_OLDER[: fitting[0] == releases[0]], *fitting, *_NEWER[: fitting[-1] == releases[-1]])
 
 
 def lacks_option(package: str, name: str, release: Version) -> bool:
