@@ -39,13 +39,7 @@ NOTES = {
     "wrapper": "these logs show consequences only, not the root cause",
 }
 _NOT_READ = "none of these logs could be read"
-_UNRESOLVED = {
-    "unknown": "the log shows a failure that no known issue describes",
-    "hypothesis": "the line that shows the cause is not in these logs",
-    "not_judged": "these logs show neither a known failure nor the end of the run",
-    "empty": "the log is empty",
-    "wrapper": "the root cause is not in these logs",
-}
+_RESOLVED = {"known", "clean"}
 _HEADINGS = {
     "known": "known issue",
     "unknown": "unknown failure",
@@ -68,7 +62,8 @@ def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
     checks += [CheckResult("logs", "crashed", problem) for problem in verdict.problems]
     notes = [_note(verdict)] if verdict.state in NOTES else []
     notes += [skipped] if skipped else []
-    unresolved = _UNRESOLVED.get(verdict.state, "")
+    # The note's first part says why; the rest says what to do.
+    unresolved = "" if verdict.state in _RESOLVED else NOTES[verdict.state].partition(";")[0]
     if unresolved and verdict.anchors:
         unresolved += f"; read first: {verdict.anchors[0].text} [{verdict.anchors[0].location}]"
     return Report(

@@ -51,7 +51,7 @@ _NEEDS_TOOL = (b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")
 _CONTROLS = bytes(number for number in (*range(32), 127) if chr(number) not in "\a\b\t\n\v\f\r\x1b")
 # A file that was truncated while it was written has a hole before later text.
 _HOLE = re.compile(rb"\0{16,}")
-_UTF16_SAMPLE, _MIN_UTF16, _UTF16_ZEROS = 512, 16, 0.6
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _MAX_CONTROLS, _MAX_REPLACED = 0.02, 0.5
 
 
@@ -106,7 +106,7 @@ def looks_like_log(path: Path) -> bool:
                 head = next(unpacked, b"")
     except (EOFError, NoLogError, *_READ_ERRORS):
         return True
-    return bool(utf16(head)) or head.startswith(_NEEDS_TOOL) or is_text(head) is not False
+    return head.startswith((*_UTF16, *_NEEDS_TOOL)) or is_text(head) is not False
 
 
 class _Gzip:
@@ -181,9 +181,9 @@ def _unpack(raw: io.BufferedReader, kind: str, new_unpacker: Callable[[], Any]) 
             yield unpacked
 
 
-def _utf16_chunks(raw: io.BufferedReader, encoding: str) -> Iterator[bytes]:
+def _utf16_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
     """Yield UTF-16, which PowerShell writes for `>`, as UTF-8."""
-    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    decoder = codecs.getincrementaldecoder("utf-16")("replace")
     while data := raw.read(BLOCK):
         if text := decoder.decode(data):
             yield text.encode("utf-8", "replace")
@@ -198,25 +198,6 @@ def _plain_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
             yield data
     if zeros:
         yield zeros
-
-
-def utf16(head: bytes) -> str:
-    r"""Return the UTF-16 encoding of a stream that begins like this, with a mark or without; empty for others.
-
-    >>> utf16("a log\n".encode("utf-16")), utf16("a longer log\n".encode("utf-16-be")), utf16(b"a log\n")
-    ('utf-16', 'utf-16-be', '')
-    """
-    if head[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}:
-        return "utf-16"
-    sample = head[: len(head[:_UTF16_SAMPLE]) & -2]
-    if len(sample) < _MIN_UTF16 or b"\0" not in sample:
-        return ""
-    even, odd = sample[::2].count(0), sample[1::2].count(0)
-    # Latin letters have a zero in one of two bytes, and never in the other.
-    for zeros, letters, name in ((odd, even, "utf-16-le"), (even, odd, "utf-16-be")):
-        if zeros > _UTF16_ZEROS * len(sample) / 2 and not letters and is_text(sample.replace(b"\0", b"")):
-            return name
-    return ""
 
 
 def is_text(data: bytes) -> bool | None:
@@ -242,8 +223,8 @@ def _decoded_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
     head = raw.peek(_SAMPLE)
     if unpacked := _unpacked_chunks(raw, head):
         return unpacked
-    if encoding := utf16(head):
-        return _utf16_chunks(raw, encoding)
+    if head.startswith(_UTF16):
+        return _utf16_chunks(raw)
     if head[257:262] == b"ustar":
         raise NoLogError("a tar archive, which is not unpacked here: unpack it, and name the folder")
     for magic, reason in _UNREAD.items():

@@ -344,15 +344,6 @@ def test_a_later_phase_has_its_own_server(tmp_path):
     } == set()
 
 
-def test_identical_findings_of_several_files_are_one(tmp_path):
-    for name in ("a.sh", "b.sh", "c.sh"):
-        (tmp_path / name).write_text(
-            "trl grpo --use_vllm true --num_generations 1 --max_completion_length 64\n"
-        )
-    [reported] = [finding for finding in lint(tmp_path).findings if finding.code == "CFG110"]
-    assert {Path(item.place).name for item in reported.evidence} == {"a.sh:1", "b.sh:1", "c.sh:1"}
-
-
 def test_options_that_a_fetched_script_never_receives(tmp_path):
     run = tmp_path / "job.sh"
     run.write_text(
@@ -484,17 +475,15 @@ def test_another_projects_trainer_is_not_trls(tmp_path):
         assert len(lint(run).subject["files"][0]["plans"]) == number
 
 
-def test_a_cells_block_of_one_shell_command_is_python():
-    """A block whose only statement is a shell command stays valid Python, so the rest of the cell is read."""
-    cell = [
-        "if 1:\n",
-        "    !pip install x\n",
-        "from trl import GRPOConfig\n",
-        "GRPOConfig(num_generations=8)\n",
-    ]
-    text = json.dumps({"cells": [{"cell_type": "code", "source": cell}]}, indent=1)
+@pytest.mark.parametrize(
+    "source", [["if 1:\n", "    !pip install x\n"], ["!pip install \\\n", "  x\n"], ["%pip x\n"]]
+)
+def test_a_notebooks_commands_leave_valid_python_on_its_lines(source):
+    cell = {"cell_type": "code", "source": [*source, "GRPOConfig(num_generations=8)\n"]}
+    text = json.dumps({"cells": [cell]}, indent=1)
     [settings] = read_text(text, "a.ipynb", "", "notebook")
-    assert settings.options["num_generations"].data == 8
+    value = settings.options["num_generations"]
+    assert (value.data, "GRPOConfig" in text.splitlines()[value.place.line - 1]) == (8, True)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import subprocess
 import pytest
 
 from diagnostics.lint.readers.shell import read_script
-from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS
-from diagnostics.lint.readers.slurm import job_variables
+from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, slurm_variables
 from diagnostics.lint.readers.structured import UnreadableError
 from tests.diagnostics.lint_helpers import codes
 
@@ -253,7 +252,7 @@ def test_deep_nesting_ends(text):
 )
 def test_sbatch_lines_set_the_jobs_variables(lines, expected):
     script = f"#!/bin/bash\n##SBATCH --nodes=7\n#SBATCH {lines}\npython x.py\n#SBATCH --nodes=9\n"
-    reported = {name.removeprefix("SLURM_"): number for name, number, _line in job_variables(script)}
+    reported = {name.removeprefix("SLURM_"): number for name, number, _line in slurm_variables(script)}
     reported.pop("JOB_NUM_NODES", None)
     assert reported == expected
 

@@ -1,6 +1,5 @@
 """Triage finds the root in a whole log with other lines around it, and gives no verdict without evidence."""
 
-import gzip
 import json
 import os
 
@@ -203,35 +202,6 @@ def test_prefixes_are_removed():
     """Time, rank, actor, level and terminal codes; the message's own indentation stays."""
     results = [(raw, clean(raw).text, clean(raw).rank) for raw, _, _ in PREFIXED]
     assert [result for result, expected in zip(results, PREFIXED, strict=True) if result != expected] == []
-
-
-def test_the_command(tmp_path, run_triage):
-    """The command reads gzip in a folder, prints JSON, and reports a missing file."""
-    (tmp_path / "run").mkdir()
-    with gzip.open(tmp_path / "run" / "a.log.gz", "wb") as log:
-        log.write("\n".join(traceback_of(ROOT)).encode())
-    done = run_triage(tmp_path / "run", "--format", "json")
-    assert (done.code, done.document["subject"]["verdict"]) == (1, "known")
-    assert done.document["findings"][0]["code"] == "MEM005"
-    missing = run_triage(tmp_path / "none.log")
-    assert (missing.code, missing.out) == (2, "")
-    assert missing.err.splitlines() == [f"grpo-doctor: {tmp_path}/none.log: no such file or folder"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "stdin", "code", "message"),
-    [
-        (["-"], b"all is well\nTraining completed.\n", 0, "clean"),
-        (["-"], b"all is well\n", 3, "no line reports the end"),
-        (["-", "--excerpt"], b"all is well\n", 0, "clean"),
-        (["-"], b"", 3, "the log is empty"),
-    ],
-)
-def test_standard_input(run_triage, arguments, stdin, code, message):
-    """A log without an end, or without a line, is not a clean one."""
-    done = run_triage(*arguments, stdin=stdin)
-    assert (done.code, done.err) == (code, "")
-    assert message in " ".join(done.out.split())
 
 
 BOX = [

@@ -51,7 +51,7 @@ def make_plan(settings: Settings, versions: Versions) -> RunPlan:
     truncating = (
         plan.values[name] for name in NEUTRAL if name in plan.values and truncates(name, plan.values[name])
     )
-    _put_derived(plan, "sampling.truncated", next(truncating, None), lambda _data: True)
+    plan.derive("sampling.truncated", next(truncating, None), lambda _data: True)
     return plan
 
 
@@ -67,14 +67,6 @@ def _option_value(settings: Settings, option: str) -> Value | None:
     ):
         return Value(table.data[key], table.place, option)
     return settings.options.get(option)
-
-
-def _put_derived(plan: RunPlan, name: str, source: Value | None, function: Callable[[Any], Any]) -> bool:
-    """Set a name to a function of a value, if the value is known; return whether it was set."""
-    if source is None or not source.known:
-        return False
-    plan.put(name, source.derive(function(source.data)))
-    return True
 
 
 def _fill_defaults(plan: RunPlan, defaults: Iterable[Default]) -> None:
@@ -103,17 +95,16 @@ def _derive_environment(plan: RunPlan) -> None:
         count = parse_count(env["SLURM_GPUS_ON_NODE"])
         plan.put("devices.visible", env["SLURM_GPUS_ON_NODE"].derive(count) if count is not None else None)
     allocator = env.get("PYTORCH_CUDA_ALLOC_CONF")
-    _put_derived(plan, "memory.allocator", allocator, lambda data: data)
-    _put_derived(
-        plan,
+    plan.derive("memory.allocator", allocator, lambda data: data)
+    plan.derive(
         "memory.expandable",
         allocator,
         lambda data: "expandable_segments:true" in str(data).replace(" ", "").lower(),
     )
     v1 = env.get("VLLM_USE_V1")
     if v1 is not None and str(v1.data) in {"0", "1"}:
-        _put_derived(plan, "engine.v1", v1, lambda data: str(data) == "1")
-    _put_derived(plan, "ray.address", env.get("RAY_ADDRESS"), lambda data: data)
+        plan.derive("engine.v1", v1, lambda data: str(data) == "1")
+    plan.derive("ray.address", env.get("RAY_ADDRESS"), lambda data: data)
 
 
 def device_ids(data: Any) -> list[str] | None:
@@ -176,7 +167,7 @@ def _fill_simple_defaults(plan: RunPlan) -> None:
 
 
 def _derive_own(plan: RunPlan) -> None:
-    _put_derived(plan, "rollout.async", plan.values.get("rollout.mode"), lambda mode: mode == "async")
+    plan.derive("rollout.async", plan.values.get("rollout.mode"), lambda mode: mode == "async")
 
 
 def _derive_trl(plan: RunPlan) -> None:
@@ -202,7 +193,7 @@ def _derive_trl(plan: RunPlan) -> None:
     if processes is None and launcher is not None and launcher.data == "python":
         processes = launcher.derive(1)
     plan.put("devices.train", processes)
-    _put_derived(plan, "train.evaluates", plan.option("eval_strategy", "evaluation_strategy"), _evaluates)
+    plan.derive("train.evaluates", plan.option("eval_strategy", "evaluation_strategy"), _evaluates)
     loss, steps = plan.option("loss_type"), plan.whole_number("batch.steps_per_generation")
     accumulation = plan.whole_number("batch.accumulation")
     if loss is not None and loss.data in {"dapo", "cispo"} and steps is not None and accumulation is not None:
@@ -218,26 +209,23 @@ def _derive_swift(plan: RunPlan) -> None:
         for name in ("batch.per_device", "batch.accumulation"):
             plan.values.pop(name, None)
     _fill_simple_defaults(plan)
-    _put_derived(
-        plan, "rollout.engine", plan.option("use_vllm"), lambda uses: "vllm" if uses else "transformers"
-    )
+    plan.derive("rollout.engine", plan.option("use_vllm"), lambda uses: "vllm" if uses else "transformers")
     plan.put("devices.train", _swift_processes(plan.settings))
     _derive_swift_mode(plan)
-    _put_derived(plan, "engine.sleep", plan.values.get("engine.sleep_level"), bool)
+    plan.derive("engine.sleep", plan.values.get("engine.sleep_level"), bool)
     # Without a strategy, ms-swift evaluates if there is data to evaluate on.
     split, data = plan.option("split_dataset_ratio"), plan.enabled("val_dataset")
-    if not _put_derived(plan, "train.evaluates", plan.option("eval_strategy"), _evaluates):
-        _put_derived(plan, "train.evaluates", split if split is not None else data, bool)
-    _put_derived(
-        plan,
+    if not plan.derive("train.evaluates", plan.option("eval_strategy"), _evaluates):
+        plan.derive("train.evaluates", split if split is not None else data, bool)
+    plan.derive(
         "data.filters_overlong",
         plan.option("truncation_strategy"),
         lambda strategy: strategy == "delete",
     )
     scheduler = plan.option("multi_turn_scheduler", "multi_turn_func")
-    if not _put_derived(plan, "rollout.multi_turn", scheduler, lambda data: data is not None):
+    if not plan.derive("rollout.multi_turn", scheduler, lambda data: data is not None):
         plan.put("rollout.multi_turn", scheduler)
-    _put_derived(plan, "train.offloads", plan.option("offload_model"), bool)
+    plan.derive("train.offloads", plan.option("offload_model"), bool)
 
 
 def _evaluates(strategy: object) -> bool:
@@ -296,10 +284,8 @@ def _derive_verl(plan: RunPlan) -> None:
     elif settings.target in _VERL_ENTRY_POINTS:
         place = mode.place if mode is not None else Place("verl's hybrid engine")
         plan.put("rollout.mode", Value("colocate", place, _VERL_ROLLOUT + "mode", soft=mode is None))
-    _put_derived(plan, "rollout.async", mode, lambda data: data == "async")
-    _put_derived(
-        plan, "engine.executor", settings.env.get("VERL_VLLM_DISTRIBUTED_BACKEND"), lambda data: data
-    )
+    plan.derive("rollout.async", mode, lambda data: data == "async")
+    plan.derive("engine.executor", settings.env.get("VERL_VLLM_DISTRIBUTED_BACKEND"), lambda data: data)
 
 
 def uses_shipped_config(plan: RunPlan) -> bool:

@@ -17,9 +17,8 @@ from tree_sitter import Node
 
 from diagnostics import safe_io
 from diagnostics.lint.project_files import find_above
-from diagnostics.lint.readers import slurm
 from diagnostics.lint.readers.shell_expansion import SCRIPT_SUFFIXES, Expander, node_text
-from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Scope, Word
+from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Scope, Word, slurm_variables
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 from diagnostics.lint.values import Place, Value
 
@@ -74,7 +73,7 @@ def read_script(text: str, file: str, first_line: int = 1) -> list[Command]:
         UnreadableError: It is larger than a script is, or its variables expand without end.
     """
     reader = _ScriptReader(file, first_line)
-    for name, number, line in slurm.job_variables(text, first_line):
+    for name, number, line in slurm_variables(text, first_line):
         reader.scope.variables[name] = f"{SOFT}{number}"
         reader.scope.exported[name] = Value(str(number), Place(file, line), name, soft=True, outside=True)
     return reader.read_text(text.translate(_CONTROL))
@@ -421,7 +420,7 @@ class _ScriptReader:
         for name, value in self.scope.exported.items():
             fallback = str(value.data) if value.known else HOLE
             reader.scope.variables[name] = self.scope.variables.get(name, fallback)
-        for variable, number, _line in slurm.job_variables(text):
+        for variable, number, _line in slurm_variables(text):
             reader.scope.variables[variable] = f"{SOFT}{number}"
         self.commands += reader.read_text(text)
 
