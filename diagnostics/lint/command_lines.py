@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 from diagnostics.findings import NotChecked
 from diagnostics.frameworks import TOP_MODULES
-from diagnostics.lint.dialects import DIALECTS, PROGRAMS, Launch
+from diagnostics.lint.dialects import DIALECTS, PROGRAMS, Launch, Start
 from diagnostics.lint.project_files import find_script
 from diagnostics.lint.readers.shell import Command
 from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Word
@@ -41,19 +41,17 @@ class FrameworkCommand:
     """The part of a command line that starts a framework.
 
     Attributes:
+        way: How it is started: role, parser and the options that this sets.
         start: Index of the first argument; the words before `launch_end` are the launcher's.
         target: The script of the user, or the module if `module`.
-        extra: Options that this way of starting sets.
     """
 
     framework: str
-    role: str
+    way: Start
     start: int
     launch_end: int
     target: str = ""
     module: bool = False
-    framework_parser: bool = False
-    extra: dict[str, str] = field(default_factory=dict)
 
 
 def find_framework_command(words: list[str]) -> FrameworkCommand | None:
@@ -66,16 +64,8 @@ def find_framework_command(words: list[str]) -> FrameworkCommand | None:
             way = next(filter(launch.matches, dialect.start), None)
             if way is not None:
                 start += bool(launch.module and way.verbs and not way.program)
-                return FrameworkCommand(
-                    dialect.framework,
-                    way.role,
-                    start,
-                    index,
-                    launch.module or launch.script,
-                    bool(launch.module),
-                    way.framework_parser,
-                    way.extra,
-                )
+                target = launch.module or launch.script
+                return FrameworkCommand(dialect.framework, way, start, index, target, bool(launch.module))
     return None
 
 
@@ -107,7 +97,7 @@ def _find_user_script(words: list[str], file: str) -> FrameworkCommand | None:
         # Scripts with TRL's own parser are started with a YAML as the config.
         grpo_name = "grpo" in word.rpartition("/")[2] and _names_config(words[index + 1 :])
         if (path is None and grpo_name) or (path is not None and read_user_script(path) is not None):
-            return FrameworkCommand("trl", "train", index + 1, index, word, module)
+            return FrameworkCommand("trl", Start(), index + 1, index, word, module)
         return None
     return None
 
@@ -134,10 +124,9 @@ def read_command(
             settings.env = {**command.env, **_inline_env(command.words, file), **settings.env}
         return nested
     launch_words = command.words[: recognised.launch_end]
-    settings = Settings(
-        recognised.framework, Place(file, command.line), role=recognised.role, target=recognised.target
-    )
-    settings.framework_parser = recognised.framework_parser
+    way, place = recognised.way, Place(file, command.line)
+    settings = Settings(recognised.framework, place, role=way.role, target=recognised.target)
+    settings.framework_parser = way.framework_parser
     settings.env = {**command.env, **_inline_env(launch_words, file)}
     settings.launcher = _read_launcher(launch_words, file)
     for word in command.unread_sources:
@@ -145,8 +134,8 @@ def read_command(
         name = word.clean.replace(HOLE, "...")
         place = str(Place(file, word.line))
         settings.not_checked.append(NotChecked(name, reason, "lint it where that file is", place))
-    for key, text in recognised.extra.items():
-        settings.set(key, Value(parse_scalar(text), settings.place))
+    for key, text in way.extra.items():
+        settings.set(key, Value(parse_scalar(text), place))
     read = _read_overrides if DIALECTS[recognised.framework].style == "overrides" else _read_flags
     read(command.words[recognised.start :], file, settings)
     if settings.framework == "trl" and recognised.target:

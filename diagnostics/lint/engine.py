@@ -121,9 +121,10 @@ def make_plans(run: LintRun) -> None:
 
 def plans_of(settings: Iterable[Settings], versions: Versions) -> list[RunPlan]:
     """Return the run plans of GRPO runs and servers."""
-    return [
-        make_plan(entry, versions) for entry in settings if entry.framework in DIALECTS and _is_grpo(entry)
-    ]
+    runs = [entry for entry in settings if entry.framework in DIALECTS and _is_grpo(entry)]
+    for entry in runs:
+        option_index.expand_abbreviations(entry, versions.known.get(entry.framework))
+    return [make_plan(entry, versions) for entry in runs]
 
 
 def _is_grpo(settings: Settings) -> bool:
@@ -230,7 +231,9 @@ def build_report(run: LintRun) -> None:
     run.report = Report(
         tool="lint",
         subject={
-            "files": [_describe(source) for source in run.sources],
+            "files": [
+                {"file": source.name, "plans": list(map(_describe, source.plans))} for source in run.sources
+            ],
             "packages": common,
             "given": sorted(run.versions.given),
         },
@@ -239,20 +242,17 @@ def build_report(run: LintRun) -> None:
     )
 
 
-def _describe(source: Source) -> dict[str, Any]:
-    return {"file": source.name, "plans": [_describe_plan(plan) for plan in source.plans]}
+def _jsonable(data: Any) -> Any:
+    return data if isinstance(data, str | int | float | bool | None) else mask_and_cut(str(data), 200)
 
 
-def _describe_plan(plan: RunPlan) -> dict[str, Any]:
-    def jsonable(data: Any) -> Any:
-        return data if isinstance(data, str | int | float | bool | None) else mask_and_cut(str(data), 200)
-
+def _describe(plan: RunPlan) -> dict[str, Any]:
     values = sorted(plan.values.items())
     return {
         "framework": plan.framework,
         "role": plan.role,
         "place": str(plan.settings.place),
-        "values": {name: jsonable(value.data) for name, value in values if value.known},
+        "values": {name: _jsonable(value.data) for name, value in values if value.known},
         "unknown": [name for name, value in values if not value.known],
     }
 
@@ -264,12 +264,8 @@ def _notes(run: LintRun) -> Iterator[str]:
         names = sorted(run.passed_over)
         more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
         yield f"not read below the folder: {', '.join(names[:_MAX_NAMES])}{more}"
-    packages = {name for plan in plans for name in (plan.framework, "vllm") if PACKAGES.get(name)}
-    unknown = [
-        name
-        for name in sorted(packages)
-        if any(name not in plan.versions.known for plan in plans if name in {plan.framework, "vllm"})
-    ]
+    packages = ((name, plan) for plan in plans for name in (plan.framework, "vllm") if PACKAGES.get(name))
+    unknown = sorted({name for name, plan in packages if name not in plan.versions.known})
     if unknown:
         yield f"release not known, so what depends on it is a warning at most: {', '.join(unknown)}"
     yield from dict.fromkeys(line for plan in plans for line in plan.versions.sources)

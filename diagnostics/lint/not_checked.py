@@ -16,7 +16,7 @@ from diagnostics.fixes import count_of
 from diagnostics.frameworks import SHOWN, parser_of
 from diagnostics.lint import option_index
 from diagnostics.lint.run_plan import RunPlan
-from diagnostics.lint.values import Settings, Value
+from diagnostics.lint.values import Value
 
 # Name of the check that reports unread input.
 READING = "run settings"
@@ -81,7 +81,6 @@ def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
         unread = NotChecked(settings.target or "the run", reason, "", str(settings.place))
         return [unread] if settings.prefixes and not settings.script_options else []
     entries = _existing_added_keys(plan, names, release) if hydra and own_parser else []
-    entries += _abbreviated_options(settings, names)
     part, values = option_index.unindexed_part(settings, names)
     if values:
         entries.append(NotChecked(part, "its keys are not in the index", "", str(values[0].place)))
@@ -120,17 +119,6 @@ def _unindexed_options(plan: RunPlan, names: set[str], handled: set[str]) -> lis
         more = f"{len(unknown) - _MAX_NAMED} more options"
         entries.append(NotChecked(more, reason, "", str(settings.place)))
     return entries
-
-
-def _abbreviated_options(settings: Settings, names: set[str]) -> list[NotChecked]:
-    """Return options that argparse completes: no rule sees them."""
-    return [
-        NotChecked(value.key, "it is an abbreviation", "write the whole name of the option", str(value.place))
-        for value in option_index.set_options(settings)
-        if parser_of(settings.framework) in {"argparse", "dataclasses"}
-        and len(value.key) > 1
-        and option_index.is_abbreviation(value.key, names)
-    ]
 
 
 def _existing_added_keys(plan: RunPlan, names: set[str], release: Version | None) -> list[NotChecked]:

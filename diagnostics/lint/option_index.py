@@ -81,6 +81,15 @@ def option_names(framework: str, role: str = "train") -> set[str]:
     return {name for package in packages for name in _load(package).get("options", ())}
 
 
+@cache
+def release_options(framework: str, role: str, release: Version | None) -> set[str]:
+    """Return the options of one release; of all releases where it is unknown or not indexed."""
+    names = option_names(framework, role)
+    if release is None or not is_indexed_release(framework, release):
+        return names
+    return {name for name in names if not lacks_option(framework, name, release)}
+
+
 def set_options(settings: Settings) -> list[Value]:
     """Return the options that a run sets by name, without config files and `+` keys."""
     # OpenRLHF's commands take no options of accelerate's launcher.
@@ -143,12 +152,29 @@ def accepts(name: str, names: Collection[str], *, nested: bool = False, abbrevia
         return True
     if nested and any(name[:at] in names for at, char in enumerate(name) if char == "."):
         return True
-    return abbreviated and is_abbreviation(name, names)
+    return abbreviated and complete_option(name, names) is not None
 
 
-def is_abbreviation(name: str, names: Collection[str]) -> bool:
-    """Return whether argparse takes a name for the one option that begins with it."""
-    return name not in names and sum(option.startswith(name) for option in names) == 1
+def complete_option(name: str, names: Collection[str]) -> str | None:
+    """Return the one option that begins with this name, as argparse completes it; None if there is not one."""
+    matches = [option for option in names if option.startswith(name)]
+    return matches[0] if len(matches) == 1 else None
+
+
+def expand_abbreviations(settings: Settings, release: Version | None) -> None:
+    """Expand abbreviated options to their full names, if a framework's argparse parses them."""
+    framework = settings.framework
+    if parser_of(framework) not in {"argparse", "dataclasses"} or not settings.framework_parser:
+        return
+    names = release_options(framework, settings.role, release)
+    for key, value in list(settings.options.items()):
+        written = value.place.file.endswith((".yaml", ".yml", ".json", ".py"))
+        if key in names or written or key.removeprefix("no_") in names or key in _ALWAYS_ACCEPTED:
+            continue
+        full = complete_option(key, names)
+        if full is not None and full not in settings.options and len(key) > 1:
+            del settings.options[key]
+            settings.set(full, value)
 
 
 def copy_options(settings: Settings, folder: str) -> Mapping[str, Value | None]:

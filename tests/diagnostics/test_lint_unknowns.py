@@ -28,7 +28,6 @@ def unknowns(text, syntax="shell", **releases):
         (TRL + "$MORE", (not_checked.READING, "more options", True)),
         (TRL + '"$@"', (not_checked.READING, '"$@"', False)),
         (TRL + "--num_generationz 8", (not_checked.READING, "num_generationz", True)),
-        (TRL + "--max_completion_len 8", (not_checked.READING, "max_completion_len", True)),
         ("python3 -m verl.trainer.main_ppo trainer.nnodez=1", (not_checked.READING, "trainer.nnodez", True)),
         ("python3 -m verl.trainer.main_ppo +trainer.mine=1", None),
         ("python3 -m verl.trainer.main_ppo +trainer.nnodes=1", (not_checked.READING, "+trainer.nnodes", True)),

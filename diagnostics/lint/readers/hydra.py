@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,16 @@ from typing import Any
 from diagnostics import safe_io
 from diagnostics.findings import NotChecked
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_yaml
-from diagnostics.lint.values import UNKNOWN, Settings, Value, parse_scalar
+from diagnostics.lint.values import UNKNOWN, Settings, Value
 
 _MAX_PARENTS = 6
 _MAX_DEPTH = 6
 _PACKAGE = re.compile(r"(?:#[^\n]*\n|\s)*#\s*@package\s+(\S+)")
 # verl's own files, whose values are its defaults.
 SHIPPED = {"ppo_trainer", "ppo_megatron_trainer", "_self_"}
-_INTERPOLATION = re.compile(r"\$\{([^${}]{1,300})\}$")
-_RESOLVER = re.compile(r"(oc\.env|oc\.select):([\w.]+)(?:,(.*))?$", re.DOTALL)
-_MAX_STEPS = 20
+_INTERPOLATION = re.compile(r"\$\{\s*([^${}]{1,300}?)\s*\}")
+# Values that refer to values that refer to others.
+_MAX_STEPS = 8
 
 
 def compose_config(settings: Settings, *, required: bool) -> None:
@@ -140,35 +140,11 @@ def _parse_default(entry: Any) -> tuple[str, str]:
 
 
 def resolve_interpolations(options: dict[str, Value]) -> None:
-    """Replace every `${a.b}` by its value, in place; what cannot be known from the file is unknown."""
-    for key, value in list(options.items()):
-        if isinstance(value.data, str) and "${" in value.data:
-            options[key] = _resolve(key, value, options)
-
-
-def _resolve(key: str, value: Value, options: Mapping[str, Value]) -> Value:
-    current = value
-    for _ in range(_MAX_STEPS):
-        if not isinstance(current.data, str) or "${" not in current.data:
-            return replace(value, data=current.data, soft=current.soft, outside=current.outside)
-        match = _INTERPOLATION.match(current.data.strip())
-        target = _interpolated(match[1].strip(), key, options) if match else None
-        if target is None:
-            break
-        current, key = target
-    return replace(value, data=UNKNOWN)
-
-
-def _interpolated(text: str, key: str, options: Mapping[str, Value]) -> tuple[Value, str] | None:
-    """Return the value that an interpolation names, and its key; None if it is not in the file."""
-    resolver = _RESOLVER.match(text)
-    if resolver is None:
-        dots = len(text) - len(text.lstrip("."))
-        path = ".".join((*key.split(".")[:-dots], text[dots:])) if dots else text
-        return (options[path], path) if path in options else None
-    if resolver[1] == "oc.select" and resolver[2] in options:
-        return options[resolver[2]], resolver[2]
-    if resolver[3] is None:
-        return None
-    # The environment of a run may have another value than this default.
-    return replace(options[key], data=parse_scalar(resolver[3].strip()), soft=True, outside=True), key
+    """Replace every `${a.b}` by its value, in place; a resolver's or a missing value is unknown."""
+    for last in (False,) * _MAX_STEPS + (True,):
+        for key, value in list(options.items()):
+            if isinstance(value.data, str) and "${" in value.data:
+                match = _INTERPOLATION.fullmatch(value.data.strip())
+                target = options.get(match[1]) if match and not last else None
+                data = UNKNOWN if target is None else target.data
+                options[key] = replace(value, data=data, soft=bool(target and target.soft))

@@ -17,7 +17,7 @@ from tree_sitter import Node
 
 from diagnostics import safe_io
 from diagnostics.lint.project_files import find_above
-from diagnostics.lint.readers.shell_expansion import SCRIPT_SUFFIXES, Expander, node_text
+from diagnostics.lint.readers.shell_expansion import MARKS, SCRIPT_SUFFIXES, Expander, node_text
 from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Scope, Word, slurm_variables
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 from diagnostics.lint.values import Place, Value
@@ -47,7 +47,6 @@ _ACTIVATES = re.compile(
 )
 _OPTION_PLACEHOLDER = re.compile(r"(--[\w.-]{1,80}[ =])<([A-Za-z](?:[\w. -]{0,60}\w)?)>(?=\s|$)")
 _PLACEHOLDER = re.compile(r"(?<=[\s=])<([A-Za-z](?:[\w. -]{0,60}\w)?)>(?=\s|$)")
-_CONTROL = dict.fromkeys(range(7), " ")
 
 
 @dataclass
@@ -76,7 +75,7 @@ def read_script(text: str, file: str, first_line: int = 1) -> list[Command]:
     for name, number, line in slurm_variables(text, first_line):
         reader.scope.variables[name] = f"{SOFT}{number}"
         reader.scope.exported[name] = Value(str(number), Place(file, line), name, soft=True, outside=True)
-    return reader.read_text(text.translate(_CONTROL))
+    return reader.read_text(text.translate(MARKS))
 
 
 def read_nested(word: Word, file: str) -> list[Command]:
@@ -386,7 +385,7 @@ class _ScriptReader:
         fits = self.sourced < _MAX_NESTED
         path = find_above(word.clean, self.expander.file, _MAX_PARENTS) if fits else None
         try:
-            text = safe_io.read_text(path, MAX_BYTES).translate(_CONTROL) if path is not None else None
+            text = safe_io.read_text(path, MAX_BYTES).translate(MARKS) if path is not None else None
         except OSError:
             text = None
         if path is None or text is None:
