@@ -140,8 +140,8 @@ def _is_grpo(settings: Settings) -> bool:
     ):
         return True
     # A script that only has a similar name: TRL has few of its options.
-    options, names = option_index.set_options(settings), option_index.option_names("trl")
-    return sum(option_index.accepts(value.key, names) for value in options) * 2 >= len(options)
+    refused = option_index.refused_options(settings, option_index.option_names("trl"))
+    return len(refused) * 2 <= len(option_index.set_options(settings))
 
 
 def _nothing_read(source: Source) -> CheckResult:

@@ -155,6 +155,16 @@ def accepts(name: str, names: Collection[str], *, nested: bool = False, abbrevia
     return abbreviated and complete_option(name, names) is not None
 
 
+def refused_options(settings: Settings, names: Collection[str], *, nested: bool = False) -> list[Value]:
+    """Return the options of a run that no parser with these options accepts; see `accepts`."""
+    by_argparse = parser_of(settings.framework) != "hydra"
+    return [
+        value
+        for value in set_options(settings)
+        if not accepts(value.key, names, nested=nested and by_argparse, abbreviated=by_argparse)
+    ]
+
+
 def complete_option(name: str, names: Collection[str]) -> str | None:
     """Return the one option that begins with this name, as argparse completes it; None if there is not one."""
     matches = [option for option in names if option.startswith(name)]

@@ -97,14 +97,9 @@ def test_a_command_is_linted_without_being_run_and_nothing_heavy_is_loaded(tmp_p
     )
     environ = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path_factory.mktemp("compiled"))}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-        cwd=Path(__file__).parents[2],
-        env=environ,
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=root, env=environ
     )
     code, modules = done.stderr.split()
     assert (code, modules) == ("1", "[]")

@@ -455,15 +455,6 @@ def test_a_changed_copy_may_allow_what_releases_refuse(tmp_path):
         assert [f.severity for f in lint(run).findings if f.code == "CFG110"] == [expected]
 
 
-@pytest.mark.parametrize(
-    "trainer", ["verl.trainer.main worker.rollout.n=8", "verl.trainer.main_ppo actor_rollout_ref.rollout.n=8"]
-)
-def test_easyr1_starts_its_workers_without_expandable_segments(trainer):
-    """Whatever the shell exports; verl passes the variable on."""
-    script = f"export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\npython3 -m {trainer}"
-    assert ("error CFG112" in codes(script, vllm="0.10.2")) == ("main_ppo" in trainer)
-
-
 def test_another_projects_trainer_is_not_trls(tmp_path):
     """Most of its options are in no release of TRL."""
     run = tmp_path / "run.sh"

@@ -10,7 +10,6 @@ from diagnostics.__main__ import main
 from diagnostics.findings import Severity
 from diagnostics.fixes import fix_text
 from diagnostics.lint import rules
-from diagnostics.lint.rules import registry
 from diagnostics.lint.rules.declared import DECLARED
 from diagnostics.lint.run_plan import VOCABULARY
 from tests.diagnostics.lint_helpers import findings, lint
@@ -164,20 +163,3 @@ def test_the_catalog_uses_the_vocabulary_of_the_run_plan():
 
 def test_registrations_are_complete():
     assert rules.find_registration_errors(set(catalog.load()) | set(catalog.load_checks())) == []
-
-
-def test_a_rule_without_an_entry_is_reported_with_its_place(monkeypatch):
-    monkeypatch.setattr(registry, "_rules", [])
-
-    @registry.rule("CFG999", check="options")
-    def unexplained(plan):
-        return iter(())
-
-    @registry.rule("CFG001", check="optoins")
-    def misplaced(plan):
-        return iter(())
-
-    first, second = registry.find_registration_errors({"CFG001"})
-    line = unexplained.__code__.co_firstlineno
-    assert first == f"{__file__}:{line}: the code CFG999 has no entry"
-    assert "there is no check 'optoins': expected one of mode and resources" in second

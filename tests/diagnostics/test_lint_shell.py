@@ -87,17 +87,10 @@ def test_known_words_are_those_of_bash():
     scripts = [random_script(rng) for _ in range(300)]
     head = 'swift() { for w in "$@"; do printf "%s\\037" "$w"; done; }\n'
     program = head + "".join(f"(\n{text})\nprintf '\\036'\n" for text in scripts)
-    done = subprocess.run(
-        ["bash", "--norc", "--noprofile"],
-        input=program,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-        env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "HOME": "/nowhere"},
-        encoding="utf-8",
-    )
-    answers = done.stdout.split("\036")[:-1]
+    shell = ["bash", "--norc", "--noprofile"]
+    environ = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "HOME": "/nowhere"}
+    done = subprocess.run(shell, input=program.encode(), capture_output=True, check=False, env=environ)
+    answers = done.stdout.decode().split("\036")[:-1]
     assert len(answers) == len(scripts), done.stderr
     known = 0
     for text, answer in zip(scripts, answers, strict=True):

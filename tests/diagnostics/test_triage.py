@@ -340,20 +340,6 @@ def test_a_folder_with_all_that_a_run_leaves(tmp_path, run_triage):
     assert (done.code, "5 files not read" in done.out.replace("\n", " ")) == (1, True)
 
 
-def test_runs_in_folders_are_grouped_as_runs(tmp_path, run_triage):
-    """Each folder a run of several ranks: the same failure of another rank, elsewhere and later, is the same group."""
-    cause = traceback_of("KeyError: 'answer'", "own/rewards.py", "score")
-    for name, rank in (("a", 0), ("b", 1)):
-        (tmp_path / name).mkdir()
-        for file_rank in (0, 1):
-            lines = prefixed(f"2026-01-31 10:00:0{rank} ", cause) if file_rank == rank else ["started"]
-            (tmp_path / name / f"rank_{file_rank}.log").write_text(
-                "\n".join(lines).replace("/opt", f"/srv/{name}")
-            )
-    groups = run_triage(tmp_path, "--group", "--format", "json").document["groups"]
-    assert [group["logs"] for group in groups] == [["a", "b"]]
-
-
 def test_a_wrapper_says_where_its_framework_keeps_the_root(judge):
     """In the words of the framework that the log shows, and with the rank that torchrun names."""
     lines = [

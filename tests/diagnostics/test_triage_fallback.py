@@ -166,19 +166,6 @@ def test_frames_alone_give_a_hypothesis(judge):
     assert judge(*head, frame.format("own/loop.py", "run")).state == "unknown"
 
 
-def test_near_issues_are_no_verdict(judge):
-    """Similar issues are listed beside an unknown failure and are in no finding."""
-    lines = [
-        "Traceback (most recent call last):",
-        '  File "/opt/env/lib/python3.12/site-packages/vllm/device_allocator/cumem.py", line 7, in wake_up',
-        "RuntimeError: the sleeping engine found no memory of the GPU when it was to wake up",
-    ]
-    verdict = judge(*lines)
-    assert (verdict.state, candidate_codes(verdict), leads(verdict)) == ("unknown", [], [])
-    assert "MEM001" in [issue.code for issue in verdict.similar]
-    assert report(verdict, ["a.log"]).findings == []
-
-
 METRICS = [
     ("{'loss': 0.0, 'reward_std': 0.5, 'completions/clipped_ratio': 1.0}", "capped", 1.0),
     ("step:4 - actor/entropy:0.25 - actor/pg_clipfrac:0.0 - actor/grad_norm:0.5", "grad_norm", 0.5),

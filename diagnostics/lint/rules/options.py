@@ -121,12 +121,7 @@ def _options_exist_in_the_copy(plan: RunPlan) -> Iterator[Problem]:
     """Find options that a project's own copy of a framework does not have, by the copy's files."""
     folder = plan.versions.copies[plan.framework]
     names = option_index.copy_options(plan.settings, folder)
-    hydra = parser_of(plan.framework) == "hydra"
-    unknown = [
-        value
-        for value in option_index.set_options(plan.settings)
-        if names and not option_index.accepts(value.key, names, abbreviated=not hydra)
-    ]
+    unknown = option_index.refused_options(plan.settings, names) if names else []
     if unknown:
         described = [value.key + _suggestion(value.key, names) for value in unknown[:_MAX_SHOWN]]
         described += [value.key for value in unknown[_MAX_SHOWN:]]
