@@ -96,7 +96,7 @@ def _find_user_script(words: list[str], file: str) -> FrameworkCommand | None:
         path = find_script(word, file, module=module)
         # Scripts with TRL's own parser are started with a YAML as the config.
         grpo_name = "grpo" in word.rpartition("/")[2] and _names_config(words[index + 1 :])
-        if (path is None and grpo_name) or (path is not None and read_user_script(path) is not None):
+        if (path is None and grpo_name) or (path is not None and read_user_script(path).trains):
             return FrameworkCommand("trl", Start(), index + 1, index, word, module)
         return None
     return None
@@ -131,9 +131,8 @@ def read_command(
     settings.launcher = _read_launcher(launch_words, file)
     for word in command.unread_sources:
         reason = "it is sourced before the run, and is not here or not known"
-        name = word.clean.replace(HOLE, "...")
-        place = str(Place(file, word.line))
-        settings.not_checked.append(NotChecked(name, reason, "lint it where that file is", place))
+        name, location = word.clean.replace(HOLE, "..."), str(Place(file, word.line))
+        settings.not_checked.append(NotChecked(name, reason, "lint it where that file is", location))
     for key, text in way.extra.items():
         settings.set(key, Value(parse_scalar(text), place))
     read = _read_overrides if DIALECTS[recognised.framework].style == "overrides" else _read_flags

@@ -55,7 +55,7 @@ class RunPlan:
         return self.settings.role
 
     @property
-    def line(self) -> int:
+    def first_line(self) -> int:
         """The line on which it starts in its file."""
         return self.settings.place.line
 

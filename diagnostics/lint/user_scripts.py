@@ -23,30 +23,34 @@ _MAX_IMPORTS = 8
 
 @dataclass
 class UserScript:
-    """A script that trains by GRPO.
+    """A training script.
 
     Attributes:
         options: Fields of its dataclasses and arguments of its parser, of the files that it imports too.
+        trains: It trains by GRPO.
         uses_parser: A parser of transformers or TRL reads its options, so they are GRPOConfig's.
         configs: The GRPOConfig objects that it creates itself.
     """
 
     options: frozenset[str] = frozenset()
+    trains: bool = False
     uses_parser: bool = False
     configs: list[Settings] = field(default_factory=list)
 
 
-def read_user_script(path: Path) -> UserScript | None:
-    """Read a script; None if it does not train by GRPO, or is no Python."""
+def read_user_script(path: Path) -> UserScript:
+    """Read a script; one that is no Python has no options and does not train."""
     text = safe_io.read_text(path, MAX_BYTES)
-    tree = parse_python(text) if _TRAINS.search(text) else None
+    tree = parse_python(text)
     if tree is None:
-        return None
+        return UserScript()
     try:
         configs = [config for config in read_configs(text, str(path)) if config.framework == "trl"]
     except UnreadableError:
         configs = []
-    return UserScript(_all_options(tree, path), bool(_PARSES.search(text)), configs)
+    imported = islice(_imported_files(tree, path), _MAX_IMPORTS)
+    options = _declared_in(tree).union(*map(read_declared_options, imported))
+    return UserScript(options, bool(_TRAINS.search(text)), bool(_PARSES.search(text)), configs)
 
 
 def read_declared_options(path: Path) -> frozenset[str]:
@@ -60,12 +64,6 @@ def read_declared_options(path: Path) -> frozenset[str]:
 
 def _declared_in(tree: ast.Module) -> frozenset[str]:
     return frozenset(name for name, _ in declared_options(ast.walk(tree)))
-
-
-def _all_options(tree: ast.Module, path: Path) -> frozenset[str]:
-    """Return the options that a script and the files that it imports declare."""
-    imported = islice(_imported_files(tree, path), _MAX_IMPORTS)
-    return _declared_in(tree).union(*map(read_declared_options, imported))
 
 
 def _imported_files(tree: ast.Module, path: Path) -> Iterator[Path]:
@@ -92,13 +90,9 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
         return
     settings.files.add(str(path))
     script = read_user_script(path)
-    if script is None:
-        # A trainer of another name may declare other options.
-        tree = parse_python(safe_io.read_text(path, MAX_BYTES))
-        settings.script_options = _all_options(tree, path) if tree is not None else frozenset()
-        return
+    # A trainer of another name may declare other options.
     settings.script_options = script.options
-    if script.uses_parser:
+    if script.uses_parser or not script.trains:
         return
     if not script.configs:
         _report(settings, "it trains with a config that is created out of sight", "", Place(str(path)))

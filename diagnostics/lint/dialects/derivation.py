@@ -6,6 +6,7 @@ settings: the rollout mode, the number of training processes, whether the run ev
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -127,34 +128,28 @@ def env_number(settings: Settings, name: str) -> Value | None:
     return value.derive(data if isinstance(data, int) and not isinstance(data, bool) else UNKNOWN)
 
 
-def multiply(factors: Iterable[Value | None]) -> Value | None:
+def multiply(*factors: Value | None) -> Value | None:
     """Multiply numbers; unknown if one of them is, None if one is missing."""
-    values = list(factors)
-    if any(value is None for value in values):
+    values = [value for value in factors if value is not None]
+    if len(values) < len(factors):
         return None
-    present = [value for value in values if value is not None]
-    first, data = present[0], 1
-    key = " x ".join(value.key for value in present if value.data != 1) or first.key
-    for value in present:
-        if not isinstance(value.data, int) or isinstance(value.data, bool):
-            return Value(UNKNOWN, first.place, first.key)
-        data *= value.data
-    soft, outside = any(value.soft for value in present), any(value.outside for value in present)
-    return Value(data, first.place, key, soft, outside, factors=tuple(present))
+    first = values[0]
+    if not all(isinstance(value.data, int) and not isinstance(value.data, bool) for value in values):
+        return Value(UNKNOWN, first.place, first.key)
+    key = " x ".join(value.key for value in values if value.data != 1) or first.key
+    soft, outside = any(value.soft for value in values), any(value.outside for value in values)
+    product = math.prod(value.data for value in values)
+    return Value(product, first.place, key, soft, outside, factors=tuple(values))
 
 
 def _launched_processes(settings: Settings) -> Value | None:
     """Return the number of training processes that the launcher starts, on all nodes."""
     launcher = settings.launcher
-    if "processes" in launcher:
-        return launcher["processes"]
-    per_node = launcher.get("processes_per_node")
-    if per_node is None:
-        return None
-    nodes = launcher.get("nodes", Value(1, per_node.place, "nnodes", soft=per_node.soft))
-    if isinstance(per_node.data, int) and isinstance(nodes.data, str) and nodes.data.isdecimal():
-        nodes = nodes.derive(int(nodes.data))
-    return multiply((per_node, nodes)) if "nodes" in launcher else per_node
+    per_node, nodes = launcher.get("processes_per_node"), launcher.get("nodes")
+    if "processes" in launcher or per_node is None or nodes is None:
+        return launcher.get("processes") or per_node
+    count = parse_count(nodes)
+    return multiply(per_node, nodes if count is None else nodes.derive(count))
 
 
 def truncates(name: str, value: Value) -> bool:
@@ -237,7 +232,7 @@ def _swift_processes(settings: Settings) -> Value | None:
     if per_node is None:
         return _launched_processes(settings)
     nodes = env_number(settings, "NNODES")
-    return per_node if nodes is None else multiply((per_node, nodes))
+    return per_node if nodes is None else multiply(per_node, nodes)
 
 
 def _derive_swift_mode(plan: RunPlan) -> None:
@@ -259,9 +254,7 @@ def _derive_swift_mode(plan: RunPlan) -> None:
 
 def _derive_hydra_trainer(plan: RunPlan, evaluation: str) -> None:
     """Derive what verl and EasyR1 share: devices on all nodes, and the frequency of evaluation."""
-    plan.put(
-        "devices.train", multiply((plan.values.get("devices.per_node"), plan.values.get("devices.nodes")))
-    )
+    plan.put("devices.train", multiply(plan.values.get("devices.per_node"), plan.values.get("devices.nodes")))
     frequency = plan.option(evaluation)
     if frequency is not None and isinstance(frequency.data, int):
         plan.put("train.evaluates", frequency.derive(frequency.data > 0))
@@ -308,9 +301,7 @@ def _derive_easyr1(plan: RunPlan) -> None:
 
 def _derive_openrlhf(plan: RunPlan) -> None:
     _fill_simple_defaults(plan)
-    plan.put(
-        "devices.train", multiply((plan.values.get("devices.per_node"), plan.values.get("devices.nodes")))
-    )
+    plan.put("devices.train", multiply(plan.values.get("devices.per_node"), plan.values.get("devices.nodes")))
     engines = plan.whole_number("devices.rollout")
     if not engines:
         return

@@ -84,7 +84,6 @@ class _ConfigFinder:
         self.by_name: dict[str, Settings] = {}
         self.configs: list[Settings] = []
         self.visited_calls: set[int] = set()
-        self.trainers: list[ast.Call] = []
 
     def find(self, tree: ast.Module) -> list[Settings]:
         """Go over the statements in order; a function sees the module's constants."""
@@ -96,8 +95,6 @@ class _ConfigFinder:
         self._collect_parser_defaults(nodes)
         for node in nodes:
             self._visit(node)
-        for trainer in self.trainers:
-            self._apply_trainer(trainer)
         for config in self.configs:
             config.env = {**self.env, **config.env}
         return self.configs
@@ -157,10 +154,6 @@ class _ConfigFinder:
 
     def _visit_call(self, node: ast.Call, name: str = "") -> None:
         called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-        if called == "setdefault":
-            self._set_default_env(node)
-        elif called == "GRPOTrainer":
-            self.trainers.append(node)
         if called not in self.classes or id(node) in self.visited_calls:
             return
         self.visited_calls.add(id(node))
@@ -176,29 +169,6 @@ class _ConfigFinder:
         self.configs.append(config)
         if name:
             self.by_name[name] = config
-
-    def _apply_trainer(self, node: ast.Call) -> None:
-        """Add the trainer's other arguments to the config: the adapter and the reward functions."""
-        arguments = _keyword(node, "args")
-        config = self.by_name.get(arguments.id) if isinstance(arguments, ast.Name) else None
-        config = config or (self.configs[0] if len(self.configs) == 1 else None)
-        adapter, rewards = _keyword(node, "peft_config"), _keyword(node, "reward_funcs")
-        if config is None:
-            return
-        if isinstance(adapter, ast.Call) or (isinstance(adapter, ast.Name) and "lora" in adapter.id.lower()):
-            config.options.setdefault("use_peft", Value(True, self._location_of(adapter), "peft_config"))
-        if isinstance(rewards, ast.List) and not any(isinstance(item, ast.Starred) for item in rewards.elts):
-            names = [ast.unparse(item)[:60] for item in rewards.elts]
-            config.options.setdefault(
-                "reward_funcs", Value(names, self._location_of(rewards), "reward_funcs")
-            )
-
-    def _set_default_env(self, node: ast.Call) -> None:
-        """Apply `os.environ.setdefault`: the environment of the run may have another value."""
-        if len(node.args) == 2 and ast.unparse(node.func) == "os.environ.setdefault":
-            key, data = map(self._evaluate, node.args)
-            if isinstance(key, str):
-                self.env.setdefault(key, Value(data, self._location_of(node), key, soft=True, outside=True))
 
     def _add_keyword(self, keyword: ast.keyword, config: Settings) -> None:
         place = self._location_of(keyword)

@@ -101,14 +101,14 @@ class Expander:
             lines = _LINE_MARK.findall(part)
             text = _LINE_MARK.sub("", part)
             if text:
-                words.append(Word(_plain(text), int(lines[0]) if lines else line))
+                words.append(Word(_without_marks(text), int(lines[0]) if lines else line))
             line = int(lines[-1]) if lines else line
         self.count_output(sum(len(word.text) + 8 for word in words))
         return words
 
     def expand_text(self, node: Node) -> str:
         """Expand a node into one text, as an assignment does."""
-        return _plain(self._expand(node))
+        return _without_marks(self._expand(node))
 
     def _expand(self, node: Node, *, quoted: bool = False, splits: bool = False, depth: int = 0) -> str:
         """Expand a node into text with marks.
@@ -225,7 +225,7 @@ class Expander:
             node, start, node.end_byte - 1, quoted=quoted, splits=not quoted, depth=depth
         )
         if operator.endswith("="):
-            self.scope.variables[name] = mark_default(_plain(rest).replace(SOFT, ""))
+            self.scope.variables[name] = mark_default(_without_marks(rest).replace(SOFT, ""))
         return KEEP + SOFT + rest if quoted else _mark_words(rest)
 
     def heredoc(self, body: Node) -> str:
@@ -236,7 +236,7 @@ class Expander:
             if child.type not in _EXPANSIONS:
                 continue
             parts.append(source[at - offset : child.start_byte - offset].decode("utf-8", "replace"))
-            parts.append(_plain(self._expansion(child, quoted=True, depth=0)))
+            parts.append(_without_marks(self._expansion(child, quoted=True, depth=0)))
             at = child.end_byte
         parts.append(source[at - offset :].decode("utf-8", "replace"))
         text = "".join(parts)
@@ -246,7 +246,7 @@ class Expander:
     def _arithmetic(self, node: Node, depth: int) -> str:
         """Evaluate whole-number arithmetic as the shell does."""
         source = self._expand_range(node, node.start_byte + 3, node.end_byte - 2, quoted=True, depth=depth)
-        text = _NAME.sub(lambda match: self._variable(match[0]), _plain(source))
+        text = _NAME.sub(lambda match: self._variable(match[0]), _without_marks(source))
         try:
             value = _calculate(text.replace(SOFT, ""))
         except (ArithmeticError, SyntaxError, MemoryError, RecursionError):
@@ -295,7 +295,7 @@ def _evaluate(node: ast.expr) -> int:
     return function(left, right)
 
 
-def _plain(text: str) -> str:
+def _without_marks(text: str) -> str:
     """Return expanded text without the marks that are for its words."""
     return _LINE_MARK.sub("", text).replace(KEEP, "").translate(_RESTORED)
 

@@ -204,7 +204,7 @@ def _matching_ports(trainer: RunPlan, servers: list[RunPlan]) -> list[RunPlan]:
     for port in _port_numbers(trainer):
         listening = [server for server in servers if port in _port_numbers(server)]
         # A script may run several trainings in sequence: the server started last before the trainer counts.
-        earlier = [server for server in listening if server.line <= trainer.line]
+        earlier = [server for server in listening if server.first_line <= trainer.first_line]
         chosen += earlier[-1:] or listening[:1]
     return chosen
 
@@ -212,10 +212,13 @@ def _matching_ports(trainer: RunPlan, servers: list[RunPlan]) -> list[RunPlan]:
 def pair_servers(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
     """Return pairs of servers that one script runs at the same time: it starts no trainer between them."""
     servers = [plan for plan in plans if plan.role == "serve"][:_MAX_SERVERS]
-    trainers = [(plan.source, plan.line) for plan in plans if plan.role == "train"]
+    trainers = [(plan.source, plan.first_line) for plan in plans if plan.role == "train"]
     return [
         (first, second)
         for first, second in combinations(servers, 2)
         if first.source == second.source
-        and not any(source == first.source and first.line < line < second.line for source, line in trainers)
+        and not any(
+            source == first.source and first.first_line < line < second.first_line
+            for source, line in trainers
+        )
     ]
