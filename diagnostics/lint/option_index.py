@@ -213,7 +213,9 @@ def composed_copy(folder: str, config: str) -> Mapping[str, Value | None]:
     main = Path(folder, "trainer/main_ppo.py")
     text = safe_io.read_text(main, 1_000_000) if main.is_file() else ""
     default = re.search(r"""hydra\.main\([^)]*config_name\s*=\s*["'](\w+)""", text)
-    return hydra.composed_options(Path(folder, "trainer/config"), config or default[1]) if default else {}
+    return (
+        hydra.ComposedConfig(Path(folder, "trainer/config"), config or default[1]).options if default else {}
+    )
 
 
 def is_indexed_release(package: str, release: Version | None) -> bool:

@@ -389,9 +389,9 @@ def errors_of_copy(folder, overrides):
 
 def test_a_config_is_composed_of_its_groups_files(verl_copy):
     config = verl_copy / "verl" / "trainer" / "config"
-    assert set(hydra.composed_options(config, "ppo_trainer")) == COMMON
+    assert set(hydra.ComposedConfig(config, "ppo_trainer").options) == COMMON
     (config / "engine" / "dp.yaml").unlink()
-    assert hydra.composed_options(config, "ppo_trainer") == {}
+    assert hydra.ComposedConfig(config, "ppo_trainer").options == {}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,24 +47,71 @@ def compose_config(settings: Settings, *, required: bool) -> None:
                 NotChecked(what, reason, "lint it where that file is", str(place.place))
             )
         return
-    missing: list[str] = []
-    for key, value in _read_config(folder, stem, "", missing, 0):
+    config, file = ComposedConfig(folder, stem), str(folder / f"{stem}.yaml")
+    for key, value in config.values.items():
         settings.options.setdefault(key, value)
-    settings.files.add(str(folder / f"{stem}.yaml"))
-    settings.script_options = frozenset(settings.script_options | set(composed_options(folder, stem)))
-    for file in missing:
+    settings.files.add(file)
+    settings.script_options = settings.script_options.union(config.options)
+    for name_of_part in config.missing:
         reason = "a defaults list names this file, and the file was not found"
-        settings.not_checked.append(NotChecked(f"{file}.yaml", reason, "", str(folder / f"{stem}.yaml")))
+        settings.not_checked.append(NotChecked(f"{name_of_part}.yaml", reason, "", file))
 
 
-def composed_options(folder: Path, name: str) -> dict[str, Value | None]:
-    """Return what a config sets once it is composed; a table is None. Empty if a part is missing."""
-    missing: list[str] = []
-    options: dict[str, Value | None] = {}
-    for key, value in _read_config(folder, name, "", missing, 0):
-        options.setdefault(key, value)
-    tables = {key.rsplit(".", count)[0] for key in options for count in range(1, key.count(".") + 1)}
-    return {} if missing else options | dict.fromkeys(tables - options.keys())
+class ComposedConfig:
+    """A config with the files of its list of defaults.
+
+    Attributes:
+        values: What these files set, by key; the file that names another one wins.
+        missing: Files of the list that were not found.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.values: dict[str, Value] = {}
+        self.missing: list[str] = []
+        self._folder = folder
+        self._add_file(name, "", 0)
+
+    @property
+    def options(self) -> dict[str, Value | None]:
+        """The values, and each table as None; empty if a part is missing."""
+        keys = self.values.keys()
+        tables = {key.rsplit(".", count)[0] for key in keys for count in range(1, key.count(".") + 1)}
+        return {} if self.missing else self.values | dict.fromkeys(tables - keys)
+
+    def _add_file(self, name: str, package: str, depth: int) -> None:
+        """Add what a file sets and, after it, what the files of its list of defaults set."""
+        path = self._folder / f"{name}.yaml"
+        try:
+            text = safe_io.read_text(path, MAX_BYTES) if path.stat().st_size <= MAX_BYTES else ""
+            trees = parse_yaml(text, str(path))
+        except (OSError, UnreadableError):
+            self.missing += [path.stem] if path.stem not in SHIPPED else []
+            return
+        tree = trees[0] if trees and isinstance(trees[0], dict) else {}
+        match = _PACKAGE.match(text) if depth else None
+        if match and match[1] != "_group_":
+            package = match[1].removeprefix("_global_").strip(".")
+        defaults = tree.pop("defaults", [])
+        tree.pop("hydra", None)
+        for key, value in flatten(tree).items():
+            full_key = f"{package}.{key}".strip(".")
+            self.values.setdefault(full_key, value.with_key(full_key))
+        if isinstance(defaults, list) and depth < _MAX_DEPTH:
+            self._add_defaults([_parse_default(entry) for entry in defaults], name, package, depth)
+
+    def _add_defaults(self, entries: list[tuple[str, str]], name: str, package: str, depth: int) -> None:
+        chosen = dict(entries)
+        for group, file in reversed(entries):
+            for choice, choice_file in chosen.items():
+                file = file.replace(f"${{{choice}}}", choice_file)  # noqa: PLW2901 - one substitution after another
+            if not file or file in SHIPPED or group.startswith(("override", "hydra")):
+                continue
+            where, _, at = group.partition("@")
+            under = at or where.strip("./").replace("/", ".")
+            # A file of a group names others relative to that group's folder.
+            group_folder = "" if where.startswith("/") else f"{name.rpartition('/')[0]}/"
+            path = posixpath.normpath(f"{group_folder}{where}/{file}".replace("//", "/").strip("/"))
+            self._add_file(path, f"{package}.{under}".strip("."), depth + 1)
 
 
 def _config_folder(path: Value | None, file: str) -> Path | None:
@@ -82,50 +128,6 @@ def _config_folder(path: Value | None, file: str) -> Path | None:
         except OSError:
             return None
     return None
-
-
-def _read_tree(path: Path, missing: list[str], package: list[str] | None = None) -> dict[str, Any]:
-    """Read a file's tree; its `@package` comment is stored in `package`."""
-    try:
-        text = safe_io.read_text(path, MAX_BYTES) if path.stat().st_size <= MAX_BYTES else ""
-        trees = parse_yaml(text, str(path))
-    except (OSError, UnreadableError):
-        if path.stem not in SHIPPED:
-            missing.append(path.stem)
-        return {}
-    match = _PACKAGE.match(text)
-    if match and package is not None and match[1] != "_group_":
-        package[:] = [match[1].removeprefix("_global_").strip(".")]
-    return trees[0] if trees and isinstance(trees[0], dict) else {}
-
-
-def _read_config(
-    folder: Path, name: str, package: str, missing: list[str], depth: int
-) -> Iterator[tuple[str, Value]]:
-    """Yield what a file sets and, after it, what the files of its list of defaults set."""
-    if depth > _MAX_DEPTH:
-        return
-    target = [package]
-    tree = _read_tree(folder / f"{name}.yaml", missing, target if depth else None)
-    [package] = target
-    defaults = tree.pop("defaults", [])
-    entries = [_parse_default(entry) for entry in defaults] if isinstance(defaults, list) else []
-    chosen = dict(entries)
-    tree.pop("hydra", None)
-    for key, value in flatten(tree).items():
-        full_key = f"{package}.{key}".strip(".")
-        yield full_key, value.with_key(full_key)
-    for group, file in reversed(entries):
-        for choice, choice_file in chosen.items():
-            file = file.replace(f"${{{choice}}}", choice_file)  # noqa: PLW2901 - one substitution after another
-        if not file or file in SHIPPED or group.startswith(("override", "hydra")):
-            continue
-        where, _, at = group.partition("@")
-        under = at or where.strip("./").replace("/", ".")
-        # A file of a group names others relative to that group's folder.
-        group_folder = "" if where.startswith("/") else f"{name.rpartition('/')[0]}/"
-        path = posixpath.normpath(f"{group_folder}{where}/{file}".replace("//", "/").strip("/"))
-        yield from _read_config(folder, path, f"{package}.{under}".strip("."), missing, depth + 1)
 
 
 def _parse_default(entry: Any) -> tuple[str, str]:
