@@ -26,7 +26,6 @@ _LAUNCHER_OPTIONS = {
     "nnodes": "nodes", "num_machines": "nodes", "num_nodes": "nodes",
     "master_addr": "master_addr", "main_process_ip": "master_addr", "rdzv_endpoint": "rendezvous",
     "master_port": "master_port", "main_process_port": "master_port", "config_file": "config_file",
-    "include": "include",
 }  # fmt: skip
 # Launchers of whatever number of tasks the job has; theirs is not known.
 _TASK_LAUNCHERS = {"srun", "mpirun", "mpiexec"}

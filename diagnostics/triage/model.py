@@ -96,10 +96,6 @@ class LogFacts:
     head: bytes = field(default=b"", repr=False)
     tail: bytes = field(default=b"", repr=False)
 
-    def matched_at(self, line: int) -> bool:
-        """Whether a signature matches in this line."""
-        return any(line == hit.line for hits in self.hits.values() for hit in hits.first_hits)
-
     def hit(
         self,
         number: int,

@@ -15,7 +15,10 @@ FAILURE = b"".join(
         b"KeyError: 'x'\n",
     )
 )
-TAR = b"a.log".ljust(257, b"\0") + b"ustar".ljust(255, b"\0") + FAILURE
+# The header of a tar: numbers that end with NUL, and its mark at byte 257.
+TAR = (
+    (b"a.log".ljust(100, b"\0") + b"0000644\0" * 19).ljust(257, b"\0") + b"ustar".ljust(255, b"\0") + FAILURE
+)
 
 
 @pytest.fixture
