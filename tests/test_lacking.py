@@ -74,7 +74,6 @@ REFUSED = [
 ANSWERED = [
     ("pypi_simple,requests,remotezip,py_spy,torch", "diagnostics matrix", 0, "versions: "),
     ("py_spy,yaml", "diagnostics hang --from hang.json", 1, "HANG  HNG001"),
-    ("backports.zstd,compression.zstd", "diagnostics triage run.log.zst", 3, "zstd, which Python before 3.14 does not"),
     ("pyarrow", "diagnostics audit run", 3, "pyarrow"),
     ("packaging,re2,yaml,rich,jinja2,torch,transformers", "repro list", 0, "SCH001  "),
     ("torch,fastapi,uvicorn", "grpo_core --help", 0, "train"),
@@ -87,7 +86,6 @@ def without(tmp_path):
     (tmp_path / "c.yaml").write_text("per_device_train_batch_size: 4\n")
     shutil.copy(LOG, tmp_path / "run.log")
     shutil.copy(HANG, tmp_path / "hang.json")
-    (tmp_path / "run.log.zst").write_bytes(b"\x28\xb5\x2f\xfd\x00\x00")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "completions_00001.parquet").touch()
 

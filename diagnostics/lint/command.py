@@ -44,7 +44,7 @@ def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(
     cls=Command,
     examples=(
-        ("lint train.sh", "a script, a YAML, a TOML, a notebook, a Dockerfile, a Makefile"),
+        ("lint train.sh", "a script, a YAML, a TOML, a Python file, a notebook"),
         ("lint configs/", "every run below a folder"),
         ("lint --trl 1.16.0 -- trl grpo --num_generations 8", "a command"),
     ),

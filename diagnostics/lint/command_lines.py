@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 
 from diagnostics.findings import NotChecked
 from diagnostics.frameworks import TOP_MODULES
-from diagnostics.lint.dialects import DIALECTS, PROGRAMS, Launch
+from diagnostics.lint.dialects import DIALECTS, PROGRAMS, Launch, Start
 from diagnostics.lint.project_files import find_script
 from diagnostics.lint.readers.shell import Command
 from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Word
 from diagnostics.lint.user_scripts import add_script_settings, read_user_script
-from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_count, parse_scalar
+from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_scalar
 
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=(.*))?$", re.DOTALL)
 _NUMBER = re.compile(r"-[0-9.]")
@@ -26,18 +26,10 @@ _LAUNCHER_OPTIONS = {
     "nnodes": "nodes", "num_machines": "nodes", "num_nodes": "nodes",
     "master_addr": "master_addr", "main_process_ip": "master_addr", "rdzv_endpoint": "rendezvous",
     "master_port": "master_port", "main_process_port": "master_port", "config_file": "config_file",
-    "include": "include",
 }  # fmt: skip
-# Launchers that start each process themselves; their short options mean something else to other launchers.
-_TASK_OPTIONS = {
-    "srun": {
-        "n": "processes", "ntasks": "processes", "N": "nodes", "nodes": "nodes",
-        "ntasks_per_node": "processes_per_node",
-    },
-    "mpirun": {"np": "processes", "n": "processes"},
-    "mpiexec": {"np": "processes", "n": "processes"},
-}  # fmt: skip
-_LAUNCHERS = {"torchrun", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec", "ray", "uv"}
+# Launchers of whatever number of tasks the job has; theirs is not known.
+_TASK_LAUNCHERS = {"srun", "mpirun", "mpiexec"}
+_LAUNCHERS = {"torchrun", "accelerate", "deepspeed", "ray", "uv"}
 _LAUNCHER_MODULES = ("torch.distributed.", "accelerate.", "deepspeed.")
 # Modules that are no training script of a user.
 _OTHER_MODULES = (*(f"{name}." for name in TOP_MODULES), "recipe.", "pip", "pytest")
@@ -48,19 +40,17 @@ class FrameworkCommand:
     """The part of a command line that starts a framework.
 
     Attributes:
+        way: How it is started: role, parser and the options that this sets.
         start: Index of the first argument; the words before `launch_end` are the launcher's.
         target: The script of the user, or the module if `module`.
-        extra: Options that this way of starting sets.
     """
 
     framework: str
-    role: str
+    way: Start
     start: int
     launch_end: int
     target: str = ""
     module: bool = False
-    framework_parser: bool = False
-    extra: dict[str, str] = field(default_factory=dict)
 
 
 def find_framework_command(words: list[str]) -> FrameworkCommand | None:
@@ -73,16 +63,8 @@ def find_framework_command(words: list[str]) -> FrameworkCommand | None:
             way = next(filter(launch.matches, dialect.start), None)
             if way is not None:
                 start += bool(launch.module and way.verbs and not way.program)
-                return FrameworkCommand(
-                    dialect.framework,
-                    way.role,
-                    start,
-                    index,
-                    launch.module or launch.script,
-                    bool(launch.module),
-                    way.framework_parser,
-                    way.extra,
-                )
+                target = launch.module or launch.script
+                return FrameworkCommand(dialect.framework, way, start, index, target, bool(launch.module))
     return None
 
 
@@ -113,8 +95,8 @@ def _find_user_script(words: list[str], file: str) -> FrameworkCommand | None:
         path = find_script(word, file, module=module)
         # Scripts with TRL's own parser are started with a YAML as the config.
         grpo_name = "grpo" in word.rpartition("/")[2] and _names_config(words[index + 1 :])
-        if (path is None and grpo_name) or (path is not None and read_user_script(path) is not None):
-            return FrameworkCommand("trl", "train", index + 1, index, word, module)
+        if (path is None and grpo_name) or (path is not None and read_user_script(path).trains):
+            return FrameworkCommand("trl", Start(), index + 1, index, word, module)
         return None
     return None
 
@@ -141,19 +123,17 @@ def read_command(
             settings.env = {**command.env, **_inline_env(command.words, file), **settings.env}
         return nested
     launch_words = command.words[: recognised.launch_end]
-    settings = Settings(
-        recognised.framework, Place(file, command.line), role=recognised.role, target=recognised.target
-    )
-    settings.framework_parser = recognised.framework_parser
+    way, place = recognised.way, Place(file, command.line)
+    settings = Settings(recognised.framework, place, role=way.role, target=recognised.target)
+    settings.framework_parser = way.framework_parser
     settings.env = {**command.env, **_inline_env(launch_words, file)}
-    settings.launcher = _read_launcher(launch_words, file, settings.env)
+    settings.launcher = _read_launcher(launch_words, file)
     for word in command.unread_sources:
         reason = "it is sourced before the run, and is not here or not known"
-        name = word.clean.replace(HOLE, "...")
-        place = str(Place(file, word.line))
-        settings.not_checked.append(NotChecked(name, reason, "lint it where that file is", place))
-    for key, text in recognised.extra.items():
-        settings.set(key, Value(parse_scalar(text), settings.place))
+        name, location = word.clean.replace(HOLE, "..."), str(Place(file, word.line))
+        settings.not_checked.append(NotChecked(name, reason, "lint it where that file is", location))
+    for key, text in way.extra.items():
+        settings.set(key, Value(parse_scalar(text), place))
     read = _read_overrides if DIALECTS[recognised.framework].style == "overrides" else _read_flags
     read(command.words[recognised.start :], file, settings)
     if settings.framework == "trl" and recognised.target:
@@ -183,49 +163,26 @@ def _inline_env(words: list[Word], file: str) -> dict[str, Value]:
     return env
 
 
-def _read_launcher(words: list[Word], file: str, env: Mapping[str, Value]) -> dict[str, Value]:
+def _read_launcher(words: list[Word], file: str) -> dict[str, Value]:
     """Return what the launcher before the program sets."""
     names = [word.clean.rpartition("/")[2] for word in words]
     name = next((program for program in names if program in _LAUNCHERS), "")
     if not name and any(program.startswith("torch.distributed.") for program in names):
         name = "torchrun"
-    elif not name and any(program.startswith("python") for program in names):
-        name = "python"
-    options = _TASK_OPTIONS.get(name, _LAUNCHER_OPTIONS)
-    if name in _TASK_OPTIONS:
-        inner = _LAUNCHERS - set(_TASK_OPTIONS)
-        behind = next(
-            (
-                at
-                for at, program in enumerate(names)
-                if program in inner or program.startswith(_LAUNCHER_MODULES)
-            ),
-            0,
-        )
-        if behind:  # as in `srun torchrun`
-            return _read_launcher(words[behind:], file, env)
     settings = Settings("launcher", Place(file))
     _read_flags(words, file, settings)
-    launcher = {options[key]: value for key, value in settings.options.items() if key in options}
-    if name in _TASK_OPTIONS:
-        launcher = {key: _first_of_list(value) for key, value in launcher.items()}
-        if not {"processes", "processes_per_node"} & set(launcher):
-            # Without a number srun takes the job's.
-            tasks = env.get("SLURM_NTASKS") if name == "srun" else None
-            unknown = Value(UNKNOWN, Place(file, words[0].line), f"tasks of {name}")
-            count = parse_count(tasks)
-            launcher["processes"] = (
-                tasks.derive(count) if tasks is not None and count is not None else unknown
-            )
+    launcher = {
+        _LAUNCHER_OPTIONS[key]: value for key, value in settings.options.items() if key in _LAUNCHER_OPTIONS
+    }
+    if not name:
+        name = next((program for program in names if program in _TASK_LAUNCHERS), "")
+        if name:
+            launcher["processes"] = Value(UNKNOWN, Place(file, words[0].line), f"tasks of {name}")
+        elif any(program.startswith("python") for program in names):
+            name = "python"
     if name:
         launcher["launcher"] = Value(name, Place(file, words[0].line), "launcher")
     return launcher
-
-
-def _first_of_list(value: Value) -> Value:
-    """Return the number of an option such as `-n 8 python`, where the program follows the number."""
-    first = value.data[0] if isinstance(value.data, list) else value.data
-    return value.derive(parse_scalar(str(first)) if value.known else UNKNOWN)
 
 
 def _read_flags(words: list[Word], file: str, settings: Settings) -> None:

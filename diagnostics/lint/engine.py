@@ -16,14 +16,14 @@ from diagnostics.findings import CheckResult, Finding, NotChecked, Report
 from diagnostics.lint import not_checked, option_index
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.dialects.derivation import make_plan
-from diagnostics.lint.pairing import pair_with_servers, server_pairs
-from diagnostics.lint.project_files import find_starters, lintable_files
+from diagnostics.lint.project_files import lintable_files
 from diagnostics.lint.project_requirements import PACKAGES, read_project
 from diagnostics.lint.readers.structured import UnreadableError
 from diagnostics.lint.reading import read_command_line, read_file, share_accelerate_config
 from diagnostics.lint.rules import RULES
 from diagnostics.lint.rules.registry import Rule
 from diagnostics.lint.rules.report import to_finding
+from diagnostics.lint.rules.servers import pair_servers, pair_with_trainers
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Settings
 from diagnostics.lint.versions import Versions
@@ -121,16 +121,10 @@ def make_plans(run: LintRun) -> None:
 
 def plans_of(settings: Iterable[Settings], versions: Versions) -> list[RunPlan]:
     """Return the run plans of GRPO runs and servers."""
-    plans = []
-    for entry in settings:
-        if entry.framework not in DIALECTS or not _is_grpo(entry):
-            continue
+    runs = [entry for entry in settings if entry.framework in DIALECTS and _is_grpo(entry)]
+    for entry in runs:
         option_index.expand_abbreviations(entry, versions.known.get(entry.framework))
-        run_versions = versions
-        if entry.role == "train" and entry.framework not in {*versions.known, *versions.copies}:
-            run_versions = replace(versions, fitting={entry.framework: option_index.fitting_releases(entry)})
-        plans.append(make_plan(entry, run_versions))
-    return plans
+    return [make_plan(entry, versions) for entry in runs]
 
 
 def _is_grpo(settings: Settings) -> bool:
@@ -146,8 +140,8 @@ def _is_grpo(settings: Settings) -> bool:
     ):
         return True
     # A script that only has a similar name: TRL has few of its options.
-    options, names = option_index.set_options(settings), option_index.option_names("trl")
-    return sum(option_index.accepts(value.key, names) for value in options) * 2 >= len(options)
+    refused = option_index.refused_options(settings, option_index.option_names("trl"))
+    return len(refused) * 2 <= len(option_index.set_options(settings))
 
 
 def _nothing_read(source: Source) -> CheckResult:
@@ -163,9 +157,7 @@ def _nothing_read(source: Source) -> CheckResult:
     elif any(settings.framework == "accelerate" for settings in source.settings):
         reason = "an accelerate config without the script that it launches; lint the launch command"
     elif path.suffix in {".py", ".yaml", ".yml"} and path.is_file():
-        starters = find_starters(path)
-        more = f" and {len(starters) - 2} more" if len(starters) > 2 else ""
-        reason += f"; lint what starts it: {', '.join(starters[:2])}{more}" if starters else ""
+        reason += "; lint the command or script that starts it"
     return CheckResult(f"reading {source.name}", "skipped", reason, reads=True)
 
 
@@ -178,7 +170,7 @@ def check_plans(plans: list[RunPlan]) -> list[CheckResult]:
     """Check every rule on plans, one result per rule group; a crash of a rule is a result."""
     if not plans:
         return [CheckResult(name, "skipped", "nothing to judge") for name in RULES]
-    pairs = {"pair": pair_with_servers(plans), "servers": server_pairs(plans)}
+    pairs = {"pair": pair_with_trainers(plans), "servers": pair_servers(plans)}
     return [_check_group(name, rules, plans, pairs) for name, rules in RULES.items()]
 
 
@@ -239,7 +231,9 @@ def build_report(run: LintRun) -> None:
     run.report = Report(
         tool="lint",
         subject={
-            "files": [_describe(source) for source in run.sources],
+            "files": [
+                {"file": source.name, "plans": list(map(_describe, source.plans))} for source in run.sources
+            ],
             "packages": common,
             "given": sorted(run.versions.given),
         },
@@ -248,20 +242,17 @@ def build_report(run: LintRun) -> None:
     )
 
 
-def _describe(source: Source) -> dict[str, Any]:
-    return {"file": source.name, "plans": [_describe_plan(plan) for plan in source.plans]}
+def _jsonable(data: Any) -> Any:
+    return data if isinstance(data, str | int | float | bool | None) else mask_and_cut(str(data), 200)
 
 
-def _describe_plan(plan: RunPlan) -> dict[str, Any]:
-    def jsonable(data: Any) -> Any:
-        return data if isinstance(data, str | int | float | bool | None) else mask_and_cut(str(data), 200)
-
+def _describe(plan: RunPlan) -> dict[str, Any]:
     values = sorted(plan.values.items())
     return {
         "framework": plan.framework,
         "role": plan.role,
         "place": str(plan.settings.place),
-        "values": {name: jsonable(value.data) for name, value in values if value.known},
+        "values": {name: _jsonable(value.data) for name, value in values if value.known},
         "unknown": [name for name, value in values if not value.known],
     }
 
@@ -273,12 +264,8 @@ def _notes(run: LintRun) -> Iterator[str]:
         names = sorted(run.passed_over)
         more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
         yield f"not read below the folder: {', '.join(names[:_MAX_NAMES])}{more}"
-    packages = {name for plan in plans for name in (plan.framework, "vllm") if PACKAGES.get(name)}
-    unknown = [
-        name
-        for name in sorted(packages)
-        if any(name not in plan.versions.known for plan in plans if name in {plan.framework, "vllm"})
-    ]
+    packages = ((name, plan) for plan in plans for name in (plan.framework, "vllm") if PACKAGES.get(name))
+    unknown = sorted({name for name, plan in packages if name not in plan.versions.known})
     if unknown:
         yield f"release not known, so what depends on it is a warning at most: {', '.join(unknown)}"
     yield from dict.fromkeys(line for plan in plans for line in plan.versions.sources)

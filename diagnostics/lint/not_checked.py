@@ -98,12 +98,8 @@ def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
 
 def _unindexed_options(plan: RunPlan, names: set[str], handled: set[str]) -> list[NotChecked]:
     settings, hydra = plan.settings, parser_of(plan.framework) == "hydra"
-    unknown = [
-        value
-        for value in option_index.set_options(settings)
-        if value.key not in handled
-        and not option_index.accepts(value.key, names, nested=not hydra, abbreviated=not hydra)
-    ]
+    refused = option_index.refused_options(settings, names, nested=True)
+    unknown = [value for value in refused if value.key not in handled]
     entries = []
     for value in unknown[:_MAX_NAMED]:
         similar = option_index.suggest(value.key, names)

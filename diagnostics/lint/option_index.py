@@ -31,7 +31,6 @@ _LAUNCHER_OPTION = re.compile(
     r"|machine_rank$|main_process_\w+$|use_(?:deepspeed|fsdp)$|(?:deepspeed|zero|fsdp|dynamo|rdzv)_\w+$|debug$"
     r"|same_network$"
 )
-_OLDER, _NEWER = (Version("0"),), (Version("9999"),)
 
 
 @cache
@@ -156,6 +155,16 @@ def accepts(name: str, names: Collection[str], *, nested: bool = False, abbrevia
     return abbreviated and complete_option(name, names) is not None
 
 
+def refused_options(settings: Settings, names: Collection[str], *, nested: bool = False) -> list[Value]:
+    """Return the options of a run that no parser with these options accepts; see `accepts`."""
+    by_argparse = parser_of(settings.framework) != "hydra"
+    return [
+        value
+        for value in set_options(settings)
+        if not accepts(value.key, names, nested=nested and by_argparse, abbreviated=by_argparse)
+    ]
+
+
 def complete_option(name: str, names: Collection[str]) -> str | None:
     """Return the one option that begins with this name, as argparse completes it; None if there is not one."""
     matches = [option for option in names if option.startswith(name)]
@@ -190,31 +199,23 @@ def copy_options(settings: Settings, folder: str) -> Mapping[str, Value | None]:
     if parser_of(settings.framework) == "hydra":
         name = settings.options.get("--config-name")
         config = str(name.data).removesuffix(".yaml") if name is not None and name.known else ""
-        chosen = {
-            key: str(value.data)
-            for key, value in settings.options.items()
-            if key in settings.prefixes and ("." not in key or _GROUP_MARKS & set(key))
-        }
-        return composed_copy(folder, config, frozenset(chosen.items()))
+        # A file that the command chooses for a part of the config is not read.
+        chosen = [key for key in settings.prefixes if "." not in key or _GROUP_MARKS & set(key)]
+        return {} if chosen else composed_copy(folder, config)
     if parser_of(settings.framework) == "argparse":
         return dict.fromkeys(read_declared_options(Path(folder, "cli/train_ppo_ray.py")))
     return {}
 
 
 @cache
-def composed_copy(folder: str, config: str, chosen: frozenset[tuple[str, str]]) -> Mapping[str, Value | None]:
-    """Return the options of a copy of verl, with the config files that a command chooses."""
-    main, configs = Path(folder, "trainer/main_ppo.py"), Path(folder, "trainer/config")
+def composed_copy(folder: str, config: str) -> Mapping[str, Value | None]:
+    """Return the options of a copy of verl; its main program names the config if the command does not."""
+    main = Path(folder, "trainer/main_ppo.py")
     text = safe_io.read_text(main, 1_000_000) if main.is_file() else ""
-    match = re.search(r"""hydra\.main\([^)]*config_name\s*=\s*["'](\w+)""", text)
-    if not match:
-        return {}
-    groups = hydra.config_groups(configs, config or match[1])
-    choices = {key: file for key, file in chosen if key in groups}
-    if any(_GROUP_MARKS & set(key) and key not in groups for key, _file in chosen):
-        return {}
-    options = hydra.composed_options(configs, config or match[1], choices)
-    return {**dict.fromkeys(choices), **options} if options else {}
+    default = re.search(r"""hydra\.main\([^)]*config_name\s*=\s*["'](\w+)""", text)
+    return (
+        hydra.ComposedConfig(Path(folder, "trainer/config"), config or default[1]).options if default else {}
+    )
 
 
 def is_indexed_release(package: str, release: Version | None) -> bool:
@@ -244,18 +245,6 @@ def releases_with_all(package: str, wanted: Iterable[str]) -> tuple[list[str], t
         return [], ()
     first, last = max(span[0] for span in partial.values()), min(span[1] for span in partial.values())
     return list(partial), tuple(release for release in releases if first <= release <= last)
-
-
-def fitting_releases(settings: Settings) -> tuple[Version, ...]:
-    """Return the releases that accept every option of a run; placeholders for releases outside the index."""
-    if not settings.framework_parser:
-        return ()
-    package = settings.framework
-    fitting = releases_with_all(package, [value.key for value in set_options(settings)])[1]
-    if not fitting:
-        return ()
-    releases = [Version(release) for release in _load(package)["releases"]]
-    return (*_OLDER[: fitting[0] == releases[0]], *fitting, *_NEWER[: fitting[-1] == releases[-1]])
 
 
 def lacks_option(package: str, name: str, release: Version) -> bool:

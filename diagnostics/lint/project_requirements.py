@@ -1,4 +1,4 @@
-"""Find the releases that a run's project requires: its lock files, pins, ranges and own copies of a framework.
+"""Find the releases that a run's project requires: its lock files, pins and own copies of a framework.
 
 Files are read, nothing is imported. The nearest folder that names a release counts.
 """
@@ -12,7 +12,6 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -55,12 +54,10 @@ class Project:
     Attributes:
         pins: Pinned releases by lint's name: the version, and the file that pins it.
         copies: Frameworks that it carries a copy of: the copy's release or None, and its folder.
-        ranges: Specifiers of packages that it requires without a pin, and the file.
     """
 
     pins: dict[str, tuple[Version, str]] = field(default_factory=dict)
     copies: dict[str, tuple[Version | None, str]] = field(default_factory=dict)
-    ranges: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @cache
@@ -69,10 +66,10 @@ def read_project(folder: Path) -> Project:
     project = Project()
     for above in _project_folders(folder):
         _add_copies(above, project)
-        before = len(project.pins) + len(project.ranges)
+        before = len(project.pins)
         for path in _requirement_files(above):
             _add_requirements(path, project)
-        if len(project.pins) + len(project.ranges) > before and (above / ".git").exists():
+        if len(project.pins) > before and (above / ".git").exists():
             break
     return project
 
@@ -137,18 +134,3 @@ def _add_requirements(path: Path, project: Project) -> None:
         name, release = _NAMES.get(canonicalize_name(distribution)), _parse_version(version)
         if name and release and name not in project.pins:
             project.pins[name] = (release, str(path))
-    if path.suffix in {".txt", ".in"}:
-        for line in islice(text.splitlines(), _MAX_LINES):
-            _add_range(line.partition("#")[0].strip(), path, project)
-
-
-def _add_range(line: str, path: Path, project: Project) -> None:
-    if len(line) > _MAX_LENGTH:  # nested brackets are parsed by recursion
-        return
-    try:
-        requirement = Requirement(line)
-    except (InvalidRequirement, RecursionError):
-        return
-    name = _NAMES.get(canonicalize_name(requirement.name))
-    if name and name not in project.pins and name not in project.ranges:
-        project.ranges[name] = (str(requirement.specifier), str(path))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,14 @@ from diagnostics.frameworks import parser_of
 from diagnostics.lint import command_lines
 from diagnostics.lint.dialects import DIALECTS, top_keys
 from diagnostics.lint.project_files import find_above
-from diagnostics.lint.readers import embedded_scripts, hydra, python, shell
+from diagnostics.lint.readers import hydra, notebooks, python, shell
 from diagnostics.lint.readers.shell_scope import HOLE, Word
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_documents
 from diagnostics.lint.values import Place, Settings, Value
 
 _SUFFIXES = {
     ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml", ".py": "python", ".sh": "shell",
-    ".bash": "shell", ".slurm": "shell", ".sbatch": "shell", ".ipynb": "notebook", ".dockerfile": "dockerfile",
-    ".mk": "makefile",
-}  # fmt: skip
-_NAMES = {
-    "dockerfile": "dockerfile", "containerfile": "dockerfile", "makefile": "makefile", "gnumakefile": "makefile",
+    ".bash": "shell", ".slurm": "shell", ".sbatch": "shell", ".ipynb": "notebook",
 }  # fmt: skip
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 _MAX_NESTING = 3
@@ -62,11 +58,8 @@ def read_file(path: Path, framework: str = "") -> list[Settings]:
 
 def detect_syntax(path: Path, text: str) -> str:
     """Return the syntax of a file, by its name, or by its text where the name says nothing."""
-    name = path.name.lower()
     if path.suffix.lower() in _SUFFIXES:
         return _SUFFIXES[path.suffix.lower()]
-    if name.startswith(tuple(_NAMES)):
-        return next(syntax for start, syntax in _NAMES.items() if name.startswith(start))
     start = text.lstrip()[:200]
     if start.startswith("#!") and "python" in start.splitlines()[0]:
         return "python"
@@ -81,13 +74,12 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
     """
     if syntax == "shell":
         return _read_shell(text, file)
-    if syntax == "makefile":
-        return _read_shell(embedded_scripts.makefile_to_shell(text), file)
-    if syntax == "dockerfile":
-        return _read_shell(embedded_scripts.dockerfile_to_shell(text), file)
     if syntax == "notebook":
-        python_code, shell_code = embedded_scripts.notebook_cells(text, file)
-        return [*read_text(python_code, file, framework, "python"), *_read_shell(shell_code, file)]
+        python_code, commands = notebooks.split_cells(text, file)
+        shell_settings = [
+            settings for line, script in commands for settings in _read_shell(script, file, line)
+        ]
+        return [*read_text(python_code, file, framework, "python"), *shell_settings]
     if syntax == "python":
         python_configs = python.read_configs(text, file)
         for config in python_configs:
@@ -102,8 +94,8 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
     return configs or [settings for tree in trees for settings in _read_embedded(tree, file)]
 
 
-def _read_shell(text: str, file: str) -> list[Settings]:
-    return _read_commands(shell.read_script(text, file), file, 0)
+def _read_shell(text: str, file: str, first_line: int = 1) -> list[Settings]:
+    return _read_commands(shell.read_script(text, file, first_line), file, 0)
 
 
 def read_tree(tree: Any, file: str, framework: str = "") -> Settings | None:
@@ -177,13 +169,20 @@ def read_command_line(words: list[str]) -> list[Settings]:
 def _read_embedded(tree: Any, file: str) -> list[Settings]:
     """Return the settings of commands inside a structured file, such as a Kubernetes or CI job."""
     settings: list[Settings] = []
-    texts = (value for value in embedded_scripts.text_values(tree) if _COMMANDS.search(str(value.data)))
-    for value in islice(texts, _MAX_SCRIPTS):
-        text = str(value.data)
+    scripts = (value for value in _text_values(tree) if _COMMANDS.search(value.data))
+    for value in islice(scripts, _MAX_SCRIPTS):
         # A block begins on the line after its key.
-        first_line = value.place.line + ("\n" in text)
-        settings += _read_commands(shell.read_script(text, file, first_line), file, 0)
+        settings += _read_shell(value.data, file, value.place.line + ("\n" in value.data))
     return settings
+
+
+def _text_values(tree: Any) -> Iterator[Value]:
+    if isinstance(tree, Value):
+        if isinstance(tree.data, str):
+            yield tree
+        return
+    for child in tree.values() if isinstance(tree, dict) else tree:
+        yield from _text_values(child)
 
 
 def _follow_files(settings: Settings) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,11 @@ class RunPlan:
         return self.settings.role
 
     @property
+    def first_line(self) -> int:
+        """The line on which it starts in its file."""
+        return self.settings.place.line
+
+    @property
     def options(self) -> dict[str, Value]:
         """The framework's own options."""
         return self.settings.options
@@ -99,6 +104,13 @@ class RunPlan:
             if name not in VOCABULARY:
                 raise KeyError(name)
             self.values[name] = value
+
+    def derive(self, name: str, source: Value | None, function: Callable[[Any], Any]) -> bool:
+        """Set a name to a function of a value, if the value is known; return whether it was set."""
+        if source is None or not source.known:
+            return False
+        self.put(name, source.derive(function(source.data)))
+        return True
 
     def evidence(self, *names: str) -> list[Value]:
         """Return the values behind names, those that are set."""

@@ -11,43 +11,46 @@ from pathlib import Path
 
 from diagnostics import safe_io
 from diagnostics.findings import NotChecked
-from diagnostics.lint.project_files import find_script
+from diagnostics.lint.project_files import find_above, find_script
 from diagnostics.lint.readers.python import declared_options, parse_python, read_configs
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
 
 _TRAINS = re.compile(r"\b(?:GRPOTrainer|GRPOConfig)\b")
 _PARSES = re.compile(r"\b(?:HfArgumentParser|TrlParser|H4ArgumentParser)\b")
-_MAX_PARENTS = 5
 _MAX_IMPORTS = 8
 
 
 @dataclass
 class UserScript:
-    """A script that trains by GRPO.
+    """A training script.
 
     Attributes:
         options: Fields of its dataclasses and arguments of its parser, of the files that it imports too.
+        trains: It trains by GRPO.
         uses_parser: A parser of transformers or TRL reads its options, so they are GRPOConfig's.
         configs: The GRPOConfig objects that it creates itself.
     """
 
     options: frozenset[str] = frozenset()
+    trains: bool = False
     uses_parser: bool = False
     configs: list[Settings] = field(default_factory=list)
 
 
-def read_user_script(path: Path) -> UserScript | None:
-    """Read a script; None if it does not train by GRPO, or is no Python."""
+def read_user_script(path: Path) -> UserScript:
+    """Read a script; one that is no Python has no options and does not train."""
     text = safe_io.read_text(path, MAX_BYTES)
-    tree = parse_python(text) if _TRAINS.search(text) else None
+    tree = parse_python(text)
     if tree is None:
-        return None
+        return UserScript()
     try:
         configs = [config for config in read_configs(text, str(path)) if config.framework == "trl"]
     except UnreadableError:
         configs = []
-    return UserScript(_all_options(tree, path), bool(_PARSES.search(text)), configs)
+    imported = islice(_imported_files(tree, path), _MAX_IMPORTS)
+    options = _declared_in(tree).union(*map(read_declared_options, imported))
+    return UserScript(options, bool(_TRAINS.search(text)), bool(_PARSES.search(text)), configs)
 
 
 def read_declared_options(path: Path) -> frozenset[str]:
@@ -55,46 +58,24 @@ def read_declared_options(path: Path) -> frozenset[str]:
     try:
         tree = parse_python(safe_io.read_text(path, MAX_BYTES))
     except OSError:
-        tree = None
-    return (
-        frozenset(name for name, _ in declared_options(ast.walk(tree))) if tree is not None else frozenset()
-    )
+        return frozenset()
+    return _declared_in(tree) if tree is not None else frozenset()
 
 
-def _all_options(tree: ast.Module, path: Path) -> frozenset[str]:
-    """Return the options that a script and the files that it imports declare."""
-    imported = islice(_imported_files(tree, path), _MAX_IMPORTS)
-    own = frozenset(name for name, _ in declared_options(ast.walk(tree)))
-    return own.union(*map(read_declared_options, imported))
+def _declared_in(tree: ast.Module) -> frozenset[str]:
+    return frozenset(name for name, _ in declared_options(ast.walk(tree)))
 
 
 def _imported_files(tree: ast.Module, path: Path) -> Iterator[Path]:
-    """Yield the project's files that a script imports, from its own folder or the run's working folder."""
+    """Yield the project's files that a script imports; of a package all of its modules."""
     for node in tree.body:
-        if not isinstance(node, ast.ImportFrom) or not node.module:
-            continue
-        parts = node.module.split(".")
-        for folder in islice(path.parents, _MAX_PARENTS):
-            package = folder.joinpath(*parts) / "__init__.py"
-            if package.is_file():
-                yield from _reexported_files(package, {name.name for name in node.names})
-                break
-            candidates = (folder.joinpath(*parts).with_suffix(".py"), folder / f"{parts[-1]}.py")
-            module = next((file for file in candidates if file.is_file()), None)
+        if isinstance(node, ast.ImportFrom) and node.module:
+            module = find_script(node.module, str(path), module=True)
+            package = find_above(node.module.replace(".", "/") + "/__init__.py", str(path))
             if module is not None:
                 yield module
-                break
-
-
-def _reexported_files(package: Path, names: set[str]) -> Iterator[Path]:
-    """Yield the modules of a package from which its `__init__` imports these names."""
-    tree = parse_python(safe_io.read_text(package, MAX_BYTES))
-    for node in tree.body if tree is not None else ():
-        relative = isinstance(node, ast.ImportFrom) and node.level == 1
-        if relative and isinstance(node, ast.ImportFrom) and names & {alias.name for alias in node.names}:
-            module = package.parent.joinpath(*(node.module or "").split(".")).with_suffix(".py")
-            if module.is_file():
-                yield module
+            elif package is not None:
+                yield from sorted(package.parent.glob("*.py"))
 
 
 def add_script_settings(settings: Settings, file: str, *, module: bool = False) -> None:
@@ -109,13 +90,9 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
         return
     settings.files.add(str(path))
     script = read_user_script(path)
-    if script is None:
-        # A trainer of another name may declare other options.
-        tree = parse_python(safe_io.read_text(path, MAX_BYTES))
-        settings.script_options = _all_options(tree, path) if tree is not None else frozenset()
-        return
+    # A trainer of another name may declare other options.
     settings.script_options = script.options
-    if script.uses_parser:
+    if script.uses_parser or not script.trains:
         return
     if not script.configs:
         _report(settings, "it trains with a config that is created out of sight", "", Place(str(path)))

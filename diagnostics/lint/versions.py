@@ -21,14 +21,12 @@ class Versions:
         given: Packages whose release the user gave.
         copies: Frameworks that the run's project carries a copy of, and its folder.
         sources: Where the project names a release, one line each.
-        fitting: For a package with an unknown release, the releases that accept every option of the run.
     """
 
     known: Mapping[str, Version] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
     copies: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
-    fitting: Mapping[str, tuple[Version, ...]] = field(default_factory=dict)
 
     @property
     def releases(self) -> dict[str, str]:
@@ -38,29 +36,17 @@ class Versions:
     def within(self, package: str, specifier: str) -> bool | None:
         """Tell whether a package's release is within a range; None if it is not known.
 
-        The options of the run can rule a range out, because a release that refuses one of them is not the run's. They
-        cannot rule one in: there are releases whose options are not in the index.
-
         >>> Versions({"vllm": Version("0.8.5")}).within("vllm", "<0.11"), Versions().within("vllm", "<0.11")
         (True, None)
-        >>> newer = Versions(fitting={"verl": (Version("0.9.0"),)})
-        >>> newer.within("verl", "<0.7"), newer.within("verl", ">=0.7")
-        (False, None)
         """
         if not specifier:
             return True
         version = self.known.get(package)
-        if version is not None:
-            return in_range(version, specifier)
-        fitting = self.fitting.get(package, ())
-        return False if fitting and not any(in_range(release, specifier) for release in fitting) else None
+        return None if version is None else in_range(version, specifier)
 
     def with_project(self, project: Project) -> Versions:
         """Return these with the project's releases in place of what happens to be installed."""
         known, sources = dict(self.known), []
-        for name, (specifier, _file) in project.ranges.items():
-            if name not in self.given and name in known and not in_range(known[name], specifier):
-                del known[name]
         for name, (release, file) in project.pins.items():
             if name not in self.given:
                 known[name] = release

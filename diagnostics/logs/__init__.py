@@ -1,1 +1,1 @@
-"""Formats of log lines: prefixes, JSON envelopes, wrapped lines, tracebacks, and names of metrics."""
+"""Formats of log lines: prefixes, JSON envelopes, tracebacks, and names of metrics."""

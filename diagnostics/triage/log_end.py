@@ -1,7 +1,7 @@
 """Read the end of a log: the line that reports the end of the run, messages that a stalled run repeats, failures.
 
 A log without a failure does not show that the run ended, because a process that hangs or was killed prints nothing
-more. `last_run_start` finds where the last of several runs in one log begins.
+more.
 """
 
 from __future__ import annotations
@@ -86,12 +86,6 @@ _MAX_CYCLE = 6
 _MIN_STALL = 6
 # Times and addresses of objects, which differ in repeated lines.
 _TIME_OR_ADDRESS = re.compile(r"0x[0-9a-f]+|\d{4}-\d\d-\d\d|\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?")
-# First lines of a log that mark the beginning of a run, and the letters that must be left without values.
-_FIRST_LINES, _MIN_SHAPE = 3, 16
-_BANNER = re.compile(
-    r"vLLM API server version |LLM engine \(v|Started a local Ray instance|Tracking run with wandb version"
-)
-_START_VALUES = re.compile(r"\d+|\x1b\[\d*m")
 
 
 @dataclass(frozen=True)
@@ -262,47 +256,3 @@ def _repeated_part(text: str) -> str:
     """Return the part of a message that a stalled run repeats: all but times, and the seconds or attempts of a wait."""
     text = _TIME_OR_ADDRESS.sub("", text)
     return _SECONDS_OR_ATTEMPTS.sub("_", text) if _reports_wait(text) else text
-
-
-def last_run_start(log: LogFacts, failed: Collection[int]) -> int:
-    """Return the line in which the last run of a log starts that failed; 0 if the log has one run.
-
-    People restart with `>>`. A run starts where a line of the beginning repeats, after a failure. In a long log, only
-    its beginning and end are read.
-
-    Args:
-        log: Facts of the log.
-        failed: Lines with failures.
-    """
-    starting: set[str] = set()
-    first_lines = start = last_start = 0
-    for number, text in _outer_lines(log) if failed else ():
-        shape = _START_VALUES.sub("", text)
-        if HEADER in text:
-            # Each rank repeats the lines of a traceback.
-            first_lines = _FIRST_LINES
-        elif len(shape) < _MIN_SHAPE:
-            continue
-        elif first_lines < _FIRST_LINES:
-            first_lines += 1
-            starting.add(shape)
-        elif shape in starting:
-            if any(start <= line < number for line in failed):
-                start = number
-                last_start = number if any(line >= number for line in failed) else last_start
-        elif _BANNER.search(text):
-            starting.add(shape)
-    return last_start
-
-
-def _outer_lines(log: LogFacts) -> Iterator[tuple[int, str]]:
-    """Yield the lines of head and tail that are not empty, with their numbers."""
-    head, tail = log.head.split(b"\n"), log.tail.split(b"\n")
-    if tail and not tail[-1]:
-        tail.pop()
-    first = log.lines - len(tail) + 1
-    skipped = max(0, len(head) + 1 - first)
-    lines: Iterable[tuple[int, bytes]] = [*enumerate(head, 1), *enumerate(tail[skipped:], first + skipped)]
-    for number, line in lines:
-        if text := line.decode("utf-8", "replace").strip():
-            yield number, text

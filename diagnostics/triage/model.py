@@ -11,6 +11,7 @@ from diagnostics.logs.tracebacks import Traceback
 
 MAX_KEPT = 40
 _MAX_RANKS = 4096
+_MAX_FIRST_ERRORS = 4
 
 
 def has_frame(frame: Frame, frames: Iterable[tuple[str, str]]) -> bool:
@@ -95,10 +96,20 @@ class LogFacts:
     head: bytes = field(default=b"", repr=False)
     tail: bytes = field(default=b"", repr=False)
 
-    def matched_at(self, line: int) -> bool:
-        """Whether a signature matches in this line."""
-        return any(line == hit.line for hits in self.hits.values() for hit in hits.first_hits)
-
-    def hit(self, number: int, text: str, rank: str = "", traceback: Traceback | None = None) -> Hit:
+    def hit(
+        self,
+        number: int,
+        text: str,
+        rank: str = "",
+        traceback: Traceback | None = None,
+        part: int = 0,
+        harmless: bool = False,
+    ) -> Hit:
         """Return a line of this log as evidence."""
-        return Hit(self.source, number, text, rank or self.rank, traceback)
+        return Hit(self.source, number, text, rank or self.rank, traceback, part, harmless)
+
+    def add_error(self, hit: Hit) -> None:
+        """Keep an error if it is one of the first, or the last one."""
+        if len(self.errors) > _MAX_FIRST_ERRORS:
+            self.errors.pop()
+        self.errors.append(hit)

@@ -17,7 +17,7 @@ from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Rep
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.output.terminal import print_finding, print_text
 from diagnostics.triage.candidates import Candidate
-from diagnostics.triage.leads import MAX_LEADS, Lead
+from diagnostics.triage.fallback import MAX_LEADS, Lead
 from diagnostics.triage.log_end import ZERO_COUNTER, Stall
 from diagnostics.triage.missing_names import explain_missing_names
 from diagnostics.triage.model import Hit
@@ -39,13 +39,7 @@ NOTES = {
     "wrapper": "these logs show consequences only, not the root cause",
 }
 _NOT_READ = "none of these logs could be read"
-_UNRESOLVED = {
-    "unknown": "the log shows a failure that no known issue describes",
-    "hypothesis": "the line that shows the cause is not in these logs",
-    "not_judged": "these logs show neither a known failure nor the end of the run",
-    "empty": "the log is empty",
-    "wrapper": "the root cause is not in these logs",
-}
+_RESOLVED = {"known", "clean"}
 _HEADINGS = {
     "known": "known issue",
     "unknown": "unknown failure",
@@ -68,7 +62,8 @@ def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
     checks += [CheckResult("logs", "crashed", problem) for problem in verdict.problems]
     notes = [_note(verdict)] if verdict.state in NOTES else []
     notes += [skipped] if skipped else []
-    unresolved = _UNRESOLVED.get(verdict.state, "")
+    # The note's first part says why; the rest says what to do.
+    unresolved = "" if verdict.state in _RESOLVED else NOTES[verdict.state].partition(";")[0]
     if unresolved and verdict.anchors:
         unresolved += f"; read first: {verdict.anchors[0].text} [{verdict.anchors[0].location}]"
     return Report(
@@ -83,7 +78,7 @@ def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
 
 def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
     """Yield what the logs don't show, and what would show it."""
-    second = verdict.second_look
+    fallback = verdict.fallback
     if verdict.state == "unknown":
         place = verdict.anchors[0].location if verdict.anchors else ""
         yield NotChecked("the failure", "no known issue describes it", place=place)
@@ -91,17 +86,17 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
         place = verdict.leads[0].hit.location
         yield NotChecked("the cause", "the line that shows it is not in these logs", place=place)
     elif verdict.state == "not_judged":
-        for hit in second.failing[:_MAX_FAILING]:
+        for hit in fallback.failing[:_MAX_FAILING]:
             reason = f"no signature matches it: {mask_and_cut(hit.text, 160)}"
             yield NotChecked("a line that reports a failure", reason, "", hit.location)
-        if second.symptoms:
-            symptom = second.symptoms[0]
+        if fallback.symptoms:
+            symptom = fallback.symptoms[0]
             needed = "; ".join(cause.settles for cause in symptom.causes)
             yield NotChecked("the cause of these metrics", symptom.what, needed, symptom.hits[0].location)
-        elif second.stall:
-            yield _stall(second.stall)
-        elif not second.failing:
-            last = second.last[-1] if second.last else None
+        elif fallback.stall:
+            yield _stall(fallback.stall)
+        elif not fallback.failing:
+            last = fallback.last[-1] if fallback.last else None
             yield NotChecked(
                 "how the run ended",
                 f"no line reports the end; the last one is: {mask_and_cut(last.text, 160)}"
@@ -132,7 +127,7 @@ def _note(verdict: Diagnosis) -> str:
     if verdict.state == "empty" and verdict.problems:
         return _NOT_READ
     note = NOTES[verdict.state]
-    if verdict.state == "not_judged" and verdict.second_look.symptoms:
+    if verdict.state == "not_judged" and verdict.fallback.symptoms:
         note = "no known failure in these logs; the metrics show a fault, and not its cause"
     if verdict.state != "wrapper":
         return note
@@ -146,7 +141,7 @@ def _note(verdict: Diagnosis) -> str:
     first = ", ".join(f"{key} {value}" for key, value in verdict.first_failed if value != "<N/A>")
     first_rank = [f"torchrun reports which rank failed first: {first}"] if first else []
     # Symptoms in the metrics already say where to search.
-    general = [] if verdict.second_look.symptoms else [_WHERE_ROOTS_ARE]
+    general = [] if verdict.fallback.symptoms else [_WHERE_ROOTS_ARE]
     return "; ".join([note, *first_rank, *(edits or general)])
 
 
@@ -171,7 +166,7 @@ def _subject(verdict: Diagnosis, logs: list[str]) -> dict[str, Any]:
             for lead in verdict.leads
         ],
         "near": [_issue_document(issue) for issue in verdict.similar],
-        "symptoms": [_symptom_document(symptom) for symptom in verdict.second_look.symptoms],
+        "symptoms": [_symptom_document(symptom) for symptom in verdict.fallback.symptoms],
     }
 
 

@@ -19,7 +19,6 @@ from diagnostics.catalog.search import IssueSearch
 from diagnostics.logs.prefixes import clean
 from diagnostics.logs.tracebacks import HEADER
 from diagnostics.triage import log_facts
-from diagnostics.triage.leads import Fragments
 from diagnostics.triage.model import Hits
 
 _ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|.)")
@@ -27,9 +26,7 @@ _ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|.)")
 FRAME_PATTERN = r'  File ["\\&]'
 # After so many lines an anchor is no longer searched; counts are lower bounds from there.
 MAX_HITS = 400
-# So many lines may have an anchor and match none of its patterns.
-_MAX_FALSE_MATCHES = 4000
-_FACTS, _PATTERNS = "facts", "patterns"
+_FACTS = "facts"
 
 
 @dataclass(frozen=True)
@@ -78,12 +75,6 @@ class Rules:
         self.anchors = [*map(_quote, plain), FRAME_PATTERN, *log_facts.ANCHOR_PATTERNS]
         self.texts = frozenset(map(_unquote, self.anchors)) - set(map(_unquote, log_facts.ANCHOR_PATTERNS))
         self.prefilter = literal_prefilter.any_of(self.anchors)
-        self.fact_patterns = literal_prefilter.any_of(list(log_facts.ANCHOR_PATTERNS))
-
-    @cached_property
-    def fragments(self) -> Fragments:
-        """Parts of the entries' messages; built on first use."""
-        return Fragments(self.issues)
 
     @cached_property
     def issue_search(self) -> IssueSearch:
@@ -94,14 +85,13 @@ class Rules:
 class AnchorSearch:
     """Search blocks for anchors, and drop an anchor that is in 400 lines.
 
-    If most of those lines did not match its patterns, the patterns replace the anchor, so that a noisy log does not
-    hide a failure at its end.
+    Its patterns that did not match most of those lines replace it, so that a noisy log does not hide a failure at its
+    end.
     """
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._anchors = list(rules.anchors)
-        self._patterns: set[str] = set()
         self._counts: Counter[str] = Counter()
         # Compiled once for all logs: for 2,000 small logs, compiling took half of the time.
         self._automaton: Any = rules.prefilter
@@ -111,45 +101,24 @@ class AnchorSearch:
         return self._automaton.search(data, position) if self._anchors else None
 
     def count(self, match: bytes, hits: Mapping[int, Hits]) -> None:
-        """Count a match, and drop an anchor that matched too often."""
+        """Count a match, and replace an anchor that matched too often."""
         text = match.decode("utf-8", "replace")
-        if text == HEADER or (text.startswith("  File ") and len(text) == 8):
+        if text == HEADER or text.startswith("  File "):
             return
-        name = text if text in self._rules.texts else self._group(text)
+        name = text if text in self._rules.texts else _FACTS
         self._counts[name] += 1
-        if name == _PATTERNS:
-            if self._counts[name] % MAX_HITS == 0:
-                self._drop_patterns(hits, everything=self._counts[name] >= _MAX_FALSE_MATCHES)
-        elif self._counts[name] == MAX_HITS:
-            self._replace(name, hits)
+        if self._counts[name] == MAX_HITS:
+            indexes = self._rules.by_anchor.get(name, ())
+            rare = [at for at in indexes if at not in hits or hits[at].count < MAX_HITS // 4]
+            patterns = {f"(?m:{self._rules.rules[at].pattern})" for at in rare}
+            self._anchors += sorted(patterns - set(self._anchors))
+            self.drop({name} if name != _FACTS else set(log_facts.ANCHOR_PATTERNS))
 
     def drop(self, names: set[str]) -> None:
         """Stop to search for these texts or patterns."""
         self._anchors = [anchor for anchor in self._anchors if not {anchor, _unquote(anchor)} & names]
         if self._anchors:
             self._automaton = literal_prefilter.any_of(self._anchors)
-
-    def _group(self, text: str) -> str:
-        is_fact = not self._patterns or self._rules.fact_patterns.match(text.encode())
-        return _FACTS if is_fact else _PATTERNS
-
-    def _replace(self, name: str, hits: Mapping[int, Hits]) -> None:
-        """Replace an anchor by the patterns that need it, except those that matched often."""
-        indexes = self._rules.by_anchor.get(name, ())
-        patterns = {self._pattern(at) for at in indexes if at not in hits or hits[at].count < MAX_HITS // 4}
-        self._patterns |= patterns
-        self._anchors += sorted(patterns - set(self._anchors))
-        self.drop(set(log_facts.ANCHOR_PATTERNS) if name == _FACTS else {name})
-
-    def _drop_patterns(self, hits: Mapping[int, Hits], *, everything: bool) -> None:
-        frequent = {self._pattern(index) for index, matches in hits.items() if matches.count >= MAX_HITS}
-        dropped = set(self._patterns) if everything else self._patterns & frequent
-        self._patterns -= dropped
-        if dropped:
-            self.drop(dropped)
-
-    def _pattern(self, index: int) -> str:
-        return f"(?m:{self._rules.rules[index].pattern})"
 
 
 def _is_warning(sample: LogSample) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from diagnostics.logs import envelopes, wrapping
+from diagnostics.logs import envelopes
 from diagnostics.logs.prefixes import clean
 from diagnostics.triage.line_stages import LineStages
 from diagnostics.triage.log_end import TAIL
@@ -58,7 +58,7 @@ class _BlockScanner:
 
     def scan_block(self, data: bytes) -> None:
         """Check a block from anchor to anchor, and line by line inside a traceback."""
-        first = number = self._number
+        number = self._number
         position, size = 0, len(data)
         self._has_samples = None
         while position < size:
@@ -81,8 +81,6 @@ class _BlockScanner:
             number += data.count(b"\n", position, end)
             position = end
         self._number = number
-        if first == 1 and size <= wrapping.LARGEST:
-            self._check_wrapped_lines(data)
         self._log.lines = max(self._log.lines, number if data[-1:] != b"\n" else number - 1)
 
     def _check_line(self, data: bytes, start: int, end: int, anchor: int, number: int) -> bool:
@@ -106,13 +104,6 @@ class _BlockScanner:
             plain = piece.decode("utf-8", "replace").rstrip("\r\n")
             self.stages.add_lines([clean(plain)] if inner is None else inner, number)
         return len(raw) == end - start
-
-    def _check_wrapped_lines(self, data: bytes) -> None:
-        """Check lines that a terminal may have wrapped."""
-        lines = data.decode("utf-8", "replace").split("\n")
-        for index, text in wrapping.rejoined_lines(lines):
-            if self._anchors.search(text.encode(), 0):
-                self.stages.add_joined_line(text, lines[index], index + 1)
 
 
 def _is_in_sample(data: bytes, start: int, end: int) -> bool:

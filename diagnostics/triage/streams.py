@@ -1,4 +1,4 @@
-"""Read a log as blocks of whole lines: text, UTF-16, gzip, bzip2, xz or zstd, in bounded memory.
+"""Read a log as blocks of whole lines: text, UTF-16, gzip, bzip2 or xz, in bounded memory.
 
 A file that is no log, or unpacks to far more than a log does, is refused with a reason.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import bz2
 import codecs
-import importlib
 import io
 import lzma
 import re
@@ -36,8 +35,7 @@ _XZ_MEMORY = 256 * MIB
 _PIECE = 1 << 16
 # Files that are recognized by their first bytes and not read.
 _UNREAD = {
-    b"\x28\xb5\x2f\xfd": "zstd, which Python before 3.14 does not unpack by itself: pip install backports.zstd, or"
-    " `zstd -dc FILE | grpo-doctor triage -`",
+    b"\x28\xb5\x2f\xfd": "zstd, which is not unpacked here: `zstd -dc FILE | grpo-doctor triage -`",
     b"\x04\x22\x4d\x18": "LZ4, which is not unpacked here: `lz4 -dc FILE | grpo-doctor triage -`",
     b"PK\x03\x04": "a zip, which is not unpacked here: unpack it, and name the folder",
     b"7z\xbc\xaf\x27\x1c": "a 7z archive, which is not unpacked here: unpack it, and name the folder",
@@ -53,7 +51,7 @@ _NEEDS_TOOL = (b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")
 _CONTROLS = bytes(number for number in (*range(32), 127) if chr(number) not in "\a\b\t\n\v\f\r\x1b")
 # A file that was truncated while it was written has a hole before later text.
 _HOLE = re.compile(rb"\0{16,}")
-_UTF16_SAMPLE, _MIN_UTF16, _UTF16_ZEROS = 512, 16, 0.6
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _MAX_CONTROLS, _MAX_REPLACED = 0.02, 0.5
 
 
@@ -106,11 +104,9 @@ def looks_like_log(path: Path) -> bool:
             head = raw.peek(4096)[:4096]
             if unpacked := _unpacked_chunks(raw, head):
                 head = next(unpacked, b"")
-    except (EOFError, NoLogError):
+    except (EOFError, NoLogError, *_READ_ERRORS):
         return True
-    except _READ_ERRORS:
-        return True
-    return bool(utf16(head)) or head.startswith(_NEEDS_TOOL) or is_text(head) is not False
+    return head.startswith((*_UTF16, *_NEEDS_TOOL)) or is_text(head) is not False
 
 
 class _Gzip:
@@ -130,24 +126,11 @@ class _Gzip:
         return self._zlib.decompress(self._zlib.unconsumed_tail + data, max_length)
 
 
-def _zstd() -> Any:
-    for name in ("compression.zstd", "backports.zstd"):
-        try:
-            return importlib.import_module(name)
-        except ImportError:
-            continue
-    return None
-
-
-_ZSTD = _zstd()
-_READ_ERRORS: tuple[type[Exception], ...] = (OSError, zlib.error, lzma.LZMAError)
-if _ZSTD is not None:
-    _READ_ERRORS = (*_READ_ERRORS, _ZSTD.ZstdError)
+_READ_ERRORS = (OSError, zlib.error, lzma.LZMAError)
 _UNPACKERS: dict[bytes, tuple[str, Callable[[], Any]]] = {
     b"\x1f\x8b": ("gzip", _Gzip),
     b"BZh": ("bzip2", bz2.BZ2Decompressor),
     b"\xfd7zXZ\0": ("xz", lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY)),
-    **({b"\x28\xb5\x2f\xfd": ("zstd", _ZSTD.ZstdDecompressor)} if _ZSTD is not None else {}),
 }
 
 
@@ -198,9 +181,9 @@ def _unpack(raw: io.BufferedReader, kind: str, new_unpacker: Callable[[], Any]) 
             yield unpacked
 
 
-def _utf16_chunks(raw: io.BufferedReader, encoding: str) -> Iterator[bytes]:
+def _utf16_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
     """Yield UTF-16, which PowerShell writes for `>`, as UTF-8."""
-    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    decoder = codecs.getincrementaldecoder("utf-16")("replace")
     while data := raw.read(BLOCK):
         if text := decoder.decode(data):
             yield text.encode("utf-8", "replace")
@@ -215,25 +198,6 @@ def _plain_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
             yield data
     if zeros:
         yield zeros
-
-
-def utf16(head: bytes) -> str:
-    r"""Return the UTF-16 encoding of a stream that begins like this, with a mark or without; empty for others.
-
-    >>> utf16("a log\n".encode("utf-16")), utf16("a longer log\n".encode("utf-16-be")), utf16(b"a log\n")
-    ('utf-16', 'utf-16-be', '')
-    """
-    if head[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}:
-        return "utf-16"
-    sample = head[: len(head[:_UTF16_SAMPLE]) & -2]
-    if len(sample) < _MIN_UTF16 or b"\0" not in sample:
-        return ""
-    even, odd = sample[::2].count(0), sample[1::2].count(0)
-    # Latin letters have a zero in one of two bytes, and never in the other.
-    for zeros, letters, name in ((odd, even, "utf-16-le"), (even, odd, "utf-16-be")):
-        if zeros > _UTF16_ZEROS * len(sample) / 2 and not letters and is_text(sample.replace(b"\0", b"")):
-            return name
-    return ""
 
 
 def is_text(data: bytes) -> bool | None:
@@ -259,8 +223,8 @@ def _decoded_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
     head = raw.peek(_SAMPLE)
     if unpacked := _unpacked_chunks(raw, head):
         return unpacked
-    if encoding := utf16(head):
-        return _utf16_chunks(raw, encoding)
+    if head.startswith(_UTF16):
+        return _utf16_chunks(raw)
     if head[257:262] == b"ustar":
         raise NoLogError("a tar archive, which is not unpacked here: unpack it, and name the folder")
     for magic, reason in _UNREAD.items():

@@ -21,11 +21,9 @@ from diagnostics.triage.candidates import (
     find_candidates,
     without_values,
 )
-from diagnostics.triage.leads import Lead, lead_from_broad_line, unique_leads
-from diagnostics.triage.log_end import last_run_start
+from diagnostics.triage.fallback import Fallback, Lead, analyze_unmatched, lead_from_broad_line, unique_leads
 from diagnostics.triage.model import Hit, LogFacts
 from diagnostics.triage.rules import Rules
-from diagnostics.triage.second_look import SecondLook, look_again
 
 MAX_CANDIDATES = 3
 NOT_JUDGED = "not_judged"
@@ -58,7 +56,7 @@ class Diagnosis:
         anchors: Lines to read first if the root cause is unknown.
         versions: Release of each package, and the log line (file:line) that reports it.
         first_failed: (key, value) of torchrun's table of the rank that failed first.
-        second_look: If no root cause is known: hints, similar issues and whether the run ended.
+        fallback: If no root cause is known: hints, similar issues and whether the run ended.
     """
 
     state: str
@@ -71,12 +69,12 @@ class Diagnosis:
     lines: int
     problems: tuple[str, ...]
     first_failed: tuple[tuple[str, str], ...] = ()
-    second_look: SecondLook = field(default_factory=SecondLook)
+    fallback: Fallback = field(default_factory=Fallback)
 
     @property
     def leads(self) -> tuple[Lead, ...]:
         """The known issues that fit the logs if the verdict is a hypothesis, else none."""
-        return self.second_look.leads if self.state == HYPOTHESIS else ()
+        return self.fallback.leads if self.state == HYPOTHESIS else ()
 
     @property
     def similar(self) -> tuple[Issue, ...]:
@@ -84,7 +82,7 @@ class Diagnosis:
         if self.state not in {*_UNRESOLVED, HYPOTHESIS}:
             return ()
         listed = {it.issue.code for it in self.candidates} | {lead.issue.code for lead in self.leads}
-        issues = [*(lead.issue for lead in self.second_look.leads), *self.second_look.similar]
+        issues = [*(lead.issue for lead in self.fallback.leads), *self.fallback.similar]
         return tuple({it.code: it for it in issues if it.code not in listed}.values())[:MAX_CANDIDATES]
 
 
@@ -99,17 +97,15 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
     logs = sorted(logs, key=lambda log: log.source)
     versions = _versions(logs)
     all_candidates, failures = _drop_handled(find_candidates(logs, rules, versions), logs, rules)
-    all_roots = _demote_late_roots(
-        _roots_of_last_run(all_candidates, failures, logs), failures, all_candidates
-    )
+    all_roots = _demote_late_roots(failures, all_candidates)
     roots = [candidate for candidate in all_roots if not candidate.broad]
     broad = [candidate for candidate in all_roots if candidate.broad]
     rest = [candidate for candidate in all_candidates if candidate.role != "root"]
-    second_look = SecondLook() if roots else look_again(logs, rules)
+    fallback = Fallback() if roots else analyze_unmatched(logs, rules)
     if broad and not roots:
         broad_leads = [lead_from_broad_line(it.issue, it.first) for it in broad]
-        second_look = replace(second_look, leads=unique_leads(broad_leads, second_look.leads))
-    if second_look.recovered:
+        fallback = replace(fallback, leads=unique_leads(broad_leads, fallback.leads))
+    if fallback.recovered:
         rest = [candidate for candidate in rest if candidate.issue.code != _NAN]
     candidates: list[Candidate] = []
     followed = rest
@@ -117,23 +113,23 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
         state, candidates = "known", [*roots, *broad][:MAX_CANDIDATES]
     elif broad and not _failed_earlier(failures, broad, rest):
         state = HYPOTHESIS
-    elif rest and not broad and _only_consequences(rest, failures, logs, second_look):
+    elif rest and not broad and _only_consequences(rest, failures, logs, fallback):
         state, candidates, followed = "wrapper", rest[:MAX_CANDIDATES], rest[MAX_CANDIDATES:]
     else:
-        state = _unresolved_state(logs, failures, second_look, excerpt=excerpt)
+        state = _unresolved_state(logs, failures, fallback, excerpt=excerpt)
     frameworks: Counter[str] = sum((log.frameworks for log in logs), Counter())
     return Diagnosis(
         state=state,
         candidates=tuple(candidates),
         followed=tuple(followed),
-        anchors=_anchors(logs, _explained_traceback_ids(rest), second_look) if state in _UNRESOLVED else (),
+        anchors=_anchors(logs, _explained_traceback_ids(rest), fallback) if state in _UNRESOLVED else (),
         versions=versions,
         frameworks=tuple(sorted(frameworks, key=lambda name: (-frameworks[name], name))),
         fingerprint=_fingerprint(state, candidates, logs, _explained_traceback_ids(rest)),
         lines=sum(log.lines for log in logs),
         problems=tuple(log.problem for log in logs if log.problem),
         first_failed=next((tuple(log.first_failed.items()) for log in logs if log.first_failed), ()),
-        second_look=second_look,
+        fallback=fallback,
     )
 
 
@@ -171,34 +167,9 @@ def _drop_handled(
     return [it.as_hypothesis() if it in handled else it for it in all_candidates], failures
 
 
-def _roots_of_last_run(
-    all_candidates: Sequence[Candidate], failures: Sequence[Traceback], logs: Sequence[LogFacts]
-) -> list[Candidate]:
-    """Return the root causes; in a log of several runs, those of the last run first."""
-    roots = [candidate for candidate in all_candidates if candidate.role == "root"]
-    claimed = _explained_traceback_ids(all_candidates)
-    other_failures = [failure for failure in failures if not _is_consequence(failure, claimed)]
-    if not roots or len(roots) + len(other_failures) < 2:
-        return roots
-    of_last_run: list[Candidate] = []
-    for log in logs:
-        root_lines = {hit.line for root in roots for hit in root.hits if hit.source == log.source}
-        ends = {failure.end for failure in log.failures if any(failure is it for it in other_failures)}
-        start = last_run_start(log, root_lines | ends)
-        if not start:
-            continue
-        of_last_run += [
-            root for root in roots if any(hit.source == log.source and hit.line >= start for hit in root.hits)
-        ]
-        if not of_last_run and any(end >= start for end in ends):
-            return [root.as_hypothesis() for root in roots]
-    return sorted(roots, key=lambda root: bool(of_last_run) and root not in of_last_run)
-
-
-def _demote_late_roots(
-    roots: list[Candidate], failures: Sequence[Traceback], all_candidates: Sequence[Candidate]
-) -> list[Candidate]:
+def _demote_late_roots(failures: Sequence[Traceback], all_candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the roots; a late pattern (a shell's message on a kill) after another failure becomes a hypothesis."""
+    roots = [candidate for candidate in all_candidates if candidate.role == "root"]
     rest = [candidate for candidate in all_candidates if not candidate.late]
     cascades = [candidate.first.line for candidate in rest if candidate.role == "cascade"]
 
@@ -210,7 +181,7 @@ def _demote_late_roots(
 
 
 def _only_consequences(
-    wrappers: Sequence[Candidate], failures: Iterable[Traceback], logs: Iterable[LogFacts], second: SecondLook
+    wrappers: Sequence[Candidate], failures: Iterable[Traceback], logs: Iterable[LogFacts], fallback: Fallback
 ) -> bool:
     """Return whether every failure is a consequence of a root cause that these logs do not show."""
     claimed = _explained_traceback_ids(wrappers)
@@ -221,28 +192,28 @@ def _only_consequences(
         exception = _EXCEPTION.search(hit.text)
         if exception and exception[1] not in _ENDING:
             return False
-    metrics_show_cause = bool(second.leads) and second.leads[0].issue.code != _NAN
+    metrics_show_cause = bool(fallback.leads) and fallback.leads[0].issue.code != _NAN
     return not (wrappers[0].issue.code == _NAN and metrics_show_cause)
 
 
 def _unresolved_state(
-    logs: Sequence[LogFacts], failures: Sequence[Traceback], second: SecondLook, *, excerpt: bool
+    logs: Sequence[LogFacts], failures: Sequence[Traceback], fallback: Fallback, *, excerpt: bool
 ) -> str:
     """Return the state of logs without a known root cause."""
     has_errors = any(log.errors for log in logs)
     if not any(log.lines for log in logs):
         return "empty"
-    if failures and not any(lead.cut for lead in second.leads):
+    if failures:
         types = {failure.type.rpartition(".")[2] for failure in failures}
         interrupted = _INTERRUPT in types and types <= _CANCELLED
         return NOT_JUDGED if interrupted and not has_errors else "unknown"
-    if second.leads:
+    if fallback.leads:
         return HYPOTHESIS
-    if has_errors or (second.failing and second.message):
+    if has_errors or (fallback.failing and fallback.message):
         return "unknown"
-    if second.symptoms or second.failing or any(log.cut for log in logs):
+    if fallback.symptoms or fallback.failing or any(log.cut for log in logs):
         return NOT_JUDGED
-    return "clean" if second.ended or excerpt else NOT_JUDGED
+    return "clean" if fallback.ended or excerpt else NOT_JUDGED
 
 
 def _failed_earlier(
@@ -270,7 +241,7 @@ def _is_consequence(failure: Traceback, claimed: set[int]) -> bool:
     return id(failure) in claimed or failure.type.rpartition(".")[2] in _ENDING
 
 
-def _anchors(logs: Sequence[LogFacts], claimed: set[int], second: SecondLook) -> tuple[Hit, ...]:
+def _anchors(logs: Sequence[LogFacts], claimed: set[int], fallback: Fallback) -> tuple[Hit, ...]:
     """Return the lines to read first: first causes, last exceptions, then error lines; consequences last."""
     tracebacks = []
     for log in logs:
@@ -280,7 +251,7 @@ def _anchors(logs: Sequence[LogFacts], claimed: set[int], second: SecondLook) ->
     hits = [_traceback_hit(log, traceback) for log, traceback in tracebacks]
     for log in logs:
         hits += log.errors[:1] + log.errors[-1:]
-    hits = hits or list(second.failing[:_MAX_FAILING])
+    hits = hits or list(fallback.failing[:_MAX_FAILING])
     by_place = {(hit.source, hit.line): hit for hit in distinct_hits(hits)}
     return tuple(by_place.values())[:_MAX_ANCHORS]
 

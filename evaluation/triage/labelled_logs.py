@@ -25,9 +25,9 @@ from diagnostics import catalog
 from diagnostics.catalog.model import FAMILIES
 from diagnostics.findings import FINDINGS, FINE, USAGE
 from diagnostics.triage.command import triage
+from diagnostics.triage.fallback import analyze_unmatched
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.scan import scan
-from diagnostics.triage.second_look import look_again
 from diagnostics.triage.sources import LogSource
 from evaluation.triage import threads
 
@@ -139,7 +139,7 @@ def evaluate(folder: Path) -> list[Outcome]:
         verdict = triage([source], rules)
         codes = [candidate.issue.code for candidate in verdict.candidates]
         answer = codes[0] if codes else verdict.state
-        similar = look_again([scan(source, rules)], rules).similar if codes else ()
+        similar = analyze_unmatched([scan(source, rules)], rules).similar if codes else ()
         outcomes.append(
             Outcome(
                 f"{path.parent.name}/{path.name}",

@@ -116,7 +116,7 @@ def judge_threads(folder: Path) -> list[Thread]:
                 near=tuple(issue.code for issue in verdict.similar),
                 sure=bool(verdict.candidates) and verdict.candidates[0].certainty != "hypothesis",
                 shown=bool(verdict.anchors),
-                symptom=bool(verdict.second_look.symptoms),
+                symptom=bool(verdict.fallback.symptoms),
             )
         )
     return threads

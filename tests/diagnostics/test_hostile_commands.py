@@ -142,17 +142,6 @@ def test_no_shared_format_leaks(environment, tmp_path, monkeypatch, capsys, tool
     assert [secret for _, secret in SHAPES.values() if visible_parts(out + err, secret)] == []
 
 
-def test_doctor_runs_in_a_deleted_folder(environment, tmp_path, capsys, monkeypatch):
-    """doctor runs after somebody deleted its working folder."""
-    environment.add("trl", "0.24.0")
-    folder = tmp_path / "gone"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    folder.rmdir()
-    assert run("doctor", "--prefix", environment.prefix) != 2
-    assert "internal error" not in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("line", ["torch; " + "(" * 3000, "torch" + "[" * 3000, "torch>=" + "9" * 5000])
 def test_a_requirement_that_breaks_its_parser(environment, capsys, line):
     """No check crashes."""

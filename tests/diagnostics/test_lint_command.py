@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from diagnostics import __main__ as command
-from tests.diagnostics.report_schema import problems
 
 LAUNCH = "trl grpo --num_processes 4 --use_vllm true --num_generations 8 "
 BAD = LAUNCH + "--per_device_train_batch_size 3\n"
@@ -51,31 +50,6 @@ def test_exit_codes(run, text, options, code):
     assert run(text, *options)[0] == code
 
 
-def test_the_json_has_the_plan(run):
-    """The JSON has the run plan in its vocabulary, and the releases it was checked for."""
-    document = json.loads(run(BAD, "--format", "json")[1])
-    assert document["schema"] == "grpo-doctor.report.v1"
-    [plan] = document["subject"]["files"][0]["plans"]
-    assert (plan["framework"], plan["values"]["group.size"]) == ("trl", 8)
-    assert document["subject"]["packages"]["trl"] == "1.9.0"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], "expected a FILE"),
-        (["--baseline", "/no/such.json", __file__], "/no/such.json: cannot be read"),
-    ],
-)
-def test_what_cannot_be_used_is_refused(options, message, capsys, monkeypatch):
-    """Exit code 2, one line."""
-    monkeypatch.setattr(sys, "argv", ["diagnostics", "lint", *options])
-    assert command.main(["lint", *options]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert message in err.splitlines()[-1]
-
-
 def test_what_is_no_file_to_read_is_refused_at_once(tmp_path, capsys, monkeypatch):
     """A pipe without a writer, a link to itself, a device, an impossible file name."""
     os.mkfifo(tmp_path / "pipe.sh")
@@ -112,17 +86,6 @@ def test_what_cannot_be_judged_is_said_in_one_line(tmp_path, capsys, monkeypatch
     assert err == ""
 
 
-def test_a_file_that_is_broken_is_no_crash_of_ours(tmp_path, capsys):
-    """The user's file is reported as unread, with the line."""
-    path = tmp_path / "run.yaml"
-    path.write_text("a: [1\nb: 2\n")
-    assert command.main(["lint", str(path)]) == 3
-    screen = capsys.readouterr().out
-    assert screen.startswith("lint: nothing was checked; 1 file unreadable\n")
-    assert f"{path}:2:" in "".join(screen.split())  # however long the path is, and where it is broken
-    assert "crash" not in screen.lower()
-
-
 def test_a_command_is_linted_without_being_run_and_nothing_heavy_is_loaded(tmp_path, tmp_path_factory):
     """`lint -- swift rlhf ...` in a process of its own, with every format's module."""
     program = (
@@ -134,27 +97,11 @@ def test_a_command_is_linted_without_being_run_and_nothing_heavy_is_loaded(tmp_p
     )
     environ = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path_factory.mktemp("compiled"))}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-        cwd=Path(__file__).parents[2],
-        env=environ,
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=root, env=environ
     )
     code, modules = done.stderr.split()
     assert (code, modules) == ("1", "[]")
     assert "CFG001" in done.stdout
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_json_keeps_its_published_schema(run):
-    """docs/report-v1.schema.json, for what is wrong, right, not known, and nothing."""
-    for text in (
-        BAD,
-        FINE,
-        "echo nothing\n",
-        "swift rlhf --rlhf_type grpo --top_p $X --async_generate true\n",
-    ):
-        assert problems(json.loads(run(text, "--format", "json")[1])) == []

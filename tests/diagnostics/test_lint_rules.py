@@ -10,10 +10,9 @@ from diagnostics.__main__ import main
 from diagnostics.findings import Severity
 from diagnostics.fixes import fix_text
 from diagnostics.lint import rules
-from diagnostics.lint.rules import registry
 from diagnostics.lint.rules.declared import DECLARED
 from diagnostics.lint.run_plan import VOCABULARY
-from tests.diagnostics.lint_helpers import codes, findings, lint
+from tests.diagnostics.lint_helpers import findings, lint
 
 CASES = {
     name: entries
@@ -81,19 +80,6 @@ def test_every_declared_rule_finds_its_wrong_examples_and_accepts_its_right_ones
     assert problems == []
 
 
-def test_the_first_sentence_has_the_numbers():
-    script = (
-        "NPROC_PER_NODE=4 "
-        + SWIFT
-        + "--num_generations 7 --per_device_train_batch_size 2 --steps_per_generation 4"
-    )
-    [reported] = [f for f in findings(script, ms_swift="4.6.0") if f.code == "CFG101"]
-    assert (
-        reported.detail
-        == "One generation makes 32 completions (2 x 4 x 4), not a multiple of num_generations 7."
-    )
-
-
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
@@ -158,18 +144,6 @@ def test_evidence_levels_are_those_of_the_framework():
     assert (trl.known_by, swift.known_by) == ("executed", "static")
 
 
-def test_dapo_with_several_steps_on_one_generation():
-    """NUM004 is a [[config]] of the catalog: only with a loss that divides by the generation, in its releases."""
-    sizes = "--num_generations 4 --per_device_train_batch_size 4 --gradient_accumulation_steps 1 "
-    for more, release, expected in (
-        ("--steps_per_generation 4 --loss_type dapo", "1.6.0", True),
-        ("--steps_per_generation 4 --loss_type grpo", "1.6.0", False),
-        ("--steps_per_generation 1 --loss_type dapo", "1.6.0", False),
-        ("--steps_per_generation 4 --loss_type dapo", "1.9.1", False),
-    ):
-        assert ("warning NUM004" in codes(TRL + sizes + more, trl=release)) is expected
-
-
 def test_a_config_alone_may_leave_values_to_the_command(tmp_path, monkeypatch, capsys):
     """OmegaConf's `???`; a command that is read has to set them."""
     monkeypatch.chdir(tmp_path)
@@ -189,20 +163,3 @@ def test_the_catalog_uses_the_vocabulary_of_the_run_plan():
 
 def test_registrations_are_complete():
     assert rules.find_registration_errors(set(catalog.load()) | set(catalog.load_checks())) == []
-
-
-def test_a_rule_without_an_entry_is_reported_with_its_place(monkeypatch):
-    monkeypatch.setattr(registry, "_rules", [])
-
-    @registry.rule("CFG999", check="options")
-    def unexplained(plan):
-        return iter(())
-
-    @registry.rule("CFG001", check="optoins")
-    def misplaced(plan):
-        return iter(())
-
-    first, second = registry.find_registration_errors({"CFG001"})
-    line = unexplained.__code__.co_firstlineno
-    assert first == f"{__file__}:{line}: the code CFG999 has no entry"
-    assert "there is no check 'optoins': expected one of mode and resources" in second

@@ -3,10 +3,9 @@
 import pytest
 
 from diagnostics.findings import Severity
-from diagnostics.lint import not_checked, option_index
-from diagnostics.lint.dialects import DIALECTS
+from diagnostics.lint import not_checked
 from diagnostics.lint.reading import read_text
-from tests.diagnostics.lint_helpers import codes, lint, plans, report
+from tests.diagnostics.lint_helpers import codes, lint, report
 
 TRL = "trl grpo --use_vllm true --num_generations 8 "
 VERL = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
@@ -70,17 +69,6 @@ def test_equal_unknowns_are_grouped(tmp_path):
     assert entry.place.endswith(" and 2 more")
 
 
-def test_the_most_similar_option_is_suggested():
-    [entry] = [
-        entry
-        for check in report(TRL + "\\\n --num_generationz 8").checks
-        for entry in check.not_judged
-        if entry.what == "num_generationz"
-    ]
-    assert "did you mean num_generations?" in entry.text
-    assert "run:2" in entry.text
-
-
 @pytest.mark.parametrize(
     ("script", "releases", "wrong"),
     [
@@ -130,30 +118,8 @@ def test_an_option_that_a_read_script_does_not_declare_is_reported(tmp_path):
     assert "mine" not in names
 
 
-def test_the_options_that_plans_are_made_of_are_indexed():
-    missing = []
-    for framework in ("trl", "ms-swift", "verl", "openrlhf", "easyr1"):
-        names = option_index.option_names(framework)
-        options = DIALECTS[framework].names
-        if sum(option_index.accepts(name, names) for name in options) <= 0.8 * len(options):
-            missing.append(framework)
-    assert missing == []
-
-
 def test_a_scripts_arguments_are_no_value():
     """`--flag "$@"`: the flag is set; what follows is separate."""
     [settings] = read_text('trl grpo --use_vllm "$@"\n', "run.sh")
     assert settings.options["use_vllm"].data is True
     assert settings.forwards_arguments
-
-
-def test_what_the_options_rule_out_is_not_warned_of():
-    """A release that refuses one of the run's options is excluded, so its other refusals do not matter."""
-    script = VERL + "data.max_prompt_length=8192 data.max_response_length=512"
-    newer = "reward.custom_reward_function.path=reward.py"
-    assert "warning CFG103" in codes(script)
-    assert "warning CFG103" not in codes(f"{script} {newer}")
-    assert "error CFG103" in codes(f"{script} {newer}", verl="0.6.0")
-    [plan] = plans(f"{script} {newer}")
-    ranges = ("<0.7", ">=0.7", ">=9")
-    assert [plan.versions.within("verl", item) for item in ranges] == [False, None, None]

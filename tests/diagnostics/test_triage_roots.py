@@ -1,11 +1,9 @@
-"""Choosing between several causes in one log: who failed first, in which run, and how much a line alone proves."""
+"""Choosing between several causes in one log: which one failed first, and how much a line alone proves."""
 
 import pytest
 
 from diagnostics.triage.command import exit_code, triage
-from diagnostics.triage.log_end import last_run_start
 from diagnostics.triage.report import report
-from diagnostics.triage.scan import scan
 from diagnostics.triage.sources import LogSource
 
 UNKNOWN = [
@@ -13,8 +11,6 @@ UNKNOWN = [
     '  File "/opt/run/cache.py", line 7, in specs',
     "    raise ValueError(text)",
 ]
-REFUSED = "api_server.py: error: unrecognized arguments: --enable-metrics"
-TAKEN = "OSError: [Errno 98] Address already in use"
 BROAD = "ERROR 01-31 10:00:00 client.py:9] httpx.ConnectError: [Errno 111] Connection refused"
 
 
@@ -25,14 +21,6 @@ def judge(tmp_path, rules):
         return triage([LogSource("a.log", tmp_path / "a.log")], rules)
 
     return judge
-
-
-def run_of(*lines):
-    return [
-        "2026-01-31 10:00:00 - INFO - Starting the deployment of the model",
-        "2026-01-31 10:00:01 - INFO - Starting the server",
-        *lines,
-    ]
 
 
 @pytest.mark.parametrize(
@@ -48,30 +36,6 @@ def test_a_wrapper_below_another_exception_is_not_the_answer(judge, wrapper):
     assert verdict.state == "unknown"
     assert "78 main" in verdict.anchors[0].text
     assert [candidate.issue.signature.role for candidate in verdict.followed] == ["cascade"]
-
-
-def test_the_last_run_of_a_log_is_asked_first(judge):
-    """An earlier one failed of something else, which comes after it."""
-    verdict = judge(*run_of(REFUSED), *run_of(*UNKNOWN, TAKEN))
-    assert [candidate.issue.code for candidate in verdict.candidates] == ["CFG109", "CFG113"]
-
-
-def test_what_an_earlier_run_failed_of_is_no_verdict_on_the_last(judge):
-    """The last one failed of something that no entry describes."""
-    verdict = judge(
-        *run_of(REFUSED), *run_of(*UNKNOWN, "ValueError: 78 main and 21 indexer specs are required")
-    )
-    assert (verdict.candidates, verdict.state) == ((), "unknown") or verdict.state == "hypothesis"
-    assert "CFG113" in {lead.issue.code for lead in (*verdict.leads, *verdict.second_look.leads)} | {
-        issue.code for issue in verdict.similar
-    }
-
-
-def test_ranks_that_begin_alike_are_one_run(tmp_path, rules):
-    """A second beginning counts where something failed in between, and something after it."""
-    (tmp_path / "a.log").write_text("\n".join([*run_of(), *run_of(), TAKEN, *run_of()]))
-    scanned = scan(LogSource("a.log", tmp_path / "a.log"), rules)
-    assert [last_run_start(scanned, failed) for failed in ([], [5], [5, 9])] == [0, 0, 6]
 
 
 def test_a_broad_line_makes_a_hypothesis(judge):

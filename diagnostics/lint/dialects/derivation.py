@@ -6,6 +6,7 @@ settings: the rollout mode, the number of training processes, whether the run ev
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -51,7 +52,7 @@ def make_plan(settings: Settings, versions: Versions) -> RunPlan:
     truncating = (
         plan.values[name] for name in NEUTRAL if name in plan.values and truncates(name, plan.values[name])
     )
-    _put_derived(plan, "sampling.truncated", next(truncating, None), lambda _data: True)
+    plan.derive("sampling.truncated", next(truncating, None), lambda _data: True)
     return plan
 
 
@@ -67,14 +68,6 @@ def _option_value(settings: Settings, option: str) -> Value | None:
     ):
         return Value(table.data[key], table.place, option)
     return settings.options.get(option)
-
-
-def _put_derived(plan: RunPlan, name: str, source: Value | None, function: Callable[[Any], Any]) -> bool:
-    """Set a name to a function of a value, if the value is known; return whether it was set."""
-    if source is None or not source.known:
-        return False
-    plan.put(name, source.derive(function(source.data)))
-    return True
 
 
 def _fill_defaults(plan: RunPlan, defaults: Iterable[Default]) -> None:
@@ -103,17 +96,16 @@ def _derive_environment(plan: RunPlan) -> None:
         count = parse_count(env["SLURM_GPUS_ON_NODE"])
         plan.put("devices.visible", env["SLURM_GPUS_ON_NODE"].derive(count) if count is not None else None)
     allocator = env.get("PYTORCH_CUDA_ALLOC_CONF")
-    _put_derived(plan, "memory.allocator", allocator, lambda data: data)
-    _put_derived(
-        plan,
+    plan.derive("memory.allocator", allocator, lambda data: data)
+    plan.derive(
         "memory.expandable",
         allocator,
         lambda data: "expandable_segments:true" in str(data).replace(" ", "").lower(),
     )
     v1 = env.get("VLLM_USE_V1")
     if v1 is not None and str(v1.data) in {"0", "1"}:
-        _put_derived(plan, "engine.v1", v1, lambda data: str(data) == "1")
-    _put_derived(plan, "ray.address", env.get("RAY_ADDRESS"), lambda data: data)
+        plan.derive("engine.v1", v1, lambda data: str(data) == "1")
+    plan.derive("ray.address", env.get("RAY_ADDRESS"), lambda data: data)
 
 
 def device_ids(data: Any) -> list[str] | None:
@@ -136,34 +128,28 @@ def env_number(settings: Settings, name: str) -> Value | None:
     return value.derive(data if isinstance(data, int) and not isinstance(data, bool) else UNKNOWN)
 
 
-def multiply(factors: Iterable[Value | None]) -> Value | None:
+def multiply(*factors: Value | None) -> Value | None:
     """Multiply numbers; unknown if one of them is, None if one is missing."""
-    values = list(factors)
-    if any(value is None for value in values):
+    values = [value for value in factors if value is not None]
+    if len(values) < len(factors):
         return None
-    present = [value for value in values if value is not None]
-    first, data = present[0], 1
-    key = " x ".join(value.key for value in present if value.data != 1) or first.key
-    for value in present:
-        if not isinstance(value.data, int) or isinstance(value.data, bool):
-            return Value(UNKNOWN, first.place, first.key)
-        data *= value.data
-    soft, outside = any(value.soft for value in present), any(value.outside for value in present)
-    return Value(data, first.place, key, soft, outside, factors=tuple(present))
+    first = values[0]
+    if not all(isinstance(value.data, int) and not isinstance(value.data, bool) for value in values):
+        return Value(UNKNOWN, first.place, first.key)
+    key = " x ".join(value.key for value in values if value.data != 1) or first.key
+    soft, outside = any(value.soft for value in values), any(value.outside for value in values)
+    product = math.prod(value.data for value in values)
+    return Value(product, first.place, key, soft, outside, factors=tuple(values))
 
 
 def _launched_processes(settings: Settings) -> Value | None:
     """Return the number of training processes that the launcher starts, on all nodes."""
     launcher = settings.launcher
-    if "processes" in launcher:
-        return launcher["processes"]
-    per_node = launcher.get("processes_per_node")
-    if per_node is None:
-        return None
-    nodes = launcher.get("nodes", Value(1, per_node.place, "nnodes", soft=per_node.soft))
-    if isinstance(per_node.data, int) and isinstance(nodes.data, str) and nodes.data.isdecimal():
-        nodes = nodes.derive(int(nodes.data))
-    return multiply((per_node, nodes)) if "nodes" in launcher else per_node
+    per_node, nodes = launcher.get("processes_per_node"), launcher.get("nodes")
+    if "processes" in launcher or per_node is None or nodes is None:
+        return launcher.get("processes") or per_node
+    count = parse_count(nodes)
+    return multiply(per_node, nodes if count is None else nodes.derive(count))
 
 
 def truncates(name: str, value: Value) -> bool:
@@ -176,7 +162,7 @@ def _fill_simple_defaults(plan: RunPlan) -> None:
 
 
 def _derive_own(plan: RunPlan) -> None:
-    _put_derived(plan, "rollout.async", plan.values.get("rollout.mode"), lambda mode: mode == "async")
+    plan.derive("rollout.async", plan.values.get("rollout.mode"), lambda mode: mode == "async")
 
 
 def _derive_trl(plan: RunPlan) -> None:
@@ -202,7 +188,7 @@ def _derive_trl(plan: RunPlan) -> None:
     if processes is None and launcher is not None and launcher.data == "python":
         processes = launcher.derive(1)
     plan.put("devices.train", processes)
-    _put_derived(plan, "train.evaluates", plan.option("eval_strategy", "evaluation_strategy"), _evaluates)
+    plan.derive("train.evaluates", plan.option("eval_strategy", "evaluation_strategy"), _evaluates)
     loss, steps = plan.option("loss_type"), plan.whole_number("batch.steps_per_generation")
     accumulation = plan.whole_number("batch.accumulation")
     if loss is not None and loss.data in {"dapo", "cispo"} and steps is not None and accumulation is not None:
@@ -218,26 +204,23 @@ def _derive_swift(plan: RunPlan) -> None:
         for name in ("batch.per_device", "batch.accumulation"):
             plan.values.pop(name, None)
     _fill_simple_defaults(plan)
-    _put_derived(
-        plan, "rollout.engine", plan.option("use_vllm"), lambda uses: "vllm" if uses else "transformers"
-    )
+    plan.derive("rollout.engine", plan.option("use_vllm"), lambda uses: "vllm" if uses else "transformers")
     plan.put("devices.train", _swift_processes(plan.settings))
     _derive_swift_mode(plan)
-    _put_derived(plan, "engine.sleep", plan.values.get("engine.sleep_level"), bool)
+    plan.derive("engine.sleep", plan.values.get("engine.sleep_level"), bool)
     # Without a strategy, ms-swift evaluates if there is data to evaluate on.
     split, data = plan.option("split_dataset_ratio"), plan.enabled("val_dataset")
-    if not _put_derived(plan, "train.evaluates", plan.option("eval_strategy"), _evaluates):
-        _put_derived(plan, "train.evaluates", split if split is not None else data, bool)
-    _put_derived(
-        plan,
+    if not plan.derive("train.evaluates", plan.option("eval_strategy"), _evaluates):
+        plan.derive("train.evaluates", split if split is not None else data, bool)
+    plan.derive(
         "data.filters_overlong",
         plan.option("truncation_strategy"),
         lambda strategy: strategy == "delete",
     )
     scheduler = plan.option("multi_turn_scheduler", "multi_turn_func")
-    if not _put_derived(plan, "rollout.multi_turn", scheduler, lambda data: data is not None):
+    if not plan.derive("rollout.multi_turn", scheduler, lambda data: data is not None):
         plan.put("rollout.multi_turn", scheduler)
-    _put_derived(plan, "train.offloads", plan.option("offload_model"), bool)
+    plan.derive("train.offloads", plan.option("offload_model"), bool)
 
 
 def _evaluates(strategy: object) -> bool:
@@ -249,7 +232,7 @@ def _swift_processes(settings: Settings) -> Value | None:
     if per_node is None:
         return _launched_processes(settings)
     nodes = env_number(settings, "NNODES")
-    return per_node if nodes is None else multiply((per_node, nodes))
+    return per_node if nodes is None else multiply(per_node, nodes)
 
 
 def _derive_swift_mode(plan: RunPlan) -> None:
@@ -271,9 +254,7 @@ def _derive_swift_mode(plan: RunPlan) -> None:
 
 def _derive_hydra_trainer(plan: RunPlan, evaluation: str) -> None:
     """Derive what verl and EasyR1 share: devices on all nodes, and the frequency of evaluation."""
-    plan.put(
-        "devices.train", multiply((plan.values.get("devices.per_node"), plan.values.get("devices.nodes")))
-    )
+    plan.put("devices.train", multiply(plan.values.get("devices.per_node"), plan.values.get("devices.nodes")))
     frequency = plan.option(evaluation)
     if frequency is not None and isinstance(frequency.data, int):
         plan.put("train.evaluates", frequency.derive(frequency.data > 0))
@@ -296,10 +277,8 @@ def _derive_verl(plan: RunPlan) -> None:
     elif settings.target in _VERL_ENTRY_POINTS:
         place = mode.place if mode is not None else Place("verl's hybrid engine")
         plan.put("rollout.mode", Value("colocate", place, _VERL_ROLLOUT + "mode", soft=mode is None))
-    _put_derived(plan, "rollout.async", mode, lambda data: data == "async")
-    _put_derived(
-        plan, "engine.executor", settings.env.get("VERL_VLLM_DISTRIBUTED_BACKEND"), lambda data: data
-    )
+    plan.derive("rollout.async", mode, lambda data: data == "async")
+    plan.derive("engine.executor", settings.env.get("VERL_VLLM_DISTRIBUTED_BACKEND"), lambda data: data)
 
 
 def uses_shipped_config(plan: RunPlan) -> bool:
@@ -322,9 +301,7 @@ def _derive_easyr1(plan: RunPlan) -> None:
 
 def _derive_openrlhf(plan: RunPlan) -> None:
     _fill_simple_defaults(plan)
-    plan.put(
-        "devices.train", multiply((plan.values.get("devices.per_node"), plan.values.get("devices.nodes")))
-    )
+    plan.put("devices.train", multiply(plan.values.get("devices.per_node"), plan.values.get("devices.nodes")))
     engines = plan.whole_number("devices.rollout")
     if not engines:
         return

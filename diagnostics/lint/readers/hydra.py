@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,16 @@ from typing import Any
 from diagnostics import safe_io
 from diagnostics.findings import NotChecked
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_yaml
-from diagnostics.lint.values import UNKNOWN, Settings, Value, parse_scalar
+from diagnostics.lint.values import UNKNOWN, Settings, Value
 
 _MAX_PARENTS = 6
 _MAX_DEPTH = 6
 _PACKAGE = re.compile(r"(?:#[^\n]*\n|\s)*#\s*@package\s+(\S+)")
 # verl's own files, whose values are its defaults.
 SHIPPED = {"ppo_trainer", "ppo_megatron_trainer", "_self_"}
-_INTERPOLATION = re.compile(r"\$\{([^${}]{1,300})\}$")
-_RESOLVER = re.compile(r"(oc\.env|oc\.select):([\w.]+)(?:,(.*))?$", re.DOTALL)
-_MAX_STEPS = 20
+_INTERPOLATION = re.compile(r"\$\{\s*([^${}]{1,300}?)\s*\}")
+# Values that refer to values that refer to others.
+_MAX_STEPS = 8
 
 
 def compose_config(settings: Settings, *, required: bool) -> None:
@@ -48,47 +47,71 @@ def compose_config(settings: Settings, *, required: bool) -> None:
                 NotChecked(what, reason, "lint it where that file is", str(place.place))
             )
         return
-    missing: list[str] = []
-    for key, value in _read_config(folder, stem, "", missing, 0):
+    config, file = ComposedConfig(folder, stem), str(folder / f"{stem}.yaml")
+    for key, value in config.values.items():
         settings.options.setdefault(key, value)
-    settings.files.add(str(folder / f"{stem}.yaml"))
-    settings.script_options = frozenset(settings.script_options | set(composed_options(folder, stem)))
-    for file in missing:
+    settings.files.add(file)
+    settings.script_options = settings.script_options.union(config.options)
+    for name_of_part in config.missing:
         reason = "a defaults list names this file, and the file was not found"
-        settings.not_checked.append(NotChecked(f"{file}.yaml", reason, "", str(folder / f"{stem}.yaml")))
+        settings.not_checked.append(NotChecked(f"{name_of_part}.yaml", reason, "", file))
 
 
-def composed_options(
-    folder: Path, name: str, choices: Mapping[str, str] | None = None
-) -> dict[str, Value | None]:
-    """Return what a config sets once it is composed; a table is None. Empty if a part is missing.
+class ComposedConfig:
+    """A config with the files of its list of defaults.
 
-    Args:
-        folder: The folder of the configs.
-        name: The config that the run takes.
-        choices: The files that the command chooses for groups of its list of defaults.
+    Attributes:
+        values: What these files set, by key; the file that names another one wins.
+        missing: Files of the list that were not found.
     """
-    missing: list[str] = []
-    options = _first_values(_read_config(folder, name, "", missing, 0, choices))
-    if (missing or not options) and not choices and (folder / f"_generated_{name}.yaml").is_file():
-        # A generated config may be older than its parts, so it is used only if these are missing.
-        missing = []
-        options = _first_values(_read_config(folder, f"_generated_{name}", "", missing, 0))
-    tables = {key.rsplit(".", count)[0] for key in options for count in range(1, key.count(".") + 1)}
-    return {} if missing else options | dict.fromkeys(tables - options.keys())
 
+    def __init__(self, folder: Path, name: str) -> None:
+        self.values: dict[str, Value] = {}
+        self.missing: list[str] = []
+        self._folder = folder
+        self._add_file(name, "", 0)
 
-def _first_values(pairs: Iterable[tuple[str, Value]]) -> dict[str, Value | None]:
-    values: dict[str, Value | None] = {}
-    for key, value in pairs:
-        values.setdefault(key, value)
-    return values
+    @property
+    def options(self) -> dict[str, Value | None]:
+        """The values, and each table as None; empty if a part is missing."""
+        keys = self.values.keys()
+        tables = {key.rsplit(".", count)[0] for key in keys for count in range(1, key.count(".") + 1)}
+        return {} if self.missing else self.values | dict.fromkeys(tables - keys)
 
+    def _add_file(self, name: str, package: str, depth: int) -> None:
+        """Add what a file sets and, after it, what the files of its list of defaults set."""
+        path = self._folder / f"{name}.yaml"
+        try:
+            text = safe_io.read_text(path, MAX_BYTES) if path.stat().st_size <= MAX_BYTES else ""
+            trees = parse_yaml(text, str(path))
+        except (OSError, UnreadableError):
+            self.missing += [path.stem] if path.stem not in SHIPPED else []
+            return
+        tree = trees[0] if trees and isinstance(trees[0], dict) else {}
+        match = _PACKAGE.match(text) if depth else None
+        if match and match[1] != "_group_":
+            package = match[1].removeprefix("_global_").strip(".")
+        defaults = tree.pop("defaults", [])
+        tree.pop("hydra", None)
+        for key, value in flatten(tree).items():
+            full_key = f"{package}.{key}".strip(".")
+            self.values.setdefault(full_key, value.with_key(full_key))
+        if isinstance(defaults, list) and depth < _MAX_DEPTH:
+            self._add_defaults([_parse_default(entry) for entry in defaults], name, package, depth)
 
-def config_groups(folder: Path, name: str) -> set[str]:
-    """Return the groups in a config's list of defaults."""
-    defaults = _read_tree(folder / f"{name}.yaml", []).get("defaults", [])
-    return {_parse_default(entry)[0] for entry in defaults} - {""} if isinstance(defaults, list) else set()
+    def _add_defaults(self, entries: list[tuple[str, str]], name: str, package: str, depth: int) -> None:
+        chosen = dict(entries)
+        for group, file in reversed(entries):
+            for choice, choice_file in chosen.items():
+                file = file.replace(f"${{{choice}}}", choice_file)  # noqa: PLW2901 - one substitution after another
+            if not file or file in SHIPPED or group.startswith(("override", "hydra")):
+                continue
+            where, _, at = group.partition("@")
+            under = at or where.strip("./").replace("/", ".")
+            # A file of a group names others relative to that group's folder.
+            group_folder = "" if where.startswith("/") else f"{name.rpartition('/')[0]}/"
+            path = posixpath.normpath(f"{group_folder}{where}/{file}".replace("//", "/").strip("/"))
+            self._add_file(path, f"{package}.{under}".strip("."), depth + 1)
 
 
 def _config_folder(path: Value | None, file: str) -> Path | None:
@@ -107,56 +130,6 @@ def _config_folder(path: Value | None, file: str) -> Path | None:
     return None
 
 
-def _read_tree(path: Path, missing: list[str], package: list[str] | None = None) -> dict[str, Any]:
-    """Read a file's tree; its `@package` comment is stored in `package`."""
-    try:
-        text = safe_io.read_text(path, MAX_BYTES) if path.stat().st_size <= MAX_BYTES else ""
-        trees = parse_yaml(text, str(path))
-    except (OSError, UnreadableError):
-        if path.stem not in SHIPPED:
-            missing.append(path.stem)
-        return {}
-    match = _PACKAGE.match(text)
-    if match and package is not None and match[1] != "_group_":
-        package[:] = [match[1].removeprefix("_global_").strip(".")]
-    return trees[0] if trees and isinstance(trees[0], dict) else {}
-
-
-def _read_config(
-    folder: Path,
-    name: str,
-    package: str,
-    missing: list[str],
-    depth: int,
-    choices: Mapping[str, str] | None = None,
-) -> Iterator[tuple[str, Value]]:
-    """Yield what a file sets and, after it, what the files of its list of defaults set."""
-    if depth > _MAX_DEPTH:
-        return
-    target = [package]
-    tree = _read_tree(folder / f"{name}.yaml", missing, target if depth else None)
-    [package] = target
-    defaults = tree.pop("defaults", [])
-    entries = [_parse_default(entry) for entry in defaults] if isinstance(defaults, list) else []
-    entries = [(group, (choices or {}).get(group, file)) for group, file in entries]
-    chosen = {**dict(entries), **(choices or {})}
-    tree.pop("hydra", None)
-    for key, value in flatten(tree).items():
-        full_key = f"{package}.{key}".strip(".")
-        yield full_key, value.with_key(full_key)
-    for group, file in reversed(entries):
-        for choice, choice_file in chosen.items():
-            file = file.replace(f"${{{choice}}}", choice_file)  # noqa: PLW2901 - one substitution after another
-        if not file or file in SHIPPED or group.startswith(("override", "hydra")):
-            continue
-        where, _, at = group.partition("@")
-        under = at or where.strip("./").replace("/", ".")
-        # A file of a group names others relative to that group's folder.
-        group_folder = "" if where.startswith("/") else f"{name.rpartition('/')[0]}/"
-        path = posixpath.normpath(f"{group_folder}{where}/{file}".replace("//", "/").strip("/"))
-        yield from _read_config(folder, path, f"{package}.{under}".strip("."), missing, depth + 1, choices)
-
-
 def _parse_default(entry: Any) -> tuple[str, str]:
     """Parse an entry of a list of defaults into its group, with its package, and its file."""
     if isinstance(entry, Value):
@@ -169,35 +142,11 @@ def _parse_default(entry: Any) -> tuple[str, str]:
 
 
 def resolve_interpolations(options: dict[str, Value]) -> None:
-    """Replace every `${a.b}` by its value, in place; what cannot be known from the file is unknown."""
-    for key, value in list(options.items()):
-        if isinstance(value.data, str) and "${" in value.data:
-            options[key] = _resolve(key, value, options)
-
-
-def _resolve(key: str, value: Value, options: Mapping[str, Value]) -> Value:
-    current = value
-    for _ in range(_MAX_STEPS):
-        if not isinstance(current.data, str) or "${" not in current.data:
-            return replace(value, data=current.data, soft=current.soft, outside=current.outside)
-        match = _INTERPOLATION.match(current.data.strip())
-        target = _interpolated(match[1].strip(), key, options) if match else None
-        if target is None:
-            break
-        current, key = target
-    return replace(value, data=UNKNOWN)
-
-
-def _interpolated(text: str, key: str, options: Mapping[str, Value]) -> tuple[Value, str] | None:
-    """Return the value that an interpolation names, and its key; None if it is not in the file."""
-    resolver = _RESOLVER.match(text)
-    if resolver is None:
-        dots = len(text) - len(text.lstrip("."))
-        path = ".".join((*key.split(".")[:-dots], text[dots:])) if dots else text
-        return (options[path], path) if path in options else None
-    if resolver[1] == "oc.select" and resolver[2] in options:
-        return options[resolver[2]], resolver[2]
-    if resolver[3] is None:
-        return None
-    # The environment of a run may have another value than this default.
-    return replace(options[key], data=parse_scalar(resolver[3].strip()), soft=True, outside=True), key
+    """Replace every `${a.b}` by its value, in place; a resolver's or a missing value is unknown."""
+    for last in (False,) * _MAX_STEPS + (True,):
+        for key, value in list(options.items()):
+            if isinstance(value.data, str) and "${" in value.data:
+                match = _INTERPOLATION.fullmatch(value.data.strip())
+                target = options.get(match[1]) if match and not last else None
+                data = UNKNOWN if target is None else target.data
+                options[key] = replace(value, data=data, soft=bool(target and target.soft))

@@ -1,7 +1,7 @@
 """Read a Python script without importing it: the GRPOConfig objects that it creates, and the options that it declares.
 
-Names are followed through assignments of constants, lists, dicts and simple arithmetic. A value that a branch, a loop
-or a call decides is unknown.
+Names are followed through assignments of constants, lists and simple arithmetic. A value that a branch, a loop or a
+call decides is unknown, and so is what `**NAME` passes.
 """
 
 from __future__ import annotations
@@ -78,15 +78,12 @@ class _ConfigFinder:
         self.classes = dict(CONFIG_CLASSES)
         # Whether a config class of that name is not TRL's and has other options.
         self.foreign_class = False
-        # Dicts by name, each item with its line; None for one that a branch or a method changes.
-        self.dicts: dict[str, dict[str, Value] | None] = {}
         self.constants: dict[str, Any] = {}
         self.env: dict[str, Value] = {}
         self.parser_defaults: dict[str, Value] = {}
         self.by_name: dict[str, Settings] = {}
         self.configs: list[Settings] = []
         self.visited_calls: set[int] = set()
-        self.trainers: list[ast.Call] = []
 
     def find(self, tree: ast.Module) -> list[Settings]:
         """Go over the statements in order; a function sees the module's constants."""
@@ -96,11 +93,8 @@ class _ConfigFinder:
         self._collect_aliases(nodes)
         self._collect_constants(tree.body)
         self._collect_parser_defaults(nodes)
-        self._forget_changed_dicts(nodes)
         for node in nodes:
             self._visit(node)
-        for trainer in self.trainers:
-            self._apply_trainer(trainer)
         for config in self.configs:
             config.env = {**self.env, **config.env}
         return self.configs
@@ -135,79 +129,31 @@ class _ConfigFinder:
                 place = self._location_of(default)
                 self.parser_defaults[name] = Value(data, place, name, soft=True, outside=True)
 
-    def _forget_changed_dicts(self, nodes: list[ast.AST]) -> None:
-        """Mark dicts as unknown that a branch, a loop or a method changes."""
-        unconditional: set[int] = set()
-        for node in nodes:
-            if isinstance(node, ast.Module | ast.FunctionDef):
-                unconditional.update(map(id, node.body))
-        for node in nodes:
-            if isinstance(node, ast.Assign) and id(node) not in unconditional:
-                for target in node.targets:
-                    if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
-                        self.dicts[target.value.id] = None
-                    elif isinstance(target, ast.Name) and isinstance(node.value, ast.Dict | ast.Call):
-                        self.dicts[target.id] = None
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                owner = node.func.value
-                if isinstance(owner, ast.Name) and node.func.attr in {"update", "pop", "setdefault", "clear"}:
-                    self.dicts[owner.id] = None
-
     def _visit(self, node: ast.AST) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             self._collect_constants(node.body)
         elif isinstance(node, ast.Assign):
             self._assign(node)
-        elif isinstance(node, ast.AnnAssign) and node.value is not None and isinstance(node.target, ast.Name):
-            self._assign_name(node.target.id, node.value)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call):
+            self._visit_call(node.value, ast.unparse(node.target))
         elif isinstance(node, ast.Call):
             self._visit_call(node)
 
     def _assign(self, node: ast.Assign) -> None:
         target = node.targets[0]
-        if isinstance(target, ast.Name):
-            self._assign_name(target.id, node.value)
+        if isinstance(target, ast.Name) and isinstance(node.value, ast.Call):
+            self._visit_call(node.value, target.id)
         elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
             config = self.by_name.get(target.value.id)
             if config is not None:
                 config.set(target.attr, Value(self._evaluate(node.value), self._location_of(node)))
-        elif isinstance(target, ast.Subscript):
+        elif isinstance(target, ast.Subscript) and ast.unparse(target.value) == "os.environ":
             key = self._evaluate(target.slice)
-            items = self.env if ast.unparse(target.value) == "os.environ" else self._dict_of(target.value)
-            if isinstance(key, str) and items is not None:
-                items[key] = Value(self._evaluate(node.value), self._location_of(node), key)
-
-    def _dict_of(self, node: ast.expr) -> dict[str, Value] | None:
-        return self.dicts.get(node.id) if isinstance(node, ast.Name) else None
-
-    def _assign_name(self, name: str, value: ast.expr) -> None:
-        items = self._dict_items(value)
-        if items is not None:
-            if name not in self.dicts or self.dicts[name] is not None:
-                self.dicts[name] = items
-        elif isinstance(value, ast.Call):
-            self._visit_call(value, name)
-
-    def _dict_items(self, node: ast.expr) -> dict[str, Value] | None:
-        """Return the items of `{...}` or `dict(...)` with their lines; None if they are not all known."""
-        pairs: list[tuple[Any, ast.expr]]
-        if isinstance(node, ast.Dict):
-            keys = [self._evaluate(key) if key else UNKNOWN for key in node.keys]
-            pairs = list(zip(keys, node.values, strict=True))
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict" and not node.args:
-            pairs = [(keyword.arg or UNKNOWN, keyword.value) for keyword in node.keywords]
-        else:
-            return None
-        if not all(isinstance(key, str) for key, _ in pairs):
-            return None
-        return {key: Value(self._evaluate(value), self._location_of(value), key) for key, value in pairs}
+            if isinstance(key, str):
+                self.env[key] = Value(self._evaluate(node.value), self._location_of(node), key)
 
     def _visit_call(self, node: ast.Call, name: str = "") -> None:
         called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-        if called == "setdefault":
-            self._set_default_env(node)
-        elif called == "GRPOTrainer":
-            self.trainers.append(node)
         if called not in self.classes or id(node) in self.visited_calls:
             return
         self.visited_calls.add(id(node))
@@ -224,42 +170,15 @@ class _ConfigFinder:
         if name:
             self.by_name[name] = config
 
-    def _apply_trainer(self, node: ast.Call) -> None:
-        """Add the trainer's other arguments to the config: the adapter and the reward functions."""
-        arguments = _keyword(node, "args")
-        config = self.by_name.get(arguments.id) if isinstance(arguments, ast.Name) else None
-        config = config or (self.configs[0] if len(self.configs) == 1 else None)
-        adapter, rewards = _keyword(node, "peft_config"), _keyword(node, "reward_funcs")
-        if config is None:
-            return
-        if isinstance(adapter, ast.Call) or (isinstance(adapter, ast.Name) and "lora" in adapter.id.lower()):
-            config.options.setdefault("use_peft", Value(True, self._location_of(adapter), "peft_config"))
-        if isinstance(rewards, ast.List) and not any(isinstance(item, ast.Starred) for item in rewards.elts):
-            names = [ast.unparse(item)[:60] for item in rewards.elts]
-            config.options.setdefault(
-                "reward_funcs", Value(names, self._location_of(rewards), "reward_funcs")
-            )
-
-    def _set_default_env(self, node: ast.Call) -> None:
-        """Apply `os.environ.setdefault`: the environment of the run may have another value."""
-        if len(node.args) == 2 and ast.unparse(node.func) == "os.environ.setdefault":
-            key, data = map(self._evaluate, node.args)
-            if isinstance(key, str):
-                self.env.setdefault(key, Value(data, self._location_of(node), key, soft=True, outside=True))
-
     def _add_keyword(self, keyword: ast.keyword, config: Settings) -> None:
         place = self._location_of(keyword)
         data = self._evaluate(keyword.value)
         if keyword.arg is not None:
             config.set(keyword.arg, self._default_of_option(keyword, config) or Value(data, place))
             return
-        name = keyword.value.id if isinstance(keyword.value, ast.Name) else ""
-        items = self.dicts.get(name) if name else self._dict_items(keyword.value)
-        if items is None and isinstance(data, dict) and name not in self.dicts:
-            items = {str(key): Value(value, place) for key, value in data.items()}
-        if items is not None:
-            for key, value in items.items():
-                config.set(key, value)
+        if isinstance(keyword.value, ast.Dict) and isinstance(data, dict):
+            for key, value in data.items():
+                config.set(key, Value(value, place))
             return
         config.has_unread_options = True
         what = f"**{ast.unparse(keyword.value)[:40]}"

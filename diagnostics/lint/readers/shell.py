@@ -7,7 +7,6 @@ and sourced files. A value that depends on a branch, a loop, a command's output 
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,9 +16,8 @@ from tree_sitter import Node
 
 from diagnostics import safe_io
 from diagnostics.lint.project_files import find_above
-from diagnostics.lint.readers import slurm
-from diagnostics.lint.readers.shell_expansion import SCRIPT_SUFFIXES, Expander, node_text
-from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Scope, Word
+from diagnostics.lint.readers.shell_expansion import MARKS, SCRIPT_SUFFIXES, Expander, node_text
+from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Scope, Word, slurm_variables
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 from diagnostics.lint.values import Place, Value
 
@@ -30,11 +28,9 @@ _MAX_NODES = 400_000
 _MAX_CALLS, _MAX_NESTED = 200, 4
 # A sourced file is looked for in so many folders above the script.
 _MAX_PARENTS = 3
-# tree-sitter takes quadratic time on one long pipeline.
+# tree-sitter takes quadratic time on one long pipeline, and little on any other text of this size.
 _MAX_PIPES = 3000
-_PARSE_SECONDS = 20.0
-# Larger scripts are parsed twice, the first time with a limit.
-_GUARDED_SIZE = 50_000
+_MAX_SCRIPT = 200_000
 # A test that is false, and a loop without a round, when the script gets no arguments.
 _TESTS_ARGUMENTS = re.compile(
     r"\$\{?#\}?[\"']?\s*(?:-gt|-ge\s+[1-9]|>|!=|-ne\s+0|\]|$)|\bgetopts\b|-n\s+[\"']?\$\{?[1-9]"
@@ -48,7 +44,6 @@ _ACTIVATES = re.compile(
 )
 _OPTION_PLACEHOLDER = re.compile(r"(--[\w.-]{1,80}[ =])<([A-Za-z](?:[\w. -]{0,60}\w)?)>(?=\s|$)")
 _PLACEHOLDER = re.compile(r"(?<=[\s=])<([A-Za-z](?:[\w. -]{0,60}\w)?)>(?=\s|$)")
-_CONTROL = dict.fromkeys(range(7), " ")
 
 
 @dataclass
@@ -74,13 +69,10 @@ def read_script(text: str, file: str, first_line: int = 1) -> list[Command]:
         UnreadableError: It is larger than a script is, or its variables expand without end.
     """
     reader = _ScriptReader(file, first_line)
-    for variable in slurm.job_variables(text, first_line):
-        place = Place(file, variable.line)
-        reader.scope.variables[variable.name] = f"{SOFT}{variable.number}"
-        reader.scope.exported[variable.name] = Value(
-            str(variable.number), place, variable.name, soft=True, outside=True
-        )
-    return reader.read_text(text.translate(_CONTROL))
+    for name, number, line in slurm_variables(text, first_line):
+        reader.scope.variables[name] = f"{SOFT}{number}"
+        reader.scope.exported[name] = Value(str(number), Place(file, line), name, soft=True, outside=True)
+    return reader.read_text(text.translate(MARKS))
 
 
 def read_nested(word: Word, file: str) -> list[Command]:
@@ -100,20 +92,11 @@ def parse(text: str, file: str) -> Node:
 
 def _parse(text: str, file: str) -> Node:
     source = text.replace("\r\n", "\n").encode("utf-8", "replace")
+    if len(source) > _MAX_SCRIPT:
+        raise UnreadableError(f"{file}: larger than {_MAX_SCRIPT // 1000} kB: no script is")
     if source.count(b"|") > _MAX_PIPES:
         raise UnreadableError(f"{file}: more than {_MAX_PIPES} pipes: no script has so many")
-    parser = tree_sitter.Parser(_LANGUAGE)
-    if len(source) > _GUARDED_SIZE:
-        deadline = time.monotonic() + _PARSE_SECONDS
-        try:
-            parser.parse(
-                lambda offset, _point: source[offset : offset + 65_536],
-                progress_callback=lambda _offset, _error: time.monotonic() > deadline,
-            )
-        except ValueError:
-            raise UnreadableError(f"{file}: parsing it as a shell script takes too long") from None
-    # Only a tree of bytes keeps its source, from which a node's text is read quickly.
-    return parser.parse(source).root_node
+    return tree_sitter.Parser(_LANGUAGE).parse(source).root_node
 
 
 class _ScriptReader:
@@ -390,7 +373,7 @@ class _ScriptReader:
         fits = self.sourced < _MAX_NESTED
         path = find_above(word.clean, self.expander.file, _MAX_PARENTS) if fits else None
         try:
-            text = safe_io.read_text(path, MAX_BYTES).translate(_CONTROL) if path is not None else None
+            text = safe_io.read_text(path, MAX_BYTES).translate(MARKS) if path is not None else None
         except OSError:
             text = None
         if path is None or text is None:
@@ -424,8 +407,8 @@ class _ScriptReader:
         for name, value in self.scope.exported.items():
             fallback = str(value.data) if value.known else HOLE
             reader.scope.variables[name] = self.scope.variables.get(name, fallback)
-        for variable in slurm.job_variables(text, line):
-            reader.scope.variables[variable.name] = f"{SOFT}{variable.number}"
+        for variable, number, _line in slurm_variables(text):
+            reader.scope.variables[variable] = f"{SOFT}{number}"
         self.commands += reader.read_text(text)
 
 

@@ -1,15 +1,15 @@
 """Expand the words of a shell script, parsed by tree-sitter, as far as their values are known.
 
-`$X`, `${X:-default}`, arrays and arithmetic are expanded; so are the few commands whose output follows from the script
-(`dirname`, `pwd`, counting a list). Every unknown part becomes the mark HOLE.
+`$X`, `${X:-default}`, arrays, arithmetic and `$(dirname "$0")` are expanded. Every unknown part becomes the mark HOLE.
 """
 
 from __future__ import annotations
 
+import ast
+import operator
 import os
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from pathlib import Path
 
 from tree_sitter import Node
@@ -20,42 +20,35 @@ from diagnostics.lint.readers.structured import MAX_NODES, UnreadableError
 SCRIPT_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
 _MAX_WORD = 200_000
 _MAX_DEPTH = 50
-_LARGEST = 10**18
+_LARGEST = 10**9
 _EXPANSIONS = {"simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"}
 _NOT_EXPANDED = {"process_substitution", "brace_expression", "ansi_c_string", "ERROR"}
 _OPERATORS = {":-", "-", ":=", "=", ":+", "+", ":?", "?"}
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _CONTINUATION = re.compile(r"\\\r?\n")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED_IN_QUOTES = re.compile(r'\\(["\\$`])')
-# `echo $GPUS | tr ',' '\n' | wc -l`: the number of items in a list.
-_COUNTS_ITEMS = re.compile(
-    r"""\|\s*(?:
-        tr\s+(?:-s\s+)?['"]?,['"]?\s+['"](?:\\n|\n|\s)['"]\s*\|\s*wc\s+-[lw]
-      | awk\s+-F\s*['"]?,['"]?\s+['"]\{\s*print\s+NF;?\s*\}['"]
-    )\s*[)`]?$""",
+_ARITHMETIC = re.compile(r"[\d\s()+*/%-]{1,500}")
+# `$(dirname "$0")`, also of a linked script, with a folder above or below, and `cd ... && pwd` around it.
+_SCRIPT_FOLDER = re.compile(
+    r"""[$(`]+(?:(?:cd|realpath|readlink\ -f)\s+(?:--\s+)?"?\$\()?dirname\s+(?:--\s+)?"?
+        (?:\$\((?:realpath|readlink\ -f)\s+"?)?\$\{?(0|BASH_SOURCE)(?:\[0\])?\}?"?\)?"?\)?((?:/[\w.-]+)*)"?\s*
+        (?:>\s*/dev/null\s*)?(?:2>&1\s*)?(?:(?:&&|;)\s*pwd(?:\s+-P)?)?\s*[)"`]*""",
     re.VERBOSE,
 )
-_PATH_OPTIONS = {"--", "-P", "-f", "-e", "-m", "-n"}
 
 
-@dataclass(frozen=True)
-class Fragment:
-    """A part of a word.
-
-    Attributes:
-        text: Its text, with marks.
-        quoted: It is not split at blanks.
-        line: The line of an array's item; 0 for the line of the expansion.
-        ends_word: It separates the items of an array.
-    """
-
-    text: str
-    quoted: bool = False
-    line: int = 0
-    ends_word: bool = False
-
-
-_UNKNOWN = Fragment(HOLE, quoted=True)
+# Marks in expanded text. KEEP: there is a word, even if it is empty. LINE: the line of an array's item, in a pair.
+KEEP, LINE = "\2", "\3"
+_LINE_MARK = re.compile(f"{LINE}(\\d+){LINE}")
+# Blanks in quotes, which split no word.
+_PROTECT = {" ": "\x0e", "\t": "\x0f", "\n": "\x10"}
+_PROTECTED, _RESTORED = (
+    str.maketrans(_PROTECT),
+    str.maketrans({mark: blank for blank, mark in _PROTECT.items()}),
+)
+# Characters that a script cannot contain, because they are marks here.
+MARKS = dict.fromkeys((*range(7), *map(ord, _PROTECT.values())), " ")
 
 
 def node_text(node: Node) -> str:
@@ -95,48 +88,30 @@ class Expander:
 
     def expand_words(self, *nodes: Node) -> list[Word]:
         """Expand nodes into words; an unquoted value is split at blanks, and adjacent nodes are one word."""
-        words: list[Word] = []
-        fragments: list[Fragment] = []
-        line, end = 0, -1
+        parts: list[str] = []
+        end = -1
         for node in nodes:
             if node.start_byte != end:
-                words += self._to_words(fragments, line)
-                fragments, line = [], self.line_of(node)
-            fragments += self.fragments(node)
+                parts.append(f" {_line_mark(self.line_of(node))}")
+            parts.append(self._expand(node))
             end = node.end_byte
-        return words + self._to_words(fragments, line)
-
-    def _to_words(self, fragments: list[Fragment], first_line: int) -> list[Word]:
         words: list[Word] = []
-        text, line = None, first_line
-        for fragment in fragments:
-            if fragment.ends_word:
-                words.append(Word(text or "", line))
-                text = None
-                continue
-            if text is None:
-                line = fragment.line or first_line
-            if fragment.quoted:
-                text = (text or "") + fragment.text
-                continue
-            *complete, text = _split(fragment.text, text)
-            words += [Word(part, line) for part in complete if part is not None]
-        if text is not None:
-            words.append(Word(text, line))
+        line = 0
+        for part in re.split(r"[ \t\n]+", "".join(parts)):
+            lines = _LINE_MARK.findall(part)
+            text = _LINE_MARK.sub("", part)
+            if text:
+                words.append(Word(_without_marks(text), int(lines[0]) if lines else line))
+            line = int(lines[-1]) if lines else line
         self.count_output(sum(len(word.text) + 8 for word in words))
         return words
 
     def expand_text(self, node: Node) -> str:
         """Expand a node into one text, as an assignment does."""
-        return self._join(self.fragments(node))
+        return _without_marks(self._expand(node))
 
-    def _join(self, fragments: Iterable[Fragment]) -> str:
-        return "".join(" " if fragment.ends_word else fragment.text for fragment in fragments)
-
-    def fragments(
-        self, node: Node, *, quoted: bool = False, splits: bool = False, depth: int = 0
-    ) -> list[Fragment]:
-        """Expand a node into fragments.
+    def _expand(self, node: Node, *, quoted: bool = False, splits: bool = False, depth: int = 0) -> str:
+        """Expand a node into text with marks.
 
         Args:
             node: A word, a string, an expansion or a concatenation of these.
@@ -146,48 +121,47 @@ class Expander:
         """
         kind, start, end = node.type, node.start_byte, node.end_byte
         if depth > _MAX_DEPTH or kind in _NOT_EXPANDED:
-            return [_UNKNOWN]
+            return HOLE
         if kind in _EXPANSIONS:
             return self._expansion(node, quoted=quoted, depth=depth)
         if kind == "raw_string":
-            return [Fragment(node_text(node)[1:-1], quoted=True)]
+            return _value(node_text(node)[1:-1], quoted=True)
         if kind == "string":
             inner = self._expand_range(node, start + 1, end - 1, quoted=True, depth=depth)
             children = node.named_children
             # "${A[@]}" of an empty array is no word; any other empty string is one.
             only_child = len(children) == 1 and end - start - 2 == len(children[0].text or b"")
-            return inner if inner or only_child else [Fragment("", quoted=True)]
-        if kind in {"concatenation", "command_name"}:
+            return inner if inner or only_child else KEEP
+        if kind in {"concatenation", "command_name", "binary_expression", "parenthesized_expression"}:
             return self._expand_range(node, start, end, quoted=quoted, splits=splits, depth=depth)
         return _literal(node_text(node), quoted=quoted, splits=splits)
 
     def _expand_range(
         self, node: Node, start: int, end: int, *, quoted: bool, depth: int, splits: bool = False
-    ) -> list[Fragment]:
+    ) -> str:
         """Expand the children of a node in a range of bytes; the text between them stays as it is."""
         source, offset = node.text or b"", node.start_byte
 
-        def literal(first: int, last: int) -> list[Fragment]:
+        def literal(first: int, last: int) -> str:
             text = source[first - offset : last - offset].decode("utf-8", "replace")
-            return _literal(text, quoted=quoted, splits=splits) if text else []
+            return _literal(text, quoted=quoted, splits=splits) if text else ""
 
-        fragments: list[Fragment] = []
+        parts: list[str] = []
         at = start
         for child in node.named_children:
             plain = child.type in {"string_content", "heredoc_content"}
             if child.start_byte < at or child.end_byte > end or plain:
                 continue
-            fragments += literal(at, child.start_byte)
-            fragments += self.fragments(child, quoted=quoted, splits=splits, depth=depth + 1)
+            parts.append(literal(at, child.start_byte))
+            parts.append(self._expand(child, quoted=quoted, splits=splits, depth=depth + 1))
             at = child.end_byte
-        return fragments + literal(at, end)
+        return "".join([*parts, literal(at, end)])
 
-    def _expansion(self, node: Node, *, quoted: bool, depth: int) -> list[Fragment]:
+    def _expansion(self, node: Node, *, quoted: bool, depth: int) -> str:
         if node.type == "command_substitution":
-            output = self._command_output(node)
-            return [Fragment(HOLE if output is None else output, quoted)]
+            return _value(self._command_output(node), quoted=quoted)
         if node.type == "arithmetic_expansion":
-            return [Fragment(self._arithmetic(node), quoted)]
+            return _value(self._arithmetic(node, depth), quoted=quoted)
         name, subscript, operator = "", None, ""
         for child in node.children:
             if child.type in {"variable_name", "special_variable_name"} and not name:
@@ -199,30 +173,26 @@ class Expander:
         if subscript in {"@", "*"} or (name in {"@", "*"} and subscript is None):
             return self._array(name, operator, quoted=quoted, joined=quoted and "*" in {name, subscript})
         if subscript is not None:
-            return [Fragment(self._array_item(name, subscript, operator), quoted)]
+            return _value(self._array_item(name, subscript, operator), quoted=quoted)
         if operator in _OPERATORS:
             return self._default(node, name, operator, quoted=quoted, depth=depth)
-        return [Fragment(HOLE if operator else self._variable(name), quoted)]
+        return _value(HOLE if operator else self._variable(name), quoted=quoted)
 
-    def _array(self, name: str, operator: str, *, quoted: bool, joined: bool) -> list[Fragment]:
+    def _array(self, name: str, operator: str, *, quoted: bool, joined: bool) -> str:
         """Expand all items of an array, or count them."""
         name = "@" if name == "*" else name
         words = self.scope.arrays.get(name)
         if operator == "#":
             known = words is not None and not any(word.is_unknown for word in words)
             mark = SOFT if any(SOFT in word.text for word in words or ()) else ""
-            return [Fragment(mark + str(len(words or ())) if known else HOLE, quoted)]
+            return _value(mark + str(len(words or ())) if known else HOLE, quoted=quoted)
         if operator and not (name == "@" and words is None and operator == ":"):
-            return [_UNKNOWN]
+            return HOLE
         if words is None:
-            return [Fragment(SCRIPT_ARGUMENTS if name == "@" else HOLE, quoted=True)]
+            return SCRIPT_ARGUMENTS if name == "@" else HOLE
         if joined:
-            return [Fragment(" ".join(word.text for word in words), quoted=True)]
-        fragments: list[Fragment] = []
-        for word in words:
-            fragments += [Fragment("", ends_word=True)] if fragments else []
-            fragments.append(Fragment(word.text, quoted=True, line=word.line))
-        return fragments
+            return _value(" ".join(word.text for word in words), quoted=True)
+        return " ".join(_line_mark(word.line) + _value(word.text, quoted=True) for word in words)
 
     def _array_item(self, name: str, subscript: str, operator: str) -> str:
         """Return the text of `${NAME[SUBSCRIPT]}`; HOLE if it is not known."""
@@ -239,26 +209,24 @@ class Expander:
             return _absolute(self.main if name == "0" else self.file)
         return HOLE if text is None else text
 
-    def _default(self, node: Node, name: str, operator: str, *, quoted: bool, depth: int) -> list[Fragment]:
+    def _default(self, node: Node, name: str, operator: str, *, quoted: bool, depth: int) -> str:
         """Expand `${NAME:-default}`, and the same with `=`, `+` or `?`."""
         text = self.scope.variables.get(name)
         if operator in {"?", ":?"} or (text is None and name in self.scope.arrays):
-            return [Fragment(HOLE if text is None else text, quoted)]
+            return _value(HOLE if text is None else text, quoted=quoted)
         empty = text is None or (operator.startswith(":") and not text.replace(SOFT, ""))
         alternative = operator.endswith("+")
         if alternative and not empty and HOLE in (text or ""):
-            return [Fragment(HOLE, quoted)]
+            return _value(HOLE, quoted=quoted)
         if empty == alternative:
-            return [Fragment(SOFT if alternative else text or "", quoted)]
-        sign = next(child for child in node.children if child.type == operator)
+            return _value(SOFT if alternative else text or "", quoted=quoted)
+        start = next(child for child in node.children if child.type == operator).end_byte
         rest = self._expand_range(
-            node, sign.end_byte, node.end_byte - 1, quoted=quoted, splits=not quoted, depth=depth
+            node, start, node.end_byte - 1, quoted=quoted, splits=not quoted, depth=depth
         )
-        fragments = [replace(fragment, text=SOFT + fragment.text) for fragment in rest]
-        fragments = fragments or [Fragment(SOFT, quoted)]
         if operator.endswith("="):
-            self.scope.variables[name] = mark_default(self._join(fragments).replace(SOFT, ""))
-        return fragments
+            self.scope.variables[name] = mark_default(_without_marks(rest).replace(SOFT, ""))
+        return KEEP + SOFT + rest if quoted else _mark_words(rest)
 
     def heredoc(self, body: Node) -> str:
         """Expand the body of an unquoted here-document; unknown variables keep their `$NAME`."""
@@ -268,128 +236,93 @@ class Expander:
             if child.type not in _EXPANSIONS:
                 continue
             parts.append(source[at - offset : child.start_byte - offset].decode("utf-8", "replace"))
-            parts.append(self._join(self._expansion(child, quoted=True, depth=0)))
+            parts.append(_without_marks(self._expansion(child, quoted=True, depth=0)))
             at = child.end_byte
         parts.append(source[at - offset :].decode("utf-8", "replace"))
         text = "".join(parts)
         self.count_output(len(text))
         return re.sub(r"\\([$`\\])", r"\1", text)
 
-    def _arithmetic(self, node: Node) -> str:
+    def _arithmetic(self, node: Node, depth: int) -> str:
         """Evaluate whole-number arithmetic as the shell does."""
-        inner = [child for child in node.named_children if child.type != "comment"]
-        if not inner:
-            return ""
-        soft: list[str] = []
+        source = self._expand_range(node, node.start_byte + 3, node.end_byte - 2, quoted=True, depth=depth)
+        text = _NAME.sub(lambda match: self._variable(match[0]), _without_marks(source))
         try:
-            value = self._number(inner[0], soft, 0) if len(inner) == 1 else None
-        except (ZeroDivisionError, OverflowError):
-            value = None
-        return HOLE if value is None else f"{soft[0] if soft else ''}{value}"
+            value = _calculate(text.replace(SOFT, ""))
+        except (ArithmeticError, SyntaxError, MemoryError, RecursionError):
+            return HOLE
+        return f"{SOFT if SOFT in text else ''}{value}"
 
-    def _number(self, node: Node, soft: list[str], depth: int) -> int | None:
-        kind, children = node.type, node.children
-        if depth > _MAX_DEPTH:
-            return None
-        if kind in {"number", "word", "variable_name", "simple_expansion", "expansion"}:
-            text = node_text(node)
-            if kind != "number" and not text.isdecimal():
-                if kind in {"word", "variable_name"}:
-                    text = self._variable(text)
-                else:
-                    text = self._join(self._expansion(node, quoted=True, depth=depth))
-            if SOFT in text:
-                soft.append(SOFT)
-            text = text.replace(SOFT, "").strip()
-            return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None
-        if kind == "parenthesized_expression" and len(children) == 3:
-            return self._number(children[1], soft, depth + 1)
-        if kind == "binary_expression" and len(children) == 3:
-            numbers = [self._number(child, soft, depth + 1) for child in (children[0], children[2])]
-            return None if None in numbers else _calculate(numbers[0] or 0, children[1].type, numbers[1] or 0)
-        return None
-
-    def _command_output(self, node: Node) -> str | None:
-        """Return the output of a command substitution, for the few commands whose output is known."""
+    def _command_output(self, node: Node) -> str:
+        """Return the output of a command substitution: the script's folder, or unknown."""
         source = node_text(node)
-        commands = list(_commands_in(node))
-        if not commands or len(source) > 2000:
-            return None
-        if not _COUNTS_ITEMS.search(source):
-            return self._path_output(commands)
-        program, *words = [
-            word.text for child in commands[0].named_children for word in self.expand_words(child)
-        ]
-        text = " ".join(words)
-        if program != "echo" or not words or HOLE in text:
-            return None
-        return (SOFT if SOFT in text else "") + str(text.strip().count(",") + 1)
-
-    def _path_output(self, commands: list[Node]) -> str | None:  # noqa: PLR0911 - one line per command
-        """Return the output of `cd DIR && pwd`, `dirname FILE` and `realpath FILE`."""
-        folder: str | None = None
-        for command in commands:
-            name, *rest = [self.expand_text(child) for child in command.named_children]
-            rest = [text for text in rest if text not in _PATH_OPTIONS]
-            if name == "pwd" and folder is not None and not rest:
-                return folder
-            if len(rest) != 1 or re.search("[\0-\6]", rest[0]):
-                return None
-            if name == "cd":
-                folder = os.path.normpath(os.path.join(folder or "", rest[0]))  # noqa: PTH118 - the text of a path
-                if not folder.startswith("/"):
-                    return None
-            elif name == "dirname" and folder is None:
-                return os.path.dirname(rest[0]) or "."  # noqa: PTH120 - the text of a path
-            elif name in {"realpath", "readlink"} and folder is None and rest[0].startswith("/"):
-                return os.path.normpath(rest[0])
-            else:
-                return None
-        return None
+        match = _SCRIPT_FOLDER.fullmatch(source) if len(source) < 300 else None
+        script = _absolute(self.main if match[1] == "0" else self.file) if match else HOLE
+        return (
+            HOLE if match is None or script == HOLE else os.path.normpath(str(Path(script).parent) + match[2])
+        )
 
 
-def _commands_in(node: Node) -> Iterator[Node]:
-    """Yield the simple commands of a substitution, without those nested in their words."""
-    for child in node.named_children:
-        if child.type == "command":
-            yield child
-        elif child.type not in _EXPANSIONS | {"string", "word"}:
-            yield from _commands_in(child)
+def _divide(left: int, right: int) -> int:
+    """Divide as the shell does, which rounds towards zero."""
+    return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
 
 
-def _calculate(left: int, operator: str, right: int) -> int | None:
-    if operator in {"/", "%"}:
-        # The shell's division rounds towards zero.
-        quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-        return quotient if operator == "/" else left - quotient * right
-    results = {"+": left + right, "-": left - right, "*": left * right}
-    value = results.get(operator)
-    return value if value is not None and abs(value) < _LARGEST else None
+_FUNCTIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: _divide,
+    ast.Mod: lambda left, right: left - _divide(left, right) * right,
+}
 
 
-def _literal(text: str, *, quoted: bool, splits: bool) -> list[Fragment]:
-    """Return plain text as fragments without backslashes; an escaped blank does not split the text."""
+def _calculate(text: str) -> int:
+    if not _ARITHMETIC.fullmatch(text):
+        raise SyntaxError(text)
+    return _evaluate(ast.parse(text.strip(), mode="eval").body)
+
+
+def _evaluate(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant):
+        return int(node.value)  # type: ignore[arg-type]
+    function = _FUNCTIONS.get(type(node.op)) if isinstance(node, ast.BinOp) else None
+    if not isinstance(node, ast.BinOp) or function is None:
+        raise SyntaxError(ast.dump(node))
+    left, right = _evaluate(node.left), _evaluate(node.right)
+    if max(abs(left), abs(right)) > _LARGEST:
+        raise OverflowError
+    return function(left, right)
+
+
+def _without_marks(text: str) -> str:
+    """Return expanded text without the marks that are for its words."""
+    return _LINE_MARK.sub("", text).replace(KEEP, "").translate(_RESTORED)
+
+
+def _line_mark(line: int) -> str:
+    return f"{LINE}{line}{LINE}"
+
+
+def _value(text: str, *, quoted: bool) -> str:
+    """Return the text of a value for a word: in quotes it is kept together."""
+    if quoted:
+        return KEEP + text.translate(_PROTECTED)
+    return _mark_words(text.replace(SOFT, "")) if SOFT in text else text
+
+
+def _mark_words(text: str) -> str:
+    """Mark each word of an unquoted text as a default."""
+    return re.sub(r"(?<![^ \t\n])(?=[^ \t\n])", SOFT, text)
+
+
+def _literal(text: str, *, quoted: bool, splits: bool) -> str:
+    """Return plain text without backslashes; an escaped blank does not split the text."""
     text = _CONTINUATION.sub("", text)
     if quoted or not splits:
-        return [Fragment((_ESCAPED_IN_QUOTES if quoted else _ESCAPED).sub(r"\1", text), quoted=True)]
-    parts = _ESCAPED.split(text)
-    return [Fragment(part, quoted=number % 2 == 1) for number, part in enumerate(parts) if part]
-
-
-def _split(text: str, current: str | None) -> list[str | None]:
-    """Split unquoted text at blanks; the last item is the word that is still open."""
-    soft = SOFT if SOFT in text else ""
-    bare = text.replace(SOFT, "")
-    if not bare.strip(" \t\n"):
-        return [current, None] if bare else [current]
-    parts: list[str | None] = [soft + part for part in re.split(r"[ \t\n]+", bare.strip(" \t\n"))]
-    if bare[0] in " \t\n":
-        parts.insert(0, current)
-    elif current is not None:
-        parts[0] = current + (parts[0] or "")
-    if bare[-1] in " \t\n":
-        parts.append(None)
-    return parts
+        escaped = _ESCAPED_IN_QUOTES if quoted else _ESCAPED
+        return (KEEP if quoted else "") + escaped.sub(r"\1", text).translate(_PROTECTED)
+    return _ESCAPED.sub(lambda match: match[1].translate(_PROTECTED), text)
 
 
 def _absolute(file: str) -> str:

@@ -1,11 +1,14 @@
 """Hold the variables of a shell script at one point, with marks for unknown text and for defaults.
 
-`Scope.merge_branch` decides what is still known after a branch that may or may not run.
+`Scope.merge_branch` decides what is still known after a branch that may or may not run. `slurm_variables` returns what
+Slurm sets before the script starts.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from diagnostics.lint.values import UNKNOWN, Place, Value
 
@@ -13,6 +16,13 @@ from diagnostics.lint.values import UNKNOWN, Place, Value
 HOLE, SOFT = "\0", "\1"
 # "$@" of the script itself: unknown, and empty unless the user passes arguments.
 SCRIPT_ARGUMENTS = "\6" + HOLE
+
+_SBATCH = re.compile(r"#SBATCH\s+(.*)")
+_SBATCH_OPTION = re.compile(r"--?([A-Za-z][\w-]*)(?:[= ]\s*|(?=\d))([^\s#]+)")
+_SBATCH_NAMES = {"N": "nodes", "G": "gpus"}
+# A type may precede the number of devices: gpu:a100:4.
+_SBATCH_NUMBER = re.compile(r"(?:gpu:)?(?:[A-Za-z_][\w.-]*:)?(\d{1,4})(?:\(.*\))?$")
+_MAX_SBATCH_LINES = 200
 
 
 @dataclass(frozen=True)
@@ -84,3 +94,30 @@ def mark_default(text: str) -> str:
 def _unknown_value(text: str) -> str:
     key, equals, _value = text.partition("=")
     return f"{key}={HOLE}" if equals else HOLE
+
+
+def slurm_variables(text: str, first_line: int = 1) -> list[tuple[str, int, int]]:
+    r"""Return the variables that Slurm sets for a script's `#SBATCH` lines, each with its number and its line.
+
+    The sbatch command line can request something else, so all of them are defaults.
+
+    >>> slurm_variables("#SBATCH --nodes=2\n#SBATCH --gres=gpu:a100:4\nrun")
+    [('SLURM_NNODES', 2, 1), ('SLURM_JOB_NUM_NODES', 2, 1), ('SLURM_GPUS_ON_NODE', 4, 2)]
+    """
+    options: dict[str, tuple[int, int]] = {}
+    for number, line in enumerate(islice(text.splitlines(), _MAX_SBATCH_LINES), first_line):
+        stripped = line.strip()
+        if stripped and not stripped.startswith("#"):
+            break  # Slurm reads no further than the first command.
+        match = _SBATCH.match(stripped)
+        for name, value in _SBATCH_OPTION.findall(match[1]) if match else ():
+            if parsed := _SBATCH_NUMBER.match(value):
+                options[_SBATCH_NAMES.get(name, name)] = int(parsed[1]), number
+    if not options:
+        return []
+    nodes = options.get("nodes", (1, next(iter(options.values()))[1]))
+    devices = options.get("gpus-per-node") or options.get("gres")
+    if devices is None and nodes[0] == 1:
+        devices = options.get("gpus")
+    variables = [("SLURM_NNODES", *nodes), ("SLURM_JOB_NUM_NODES", *nodes)]
+    return variables + ([("SLURM_GPUS_ON_NODE", *devices)] if devices is not None else [])

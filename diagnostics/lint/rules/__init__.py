@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from diagnostics.lint.rules import (
     batches,
-    choices,
     declared,
     devices,
     engine_issues,
@@ -16,7 +15,7 @@ from diagnostics.lint.rules import (
 from diagnostics.lint.rules.registry import CHECKS, Rule, find_registration_errors, registered_rules
 
 __all__ = [
-    "RULES", "batches", "choices", "declared", "devices", "engine_issues", "engine_settings",
+    "RULES", "batches", "declared", "devices", "engine_issues", "engine_settings",
     "find_registration_errors", "options", "placeholders", "registered_rules", "servers",
 ]  # fmt: skip
 

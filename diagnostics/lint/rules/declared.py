@@ -18,7 +18,7 @@ from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.dialects.derivation import env_number
 from diagnostics.lint.rules.registry import Problem, Rule, add_rule
 from diagnostics.lint.run_plan import PROCESSES, RunPlan
-from diagnostics.lint.values import UNKNOWN, Value, format_value
+from diagnostics.lint.values import Value, format_value
 
 PATH = Path(__file__).with_name("declared.toml")
 _EXPRESSION = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
@@ -72,29 +72,36 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
 
     def find_problems(self, plan: RunPlan) -> Iterator[Problem]:
         """Yield the problem of a run, if all conditions hold."""
-        if self.targets and plan.settings.target not in self.targets:
+        options = self._matching_options(plan)
+        if options is None or (self.targets and plan.settings.target not in self.targets):
             return
-        values = self._matching_options(plan)
-        if values is None or not self._plan_matches(plan):
-            return
-        names, missing = self._named_values(plan)
-        if not missing <= {*plan.values, PROCESSES}:
-            return  # an option that is not set has no fault
-        data = {name: default if value is None else value.data for name, (value, default) in names.items()}
+        values: dict[str, Value] = {}
+        data: dict[str, Any] = {}
+        unknown: list[str] = []
+        for name, source in self.values.items():
+            key, _, default = source.partition("=")
+            value = _source_value(plan, key)
+            if value is not None and value.known and value.data is not None:
+                values[name], data[name] = value, value.data
+            elif value is None and default:
+                data[name] = int(default)
+            elif key == PROCESSES or key in plan.values:
+                unknown.append(key)
+            else:
+                return  # an option that is not set has no fault
         run = {name: value.data for name, value in plan.values.items() if value.known}
-        applies = plan.versions.within(self.package or plan.framework, self.releases)
-        wrong = _evaluate(self.where or "True", {**data, "run": run})
-        if wrong and missing:
-            for source in missing:
-                _source_value(plan, source)  # records what the rule needed and does not know
-        if not wrong or missing or (applies is None and self.unknown_release == "skip"):
+        if not _evaluate(self.where or "True", {**data, "run": run}):
             return
-        data |= {f"v{number}": format_value(value.data) for number, value in enumerate(values)}
-        data |= {f"{name}_key": value.key for name, (value, _default) in names.items() if value is not None}
-        evidence = [*(value for value, _default in names.values()), *values, *plan.evidence(*self.plan)]
+        for key in unknown:
+            plan.get(key)  # records what the rule needed and does not know
+        applies = plan.versions.within(self.package or plan.framework, self.releases)
+        if unknown or (applies is None and self.unknown_release == "skip"):
+            return
+        data |= {f"v{number}": format_value(value.data) for number, value in enumerate(options)}
+        data |= {f"{name}_key": value.key for name, value in values.items()}
         yield Problem(
             _fill_placeholders(self.message, data),
-            [value for value in evidence if value is None or value.factors or value.data is not UNKNOWN],
+            [*values.values(), *options, *plan.evidence(*self.plan)],
             fix=spell_options(plan, _fill_placeholders(self.fix, data)),
             severity=Severity[self.severity.upper()],
             applies=applies is not False if self.unknown_release == "assume" else applies,
@@ -103,43 +110,23 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def _matching_options(self, plan: RunPlan) -> list[Value] | None:
-        """Return the options that meet the conditions; None if one does not."""
+        """Return the options that meet the conditions; None if one of all conditions does not hold."""
         values = [plan.enabled(*names.split("|")) for names in self.enabled]
         conditions = [(names, data, True) for names, data in self.equal.items()]
         conditions += [(names, data, False) for names, data in self.differs.items()]
         for names, data, expected in conditions:
             value = plan.option(*names.split("|"))
-            met = (
-                value is not None
-                and value.known
-                and value.data is not None
-                and _is_one_of(value.data, data) is expected
-            )
-            values.append(value if met else None)
+            is_set = value is not None and value.known and value.data is not None
+            values.append(value if value and is_set and _is_one_of(value.data, data) is expected else None)
         complete = [value for value in values if value is not None]
-        unset = all(plan.disabled(*names.split("|")) for names in self.unset)
-        unset = unset and all(_is_absent(plan, names) for names in self.absent)
-        return complete if unset and len(complete) == len(values) else None
-
-    def _plan_matches(self, plan: RunPlan) -> bool:
-        return all(
-            name in plan.values and _is_one_of(plan.get(name), [data]) for name, data in self.plan.items()
+        holds = (
+            len(complete) == len(values)
+            and all(plan.disabled(*names.split("|")) for names in self.unset)
+            and all(_is_absent(plan, names) for names in self.absent)
+            and all(name in plan.values for name in self.plan)
+            and all(_is_one_of(plan.get(name), [data]) for name, data in self.plan.items())
         )
-
-    def _named_values(self, plan: RunPlan) -> tuple[dict[str, tuple[Value | None, Any]], set[str]]:
-        """Return the values of the names in `where`, and the sources of unknown ones."""
-        values_by_name: dict[str, tuple[Value | None, Any]] = {}
-        missing: set[str] = set()
-        for name, source in self.values.items():
-            key, has_default, default = source.partition("=")
-            value = _source_value(plan, key, record=False)
-            if value is None and has_default:
-                values_by_name[name] = (None, int(default))
-            elif value is None or not value.known or value.data is None:
-                missing.add(key)
-            else:
-                values_by_name[name] = (value, value.data)
-        return values_by_name, missing
+        return complete if holds else None
 
 
 def _is_absent(plan: RunPlan, names: str) -> bool:
@@ -148,16 +135,12 @@ def _is_absent(plan: RunPlan, names: str) -> bool:
     return plan.option(*names.split("|")) is None
 
 
-def _source_value(plan: RunPlan, source: str, *, record: bool = True) -> Value | None:
-    """Return the value of an option, a variable or the run plan; record it if the plan's value is not known."""
+def _source_value(plan: RunPlan, source: str) -> Value | None:
+    """Return the value of an option, a variable or the run plan."""
     kind, _, key = source.partition(":")
     if kind == "option":
         return plan.option(*key.split("|"))
-    if kind == "env":
-        return env_number(plan.settings, key)
-    if record:
-        plan.get(source)
-    return plan.values.get(source)
+    return env_number(plan.settings, key) if kind == "env" else plan.values.get(source)
 
 
 def _is_one_of(data: Any, allowed: list[Any]) -> bool:

@@ -1,12 +1,15 @@
-"""Rules about option names: options that the run's release does not have, or that the command never receives.
+"""Rules about options that the run's release refuses, by name or by value, or that the command never receives.
 
 The names come from the option index, or from the files of the project's own copy of the framework.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator
 
+from diagnostics.api_index.options import choices
+from diagnostics.api_index.query import Release
 from diagnostics.findings import Severity
 from diagnostics.frameworks import SHOWN, parser_of
 from diagnostics.lint import option_index
@@ -16,7 +19,8 @@ from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Value
 
 CHECK = "options"
-_MAX_SHOWN = 4
+_MAX_SHOWN, _MAX_CHOICES = 4, 8
+_UNSET = {"", "None", "none", "null"}
 
 
 @rule("CFG113", check=CHECK, role="train")
@@ -92,16 +96,32 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
     yield _unknown_options(plan, f"{name} {release}", list(unknown), unknown.values(), fix)
 
 
+@rule("CFG113", check=CHECK, frameworks=("trl", "ms-swift", "openrlhf"))
+def values_are_among_the_choices(plan: RunPlan) -> Iterator[Problem]:
+    """The framework's own parser refuses a value that is not among the choices of its option."""
+    release = plan.versions.known.get(plan.framework)
+    if release is None or plan.own_copy or not plan.settings.framework_parser:
+        return
+    for value in option_index.set_options(plan.settings):
+        if isinstance(value.data, bool) or not isinstance(value.data, str | int | float):
+            continue
+        accepted = choices(Release(plan.framework, str(release)), value.key)
+        if not accepted or str(value.data) in {*accepted, *_UNSET}:
+            continue
+        similar = difflib.get_close_matches(str(value.data), accepted, 1)
+        listed = ", ".join(accepted[:_MAX_CHOICES]) + (", …" if len(accepted) > _MAX_CHOICES else "")
+        yield Problem(
+            f"{plan.framework} {release} refuses {value.key}={value.data}: the choices are {listed}.",
+            [value],
+            fix=f"Use {value.key}={similar[0]}." if similar else f"Use one of {listed}.",
+        )
+
+
 def _options_exist_in_the_copy(plan: RunPlan) -> Iterator[Problem]:
     """Find options that a project's own copy of a framework does not have, by the copy's files."""
     folder = plan.versions.copies[plan.framework]
     names = option_index.copy_options(plan.settings, folder)
-    hydra = parser_of(plan.framework) == "hydra"
-    unknown = [
-        value
-        for value in option_index.set_options(plan.settings)
-        if names and not option_index.accepts(value.key, names, abbreviated=not hydra)
-    ]
+    unknown = option_index.refused_options(plan.settings, names) if names else []
     if unknown:
         described = [value.key + _suggestion(value.key, names) for value in unknown[:_MAX_SHOWN]]
         described += [value.key for value in unknown[_MAX_SHOWN:]]

@@ -95,9 +95,7 @@ def _is_changed_copy(plan: RunPlan) -> bool:
     if not plan.own_copy:
         return False
     names = option_index.option_names(plan.framework, plan.role)
-    return any(
-        not option_index.accepts(value.key, names) for value in option_index.set_options(plan.settings)
-    )
+    return bool(option_index.refused_options(plan.settings, names))
 
 
 def _evidence_level(entry: model.Issue, framework: str) -> str:

@@ -1,9 +1,13 @@
-"""Rules about rollout servers: addresses, ports, lengths, and options that a server never receives."""
+"""Rules about rollout servers: addresses, ports, lengths, and options that a server never receives.
+
+`pair_with_trainers` and `pair_servers` find the plans that the rules about pairs check together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations
 
 from diagnostics.findings import Severity
 from diagnostics.lint.dialects import DIALECTS
@@ -16,6 +20,9 @@ CHECK = "servers and ports"
 PAIRS = "trainer with server"
 _WITH_SERVER = ("trl", "ms-swift")
 _MAX_PORT = 65535
+_LOCAL = {"127.0.0.1", "localhost", "0.0.0.0", "::1", "::"}  # noqa: S104 - compared, nothing listens there
+# Every pair is checked; a script with more servers than this is no run.
+_MAX_SERVERS = 64
 
 
 @rule("CFG107", check=CHECK, frameworks=_WITH_SERVER, role="train", warnings_only=True)
@@ -69,10 +76,12 @@ def nodes_meet_at_one_address(plan: RunPlan) -> Iterator[Problem]:
 def ports_are_valid_and_distinct(plan: RunPlan) -> Iterator[Problem]:
     """The ports of one run are numbers up to 65535, and different on one machine."""
     ports = [
-        port for name in ("server.port", "server.group_port") for port in list_ports(plan.values.get(name))
+        port for name in ("server.port", "server.group_port") for port in _list_ports(plan.values.get(name))
     ]
     if plan.role == "train":
-        ports += list_ports(plan.settings.launcher.get("master_port") or plan.settings.env.get("MASTER_PORT"))
+        ports += _list_ports(
+            plan.settings.launcher.get("master_port") or plan.settings.env.get("MASTER_PORT")
+        )
     by_number: dict[int, Value] = {}
     for port in ports:
         earlier = by_number.setdefault(port.data, port)
@@ -82,7 +91,7 @@ def ports_are_valid_and_distinct(plan: RunPlan) -> Iterator[Problem]:
                 [port],
                 fix="Use a number from 1024 to 65535.",
             )
-        elif port.data and earlier.key != port.key and server_is_here(plan):
+        elif port.data and earlier.key != port.key and _server_is_here(plan):
             yield Problem(
                 f"{earlier.key} and {port.key} are both {port.data}, on one machine.",
                 [earlier, port],
@@ -90,12 +99,12 @@ def ports_are_valid_and_distinct(plan: RunPlan) -> Iterator[Problem]:
             )
 
 
-def server_is_here(plan: RunPlan) -> bool:
+def _server_is_here(plan: RunPlan) -> bool:
     """Whether the server certainly shares the trainer's ports: it is given at a loopback address."""
     return bool(plan.get("server.host") or plan.get("server.address")) and server_is_local(plan)
 
 
-def list_ports(value: Value | None) -> list[Value]:
+def _list_ports(value: Value | None) -> list[Value]:
     """Return the whole numbers of a value: one, or a list of them."""
     if value is None or not value.known:
         return []
@@ -104,11 +113,14 @@ def list_ports(value: Value | None) -> list[Value]:
     return [value.derive(count) for count in counts if isinstance(count, int) and not isinstance(count, bool)]
 
 
+def _port_numbers(plan: RunPlan) -> set[int]:
+    return {port.data for port in _list_ports(plan.values.get("server.port"))}
+
+
 @rule("CFG109", check=PAIRS, scope="servers", warnings_only=True)
 def servers_have_their_own_ports(first: RunPlan, second: RunPlan) -> Iterator[Problem]:
     """Two servers of one script need two ports."""
-    ports = [{port.data for port in list_ports(plan.values.get("server.port"))} for plan in (second, first)]
-    shared = ports[0] & ports[1]
+    shared = _port_numbers(first) & _port_numbers(second)
     if shared and set(first.get("devices.ids") or ()) != set(second.get("devices.ids") or ()):
         yield Problem(
             f"Two servers use port {min(shared)}: on one machine the second does not start, or with `vllm serve` takes "
@@ -122,9 +134,8 @@ def servers_have_their_own_ports(first: RunPlan, second: RunPlan) -> Iterator[Pr
 @rule("CFG109", check=PAIRS, scope="pair", warnings_only=True)
 def trainer_finds_server_port(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
     """A trainer has to connect to the port on which its server listens."""
-    expected = {port.data for port in list_ports(trainer.values.get("server.port"))}
-    listening = {port.data for port in list_ports(server.values.get("server.port"))}
-    if expected and listening and not expected & listening and server_is_here(trainer):
+    expected, listening = _port_numbers(trainer), _port_numbers(server)
+    if expected and listening and not expected & listening and _server_is_here(trainer):
         yield Problem(
             f"The trainer connects to port {min(expected)}, but its server listens on {min(listening)}: it waits until "
             "its timeout.",
@@ -148,3 +159,66 @@ def server_length_fits(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
         fix=f"Start the server with {server.values['engine.max_length'].key} {prompt + completion}.",
         severity=Severity.WARNING,
     )
+
+
+def pair_with_trainers(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
+    """Return each trainer in server mode with its server.
+
+    A server of the same script comes first. Otherwise it is one in another file at the address that the trainer names,
+    or the one server of the files that were named together on the command line.
+    """
+    servers = [plan for plan in plans if plan.role == "serve"]
+    pairs = []
+    for trainer in (plan for plan in plans if plan.role == "train"):
+        mode = trainer.values.get("rollout.mode")
+        if mode is None or mode.data != "server":
+            continue
+        candidates = [server for server in servers if server.source == trainer.source]
+        candidates = candidates or [server for server in servers if _is_addressed(trainer, server)]
+        candidates = candidates or _named_together(trainer, plans)
+        pairs += [(trainer, server) for server in _matching_ports(trainer, candidates)]
+    return pairs
+
+
+def _is_addressed(trainer: RunPlan, server: RunPlan) -> bool:
+    """Return whether the trainer's settings name the server's host; a local address is no evidence."""
+    host = server.values.get("server.host")
+    if host is None or not host.known or str(host.data) in _LOCAL:
+        return False
+    addresses = trainer.evidence("server.host", "server.address")
+    return any(address.known and str(host.data) in str(address.data) for address in addresses)
+
+
+def _named_together(trainer: RunPlan, plans: list[RunPlan]) -> list[RunPlan]:
+    """Return the servers in files named on the command line, except files that also start a trainer."""
+    complete = {plan.source for plan in plans if plan.role == "train"}
+    servers = [plan for plan in plans if plan.role == "serve" and plan.explicit]
+    return [server for server in servers if trainer.explicit and server.source not in complete]
+
+
+def _matching_ports(trainer: RunPlan, servers: list[RunPlan]) -> list[RunPlan]:
+    """Return the servers that listen on the trainer's ports; a single server counts whatever its port."""
+    if len(servers) <= 1:
+        return servers
+    chosen = []
+    for port in _port_numbers(trainer):
+        listening = [server for server in servers if port in _port_numbers(server)]
+        # A script may run several trainings in sequence: the server started last before the trainer counts.
+        earlier = [server for server in listening if server.first_line <= trainer.first_line]
+        chosen += earlier[-1:] or listening[:1]
+    return chosen
+
+
+def pair_servers(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
+    """Return pairs of servers that one script runs at the same time: it starts no trainer between them."""
+    servers = [plan for plan in plans if plan.role == "serve"][:_MAX_SERVERS]
+    trainers = [(plan.source, plan.first_line) for plan in plans if plan.role == "train"]
+    return [
+        (first, second)
+        for first, second in combinations(servers, 2)
+        if first.source == second.source
+        and not any(
+            source == first.source and first.first_line < line < second.first_line
+            for source, line in trainers
+        )
+    ]

@@ -1,6 +1,4 @@
-"""The second look: a log without an end is not clean, and traces of a failure give a hypothesis, never a verdict."""
-
-import importlib
+"""Logs without a known root cause: one without an end is not clean; traces of a failure give a hypothesis at most."""
 
 import pytest
 
@@ -52,38 +50,40 @@ def test_a_run_that_says_that_it_ended_is_clean(judge, last):
     assert (silent.state, exit_code(silent)) == ("not_judged", 3)
 
 
+BAR = "100%|##########| 32/32 [00:07<00:00,  4.00it/s]"
+STEP_OF = "  2%|2         | 56/{} [1:07:00<44:00:00, 70.00s/it]"
+SUMMARY = "{{'train_runtime': {}, 'train_steps_per_second': {}, 'train_loss': {}}}"
+
+
 @pytest.mark.parametrize(
-    "last",
+    ("lines", "state"),
     [
-        "Loading checkpoint shards: 100%|##########| 4/4 [00:07<00:00,  4.00it/s]",
-        "Processed prompts: 100%|##########| 50/50 [00:00<00:00, 14756.21it/s]",
-        " 50%|#####     | 15/30 [00:07<00:07,  4.00it/s]",
-        "evaluation 7 of 30 is done soon",
+        (["Loading checkpoint shards: 100%|##########| 4/4 [00:07<00:00,  4.00it/s]"], "not_judged"),
+        (["Processed prompts: 100%|##########| 50/50 [00:00<00:00, 14756.21it/s]"], "not_judged"),
+        ([" 50%|#####     | 15/30 [00:07<00:07,  4.00it/s]"], "not_judged"),
+        (["evaluation 7 of 30 is done soon"], "not_judged"),
+        # A bar of 32 samples at step 56 of 2290.
+        ([STEP_OF.format(2290), BAR], "not_judged"),
+        ([f"Train:{STEP_OF.format(2290)}", BAR], "not_judged"),
+        ([STEP_OF.format(32), BAR], "clean"),
+        ([f"Train:{STEP_OF.format(2290)}", "Train: 100%|##########| 2290/2290 [44:00:00<00:00, 70.00s/it]"], "clean"),
+        (["Train: 10%|#         | 10/100 [00:10<01:30]", "Evaluation complete", "Train: 11%|#  | 11/100 [00:11<01:29]"],
+         "not_judged"),
+        ([f"step {step} reward 0.1\n{BAR}" for step in range(4)], "not_judged"),
+        ([BAR, "Evaluating:  55%|#####     | 11/20 [00:07<00:06]"], "not_judged"),
+        (["\r".join([f"{n // 5}%|#| {n}/500 [00:07<00:00]" for n in range(400)]) + "\r100%|##| 500/500 [00:07<00:00]"],
+         "clean"),
+        # The run resumed at its last step; a fast one that logged steps did train.
+        ([BAR, SUMMARY.format(0.0176, 71590.9, 0.0)], "not_judged"),
+        ([BAR, SUMMARY.format(12600, 0.1, 0.0)], "clean"),
+        (["{'loss': 1.2, 'reward': 0.1}", "{'loss': 0.9, 'reward': 0.3}", SUMMARY.format(0.8, 250.0, 1.0)], "clean"),
+        (["Traceback (most recent call last):", '  File "/opt/run/a.py", line 7, in wait', "KeyboardInterrupt"],
+         "not_judged"),
     ],
-)
-def test_what_is_full_in_the_middle_of_a_run_is_no_end(judge, last):
-    """Loading and sampling come to their ends all the time."""
-    assert judge(LAUNCHED, *STEPS, last).state == "not_judged"
-
-
-def test_a_full_bar_inside_a_longer_one_is_no_end(judge):
-    """A bar of 32 samples at step 56 of 2290."""
-    step = "  2%|2         | 56/2290 [1:07:00<44:00:00, 70.00s/it]"
-    full = "100%|##########| 32/32 [00:07<00:00,  4.00it/s]"
-    assert judge(LAUNCHED, *STEPS, step, full).state == "not_judged"
-    assert judge(LAUNCHED, *STEPS, step.replace("56/2290", "56/32"), full).state == "clean"
-    assert judge(LAUNCHED, *STEPS, f"Train:{step}", full).state == "not_judged"
-    ended = "Train: 100%|##########| 2290/2290 [44:00:00<00:00, 70.00s/it]"
-    assert judge(LAUNCHED, *STEPS, f"Train:{step}", full, ended).state == "clean"
-
-
-def test_a_run_that_resumed_at_its_last_step_is_not_clean(judge):
-    bar = "Train: 100%|##########| 1260/1260 [00:00<00:00, 71591.2it/s]"
-    summary = "{'train_runtime': %s, 'train_steps_per_second': %s, 'train_loss': 0.0}"
-    at_once = judge(LAUNCHED, bar, summary % (0.0176, 71590.9))
-    assert (at_once.state, exit_code(at_once)) == ("not_judged", 3)
-    assert "nothing was trained" in at_once.second_look.symptoms[0].what
-    assert judge(LAUNCHED, bar, summary % (12600, 0.1)).state == "clean"
+)  # fmt: skip
+def test_the_end_of_a_run_is_told_from_the_end_of_a_part(judge, lines, state):
+    """Loading, sampling and evaluation come to their ends all the time; a run stopped by hand did not end well."""
+    assert judge(LAUNCHED, *STEPS, *lines).state == state
 
 
 def test_a_run_that_repeats_its_monitors_lines_stalls(judge):
@@ -97,30 +97,9 @@ def test_a_run_that_repeats_its_monitors_lines_stalls(judge):
     assert "the last 8 lines repeat 2 messages without a change" in missing.why
     assert missing.why.endswith("counters at 0: buffer_size, active_tasks")
     working = judge(*STEPS, *(f"{line % number}, step {number}" for number in range(4) for line in waits))
-    assert working.second_look.stall is None
+    assert working.fallback.stall is None
     ranks = judge(*STEPS, *(f"[rank{rank}]: waiting" for rank in range(8)))
-    assert ranks.second_look.stall is None
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        [
-            "Train: 10%|#         | 10/100 [00:10<01:30]",
-            "Evaluation complete",
-            "Train: 11%|#         | 11/100 [00:11<01:29]",
-        ],
-        [
-            line
-            for step in range(4)
-            for line in (f"step {step} reward 0.1", "100%|##########| 32/32 [00:07<00:00]")
-        ],
-        ["100%|##########| 50/50 [00:07<00:00]", "Evaluating:  55%|#####     | 11/20 [00:07<00:06]"],
-    ],
-    ids=["evaluation within training", "a full bar each step", "evaluation after training"],
-)
-def test_a_run_that_goes_on_after_a_sign_of_its_end_has_not_ended(judge, lines):
-    assert judge(LAUNCHED, *lines).state == "not_judged"
+    assert ranks.fallback.stall is None
 
 
 @pytest.mark.parametrize(
@@ -133,17 +112,7 @@ def test_a_run_that_goes_on_after_a_sign_of_its_end_has_not_ended(judge, lines):
     ],
 )
 def test_an_idle_server_a_heartbeat_and_metrics_are_no_stall(judge, line):
-    assert judge(*STEPS, *[line] * 30).second_look.stall is None
-
-
-def test_a_fast_run_that_logged_steps_did_train(judge):
-    summary = "{'train_runtime': 0.8, 'train_steps_per_second': 250.0, 'train_loss': 1.0}"
-    assert judge("{'loss': 1.2, 'reward': 0.1}", "{'loss': 0.9, 'reward': 0.3}", summary).state == "clean"
-
-
-def test_one_long_line_has_an_end(judge):
-    bar = "\r".join(f"{n // 5}%|#| {n}/500 [00:07<00:00]" for n in range(1000))[: 1 << 15]
-    assert judge(f"{bar}\r100%|##########| 500/500 [00:07<00:00]").state == "clean"
+    assert judge(*STEPS, *[line] * 30).fallback.stall is None
 
 
 def test_an_excerpt_needs_no_end(judge):
@@ -161,48 +130,6 @@ def test_a_line_at_error_that_no_rule_knows_is_not_judged(judge):
     assert (verdict.state, exit_code(verdict)) == ("not_judged", 3)
     [open_one] = findings_report.checks[0].not_judged
     assert (open_one.place, "no checkpoint was written" in open_one.text) == ("log:2", True)
-
-
-def test_a_run_that_was_stopped_by_hand_has_not_failed(judge):
-    """Nor did it end well."""
-    lines = [
-        "Traceback (most recent call last):",
-        '  File "/opt/run/a.py", line 7, in wait',
-        "KeyboardInterrupt",
-    ]
-    assert judge(*STEPS, *lines).state == "not_judged"
-
-
-DEATHS = [
-    (["run.sh: line 3:   777 Killed                  python train.py"], "ENV009"),
-    (["Error: process exited with exit code 137"], "ENV009"),
-    (["exited with exit code 139"], "ENG011"),
-    (["container exited with exit code 143"], "ENV025"),
-    (["      Reason:       OOMKilled", "      Exit Code:    137"], "ENV020"),
-    (
-        ["slurmstepd: error: *** JOB 7 ON n CANCELLED AT 2026-01-31T10:00:00 DUE TO TIME LIMIT ***"],
-        "ENV021",
-    ),
-    (
-        ["slurmstepd: error: *** JOB 7 ON n CANCELLED AT 2026-01-31T10:00:00 DUE TO PREEMPTION ***"],
-        "ENV022",
-    ),
-    (["srun: error: Node failure on node7"], "ENV023"),
-    (["srun: error: node1: task 3: Exited with exit code 1"], "ENG010"),
-    (["NVRM: Xid (PCI:0000:3b:00): 94, pid=77, name=python"], "ENV017"),
-    (["RuntimeError: can't start new thread"], "ENV024"),
-    (["ERR02200 DIST call hccl api failed."], "NET020"),
-    (["RuntimeError: NPU function error: aclrtSynchronizeStream, error code is 507014"], "ENG013"),
-    (["RuntimeError: HIP error: an illegal memory access was encountered"], "ENV013"),
-    (["INFO Sleep mode freed 0.00 GiB memory, 70.10 GiB memory is still in use."], "MEM013"),
-    (["{'loss': 0.0, 'grad_norm': nan, 'reward': 0.25}"], "NUM027"),
-]
-
-
-def test_deaths_outside_python_are_named(judge):
-    """Reported by a shell, a container, a scheduler, the kernel, a runtime."""
-    results = [(lines, candidate_codes(judge(*STEPS, *lines))[0]) for lines, _ in DEATHS]
-    assert [result for result, expected in zip(results, DEATHS, strict=True) if result != expected] == []
 
 
 @pytest.mark.parametrize(
@@ -230,16 +157,6 @@ def test_a_question_at_the_end_is_a_lead(judge):
     assert leads(judge(*STEPS, "wandb: Enter your choice:")) == ["HNG008"]
 
 
-def test_a_message_that_is_cut_off_gives_a_hypothesis(judge):
-    """With the entry whose message begins so, and the rest of the line as what would settle it; shorter, nothing."""
-    frames = ["Traceback (most recent call last):", '  File "/opt/own/a.py", line 7, in run', "    wake()"]
-    verdict = judge(*frames, "RuntimeError: CUDA Error: out of mem")
-    assert (verdict.state, leads(verdict)[:1]) == ("hypothesis", ["MEM001"])
-    [first, *_] = report(verdict, ["a.log"]).findings
-    assert (first.certainty, "cumem_allocator" in first.detail) == ("hypothesis", True)
-    assert judge(*frames, "RuntimeError: CUD").state == "unknown"
-
-
 def test_frames_alone_give_a_hypothesis(judge):
     """Frames alone give a hypothesis if the innermost are those of an entry."""
     head = ["Traceback (most recent call last):"]
@@ -247,25 +164,6 @@ def test_frames_alone_give_a_hypothesis(judge):
     driver = [*head, frame.format("ray/_private/worker.py", "get"), "    values = get_objects()"]
     assert leads(judge(*driver)) == ["RAY010"]
     assert judge(*head, frame.format("own/loop.py", "run")).state == "unknown"
-
-
-def test_a_message_without_the_exceptions_name_gives_a_hypothesis(judge):
-    """The message alone gives a hypothesis: handlers often print it without the exception's name."""
-    verdict = judge("Failed to start: cannot import name 'CPOConfig' from 'trl' (/opt/env/trl/__init__.py)")
-    assert (verdict.state, leads(verdict)[:1]) == ("hypothesis", ["CMP026"])
-
-
-def test_near_issues_are_no_verdict(judge):
-    """Similar issues are listed beside an unknown failure and are in no finding."""
-    lines = [
-        "Traceback (most recent call last):",
-        '  File "/opt/env/lib/python3.12/site-packages/vllm/device_allocator/cumem.py", line 7, in wake_up',
-        "RuntimeError: the sleeping engine found no memory of the GPU when it was to wake up",
-    ]
-    verdict = judge(*lines)
-    assert (verdict.state, candidate_codes(verdict), leads(verdict)) == ("unknown", [], [])
-    assert "MEM001" in [issue.code for issue in verdict.similar]
-    assert report(verdict, ["a.log"]).findings == []
 
 
 METRICS = [
@@ -316,7 +214,7 @@ def test_ordinary_metrics_are_no_symptom(judge):
         for number in range(30)
     ]
     verdict = judge(*lines, "{'train_runtime': 7.0}")
-    assert (verdict.state, verdict.second_look.symptoms) == ("clean", ())
+    assert (verdict.state, verdict.fallback.symptoms) == ("clean", ())
 
 
 def test_a_nan_that_passes_is_no_verdict(judge):
@@ -327,10 +225,9 @@ def test_a_nan_that_passes_is_no_verdict(judge):
     assert candidate_codes(judge(*rows, "epoch 30 loss: 0.5, grad_norm: nan", end)) == ["NUM027"]
 
 
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16"])
-def test_utf16_without_its_mark(tmp_path, rules, encoding):
-    """UTF-16 without a byte order mark is read, as some editors save it."""
-    (tmp_path / "a.log").write_bytes("a run\nRuntimeError: can't start new thread\n".encode(encoding))
+def test_utf16_is_read(tmp_path, rules):
+    """As PowerShell writes it."""
+    (tmp_path / "a.log").write_bytes("a run\nRuntimeError: can't start new thread\n".encode("utf-16"))
     assert candidate_codes(triage([LogSource("a.log", tmp_path / "a.log")], rules)) == ["ENV024"]
 
 
@@ -353,28 +250,3 @@ def test_a_message_in_other_words_lists_its_issue_as_similar(judge, message, cod
     verdict = judge(*STEPS, *FAILED, message)
     assert (verdict.state, exit_code(verdict), verdict.leads) == ("unknown", 3, ())
     assert verdict.similar[0].code == code
-
-
-def zstd_of(data):
-    """A frame with one block, not compressed."""
-    head = (len(data) << 3 | 1).to_bytes(3, "little")
-    return b"\x28\xb5\x2f\xfd\x20" + bytes([len(data)]) + head + data
-
-
-def test_zstd_is_read_or_refused_by_name(tmp_path, rules):
-    """zstd needs the standard library or backports.zstd; otherwise the message says what to install, never clean."""
-    (tmp_path / "a.log.zst").write_bytes(zstd_of(b"RuntimeError: can't start new thread\n"))
-    verdict = triage([LogSource("a.log.zst", tmp_path / "a.log.zst")], rules)
-    if any(map(has, ("compression.zstd", "backports.zstd"))):
-        assert candidate_codes(verdict) == ["ENV024"]
-    else:
-        assert (verdict.state, exit_code(verdict)) == ("empty", 3)
-        assert "pip install backports.zstd" in verdict.problems[0]
-
-
-def has(name):
-    try:
-        importlib.import_module(name)
-    except ImportError:
-        return False
-    return True

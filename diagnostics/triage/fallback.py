@@ -1,0 +1,193 @@
+"""Analyze logs in which no signature matches a root cause: leads, similar issues, symptoms, and the end of the run.
+
+A lead is a known issue that fits a log although the line that would show it is missing: from a traceback without its
+last line, a repeated wait, a question, or a symptom in the metrics. Each lead is a hypothesis and names the test that
+would settle it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from diagnostics.catalog.model import Issue
+from diagnostics.logs.metric_names import metric_rows
+from diagnostics.logs.tracebacks import short_path
+from diagnostics.triage import symptoms
+from diagnostics.triage.log_end import LogEnd, Stall, find_end
+from diagnostics.triage.model import Hit, LogFacts, has_frame
+from diagnostics.triage.rules import Rules
+from diagnostics.triage.symptoms import Symptom
+
+MAX_LEADS = 3
+# A log with so few lines is a user's selection.
+_PASTED_LINES = 16
+_MAX_FAILURES, _MAX_LINES, _MAX_CUT = 3, 6, 2
+_INNERMOST = 4
+# A prompt for input, which a batch job never gets.
+_QUESTION = re.compile(
+    r"(?i)enter your (?:choice|api key|password|token)|^wandb: \(\d\) |\[y(?:es)?/n(?:o)?\]|\(y/n\)"
+    r"|(?:password|passphrase)[^:]{0,40}: ?$"
+    r"|do you (?:wish|want) to .*\?|press (?:enter|any key)"
+)
+# Issues by the messages that a waiting run repeats, with the test that would settle them.
+_WAITS = tuple(
+    (wait["code"], re.compile(wait["pattern"]), wait["settles"])
+    for wait in tomllib.loads(Path(__file__).with_name("waits.toml").read_text(encoding="utf-8"))["wait"]
+)
+
+
+@dataclass(frozen=True)
+class Lead:
+    """A known issue that fits the log, the observation, and the test that would settle it."""
+
+    issue: Issue
+    why: str
+    settles: str
+    hit: Hit
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """Observations in logs without a known root cause.
+
+    Attributes:
+        leads: Issues that fit.
+        similar: Similar known issues, to read.
+        ended: The line that reports the end of the run.
+        last: The last line of each log.
+        stall: Messages that the last lines of a log repeat without progress.
+        failing: Lines that report a failure, by their words or level; no rule matched them.
+        message: The logs are pasted messages.
+        recovered: Metrics were NaN and are numbers again.
+    """
+
+    leads: tuple[Lead, ...] = ()
+    similar: tuple[Issue, ...] = ()
+    symptoms: tuple[Symptom, ...] = ()
+    ended: Hit | None = None
+    last: tuple[Hit, ...] = ()
+    stall: Stall | None = None
+    failing: tuple[Hit, ...] = ()
+    message: bool = False
+    recovered: bool = False
+
+
+def analyze_unmatched(logs: Sequence[LogFacts], rules: Rules) -> Fallback:
+    """Analyze heads, tails and failures of logs that were scanned."""
+    ends = [(log, find_end(log)) for log in logs]
+    rows = [row for log in logs for row in metric_rows(log.source, log.lines, log.head, log.tail)]
+    visible = symptoms.find_symptoms(rows, pasted=sum(log.lines for log in logs) <= _PASTED_LINES)
+    error_lines = [hit for log in logs for hit in log.error_lines]
+    failing = tuple(dict.fromkeys([*error_lines, *(hit for _, end in ends for hit in end.failing)]))
+    leads: tuple[Lead, ...] = ()
+    similar: tuple[Issue, ...] = ()
+    if visible or failing or any(_needs_leads(log, end) for log, end in ends):
+        codes = rules.issue_search.most_similar(_failure_text(logs, failing))
+        similar = tuple(rules.issues[code] for code in codes)
+        leads = unique_leads(_find_leads(rules.issues, ends, visible))
+    return Fallback(
+        leads,
+        similar,
+        tuple(visible),
+        next((end.ended for _, end in ends if end.ended), None),
+        tuple(end.last for _, end in ends if end.last),
+        next((end.stall for _, end in ends if end.stall and not end.ended), None),
+        failing,
+        any(end.last for _, end in ends) and all(end.message for _, end in ends if end.last),
+        symptoms.has_recovered(rows),
+    )
+
+
+def _needs_leads(log: LogFacts, end: LogEnd) -> bool:
+    waits = end.stall and end.stall.wait
+    return bool(waits or _is_question(end) or log.failures or log.errors or log.cut)
+
+
+def _is_question(end: LogEnd) -> bool:
+    return bool(end.last and not end.ended and _QUESTION.search(end.last.text))
+
+
+def _failure_text(logs: Iterable[LogFacts], failing: Sequence[Hit]) -> str:
+    """Return the messages of failures, and the innermost frames of their tracebacks, which are the most specific."""
+    texts: list[str] = []
+    for log in logs:
+        last = [log.last] if log.last else []
+        for traceback in [*log.failures[:_MAX_FAILURES], *last, *log.cut[:_MAX_CUT]]:
+            texts += [traceback.type, traceback.message]
+            for path, function in traceback.frames[-_INNERMOST:]:
+                texts += [*short_path(path).removesuffix(".py").split("/"), function]
+        texts += [hit.text for hit in log.errors[:_MAX_FAILURES]]
+    return "\n".join([*texts, *(hit.text for hit in failing[:_MAX_LINES])])
+
+
+def _find_leads(
+    issues: Mapping[str, Issue], logs: Sequence[tuple[LogFacts, LogEnd]], visible: Sequence[Symptom]
+) -> Iterator[Lead]:
+    """Yield the leads in some logs, the most likely first."""
+    for _, end in logs:
+        yield from _leads_from_waits(issues, end)
+    for log, _ in logs:
+        yield from _leads_from_frames(issues, log)
+    for symptom in visible[:2]:
+        for cause in symptom.causes:
+            if cause.code in issues:
+                yield Lead(issues[cause.code], symptom.what, cause.settles, symptom.hits[0])
+
+
+def _leads_from_waits(issues: Mapping[str, Issue], end: LogEnd) -> Iterator[Lead]:
+    if end.last and _is_question(end):
+        yield Lead(
+            issues["HNG008"],
+            "the log ends with a question",
+            "does the process read standard input? Set WANDB_MODE=offline, give a token, or use < /dev/null",
+            end.last,
+        )
+    if not end.stall or not end.stall.wait:
+        return
+    reason = "one line that reports a wait"
+    if end.stall.lines > 1:
+        reason = f"the run waits: the last {end.stall.lines} lines repeat this one, and nothing follows"
+    for code, pattern, settles in _WAITS:
+        if pattern.search(end.stall.wait.text) and code in issues:
+            yield Lead(issues[code], reason, settles, end.stall.wait)
+            return
+
+
+def _leads_from_frames(issues: Mapping[str, Issue], log: LogFacts) -> Iterator[Lead]:
+    """Yield issues that name the code of a traceback without an end."""
+    for traceback in log.cut:
+        innermost = traceback.frames[-_INNERMOST:]
+        path, function = traceback.frames[-1]
+        text = f"in {short_path(path)}, {function}"
+        hit = Hit(log.source, traceback.line, text, traceback.rank, traceback)
+        for issue in issues.values():
+            if issue.signature and any(has_frame(it, innermost) for it in issue.signature.frames):
+                yield Lead(
+                    issue,
+                    "a traceback without its last line, in code of this issue",
+                    "the last line of that traceback, with the exception",
+                    hit,
+                )
+
+
+def lead_from_broad_line(issue: Issue, hit: Hit) -> Lead:
+    """Return the lead for a line that failures of other causes also print."""
+    return Lead(
+        issue,
+        "a line that other failures also print",
+        "the first traceback of that process: what failed before this line?",
+        hit,
+    )
+
+
+def unique_leads(*leads: Iterable[Lead]) -> tuple[Lead, ...]:
+    """Return leads in their order, each issue once."""
+    by_code: dict[str, Lead] = {}
+    for lead in itertools.chain(*leads):
+        by_code.setdefault(lead.issue.code, lead)
+    return tuple(by_code.values())
