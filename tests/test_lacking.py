@@ -47,13 +47,10 @@ REFUSED = [
     ("jinja2", "diagnostics matrix workflow", core("jinja2")),
     ("transformers", "grpo_core train", f"grpo_core: transformers is not installed here: {TRAIN_EXTRA}\n"),
     ("safetensors", "grpo_core train", f"grpo_core: safetensors is not installed here: {TRAIN_EXTRA}\n"),
-    *(
-        (
-            module,
-            "diagnostics matrix add vllm==newest --store store",
-            f"grpo-doctor: {module} is not installed here: {NOX_EXTRA}",
-        )
-        for module in ("pypi_simple", "requests", "remotezip")
+    (
+        "grimp",
+        "diagnostics matrix add vllm==newest --store store",
+        f"grpo-doctor: grimp is not installed here: {NOX_EXTRA}",
     ),
     (
         "ray",
@@ -72,7 +69,7 @@ REFUSED = [
 ]
 # The missing package, the command, its exit code, and its output.
 ANSWERED = [
-    ("pypi_simple,requests,remotezip,py_spy,torch", "diagnostics matrix", 0, "versions: "),
+    ("grimp,py_spy,torch", "diagnostics matrix", 0, "versions: "),
     ("py_spy,yaml", "diagnostics hang --from hang.json", 1, "HANG  HNG001"),
     ("backports.zstd,compression.zstd", "diagnostics triage run.log.zst", 3, "zstd, which Python before 3.14 does not"),
     ("pyarrow", "diagnostics audit run", 3, "pyarrow"),

@@ -6,9 +6,11 @@ Of a large wheel only the blocks with its Python files are fetched. Nothing is i
 from __future__ import annotations
 
 import email
+import hashlib
 import io
 import os
 import re
+import ssl
 import tarfile
 import zipfile
 import zlib
@@ -26,6 +28,7 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 
 from diagnostics import UserError
+from diagnostics.output.redact import mask_and_cut
 
 _BLOCK = 1 << 20
 _SMALL = 12_000_000
@@ -46,12 +49,15 @@ class ReleaseFiles:
     Attributes:
         filenames: All wheels and sdists.
         url: The file that is read.
+        sha256: Its hash, '' if the index has none.
+        size: Its size in bytes, 0 if the index has none.
         day: The day of the first upload.
     """
 
     version: str
     filenames: tuple[str, ...]
     url: str
+    sha256: str
     size: int
     day: str
     requires_python: str
@@ -69,52 +75,65 @@ class Archive:
 
 def connect() -> httpx.Client:
     """Return a client for the index."""
-    return httpx.Client(timeout=120, follow_redirects=True, verify=os.environ.get("PIP_CERT") or True)
+    certificates = ssl.create_default_context(cafile=os.environ.get("PIP_CERT"))
+    return httpx.Client(timeout=120, follow_redirects=True, verify=certificates)
 
 
 def list_releases(
     client: httpx.Client,
     package: str,
     *,
-    since_day: str,
+    since_day: str = "",
     since: str = "0",
     environ: Mapping[str, str] = os.environ,
 ) -> list[ReleaseFiles]:
     """Return the final and post releases of a package that were not yanked, oldest first.
 
     Raises:
-        UserError: the index cannot be read.
+        UserError: an index cannot be read.
     """
-    index = (
-        environ.get("PIP_INDEX_URL") or environ.get("UV_DEFAULT_INDEX") or "https://pypi.org/simple"
-    ).rstrip("/")
-    try:
-        answer = client.get(f"{index}/{package}/", headers={"Accept": _JSON})
-        answer.raise_for_status()
-        files = answer.json()["files"]
-    except (httpx.HTTPError, ValueError, KeyError) as error:
-        raise UserError(f"the index cannot be read for {package}: {error}") from error
     by_version: dict[Version, list[dict[str, Any]]] = {}
-    for item in files:
+    for item in _listed_files(client, package, environ):
         version = _version_of(item["filename"])
         if version is not None and not version.is_prerelease and not item.get("yanked"):
             by_version.setdefault(version, []).append(item)
     releases = []
-    for version in sorted(by_version):
+    for version in sorted(item for item in by_version if item >= Version(since)):
         items = by_version[version]
         day = min(item.get("upload-time", "")[:10] for item in items)
         chosen = min(items, key=lambda item: (_preference(item["filename"]), item["filename"]))
-        if (
-            version >= Version(since)
-            and day >= since_day
-            and _preference(chosen["filename"]) < len(_PREFERENCES)
-        ):
-            names = tuple(sorted(item["filename"] for item in items))
-            python = chosen.get("requires-python") or ""
-            releases.append(
-                ReleaseFiles(str(version), names, chosen["url"], chosen.get("size") or 0, day, python)
+        if day >= since_day and _preference(chosen["filename"]) < len(_PREFERENCES):
+            files = ReleaseFiles(
+                version=str(version),
+                filenames=tuple(sorted(item["filename"] for item in items)),
+                url=chosen["url"],
+                sha256=chosen.get("hashes", {}).get("sha256", ""),
+                size=chosen.get("size") or 0,
+                day=day,
+                requires_python=chosen.get("requires-python") or "",
             )
+            releases.append(files)
     return releases
+
+
+def _listed_files(client: httpx.Client, package: str, environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the files of a package on pip's index and extra indexes; an index may not have the package."""
+    first = environ.get("PIP_INDEX_URL") or environ.get("UV_DEFAULT_INDEX") or "https://pypi.org/simple"
+    files = []
+    for index in (first, *environ.get("PIP_EXTRA_INDEX_URL", "").split()):
+        try:
+            answer = client.get(f"{index.rstrip('/')}/{package}/", headers={"Accept": _JSON})
+            if answer.status_code != httpx.codes.NOT_FOUND:
+                files += answer.raise_for_status().json()["files"]
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError) as error:
+            raise UserError(f"the index cannot be read for {package}: {error_line(error)}") from error
+    return files
+
+
+def error_line(error: Exception) -> str:
+    """Return an error on one line, without the user and password that an address may contain."""
+    text = re.sub(r"//[^/@\s]+@", "//", " ".join(str(error).split()))
+    return mask_and_cut(f"{type(error).__name__}: {text}", 300)
 
 
 _PREFERENCES = (
@@ -143,14 +162,19 @@ def _version_of(filename: str) -> Version | None:
 
 
 def open_release(client: httpx.Client, release: ReleaseFiles, *, configs: bool = False) -> Archive:
-    """Open the wheel or sdist of a release; `configs` adds the YAML files in folders named config."""
+    """Open the wheel or sdist of a release; `configs` adds the YAML files in folders named config.
+
+    Raises:
+        ValueError: a file that is fetched as a whole is too large, or has another hash than the index's.
+    """
     if not release.url.endswith(".whl"):
-        return _open_sdist(_download(client, release.url, _LARGEST_SDIST), configs=configs)
+        return _open_sdist(_download(client, release, _LARGEST_SDIST), configs=configs)
+    size = release.size or int(client.head(release.url).raise_for_status().headers["Content-Length"])
     source: Any
-    if release.size <= _SMALL:
-        source = io.BytesIO(_download(client, release.url, _SMALL))
+    if size <= _SMALL:
+        source = io.BytesIO(_download(client, release, _SMALL))
     else:
-        source = io.BufferedReader(_RangeFile(client, release.url, release.size), 1 << 16)
+        source = io.BufferedReader(_RangeFile(client, release.url, size), 1 << 16)
     return open_wheel(zipfile.ZipFile(source), configs=configs)
 
 
@@ -240,14 +264,16 @@ def _scripts(text: str) -> dict[str, str]:
     return scripts
 
 
-def _download(client: httpx.Client, url: str, limit: int) -> bytes:
-    with client.stream("GET", url) as answer:
+def _download(client: httpx.Client, release: ReleaseFiles, limit: int) -> bytes:
+    with client.stream("GET", release.url) as answer:
         answer.raise_for_status()
         data = bytearray()
         for part in answer.iter_bytes():
             data += part
             if len(data) > limit:
-                raise ValueError(f"{url}: more than {limit} bytes")
+                raise ValueError(f"{release.url}: more than {limit} bytes")
+    if release.sha256 not in {"", hashlib.sha256(data).hexdigest()}:
+        raise ValueError(f"{release.url}: its hash differs from the index's")
     return bytes(data)
 
 

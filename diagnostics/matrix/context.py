@@ -66,8 +66,6 @@ class Context:
     """The folder that holds grpo_core and repro."""
     say: Callable[[str], None] = lambda _text: None
     """Displays the current action."""
-    locks_folder: Path | None = None
-    """A folder of locks other than the committed one."""
     running: set[subprocess.Popen[Any]] = field(default_factory=set)
     """Running children, so that an interrupted run can end them."""
     _pythons: dict[str, tuple[Path, str]] = field(default_factory=dict)
@@ -75,7 +73,7 @@ class Context:
     @property
     def locks(self) -> Path:
         """The folder of locks."""
-        return self.locks_folder or self.matrix.path.parent / "locks"
+        return self.matrix.path.parent / "locks"
 
     def folder(self, *parts: str) -> Path:
         """Return a folder below the store's, created if it does not exist."""

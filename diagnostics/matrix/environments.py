@@ -184,34 +184,15 @@ def remove_environment(folder: Path) -> bool:
     return True
 
 
-def make_room(context: Context, cell: Cell, budget_gb: float | None) -> list[str]:
-    """Remove environments of other cells, the oldest first, until the cell's fits; return their names.
-
-    Args:
-        context: The command's context.
-        cell: The cell that is about to be built.
-        budget_gb: Size of all environments together at most; None for the free disk.
-    """
+def make_room(context: Context, cell: Cell) -> list[str]:
+    """Remove environments of other cells, the oldest first, until the cell's fits on the disk; return their names."""
     if cell.recipe is None or existing_environment(context, cell):
         return []
-    needed_gb, removed = cell.recipe.disk_gb, []
-    folders = [
-        path for path in context.folder("environments").iterdir() if path.is_dir() and path.name != cell.id
-    ]
-    sizes = {path: _marked_size(path) for path in sorted(folders, key=lambda path: path.stat().st_mtime)}
-    for path in list(sizes):
-        if budget_gb is None:
-            fits = shutil.disk_usage(path).free / GB >= needed_gb
-        else:
-            fits = sum(sizes.values()) + needed_gb <= budget_gb
-        if fits:
+    removed = []
+    others = [path for path in context.folder("environments").iterdir() if path.name != cell.id]
+    for path in sorted(others, key=lambda path: path.stat().st_mtime):
+        if shutil.disk_usage(path).free / GB >= cell.recipe.disk_gb:
             break
         remove_environment(path)
-        del sizes[path]
         removed.append(path.name)
     return removed
-
-
-def _marked_size(folder: Path) -> float:
-    built = _marker(folder)
-    return built.size_gb if built else 0.0

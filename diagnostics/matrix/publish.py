@@ -6,7 +6,7 @@ Where the store has no answer, the published verdict stays. Verdicts that would 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -67,7 +67,7 @@ def make_publication(
     generated: ResultsGrid,
     published: Mapping[str, Any],
     day: str,
-    update: Callable[[str], bool] = lambda _cell: True,
+    updated: Collection[str],
 ) -> Publication:
     """Return the document of the store; where the store has no answer, the published one.
 
@@ -76,14 +76,14 @@ def make_publication(
         generated: The generated cells.
         published: The existing document, {} for none.
         day: Day of publishing.
-        update: Whether a cell is updated from the store at all; the others stay as published.
+        updated: Ids of the cells that are updated from the store; the others stay as published.
     """
     document: dict[str, Any] = {"schema": SCHEMA, "generated": day, "harness": _version(), "cells": []}
     publication = Publication(document)
     before = {cell["id"]: cell for cell in published.get("cells", ())}
     for row in grid.rows:
         old = before.pop(row.cell.id, {"layers": {}})
-        cell = _merge_cell(publication, row, old, update=update(row.cell.id))
+        cell = _merge_cell(publication, row, old, update=row.cell.id in updated)
         document["cells"].append(cell)
         if old.get("verdict") not in {None, cell["verdict"]}:
             publication.changed.append(f"{row.cell.id}: the cell is {cell['verdict']}, was {old['verdict']}")
@@ -92,7 +92,7 @@ def make_publication(
         for name, old in before.items()
         for layer, item in _answered_layers(old).items()
     ]
-    _merge_breadth(publication, published.get("breadth"), generated, update)
+    _merge_breadth(publication, published.get("breadth"), generated, updated)
     return publication
 
 
@@ -218,7 +218,7 @@ def _merge_breadth(
     publication: Publication,
     published: Mapping[str, Any] | None,
     generated: ResultsGrid,
-    update: Callable[[str], bool],
+    updated: Collection[str],
 ) -> None:
     """Merge the generated pairs; where the store has no answer, the published one stays.
 
@@ -232,7 +232,7 @@ def _merge_breadth(
         cell, layer = result.question.cell, result.question.layer.name
         declares[cell.trl] = cell.declares or ""
         was = before.get((cell.trl, layer), {}).pop(cell.vllm, None)
-        finished = result.event is not None and result.event.finished and update(cell.id)
+        finished = result.event is not None and result.event.finished and cell.id in updated
         now = _outcome_text(result) if finished else None
         publication.kept += was is not None and now is None
         if now is not None and now != was:

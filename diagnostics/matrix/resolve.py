@@ -128,24 +128,6 @@ def resolve_runnable(context: Context, cell: Cell, *, timeout_s: float) -> Resol
     return Resolution(_sorted((*resolution.packages, *more.packages))) if more.packages else more
 
 
-def lookup_hashes(
-    context: Context, cell: Cell, pins: Sequence[str], *, runs: bool, timeout_s: float
-) -> Resolution:
-    """Look up the hashes of pinned packages without changing any version.
-
-    Args:
-        context: The command's context.
-        cell: The lock's cell.
-        pins: The versions.
-        runs: Whether the lock is that of the runnable environment or of the declared one.
-        timeout_s: Seconds for uv.
-    """
-    arguments, cut = ["--python-platform", context.matrix.platform], cell.exclude_newer
-    if runs and cell.recipe is not None:
-        arguments, cut = cpu_torch(context, cell), cell.recipe.exclude_newer or cut
-    return _compile(context, cell, pins, ["--no-deps", *arguments], cut, timeout_s, wheels=runs)
-
-
 def cpu_torch(context: Context, cell: Cell) -> list[str]:
     """Return uv's arguments for PyTorch's CPU build for the cell's Python."""
     major, minor = (int(part) for part in cell.python.split("."))

@@ -22,6 +22,7 @@ from unittest import mock
 
 import pytest
 
+from diagnostics.api_index import query, store
 from diagnostics.matrix import command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -350,6 +351,41 @@ def make_world(folder: Path, index: Index) -> World:
 def world(tmp_path: Path, index: Index) -> World:
     """A toy project without cells."""
     return make_world(tmp_path, index)
+
+
+def write_index(folder, **packages):
+    """Write an API index without names: package -> {version: (day, requirements, Requires-Python)}."""
+    for package, listed in packages.items():
+        values = list(listed.values())
+        packed = [
+            store.pack_values(
+                [{item: ""} if item else {} for item in column], range(len(values)), len(values)
+            )
+            for column in ([requires for _, requires, _ in values], [python for *_, python in values])
+        ]
+        releases = [
+            {"version": version, "day": day.isoformat(), "read": ""} for version, (day, *_) in listed.items()
+        ]
+        about = {"schema": store.SCHEMA, "package": package, "releases": releases}
+        store.write_package(
+            folder / f"{package}.zip", {**about, "requires": packed[0], "python": packed[1]}, {}
+        )
+
+
+@pytest.fixture
+def use_index(tmp_path, monkeypatch):
+    """Put an index of these releases in place of the shipped one."""
+    cached = (store._load, query.surface_of, query.requirements_of)
+
+    def write(**packages):
+        write_index(tmp_path / "api", **packages)
+        monkeypatch.setattr(store, "FOLDER", tmp_path / "api")
+        for function in cached:
+            function.cache_clear()
+
+    yield write
+    for function in cached:
+        function.cache_clear()
 
 
 ALL_LIGHT = ("resolve", "contract")

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pytest
 from packaging.version import Version
 
 from diagnostics.api_index.surface import SourceFacts, Surface
 from diagnostics.matrix.layers.contract import compare_apis, is_grpo_file
-from diagnostics.matrix.wheels import MemorySources
 
 GRPO = "trl/trainer/grpo_trainer.py"
+
+
+@dataclass
+class MemorySources:
+    """Modules in memory."""
+
+    files: Mapping[str, str]
+
+    def names(self):
+        return frozenset(self.files)
+
+    def read(self, name):
+        return self.files[name]
+
+
 ENGINE = {
     "vllm/__init__.py": """
         import typing

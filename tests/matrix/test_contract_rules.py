@@ -14,7 +14,7 @@ from diagnostics.api_index.rules import Case, Rule, SourceLine, apply_rules, pro
 from diagnostics.api_index.surface import SourceFacts, Surface
 from diagnostics.matrix.layers.contract import compare_apis, comparison_answer
 from diagnostics.matrix.verdicts import Outcome
-from diagnostics.matrix.wheels import MemorySources
+from tests.matrix.test_contract import MemorySources
 
 RECORDED = json.loads(Path(__file__).with_name("contract_lines.json").read_text(encoding="utf-8"))
 CASES = [(rule, case) for rule in project_rules() for case in rule.cases]

@@ -124,8 +124,6 @@ def test_an_install_verifies_hashes(world, kit):
     assert (refused.returncode, "Hash mismatch" in refused.stdout) == (3, True), refused.stdout
     lock.write_text(text)
     assert world.run("run").returncode == 0
-    assert world.run("lock", "--keep").returncode == 0
-    assert lock.read_text() == text
 
 
 @pytest.fixture

@@ -145,7 +145,7 @@ def test_what_is_not_as_expected_decides_the_exit_code(finished, kit):
 
 
 def test_only_what_failed_is_asked_again(finished):
-    """--only-failed repeats what is not as expected and nothing that never ran; --since what is older than a day."""
+    """--only-failed repeats what is not as expected and nothing that never ran."""
     change_matrix(finished, CODES, OTHER_CODES)
     some = ("--cells", "vllm-2.0+trl-1.0")
     store = finished.store / "store.jsonl"
@@ -153,11 +153,6 @@ def test_only_what_failed_is_asked_again(finished):
     store.write_text("".join(line for line in lines if "vllm-2.0" in line))
     assert finished.run("run", *some).returncode == 1
     assert layers_run(finished.run("run", "--only-failed")) == {("vllm-2.0+trl-1.0", "scheduler")}
-    change_matrix(finished, OTHER_CODES, CODES)
-    again = layers_run(finished.run("run", "--since", "2999-01-01", "--layers", "contract", *some))
-    assert again == {("vllm-2.0+trl-1.0", "contract")}
-    refused = finished.run("run", "--since", "yesterday")
-    assert (refused.returncode, "does not match the format" in refused.stderr) == (2, True)
 
 
 def test_what_changed_or_is_named_is_run_again(finished):
@@ -209,24 +204,15 @@ def test_a_package_named_after_the_network_is_no_network_fault(world, kit):
 
 def test_an_environment_is_built_again_if_asked_or_incomplete(finished):
     """--fresh with the install layer removes it and builds it again; one without its marker is never used."""
-    place = Path(finished.run("env", "vllm-1.0+trl-1.0").stdout.strip())
+    place = finished.store / "environments" / "vllm-1.0+trl-1.0"
     (place / "left-over").write_text("")
     again = ("run", "--cells", "vllm-1.0+trl-1.0", "--layers", "install", "--fresh")
     assert finished.run(*again).returncode == 0
     assert ((place / "bin" / "python").exists(), (place / "left-over").exists()) == (True, False)
     (place / "grpo-doctor.json").unlink()
     (place / "bin" / "python").unlink()
-    done = finished.run("env", "vllm-1.0+trl-1.0")
-    assert (done.returncode, Path(done.stdout.strip())) == (0, place)
+    assert finished.run(*again).returncode == 0
     assert subprocess.run([place / "bin" / "python", "-c", "import vllm"], check=False).returncode == 0
-
-
-def test_environments_are_dropped_when_asked(small):
-    """--drop removes each environment after its last layer and says so."""
-    done = small.run("run", "--drop")
-    assert done.returncode == 0
-    assert not list((small.store / "environments").iterdir())
-    assert "removed the environment of vllm-1.0+trl-1.0" in done.stderr
 
 
 def test_the_toy_cells_publish(finished, tmp_path):
@@ -312,7 +298,6 @@ def test_a_dry_run_says_what_is_due_and_runs_nothing(small):
         (["--cells", "vllm-0.12.0+trl-9"], "did you mean vllm-0.12.0+trl-0.25.0"),
         (["--colour"], "--colour"),
         (["--jobs", "0"], "is not in the range x>=1"),
-        (["--disk-gb", "-1"], "is not in the range x>0"),
         (["--ray", "auto", "--jobs", "2"], "--jobs: "),
         (["--ray", "nowhere"], "--ray"),
         (["--store", "FILE"], "cannot be used as a store: File exists"),
