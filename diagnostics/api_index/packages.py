@@ -88,18 +88,5 @@ PACKAGES = {
                 "vllm/benchmarks/",
             ),
         ),
-        IndexedPackage("deepspeed", ("deepspeed",), left_out=("deepspeed/ops/csrc/",)),
-        IndexedPackage("unsloth-zoo", ("unsloth_zoo",), uses=_STACK),
-        IndexedPackage("unsloth", ("unsloth",), uses=_STACK),
-        IndexedPackage("sglang", ("sglang",), outlined=("sglang/srt/models/",)),
-        IndexedPackage(
-            "ray",
-            ("ray",),
-            left_out=("ray/dashboard/", "ray/rllib/", "ray/_private/", "ray/thirdparty_files/"),
-        ),
-        IndexedPackage("vllm-ascend", ("vllm_ascend",)),
-        IndexedPackage("skyrl", ("skyrl",), configs=True, uses=_STACK),
-        IndexedPackage("skyrl-train", ("skyrl_train",), configs=True, uses=_STACK),
-        IndexedPackage("areal", ("areal",), uses=_STACK),
     )
 }

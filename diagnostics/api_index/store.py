@@ -175,7 +175,7 @@ class Package:
         return self._facts[key]
 
     def metadata(self, field: str, number: int) -> list[str]:
-        """Return `requires`, `python`, `scripts` or `tags` of a release."""
+        """Return `requires` or `python` of a release."""
         return list(unpack_values(self.about[field], number))
 
 

@@ -43,8 +43,6 @@ class Built(Struct, frozen=True):
     """Full version of its interpreter."""
     packages: int
     seconds: float
-    size_gb: float
-    """Size of its files; those shared with uv's cache by hard links take no room twice."""
 
 
 def environment_folder(context: Context, cell: Cell) -> Path:
@@ -107,8 +105,8 @@ def _build(context: Context, cell: Cell) -> Built:
     _uv(context, ["venv", "--quiet", "--no-config", "--python", interpreter, target])
     _install_lock(context, cell, pins)
     _add_extras(context, cell, recipe)
-    seconds, size_gb = round(time.monotonic() - started, 1), round(_size(target) / GB, 2)
-    built = Built(locks.environment_digest(context, cell), version, len(pins), seconds, size_gb)
+    seconds = round(time.monotonic() - started, 1)
+    built = Built(locks.environment_digest(context, cell), version, len(pins), seconds)
     aside = target / f"{MARKER}.part"
     aside.write_bytes(msgspec.json.encode(built))
     aside.replace(target / MARKER)
@@ -169,10 +167,6 @@ def _check_disk(context: Context, needed_gb: float) -> None:
             f"not built: {needed_gb:.1f} GB of free disk are required, {free:.1f} GB are free at {folder}",
             infrastructure=True,
         )
-
-
-def _size(path: Path) -> int:
-    return sum(item.lstat().st_size for item in path.rglob("*") if item.is_symlink() or item.is_file())
 
 
 def remove_environment(folder: Path) -> bool:

@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.uv import torch_arguments
+from diagnostics.matrix.verdicts import Fact
 
 # Messages of uv about the index, the network or the disk.
 NETWORK_FAULT = re.compile(
@@ -215,7 +216,7 @@ def hash_coverage(packages: Iterable[LockedPackage]) -> str:
     )
 
 
-def package_facts(pins: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+def package_facts(pins: Iterable[str]) -> tuple[Fact, ...]:
     """Return each pin as ("package", name, version), the form in which an answer stores facts.
 
     >>> package_facts(("numpy==2.4.6", "torch==2.13.0+cpu ; sys_platform == 'linux'"))

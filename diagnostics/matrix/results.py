@@ -7,12 +7,14 @@ with the outcome that `matrix.toml` expects now.
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
-from diagnostics import UserError
+from diagnostics import UserError, catalog
+from diagnostics.catalog.signatures import matches
 from diagnostics.fixes import quote_command
 from diagnostics.matrix import store
 from diagnostics.matrix.cells import BREADTH, Cell, Matrix, family
@@ -21,11 +23,15 @@ from diagnostics.matrix.identity import question_identity
 from diagnostics.matrix.layers import BY_NAME
 from diagnostics.matrix.layers.base import Layer
 from diagnostics.matrix.layers.repros import REPRO_MODULES
-from diagnostics.matrix.match_issues import matching_codes
 from diagnostics.matrix.releases import generated_cells
 from diagnostics.matrix.store import Event
-from diagnostics.matrix.verdicts import EvidenceLevel, Judgement, Outcome, Verdict, blocked_by, judge
+from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Judgement, Outcome, Verdict, blocked_by, judge
 from diagnostics.toml_source import close_matches
+
+_FAILED = frozenset({Outcome.FAIL, Outcome.UNRESOLVABLE, Outcome.TIMEOUT})
+# The form of the signs of the layer `contract`.
+_MISSING_NAME = re.compile(r"[\w.]+: no (?P<name>\w+) in (?P<module>vllm[\w.]*) \(")
+_MISSING_MODULE = re.compile(r"[\w.]+: no module (?P<module>vllm[\w.]*) \(")
 
 
 @dataclass(frozen=True)
@@ -273,3 +279,40 @@ def obstacle_of(question: Question, row: Mapping[str, LayerResult]) -> LayerResu
         if result is not None and (result.event is None or result.event.answer.outcome is not Outcome.PASS):
             return result
     return None
+
+
+def matching_codes(answer: Answer) -> tuple[str, ...]:
+    """Return the codes of the known issues whose signature matches an answer; none for a pass."""
+    if answer.outcome not in _FAILED:
+        return ()
+    errors = import_errors(answer.signs) if answer.evidence is EvidenceLevel.STATIC else []
+    texts = (answer.summary, *answer.signs, *answer.details, answer.excerpt, *errors)
+    return _codes_in("\n".join(texts))
+
+
+def import_errors(signs: Iterable[str]) -> list[str]:
+    """Return Python's message for each missing name, as signatures expect it.
+
+    >>> import_errors(["vllm.a.B: no B in vllm.a (trl/x.py:1, at import)"])
+    ["ImportError: cannot import name 'B' from 'vllm.a'"]
+    """
+    errors = []
+    for sign in signs:
+        name, module = _MISSING_NAME.match(sign), _MISSING_MODULE.match(sign)
+        if name:
+            errors.append(f"ImportError: cannot import name '{name['name']}' from '{name['module']}'")
+        elif module:
+            errors.append(f"ModuleNotFoundError: No module named '{module['module']}'")
+    return errors
+
+
+def depends_on_setting(code: str) -> bool:
+    """Return whether a setting decides this known issue, and not the release."""
+    issue = catalog.load().get(code)
+    return issue is not None and issue.status != "active"
+
+
+@cache
+def _codes_in(text: str) -> tuple[str, ...]:
+    signed = ((code, issue.signature) for code, issue in catalog.load().items())
+    return tuple(code for code, signature in signed if signature is not None and matches(signature, text))

@@ -152,7 +152,7 @@ def _without_paths(answer: Answer, context: Context) -> Answer:
         answer,
         summary=" ".join(clean(answer.summary).split()),
         signs=tuple(map(clean, answer.signs)),
-        facts=tuple(tuple(map(clean, fact)) for fact in answer.facts),
+        facts=tuple((kind, clean(name), clean(text)) for kind, name, text in answer.facts),
         details=tuple(map(clean, answer.details)),
         excerpt=clean(answer.excerpt),
     )

@@ -24,8 +24,6 @@ from diagnostics.matrix.verdicts import NAME, UNFINISHED, Answer
 
 LARGEST_LINE = 16 * safe_io.MIB
 LARGEST_LOG = 256 * safe_io.MIB
-# Number of texts after the kind of a fact; reports rely on it.
-_FACT_LENGTHS = {"package": 2, "missing": 2, "undecided": 2}
 _Name = Annotated[str, Meta(pattern=rf"\A{NAME}\Z")]
 _Identity = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,128}\Z")]
 _Time = Annotated[
@@ -80,13 +78,9 @@ def parse_event(line: str | bytes) -> Event:
         event = msgspec.json.decode(line, type=Event)
     except RecursionError:
         raise ValueError("nested too deep") from None
-    for kind, *parts in filter(None, event.answer.facts):
-        if len(parts) != _FACT_LENGTHS.get(kind, len(parts)) or (
-            kind == "package" and not is_package_version(*parts)
-        ):
-            raise ValueError(f"facts: {str([kind, *parts])[:60]}: no fact that a layer writes")
-    if not all(event.answer.facts):
-        raise ValueError("facts: the kind comes first")
+    for kind, name, version in event.answer.facts:
+        if kind == "package" and not is_package_version(name, version):
+            raise ValueError(f"facts: {str([kind, name, version])[:60]}: no package and its version")
     return event
 
 

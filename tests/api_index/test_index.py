@@ -36,7 +36,6 @@ def test_a_name_has_its_releases(index):
     assert vllm.packed("vllm.llm")["LLM.generate"] == "def (self, prompts)"
     assert set(vllm.packed("vllm.llm")["LLM.__init__"]) == {"0-0", "1-"}
     assert vllm.metadata("requires", 1) == ["torch==2.1"]
-    assert vllm.metadata("scripts", 2) == ["vllm = vllm:main"]
     assert (vllm.number("0.2+cu129"), vllm.number("9")) == (1, None)
 
 

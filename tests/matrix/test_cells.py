@@ -149,7 +149,7 @@ def test_quick_leaves_layers_out(load, kit):
 
 @pytest.mark.parametrize(
     "module",
-    ["uv", "resolve", "locks", "match_issues", "identity", "layers.resolve"],
+    ["uv", "resolve", "locks", "results", "identity", "layers.resolve"],
 )
 def test_examples_in_docstrings_hold(module):
     """The doctests of the package pass."""

@@ -243,7 +243,6 @@ def _undecided_line(item: Undecided) -> str:
 LAYERS = (
     Layer(
         name="contract",
-        group="read",
         question="Does this vLLM's source provide what TRL uses: names, arguments, routes, options, behaviour?",
         evidence=EvidenceLevel.STATIC,
         check=_check,

@@ -48,7 +48,6 @@ class Reply(Completed):
 
 def program_layer(
     name: str,
-    group: str,
     question: str,
     program: Sequence[str] | Callable[[LayerSettings, Cell], Sequence[str]],
     schema: str,
@@ -62,7 +61,6 @@ def program_layer(
 
     Args:
         name: Name of the layer.
-        group: Heading in reports.
         question: For the page.
         program: Arguments of `python -m`; those of the matrix file are added.
         schema: Schema of the program's document.
@@ -85,7 +83,6 @@ def program_layer(
 
     return Layer(
         name=name,
-        group=group,
         question=question,
         evidence=EvidenceLevel.EXECUTED,
         check=check,

@@ -126,13 +126,13 @@ def platform_text(platform: str) -> str:
 _CODE = (__name__, "diagnostics.matrix.resolve")
 LAYERS = (
     Layer(
-        name="resolve", group="read",
+        name="resolve",
         question="Do the declared requirements of this pair have a solution among packages up to the date cut?",
         evidence=EvidenceLevel.STATIC, check=_check, inputs=_inputs,
         code=_CODE, heavy=False, of_pairs=True, solves=True,
     ),
     Layer(
-        name="resolve:today", group="read",
+        name="resolve:today",
         question="Do the declared requirements of this pair have a solution with today's packages?",
         evidence=EvidenceLevel.STATIC, check=_check_today, inputs=_today_inputs,
         code=_CODE, heavy=False, of_pairs=True, solves=True,
