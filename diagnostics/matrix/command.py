@@ -143,14 +143,11 @@ def select_all_layers(job: Job) -> None:
 
 
 def print_grid(job: Job, grid: ResultsGrid) -> None:
-    """Print the table; on a screen that is too small for it, what is not as expected."""
-    live = sys.stdout.isatty()
-    text = terminal_table(grid, colour=live)
-    rows = os.get_terminal_size().lines if live else 0
-    too_long = job.options.get("profile") == BREADTH or (live and text.count("\n") > rows - 2)
-    short = too_long and not job.options.get("verbose")
+    """Print the table; of the generated cells, only what is not as expected."""
+    short = job.options.get("profile") == BREADTH
+    text = short_summary(grid) if short else terminal_table(grid, colour=sys.stdout.isatty())
     # Both are escaped already; the sanitized stream would escape their colours.
-    sanitize.unwrap(sys.stdout).write(short_summary(grid) if short else text)
+    sanitize.unwrap(sys.stdout).write(text)
 
 
 def report_folder(job: Job) -> Path:
@@ -406,7 +403,6 @@ _command(
     ),
     option("--ray", metavar="ADDRESS", help="Run each cell as a task of a Ray cluster: HOST:PORT or auto."),
     option("--list", is_flag=True, help="Print cells and layers; run nothing."),
-    option("--verbose", is_flag=True, help="Print the whole table even if the screen is too small."),
     option("--dry-run", is_flag=True, help="Print what would run and why; run nothing."),
 )
 _command(

@@ -148,12 +148,10 @@ def _rich_result(result: LayerResult | None) -> Text:
 
 
 def short_summary(grid: ResultsGrid) -> str:
-    """Return the totals and the unexpected results, for a screen too small for the table."""
+    """Return the totals and the unexpected results."""
     lines = [line for line, _ in remarks(result for result in grid.results if result.unexpected)]
-    hint = "the whole table: nox -s matrix -- --verbose"
-    if lines:
-        hint += "; to run these again: nox -s matrix -- --only-failed"
-    return "\n".join([*lines, totals(grid), hint]) + "\n"
+    hint = ["to run these again: nox -s matrix -- --only-failed"] if lines else []
+    return "\n".join([*lines, totals(grid), *hint]) + "\n"
 
 
 def remarks(results: Any) -> list[tuple[str, str]]:

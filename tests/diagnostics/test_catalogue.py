@@ -67,14 +67,6 @@ def test_entry_and_repro_name_the_same_mitigations(issues):
     assert differing == []
 
 
-def test_every_version_claim_says_how_it_is_known(issues):
-    """An executed claim lists releases; every claim has a source."""
-    for issue in issues.values():
-        for claim in issue.affected:
-            assert claim.source
-            assert bool(claim.releases) == (claim.evidence == "executed")
-
-
 @pytest.fixture
 def entry(tmp_path):
     """Write SCH001 with one replacement, and return its path."""
@@ -225,24 +217,6 @@ def test_a_confirmation_of_an_unknown_code_is_refused(issues, monkeypatch):
     (message,) = checking.problems(entries, catalog.load_checks())
     assert message.startswith("diagnostics/catalog/issues/ENG001.toml: ")
     assert "not ENG999" in message
-
-
-def test_check_of_a_code_lists_its_records(tmp_path, monkeypatch, issues):
-    """`catalog --check CODE` lists a code's checks, repros, tests and docs, and judges its logs and clean logs."""
-    rows = {record.name: record for record in checking.code_overview("SCH001")}
-    assert [place.partition(":")[0] for place in rows["repro"].entries] == ["repro/issues/sch001.py"]
-    assert any(place.startswith("diagnostics/lint/rules/") for place in rows["found by"].entries)
-    assert re.fullmatch(r"(\d+), \1 of them named SCH001 first", rows["logs"].entries[0])
-    assert rows["samples"].entries == ("2 that must match, 2 that must not",)
-    check_rows = {record.name: record for record in checking.code_overview("CMP901")}
-    assert check_rows["entry"].entries == ("diagnostics/catalog/checks/CMP901.toml",)
-    # A clean log that contains the line is an error.
-    sample = next(record.text for record in issues["ENV009"].signature.samples if record.matches)
-    (tmp_path / "clean").mkdir()
-    monkeypatch.setattr(checking, "LOGS", tmp_path)
-    (tmp_path / "clean" / "fine.log").write_text(f"step 1\n{sample}\nstep 2\n")
-    with pytest.raises(CatalogueError, match=r"clean/fine\.log:2: a clean run is taken for ENV009"):
-        checking.code_overview("ENV009")
 
 
 def test_an_entry_without_a_negative_sample_is_refused(entry):

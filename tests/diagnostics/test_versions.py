@@ -11,7 +11,6 @@ import pytest
 from diagnostics import __main__ as command
 from diagnostics import compat_table as compat
 from diagnostics.output import pairs, sanitize
-from tests.documents import ROOT
 from tests.screen import COLUMNS, ROWS, without_escapes
 
 PUBLISHED = compat.load()
@@ -71,31 +70,11 @@ def test_what_is_taken_is_a_pair_that_ran(screen_lines):
     assert len(executed) > 3
 
 
-def test_the_screen_and_the_readme_have_the_same_rows(screen_lines):
-    """From one function: what of each pair ran and held."""
-    readme = (ROOT / "README.md").read_text()
-    rows = {line.split("|")[1].strip(): line for line in readme.splitlines() if line.startswith("| 0.")}
-    lines = screen_lines()
-    for name in pairs.SHOWN:
-        (pair,) = [item for item in TRIED if item.id == name]
-        (line,) = [line for line in lines if line.startswith(f"{pair.vllm} ")]
-        assert line.count("✔") == rows[pair.vllm].count("✔") == pair.answers.count("✔")
-        assert line.count("✘") == rows[pair.vllm].count("✘")
-
-
 def test_a_pair_that_failed_in_part_is_not_recommended_over_one_that_passed():
     assert any(pair.state == "ran" and pair.failed for pair in TRIED)
     assert not pairs.best(TRIED).failed
     only_failed = [pair for pair in TRIED if pair.failed]
     assert pairs.best(only_failed) in only_failed
-
-
-def test_why_a_printed_pair_failed_is_printed(screen_lines):
-    text = " ".join(screen_lines())
-    failed = [pair for pair in TRIED if pair.id in pairs.SHOWN and pair.failed]
-    assert failed
-    for reason in (reason.split(". ")[0].rstrip(".") for pair in failed for reason in pair.failed):
-        assert " ".join(reason.split()) in " ".join(text.split())
 
 
 def test_what_was_only_read_is_plainly_so(capsys):
@@ -110,17 +89,6 @@ def test_what_was_only_read_is_plainly_so(capsys):
     result = json.loads(capsys.readouterr().out)
     assert (result["schema"], result["take"], result["pairs"]) == (pairs.SCHEMA, None, [])
     assert {entry["vllm"] for entry in result["only_read"]} == {"0.29.0"}
-
-
-def test_what_does_not_work_says_so(screen_lines):
-    """A row without a mark would read as untested."""
-    lines = screen_lines(every=True)
-    broken = [pair for pair in TRIED if pair.state == "fails"]
-    assert broken
-    for pair in broken:
-        assert any(
-            line.split() == [pair.vllm, pair.trl, *["✘", "does", "not", "work", "together"]] for line in lines
-        )
 
 
 def test_the_matrix_alone_answers_the_same(capsys):

@@ -6,7 +6,7 @@ import pytest
 
 from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.context import ROOT, Context
-from diagnostics.matrix.identity import SourceDigests, without_comments
+from diagnostics.matrix.identity import SourceDigests
 from diagnostics.matrix.layers import LAYERS
 from diagnostics.matrix.layers.repros import REPRO_MODULES
 from diagnostics.matrix.results import make_question
@@ -61,11 +61,6 @@ def test_a_repro_depends_on_what_repros_share_and_not_on_other_repros(digest):
     assert digest(*names, repro__issues__sch002="C = 2\n") == before
     assert digest(*names, repro__issues__sch001="D = 2\n") != before
     assert digest(*names, repro__drivers__engine="A = 2\n") != before
-
-
-def test_a_file_with_errors_counts_as_it_is():
-    """It has no tokens."""
-    assert without_comments("def f(:\n  '''") == "def f(:\n  '''"
 
 
 def test_the_digests_of_the_project_exist_for_every_layer():

@@ -94,17 +94,6 @@ def test_no_solution_names_its_platform(monkeypatch, explanation):
     assert answer.summary.endswith("(resolved for x86_64 with glibc 2.28)")
 
 
-def test_a_package_with_a_source_archive_only_is_named():
-    """Installing it means building it."""
-    packages = (
-        LockedPackage("a==1", ("sha256:0",)),
-        LockedPackage("vllm==0.5", ("sha256:1",), source_only=True),
-    )
-    answer = resolution_answer(Resolution(packages, platform="x"))
-    assert answer.summary.endswith("; of 1 only a source archive fits")
-    assert "only a source archive fits: vllm==0.5" in answer.details
-
-
 def test_an_install_verifies_hashes(world, kit):
     """A file with another hash than the lock's is refused; with the lock as made it installs."""
     aside = world.folder / "wheels"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 
 import pytest
@@ -137,21 +136,12 @@ def test_doctor_reads_the_published_pairs_as_answered(publish, tmp_path):
 
 
 def test_the_shipped_table_keeps_its_schema():
-    """docs/compat-v1.schema.json describes it, and refuses an unknown outcome or layer."""
+    """docs/compat-v1.schema.json describes it."""
     schema = json.loads((ROOT / "docs" / "compat-v1.schema.json").read_text())
     validator = pytest.importorskip("jsonschema").Draft202012Validator(schema)
     validator.check_schema(schema)
     shipped = json.loads((ROOT / "diagnostics" / "data" / "compat.json").read_text())
     assert [error.message for error in validator.iter_errors(shipped)] == []
-    trl = next(iter(shipped["breadth"]["trl"]))
-    for wrong in (
-        {"contract": {"perhaps": "0.12.0"}},
-        {"engine": {"pass": "0.12.0"}},
-        {"contract": {"pass": ""}},
-    ):
-        broken = copy.deepcopy(shipped)
-        broken["breadth"]["trl"][trl] |= wrong
-        assert not validator.is_valid(broken), wrong
 
 
 def test_an_empty_store_publishes_what_is_published(tmp_path):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import datetime
-import random
 
 import pytest
 
 from diagnostics.matrix import releases
 from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.context import ROOT
-from diagnostics.matrix.layers import BY_NAME, LAYERS
-from diagnostics.matrix.results import Question, ResultsGrid
-from diagnostics.matrix.store import Event
-from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+from diagnostics.matrix.layers import LAYERS
+from diagnostics.matrix.verdicts import Outcome
 from diagnostics.toml_source import TomlError
 from diagnostics.versions import in_range
 
@@ -148,29 +145,6 @@ def test_the_project_generates_every_minor_release_of_trl():
     pairs = [(cell.vllm, in_range(cell.vllm, cell.declares)) for cell in cells if cell.trl == "0.25.1"]
     assert [vllm for vllm, allowed in pairs if not allowed] == ["0.10.1", "0.10.1.1", "0.11.0", "0.11.1"]
     assert [vllm for vllm, allowed in pairs if allowed] == ["0.10.2"]
-
-
-def make_event(question, outcome):
-    """An answer to a question."""
-    answer = Answer(outcome, "summary", EvidenceLevel.STATIC)
-    time = "2025-01-01T00:00:00Z"
-    return Event(question.identity, *question.key, answer, question.inputs, "", time, 0.1, "run")
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_adding_answers_one_by_one_gives_the_grid_of_the_store(generate, seed):
-    """Repeated, unfinished and disagreeing answers in any order: the same as judging all of them at once."""
-    questions = [
-        Question(cell, BY_NAME[layer], (("cell", cell.id), ("layer", layer)))
-        for cell in generate().values()
-        for layer in cell.layers
-    ]
-    dice, events, grid = random.Random(seed), [], ResultsGrid(questions, [])
-    for _ in range(120):
-        outcome = dice.choice([Outcome.PASS, Outcome.FAIL, Outcome.INFRA_ERROR])
-        events.append(make_event(dice.choice(questions), outcome))
-        grid.add(events[-1])
-    assert grid.results == ResultsGrid(questions, events).results
 
 
 @pytest.fixture

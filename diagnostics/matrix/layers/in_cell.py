@@ -181,20 +181,18 @@ def read_document(completed: Completed, schema: str) -> Reply:
         EarlyAnswer: it printed none, or one of another schema.
     """
     process = completed.process
-    document, problem = {}, ""
     try:
         document = json.loads(process.output)
     except (ValueError, RecursionError):
-        printed = " ".join(process.output.split())[:80]
-        problem = f"the program ended with {process.code} and printed "
-        problem += f"no JSON document: {printed!r}" if printed else "nothing"
+        document = None
+    problem = ""
     if process.code < 0:
         problem = f"{signal_text(process)} before it answered"
-    elif not problem and isinstance(document, dict) and process.code == 2:
+    elif isinstance(document, dict) and process.code == 2:
         problem = f"the program could not work: {document.get('error')}"
-    elif not problem and (not isinstance(document, dict) or document.get("schema") != schema):
-        actual = document.get("schema") if isinstance(document, dict) else type(document).__name__
-        problem = f"the program answered with {actual!r} where {schema!r} was expected"
+    elif not isinstance(document, dict) or document.get("schema") != schema:
+        printed = repr(" ".join(process.output.split())[:80]) if process.output.strip() else "nothing"
+        problem = f"the program ended with {process.code} and printed {printed}, not a document {schema!r}"
     if problem:
         answer = Answer(blame(process), problem, EvidenceLevel.EXECUTED)
         raise EarlyAnswer(msgspec.structs.replace(answer, excerpt=completed.excerpt, log=completed.log))
