@@ -180,7 +180,9 @@ def test_the_command_that_reads_a_pair_is_offered_of_releases(environment, vllm,
 
 def test_the_list_of_releases_begins_where_the_command_is_offered_from():
     """Both know it."""
-    breadth = tomllib.loads((Path(__file__).parents[2] / "matrix.toml").read_text(encoding="utf-8"))["breadth"]
+    breadth = tomllib.loads((Path(__file__).parents[2] / "matrix.toml").read_text(encoding="utf-8"))[
+        "breadth"
+    ]
     first = tuple(Version(breadth[f"{name}_since"]) for name in ("vllm", "trl"))
     assert first == tuple(map(Version, compatibility._FIRST))
 

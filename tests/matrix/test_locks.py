@@ -82,15 +82,9 @@ def test_a_wheel_for_a_newer_glibc_is_resolved_there(monkeypatch):
     assert answer.outcome is Outcome.PASS
     assert answer.summary == "1 packages on x86_64 with glibc 2.31: ; none on the matrix's older platform"
     assert any(NO_WHEEL in line for line in answer.details)
-
-
-@pytest.mark.parametrize("explanation", [NO_WHEEL, "No solution found: Because a==1 and a==2"])
-def test_no_solution_names_its_platform(monkeypatch, explanation):
-    """No newer platform is named: one attempt is enough."""
-    resolution, tried = resolve_by_platform(monkeypatch, **{"28": Resolution(explanation=explanation)})
-    assert len(tried) == 1
+    resolution, tried = resolve_by_platform(monkeypatch, **{"28": Resolution(explanation=NO_WHEEL)})
     answer = resolution_answer(resolution)
-    assert answer.outcome is Outcome.UNRESOLVABLE
+    assert (len(tried), answer.outcome) == (1, Outcome.UNRESOLVABLE)
     assert answer.summary.endswith("(resolved for x86_64 with glibc 2.28)")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from diagnostics.matrix import report
@@ -93,19 +91,3 @@ def test_the_page_links_every_verdict_to_its_evidence(grid, tmp_path):
     assert "<b>Expected:</b> known" in page
     assert "nox -s matrix -- --cells vllm-1.0+trl-1.0 --layers scheduler --fresh" in page
     assert "http" not in page.replace("http-equiv", "")
-
-
-def test_json_has_the_inputs_and_evidence_of_every_verdict(grid, tmp_path):
-    """One entry a layer, by cell."""
-    report.write_reports(tmp_path, grid)
-    document = json.loads((tmp_path / "report.json").read_text())
-    assert (document["schema"], document["questions"]) == ("grpo-doctor.matrix-report.v1", 10)
-    layers = document["cells"][0]["layers"]
-    assert layers["scheduler"]["verdict"] == "expected_fail"
-    assert layers["scheduler"]["inputs"] == {"cell": "vllm-1.0+trl-1.0", "layer": "scheduler"}
-    blocked = document["cells"][1]["layers"]["import"]
-    assert (blocked["verdict"], blocked["summary"], blocked["evidence"]) == (
-        "not_run",
-        "install: fail",
-        "declared",
-    )

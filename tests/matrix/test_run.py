@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
@@ -213,28 +212,6 @@ def test_an_environment_is_built_again_if_asked_or_incomplete(finished):
     (place / "bin" / "python").unlink()
     assert finished.run(*again).returncode == 0
     assert subprocess.run([place / "bin" / "python", "-c", "import vllm"], check=False).returncode == 0
-
-
-def test_the_toy_cells_publish(finished, tmp_path):
-    """compat.json holds each cell's verdict, its layers and how to repeat them."""
-    target = tmp_path / "compat.json"
-    assert finished.run("publish", "--output", str(target)).returncode == 0
-    document = json.loads(target.read_text())
-    cells = {item["id"]: item for item in document["cells"]}
-    assert document["schema"] == "grpo-doctor.compat.v1"
-    assert {name: item["verdict"] for name, item in cells.items()} == {
-        "vllm-1.0+trl-1.0": "pass",
-        "vllm-2.0+trl-1.0": "partial",
-        "vllm-2.0+trl-2.0": "unresolvable",
-    }
-    scheduler = cells["vllm-2.0+trl-1.0"]["layers"]["scheduler"]
-    assert (scheduler["verdict"], scheduler["expected"], scheduler["codes"], scheduler["evidence"]) == (
-        "expected_fail",
-        True,
-        ["SCH001"],
-        "executed",
-    )
-    assert scheduler["ran_with"] == {"torch": "none at all", "vllm": "2.0"}
 
 
 @pytest.fixture(scope="module")
