@@ -104,12 +104,12 @@ def write_package(
     documents = {"about": {**about, "modules": places}, **members}
     documents |= {f"names-{number:03}": chunk for number, chunk in enumerate(chunks)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".tmp")
-    with zipfile.ZipFile(beside, "w", zipfile.ZIP_LZMA) as archive:
+    temporary = path.with_suffix(".tmp")
+    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_LZMA) as archive:
         for name, document in documents.items():
             text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
             archive.writestr(zipfile.ZipInfo(f"{name}.json", _DATE), text, zipfile.ZIP_LZMA)
-    beside.replace(path)
+    temporary.replace(path)
 
 
 class Package:

@@ -276,12 +276,12 @@ def print_new_answers(run: Run) -> None:
 
 def save_run_reports(job: Job, grid: ResultsGrid) -> int:
     """Write the reports, after a run of some cells or layers those of all; return the exit code of the verdicts."""
-    shown = grid
+    reported = grid
     if job.options["cells"] or job.options["layers"]:
         everything = Job(job.options, job.context, list(job.context.matrix.cells))
         everything.layers = select_layers(job.context.matrix, (), quick=False)
-        shown = everything.stored_grid()
-    print(f"page: {write_reports(report_folder(job), shown)}", file=sys.stderr)
+        reported = everything.stored_grid()
+    print(f"page: {write_reports(report_folder(job), reported)}", file=sys.stderr)
     return grid_exit_code(grid)
 
 
@@ -300,7 +300,7 @@ def check_committed(job: Job) -> int:
 def refresh_locks(job: Job) -> int:
     """Resolve the locks of the chosen cells again."""
     with displayed_progress() as progress:
-        job.context.say = progress.say
+        job.context.show_status = progress.show_status
         problems = locks.refresh_locks(job.context, job.cells)
     for problem in problems:
         print(f"matrix: {problem}", file=sys.stderr)

@@ -100,7 +100,7 @@ def _build(context: Context, cell: Cell) -> Built:
     except InterpreterError as error:
         raise BuildError(str(error), infrastructure=True) from None
     started = time.monotonic()
-    context.say(f"building its environment: {len(pins)} packages")
+    context.show_status(f"building its environment: {len(pins)} packages")
     context.folder("environments")
     _uv(context, ["venv", "--quiet", "--no-config", "--python", interpreter, target])
     _install_lock(context, cell, pins)
@@ -122,7 +122,7 @@ def _install_lock(context: Context, cell: Cell, pins: Sequence[str]) -> None:
     torch = cpu_torch(context, cell) if any(pin.startswith("torch==") for pin in pins) else []
     unhashed = locks.unhashed_pins(lock.read_text(encoding="utf-8"))
     if unhashed:
-        context.say(f"no hash for {', '.join(unhashed[:5])}: installed without verification")
+        context.show_status(f"no hash for {', '.join(unhashed[:5])}: installed without verification")
     verify = "--verify-hashes" if unhashed else "--require-hashes"
     options = ["pip", "sync", "--quiet", "--no-config", verify, "--python", str(python_of(context, cell))]
     _uv(context, [*options, *torch, lock])
@@ -183,8 +183,8 @@ def make_room(context: Context, cell: Cell) -> list[str]:
     if cell.recipe is None or existing_environment(context, cell):
         return []
     removed = []
-    others = [path for path in context.folder("environments").iterdir() if path.name != cell.id]
-    for path in sorted(others, key=lambda path: path.stat().st_mtime):
+    environments = [path for path in context.folder("environments").iterdir() if path.name != cell.id]
+    for path in sorted(environments, key=lambda path: path.stat().st_mtime):
         if shutil.disk_usage(path).free / GB >= cell.recipe.disk_gb:
             break
         remove_environment(path)

@@ -85,7 +85,7 @@ def refresh_locks(context: Context, cells: Iterable[Cell]) -> list[str]:
     """Resolve and write the locks of these cells; return one line for each that could not be made."""
     problems = []
     for cell, runs in _each_lock(cells):
-        context.say(f"{cell.id}: resolving the {'runnable' if runs else 'declared'} environment")
+        context.show_status(f"{cell.id}: resolving the {'runnable' if runs else 'declared'} environment")
         resolve = resolve_runnable if runs else resolve_declared
         problems += _write_lock(context, cell, resolve(context, cell, timeout_s=TIMEOUT_S), runs=runs)
     return problems

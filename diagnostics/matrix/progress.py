@@ -37,7 +37,7 @@ class Progress:
         words = (f"{question.cell.id} {question.layer.name}:", verdict_text(result.judgement), *result.codes)
         self.note(f"{' '.join(words)} ({seconds:.1f} s): {result.summary[:200]} ({remaining} open)")
 
-    def say(self, text: str) -> None:
+    def show_status(self, text: str) -> None:
         """Display the current action in the status line."""
         self._status.update(f"{self._running}: {sanitize.escape_line(mask(text))}")
 

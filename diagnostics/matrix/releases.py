@@ -126,10 +126,10 @@ def _merge_written(cell: Cell, expect: dict[str, Expectation], written: Cell | N
     """Return the generated cell; a written cell's own expectations win for the layers it runs."""
     if written is None:
         return msgspec.structs.replace(cell, expect=expect)
-    own = {layer: item for layer, item in written.expect.items() if layer in cell.layers}
+    explicit = {layer: item for layer, item in written.expect.items() if layer in cell.layers}
     rest = {layer: item for layer, item in expect.items() if layer not in written.layers}
     return msgspec.structs.replace(
-        written, layers=cell.layers, profiles=(BREADTH,), expect={**rest, **own}, declares=cell.declares
+        written, layers=cell.layers, profiles=(BREADTH,), expect={**rest, **explicit}, declares=cell.declares
     )
 
 

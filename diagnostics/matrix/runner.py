@@ -63,7 +63,7 @@ class Run:
         killed = end_recorded_group(self.context.store.folder / "running.json")
         if killed is not None:
             self.progress.note(f"ended process group {killed}, left running by a run that was killed")
-        self.context.say = self.progress.say
+        self.context.show_status = self.progress.show_status
         self._run_light([question for question in questions if not question.layer.heavy])
         for question in questions:
             if question.layer.heavy and self.is_due(question):
@@ -128,7 +128,7 @@ def answer_question(
         if answer.outcome is not Outcome.INFRA_ERROR or stopped():
             break
         if attempt < ATTEMPTS:
-            context.say(f"trying once more: {answer.summary[:80]}")
+            context.show_status(f"trying once more: {answer.summary[:80]}")
     return Event(
         identity=question.identity,
         cell=question.cell.id,

@@ -163,7 +163,7 @@ def _parsed(engine: WheelSources) -> Surface:
 
 def _check(context: Context, cell: Cell) -> Answer:
     cache = context.folder("wheels")
-    context.say("reading the source of both wheels")
+    context.show_status("reading the source of both wheels")
     try:
         trainer = find_wheel("trl", cell.trl, cache=cache, environ=context.environ)
         engine = find_wheel("vllm", cell.vllm, cache=cache, environ=context.environ)

@@ -155,7 +155,7 @@ def run_in_cell(
     shutil.rmtree(folder)  # files of an earlier run are no evidence of this one
     folder.mkdir()
     prepare(folder)
-    context.say(f"running python -m {' '.join(arguments[:2])}")
+    context.show_status(f"running python -m {' '.join(arguments[:2])}")
     limit_s = context.matrix.layer(layer).timeout_s
     process = run(
         [environments.python_of(context, cell), "-m", *arguments],

@@ -36,7 +36,7 @@ def _inputs(context: Context, cell: Cell) -> Mapping[str, str]:
 
 def _check(context: Context, cell: Cell) -> Answer:
     """Resolve up to the cell's date cut, and compare the result with the committed lock."""
-    context.say("resolving its declared requirements")
+    context.show_status("resolving its declared requirements")
     resolution = resolve_declared(context, cell, timeout_s=context.matrix.layer("resolve").timeout_s)
     committed = set(locks.read_pins(context, cell, runs=False))
     if not committed:
@@ -68,7 +68,7 @@ def _check_today(context: Context, cell: Cell) -> Answer:
     breadth = context.matrix.breadth
     if breadth is None:
         return Answer(Outcome.NOT_RUN, "matrix.toml has no table [breadth]", EvidenceLevel.STATIC)
-    context.say("resolving its declared requirements with today's packages")
+    context.show_status("resolving its declared requirements with today's packages")
     limit_s = context.matrix.layer("resolve:today").timeout_s
     return resolution_answer(resolve_declared(context, cell, timeout_s=limit_s, cut=breadth.until))
 
