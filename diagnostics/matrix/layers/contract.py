@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -60,8 +59,6 @@ class Contract(Comparison):
     undecided: list[Undecided] = field(default_factory=list)
     holding: list[Ruling] = field(default_factory=list)
     """Rules of behaviour that hold."""
-    elsewhere: list[str] = field(default_factory=list)
-    """Not decided, outside of a GRPO run."""
 
 
 def is_grpo_file(file: str) -> bool:
@@ -81,8 +78,6 @@ def compare_apis(
     for file, reason in unparsed.items():
         if is_grpo_file(file):
             contract.undecided.append(Undecided(file, reason, "the matrix run by a newer Python"))
-        else:
-            contract.elsewhere.append(reason)
     for item in contract.unsure:
         if is_grpo_file(item.use.file):
             reason = f"{item.why}, under a condition on what is installed ({item.location})"
@@ -93,8 +88,12 @@ def compare_apis(
     rulings = apply_rules(trainer, engine.source.sources, rules)
     for ruling in rulings:
         _add_ruling(contract, ruling)
-    for use, problem in contract.unfollowed:
-        _add_unfollowed(contract, use, problem, rulings, off)
+    # A rule about a path has said that it holds or breaks, or that nobody has read this engine.
+    settled = [f"{path}." for ruling in rulings for path in ruling.rule.settles]
+    for use, reason in contract.unfollowed:
+        if is_grpo_file(use.file) and not use.option(off) and not f"{use.text}.".startswith(tuple(settled)):
+            needed = "a rule in rules.toml that says where it leads in this release"
+            contract.undecided.append(Undecided(use.text, f"{reason} ({use.file}:{use.line})", needed))
     return contract
 
 
@@ -132,24 +131,6 @@ def _add_ruling(contract: Contract, ruling: Ruling) -> None:
         reason = f"{rule.says}; {case.why} ({ruling.vllm}; {rule.way})"
         use = Use("rule", rule.subject, "", file=file, line=int(line or 0), late=True)
         (contract.optional if rule.option else contract.missing).append(MissingUse(use, reason, rule.option))
-
-
-def _add_unfollowed(
-    contract: Contract, use: Use, why: str, rulings: Sequence[Ruling], off: frozenset[str]
-) -> None:
-    """Add a path that source does not decide, unless a rule decides it."""
-    cases = [
-        ruling.case
-        for ruling in rulings
-        if any(f"{use.text}.".startswith(f"{path}.") for path in ruling.rule.settles)
-    ]
-    if any(cases):
-        return  # the rule has said that it holds or breaks
-    if use.option(off) or not is_grpo_file(use.file):
-        contract.elsewhere.append(f"{use.text}: {why}")
-    elif not cases:
-        needed = "a rule in rules.toml that says where it leads in this release"
-        contract.undecided.append(Undecided(use.text, f"{why} ({use.file}:{use.line})", needed))
 
 
 # Engines share their parsed source; one comparison at a time.
@@ -191,7 +172,6 @@ def comparison_answer(comparison: Contract) -> Answer:
             for ruling in comparison.holding
             if ruling.case
         ),
-        *(f"not decided, but not used by GRPO: {text}" for text in dict.fromkeys(comparison.elsewhere)),
     )
     return Answer(
         outcome,
