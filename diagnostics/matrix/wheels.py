@@ -92,7 +92,7 @@ def find_wheel(
                 with path.open("rb") as file:
                     sha256 = hashlib.file_digest(file, "sha256").hexdigest()
                 return WheelSources(name, cache / sha256, partial(_open_file, path))
-    location = cache / "found" / f"{canonicalize_name(distribution)}=={Version(version)}.json"
+    location = cache / "releases" / f"{canonicalize_name(distribution)}=={Version(version)}.json"
     if not location.exists():
         _write(location, msgspec.json.encode(_find_in_index(distribution, version, environ)))
     release = msgspec.json.decode(location.read_bytes(), type=ReleaseFiles)
