@@ -231,7 +231,7 @@ def tests_of_cells(session: nox.Session, arguments: Sequence[str]) -> None:
     install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
     cells = os.environ.get("GRPO_DOCTOR_TEST_CELLS", " ".join(TEST_CELLS)).split()
     for cell in cells:
-        session.run("python", "-m", "diagnostics.matrix", "env", cell)
+        session.run("python", "-m", "diagnostics.matrix", "run", "--cells", cell, "--layers", "install")
     environments = {"GRPO_DOCTOR_CELLS": str(CELLS), "GRPO_DOCTOR_PEERS": str(build_peers(session))}
     session.run(*PYTEST, *arguments, env=environments)
 
@@ -368,7 +368,7 @@ def repro(session: nox.Session) -> None:
         session.error("usage: nox -s repro -- CELL CODE [options], as in: vllm-0.7.3+trl-0.16.1 SCH001")
     cell, command, *options = session.posargs
     install(session, "--editable", ".[matrix]")
-    session.run("python", "-m", "diagnostics.matrix", "env", cell)
+    session.run("python", "-m", "diagnostics.matrix", "run", "--cells", cell, "--layers", "install")
     python, paths, arguments = CELLS / cell / "bin" / "python", [str(ROOT)], ["run", command, *options]
     codes = [0]
     if command == "fuzz":

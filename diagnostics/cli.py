@@ -65,7 +65,7 @@ SITUATIONS = (
 )
 # Modules that an extra installs, and distributions named otherwise than their module.
 _EXTRAS = {
-    "hang": ("py_spy",), "matrix": ("pypi_simple", "remotezip", "requests", "uv"), "ray": ("ray",),
+    "hang": ("py_spy",), "matrix": ("uv",), "ray": ("ray",),
     "train": ("fastapi", "safetensors", "torch", "transformers", "uvicorn"),
 }  # fmt: skip
 _DISTRIBUTIONS = {"re2": "google-re2", "yaml": "pyyaml"}

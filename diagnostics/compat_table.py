@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from diagnostics import safe_io
+from diagnostics.versions import in_range
 
 SCHEMA = "grpo-doctor.compat.v1"
 PATH = Path(__file__).parent / "data" / "compat.json"
@@ -119,7 +119,7 @@ class Compat:
         contract, _, missing = (layers["contract"] or "").partition(" ")
         return StaticResult(
             declares=known["declares"],
-            allowed=_within(known["declares"], vllm),
+            allowed=in_range(vllm, known["declares"]),
             contract=contract or None,
             missing=missing,
             resolve=layers["resolve"],
@@ -155,14 +155,6 @@ class Compat:
 def _outcome(layer: dict[str, str], vllm: str) -> str | None:
     """Return the outcome that lists a vLLM release, from {outcome: "release release …"}; None if none does."""
     return next((result for result, names in layer.items() if vllm in names.split()), None)
-
-
-def _within(declared: str, version: str) -> bool:
-    """Return whether a version is in a declared range; an invalid range contains none."""
-    try:
-        return SpecifierSet(declared).contains(version, prereleases=True)
-    except InvalidSpecifier:
-        return False
 
 
 def problem_of(document: Any) -> str:

@@ -20,7 +20,6 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 LOG = next((ROOT / "tests" / "diagnostics" / "logs").glob("*/scheduler073__overlong_prompt.log"))
 HANG = ROOT / "tests" / "diagnostics" / "hang" / "snapshots" / "HNG001-gather_skipped-0.json"
-NOX_EXTRA = "pip install 'grpo-doctor[matrix]'\n"
 TRAIN_EXTRA = "pip install 'grpo-doctor[train]'"
 TORCH = (
     f"grpo_core: torch is not installed here: {TRAIN_EXTRA} (with CUDA: gigabytes; the CPU's "
@@ -47,14 +46,6 @@ REFUSED = [
     ("jinja2", "diagnostics matrix workflow", core("jinja2")),
     ("transformers", "grpo_core train", f"grpo_core: transformers is not installed here: {TRAIN_EXTRA}\n"),
     ("safetensors", "grpo_core train", f"grpo_core: safetensors is not installed here: {TRAIN_EXTRA}\n"),
-    *(
-        (
-            module,
-            "diagnostics matrix add vllm==newest --store store",
-            f"grpo-doctor: {module} is not installed here: {NOX_EXTRA}",
-        )
-        for module in ("pypi_simple", "requests", "remotezip")
-    ),
     (
         "ray",
         "diagnostics matrix run --ray auto --store store",
@@ -72,7 +63,7 @@ REFUSED = [
 ]
 # The missing package, the command, its exit code, and its output.
 ANSWERED = [
-    ("pypi_simple,requests,remotezip,py_spy,torch", "diagnostics matrix", 0, "versions: "),
+    ("py_spy,torch", "diagnostics matrix", 0, "versions: "),
     ("py_spy,yaml", "diagnostics hang --from hang.json", 1, "HANG  HNG001"),
     ("pyarrow", "diagnostics audit run", 3, "pyarrow"),
     ("packaging,re2,yaml,rich,jinja2,torch,transformers", "repro list", 0, "SCH001  "),

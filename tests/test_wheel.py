@@ -124,7 +124,7 @@ COMMANDS = [
     (["matrix"], 0, "versions: ", ""),
     (["versions"], 0, "$ uv pip install vllm==", ""),
     (["matrix", "run"], 2, "", NO_CHECKOUT),
-    (["matrix", "lock", "--into", "locks"], 2, "", NO_CHECKOUT),
+    (["matrix", "lock"], 2, "", NO_CHECKOUT),
     (["train"], 2, "", NO_TORCH),
     (["doctor", "--tier", "probe"], 3, "doctor: ", None),
     (["triage", str(LOG)], 1, "SCH002", ""),

@@ -1,4 +1,4 @@
-"""List the releases of a package on the index, and read the members that matter of their wheels and sdists.
+"""List the releases of a package on the index, and read the members that matter of their wheels.
 
 Of a large wheel only the blocks with its Python files are fetched. Nothing is installed or run.
 """
@@ -6,31 +6,26 @@ Of a large wheel only the blocks with its Python files are fetched. Nothing is i
 from __future__ import annotations
 
 import email
+import hashlib
 import io
 import os
 import re
-import tarfile
+import ssl
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
-    parse_sdist_filename,
-    parse_wheel_filename,
-)
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from diagnostics import UserError
+from diagnostics.output.redact import mask_and_cut
 
 _BLOCK = 1 << 20
 _SMALL = 12_000_000
 _LARGEST_MEMBER = 8_000_000
-_LARGEST_SDIST = 200_000_000
 _PURELIB = re.compile(r"^[\w.+!-]+\.data/(?:purelib|platlib)/")
 _JSON = "application/vnd.pypi.simple.v1+json"
 # Folders that a run does not import.
@@ -44,14 +39,15 @@ class ReleaseFiles:
     """The files of one release on the index.
 
     Attributes:
-        filenames: All wheels and sdists.
         url: The file that is read.
+        sha256: Its hash, '' if the index has none.
+        size: Its size in bytes, 0 if the index has none.
         day: The day of the first upload.
     """
 
     version: str
-    filenames: tuple[str, ...]
     url: str
+    sha256: str
     size: int
     day: str
     requires_python: str
@@ -69,59 +65,70 @@ class Archive:
 
 def connect() -> httpx.Client:
     """Return a client for the index."""
-    return httpx.Client(timeout=120, follow_redirects=True, verify=os.environ.get("PIP_CERT") or True)
+    certificates = ssl.create_default_context(cafile=os.environ.get("PIP_CERT"))
+    return httpx.Client(timeout=120, follow_redirects=True, verify=certificates)
 
 
 def list_releases(
     client: httpx.Client,
     package: str,
     *,
-    since_day: str,
+    since_day: str = "",
     since: str = "0",
     environ: Mapping[str, str] = os.environ,
 ) -> list[ReleaseFiles]:
     """Return the final and post releases of a package that were not yanked, oldest first.
 
     Raises:
-        UserError: the index cannot be read.
+        UserError: an index cannot be read.
     """
-    index = (
-        environ.get("PIP_INDEX_URL") or environ.get("UV_DEFAULT_INDEX") or "https://pypi.org/simple"
-    ).rstrip("/")
-    try:
-        answer = client.get(f"{index}/{package}/", headers={"Accept": _JSON})
-        answer.raise_for_status()
-        files = answer.json()["files"]
-    except (httpx.HTTPError, ValueError, KeyError) as error:
-        raise UserError(f"the index cannot be read for {package}: {error}") from error
     by_version: dict[Version, list[dict[str, Any]]] = {}
-    for item in files:
+    for item in _listed_files(client, package, environ):
         version = _version_of(item["filename"])
         if version is not None and not version.is_prerelease and not item.get("yanked"):
             by_version.setdefault(version, []).append(item)
     releases = []
-    for version in sorted(by_version):
+    for version in sorted(item for item in by_version if item >= Version(since)):
         items = by_version[version]
         day = min(item.get("upload-time", "")[:10] for item in items)
         chosen = min(items, key=lambda item: (_preference(item["filename"]), item["filename"]))
-        if (
-            version >= Version(since)
-            and day >= since_day
-            and _preference(chosen["filename"]) < len(_PREFERENCES)
-        ):
-            names = tuple(sorted(item["filename"] for item in items))
-            python = chosen.get("requires-python") or ""
-            releases.append(
-                ReleaseFiles(str(version), names, chosen["url"], chosen.get("size") or 0, day, python)
+        if day >= since_day and _preference(chosen["filename"]) < len(_PREFERENCES):
+            files = ReleaseFiles(
+                version=str(version),
+                url=chosen["url"],
+                sha256=chosen.get("hashes", {}).get("sha256", ""),
+                size=chosen.get("size") or 0,
+                day=day,
+                requires_python=chosen.get("requires-python") or "",
             )
+            releases.append(files)
     return releases
+
+
+def _listed_files(client: httpx.Client, package: str, environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the files of a package on pip's index and extra indexes; an index may not have the package."""
+    first = environ.get("PIP_INDEX_URL") or environ.get("UV_DEFAULT_INDEX") or "https://pypi.org/simple"
+    files = []
+    for index in (first, *environ.get("PIP_EXTRA_INDEX_URL", "").split()):
+        try:
+            answer = client.get(f"{index.rstrip('/')}/{package}/", headers={"Accept": _JSON})
+            if answer.status_code != httpx.codes.NOT_FOUND:
+                files += answer.raise_for_status().json()["files"]
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError) as error:
+            raise UserError(f"the index cannot be read for {package}: {error_line(error)}") from error
+    return files
+
+
+def error_line(error: Exception) -> str:
+    """Return an error on one line, without the user and password that an address may contain."""
+    text = re.sub(r"//[^/@\s]+@", "//", " ".join(str(error).split()))
+    return mask_and_cut(f"{type(error).__name__}: {text}", 300)
 
 
 _PREFERENCES = (
     re.compile(r"-none-any\.whl$"),
     re.compile(r"-(cp311-cp311|cp3\d+-abi3)-(manylinux|linux)\w*x86_64\.whl$"),
     re.compile(r"-(manylinux|linux)\w*x86_64\.whl$"),
-    re.compile(r"\.tar\.gz$"),
     re.compile(r"-(manylinux|linux)\w*\.whl$"),
 )
 
@@ -133,24 +140,23 @@ def _preference(filename: str) -> int:
 
 def _version_of(filename: str) -> Version | None:
     try:
-        return (
-            parse_wheel_filename(filename)[1]
-            if filename.endswith(".whl")
-            else parse_sdist_filename(filename)[1]
-        )
-    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
+        return parse_wheel_filename(filename)[1]
+    except (InvalidWheelFilename, InvalidVersion):
         return None
 
 
 def open_release(client: httpx.Client, release: ReleaseFiles, *, configs: bool = False) -> Archive:
-    """Open the wheel or sdist of a release; `configs` adds the YAML files in folders named config."""
-    if not release.url.endswith(".whl"):
-        return _open_sdist(_download(client, release.url, _LARGEST_SDIST), configs=configs)
+    """Open the wheel of a release; `configs` adds the YAML files in folders named config.
+
+    Raises:
+        ValueError: a file that is fetched as a whole is too large, or has another hash than the index's.
+    """
+    size = release.size or int(client.head(release.url).raise_for_status().headers["Content-Length"])
     source: Any
-    if release.size <= _SMALL:
-        source = io.BytesIO(_download(client, release.url, _SMALL))
+    if size <= _SMALL:
+        source = io.BytesIO(_download(client, release))
     else:
-        source = io.BufferedReader(_RangeFile(client, release.url, release.size), 1 << 16)
+        source = io.BufferedReader(_RangeFile(client, release.url, size), 1 << 16)
     return open_wheel(zipfile.ZipFile(source), configs=configs)
 
 
@@ -161,40 +167,12 @@ def open_wheel(archive: zipfile.ZipFile, *, configs: bool = False) -> Archive:
     for name, info in members.items():
         if name.endswith(".dist-info/METADATA"):
             metadata |= _metadata(archive.read(info).decode(errors="replace"))
-        elif name.endswith(".dist-info/entry_points.txt"):
-            metadata["scripts"] = _scripts(archive.read(info).decode(errors="replace"))
     sums = {
         name: f"{info.CRC:08x}{info.file_size:x}"
         for name, info in members.items()
         if is_indexed_member(name, info.file_size, configs=configs)
     }
     return Archive(sums, lambda name: archive.read(members[name]).decode(errors="replace"), metadata)
-
-
-def _open_sdist(data: bytes, *, configs: bool) -> Archive:
-    """Return the members of an sdist, below its folder and `src/` or `python/`."""
-    texts: dict[str, bytes] = {}
-    metadata: dict[str, Any] = {}
-    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
-        for member in archive:
-            name = member.name.partition("/")[2]
-            name = re.sub(r"^(src|python)/", "", name)
-            if not member.isreg() or member.size > _LARGEST_MEMBER:
-                continue
-            indexed = is_indexed_member(name, member.size, configs=configs)
-            if (indexed and "/" in name) or name == "PKG-INFO" or name.endswith(".egg-info/requires.txt"):
-                texts[name] = archive.extractfile(member).read()  # type: ignore[union-attr]
-    metadata = _metadata(texts.pop("PKG-INFO", b"").decode(errors="replace"))
-    for name in [name for name in texts if name.endswith("requires.txt")]:
-        metadata["requires"] = metadata["requires"] or _egg_requirements(
-            texts.pop(name).decode(errors="replace")
-        )
-    sums = {
-        name: f"{zlib.crc32(text):08x}{len(text):x}"
-        for name, text in texts.items()
-        if name.endswith((".py", ".yaml"))
-    }
-    return Archive(sums, lambda name: texts[name].decode(errors="replace"), metadata)
 
 
 def is_indexed_member(name: str, size: int, *, configs: bool = False) -> bool:
@@ -216,38 +194,16 @@ def _metadata(text: str) -> dict[str, Any]:
     }
 
 
-def _egg_requirements(text: str) -> list[str]:
-    """Return the lines of a requires.txt as those of METADATA."""
-    lines, marker = [], ""
-    for line in filter(None, map(str.strip, text.splitlines())):
-        if line.startswith("["):
-            extra, _, condition = line.strip("[]").partition(":")
-            parts = [condition] if condition else []
-            marker = " and ".join([*parts, *([f'extra == "{extra}"'] if extra else [])])
-        else:
-            lines.append(f"{line}; {marker}" if marker else line)
-    return lines
-
-
-def _scripts(text: str) -> dict[str, str]:
-    section, scripts = "", {}
-    for line in text.splitlines():
-        if line.startswith("["):
-            section = line.strip()
-        elif section == "[console_scripts]" and "=" in line:
-            name, _, target = line.partition("=")
-            scripts[name.strip()] = target.strip()
-    return scripts
-
-
-def _download(client: httpx.Client, url: str, limit: int) -> bytes:
-    with client.stream("GET", url) as answer:
+def _download(client: httpx.Client, release: ReleaseFiles) -> bytes:
+    with client.stream("GET", release.url) as answer:
         answer.raise_for_status()
         data = bytearray()
         for part in answer.iter_bytes():
             data += part
-            if len(data) > limit:
-                raise ValueError(f"{url}: more than {limit} bytes")
+            if len(data) > _SMALL:
+                raise ValueError(f"{release.url}: more than {_SMALL} bytes")
+    if release.sha256 not in {"", hashlib.sha256(data).hexdigest()}:
+        raise ValueError(f"{release.url}: its hash differs from the index's")
     return bytes(data)
 
 

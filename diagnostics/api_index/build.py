@@ -98,9 +98,7 @@ def fetch(client: httpx.Client, package: IndexedPackage, cache: Cache) -> Iterat
             "day": release.day,
             "python": release.requires_python or archive.metadata.get("python", ""),
             "requires": archive.metadata.get("requires", []),
-            "scripts": archive.metadata.get("scripts", {}),
             "read": release.url.rpartition("/")[2],
-            "filenames": list(release.filenames),
             "files": files,
         }
         cache.add_release(release.version, record, sources)
@@ -288,24 +286,7 @@ def _about(
         ],
         "python": packed([record["python"]] for record in ordered),
         "requires": packed(record["requires"] for record in ordered),
-        "scripts": packed(
-            (f"{name} = {target}" for name, target in record["scripts"].items()) for record in ordered
-        ),
-        "tags": packed(map(_tags, (record["filenames"] for record in ordered))),
     }
-
-
-def _tags(filenames: list[str]) -> list[str]:
-    """Return local suffix and tags of each wheel, without the version: '+cu129 cp38-abi3-manylinux1_x86_64'."""
-    tags = []
-    for filename in filenames:
-        if filename.endswith(".whl"):
-            _name, version, *rest = filename.removesuffix(".whl").split("-")
-            local = version.partition("+")[2]
-            tags.append(" ".join([*([f"+{local}"] if local else []), "-".join(rest[-3:])]))
-        else:
-            tags.append("sdist")
-    return tags
 
 
 def build(names: Iterable[str], *, offline: bool = False) -> Iterator[str]:

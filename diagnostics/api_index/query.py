@@ -275,28 +275,21 @@ def compatibility(user: Release, provider: Release) -> Compatibility:
         allowed,
         tuple(conflicts(user, provider)),
         check(user, provider),
-        run_result(user, provider),
-        run_failures(user, provider),
+        *published_run(user, provider),
     )
 
 
-def run_result(user: Release, provider: Release) -> str:
-    """Return the published result of running two releases together."""
+def published_run(user: Release, provider: Release) -> tuple[str, tuple[str, ...]]:
+    """Return the published result of running two releases together, and the codes of the layers that failed."""
     if (user.package, provider.package) != ("trl", "vllm"):
-        return ""
-    table = _published_pairs()
-    cell = table[0].get((provider.version, user.version))
-    static = table[1].read(provider.version, user.version)
-    return cell.state if cell else ("fails" if static and static.broken else "")
-
-
-def run_failures(user: Release, provider: Release) -> tuple[str, ...]:
-    """Return the codes of the layers that failed when two releases ran together."""
-    if (user.package, provider.package) != ("trl", "vllm"):
-        return ()
-    cell = _published_pairs()[0].get((provider.version, user.version))
-    words = " ".join(answer for answer in cell.answers if answer.startswith("✘")).split() if cell else []
-    return tuple(dict.fromkeys(word for word in words if word != "✘"))
+        return "", ()
+    tried, table = _published_pairs()
+    pair = tried.get((provider.version, user.version))
+    if pair is None:
+        static = table.read(provider.version, user.version)
+        return ("fails" if static and static.broken else ""), ()
+    words = " ".join(answer for answer in pair.answers if answer.startswith("✘")).split()
+    return pair.state, tuple(dict.fromkeys(word for word in words if word != "✘"))
 
 
 @cache

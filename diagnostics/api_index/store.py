@@ -104,12 +104,12 @@ def write_package(
     documents = {"about": {**about, "modules": places}, **members}
     documents |= {f"names-{number:03}": chunk for number, chunk in enumerate(chunks)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".tmp")
-    with zipfile.ZipFile(beside, "w", zipfile.ZIP_LZMA) as archive:
+    temporary = path.with_suffix(".tmp")
+    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_LZMA) as archive:
         for name, document in documents.items():
             text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
             archive.writestr(zipfile.ZipInfo(f"{name}.json", _DATE), text, zipfile.ZIP_LZMA)
-    beside.replace(path)
+    temporary.replace(path)
 
 
 class Package:
@@ -175,7 +175,7 @@ class Package:
         return self._facts[key]
 
     def metadata(self, field: str, number: int) -> list[str]:
-        """Return `requires`, `python`, `scripts` or `tags` of a release."""
+        """Return `requires` or `python` of a release."""
         return list(unpack_values(self.about[field], number))
 
 

@@ -29,28 +29,21 @@ def of_issue(issue: model.Issue, remedy: Fix) -> dict[str, Any]:
 
 def of_check(entry: model.CheckCode) -> dict[str, Any]:
     """A check's own code, under the keys of an issue; what it has none of is empty."""
+    lists = ("components", "frameworks", "affected", "config", "mitigations", "references", "triggers")
     return {
         "schema": SCHEMA,
         "code": entry.code,
         "title": entry.title,
         "kind": CHECK,
         "status": CHECK,
-        "since": "",
-        "components": [],
-        "frameworks": [],
         "cause": entry.about,
-        "detail": "",
-        "affected": [],
-        "signature": None,
-        "config": [],
-        "mitigations": [],
-        "references": [],
-        "triggers": [],
-        "family": model.FAMILIES[entry.code[:3]],
-        "offered": [],
-        "does_not_help": [],
         "aliases": list(entry.aliases),
         "symptoms": list(entry.symptoms),
+        "family": model.FAMILIES[entry.code[:3]],
+        "since": "",
+        "detail": "",
+        "signature": None,
+        **{key: [] for key in (*lists, "offered", "does_not_help")},
     }
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tomllib
-from collections.abc import Container
+from collections.abc import Callable, Container
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,12 +25,10 @@ FOLDER = Path(__file__).parent / "issues"
 CHECKS = Path(__file__).parent / "checks"
 PACKED = Path(__file__).parent / "packed.json"
 # The code that a packed entry depends on.
-_CODE = (
-    Path(__file__),
-    Path(__file__).with_name("schema.py"),
-    Path(__file__).with_name("model.py"),
-    Path(__file__).with_name("literal_prefilter.py"),
-)
+_CODE = [
+    Path(__file__).with_name(f"{name}.py") for name in ("loader", "schema", "model", "literal_prefilter")
+]
+_Entry = TypeVar("_Entry", model.Issue, model.CheckCode)
 
 
 class CatalogueError(UserError, ValueError):
@@ -101,33 +99,27 @@ def is_check(code: str, folder: Path = CHECKS) -> bool:
 
 def load_file(path: Path) -> model.Issue:
     """Read and check one entry."""
-    from diagnostics.catalog import schema  # not needed where the packed file is up to date
+    from diagnostics.catalog.schema import parse_issue  # not needed where the packed file is up to date
 
-    source, document = _read_toml(path)
-    try:
-        return schema.parse_issue(source, document)
-    except TomlError as error:
-        raise CatalogueError(str(error)) from None
+    return _load(path, parse_issue)
 
 
 def _load_check(path: Path) -> model.CheckCode:
-    from diagnostics.catalog import schema  # not needed where the packed file is up to date
+    from diagnostics.catalog.schema import parse_check  # as above
 
-    source, document = _read_toml(path)
-    try:
-        return schema.parse_check(source, document)
-    except TomlError as error:
-        raise CatalogueError(str(error)) from None
+    return _load(path, parse_check)
 
 
-def _read_toml(path: Path) -> tuple[TomlSource, dict[str, Any]]:
+def _load(path: Path, parse: Callable[[TomlSource, dict[str, Any]], _Entry]) -> _Entry:
     try:
         text = path.read_text(encoding="utf-8")
-        return TomlSource(path, text), tomllib.loads(text)
+        return parse(TomlSource(path, text), tomllib.loads(text))
     except (OSError, UnicodeDecodeError) as error:
         raise CatalogueError(f"{path}: cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise CatalogueError(f"{path}: is not TOML: {error}") from None
+    except TomlError as error:
+        raise CatalogueError(str(error)) from None
 
 
 @cache

@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from diagnostics.catalog import model
 from diagnostics.fixes import Install, edit_without_framework
-from diagnostics.toml_source import Keys, TomlError, TomlSource, close_matches
+from diagnostics.toml_source import Keys, TomlSource, close_matches
 
 SCHEMA = "grpo-doctor.issue.v1"
 CHECK_SCHEMA = "grpo-doctor.check.v1"
-_REQUIREMENT = re.compile(r"[a-z0-9][a-z0-9-]*(?:\[[a-z0-9,-]+\])?(?:[<>=!~]=?[0-9][^\s;]*)?")
-_EDIT_KEYS = (
-    {"set", "versions", "ran"},
-    {"advice", "versions", "ran"},
-    {"install", "note", "versions", "ran"},
-)
+_REQUIREMENT = r"\A[a-z0-9][a-z0-9-]*(?:\[[a-z0-9,-]+\])?(?:[<>=!~]=?[0-9][^\s;]*)?\Z"
 _PLAN_NAME = re.compile(r"[a-z_]+(\.[a-z_]+)*")
 # The path of a problem in msgspec's message, such as `$.affected[0].source`.
 _LOCATION = re.compile(r"(.*) - at `\$(.*)`\Z", re.DOTALL)
@@ -39,32 +35,61 @@ _CHOICES = {"kind": model.KINDS, "status": model.STATUSES, "role": model.ROLES, 
 _FORMS = {
     "since": "a release of this project, as 0.1.0", "versions": "a version specifier, as >=0.6.0,<0.11",
     "looked_to": "a release, as 0.31.0", "aliases": "a text on one line, at most 120 characters",
-    "symptoms": "a phrase on one line, at most 120 characters",
+    "symptoms": "a phrase on one line, at most 120 characters", "install": "requirements, such as numpy<2",
 }  # fmt: skip
-Record = TypeVar("Record", model.Issue, model.CheckCode)
+# The records of tables inside a record.
+_TABLES: dict[str, type[msgspec.Struct]] = {
+    "affected": model.Affected, "read": model.Reading, "frames": model.Frame, "config": model.ConfigRule,
+    "triggers": model.Occasion, "references": model.Reference, "hang": model.Shape,
+}  # fmt: skip
+Record = TypeVar("Record", bound=msgspec.Struct)
 Problem = tuple["Keys", str]
+
+
+class _Edit(model.Record, frozen=True):
+    """One edit of a mitigation for one framework: an option to set, packages to install, or advice what not to do."""
+
+    set: str = ""
+    install: tuple[Annotated[str, Meta(pattern=_REQUIREMENT)], ...] = ()
+    advice: str = ""
+    note: str = ""
+    versions: model.Versions = ""
+    ran: model.Names = ()
+
+    @property
+    def text(self) -> str:
+        """The edit as a sentence."""
+        if self.install:
+            return edit_without_framework(Install(self.install, note=self.note))
+        return self.set or self.advice
 
 
 def parse_issue(source: TomlSource, document: dict[str, Any]) -> model.Issue:
     """Return the record of a known issue; raises TomlError with file, line, key and what was expected."""
     _check_head(source, document, SCHEMA)
     entry = {key: value for key, value in document.items() if key != "schema"}
-    for key in ("mitigations", "triggers"):
-        if key in entry:
-            entry[key] = _list_named_tables(source, entry[key], key)
-    for mitigation in entry.get("mitigations", ()):
-        keys: Keys = ("mitigations", mitigation["name"], "edits")
-        mitigation.update(_flat_edits(source, keys, mitigation.pop("edits", {})))
-    for trigger in entry.get("triggers", ()):
-        trigger["earlier"] = [_with_frame(item) for item in trigger.get("earlier", ())]
+    if "mitigations" in entry:
+        entry["mitigations"] = [
+            _mitigation(source, ("mitigations", name), table)
+            for name, table in _named_tables(source, entry, "mitigations")
+        ]
+    entry["triggers"] = [
+        _convert(
+            source,
+            ("triggers", name),
+            {"name": name, **table, "earlier": _with_frames(table)},
+            model.Occasion,
+        )
+        for name, table in _named_tables(source, entry, "triggers")
+    ]
     if isinstance(entry.get("signature"), dict):
-        entry["signature"] = _flat_signature(entry["signature"])
+        entry["signature"] = _signature(source, entry["signature"])
     for rule in entry.get("config", ()):
         rule["when"] = list(rule.get("when", {}).items())
     for key in ("cause", "detail"):
         if isinstance(entry.get(key), str):
             entry[key] = entry[key].strip()
-    issue = _convert(source, entry, model.Issue)
+    issue = _convert(source, (), entry, model.Issue)
     for keys, expected in _issue_problems(issue):
         raise source.refuse(keys, _value_at(document, keys), expected)
     return issue
@@ -76,7 +101,7 @@ def parse_check(source: TomlSource, document: dict[str, Any]) -> model.CheckCode
     entry = {key: value for key, value in document.items() if key != "schema"}
     if isinstance(entry.get("about"), str):
         entry["about"] = " ".join(entry["about"].split())
-    check = _convert(source, entry, model.CheckCode)
+    check = _convert(source, (), entry, model.CheckCode)
     for keys, expected in _phrase_problems(check):
         raise source.refuse(keys, _value_at(document, keys), expected)
     return check
@@ -93,102 +118,93 @@ def _check_head(source: TomlSource, document: dict[str, Any], schema: str) -> No
         raise source.refuse(("code",), code, f"the file's name, {source.path.stem!r}")
 
 
-def _list_named_tables(source: TomlSource, tables: Any, key: str) -> list[dict[str, Any]]:
-    """Return named tables as a list of tables with a `name`."""
-    if not isinstance(tables, dict):
-        raise source.refuse((key,), tables, "a table")
-    for name, table in tables.items():
+def _named_tables(
+    source: TomlSource, entry: dict[str, Any], key: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the tables under a key with their names."""
+    tables = entry.get(key, {})
+    for name, table in tables.items() if isinstance(tables, dict) else [("", tables)]:
         if not isinstance(table, dict):
-            raise source.refuse((key, name), table, "a table")
-    return [{"name": name, **table} for name, table in tables.items()]
+            raise source.refuse((key, name) if name else (key,), table, "a table")
+        yield name, table
 
 
-def _flat_edits(source: TomlSource, keys: Keys, edits: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields edits, bounds, installs and advice of a mitigation."""
-    flat: dict[str, Any] = {"edits": [], "bounds": [], "installs": [], "advice": []}
-    for framework, value in edits.items():
+def _mitigation(source: TomlSource, keys: Keys, table: dict[str, Any]) -> model.Mitigation:
+    """Return a mitigation; its edits are `FRAMEWORK = "option"`, a table, or a list of tables for several releases."""
+    edits: list[tuple[str, _Edit]] = []
+    for framework, value in table.get("edits", {}).items():
+        place: Keys = (*keys, "edits", framework)
         if framework not in model.FRAMEWORKS:
-            raise source.refuse((*keys, framework), value, f"one of {', '.join(model.FRAMEWORKS)}")
-        variants = value if isinstance(value, list) else [value]
-        for place, variant in enumerate(variants):
-            location = (*keys, framework, place) if isinstance(value, list) else (*keys, framework)
-            table = {"set": variant} if isinstance(variant, str) else variant
-            _check_edit(source, location, table, several=isinstance(value, list))
-            text = table.get("set") or table.get("advice") or ""
-            if "install" in table:
-                note = table.get("note", "")
-                text = edit_without_framework(Install(tuple(table["install"]), note=note))
-                flat["installs"].append((framework, table["install"], note))
-            elif "advice" in table:
-                flat["advice"].append(framework)
-            flat["edits"].append((framework, text))
-            flat["bounds"].append({key: table[key] for key in ("versions", "ran") if key in table})
-    return flat
+            raise source.refuse(place, value, f"one of {', '.join(model.FRAMEWORKS)}")
+        for number, variant in enumerate(value if isinstance(value, list) else [value]):
+            location = (*place, number) if isinstance(value, list) else place
+            values = {"set": variant} if isinstance(variant, str) else variant
+            edit = _convert(source, location, values, _Edit)
+            kinds = [key for key in ("set", "install", "advice") if getattr(edit, key)]
+            if len(kinds) != 1 or (edit.note and not edit.install):
+                expected = "`set`, `install` or `advice`, with `versions`, `ran` or `note`"
+                raise source.refuse(location, None, expected)
+            if isinstance(value, list) and not edit.versions:
+                expected = "the releases that each of several edits is for"
+                raise source.refuse((*location, "versions"), None, expected)
+            edits.append((framework, edit))
+    values = {
+        **table,
+        "name": keys[-1],
+        "edits": [(framework, edit.text) for framework, edit in edits],
+        "bounds": [model.Bound(edit.versions, edit.ran) for _, edit in edits],
+        "installs": [(framework, edit.install, edit.note) for framework, edit in edits if edit.install],
+        "advice": [framework for framework, edit in edits if edit.advice],
+    }
+    return _convert(source, keys, values, model.Mitigation)
 
 
-def _check_edit(source: TomlSource, keys: Keys, table: Any, *, several: bool) -> None:
-    if not isinstance(table, dict) or not any(set(table) <= allowed for allowed in _EDIT_KEYS):
-        unknown = (
-            sorted(set(table) - {key for keys in _EDIT_KEYS for key in keys})
-            if isinstance(table, dict)
-            else []
-        )
-        raise source.refuse(
-            (*keys, *unknown[:1]), None, "`set`, `install` or `advice`, with `versions`, `ran` or `note`"
-        )
-    requirements = table.get("install", ["numpy"] if "set" in table or "advice" in table else [])
-    if (
-        not isinstance(requirements, list)
-        or not requirements
-        or not all(map(_REQUIREMENT.fullmatch, requirements))
-    ):
-        raise source.refuse((*keys, "install"), requirements, "requirements, such as numpy<2")
-    if several and not table.get("versions"):
-        raise source.refuse((*keys, "versions"), None, "the releases that each of several edits is for")
+def _with_frames(trigger: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the earlier tracebacks of a trigger; their path and function are those of a frame."""
+    return [
+        {
+            "frame": {key: item[key] for key in ("path", "function") if key in item},
+            **{key: value for key, value in item.items() if key not in {"path", "function"}},
+        }
+        for item in trigger.get("earlier", ())
+    ]
 
 
-def _with_frame(earlier: dict[str, Any]) -> dict[str, Any]:
-    frame = {key: earlier[key] for key in ("path", "function") if key in earlier}
-    return {"frame": frame, **{key: value for key, value in earlier.items() if key not in frame}}
-
-
-def _flat_signature(signature: dict[str, Any]) -> dict[str, Any]:
+def _signature(source: TomlSource, table: dict[str, Any]) -> model.Signature:
     """Return a signature with all patterns under `any` and all samples under `samples`."""
     samples = [
-        {**sample, "matches": kind == "positive"}
+        _convert(
+            source, ("signature", kind, number), {**sample, "matches": kind == "positive"}, model.LogSample
+        )
         for kind in ("positive", "negative")
-        for sample in signature.get(kind, ())
+        for number, sample in enumerate(table.get(kind, ()))
     ]
-    rest = {key: value for key, value in signature.items() if key not in {"positive", "negative"}}
-    patterns = [item for key in ("any", "broad", "late") for item in signature.get(key, ())]
-    return {**rest, "any": patterns, "samples": samples}
+    rest = {key: value for key, value in table.items() if key not in {"positive", "negative"}}
+    patterns = [item for key in ("any", "broad", "late") for item in table.get(key, ())]
+    return _convert(source, ("signature",), {**rest, "any": patterns, "samples": samples}, model.Signature)
 
 
-def _convert(source: TomlSource, entry: dict[str, Any], kind: type[Record]) -> Record:
+def _convert(source: TomlSource, keys: Keys, values: Any, kind: type[Record]) -> Record:
+    """Convert the table at `keys` to a record; a message of msgspec becomes file, line, key and what was expected."""
     try:
-        return msgspec.convert(entry, kind)
+        return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
-        raise _to_toml_error(source, entry, str(error)) from None
-
-
-def _to_toml_error(source: TomlSource, entry: dict[str, Any], message: str) -> TomlError:
-    """Translate a message of msgspec into file, line, key and what was expected."""
-    match = _LOCATION.fullmatch(message)
-    expected, path = (match[1], match[2]) if match else (message, "")
-    parts: list[str | int] = [
+        match = _LOCATION.fullmatch(str(error))
+        message, path = (match[1], match[2]) if match else (str(error), "")
+    inner: list[str | int] = [
         int(part) if part.isdecimal() else part for part in re.findall(r"[\w-]+", path.replace("[...]", ""))
     ]
-    keys = _toml_keys(entry, parts)
-    if unknown := _UNKNOWN_KEY.match(expected):
-        known = _field_names(parts)
-        return source.refuse(
-            (*keys, unknown[1]), None, f"one of {', '.join(known)}{close_matches(unknown[1], known)}"
-        )
-    if missing := _MISSING_KEY.match(expected):
-        return source.refuse(keys, None, f"the key {missing[1]!r}")
-    value = _value_at(entry, tuple(parts))
-    field = next((str(part) for part in reversed(parts) if isinstance(part, str)), "")
-    return source.refuse(keys, value, _describe_expected(expected, field, value))
+    names = [part for part in inner if isinstance(part, str)]
+    if unknown := _UNKNOWN_KEY.match(message):
+        known = _TABLES[names[-1]].__struct_fields__ if names else kind.__struct_fields__
+        expected = f"one of {', '.join(known)}{close_matches(unknown[1], known)}"
+        raise source.refuse((*keys, *inner, unknown[1]), None, expected)
+    if missing := _MISSING_KEY.match(message):
+        raise source.refuse((*keys, *inner), None, f"the key {missing[1]!r}")
+    value = _value_at(values, tuple(inner))
+    raise source.refuse(
+        (*keys, *inner), value, _describe_expected(message, names[-1] if names else "", value)
+    )
 
 
 def _describe_expected(message: str, field: str, value: Any) -> str:
@@ -202,35 +218,6 @@ def _describe_expected(message: str, field: str, value: Any) -> str:
         return "at least one"
     kind = re.match(r"Expected `(\w+)", message)
     return _TYPES.get(kind[1], kind[1]) if kind else message
-
-
-def _toml_keys(entry: dict[str, Any], parts: list[str | int]) -> Keys:
-    """Translate a path in the converted entry into keys of the TOML file."""
-    keys = list(parts)
-    if len(keys) > 1 and keys[0] in {"mitigations", "triggers"} and isinstance(keys[1], int):
-        keys[1] = entry[str(keys[0])][keys[1]]["name"]
-        if keys[2:3] == ["bounds"]:
-            keys[2:] = ["edits"]
-    if keys[:2] == ["signature", "samples"] and isinstance(keys[2], int):
-        samples = entry["signature"]["samples"]
-        kind = "positive" if samples[keys[2]]["matches"] else "negative"
-        first = next(
-            place for place, item in enumerate(samples) if item["matches"] == samples[keys[2]]["matches"]
-        )
-        keys[1:3] = [kind, keys[2] - first]
-    return tuple(keys)
-
-
-def _field_names(parts: list[str | int]) -> list[str]:
-    """Return the allowed keys of the table at a path."""
-    tables: dict[str, type[msgspec.Struct]] = {
-        "affected": model.Affected, "read": model.Reading, "signature": model.Signature, "frames": model.Frame,
-        "samples": model.LogSample, "config": model.ConfigRule, "mitigations": model.Mitigation,
-        "triggers": model.Occasion, "references": model.Reference, "hang": model.Shape,
-    }  # fmt: skip
-    last = next((str(part) for part in reversed(parts) if isinstance(part, str)), "")
-    names = list(tables.get(last, model.Issue).__struct_fields__)
-    return [*names, "positive", "negative"] if last == "signature" else names
 
 
 def _value_at(document: Any, keys: Keys) -> Any:

@@ -5,28 +5,28 @@ Only metadata and source are read: the requirements are resolved, and TRL's use 
 
 from __future__ import annotations
 
+import datetime
 import sys
 from dataclasses import replace
 
 import msgspec
-from packaging.version import InvalidVersion
 
 from diagnostics import UserError
 from diagnostics.matrix import locks, workflow
 from diagnostics.matrix.cells import Cell, load_matrix
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.layers import LAYERS
-from diagnostics.matrix.releases import Release, ReleaseList, load_releases, pair_cell, releases_file
+from diagnostics.matrix.progress import Progress
+from diagnostics.matrix.releases import Release, indexed_releases, pair_cell
 from diagnostics.matrix.results import ResultsGrid, make_questions
-from diagnostics.matrix.runner import QuietProgress, Run, RunOptions
+from diagnostics.matrix.runner import Run, RunOptions
 from diagnostics.toml_source import close_matches
+from diagnostics.versions import compare
 
 READ_LAYERS = ("resolve", "contract")
 
 
-def add_release(
-    context: Context, release: str, trl: str, progress: QuietProgress, *, write: bool
-) -> ResultsGrid:
+def add_release(context: Context, release: str, trl: str, progress: Progress, *, write: bool) -> ResultsGrid:
     """Print the cell of a pair, and return the results of the layers that read its metadata and source.
 
     Args:
@@ -42,13 +42,13 @@ def add_release(
     name, _, version = release.partition("==")
     if name != "vllm" or not version:
         raise UserError(f"{release}: expected vllm==VERSION, or vllm==newest")
-    breadth, releases = context.matrix.breadth, load_releases(context.matrix)
-    if breadth is None or releases is None:
-        path = context.matrix.path if breadth is None else releases_file(context.matrix)
-        raise UserError(f"{path}: expected a table [breadth], and a list of releases by `lock --releases`")
-    engine, trainer = find_release(releases, "vllm", version), find_release(releases, "trl", trl)
+    breadth = context.matrix.breadth
+    if breadth is None:
+        raise UserError(f"{context.matrix.path}: expected a table [breadth]")
+    engine, trainer = find_release("vllm", version), find_release("trl", trl)
+    today = datetime.datetime.now(datetime.UTC).date()
     cell = msgspec.structs.replace(
-        pair_cell(breadth, releases.read, trainer, engine, READ_LAYERS), declares=None, profiles=("full",)
+        pair_cell(breadth, today, trainer, engine, READ_LAYERS), declares=None, profiles=("full",)
     )
     existing = next((item for item in context.matrix.cells if item.id == cell.id), None)
     if existing:
@@ -71,12 +71,12 @@ def add_release(
 def _write_cell(context: Context, cell: Cell) -> Context:
     """Add the cell to the matrix file, and to the committed workflow if that was current before."""
     path = context.matrix.path
-    up_to_date = not workflow.stale_workflows(context.matrix)
+    up_to_date = not workflow.stale_workflow(context.matrix)
     path.write_text(f"{path.read_text(encoding='utf-8').rstrip()}\n\n{cell_table(cell)}", encoding="utf-8")
     context = replace(context, matrix=load_matrix(path, LAYERS))
     committed = path.parent / ".github" / "workflows" / "matrix.yml"
     if committed.is_file() and up_to_date:
-        text = workflow.matrix_workflow(context.matrix, context.matrix.cells, gpu=workflow.GPU.split(","))
+        text = workflow.matrix_workflow(context.matrix, context.matrix.cells)
         committed.write_text(text, encoding="utf-8")
         print(committed, file=sys.stderr)
     return context
@@ -91,23 +91,17 @@ def cell_table(cell: Cell) -> str:
     )
 
 
-def find_release(releases: ReleaseList, distribution: str, version: str) -> Release:
-    """Return a release by its version, or the newest.
+def find_release(package: str, version: str) -> Release:
+    """Return a release in the API index by its version, or the newest.
 
     Raises:
-        UserError: it is not in the list.
+        UserError: it is not in the index.
     """
-    known: tuple[Release, ...] = getattr(releases, distribution)
+    releases = indexed_releases(package)
     if version == "newest":
-        return known[-1]
-    try:
-        release = releases.find(distribution, version)
-    except InvalidVersion:
-        release = None
-    if release is None:
-        close = close_matches(version, [item.version for item in known])
-        raise UserError(
-            f"no {distribution} {version} in locks/releases.json{close}, read on {releases.read}; "
-            "`nox -s matrix -- lock --releases` reads the index again"
-        )
-    return release
+        version = releases[-1].version
+    for release in releases:
+        if compare(release.version, version) == 0:
+            return release
+    close = close_matches(version, [item.version for item in releases])
+    raise UserError(f"no {package} {version} in the API index{close}; `nox -s refresh` fetches new releases")

@@ -5,39 +5,28 @@ from __future__ import annotations
 import datetime
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from msgspec import Struct
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from msgspec import Meta, Struct
 
 from diagnostics import safe_io
 from diagnostics.matrix.verdicts import Expectation, Outcome
 from diagnostics.toml_source import Keys, TomlError, TomlSource, close_matches
+from diagnostics.versions import is_release, parse_specifier
+
+if TYPE_CHECKING:
+    from diagnostics.matrix.layers.base import Layer
 
 SCHEMA = "grpo-doctor.matrix.v1"
 PROFILES = ("quick", "full")
+BREADTH = "breadth"
+"""The profile of generated cells, one for each pair of releases."""
 _ID = re.compile(r"vllm-(?P<vllm>[0-9][0-9a-z.]*)\+trl-(?P<trl>[0-9][0-9a-z.]*)")
 _EXPECTED_OUTCOMES = (Outcome.FAIL, Outcome.NOT_RUN, Outcome.UNRESOLVABLE)
-
-
-class LayerKind(Protocol):
-    """The part of a layer that the matrix file refers to."""
-
-    @property
-    def name(self) -> str:
-        """Name of the layer, as `train:async`."""
-
-    @property
-    def heavy(self) -> bool:
-        """Whether it runs in the cell's own environment."""
-
-    @property
-    def of_pairs(self) -> bool:
-        """Whether it also runs for generated cells, which have only a pair of versions and no environment."""
+_NotNegative = Annotated[float, Meta(ge=0)]
 
 
 class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,30 +92,32 @@ class Cell(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class LayerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of a layer for all cells."""
 
-    timeout_s: float = 600.0
+    timeout_s: Annotated[float, Meta(gt=0)] = 600.0
     codes: tuple[str, ...] = ()
     """Known issues that `scheduler` tries to reproduce."""
     arguments: tuple[str, ...] = ()
     """Added to the command line of the program in the cell."""
-    cpus: float = 1.0
-    memory_gb: float = 0.0
+    cpus: _NotNegative = 1.0
+    memory_gb: _NotNegative = 0.0
     """GB of 1e9 bytes; 0 for no claim."""
-    gpus: float = 0.0
+    gpus: _NotNegative = 0.0
 
 
 class VersionRule(Struct, frozen=True):
     """The expected outcome of a layer in all generated cells whose TRL and vLLM are in these ranges."""
 
     layer: str
-    trl: SpecifierSet
-    vllm: SpecifierSet
+    trl: str
+    vllm: str
     expectation: Expectation
 
 
-class Breadth(Struct, frozen=True, kw_only=True):
+class Breadth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The table `[breadth]`: rules for generating cells, one for each pair of TRL and vLLM releases."""
 
     python: str
+    until: datetime.date
+    """Releases up to this day (UTC) take part."""
     trl_since: str
     vllm_since: str
     aside: int = 2
@@ -167,12 +158,12 @@ def family(layer: str) -> str:
     return layer.partition(":")[0]
 
 
-def load_matrix(path: Path, kinds: Sequence[LayerKind]) -> Matrix:
+def load_matrix(path: Path, layers: Sequence[Layer]) -> Matrix:
     """Read and check a matrix file.
 
     Args:
         path: The file.
-        kinds: All layers, in the order in which they run.
+        layers: All layers, in the order in which they run.
 
     Raises:
         TomlError: one line naming file, line, key, value and what was expected.
@@ -184,165 +175,125 @@ def load_matrix(path: Path, kinds: Sequence[LayerKind]) -> Matrix:
         raise TomlError(f"{path}: cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise TomlError(f"{path}: is not TOML: {error}") from None
-    return _Reader(TomlSource(path, text), kinds).matrix(document)
+    return _Reader(TomlSource(path, text), {layer.name: layer for layer in layers}).matrix(document)
 
 
 class _Reader:
     """Converts the tables of one file into structs; errors name the line."""
 
-    def __init__(self, source: TomlSource, kinds: Sequence[LayerKind]) -> None:
-        self.source = source
-        self.kinds = {kind.name: kind for kind in kinds}
+    def __init__(self, source: TomlSource, layers: Mapping[str, Layer]) -> None:
+        self.source, self.layers = source, layers
 
     def matrix(self, document: dict[str, Any]) -> Matrix:
         keys = {"schema", "platform", "recipes", "layers", "cells", "breadth", "quick_without"}
-        self._choices(document, keys, ())
+        self._check_names(document, keys, ())
         if document.get("schema") != SCHEMA:
             raise self.source.refuse(("schema",), document.get("schema"), repr(SCHEMA))
-        if not isinstance(document.get("platform"), str):
-            raise self.source.refuse(("platform",), document.get("platform"), "a string")
-        recipes = {name: self.recipe(name, item) for name, item in self._tables(document, "recipes")}
-        settings = dict.fromkeys(self.kinds, LayerSettings()) | {
-            name: self.settings(name, item) for name, item in self._tables(document, "layers")
+        tables = {
+            key: self._convert(document.get(key, {}), dict[str, dict[str, Any]], (key,))
+            for key in ("recipes", "layers", "cells")
         }
-        cells = tuple(self.cell(name, item, recipes) for name, item in self._tables(document, "cells"))
-        if not cells:
+        if not tables["cells"]:
             raise TomlError(f"{self.source.path}: cells: expected at least one")
-        quick_without = self.convert(document.get("quick_without", ()), tuple[str, ...], ("quick_without",))
-        self._choices(quick_without, {*self.kinds, *map(family, self.kinds)}, ("quick_without",))
+        self._check_names(tables["layers"], self.layers, ("layers",))
+        recipes = {name: self._recipe(name, table) for name, table in tables["recipes"].items()}
+        settings = {
+            name: self._convert(tables["layers"].get(name, {}), LayerSettings, ("layers", name))
+            for name in self.layers
+        }
+        quick_without = self._convert(document.get("quick_without", ()), tuple[str, ...], ("quick_without",))
+        self._check_names(quick_without, {*self.layers, *map(family, self.layers)}, ("quick_without",))
         return Matrix(
             path=self.source.path,
-            platform=document["platform"],
-            cells=cells,
+            platform=self._convert(document.get("platform"), str, ("platform",)),
+            cells=tuple(self._cell(name, table, recipes) for name, table in tables["cells"].items()),
             settings=settings,
-            breadth=self.breadth(document["breadth"]) if document.get("breadth") else None,
+            breadth=self._breadth(document["breadth"]) if document.get("breadth") else None,
             quick_without=quick_without,
         )
 
-    def convert(self, value: Any, kind: Any, keys: Keys) -> Any:
-        """Convert a value; an error names the key inside it."""
-        try:
-            return msgspec.convert(value, kind, builtin_types=(datetime.date, datetime.datetime))
-        except msgspec.ValidationError as error:
-            message, _, place = str(error).partition(" - at `$")
-            inner = tuple(re.findall(r"\w+", re.sub(r"\[\.*\d*\]", "", place)))
-            unknown = re.search(r"unknown field `(\w+)`", message)
-            if unknown:
-                names = [field.name for field in msgspec.structs.fields(kind)]
-                message = f"unknown key {unknown[1]!r}{close_matches(unknown[1], names)}"
-                inner = (*inner, unknown[1])
-            raise TomlError(
-                f"{self.source.place((*keys, *inner))}: {_dotted((*keys, *inner))}: {message}"
-            ) from None
-
-    def recipe(self, name: str, table: Mapping[str, Any]) -> Recipe:
-        keys = ("recipes", name)
-        recipe: Recipe = self.convert({**table, "name": name}, Recipe, keys)
-        for key, lines in (
-            ("requirements", recipe.requirements),
-            ("alone", recipe.alone),
-            ("named", (recipe.named,)),
-        ):
-            for line in lines:
-                try:
-                    line.format(vllm="0", trl="0")
-                except (KeyError, IndexError, ValueError):
-                    raise self.source.refuse(
-                        (*keys, key), line, "no braces except {vllm} and {trl}"
-                    ) from None
+    def _recipe(self, name: str, table: Mapping[str, Any]) -> Recipe:
+        recipe: Recipe = self._convert({**table, "name": name}, Recipe, ("recipes", name))
+        for key in ("requirements", "alone", "named"):
+            lines = getattr(recipe, key)
+            for line in (lines,) if isinstance(lines, str) else lines:
+                if re.search(r"[{}]", re.sub(r"\{(vllm|trl)\}", "", line)):
+                    expected = "no braces except {vllm} and {trl}"
+                    raise self.source.refuse(("recipes", name, key), line, expected)
         return recipe
 
-    def settings(self, name: str, table: Mapping[str, Any]) -> LayerSettings:
-        keys = ("layers", name)
-        self._choices((name,), self.kinds, keys)
-        settings: LayerSettings = self.convert(table, LayerSettings, keys)
-        if settings.timeout_s <= 0:
-            raise self.source.refuse((*keys, "timeout_s"), settings.timeout_s, "seconds above zero")
-        for key in ("cpus", "memory_gb", "gpus"):
-            if getattr(settings, key) < 0:
-                raise self.source.refuse((*keys, key), getattr(settings, key), "zero or more")
-        return settings
-
-    def cell(self, name: str, table: Mapping[str, Any], recipes: Mapping[str, Recipe]) -> Cell:
+    def _cell(self, name: str, table: Mapping[str, Any], recipes: Mapping[str, Recipe]) -> Cell:
         keys = ("cells", name)
         versions = _ID.fullmatch(name)
-        if versions is None or not all(map(_is_version, versions.groups())):
+        if versions is None or not all(map(is_release, versions.groups())):
             raise self.source.refuse(keys, None, "an id of the form vllm-<version>+trl-<version>")
         recipe = table.get("recipe")
         if recipe is not None and recipe not in recipes:
             close = close_matches(str(recipe), recipes)
             raise self.source.refuse((*keys, "recipe"), recipe, f"one of {', '.join(recipes)}{close}")
         values = {**table, **versions.groupdict(), "id": name, "recipe": recipes[recipe] if recipe else None}
-        cell: Cell = self.convert(values, Cell, keys)
-        self._choices(cell.layers, self.kinds, (*keys, "layers"))
-        self._choices(cell.profiles, PROFILES, (*keys, "profiles"))
-        self._choices(cell.expect, cell.layers, (*keys, "expect"))
+        cell: Cell = self._convert(values, Cell, keys)
+        self._check_names(cell.layers, self.layers, (*keys, "layers"))
+        self._check_names(cell.profiles, PROFILES, (*keys, "profiles"))
+        self._check_names(cell.expect, cell.layers, (*keys, "expect"))
         for layer, expectation in cell.expect.items():
             self._check_expectation(expectation, (*keys, "expect", layer))
-        if recipe is None and any(self.kinds[layer].heavy for layer in cell.layers):
-            raise self.source.refuse(
-                (*keys, "layers"), None, "a recipe, for layers that run in an environment"
-            )
+        if recipe is None and any(self.layers[layer].heavy for layer in cell.layers):
+            expected = "a recipe, for layers that run in an environment"
+            raise self.source.refuse((*keys, "layers"), None, expected)
         if not re.fullmatch(r"3\.\d+", cell.python):
             raise self.source.refuse((*keys, "python"), cell.python, "a minor release, as 3.11")
-        ordered = tuple(layer for layer in self.kinds if layer in cell.layers)
+        ordered = tuple(layer for layer in self.layers if layer in cell.layers)
         return msgspec.structs.replace(cell, layers=ordered)
 
-    def breadth(self, table: Mapping[str, Any]) -> Breadth:
+    def _breadth(self, table: Mapping[str, Any]) -> Breadth:
         values = {key: value for key, value in table.items() if key != "expect"}
-        self._choices(values, {field.name for field in msgspec.structs.fields(Breadth)}, ("breadth",))
-        rules = tuple(self._rule(index, item) for index, item in enumerate(table.get("expect", ())))
-        breadth: Breadth = self.convert(values, Breadth, ("breadth",))
+        breadth: Breadth = self._convert(values, Breadth, ("breadth",))
         for key in ("trl_since", "vllm_since"):
-            if not _is_version(getattr(breadth, key)):
+            if not is_release(getattr(breadth, key)):
                 raise self.source.refuse(("breadth", key), getattr(breadth, key), "a version, as '0.14'")
+        rules = tuple(self._rule(index, item) for index, item in enumerate(table.get("expect", ())))
         return msgspec.structs.replace(breadth, rules=rules)
 
     def _rule(self, index: int, table: Mapping[str, Any]) -> VersionRule:
         keys: Keys = ("breadth", "expect", index)
-        self._choices((table.get("layer"),), [name for name in self.kinds if self.kinds[name].of_pairs], keys)
-        ranges = {}
-        for key in ("trl", "vllm"):
-            try:
-                ranges[key] = SpecifierSet(table.get(key, ">=0"))
-            except InvalidSpecifier:
-                raise self.source.refuse((*keys, key), table[key], "a range, as '>=0.12,<0.14'") from None
-        values = {key: value for key, value in table.items() if key not in {"layer", "trl", "vllm"}}
-        expectation: Expectation = self.convert(values, Expectation, keys)
+        of_pairs = [name for name, layer in self.layers.items() if layer.of_pairs]
+        self._check_names((table.get("layer"),), of_pairs, keys)
+        ranges = {key: table.get(key, ">=0") for key in ("trl", "vllm")}
+        for key, text in ranges.items():
+            if not isinstance(text, str) or parse_specifier(text) is None:
+                raise self.source.refuse((*keys, key), text, "a range, as '>=0.12,<0.14'")
+        values = {key: value for key, value in table.items() if key not in {"layer", *ranges}}
+        expectation: Expectation = self._convert(values, Expectation, keys)
         self._check_expectation(expectation, keys)
         return VersionRule(table["layer"], ranges["trl"], ranges["vllm"], expectation)
 
+    def _convert(self, value: Any, kind: Any, keys: Keys) -> Any:
+        """Convert a value; an error names the key inside it."""
+        try:
+            return msgspec.convert(value, kind, builtin_types=(datetime.date, datetime.datetime))
+        except msgspec.ValidationError as error:
+            message, _, place = str(error).partition(" - at `$")
+            inner = tuple(re.findall(r"\w+", re.sub(r"\[\.*\d*\]", "", place)))
+            if unknown := re.search(r"unknown field `(\w+)`", message):
+                names = [field.name for field in msgspec.structs.fields(kind)]
+                message = f"unknown key {unknown[1]!r}{close_matches(unknown[1], names)}"
+                inner = (*inner, unknown[1])
+            place = self.source.place((*keys, *inner))
+            raise TomlError(f"{place}: {_dotted((*keys, *inner))}: {message}") from None
+
     def _check_expectation(self, expectation: Expectation, keys: Keys) -> None:
         if expectation.outcome not in _EXPECTED_OUTCOMES:
-            allowed = ", ".join(_EXPECTED_OUTCOMES)
-            raise self.source.refuse(
-                (*keys, "outcome"), expectation.outcome, f"one of {allowed}; a pass needs no entry"
-            )
+            expected = f"one of {', '.join(_EXPECTED_OUTCOMES)}; a pass needs no entry"
+            raise self.source.refuse((*keys, "outcome"), expectation.outcome, expected)
 
-    def _tables(self, document: Mapping[str, Any], key: str) -> list[tuple[str, Mapping[str, Any]]]:
-        tables = document.get(key, {})
-        if not isinstance(tables, Mapping) or not all(isinstance(item, Mapping) for item in tables.values()):
-            raise self.source.refuse((key,), None, "a table of tables")
-        return list(tables.items())
-
-    def _choices(self, values: Any, allowed: Any, keys: Keys) -> None:
-        for value in values:
-            if value not in allowed:
-                close = close_matches(str(value), allowed)
-                place: Keys = (*keys, value) if isinstance(value, str) else keys
-                raise TomlError(
-                    f"{self.source.place(place)}: {_dotted(keys)}: {value!r}: expected one of "
-                    f"{', '.join(sorted(allowed))}{close}"
-                )
+    def _check_names(self, names: Iterable[Any], allowed: Iterable[str], keys: Keys) -> None:
+        for name in names:
+            if name not in allowed:
+                place = self.source.place((*keys, name) if isinstance(name, str) else keys)
+                listed = f"{', '.join(sorted(allowed))}{close_matches(str(name), allowed)}"
+                raise TomlError(f"{place}: {_dotted(keys)}: {name!r}: expected one of {listed}")
 
 
 def _dotted(keys: Keys) -> str:
     return ".".join(map(str, keys)) or "key"
-
-
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True

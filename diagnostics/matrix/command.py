@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import fnmatch
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -25,29 +24,27 @@ from diagnostics import UserError
 from diagnostics.cli import report_error
 from diagnostics.matrix import locks, workflow
 from diagnostics.matrix.add_release import add_release
-from diagnostics.matrix.cells import Cell, load_matrix
+from diagnostics.matrix.cells import BREADTH, PROFILES, Cell, load_matrix
 from diagnostics.matrix.context import ROOT, Context, InterpreterError
-from diagnostics.matrix.environments import BuildError, ensure_environment, environment_folder
-from diagnostics.matrix.layers import LAYERS, SOLVING
+from diagnostics.matrix.layers import LAYERS
 from diagnostics.matrix.progress import displayed_progress
 from diagnostics.matrix.publish import Publication, make_publication, publication_text, read_published
 from diagnostics.matrix.ray_cells import run_on_ray
-from diagnostics.matrix.releases import PROFILE as BREADTH
-from diagnostics.matrix.releases import fetch_releases, generated_cells, releases_file
+from diagnostics.matrix.releases import generated_cells
 from diagnostics.matrix.report import short_summary, terminal_table, verdict_text, write_reports
 from diagnostics.matrix.results import (
     Question,
     ResultsGrid,
     make_questions,
+    matching_cells,
     select_cells,
     select_layers,
 )
-from diagnostics.matrix.runner import Run, RunOptions, in_run_order
-from diagnostics.matrix.store import Store, keep_gpu_results, read_gpu_results
+from diagnostics.matrix.runner import Run, RunOptions
+from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import exit_code
 from diagnostics.output import sanitize
 from diagnostics.output.redact import mask
-from diagnostics.toml_source import close_matches
 
 # uv waits for the index most of the time.
 JOBS_PER_CORE = 4
@@ -81,22 +78,20 @@ def run_command(job: Job) -> int:
         return print_plan(job, options)
     grid = run_due(job, options)
     print_grid(job, grid)
-    return save_reports(job, grid)
+    return save_run_reports(job, grid)
 
 
 def lock_command(job: Job) -> int:
-    """Update or check the committed locks and releases."""
-    if job.options["check"]:
-        return check_committed(job)
-    if job.options["releases"]:
-        return fetch_release_list(job)
-    select_all_cells(job)
-    return refresh_locks(job)
+    """Update or check the committed locks."""
+    select_all_layers(job)
+    return check_committed(job) if job.options["check"] else refresh_locks(job)
 
 
 def add_command(job: Job) -> int:
     """Try a new release of vLLM, and print its cell."""
-    grid = try_release(job)
+    options = job.options
+    with job.context.store.locked(), displayed_progress() as progress:
+        grid = add_release(job.context, options["release"], options["trl"], progress, write=options["write"])
     print_grid(job, grid)
     return grid_exit_code(grid)
 
@@ -104,8 +99,8 @@ def add_command(job: Job) -> int:
 def report_command(job: Job) -> int:
     """Write the reports from the store."""
     merge_stores(job)
-    select_all_cells(job)
-    save_reports(job, job.stored_grid())
+    select_all_layers(job)
+    print(write_reports(report_folder(job), job.stored_grid()))
     return 0
 
 
@@ -121,22 +116,12 @@ def publish_command(job: Job) -> int:
 
 def workflow_command(job: Job) -> int:
     """Make a CI workflow from the matrix file."""
-    select_all_cells(job)
-    text = make_workflow(job)
-    if job.options["output"] is not None:
-        return write_output(job.options["output"], text)
+    select_all_layers(job)
+    options = job.options
+    text = workflow.matrix_workflow(job.context.matrix, job.cells, cpu=options["cpu"], gpu=options["gpu"])
+    if options["output"] is not None:
+        return write_output(options["output"], text)
     print(text, end="")
-    return 0
-
-
-def env_command(job: Job) -> int:
-    """Build a cell's environment and print its path."""
-    return build_environment(job)
-
-
-def merge_command(job: Job) -> int:
-    """Add the answers of other stores, and the results of a GPU kit."""
-    merge_stores(job)
     return 0
 
 
@@ -150,38 +135,25 @@ def open_job(options: dict[str, Any]) -> Job:
     return Job(options, Context(matrix, Store(folder.resolve()), programs=options["programs"].resolve()))
 
 
-def select_all_cells(job: Job) -> None:
+def select_all_layers(job: Job) -> None:
     """Choose the cells named, by default all of the file, with all layers."""
-    profile = job.options.get("profile") or "full"
-    job.cells = select_cells(job.context.matrix, job.options["cells"], profile)
-    job.layers = select_layers(job.context.matrix, (), quick=False)
+    matrix, profile = job.context.matrix, job.options.get("profile") or "full"
+    job.cells = select_cells(matrix, job.options["cells"], profile)
+    job.layers = select_layers(matrix, (), quick=False)
 
 
 def print_grid(job: Job, grid: ResultsGrid) -> None:
-    """Print the table; on a screen that is too small for it, what is not as expected."""
-    live = sys.stdout.isatty()
-    text = terminal_table(grid, colour=live)
-    rows = os.get_terminal_size().lines if live else 0
-    too_long = job.options.get("profile") == BREADTH or (live and text.count("\n") > rows - 2)
-    short = too_long and not job.options.get("verbose")
+    """Print the table; of the generated cells, only what is not as expected."""
+    short = job.options.get("profile") == BREADTH
+    text = short_summary(grid) if short else terminal_table(grid, colour=sys.stdout.isatty())
     # Both are escaped already; the sanitized stream would escape their colours.
-    sanitize.unwrap(sys.stdout).write(short_summary(grid) if short else text)
+    sanitize.unwrap(sys.stdout).write(text)
 
 
-def save_reports(job: Job, grid: ResultsGrid) -> int:
-    """Write page, Markdown, JSON and JUnit; return the exit code of the verdicts."""
-    folder = job.options["report"] or job.context.store.folder / "report"
-    if job.options.get("profile") == BREADTH:
-        folder = folder / BREADTH
-    ran = "layers" in job.options
-    shown = grid
-    if ran and (job.options["cells"] or job.options["layers"]):  # the page shows all cells
-        every = Job(job.options, job.context, list(job.context.matrix.cells))
-        every.layers = select_layers(job.context.matrix, (), quick=False)
-        shown = every.stored_grid()
-    page = write_reports(folder, shown)
-    print(f"page: {page}" if ran else page, file=sys.stderr if ran else sys.stdout)
-    return grid_exit_code(grid)
+def report_folder(job: Job) -> Path:
+    """Return the folder for the reports."""
+    folder: Path = job.options["report"] or job.context.store.folder / "report"
+    return folder / BREADTH if job.options["profile"] == BREADTH else folder
 
 
 def grid_exit_code(grid: ResultsGrid) -> int:
@@ -190,21 +162,15 @@ def grid_exit_code(grid: ResultsGrid) -> int:
 
 
 def merge_stores(job: Job) -> None:
-    """Add the answers of other stores, and the results of a GPU kit."""
-    store, paths = job.context.store, job.options["merge"]
-    results = {path: read_gpu_results(path) for path in paths if path.is_file()}
-    folders = [path for path in paths if path not in results]
+    """Add the answers of other stores."""
+    store, folders = job.context.store, job.options["merge"]
     for folder in folders:
         if not (folder / "store.jsonl").is_file():
             raise UserError(f"{folder}: has no store.jsonl: expected the folder of a store")
-    if not paths:
-        return
-    with store.locked():
-        for path, result in results.items():
-            new = keep_gpu_results(store.folder, result)
-            print(sanitize.escape_line(f"{path}: {result.summary()}{'' if new else '; imported before'}"))
-        for folder in folders:
-            print(f"{folder}: {store.merge(Store(folder.resolve()))} new verdicts")
+    if folders:
+        with store.locked():
+            for folder in folders:
+                print(f"{folder}: {store.merge(Store(folder.resolve()))} new verdicts")
 
 
 def write_output(path: Path, text: str) -> int:
@@ -238,33 +204,28 @@ def list_cells(job: Job) -> int:
 
 
 def choose_repeats(job: Job, chosen: frozenset[tuple[str, str]]) -> RunOptions:
-    """Choose what runs again although it has an answer: --fresh, --only-failed, --since."""
+    """Choose what runs again although it has an answer: --fresh, --only-failed."""
     options = job.options
     if options["ray"] and options["jobs"]:
         raise UserError(
             "--jobs: with --ray the nodes' resources decide how much runs at a time: leave it out"
         )
     wide = options["profile"] == BREADTH
-    repeated: set[tuple[str, str]] = set()
-    since = f"{options['since']:%Y-%m-%d}" if options["since"] else ""
-    for result in job.stored_grid().results if since or options["only_failed"] else ():
-        if result.event is not None and result.question.key in chosen:
-            failed = options["only_failed"] and not result.judgement.expected
-            if failed or result.event.started[:10] < since:
-                repeated.add(result.question.key)
-    return RunOptions(
-        fresh=chosen if options["fresh"] else frozenset(repeated),
-        only=frozenset(repeated) if options["only_failed"] else None,
-        keep=options["keep"],
-        budget_gb=options["disk_gb"],
-        jobs=options["jobs"] or (JOBS_PER_CORE * (os.cpu_count() or 1) if wide else 1),
+    jobs = options["jobs"] or (JOBS_PER_CORE * (os.cpu_count() or 1) if wide else 1)
+    if not options["only_failed"]:
+        return RunOptions(fresh=chosen if options["fresh"] else frozenset(), jobs=jobs)
+    failed = frozenset(
+        result.question.key
+        for result in job.stored_grid().results
+        if result.event is not None and not result.judgement.expected and result.question.key in chosen
     )
+    return RunOptions(fresh=failed, only=failed, jobs=jobs)
 
 
 def print_plan(job: Job, options: RunOptions) -> int:
     """Print what would run and why."""
     grid = job.stored_grid()
-    for question in in_run_order(job.current_questions()):
+    for question in sorted(job.current_questions(), key=lambda question: question.layer.heavy):
         result = grid.result(question)
         answered = result.event is not None and result.event.finished
         if options.only is not None and question.key not in options.only:
@@ -313,73 +274,54 @@ def print_new_answers(run: Run) -> None:
     print(f"matrix: {new} new results{stored}{repeat}", file=sys.stderr)
 
 
+def save_run_reports(job: Job, grid: ResultsGrid) -> int:
+    """Write the reports, after a run of some cells or layers those of all; return the exit code of the verdicts."""
+    reported = grid
+    if job.options["cells"] or job.options["layers"]:
+        everything = Job(job.options, job.context, list(job.context.matrix.cells))
+        everything.layers = select_layers(job.context.matrix, (), quick=False)
+        reported = everything.stored_grid()
+    print(f"page: {write_reports(report_folder(job), reported)}", file=sys.stderr)
+    return grid_exit_code(grid)
+
+
 # Steps of `lock`.
 
 
 def check_committed(job: Job) -> int:
     """Print which locks and workflows are missing or stale."""
     matrix = job.context.matrix
-    problems = [*locks.check_locks(job.context, matrix.cells), *workflow.stale_workflows(matrix)]
+    problems = [*locks.check_locks(job.context, matrix.cells), *workflow.stale_workflow(matrix)]
     for problem in problems:
         print(problem)
     return 1 if problems else 0
 
 
-def fetch_release_list(job: Job) -> int:
-    """Read the index and write the list of releases."""
-    matrix = job.context.matrix
-    if matrix.breadth is None:
-        raise UserError(f"{matrix.path}: expected a table [breadth]")
-    today = datetime.datetime.now(datetime.UTC).date()
-    releases = fetch_releases(job.context.environ, today, matrix.breadth)
-    path = releases_file(matrix)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(releases.to_text(), encoding="utf-8")
-    print(f"{path}: {len(releases.trl)} releases of TRL, {len(releases.vllm)} of vLLM")
-    return 0
-
-
 def refresh_locks(job: Job) -> int:
     """Resolve the locks of the chosen cells again."""
-    if job.options["profile"] == BREADTH and job.options["into"] is None:
-        raise UserError(
-            "--profile breadth: generated cells have no committed locks; name a folder with --into"
-        )
-    context = replace(job.context, locks_folder=job.options["into"])
     with displayed_progress() as progress:
-        context.say = progress.say
-        problems = locks.refresh_locks(context, job.cells, keep=job.options["keep"])
+        job.context.show_status = progress.show_status
+        problems = locks.refresh_locks(job.context, job.cells)
     for problem in problems:
         print(f"matrix: {problem}", file=sys.stderr)
     return 3 if problems else 0
 
 
-# Steps of `add`, `publish`, `workflow` and `env`.
-
-
-def try_release(job: Job) -> ResultsGrid:
-    """Resolve and compare a new vLLM with a TRL; with --write, add its cell and lock."""
-    options = job.options
-    with job.context.store.locked(), displayed_progress() as progress:
-        return add_release(job.context, options["release"], options["trl"], progress, write=options["write"])
+# Steps of `publish`.
 
 
 def make_table(job: Job) -> Publication:
     """Merge the store's answers into the published table, and print the differences."""
     matrix, options = job.context.matrix, job.options
-    generated = generated_cells(matrix, LAYERS, SOLVING) if matrix.breadth else []
-    names = [cell.id for cell in (*matrix.cells, *generated)]
-    for pattern in options["cells"]:
-        if not fnmatch.filter(names, pattern):
-            raise UserError(f"no cell matches {pattern!r}{close_matches(pattern, names)}; --list shows all")
+    generated = generated_cells(matrix) if matrix.breadth else []
+    updated = {cell.id for cell in matching_cells([*matrix.cells, *generated], options["cells"])}
     events = job.context.store.read_events()
-    patterns = options["cells"] or ["*"]
     table = make_publication(
         ResultsGrid(make_questions(job.context, matrix.cells), events),
         ResultsGrid(make_questions(job.context, generated), events),
         read_published(options["output"]),
         datetime.datetime.now(datetime.UTC).date().isoformat(),
-        lambda name: any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns),
+        updated,
     )
     lists = (("changed", table.changed), ("no answer", table.unanswered))
     for label, lines in (*lists, ("would be lost", () if options["drop"] else table.lost)):
@@ -401,31 +343,6 @@ def refuse_loss(job: Job, table: Publication) -> int:
     return 0
 
 
-def make_workflow(job: Job) -> str:
-    """Return the text of the chosen workflow."""
-    options = job.options
-    gpu = [label.strip() for label in options["gpu"].split(",") if label.strip()]
-    if options["release"]:
-        return workflow.release_workflow()
-    if options["suite"]:
-        return workflow.gpu_workflow(cpu=options["cpu"], gpu=gpu)
-    return workflow.matrix_workflow(job.context.matrix, job.cells, cpu=options["cpu"], gpu=gpu)
-
-
-def build_environment(job: Job) -> int:
-    """Build a cell's environment unless it is complete, and print its path."""
-    cell = job.context.matrix.cell(job.options["cell"])
-    with job.context.store.locked(), displayed_progress() as progress:
-        job.context.say = progress.say
-        try:
-            ensure_environment(job.context, cell)
-        except BuildError as error:
-            print(f"matrix: {error}", file=sys.stderr)
-            return 3 if error.infrastructure else 1
-    print(environment_folder(job.context, cell))
-    return 0
-
-
 # The command line.
 
 _PATH = click.Path(path_type=Path)
@@ -443,27 +360,14 @@ _COMMON = (
     option("--cells", multiple=True, metavar="GLOB", help="Only these cells; may be repeated."),
 )
 _PROFILE = option(
-    "--profile", help="Cells of this profile: quick (default), full, or the generated ones of breadth."
+    "--profile",
+    type=click.Choice((*PROFILES, BREADTH)),
+    help="Cells of this profile: quick (default), full, or the generated ones of breadth.",
 )
 _REPORT = option(
     "--report", type=_PATH, metavar="DIR", help="Folder for the reports (default: report/ in the store)."
 )
-# Removed command -> its replacement.
-REMOVED = {
-    "bisect": "`run --profile breadth --layers contract` shows at which release a verdict changes",
-    "check": "use `lock --check`",
-    "releases": "use `lock --releases`",
-    "findings": "use `report --profile breadth`",
-    "confusion": "the layer `doctor` of `report` shows doctor's findings of each cell",
-    "sweep": "use `run --layers repro` for the cells; the published results stay in diagnostics/data",
-}
-_MERGE = option(
-    "--merge",
-    type=_PATH,
-    multiple=True,
-    metavar="PATH",
-    help="First add this store, or this result of a GPU kit.",
-)
+_MERGE = option("--merge", type=_PATH, multiple=True, metavar="PATH", help="First add this store.")
 
 
 @click.group(
@@ -473,7 +377,7 @@ def cli() -> None:
     """Define the command line."""
 
 
-def _command(name: str, run: Callable[[Job], int], *parameters: Any, hidden: bool = False) -> None:
+def _command(name: str, run: Callable[[Job], int], *parameters: Any) -> None:
     """Add a command with the common options."""
 
     def callback(**options: Any) -> int:
@@ -481,7 +385,7 @@ def _command(name: str, run: Callable[[Job], int], *parameters: Any, hidden: boo
 
     for decorate in reversed((*parameters, *_COMMON)):
         callback = decorate(callback)
-    cli.command(name, help=run.__doc__, hidden=hidden)(callback)
+    cli.command(name, help=run.__doc__)(callback)
 
 
 _command(
@@ -491,12 +395,6 @@ _command(
     option("--layers", multiple=True, metavar="LIST", help="Only these layers, separated by commas."),
     option("--fresh", is_flag=True, help="Run layers again that have a result."),
     option("--only-failed", is_flag=True, help="Run only layers again whose result is not as expected."),
-    option(
-        "--since",
-        type=click.DateTime(["%Y-%m-%d"]),
-        help="Run layers again with a result before this day (UTC).",
-    ),
-    option("--disk-gb", type=click.FloatRange(0, min_open=True), help="Maximum size of all environments."),
     _REPORT,
     option(
         "--jobs",
@@ -504,21 +402,13 @@ _command(
         help="Layers without an environment that run at the same time (default: 1; breadth 4 per core).",
     ),
     option("--ray", metavar="ADDRESS", help="Run each cell as a task of a Ray cluster: HOST:PORT or auto."),
-    option("--keep-environments", "keep", flag_value="always", help="Never remove an environment."),
-    option("--drop", "keep", flag_value="never", help="Remove each environment after the cell's last layer."),
-    option("keep", "--keep-while-disk-allows", flag_value="auto", default=True, hidden=True),
     option("--list", is_flag=True, help="Print cells and layers; run nothing."),
-    option("--verbose", is_flag=True, help="Print the whole table even if the screen is too small."),
     option("--dry-run", is_flag=True, help="Print what would run and why; run nothing."),
 )
 _command(
     "lock",
     lock_command,
-    _PROFILE,
-    option("--keep", is_flag=True, help="Keep the versions of existing locks; only read their hashes again."),
-    option("--into", type=_PATH, metavar="DIR", help="Write the locks there (default: locks/)."),
     option("--check", is_flag=True, help="Print missing and stale locks and workflows; resolve nothing."),
-    option("--releases", is_flag=True, help="Read the index and write locks/releases.json."),
 )
 _command(
     "add",
@@ -545,9 +435,6 @@ _command(
 _command(
     "workflow",
     workflow_command,
-    _PROFILE,
-    option("--release", is_flag=True, help="Make the workflow of a release."),
-    option("--suite", is_flag=True, help="Make the workflow of the GPU tests."),
     option("--cpu", default=workflow.CPU, metavar="LABEL", help="Label of the runner of the cells."),
     option(
         "--gpu", default=workflow.GPU, metavar="LABELS", help="Labels of the runner with a GPU; '' for none."
@@ -556,23 +443,6 @@ _command(
         "--output", type=_PATH, metavar="FILE", help="Write the workflow here (default: standard output)."
     ),
 )
-_command("env", env_command, click.argument("cell"), hidden=True)
-_command("merge", merge_command, click.argument("merge", nargs=-1, required=True, type=_PATH), hidden=True)
-
-
-def _add_removed(name: str, replacement: str) -> None:
-    """Add a command that refuses with its replacement."""
-    forward = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-
-    @cli.command(name, hidden=True, context_settings=forward)
-    @click.argument("arguments", nargs=-1)
-    def refuse(arguments: tuple[str, ...]) -> NoReturn:
-        del arguments
-        raise UserError(f"{name} was removed: {replacement}")
-
-
-for _name, _replacement in REMOVED.items():
-    _add_removed(_name, _replacement)
 
 
 class Terminated(KeyboardInterrupt):

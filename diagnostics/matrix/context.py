@@ -64,10 +64,8 @@ class Context:
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     programs: Path = ROOT
     """The folder that holds grpo_core and repro."""
-    say: Callable[[str], None] = lambda _text: None
+    show_status: Callable[[str], None] = lambda _text: None
     """Displays the current action."""
-    locks_folder: Path | None = None
-    """A folder of locks other than the committed one."""
     running: set[subprocess.Popen[Any]] = field(default_factory=set)
     """Running children, so that an interrupted run can end them."""
     _pythons: dict[str, tuple[Path, str]] = field(default_factory=dict)
@@ -75,7 +73,7 @@ class Context:
     @property
     def locks(self) -> Path:
         """The folder of locks."""
-        return self.locks_folder or self.matrix.path.parent / "locks"
+        return self.matrix.path.parent / "locks"
 
     def folder(self, *parts: str) -> Path:
         """Return a folder below the store's, created if it does not exist."""
@@ -129,7 +127,7 @@ class Context:
         if minor not in self._pythons:
             path = self._find_python(minor)
             if path is None and fetch:
-                self.say(f"fetching Python {minor}")
+                self.show_status(f"fetching Python {minor}")
                 self.run_command([self.uv, "python", "install", minor], timeout_s=600)
                 path = self._find_python(minor)
             if path is None:
@@ -148,8 +146,8 @@ class Context:
         if result.code == 0:
             return Path(result.output.strip())
         # uv does not look where this Python itself comes from, such as a folder of pyenv.
-        own = Path(sys.base_prefix, "bin", f"python{minor}")
-        return own if own.is_file() else None
+        neighbour = Path(sys.base_prefix, "bin", f"python{minor}")
+        return neighbour if neighbour.is_file() else None
 
     def stage(self) -> Path:
         """Return a folder that holds copies of grpo_core, repro and the catalog's issues as they are now."""

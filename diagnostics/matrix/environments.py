@@ -43,8 +43,6 @@ class Built(Struct, frozen=True):
     """Full version of its interpreter."""
     packages: int
     seconds: float
-    size_gb: float
-    """Size of its files; those shared with uv's cache by hard links take no room twice."""
 
 
 def environment_folder(context: Context, cell: Cell) -> Path:
@@ -102,13 +100,13 @@ def _build(context: Context, cell: Cell) -> Built:
     except InterpreterError as error:
         raise BuildError(str(error), infrastructure=True) from None
     started = time.monotonic()
-    context.say(f"building its environment: {len(pins)} packages")
+    context.show_status(f"building its environment: {len(pins)} packages")
     context.folder("environments")
     _uv(context, ["venv", "--quiet", "--no-config", "--python", interpreter, target])
     _install_lock(context, cell, pins)
     _add_extras(context, cell, recipe)
-    seconds, size_gb = round(time.monotonic() - started, 1), round(_size(target) / GB, 2)
-    built = Built(locks.environment_digest(context, cell), version, len(pins), seconds, size_gb)
+    seconds = round(time.monotonic() - started, 1)
+    built = Built(locks.environment_digest(context, cell), version, len(pins), seconds)
     aside = target / f"{MARKER}.part"
     aside.write_bytes(msgspec.json.encode(built))
     aside.replace(target / MARKER)
@@ -124,7 +122,7 @@ def _install_lock(context: Context, cell: Cell, pins: Sequence[str]) -> None:
     torch = cpu_torch(context, cell) if any(pin.startswith("torch==") for pin in pins) else []
     unhashed = locks.unhashed_pins(lock.read_text(encoding="utf-8"))
     if unhashed:
-        context.say(f"no hash for {', '.join(unhashed[:5])}: installed without verification")
+        context.show_status(f"no hash for {', '.join(unhashed[:5])}: installed without verification")
     verify = "--verify-hashes" if unhashed else "--require-hashes"
     options = ["pip", "sync", "--quiet", "--no-config", verify, "--python", str(python_of(context, cell))]
     _uv(context, [*options, *torch, lock])
@@ -171,10 +169,6 @@ def _check_disk(context: Context, needed_gb: float) -> None:
         )
 
 
-def _size(path: Path) -> int:
-    return sum(item.lstat().st_size for item in path.rglob("*") if item.is_symlink() or item.is_file())
-
-
 def remove_environment(folder: Path) -> bool:
     """Remove an environment; its marker goes first, so that a kill leaves none that looks complete."""
     if not folder.exists():
@@ -184,34 +178,15 @@ def remove_environment(folder: Path) -> bool:
     return True
 
 
-def make_room(context: Context, cell: Cell, budget_gb: float | None) -> list[str]:
-    """Remove environments of other cells, the oldest first, until the cell's fits; return their names.
-
-    Args:
-        context: The command's context.
-        cell: The cell that is about to be built.
-        budget_gb: Size of all environments together at most; None for the free disk.
-    """
+def make_room(context: Context, cell: Cell) -> list[str]:
+    """Remove environments of other cells, the oldest first, until the cell's fits on the disk; return their names."""
     if cell.recipe is None or existing_environment(context, cell):
         return []
-    needed_gb, removed = cell.recipe.disk_gb, []
-    folders = [
-        path for path in context.folder("environments").iterdir() if path.is_dir() and path.name != cell.id
-    ]
-    sizes = {path: _marked_size(path) for path in sorted(folders, key=lambda path: path.stat().st_mtime)}
-    for path in list(sizes):
-        if budget_gb is None:
-            fits = shutil.disk_usage(path).free / GB >= needed_gb
-        else:
-            fits = sum(sizes.values()) + needed_gb <= budget_gb
-        if fits:
+    removed = []
+    environments = [path for path in context.folder("environments").iterdir() if path.name != cell.id]
+    for path in sorted(environments, key=lambda path: path.stat().st_mtime):
+        if shutil.disk_usage(path).free / GB >= cell.recipe.disk_gb:
             break
         remove_environment(path)
-        del sizes[path]
         removed.append(path.name)
     return removed
-
-
-def _marked_size(folder: Path) -> float:
-    built = _marker(folder)
-    return built.size_gb if built else 0.0

@@ -6,21 +6,15 @@ of a comment or a docstring changes no digest.
 
 from __future__ import annotations
 
+import ast
 import hashlib
-import io
-import itertools
 import json
-import sys
-import tokenize
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
-import grimp
-
-# The registry imports all repros; the code in question says which of them runs.
-_REGISTRY = "repro.issues"
+# Folders of `repro` whose modules depend on none of each other.
+_SEPARATE = frozenset({"issues", "cell_programs", "fuzz"})
 
 
 def question_identity(inputs: Mapping[str, str]) -> str:
@@ -40,7 +34,7 @@ class SourceDigests:
     def digest(self, names: Iterable[str]) -> str:
         """Return the digest of these modules and packages; file names count as well as contents.
 
-        A package counts with all files below it, a module of `repro` with the modules it imports.
+        A package counts with all files below it, a module of `repro` with all that these modules share.
         """
         key = tuple(names)
         if key not in self._combined:
@@ -56,37 +50,16 @@ class SourceDigests:
         text = "".join(f"{name}\0{self._file_digest(files[name])}\0" for name in sorted(files))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def _files(self, place: Path, name: str) -> list[Path]:
+    def _files(self, place: Path, name: str) -> Iterator[Path]:
         base = place.joinpath(*name.split("."))
-        if base.is_dir() and not (name == "repro" or name.startswith("repro.")):
-            return [path for path in base.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-        if not name.startswith("repro"):
-            return [base.with_suffix(".py")]
-        start = f"{name}.__main__" if base.is_dir() else name
-        modules = (
-            {start, *self._repro_imports.find_upstream_modules(start)}
-            if start in self._repro_imports.modules
-            else {start}
-        )
-        parents = {module.rpartition(".")[0] for module in modules} - {""}
-        paths = (place.joinpath(*module.split(".")) for module in modules | parents)
-        sources = [path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in paths]
-        # Requirement files and the like lie in the package's own folder.
-        data = [path for path in (place / "repro").iterdir() if path.is_file() and path.suffix != ".py"]
-        return [path for path in (*sources, *data) if path.is_file()]
-
-    @cached_property
-    def _repro_imports(self) -> grimp.ImportGraph:
-        folder = str(self.places["repro"])
-        sys.path.insert(0, folder)
-        try:
-            graph = grimp.build_graph("repro", exclude_type_checking_imports=True, cache_dir=None)
-        finally:
-            sys.path.remove(folder)
-        if _REGISTRY in graph.modules:
-            for imported in list(graph.find_modules_directly_imported_by(_REGISTRY)):
-                graph.remove_import(importer=_REGISTRY, imported=imported)
-        return graph
+        if base.with_suffix(".py").is_file():
+            yield base.with_suffix(".py")
+        top = name.partition(".")[0]
+        if base.is_dir() or top == "repro":
+            for path in sorted((place / "repro" if top == "repro" else base).rglob("*")):
+                separate = top == "repro" and not _SEPARATE.isdisjoint(path.relative_to(place).parts[:-1])
+                if path.is_file() and "__pycache__" not in path.parts and not separate:
+                    yield path
 
     def _file_digest(self, path: Path) -> str:
         if path not in self._digests:
@@ -98,24 +71,17 @@ class SourceDigests:
 
 
 def without_comments(text: str) -> str:
-    """Return the tokens of a Python file without comments, docstrings and layout; the text where it has errors.
+    """Return the syntax tree of a Python file without docstrings as text; the file itself if it has errors.
 
-    >>> without_comments('def f():  # why' + chr(10) + '    "Doc."' + chr(10) * 2 + '    return 1' + chr(10)).split()
-    ['def', 'f', '(', ')', ':', 'return', '1']
+    >>> without_comments('x = 1  # why') == without_comments("x=1")
+    True
     """
     try:
-        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
-    except (SyntaxError, tokenize.TokenError):
+        tree = ast.parse(text)
+    except SyntaxError:
         return text
-    tokens = [token for token in tokens if token.type not in {tokenize.COMMENT, tokenize.NL}]
-    significant = []
-    line_starts, docstring_ends = True, False
-    for token, following in itertools.zip_longest(tokens, tokens[1:]):
-        # A string that is a whole statement is a docstring, or does nothing; its end of line goes with it.
-        alone = line_starts and following is not None and following.type == tokenize.NEWLINE
-        docstring = alone and token.type == tokenize.STRING
-        if not (docstring or (docstring_ends and token.type == tokenize.NEWLINE)):
-            significant.append("\t" if token.type == tokenize.INDENT else token.string)
-        docstring_ends = docstring
-        line_starts = token.type in {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
-    return "\n".join(significant)
+    for node in ast.walk(tree):
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if documented and ast.get_docstring(node, clean=False) is not None:  # type: ignore[arg-type]
+            del node.body[0]  # type: ignore[attr-defined]
+    return ast.dump(tree)

@@ -21,7 +21,6 @@ from diagnostics.matrix.resolve import (
     Resolution,
     hash_coverage,
     lock_text,
-    lookup_hashes,
     package_facts,
     resolve_declared,
     resolve_runnable,
@@ -82,26 +81,13 @@ def environment_digest(context: Context, cell: Cell) -> str:
     return pins_digest((*pins, *additions))
 
 
-def refresh_locks(context: Context, cells: Iterable[Cell], *, keep: bool = False) -> list[str]:
-    """Resolve and write the locks of these cells; return one line for each that could not be made.
-
-    Args:
-        context: The command's context.
-        cells: The cells.
-        keep: An existing lock keeps its versions; only the hashes of their files are looked up.
-    """
+def refresh_locks(context: Context, cells: Iterable[Cell]) -> list[str]:
+    """Resolve and write the locks of these cells; return one line for each that could not be made."""
     problems = []
     for cell, runs in _each_lock(cells):
-        pinned = read_pins(context, cell, runs=runs) if keep else ()
-        kind = "runnable" if runs else "declared"
-        context.say(f"{cell.id}: {'hashes of' if pinned else 'resolving'} the {kind} environment")
-        if pinned:
-            resolution = lookup_hashes(context, cell, pinned, runs=runs, timeout_s=TIMEOUT_S)
-        elif runs:
-            resolution = resolve_runnable(context, cell, timeout_s=TIMEOUT_S)
-        else:
-            resolution = resolve_declared(context, cell, timeout_s=TIMEOUT_S)
-        problems += _write_lock(context, cell, resolution, runs=runs)
+        context.show_status(f"{cell.id}: resolving the {'runnable' if runs else 'declared'} environment")
+        resolve = resolve_runnable if runs else resolve_declared
+        problems += _write_lock(context, cell, resolve(context, cell, timeout_s=TIMEOUT_S), runs=runs)
     return problems
 
 

@@ -12,12 +12,11 @@ from rich.status import Status
 
 from diagnostics.matrix.report import verdict_text
 from diagnostics.matrix.results import LayerResult, Question
-from diagnostics.matrix.runner import QuietProgress
 from diagnostics.output import sanitize
 from diagnostics.output.redact import mask
 
 
-class ConsoleProgress(QuietProgress):
+class Progress:
     """Lines with the elapsed time; on a terminal the running layer is in the status line below them."""
 
     def __init__(self, console: Console, status: Status) -> None:
@@ -33,10 +32,12 @@ class ConsoleProgress(QuietProgress):
             self.note(f"{self._running} …")
 
     def finished(self, result: LayerResult, remaining: int) -> None:
-        """Print the verdict and how much remains."""
-        self.note(f"{result_line(result)} ({remaining} open)")
+        """Print a result, and how many layers remain."""
+        question, seconds = result.question, result.event.seconds if result.event else 0.0
+        words = (f"{question.cell.id} {question.layer.name}:", verdict_text(result.judgement), *result.codes)
+        self.note(f"{' '.join(words)} ({seconds:.1f} s): {result.summary[:200]} ({remaining} open)")
 
-    def say(self, text: str) -> None:
+    def show_status(self, text: str) -> None:
         """Display the current action in the status line."""
         self._status.update(f"{self._running}: {sanitize.escape_line(mask(text))}")
 
@@ -46,17 +47,9 @@ class ConsoleProgress(QuietProgress):
         self._console.print(f"[{elapsed:7.1f} s] {sanitize.escape_line(mask(text))}", soft_wrap=True)
 
 
-def result_line(result: LayerResult) -> str:
-    """Return one line for a finished layer."""
-    question, seconds = result.question, result.event.seconds if result.event else 0.0
-    codes = f" {' '.join(result.codes)}" if result.codes else ""
-    head = f"{question.cell.id} {question.layer.name}: {verdict_text(result.judgement)}{codes}"
-    return f"{head} ({seconds:.1f} s): {result.summary[:200]}"
-
-
 @contextmanager
-def displayed_progress() -> Iterator[QuietProgress]:
-    """Yield the display of standard error."""
-    console = sanitize.console(sys.stderr, redraws=True)
+def displayed_progress(*, quiet: bool = False) -> Iterator[Progress]:
+    """Yield the display on standard error."""
+    console = Console(quiet=True) if quiet else sanitize.console(sys.stderr, redraws=True)
     with console.status("reading the store") as status:
-        yield ConsoleProgress(console, status)
+        yield Progress(console, status)

@@ -6,11 +6,11 @@ Where the store has no answer, the published verdict stays. Verdicts that would 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from packaging.version import Version
 
@@ -19,13 +19,14 @@ from diagnostics.compat_table import problem_of
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.layers import BY_NAME
 from diagnostics.matrix.layers.contract import AT_IMPORT
-from diagnostics.matrix.match_issues import depends_on_setting
-from diagnostics.matrix.results import CellResults, LayerResult, ResultsGrid
+from diagnostics.matrix.results import CellResults, LayerResult, ResultsGrid, depends_on_setting
 from diagnostics.matrix.verdicts import Outcome
 
 SCHEMA = "grpo-doctor.compat.v1"
 _FAILED = frozenset({"fail", "expected_fail", "flaky"})
 _PASSED = frozenset({"pass", "unexpected_pass"})
+_Entry = TypeVar("_Entry", str, Mapping[str, Any])
+"""What is published of a question: the outcome of a pair, or the entry of a layer."""
 _Pairs = dict[tuple[str, str], dict[str, str]]
 """(TRL, layer) -> vLLM -> outcome, with the name that decided it."""
 
@@ -43,6 +44,26 @@ class Publication:
     """Published verdicts of questions that no cell has any more."""
     unanswered: list[str] = field(default_factory=list)
     """Questions with no answer, neither here nor published."""
+
+    def choose(
+        self, result: LayerResult, new: _Entry, published: _Entry | None, *, update: bool
+    ) -> _Entry | None:
+        """Return what is published of a question: the store's final answer, else what was published, if anything."""
+        question = result.question
+        finished = bool(result.event and result.event.finished)
+        # A layer that was blocked by another has the final answer of that.
+        if not update or not (finished or not result.judgement.incomplete):
+            self.kept += published is not None
+            return published
+        now, before = _verdict_text(new), _verdict_text(published) if published else "not published"
+        if now != before:
+            name = f"{question.cell.id} {question.layer.name}"
+            self.changed.append(f"{name}: {now}, was {before}: {result.summary[:160]}")
+        return new
+
+
+def _verdict_text(entry: str | Mapping[str, Any]) -> str:
+    return entry if isinstance(entry, str) else " ".join((entry["verdict"], *entry["codes"]))
 
 
 def read_published(path: Path) -> dict[str, Any]:
@@ -67,7 +88,7 @@ def make_publication(
     generated: ResultsGrid,
     published: Mapping[str, Any],
     day: str,
-    update: Callable[[str], bool] = lambda _cell: True,
+    updated: Collection[str],
 ) -> Publication:
     """Return the document of the store; where the store has no answer, the published one.
 
@@ -76,14 +97,14 @@ def make_publication(
         generated: The generated cells.
         published: The existing document, {} for none.
         day: Day of publishing.
-        update: Whether a cell is updated from the store at all; the others stay as published.
+        updated: Ids of the cells that are updated from the store; the others stay as published.
     """
     document: dict[str, Any] = {"schema": SCHEMA, "generated": day, "harness": _version(), "cells": []}
     publication = Publication(document)
     before = {cell["id"]: cell for cell in published.get("cells", ())}
     for row in grid.rows:
         old = before.pop(row.cell.id, {"layers": {}})
-        cell = _merge_cell(publication, row, old, update=update(row.cell.id))
+        cell = _merge_cell(publication, row, old, update=row.cell.id in updated)
         document["cells"].append(cell)
         if old.get("verdict") not in {None, cell["verdict"]}:
             publication.changed.append(f"{row.cell.id}: the cell is {cell['verdict']}, was {old['verdict']}")
@@ -92,7 +113,7 @@ def make_publication(
         for name, old in before.items()
         for layer, item in _answered_layers(old).items()
     ]
-    _merge_breadth(publication, published.get("breadth"), generated, update)
+    _merge_breadth(publication, published.get("breadth"), generated, updated)
     return publication
 
 
@@ -106,19 +127,14 @@ def _merge_cell(
 ) -> dict[str, Any]:
     cell, before, name = _cell_entry(row), _answered_layers(old), row.cell.id
     for layer, result in row.layers.items():
-        published, entry = before.pop(layer, None), cell["layers"][layer]
-        answered = update and _is_answered(result)
-        if not answered and published is not None:
+        new, published = cell["layers"][layer], before.pop(layer, None)
+        chosen = publication.choose(result, new, published, update=update)
+        if chosen is None:
+            publication.unanswered.append(f"{name} {layer}: {new['verdict']}: {new['summary']}")
+        elif chosen is published:
             cell["layers"][layer] = published
-            publication.kept += 1
             if layer == "resolve":
                 cell |= {key: old[key] for key in ("transformers", "torch")}
-        elif not answered:
-            publication.unanswered.append(f"{name} {layer}: {entry['verdict']}: {entry['summary']}")
-        elif published is None or _verdict_and_codes(published) != _verdict_and_codes(entry):
-            was = _verdict_and_codes(published) if published else "not published"
-            now = _verdict_and_codes(entry)
-            publication.changed.append(f"{name} {layer}: {now}, was {was}: {entry['summary'][:160]}")
     publication.lost += [f"{name} {layer}: {item['verdict']}" for layer, item in before.items()]
     cell["verdict"] = cell_verdict(row.cell, cell["layers"])
     return cell
@@ -126,15 +142,6 @@ def _merge_cell(
 
 def _answered_layers(cell: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {name: layer for name, layer in cell["layers"].items() if layer["date"]}
-
-
-def _is_answered(result: LayerResult) -> bool:
-    """Return whether a question has a final answer: its own, or that of a layer it needs."""
-    return bool(result.event and result.event.finished) or not result.judgement.incomplete
-
-
-def _verdict_and_codes(layer: Mapping[str, Any]) -> str:
-    return " ".join((layer["verdict"], *layer["codes"]))
 
 
 def _cell_entry(row: CellResults) -> dict[str, Any]:
@@ -218,27 +225,24 @@ def _merge_breadth(
     publication: Publication,
     published: Mapping[str, Any] | None,
     generated: ResultsGrid,
-    update: Callable[[str], bool],
+    updated: Collection[str],
 ) -> None:
     """Merge the generated pairs; where the store has no answer, the published one stays.
 
     Published by TRL and layer: outcome -> the vLLM releases, separated by spaces. A release that occurs nowhere in a
     layer has no answer. A failed contract names the first missing use.
     """
-    before = _pairs_of(published["trl"] if published else {})
-    declares = {trl: entry["declares"] for trl, entry in (published or {"trl": {}})["trl"].items()}
+    trainers = published["trl"] if published else {}
+    before = _pairs_of(trainers)
+    declares = {trl: entry["declares"] for trl, entry in trainers.items()}
     merged: _Pairs = {}
     for result in generated.results:
         cell, layer = result.question.cell, result.question.layer.name
         declares[cell.trl] = cell.declares or ""
-        was = before.get((cell.trl, layer), {}).pop(cell.vllm, None)
-        finished = result.event is not None and result.event.finished and update(cell.id)
-        now = _outcome_text(result) if finished else None
-        publication.kept += was is not None and now is None
-        if now is not None and now != was:
-            publication.changed.append(f"{cell.id} {layer}: {now}, was {was or 'not published'}")
-        if now or was:
-            merged.setdefault((cell.trl, layer), {})[cell.vllm] = str(now or was)
+        old = before.get((cell.trl, layer), {}).pop(cell.vllm, None)
+        new = _outcome_text(result) if result.event else ""
+        if chosen := publication.choose(result, new, old, update=cell.id in updated):
+            merged.setdefault((cell.trl, layer), {})[cell.vllm] = chosen
     publication.lost += [
         f"vllm-{vllm}+trl-{trl} {layer}: {outcome}"
         for (trl, layer), outcomes in before.items()
@@ -257,9 +261,9 @@ def _outcome_text(result: LayerResult) -> str:
     """Return an outcome and the name that decided it: the first one missing at import, or the first undecided one."""
     assert result.event is not None
     answer = result.event.answer
-    kind = {Outcome.FAIL: "missing", Outcome.NOT_CHECKED: "undecided"}.get(answer.outcome, "")
-    facts = sorted(answer.facts_of(kind), key=lambda fact: (fact[1] != AT_IMPORT, fact[0]))
-    return " ".join((answer.outcome.value, *(fact[0] for fact in facts[:1])))
+    kind = {Outcome.FAIL: "missing", Outcome.NOT_CHECKED: "undecided"}.get(answer.outcome)
+    facts = [(moment != AT_IMPORT, name) for item, name, moment in answer.facts if item == kind]
+    return " ".join((answer.outcome.value, *(name for _, name in sorted(facts)[:1])))
 
 
 def _pairs_of(trl: Mapping[str, Any]) -> _Pairs:

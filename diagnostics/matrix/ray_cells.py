@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import UserError, safe_io
-from diagnostics.matrix.cells import load_matrix
+from diagnostics.matrix.cells import BREADTH, load_matrix
 from diagnostics.matrix.context import CELL_PACKAGES, ROOT, Context
 from diagnostics.matrix.layers import LAYERS
-from diagnostics.matrix.releases import PROFILE
+from diagnostics.matrix.progress import displayed_progress
 from diagnostics.matrix.results import Question, ResultsGrid, make_questions, select_cells
-from diagnostics.matrix.runner import QuietProgress, Run, RunOptions
+from diagnostics.matrix.runner import Run, RunOptions
 from diagnostics.matrix.store import Store, parse_event
 from diagnostics.output.redact import mask_and_cut
 
@@ -47,12 +47,12 @@ def run_on_ray(address: str, run: Run, questions: Sequence[Question]) -> None:
     due = {question.cell.id: question.cell for question in questions if run.is_due(question)}
     with _cluster(address, run.context) as ray:
         task = ray.remote(run_cell)
-        options = RunOptions(run.options.fresh, run.options.only, run.options.keep, run.options.budget_gb)
+        options = RunOptions(run.options.fresh, run.options.only)
         pending = {}
         for cell in due.values():
             layers = [question.layer.name for question in questions if question.cell.id == cell.id]
             events = [event.to_line() for event in run.context.store.read_events() if event.cell == cell.id]
-            profile = "full" if cell.declares is None else PROFILE
+            profile = "full" if cell.declares is None else BREADTH
             placed = task.options(name=cell.id, max_retries=RETRIES, **_resources(run, layers))
             pending[placed.remote(cell.id, profile, layers, options, events)] = cell.id
         run.progress.note(f"{len(pending)} cells submitted to Ray at {address}")
@@ -99,11 +99,11 @@ def run_cell(
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo-doctor" / "matrix"
     folder = Path(os.environ.get(FOLDER_VARIABLE) or cache / socket.gethostname()).resolve() / cell
     context = Context(load_matrix(ROOT / "matrix.toml", LAYERS), Store(folder))
-    with context.store.locked():
+    with context.store.locked(), displayed_progress(quiet=True) as progress:
         context.store.path.write_text("".join(f"{line}\n" for line in events), encoding="utf-8")
         questions = make_questions(context, select_cells(context.matrix, [cell], profile), layers)
         grid = ResultsGrid(questions, context.store.read_events())
-        Run(context, options, QuietProgress(), grid).execute(questions)
+        Run(context, options, progress, grid).execute(questions)
         new = [event for event in context.store.read_events() if event.to_line() not in events]
     names = {event.answer.log for event in new if event.answer.log and (folder / event.answer.log).is_file()}
     logs = {name: safe_io.read_tail(folder / name, safe_io.MIB) for name in names}

@@ -1,4 +1,4 @@
-"""Render the results grid as a terminal table, and write it as Markdown, JSON, JUnit and an HTML page into a folder."""
+"""Render the results grid as a terminal table, and write it as Markdown, JSON and an HTML page into a folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import msgspec
 from rich import box
@@ -22,7 +21,6 @@ from diagnostics.matrix.results import CellResults, LayerResult, ResultsGrid
 from diagnostics.matrix.verdicts import EvidenceLevel, Judgement, Verdict
 from diagnostics.output import sanitize
 from diagnostics.output.html import render_page
-from diagnostics.output.junit import to_document, xml_text
 from diagnostics.output.markdown import escape as escape_markdown
 from diagnostics.output.redact import redact
 
@@ -49,8 +47,6 @@ VERDICTS: Mapping[Verdict, tuple[str, str, str]] = {
     Verdict.INFRA_ERROR: ("⚠", "infra error", "yellow"),
     Verdict.FLAKY: ("~", "FLAKY", "bold red"),
 }
-_JUNIT_ERRORS = frozenset({Verdict.INFRA_ERROR, Verdict.TIMEOUT})
-_JUNIT_OPEN = frozenset({Verdict.NOT_RUN, Verdict.NOT_CHECKED})
 
 
 def write_reports(folder: Path, grid: ResultsGrid) -> Path:
@@ -61,7 +57,6 @@ def write_reports(folder: Path, grid: ResultsGrid) -> Path:
     texts = {
         "index.html": html_page(grid, rows, timestamp),
         "report.md": markdown_report(grid, rows, timestamp),
-        "junit.xml": junit_report(rows, timestamp),
         "report.json": json_report(grid, rows, timestamp),
     }
     for name, text in texts.items():
@@ -87,14 +82,8 @@ def _redacted(result: LayerResult) -> LayerResult:
     if result.event is None:
         return replace(result, judgement=judgement)
     answer = result.event.answer
-    texts = {
-        name: clean(getattr(answer, name)) for name in ("summary", "excerpt", "signs", "details", "ran_with")
-    }
-    grids = tuple(
-        msgspec.structs.replace(item, columns=clean(item.columns), rows=clean(item.rows))
-        for item in answer.grids
-    )
-    answer = msgspec.structs.replace(answer, **texts, grids=grids)
+    names = ("summary", "excerpt", "signs", "details", "ran_with")
+    answer = msgspec.structs.replace(answer, **{name: clean(getattr(answer, name)) for name in names})
     return replace(result, judgement=judgement, event=msgspec.structs.replace(result.event, answer=answer))
 
 
@@ -159,12 +148,10 @@ def _rich_result(result: LayerResult | None) -> Text:
 
 
 def short_summary(grid: ResultsGrid) -> str:
-    """Return the totals and the unexpected results, for a screen too small for the table."""
+    """Return the totals and the unexpected results."""
     lines = [line for line, _ in remarks(result for result in grid.results if result.unexpected)]
-    hint = "the whole table: nox -s matrix -- --verbose"
-    if lines:
-        hint += "; to run these again: nox -s matrix -- --only-failed"
-    return "\n".join([*lines, totals(grid), hint]) + "\n"
+    hint = ["to run these again: nox -s matrix -- --only-failed"] if lines else []
+    return "\n".join([*lines, totals(grid), *hint]) + "\n"
 
 
 def remarks(results: Any) -> list[tuple[str, str]]:
@@ -248,32 +235,6 @@ def _json_result(result: LayerResult) -> dict[str, Any]:
     return values
 
 
-def junit_report(rows: Sequence[CellResults], made: str) -> str:
-    """Return JUnit XML: one suite a cell, one case a layer.
-
-    A timeout or infrastructure fault is an error, an unexpected verdict a failure; an expected failure, and a layer
-    that was not run or not checked, is skipped with the reason.
-    """
-    suites = [(row.cell.id, [_junit_case(result) for result in row.layers.values()]) for row in rows]
-    return to_document("grpo-doctor matrix", suites, timestamp=made) + "\n"
-
-
-def _junit_case(result: LayerResult) -> ET.Element:
-    question, judgement = result.question, result.judgement
-    seconds = result.event.seconds if result.event else 0.0
-    case = ET.Element("testcase", classname=question.cell.id, name=question.layer.name, time=f"{seconds:.2f}")
-    if judgement.verdict is Verdict.PASS:
-        return case
-    skipped = judgement.expected or judgement.verdict in _JUNIT_OPEN
-    tag = "error" if judgement.verdict in _JUNIT_ERRORS else "skipped" if skipped else "failure"
-    remark = f" ({judgement.remark})" if judgement.remark else ""
-    mark = ET.SubElement(case, tag, message=xml_text(f"{verdict_text(judgement)}: {result.summary}{remark}"))
-    if result.event is not None:
-        answer = result.event.answer
-        mark.text = xml_text("\n".join([*answer.details, answer.excerpt, question.command]))
-    return case
-
-
 def html_page(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> str:
     """Return the grid as one HTML page without outside assets; the template escapes everything."""
     return render_page(
@@ -288,17 +249,9 @@ def html_page(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> str:
         symbols=symbols,
         verdict_text=verdict_text,
         link=_link,
-        curve_points=_curve_points,
     )
 
 
 def _link(result: LayerResult) -> str:
     expectation = result.question.cell.expect.get(result.question.layer.name)
     return expectation.link if expectation and expectation.link.startswith("https://") else ""
-
-
-def _curve_points(curve: Sequence[float]) -> str:
-    """Return a curve as the points of an SVG line in a box of 400 by 100, the vertical axis from 0 to 1."""
-    step = 400 / max(1, len(curve) - 1)
-    heights = (100 - 100 * min(1.0, max(0.0, value)) for value in curve)
-    return " ".join(f"{index * step:.1f},{height:.1f}" for index, height in enumerate(heights))

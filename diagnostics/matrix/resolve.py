@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.uv import torch_arguments
+from diagnostics.matrix.verdicts import Fact
 
 # Messages of uv about the index, the network or the disk.
 NETWORK_FAULT = re.compile(
@@ -128,24 +129,6 @@ def resolve_runnable(context: Context, cell: Cell, *, timeout_s: float) -> Resol
     return Resolution(_sorted((*resolution.packages, *more.packages))) if more.packages else more
 
 
-def lookup_hashes(
-    context: Context, cell: Cell, pins: Sequence[str], *, runs: bool, timeout_s: float
-) -> Resolution:
-    """Look up the hashes of pinned packages without changing any version.
-
-    Args:
-        context: The command's context.
-        cell: The lock's cell.
-        pins: The versions.
-        runs: Whether the lock is that of the runnable environment or of the declared one.
-        timeout_s: Seconds for uv.
-    """
-    arguments, cut = ["--python-platform", context.matrix.platform], cell.exclude_newer
-    if runs and cell.recipe is not None:
-        arguments, cut = cpu_torch(context, cell), cell.recipe.exclude_newer or cut
-    return _compile(context, cell, pins, ["--no-deps", *arguments], cut, timeout_s, wheels=runs)
-
-
 def cpu_torch(context: Context, cell: Cell) -> list[str]:
     """Return uv's arguments for PyTorch's CPU build for the cell's Python."""
     major, minor = (int(part) for part in cell.python.split("."))
@@ -233,7 +216,7 @@ def hash_coverage(packages: Iterable[LockedPackage]) -> str:
     )
 
 
-def package_facts(pins: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+def package_facts(pins: Iterable[str]) -> tuple[Fact, ...]:
     """Return each pin as ("package", name, version), the form in which an answer stores facts.
 
     >>> package_facts(("numpy==2.4.6", "torch==2.13.0+cpu ; sys_platform == 'linux'"))

@@ -7,26 +7,31 @@ with the outcome that `matrix.toml` expects now.
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
-from diagnostics import UserError
+from diagnostics import UserError, catalog
+from diagnostics.catalog.signatures import matches
 from diagnostics.fixes import quote_command
 from diagnostics.matrix import store
-from diagnostics.matrix.cells import PROFILES, Cell, Matrix, family
+from diagnostics.matrix.cells import BREADTH, Cell, Matrix, family
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.identity import question_identity
-from diagnostics.matrix.layers import BY_NAME, LAYERS, SOLVING
+from diagnostics.matrix.layers import BY_NAME
 from diagnostics.matrix.layers.base import Layer
 from diagnostics.matrix.layers.repros import REPRO_MODULES
-from diagnostics.matrix.match_issues import matching_codes
-from diagnostics.matrix.releases import PROFILE as BREADTH
 from diagnostics.matrix.releases import generated_cells
 from diagnostics.matrix.store import Event
-from diagnostics.matrix.verdicts import EvidenceLevel, Judgement, Outcome, Verdict, blocked_by, judge
+from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Judgement, Outcome, Verdict, blocked_by, judge
 from diagnostics.toml_source import close_matches
+
+_FAILED = frozenset({Outcome.FAIL, Outcome.UNRESOLVABLE, Outcome.TIMEOUT})
+# The form of the signs of the layer `contract`.
+_MISSING_NAME = re.compile(r"[\w.]+: no (?P<name>\w+) in (?P<module>vllm[\w.]*) \(")
+_MISSING_MODULE = re.compile(r"[\w.]+: no module (?P<module>vllm[\w.]*) \(")
 
 
 @dataclass(frozen=True)
@@ -79,25 +84,26 @@ def select_cells(matrix: Matrix, globs: Sequence[str], profile: str | None) -> l
     The profile `breadth` has generated cells; patterns then choose among them.
 
     Raises:
-        UserError: a pattern matches no cell, or the profile is unknown.
+        UserError: a pattern matches no cell.
     """
-    known = (*PROFILES, BREADTH)
-    if profile is not None and profile not in known:
-        raise UserError(
-            f"unknown profile {profile!r}{close_matches(profile, known)}; there are {', '.join(known)}"
-        )
-    cells = generated_cells(matrix, LAYERS, SOLVING) if profile == BREADTH else list(matrix.cells)
-    for pattern in globs:
-        if not any(fnmatch.fnmatchcase(cell.id, pattern) for cell in cells):
-            close = close_matches(pattern, [cell.id for cell in cells])
-            raise UserError(
-                f"no cell matches {pattern!r}{close}; --list --profile {profile or 'full'} shows all"
-            )
-    if globs:
-        return [cell for cell in cells if any(fnmatch.fnmatchcase(cell.id, pattern) for pattern in globs)]
-    if profile in {"full", BREADTH}:
-        return cells
+    cells = generated_cells(matrix) if profile == BREADTH else list(matrix.cells)
+    if globs or profile in {"full", BREADTH}:
+        return matching_cells(cells, globs)
     return [cell for cell in cells if "quick" in cell.profiles]
+
+
+def matching_cells(cells: Sequence[Cell], globs: Sequence[str]) -> list[Cell]:
+    """Return the cells that match a pattern, all cells without one.
+
+    Raises:
+        UserError: a pattern matches no cell.
+    """
+    names = [cell.id for cell in cells]
+    for pattern in globs:
+        if not fnmatch.filter(names, pattern):
+            raise UserError(f"no cell matches {pattern!r}{close_matches(pattern, names)}; --list shows all")
+    patterns = globs or ["*"]
+    return [cell for cell in cells if any(fnmatch.fnmatchcase(cell.id, pattern) for pattern in patterns)]
 
 
 def select_layers(matrix: Matrix, lists: Sequence[str], *, quick: bool) -> tuple[str, ...]:
@@ -189,12 +195,11 @@ class ResultsGrid:
     """All results by cell and layer; a new answer updates the results of its cell."""
 
     def __init__(self, questions: Iterable[Question], events: Iterable[Event]) -> None:
-        events = list(events)
-        self._events = store.latest(events)
-        self._flaky = store.flaky(events)
-        self._finished = {event.identity: event for event in events if event.finished}
-        self._earlier = {(event.cell, event.layer): event for event in events if event.finished}
+        self._events: dict[str, list[Event]] = {}
+        self._last_finished: dict[tuple[str, str], Event] = {}
         self._questions: dict[str, list[Question]] = {}
+        for event in events:
+            self._remember(event)
         for question in questions:
             self._questions.setdefault(question.cell.id, []).append(question)
         self._rows = {cell: self._judge_cell(cell) for cell in self._questions}
@@ -229,30 +234,32 @@ class ResultsGrid:
 
     def add(self, event: Event) -> None:
         """Add an answer and judge its cell again."""
-        known = self._events.get(event.identity)
-        self._events[event.identity] = store.latest([known, event] if known else [event])[event.identity]
-        if event.finished:
-            earlier = self._finished.setdefault(event.identity, event)
-            self._flaky |= store.flaky([earlier, event])
-            self._earlier[event.cell, event.layer] = event
+        self._remember(event)
         if event.cell in self._rows:
             self._rows[event.cell] = self._judge_cell(event.cell)
+
+    def _remember(self, event: Event) -> None:
+        self._events.setdefault(event.identity, []).append(event)
+        if event.finished:
+            self._last_finished[event.cell, event.layer] = event
 
     def _judge_cell(self, cell: str) -> CellResults:
         row: dict[str, LayerResult] = {}
         for question in self._questions[cell]:
-            event = self._events.get(question.identity)
-            row[question.layer.name] = LayerResult(question, self._judge(question, event, row), event)
+            events = self._events.get(question.identity, [])
+            judgement = self._judge(question, events, row)
+            row[question.layer.name] = LayerResult(question, judgement, store.latest(events))
         return CellResults(self._questions[cell][0].cell, row)
 
-    def _judge(self, question: Question, event: Event | None, row: Mapping[str, LayerResult]) -> Judgement:
+    def _judge(self, question: Question, events: list[Event], row: Mapping[str, LayerResult]) -> Judgement:
+        event = store.latest(events)
         if event is not None:
             expectation = question.cell.expect.get(question.layer.name)
-            return judge(event.answer, expectation, flaky=question.identity in self._flaky)
+            return judge(event.answer, expectation, flaky=store.is_flaky(events))
         obstacle = obstacle_of(question, row)
         if obstacle is not None:
             return blocked_by(obstacle.question.layer.name, obstacle.judgement)
-        earlier = self._earlier.get(question.key)
+        earlier = self._last_finished.get(question.key)
         remark = _stale_remark(question, earlier) if earlier is not None else "not run yet"
         return Judgement(Verdict.NOT_RUN, expected=False, incomplete=True, remark=remark)
 
@@ -272,3 +279,40 @@ def obstacle_of(question: Question, row: Mapping[str, LayerResult]) -> LayerResu
         if result is not None and (result.event is None or result.event.answer.outcome is not Outcome.PASS):
             return result
     return None
+
+
+def matching_codes(answer: Answer) -> tuple[str, ...]:
+    """Return the codes of the known issues whose signature matches an answer; none for a pass."""
+    if answer.outcome not in _FAILED:
+        return ()
+    errors = import_errors(answer.signs) if answer.evidence is EvidenceLevel.STATIC else []
+    texts = (answer.summary, *answer.signs, *answer.details, answer.excerpt, *errors)
+    return _codes_in("\n".join(texts))
+
+
+def import_errors(signs: Iterable[str]) -> list[str]:
+    """Return Python's message for each missing name, as signatures expect it.
+
+    >>> import_errors(["vllm.a.B: no B in vllm.a (trl/x.py:1, at import)"])
+    ["ImportError: cannot import name 'B' from 'vllm.a'"]
+    """
+    errors = []
+    for sign in signs:
+        name, module = _MISSING_NAME.match(sign), _MISSING_MODULE.match(sign)
+        if name:
+            errors.append(f"ImportError: cannot import name '{name['name']}' from '{name['module']}'")
+        elif module:
+            errors.append(f"ModuleNotFoundError: No module named '{module['module']}'")
+    return errors
+
+
+def depends_on_setting(code: str) -> bool:
+    """Return whether a setting decides this known issue, and not the release."""
+    issue = catalog.load().get(code)
+    return issue is not None and issue.status != "active"
+
+
+@cache
+def _codes_in(text: str) -> tuple[str, ...]:
+    signed = ((code, issue.signature) for code, issue in catalog.load().items())
+    return tuple(code for code, signature in signed if signature is not None and matches(signature, text))

@@ -6,8 +6,8 @@ import datetime
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import msgspec
@@ -15,29 +15,14 @@ from packaging.version import Version
 
 from diagnostics.matrix import environments
 from diagnostics.matrix.context import Context, without_local_paths
-from diagnostics.matrix.results import LayerResult, Question, ResultsGrid, obstacle_of
+from diagnostics.matrix.progress import Progress
+from diagnostics.matrix.results import Question, ResultsGrid, obstacle_of
 from diagnostics.matrix.store import Event
 from diagnostics.matrix.verdicts import Answer, Outcome
 from diagnostics.process import end_recorded_group
 
 # An infrastructure fault is tried once more within a run.
 ATTEMPTS = 2
-
-
-class QuietProgress:
-    """Displays nothing; the base of what displays a run."""
-
-    def started(self, question: Question) -> None:
-        """A layer starts."""
-
-    def finished(self, result: LayerResult, remaining: int) -> None:
-        """It has answered; so many layers remain."""
-
-    def say(self, text: str) -> None:
-        """The current action."""
-
-    def note(self, text: str) -> None:
-        """A message that stays on the screen."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +33,8 @@ class RunOptions:
     """(cell, layer) that run again although they have answers."""
     only: frozenset[tuple[str, str]] | None = None
     """(cell, layer) that may run at all; None for all."""
-    keep: str = "auto"
-    """Environments are kept `always`, `never` (after a cell's last layer), or `auto` (while the disk has room)."""
-    budget_gb: float | None = None
-    """Size of all environments together at most, in GB of 1e9 bytes; None for the free disk."""
     jobs: int = 1
     """Layers without an environment that run at the same time."""
-
-
-def in_run_order(questions: Iterable[Question]) -> list[Question]:
-    """Return the light questions of all cells, then the heavy ones cell by cell: the table fills early."""
-    return sorted(questions, key=lambda question: question.layer.heavy)
 
 
 @dataclass
@@ -67,7 +43,7 @@ class Run:
 
     context: Context
     options: RunOptions
-    progress: QuietProgress
+    progress: Progress
     grid: ResultsGrid
     name: str = field(default_factory=lambda: f"{utc_now()}-{os.getpid()}")
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -87,22 +63,12 @@ class Run:
         killed = end_recorded_group(self.context.store.folder / "running.json")
         if killed is not None:
             self.progress.note(f"ended process group {killed}, left running by a run that was killed")
-        self.context.say = self.progress.say
-        ordered = in_run_order(questions)
-        light = [question for question in ordered if not question.layer.heavy]
-        heavy = ordered[len(light) :]
-        if self.options.jobs > 1:
-            self._run_together(light)
-        else:
-            for question in light:
-                self.run_question(question)
-        for position, question in enumerate(heavy):
-            if self.is_due(question):
+        self.context.show_status = self.progress.show_status
+        self._run_light([question for question in questions if not question.layer.heavy])
+        for question in questions:
+            if question.layer.heavy and self.is_due(question):
                 self._prepare_environment(question)
                 self.run_question(question)
-            cell_ends = all(later.cell.id != question.cell.id for later in heavy[position + 1 :])
-            if self.options.keep == "never" and cell_ends:
-                self._drop_environment(question)
 
     def run_question(self, question: Question) -> None:
         """Run a question if it is due, and store the answer."""
@@ -126,51 +92,26 @@ class Run:
         remaining = sum(result.event is None for result in self.grid.results)
         self.progress.finished(self.grid.row(event.cell).layers[event.layer], remaining)
 
-    def _run_together(self, questions: Sequence[Question]) -> None:
-        """Run light questions in threads, neighbours in the order of releases together: they share parsed source.
-
-        The threads are daemons: after an interrupt, one that waits for the index ends with the process.
-        """
-        waiting = deque(sorted(questions, key=lambda item: (Version(item.cell.vllm), Version(item.cell.trl))))
-        errors: list[Exception] = []
-
-        def work() -> None:
+    def _run_light(self, questions: Sequence[Question]) -> None:
+        """Run light questions in threads, neighbours in the order of releases together: they share parsed source."""
+        ordered = sorted(questions, key=lambda item: (Version(item.cell.vllm), Version(item.cell.trl)))
+        with ThreadPoolExecutor(self.options.jobs) as pool:
             try:
-                while not self._stopped.is_set():
-                    self.run_question(waiting.popleft())
-            except IndexError:
-                return  # none is waiting
-            except Exception as error:  # noqa: BLE001 - raised again in the main thread
-                errors.append(error)
+                for finished in [pool.submit(self.run_question, question) for question in ordered]:
+                    finished.result()
+            except BaseException:
                 self._stopped.set()
-
-        threads = [threading.Thread(target=work, daemon=True) for _ in range(self.options.jobs)]
-        try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        except BaseException:
-            self._stopped.set()
-            for process in list(self.context.running):
-                process.kill()
-            with self._lock:  # an answer that is being stored is stored completely
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in list(self.context.running):
+                    process.kill()
                 raise
-        if errors:
-            raise errors[0]
 
     def _prepare_environment(self, question: Question) -> None:
         cell = question.cell
         if question.layer.name == "install" and question.key in self.options.fresh:
             environments.remove_environment(environments.environment_folder(self.context, cell))
-        if self.options.keep == "auto" or self.options.budget_gb is not None:
-            for name in environments.make_room(self.context, cell, self.options.budget_gb):
-                self.progress.note(f"removed the environment of {name} to make room for {cell.id}")
-
-    def _drop_environment(self, question: Question) -> None:
-        folder = environments.environment_folder(self.context, question.cell)
-        if environments.remove_environment(folder):
-            self.progress.note(f"removed the environment of {question.cell.id}")
+        for name in environments.make_room(self.context, cell):
+            self.progress.note(f"removed the environment of {name} to make room for {cell.id}")
 
 
 def answer_question(
@@ -187,7 +128,7 @@ def answer_question(
         if answer.outcome is not Outcome.INFRA_ERROR or stopped():
             break
         if attempt < ATTEMPTS:
-            context.say(f"trying once more: {answer.summary[:80]}")
+            context.show_status(f"trying once more: {answer.summary[:80]}")
     return Event(
         identity=question.identity,
         cell=question.cell.id,
@@ -211,7 +152,7 @@ def _without_paths(answer: Answer, context: Context) -> Answer:
         answer,
         summary=" ".join(clean(answer.summary).split()),
         signs=tuple(map(clean, answer.signs)),
-        facts=tuple(tuple(map(clean, fact)) for fact in answer.facts),
+        facts=tuple((kind, clean(name), clean(text)) for kind, name, text in answer.facts),
         details=tuple(map(clean, answer.details)),
         excerpt=clean(answer.excerpt),
     )

@@ -2,21 +2,18 @@
 
 A line is written and synced to disk before the run goes on. A line torn by a kill or a full disk is dropped when the
 store is opened again. A lock on a second file keeps two runs from writing at once; the kernel releases it with the
-process. Events and logs of other stores are untrusted: they are checked before any of them is added. Results of the GPU
-checks are imported next to the events.
+process. Events and logs of other stores are untrusted: they are checked before any of them is added.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
@@ -27,9 +24,6 @@ from diagnostics.matrix.verdicts import NAME, UNFINISHED, Answer
 
 LARGEST_LINE = 16 * safe_io.MIB
 LARGEST_LOG = 256 * safe_io.MIB
-LARGEST_GPU_RESULTS = 64 * safe_io.MIB
-# Number of texts after the kind of a fact; reports rely on it.
-_FACT_LENGTHS = {"package": 2, "missing": 2, "undecided": 2}
 _Name = Annotated[str, Meta(pattern=rf"\A{NAME}\Z")]
 _Identity = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,128}\Z")]
 _Time = Annotated[
@@ -84,13 +78,9 @@ def parse_event(line: str | bytes) -> Event:
         event = msgspec.json.decode(line, type=Event)
     except RecursionError:
         raise ValueError("nested too deep") from None
-    for kind, *parts in filter(None, event.answer.facts):
-        if len(parts) != _FACT_LENGTHS.get(kind, len(parts)) or (
-            kind == "package" and not is_package_version(*parts)
-        ):
-            raise ValueError(f"facts: {str([kind, *parts])[:60]}: no fact that a layer writes")
-    if not all(event.answer.facts):
-        raise ValueError("facts: the kind comes first")
+    for kind, name, version in event.answer.facts:
+        if kind == "package" and not is_package_version(name, version):
+            raise ValueError(f"facts: {str([kind, name, version])[:60]}: no package and its version")
     return event
 
 
@@ -245,75 +235,16 @@ def _explained(path: Path, done: str) -> Iterator[None]:
         raise StoreError(f"{path}: cannot be {done}: {error.strerror or error}") from None
 
 
-def latest(events: Iterable[Event]) -> dict[str, Event]:
-    """Return the newest event of each identity; a finished one wins over a newer unfinished one.
+def latest(events: Iterable[Event]) -> Event | None:
+    """Return the newest event of one question; a finished one wins over a newer unfinished one.
 
     The newest by its time, since a merged store holds the events of several machines; within a second, the last.
     """
-    newest: dict[str, Event] = {}
-    for event in events:
-        known = newest.get(event.identity)
-        if known is None or (event.finished, event.started) >= (known.finished, known.started):
-            newest[event.identity] = event
-    return newest
+    ordered = sorted(events, key=lambda event: (event.finished, event.started))
+    return ordered[-1] if ordered else None
 
 
-def flaky(events: Iterable[Event]) -> set[str]:
-    """Return the identities whose finished events disagree: same inputs, different outcomes."""
-    outcomes: dict[str, set[tuple[str, tuple[str, ...]]]] = {}
-    for event in events:
-        if event.finished:
-            outcomes.setdefault(event.identity, set()).add((event.answer.outcome, event.answer.codes))
-    return {identity for identity, different in outcomes.items() if len(different) > 1}
-
-
-class Step(Struct, omit_defaults=True):
-    """One step of the GPU checks: what it measured, or why it failed."""
-
-    step: str
-    outcome: Literal["ok", "failed", "skipped"]
-    seconds: float
-    result: dict[str, Any] = {}
-    reason: str = ""
-
-
-class GpuResults(Struct, tag_field="schema", tag="grpo-doctor.gpu.v2"):
-    """The document `gpu.json`."""
-
-    made: Annotated[str, Meta(pattern=r"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\Z")]
-    device: str
-    steps: Annotated[list[Step], Meta(min_length=1)]
-
-    def summary(self) -> str:
-        """Return one line: how many steps ended how, and on which GPU."""
-        counts = Counter[str](step.outcome for step in self.steps)
-        listed = ", ".join(
-            f"{counts[outcome]} {outcome}" for outcome in ("ok", "failed", "skipped") if counts[outcome]
-        )
-        return f"{len(self.steps)} steps on {self.device}: {listed}"
-
-
-def read_gpu_results(path: Path) -> GpuResults:
-    """Read a `gpu.json`.
-
-    Raises:
-        StoreError: It cannot be read, or differs from the schema.
-    """
-    try:
-        return msgspec.json.decode(safe_io.read_bytes(path, LARGEST_GPU_RESULTS), type=GpuResults)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise StoreError(f"{path}: {error}") from None
-
-
-def keep_gpu_results(folder: Path, results: GpuResults) -> bool:
-    """Write the document into the folder of a store; return False if it is there already."""
-    text = msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n"
-    digest = hashlib.sha256(text).hexdigest()[:12]
-    path = folder / "gpu" / f"{results.made.replace(':', '')}-{digest}.json"
-    if path.exists():
-        return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    safe_io.write_atomically(path, text)
-    return True
+def is_flaky(events: Iterable[Event]) -> bool:
+    """Return whether the finished events of one question disagree: same inputs, different outcomes."""
+    outcomes = {(event.answer.outcome, event.answer.codes) for event in events if event.finished}
+    return len(outcomes) > 1

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 # The forms are checked when a store is read: an event of another store is untrusted text.
 NAME = r"[A-Za-z0-9_][A-Za-z0-9_.+:-]{0,200}"
 Code = Annotated[str, Meta(pattern=r"\A[A-Z]{1,8}[0-9]{0,6}\Z")]
+Fact = tuple[Literal["package", "missing", "undecided"], str, str]
+"""As ("package", "torch", "2.8.0"), or the subject of a missing or undecided use and its remark."""
 LogPath = Annotated[str, Meta(pattern=rf"\A(logs/{NAME}/{NAME})?\Z")]
 
 
@@ -73,14 +75,6 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True):
     """The failure comes from the CPU substitute of the pair and says nothing about the pair itself."""
 
 
-class Grid(Struct, frozen=True):
-    """A small table of evidence."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
 class Answer(Struct, frozen=True):
     """The observation of one layer in one cell."""
 
@@ -92,13 +86,10 @@ class Answer(Struct, frozen=True):
     """Known issues observed."""
     signs: tuple[str, ...] = ()
     """The observation in short lines that expectations can name."""
-    facts: tuple[tuple[str, ...], ...] = ()
-    """The observation for programs; the kind comes first, as ("package", "torch", "2.8.0")."""
+    facts: tuple[Fact, ...] = ()
+    """The observation for programs."""
     details: tuple[str, ...] = ()
     """Further lines for the page."""
-    grids: tuple[Grid, ...] = ()
-    curve: tuple[float, ...] = ()
-    """Reward by step, thinned, where something was trained."""
     ran_with: tuple[tuple[str, str], ...] = ()
     """What ran, where it differs from what the cell declares: (package, version or remark)."""
     excerpt: str = ""
@@ -106,14 +97,10 @@ class Answer(Struct, frozen=True):
     log: LogPath = ""
     """The log's path, below the store's folder."""
 
-    def facts_of(self, kind: str) -> list[tuple[str, ...]]:
-        """Return the facts of one kind, without the kind."""
-        return [fact[1:] for fact in self.facts if fact[0] == kind]
-
     @property
     def packages(self) -> dict[str, str]:
         """The versions of a solution, or of what was installed."""
-        return {fact[0]: fact[1] for fact in self.facts_of("package")}
+        return {name: version for kind, name, version in self.facts if kind == "package"}
 
 
 class Judgement(Struct, frozen=True):

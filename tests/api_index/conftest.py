@@ -104,10 +104,6 @@ def make_wheel(package, version, files, requires):
         ]
         lines += [f"Requires-Dist: {item}" for item in requires]
         archive.writestr(f"{package}-{version}.dist-info/METADATA", "\n".join(lines) + "\n\ntext")
-        archive.writestr(
-            f"{package}-{version}.dist-info/entry_points.txt",
-            f"[console_scripts]\n{package} = {package}:main\n",
-        )
     return stream.getvalue()
 
 

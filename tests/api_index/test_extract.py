@@ -7,7 +7,6 @@ import textwrap
 import pytest
 
 from diagnostics.api_index.extract import extract
-from diagnostics.api_index.surface import Surface, parse_signature
 
 
 def facts(text, module="pkg.mod", **rest):
@@ -41,6 +40,7 @@ def facts(text, module="pkg.mod", **rest):
         ("def __getattr__(name):\n    if name == 'a':\n        return 1", "__getattr__", "dynamic a"),
         ("def __getattr__(name):\n    return find(name)", "__getattr__", "dynamic *"),
         ("globals()['x'] = 1", "__getattr__", "dynamic *"),
+        ("class A:\n    def f(self, **kw):\n        setattr(self, next(iter(kw)), 1)", "A.__getattr__", "attr"),
         ("@deprecate_kwarg('old', new_name='a')\ndef f(a=1): ...", "f", "def (a=, old=)"),
     ],
 )  # fmt: skip
@@ -77,33 +77,3 @@ def test_options_that_a_parser_adds_in_a_loop_are_read():
             p.add_argument(f"--{other}.lr")
     """
     assert [name for name in facts(text) if name.startswith("--")] == ["--a.lr", "--b.lr"]
-
-
-def test_overloads_are_one_signature():
-    """A keyword of any overload is accepted."""
-    text = """
-        class A:
-            @overload
-            def f(self, a): ...
-            @overload
-            def f(self, *, b): ...
-            def f(self, *args): ...
-    """
-    assert parse_signature(facts(text)["A.f"]).names == {"self", "a", "b"}
-
-
-def test_a_class_that_sets_any_attribute_is_not_complete():
-    """`setattr(self, name, value)`: nothing can be called missing."""
-    names = facts(
-        "class A:\n    def __init__(self, **kw):\n        for k in kw:\n            setattr(self, k, 1)"
-    )
-
-    class Source:
-        def modules(self):
-            return frozenset({"pkg.mod"})
-
-        def facts(self, module):
-            return names if module == "pkg.mod" else None
-
-    surface = Surface(Source(), "pkg")
-    assert not surface.members(surface.find("pkg.mod", "A")).complete

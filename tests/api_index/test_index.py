@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from types import SimpleNamespace
 
@@ -10,10 +9,9 @@ import pytest
 from click.testing import CliRunner
 from packaging.specifiers import SpecifierSet
 
-from diagnostics import UserError, cli
+from diagnostics import UserError
 from diagnostics.api_index import build, options, query, store
 from diagnostics.api_index.explain import explain_missing
-from diagnostics.api_index.packages import PACKAGES as PACKAGES_OF_INDEX
 from diagnostics.api_index.packages import IndexedPackage
 from diagnostics.api_index.query import Release
 from diagnostics.collect import packages
@@ -36,7 +34,6 @@ def test_a_name_has_its_releases(index):
     assert vllm.packed("vllm.llm")["LLM.generate"] == "def (self, prompts)"
     assert set(vllm.packed("vllm.llm")["LLM.__init__"]) == {"0-0", "1-"}
     assert vllm.metadata("requires", 1) == ["torch==2.1"]
-    assert vllm.metadata("scripts", 2) == ["vllm = vllm:main"]
     assert (vllm.number("0.2+cu129"), vllm.number("9")) == (1, None)
 
 
@@ -129,22 +126,17 @@ def run(*arguments):
         (["trl==1.0", "vllm"], 0, "uv pip install trl==1.0 vllm==0.1"),
         (["vllm==0.3", "trl"], 0, "uv pip install trl==1.1 vllm==0.3"),
         (["trl==1.0", "vllm==0.3"], 1, ""),
+        # Of several releases the one that fits best to what else is named; the newest if nothing is.
+        (["trl==1", "vllm==0.2"], 0, "uv pip install trl==1.0 vllm==0.2"),
+        (["vllm", "trl"], 0, "uv pip install vllm==0.3 trl==1.1"),
     ],
 )
 def test_versions_answers_a_question(index, question, code, install):
     """Which release for which; two releases that do not fit are a finding, and never recommended."""
     result, output, _error = run(*question)
     assert result == code
-    assert install in " ".join(output.split())
+    assert set(install.split()) <= set(output.split())
     assert ("pip install" in output) is bool(install)
-
-
-def test_a_terminal_without_utf8_shows_the_marks_escaped(index, monkeypatch):
-    """Instead of a fault."""
-    raw = io.BytesIO()
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, "ascii", write_through=True))
-    assert cli.main(["versions", "trl==1.1", "vllm==0.3"]) == 0
-    assert rb"\u2714 0.3: declared" in raw.getvalue()
 
 
 def test_versions_has_a_document(index):
@@ -178,20 +170,6 @@ def test_a_text_names_releases(monkeypatch, version, releases):
     assert query.find_releases("vllm", version) == releases
 
 
-@pytest.mark.parametrize(
-    ("question", "install"),
-    [
-        (["trl==1", "vllm==0.2"], "uv pip install trl==1.0 vllm==0.2"),
-        (["vllm", "trl"], "uv pip install vllm==0.3 trl==1.1"),
-    ],
-)
-def test_one_release_of_the_first_package_is_chosen(index, question, install):
-    """The one that fits best to what else is named; the newest if nothing is."""
-    result, output, _error = run(*question)
-    assert result == 0
-    assert set(install.split()) <= set(output.split())
-
-
 def test_optional_imports_and_other_hardware_are_not_missing(tmp_path, monkeypatch):
     """A `try` whose handler takes nothing is an alternative for every package; `inputs` is not `npu`."""
     trainer = """
@@ -223,13 +201,6 @@ def test_optional_imports_and_other_hardware_are_not_missing(tmp_path, monkeypat
     assert [item.use.text for item in comparison.missing] == ["peft.inputs.parse"]
 
 
-def test_constants_of_the_auto_classes_are_read():
-    """TRL imports them; they are not in a model's file."""
-    transformers = PACKAGES_OF_INDEX["transformers"]
-    assert not transformers.is_outlined("transformers/models/auto/modeling_auto.py")
-    assert transformers.is_outlined("transformers/models/bert/modeling_bert.py")
-
-
 def test_a_removed_mapping_of_auto_classes_is_missing():
     """In the shipped index: trl 0.22.2 fails at import with transformers 5.0.0."""
     pair = query.compatibility(Release("trl", "0.22.2"), Release("transformers", "5.0.0"))
@@ -253,17 +224,20 @@ def test_a_damaged_file_is_named(index, index_folder, tmp_path, monkeypatch, con
     assert "vllm.zip: not a file of the API index" in str(error)
 
 
-@pytest.mark.parametrize("question", [["vllm", "vllm"], ["trl==1.0", "trl==1.1"]])
-def test_a_package_named_twice_is_refused(index, question):
-    """It would be compared with itself."""
-    assert "named twice" in str(run(*question)[2])
-
-
-@pytest.mark.parametrize("question", ["nothere==1", "vllm==7", "vllm>=1", "=="])
-def test_a_question_that_cannot_be_answered_is_refused(index, question):
-    """In one line that says what the index has."""
-    _result, _output, error = run(question)
-    assert question in str(error)
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        (["nothere==1"], "nothere==1"),
+        (["vllm==7"], "vllm==7"),
+        (["vllm>=1"], "vllm>=1"),
+        (["=="], "=="),
+        (["vllm", "vllm"], "named twice"),
+        (["trl==1.0", "trl==1.1"], "named twice"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_is_refused(index, question, message):
+    """In one line that says what the index has; a package would be compared with itself."""
+    assert message in str(run(*question)[2])
 
 
 @pytest.mark.parametrize(
@@ -291,14 +265,6 @@ def test_an_error_is_explained(index, message, installed, direction, changes):
     explanation = explain_missing(message, {"vllm": installed} if installed else {})
     assert (explanation.direction, explanation.changes) == (direction, changes)
     assert explanation.callers[0].package == "trl"
-
-
-def test_an_installed_release_does_not_have_what_none_has(index):
-    """Of a name that a trainer takes and no release has."""
-    explanation = explain_missing(
-        "ImportError: cannot import name 'nothing' from 'vllm.never' (/x)", {"vllm": "0.3"}
-    )
-    assert explanation.headline == "No vllm from 0.1 to 0.3 has vllm.never.nothing."
 
 
 def test_a_newer_caller_is_a_change_too(index):

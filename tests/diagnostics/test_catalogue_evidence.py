@@ -53,11 +53,6 @@ def unknown_option(edit):
     )
 
 
-def list_option_with_a_word(edit):
-    # OpenRLHF's option takes a list (0.5.8 to 0.11.2), in which peft reads the word as a module's name.
-    return edit.framework == "openrlhf" and re.search(r"target_modules[ =]all-linear", edit.text)
-
-
 def option_of_vllm_given_to_another_program(edit):
     packages = [package for package in edits.FROM.get(edit.framework, ()) if package != "vllm"]
     # From 1.11.0 on TRL's command passes what it does not know to vLLM's; `--config` is TrlParser's.
@@ -139,17 +134,6 @@ def word_without_its_option(edit):
     return ""
 
 
-def refers_to_another_edit(edit):
-    return re.search(r"^(?:the same(?:,|;| in| on)|as above)|\blikewise$", edit.text)
-
-
-def launcher_of_one_process(edit):
-    # `accelerate launch` of 1.15.0 sets RANK and its like for several processes, and none of them for one.
-    signature = ISSUES[edit.code].signature
-    about_rank = signature is not None and any("(?:RANK|" in pattern for pattern in signature.any)
-    return about_rank and "accelerate" in edit.text and "more than one process" not in edit.text
-
-
 def removed_variable_of_vllm(edit):
     for variable in (
         re.findall(r"(?<!unset )\bVLLM_[A-Z0-9_]+", edit.text) if edit.framework != "vllm" else ()
@@ -158,11 +142,6 @@ def removed_variable_of_vllm(edit):
         if last and f"up to {last}" not in edit.text:
             return variable
     return ""
-
-
-def timeout_of_a_server_that_is_up(edit):
-    # TRL and ms-swift check /health within vllm_server_timeout, and send requests without a limit.
-    return edit.code != "NET012" and re.search(r"vllm_server_timeout(?:=|$| \d| larger| higher)", edit.text)
 
 
 def option_that_newer_transformers_lack(edit):
@@ -175,22 +154,9 @@ def option_that_newer_transformers_lack(edit):
     return ""
 
 
-def server_for_trl_without_weight_sync(edit):
-    # Without these the fix of one failure leads to NET015 or NET016; without the log-probs TRL loses them.
-    if edit.framework != "trl" or not re.search(r"(?<!trl )\bvllm serve MODEL", edit.text):
-        return ""
-    needed_words = ["VLLM_SERVER_DEV_MODE=1", "--weight-transfer-config"]
-    # Only the servers that entries start as a whole need the log-probs too.
-    if "vllm serve MODEL --weight-transfer-config" in edit.text:
-        needed_words.append("--logprobs-mode processed_logprobs")
-    return [word for word in needed_words if word not in edit.text]
-
-
 CHECKS = (
-    unknown_option, list_option_with_a_word, option_of_vllm_given_to_another_program, server_before_its_release,
-    sets_the_default, word_without_its_option, refers_to_another_edit, launcher_of_one_process,
-    removed_variable_of_vllm,
-    timeout_of_a_server_that_is_up, option_that_newer_transformers_lack, server_for_trl_without_weight_sync,
+    unknown_option, option_of_vllm_given_to_another_program, server_before_its_release, sets_the_default,
+    word_without_its_option, removed_variable_of_vllm, option_that_newer_transformers_lack,
 )  # fmt: skip
 
 
@@ -293,17 +259,6 @@ def test_a_hang_names_the_releases_that_it_was_run_on():
         ]
         missing += set(installed or [("python", run["python"])]) - claims
     assert missing == []
-
-
-def test_entries_do_not_share_a_declared_source():
-    """A declared source that fits several entries proves none of them."""
-    sources = Counter(
-        source
-        for entry in ISSUES.values()
-        for source in {claim.source for claim in entry.affected if claim.evidence == "declared"}
-        if "alone was read" not in source
-    )
-    assert [source for source, count in sources.items() if count > 1] == []
 
 
 def test_ranges_are_where_the_wheels_have_it():

@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from diagnostics.collect import packages as facts
 from diagnostics.compat_table import Compat, load
@@ -143,8 +145,11 @@ def pair_finding(maker, vllm, trl, cells=(GOOD,)):
 
 def test_the_list_of_releases_begins_where_the_command_is_offered_from():
     """Both know it."""
-    listed = json.loads((Path(__file__).parents[2] / "locks" / "releases.json").read_text(encoding="utf-8"))
-    assert tuple(listed[name][0]["version"] for name in ("vllm", "trl")) == compatibility._FIRST
+    breadth = tomllib.loads((Path(__file__).parents[2] / "matrix.toml").read_text(encoding="utf-8"))[
+        "breadth"
+    ]
+    first = tuple(Version(breadth[f"{name}_since"]) for name in ("vllm", "trl"))
+    assert first == tuple(map(Version, compatibility._FIRST))
 
 
 def test_a_pair_never_run_whose_source_says_no_is_an_error_with_a_way_out(environment):

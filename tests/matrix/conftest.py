@@ -9,7 +9,6 @@ import http.server
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 import textwrap
@@ -17,11 +16,14 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
 from unittest import mock
 
 import pytest
 
+from diagnostics.api_index import query, store
 from diagnostics.matrix import command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,9 +66,12 @@ def build_wheel(
     return wheel
 
 
+JSON_PAGE = "application/vnd.pypi.simple.v1+json"
+
+
 @dataclass
 class Index:
-    """A package index on loopback: JSON pages with upload times, files by range."""
+    """A package index on loopback: JSON pages with upload times, and wheels."""
 
     folder: Path
     address: str
@@ -75,67 +80,26 @@ class Index:
     def add(self, name: str, version: str, files: dict[str, str] | None = None, **more: object) -> Path:
         """Put a wheel into the index."""
         package = name.replace("-", "_")
-        return build_wheel(self.folder, name, version, files or {f"{package}/__init__.py": ""}, **more)
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    index: Index
-    protocol_version = "HTTP/1.1"
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        if self.path.startswith("/simple/"):
-            self._page(self.path.split("/")[2])
-        else:
-            self._file(self.index.folder / Path(self.path).name)
-
-    def _page(self, project: str) -> None:
-        names = [
-            path
-            for path in sorted(self.index.folder.glob("*.whl"))
-            if re.sub("[-_.]+", "-", path.name.split("-")[0]).lower() == project
-        ]
-        if not names:
-            return self._send(404, b"", "text/plain")
-        files = [
+        wheel = build_wheel(self.folder, name, version, files or {f"{package}/__init__.py": ""}, **more)
+        page = self.folder / "simple" / name / "index.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        listed = [
             {
                 "filename": path.name,
-                "url": f"{self.index.address}/files/{path.name}",
-                "upload-time": self.index.uploaded,
+                "url": f"{self.address}/{path.name}",
+                "upload-time": self.uploaded,
                 "hashes": {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()},
             }
-            for path in names
+            for path in sorted(self.folder.glob(f"{package}-*.whl"))
         ]
-        page = {"meta": {"api-version": "1.1"}, "name": project, "files": files, "versions": []}
-        return self._send(200, json.dumps(page).encode(), "application/vnd.pypi.simple.v1+json")
+        document = {"meta": {"api-version": "1.1"}, "name": name, "files": listed, "versions": []}
+        page.write_text(json.dumps(document))
+        return wheel
 
-    def _file(self, path: Path) -> None:
-        if not path.exists():
-            return self._send(404, b"", "text/plain")
-        data = path.read_bytes()
-        byte_range = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
-        if not byte_range:
-            return self._send(200, data, "application/octet-stream")
-        if byte_range[1]:
-            start, end = int(byte_range[1]), min(int(byte_range[2] or len(data)), len(data) - 1)
-        else:
-            start, end = max(0, len(data) - int(byte_range[2])), len(data) - 1
-        return self._send(
-            206, data[start : end + 1], "application/octet-stream", f"bytes {start}-{end}/{len(data)}"
-        )
 
-    def _send(self, status: int, body: bytes, kind: str, part: str = "") -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Accept-Ranges", "bytes")
-        if part:
-            self.send_header("Content-Range", part)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    extensions_map: ClassVar[dict[str, str]] = {".html": JSON_PAGE, ".whl": "application/octet-stream"}
 
     def log_message(self, *_: object) -> None:
         """Quiet."""
@@ -152,11 +116,10 @@ class _Server(http.server.ThreadingHTTPServer):
 @contextlib.contextmanager
 def serve_index(folder: Path) -> Iterator[Index]:
     """Serve an empty index from a folder."""
-    server = _Server(("127.0.0.1", 0), _Handler)
+    folder.mkdir()
+    server = _Server(("127.0.0.1", 0), partial(_Handler, directory=str(folder)))
     server.daemon_threads = True
     new_index = Index(folder, f"http://127.0.0.1:{server.server_port}")
-    new_index.folder.mkdir()
-    server.RequestHandlerClass = type("Handler", (_Handler,), {"index": new_index})
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield new_index
@@ -350,6 +313,41 @@ def make_world(folder: Path, index: Index) -> World:
 def world(tmp_path: Path, index: Index) -> World:
     """A toy project without cells."""
     return make_world(tmp_path, index)
+
+
+def write_index(folder, **packages):
+    """Write an API index without names: package -> {version: (day, requirements, Requires-Python)}."""
+    for package, listed in packages.items():
+        values = list(listed.values())
+        packed = [
+            store.pack_values(
+                [{item: ""} if item else {} for item in column], range(len(values)), len(values)
+            )
+            for column in ([requires for _, requires, _ in values], [python for *_, python in values])
+        ]
+        releases = [
+            {"version": version, "day": day.isoformat(), "read": ""} for version, (day, *_) in listed.items()
+        ]
+        about = {"schema": store.SCHEMA, "package": package, "releases": releases}
+        store.write_package(
+            folder / f"{package}.zip", {**about, "requires": packed[0], "python": packed[1]}, {}
+        )
+
+
+@pytest.fixture
+def use_index(tmp_path, monkeypatch):
+    """Put an index of these releases in place of the shipped one."""
+    cached = (store._load, query.surface_of, query.requirements_of)
+
+    def write(**packages):
+        write_index(tmp_path / "api", **packages)
+        monkeypatch.setattr(store, "FOLDER", tmp_path / "api")
+        for function in cached:
+            function.cache_clear()
+
+    yield write
+    for function in cached:
+        function.cache_clear()
 
 
 ALL_LIGHT = ("resolve", "contract")

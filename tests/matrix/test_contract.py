@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pytest
 from packaging.version import Version
 
 from diagnostics.api_index.surface import SourceFacts, Surface
 from diagnostics.matrix.layers.contract import compare_apis, is_grpo_file
-from diagnostics.matrix.wheels import MemorySources
 
 GRPO = "trl/trainer/grpo_trainer.py"
+
+
+@dataclass
+class MemorySources:
+    """Modules in memory."""
+
+    files: Mapping[str, str]
+
+    def names(self):
+        return frozenset(self.files)
+
+    def read(self, name):
+        return self.files[name]
+
+
 ENGINE = {
     "vllm/__init__.py": """
         import typing
@@ -94,65 +110,68 @@ def check(trainer, **rest):
     )
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "from vllm import LLM",  # a lazy table
-        "from vllm import SamplingParams",  # import *
-        "from vllm import outputs",  # a module by a lazy table
-        "from vllm.entrypoints import llm",  # a submodule
-        "import vllm.engine.arg_utils",
-        "from vllm.sampling_params import Params",  # bound in a try
-        "from vllm.utils import get_open_port",  # by a __getattr__ that compares
-        "from vllm.entrypoints.llm import LLMEngine",  # a re-export
-        "import vllm\nprint(vllm.__version__)",
-        "from transformers import Anything",
-    ],
-)
-def test_what_the_engine_has_is_found(line):
-    """Every way by which a name can be there."""
-    assert check(line) == ([], [], [])
+NOTHING = "from vllm import Nothing"
 
 
 @pytest.mark.parametrize(
-    ("line", "name"),
+    ("line", "missing"),
     [
-        ("from vllm import Nothing", "vllm.Nothing"),
-        ("from vllm import Gone", "vllm.Gone"),  # in the lazy table, but not where that points
-        (
-            "from vllm.sampling_params import GuidedDecodingParams",
-            "vllm.sampling_params.GuidedDecodingParams",
-        ),
-        ("from vllm.worker.worker import Worker", "vllm.worker.worker.Worker"),
-        ("import vllm.worker", "vllm.worker"),
-        ("from vllm.utils import get_ip", "vllm.utils.get_ip"),
-        ("def f():\n    from vllm import Nothing", "vllm.Nothing"),
+        ("from vllm import LLM", []),  # a lazy table
+        ("from vllm import SamplingParams", []),  # import *
+        ("from vllm import outputs", []),  # a module by a lazy table
+        ("from vllm.entrypoints import llm", []),  # a submodule
+        ("import vllm.engine.arg_utils", []),
+        ("from vllm.sampling_params import Params", []),  # bound in a try
+        ("from vllm.utils import get_open_port", []),  # by a __getattr__ that compares
+        ("from vllm.entrypoints.llm import LLMEngine", []),  # a re-export
+        ("import vllm\nprint(vllm.__version__)", []),
+        ("from transformers import Anything", []),
+        (NOTHING, ["vllm.Nothing"]),
+        ("from vllm import Gone", ["vllm.Gone"]),  # in the lazy table, but not where that points
+        ("from vllm.sampling_params import GuidedDecodingParams", ["vllm.sampling_params.GuidedDecodingParams"]),
+        ("from vllm.worker.worker import Worker", ["vllm.worker.worker.Worker"]),
+        ("import vllm.worker", ["vllm.worker"]),
+        ("from vllm.utils import get_ip", ["vllm.utils.get_ip"]),
+        (f"def f():\n    {NOTHING}", ["vllm.Nothing"]),
     ],
-)
-def test_what_it_has_not_is_missing(line, name):
-    """Names, modules, lazy promises that lead nowhere; inside functions too."""
-    assert check(line) == ([name], [], [])
+)  # fmt: skip
+def test_a_name_is_there_or_missing(line, missing):
+    """Every way by which a name can be there; lazy promises that lead nowhere; inside functions too."""
+    assert check(line) == (missing, [], [])
 
 
 @pytest.mark.parametrize(
-    ("condition", "taken"),
+    ("condition", "outcome"),
     [
-        ("is_vllm_available()", True),
-        ("not is_vllm_available()", False),
-        ('is_vllm_available(min_version="1.1")', False),
-        ('is_vllm_available(min_version="1.0")', True),
-        ('Version(vllm.__version__) <= Version("0.9")', False),
-        ('version.parse(importlib.metadata.version("vllm")) > version.parse("0.9")', True),
-        ("TYPE_CHECKING", False),
-        ("is_vllm_ascend_available()", False),
-        ("is_vllm_available() and TYPE_CHECKING", False),
-        ("is_peft_available() and TYPE_CHECKING", False),
+        ("is_vllm_available()", "missing"),
+        ('is_vllm_available(min_version="1.0")', "missing"),
+        ('version.parse(importlib.metadata.version("vllm")) > version.parse("0.9")', "missing"),
+        # Some run goes there, and breaks: as LLM(device=) did under `if self.use_vllm`.
+        ("self.use_vllm", "missing"),
+        ("self.vllm_mode == 'server'", "missing"),
+        ("images is not None", "missing"),
+        # Dead in this cell, on this hardware, or in runs with the engine.
+        ("not is_vllm_available()", "dead"),
+        ('is_vllm_available(min_version="1.1")', "dead"),
+        ('Version(vllm.__version__) <= Version("0.9")', "dead"),
+        ("TYPE_CHECKING", "dead"),
+        ("is_peft_available() and TYPE_CHECKING", "dead"),
+        ("is_vllm_ascend_available()", "dead"),
+        ("is_torch_xpu_available()", "dead"),
+        ("not self.use_vllm", "dead"),
+        # Depends on what is installed, which is not known.
+        ("is_peft_available()", "undecided"),
+        ("hasattr(engine, 'x')", "undecided"),
+        ("_HAS_IT", "undecided"),
+        ('Version(peft.__version__) > Version("1")', "undecided"),
     ],
 )
-def test_conditions_that_can_be_decided_are(condition, taken):
-    """A branch that is dead in this cell is no break; a live one is."""
-    missing, guarded, _ = check(f"if {condition}:\n    from vllm import Nothing")
-    assert (missing == ["vllm.Nothing"], guarded) == (taken, [])
+def test_a_condition_around_a_use_decides(condition, outcome):
+    """Dead code is no break; an unknown condition is not judged, in a file of GRPO."""
+    trainer = f"def f(self):\n    if {condition}:\n        {NOTHING}"
+    missing, guarded, undecided = check(trainer)
+    assert (missing == ["vllm.Nothing"], guarded) == (outcome == "missing", [])
+    assert [item.partition(":")[0] for item in undecided] == ["vllm.Nothing"] * (outcome == "undecided")
 
 
 def test_a_condition_kept_in_a_name_is_decided():
@@ -169,72 +188,24 @@ def test_a_condition_kept_in_a_name_is_decided():
 
 
 @pytest.mark.parametrize(
-    "condition",
-    ["is_peft_available()", "hasattr(engine, 'x')", "_HAS_IT", 'Version(peft.__version__) > Version("1")'],
-)
-def test_an_undecidable_condition_on_what_is_installed_is_not_judged(condition):
-    """The result is undecided, and names the information that would decide it."""
-    missing, guarded, undecided = check(f"if {condition}:\n    from vllm import Nothing")
-    assert (missing, guarded) == ([], [])
-    assert [item.partition(":")[0] for item in undecided] == ["vllm.Nothing"]
-
-
-def test_what_could_not_be_told_off_the_way_decides_nothing():
-    """In another trainer's file, or with an option: remarks, and the pair is judged."""
-    line = "if is_peft_available():\n    from vllm import Nothing"
-    second_result = compare_with_engine(line, file="trl/trainer/online_dpo_trainer.py")
-    assert (second_result.undecided, [item.use.text for item in second_result.guarded]) == (
-        [],
-        ["vllm.Nothing"],
-    )
-
-
-@pytest.mark.parametrize(
-    "condition",
-    ["self.use_vllm", "self.vllm_mode == 'server'", "images is not None", "self.a.is_main_process"],
-)
-def test_a_condition_of_the_run_s_own_guards_nothing(condition):
-    """Some run goes there, and breaks: as LLM(device=) did under `if self.use_vllm`."""
-    trainer = (
-        f"from vllm import LLM\ndef f(self):\n    if {condition}:\n        LLM(model='m', device='cuda:1')"
-    )
-    assert check(trainer) == (["vllm.LLM(device=)"], [], [])
-
-
-@pytest.mark.parametrize(
-    "condition", ["is_torch_xpu_available()", "not self.use_vllm", "is_torch_npu_available()"]
-)
-def test_other_hardware_and_runs_without_the_engine_are_not_asked_about(condition):
-    """Code that only other hardware, or runs without the engine, can reach counts as dead."""
-    assert check(f"def f(self):\n    if {condition}:\n        from vllm import Nothing") == ([], [], [])
-
-
-@pytest.mark.parametrize(
     ("condition", "where"),
     [
         ("self.regex", "body"),
         ("args.vllm_regex is not None", "body"),
         ("self.regex is None", "orelse"),
-        ("not self.regex", "orelse"),
         ("self.mode == 'x' and self.regex", "body"),
     ],
 )
 def test_what_only_an_option_reaches_breaks_only_with_it(condition, where):
     """An option that the settings leave off is listed and no break; the other branch is always reached."""
     settings = "class GRPOConfig:\n    vllm_regex: str | None = field(default=None, metadata={})\n    mode: str = 'x'\n"
-    bodies = {"body": "pass", "orelse": "pass", where: "from vllm import Nothing"}
-    trainer = (
-        f"def f(self):\n    if {condition}:\n        {bodies['body']}\n    else:\n        {bodies['orelse']}"
-    )
-    result = compare_with_engine(trainer, more={"trl/trainer/grpo_config.py": settings})
-    assert (result.missing, result.undecided) == ([], [])
-    assert [item.use.text for item in result.optional] == ["vllm.Nothing"]
-    second_trainer = trainer.replace("pass", "HERE").replace("from vllm import Nothing", "pass")
-    on_way = compare_with_engine(
-        second_trainer.replace("HERE", "from vllm import Nothing"),
-        more={"trl/trainer/grpo_config.py": settings},
-    )
-    assert [item.use.text for item in on_way.missing] == ["vllm.Nothing"]
+    more = {"trl/trainer/grpo_config.py": settings}
+    for branch in ("body", "orelse"):
+        bodies = {"body": "pass", "orelse": "pass", branch: NOTHING}
+        trainer = f"def f(self):\n    if {condition}:\n        {bodies['body']}\n    else:\n        {bodies['orelse']}"
+        result = compare_with_engine(trainer, more=more)
+        names = [[item.use.text for item in items] for items in (result.optional, result.missing)]
+        assert names == ([["vllm.Nothing"], []] if branch == where else [[], ["vllm.Nothing"]])
 
 
 @pytest.mark.parametrize(
@@ -248,23 +219,19 @@ def test_what_only_an_option_reaches_breaks_only_with_it(condition, where):
 )
 def test_one_arm_of_a_try_is_enough(handler, missing):
     """try/except ImportError: a fallback that works is no break; one that breaks too, or only raises, is."""
-    trainer = f"try:\n    from vllm import Nothing\nexcept ImportError:\n    {handler}\n"
-    result = check(trainer)
+    result = check(f"try:\n    {NOTHING}\nexcept ImportError:\n    {handler}\n")
     assert ("vllm.Nothing" in result[0]) is missing
     assert ("vllm.Nothing" in result[1]) is not missing
 
 
 def test_other_trainers_do_not_break_grpo():
-    """A break in another trainer's file is seen, and marked as off the way."""
-    sources = MemorySources(
-        {"trl/trainer/online_dpo_trainer.py": "from vllm import Nothing", GRPO: "from vllm import Nothing"}
-    )
-    surface = Surface(SourceFacts(MemorySources({"vllm/__init__.py": ""})), "vllm")
-    result = compare_apis(sources, surface, Version("1"))
-    assert {item.location: is_grpo_file(item.use.file) for item in result.missing} == {
-        "trl/trainer/online_dpo_trainer.py:1": False,
-        f"{GRPO}:1": True,
-    }
+    """A break in another trainer's file is seen, and marked; what is undecided there is a remark."""
+    other = "trl/trainer/online_dpo_trainer.py"
+    result = compare_with_engine(NOTHING, more={other: NOTHING})
+    places = {item.location: is_grpo_file(item.use.file) for item in result.missing}
+    assert places == {f"{other}:1": False, f"{GRPO}:1": True}
+    result = compare_with_engine(f"if is_peft_available():\n    {NOTHING}", file=other)
+    assert (result.undecided, [item.use.text for item in result.guarded]) == ([], ["vllm.Nothing"])
 
 
 def test_arguments_are_checked_against_the_signature():

@@ -14,7 +14,7 @@ from diagnostics.api_index.rules import Case, Rule, SourceLine, apply_rules, pro
 from diagnostics.api_index.surface import SourceFacts, Surface
 from diagnostics.matrix.layers.contract import compare_apis, comparison_answer
 from diagnostics.matrix.verdicts import Outcome
-from diagnostics.matrix.wheels import MemorySources
+from tests.matrix.test_contract import MemorySources
 
 RECORDED = json.loads(Path(__file__).with_name("contract_lines.json").read_text(encoding="utf-8"))
 CASES = [(rule, case) for rule in project_rules() for case in rule.cases]
@@ -77,10 +77,10 @@ def test_a_rule_decides_a_path_that_source_does_not_follow():
     """Holds, breaks, or not judged with what would let it be judged."""
     assert layer_result({"vllm/b.py": "self.deep = Deep("}).outcome is Outcome.PASS
     broken = layer_result({"vllm/a.py": "class Engine"})
-    assert (broken.outcome, broken.facts_of("missing")) == (Outcome.FAIL, [("vllm.LLM.deep", "when called")])
+    assert (broken.outcome, broken.facts) == (Outcome.FAIL, (("missing", "vllm.LLM.deep", "when called"),))
     assert "it is gone (vllm/a.py" in broken.signs[0]
     open_ = layer_result({})
-    assert (open_.outcome, open_.facts_of("undecided")[0][0]) == (Outcome.NOT_CHECKED, "vllm.LLM.deep")
+    assert (open_.outcome, open_.facts[0][:2]) == (Outcome.NOT_CHECKED, ("undecided", "vllm.LLM.deep"))
     assert (
         "not checked: vllm.LLM.deep; needed: this vLLM read, and a case for it in rules.toml" in open_.summary
     )

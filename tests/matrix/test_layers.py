@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import platform
-import sys
 from pathlib import Path
 
 import msgspec
@@ -62,9 +60,9 @@ def document(kit, *attempts, modified=()):
     ("output", "code", "outcome", "said"),
     [
         ("", 0, Outcome.INFRA_ERROR, "ended with 0 and printed nothing"),
-        ("Traceback …", 1, Outcome.INFRA_ERROR, "no JSON document: 'Traceback …'"),
-        ('{"schema": "other"}', 0, Outcome.INFRA_ERROR, "answered with 'other' where 'grpo-doctor.repro.v1'"),
-        ("[1]", 0, Outcome.INFRA_ERROR, "answered with 'list'"),
+        ("Traceback …", 1, Outcome.INFRA_ERROR, "printed 'Traceback …', not a document"),
+        ('{"schema": "other"}', 0, Outcome.INFRA_ERROR, "not a document 'grpo-doctor.repro.v1'"),
+        ("[1]", 0, Outcome.INFRA_ERROR, "printed '[1]'"),
         ('{"error": "no such code"}', 2, Outcome.INFRA_ERROR, "could not work: no such code"),
         ("", -11, Outcome.FAIL, "ended by SIGSEGV"),
         ("", -6, Outcome.FAIL, "ended by SIGABRT"),
@@ -92,13 +90,6 @@ def test_a_reproduced_crash_fails_with_its_code_and_place(run_layer, kit):
     assert "SCH001: abort_orphans helped against lost_step" in answer.details
     assert "SCH001: lock did not help against lost_step" in answer.details
     assert "9 Python files of vllm hashed against the wheel's own record, 0 modified" in answer.details
-    grid = answer.grids[0]
-    assert grid.columns == ("", "lost_step")
-    assert grid.rows == (
-        ("unmitigated", "✘ happens (scheduler.py:7)"),
-        ("abort_orphans", "✔ helps"),
-        ("lock", "✘ does not help (scheduler.py:7)"),
-    )
 
 
 @pytest.mark.parametrize(
@@ -139,11 +130,8 @@ def test_modified_upstream_files_are_no_evidence(run_layer, kit):
         ({"syncs_proven": 1}, Outcome.FAIL, "only 1 of 2 weight syncs were proven"),
     ],
 )
-def test_a_training_run_counts_only_with_proven_syncs(workplace, tmp_path, changes, outcome, said):
+def test_a_training_run_counts_only_with_proven_syncs(workplace, changes, outcome, said):
     """Steps taken and every weight sync proven, or it isn't training."""
-    (tmp_path / "metrics.jsonl").write_text(
-        "".join(f'{{"reward/mean": {step / 100}}}\n' for step in range(101))
-    )
     document = {
         "outcome": "ok",
         "engine": "vllm",
@@ -153,21 +141,9 @@ def test_a_training_run_counts_only_with_proven_syncs(workplace, tmp_path, chang
         "syncs": 2,
         "syncs_proven": 2,
         "max_staleness": 1,
-        "metrics": "metrics.jsonl",
     }
-    answer = programs.train_answer(
-        make_reply({**document, **changes}, folder=tmp_path), workplace.matrix.cells[0]
-    )
+    answer = programs.train_answer(make_reply({**document, **changes}), workplace.matrix.cells[0])
     assert (answer.outcome, answer.summary) == (outcome, said)
-    if outcome is Outcome.PASS:
-        assert (len(answer.curve), answer.curve[0], answer.curve[-1]) == (34, 0.01, 0.995)
-
-
-def test_a_curve_that_cannot_be_read_is_none(tmp_path):
-    """No metrics, or torn ones, are no evidence and no error."""
-    assert programs.reward_curve(Path("nowhere")) == ()
-    (tmp_path / "m").write_text("{")
-    assert programs.reward_curve(tmp_path / "m") == ()
 
 
 def test_a_cell_sees_none_of_the_user_s_settings(workplace):
@@ -249,23 +225,6 @@ def test_steps_of_the_cell_s_own_trainer_pass_and_what_it_raised_is_a_sign(workp
     assert programs.trl_answer(make_reply({}), cell).outcome is Outcome.FAIL
 
 
-def test_log_probs_are_told_with_their_bound(workplace):
-    """Largest and mean difference; beyond the bound it failed."""
-    cell = workplace.matrix.cells[0]
-    document = {
-        "tokens": 9,
-        "dtype": "float32",
-        "bound": 1e-4,
-        "max_difference": 2e-6,
-        "mean_difference": 1e-7,
-    }
-    answer = programs.logprobs_answer(make_reply({**document, "outcome": "ok"}), cell)
-    assert answer.summary == "9 tokens in float32: maximum difference 2.0e-06, mean 1.0e-07 (bound 1e-04)"
-    wrong = {**document, "outcome": "failed", "error": "apart by up to 3.0e-01, more than 0.0001"}
-    answer = programs.logprobs_answer(make_reply(wrong), cell)
-    assert (answer.outcome, answer.summary) == (Outcome.FAIL, wrong["error"])
-
-
 def test_findings_of_doctor_are_signs_and_a_crashed_check_fails():
     """The signs are severity and code; the layer does not check whether the findings are right."""
     finding = {"severity": "error", "code": "CMP902", "title": "known to fail", "detail": "because"}
@@ -282,11 +241,3 @@ def test_every_layer_comes_after_the_layers_it_needs():
     assert len(set(names)) == len(names)
     for position, layer in enumerate(LAYERS):
         assert set(layer.needs) <= set(names[:position]), layer.name
-
-
-def test_the_running_python_serves_where_uv_finds_none(workplace, tmp_path):
-    """uv looks on PATH and in its own folder, not in a folder of pyenv."""
-    tmp_path.joinpath("empty").mkdir()
-    workplace.environ = {"PATH": str(tmp_path / "empty"), "UV_PYTHON_INSTALL_DIR": str(tmp_path / "empty")}
-    minor = f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert workplace.interpreter(minor)[1] == platform.python_version()

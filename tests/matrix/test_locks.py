@@ -82,27 +82,10 @@ def test_a_wheel_for_a_newer_glibc_is_resolved_there(monkeypatch):
     assert answer.outcome is Outcome.PASS
     assert answer.summary == "1 packages on x86_64 with glibc 2.31: ; none on the matrix's older platform"
     assert any(NO_WHEEL in line for line in answer.details)
-
-
-@pytest.mark.parametrize("explanation", [NO_WHEEL, "No solution found: Because a==1 and a==2"])
-def test_no_solution_names_its_platform(monkeypatch, explanation):
-    """No newer platform is named: one attempt is enough."""
-    resolution, tried = resolve_by_platform(monkeypatch, **{"28": Resolution(explanation=explanation)})
-    assert len(tried) == 1
+    resolution, tried = resolve_by_platform(monkeypatch, **{"28": Resolution(explanation=NO_WHEEL)})
     answer = resolution_answer(resolution)
-    assert answer.outcome is Outcome.UNRESOLVABLE
+    assert (len(tried), answer.outcome) == (1, Outcome.UNRESOLVABLE)
     assert answer.summary.endswith("(resolved for x86_64 with glibc 2.28)")
-
-
-def test_a_package_with_a_source_archive_only_is_named():
-    """Installing it means building it."""
-    packages = (
-        LockedPackage("a==1", ("sha256:0",)),
-        LockedPackage("vllm==0.5", ("sha256:1",), source_only=True),
-    )
-    answer = resolution_answer(Resolution(packages, platform="x"))
-    assert answer.summary.endswith("; of 1 only a source archive fits")
-    assert "only a source archive fits: vllm==0.5" in answer.details
 
 
 def test_an_install_verifies_hashes(world, kit):
@@ -124,8 +107,6 @@ def test_an_install_verifies_hashes(world, kit):
     assert (refused.returncode, "Hash mismatch" in refused.stdout) == (3, True), refused.stdout
     lock.write_text(text)
     assert world.run("run").returncode == 0
-    assert world.run("lock", "--keep").returncode == 0
-    assert lock.read_text() == text
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diagnostics import catalog
-from diagnostics.matrix.match_issues import matching_codes
+from diagnostics.matrix.results import matching_codes
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 

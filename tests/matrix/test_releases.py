@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import datetime
-import json
-import random
 
 import pytest
 
 from diagnostics.matrix import releases
 from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.context import ROOT
-from diagnostics.matrix.layers import BY_NAME, LAYERS, SOLVING
-from diagnostics.matrix.releases import Release, ReleaseList, allows
-from diagnostics.matrix.results import Question, ResultsGrid
-from diagnostics.matrix.store import Event
-from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
+from diagnostics.matrix.layers import LAYERS
+from diagnostics.matrix.verdicts import Outcome
 from diagnostics.toml_source import TomlError
+from diagnostics.versions import in_range
 
 BREADTH = """
 [breadth]
 python = "3.11"
+until = 2025-03-01
 trl_since = "1.0"
 vllm_since = "0.2"
 aside = 2
@@ -38,41 +35,38 @@ shows = ["gone"]
 DAY = datetime.date(2025, 1, 1)
 
 
-def make_release(version, day=0, vllm=None, python=">=3.9"):
+def uploaded(day, vllm="", python=">=3.9"):
     """A release, uploaded so many days after the first."""
-    return Release(version, DAY + datetime.timedelta(days=day), python, vllm)
+    requirement = f'vllm{vllm}; extra == "vllm"' if vllm else ""
+    return DAY + datetime.timedelta(days=day), requirement, python
 
 
-KNOWN = ReleaseList(
-    datetime.date(2025, 3, 1),
-    (
-        make_release("0.9", 0, ""),
-        make_release("1.0.0", 1, ">=0.4,<0.10"),
-        make_release("1.0.1", 5, ">=0.4"),
-        make_release("1.1.0", 30, "==0.5"),
-        make_release("1.2.0", 40, "", python=">=3.12"),
-    ),
-    (*(make_release(f"0.{minor}", 4 * minor) for minor in range(1, 12)), make_release("0.12", 58)),
-)
+TRL = {
+    "0.9": uploaded(0),
+    "1.0.0": uploaded(1, ">=0.4,<0.10"),
+    "1.0.1": uploaded(5, ">=0.4"),
+    "1.1.0": uploaded(30, "==0.5"),
+    "1.2.0": uploaded(40, python=">=3.12"),
+    "1.3.0": uploaded(400),
+}
+VLLM = {**{f"0.{minor}": uploaded(4 * minor) for minor in range(1, 12)}, "0.12": uploaded(58)}
 
 
 @pytest.fixture
-def generate(tmp_path, kit):
+def generate(tmp_path, kit, use_index):
     """Generate the cells of a matrix with one written cell, by id."""
+    use_index(trl=TRL, vllm=VLLM)
 
     def cells(table=BREADTH, more=""):
-        (tmp_path / "locks").mkdir(exist_ok=True)
-        (tmp_path / "locks" / "releases.json").write_text(KNOWN.to_text())
         path = tmp_path / "matrix.toml"
         path.write_text(kit.head + kit.cell("0.6", "1.1.0", kit.light, more=more) + table)
-        matrix = load_matrix(path, LAYERS)
-        return {cell.id: cell for cell in releases.generated_cells(matrix, LAYERS, SOLVING)}
+        return {cell.id: cell for cell in releases.generated_cells(load_matrix(path, LAYERS))}
 
     return cells
 
 
 def test_each_minor_release_meets_its_range_and_two_on_each_side(generate):
-    """The newest of each minor release of TRL; a range, a pin, an open bound; no older vLLM, no other Python."""
+    """The newest of each minor release of TRL until the day; a range, a pin, an open bound; no other Python."""
     pairs = {}
     for cell in generate().values():
         pairs.setdefault(cell.trl, []).append(cell.vllm)
@@ -91,11 +85,11 @@ def test_all_pairs_are_compared_and_some_are_resolved(generate):
 
 
 def test_the_date_cut_follows_the_later_upload_and_ends_today(generate):
-    """Ten days after the later of both; never after the day on which the index was read."""
+    """Ten days after the later of both; never after the last day of the breadth."""
     cuts = {name: cell.exclude_newer for name, cell in generate().items()}
     assert cuts["vllm-0.3+trl-1.0.1"] == DAY + datetime.timedelta(days=12 + 10)
     assert cuts["vllm-0.3+trl-1.1.0"] == DAY + datetime.timedelta(days=30 + 10)
-    assert cuts["vllm-0.12+trl-1.0.1"] == KNOWN.read
+    assert cuts["vllm-0.12+trl-1.0.1"] == datetime.date(2025, 3, 1)
 
 
 def test_expectations_follow_from_metadata_and_rules(generate):
@@ -139,76 +133,38 @@ def test_a_wrong_table_is_refused(generate, old, new, message):
     assert "\n" not in str(refused.value)
 
 
-def test_the_list_of_releases_survives_writing_and_reading(generate, tmp_path):
-    """One line a release; a broken list is refused with the command that writes it."""
-    matrix = load_matrix(tmp_path / "matrix.toml", LAYERS) if generate() else None
-    assert releases.load_releases(matrix) == KNOWN
-    path = releases.releases_file(matrix)
-    assert sum('"version"' in line for line in path.read_text().splitlines()) == len(KNOWN.trl + KNOWN.vllm)
-    path.write_text('{"schema": "grpo-doctor.releases.v1"}')
-    with pytest.raises(TomlError, match=r"`lock --releases` writes it again"):
-        releases.load_releases(matrix)
-
-
 def test_the_project_generates_every_minor_release_of_trl():
     """Every minor release of TRL since 0.14, at least 150 resolved cells, two releases on each side of a range."""
     matrix = load_matrix(ROOT / "matrix.toml", LAYERS)
-    cells = releases.generated_cells(matrix, LAYERS, SOLVING)
-    known = releases.load_releases(matrix)
-    minors = {tuple(map(int, item.version.split(".")[:2])) for item in known.trl}
+    cells = releases.generated_cells(matrix)
+    minors = {tuple(map(int, item.version.split(".")[:2])) for item in releases.indexed_releases("trl")}
     assert {tuple(map(int, cell.trl.split(".")[:2])) for cell in cells} == {
         item for item in minors if item >= (0, 14)
     }
     assert sum("resolve" in cell.layers for cell in cells) >= 150
-    pairs = [(cell.vllm, allows(cell.declares, cell.vllm)) for cell in cells if cell.trl == "0.25.1"]
+    pairs = [(cell.vllm, in_range(cell.vllm, cell.declares)) for cell in cells if cell.trl == "0.25.1"]
     assert [vllm for vllm, allowed in pairs if not allowed] == ["0.10.1", "0.10.1.1", "0.11.0", "0.11.1"]
     assert [vllm for vllm, allowed in pairs if allowed] == ["0.10.2"]
 
 
-def make_event(question, outcome):
-    """An answer to a question."""
-    answer = Answer(outcome, "summary", EvidenceLevel.STATIC)
-    time = "2025-01-01T00:00:00Z"
-    return Event(question.identity, *question.key, answer, question.inputs, "", time, 0.1, "run")
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_adding_answers_one_by_one_gives_the_grid_of_the_store(generate, seed):
-    """Repeated, unfinished and disagreeing answers in any order: the same as judging all of them at once."""
-    questions = [
-        Question(cell, BY_NAME[layer], (("cell", cell.id), ("layer", layer)))
-        for cell in generate().values()
-        for layer in cell.layers
-    ]
-    dice, events, grid = random.Random(seed), [], ResultsGrid(questions, [])
-    for _ in range(120):
-        outcome = dice.choice([Outcome.PASS, Outcome.FAIL, Outcome.INFRA_ERROR])
-        events.append(make_event(dice.choice(questions), outcome))
-        grid.add(events[-1])
-    assert grid.results == ResultsGrid(questions, events).results
-
-
 @pytest.fixture
-def breadth_world(world, kit):
+def breadth_world(world, kit, use_index):
     """A toy index with two vLLM and two TRL releases, and a matrix that generates cells from it."""
     for version in ("1.0", "2.0"):
         world.index.add("vllm", version, kit.vllm(version))
     world.index.add("trl", "1.0", kit.trl("from vllm import LLM"), extras={"vllm": ("vllm<2",)})
     world.index.add("trl", "2.0", kit.trl("from vllm import Newest"), extras={"vllm": ("vllm>=1.0",)})
+    engines = dict.fromkeys(("1.0", "2.0"), uploaded(0))
+    use_index(trl={"1.0": uploaded(0, "<2"), "2.0": uploaded(0, ">=1.0")}, vllm=engines)
     path = world.write(kit.cell("1.0", "1.0", kit.light, recipe=None), head=kit.head)
     table = BREADTH.replace("3.11", kit.python).replace('"0.2"', '"1.0"').partition("[[")[0]
     path.write_text(path.read_text() + table)
     return world
 
 
-def test_generated_cells_run_from_the_index_and_not_again(breadth_world):
-    """The list is fetched, cells are generated, several run at a time; the second run runs nothing."""
+def test_generated_cells_run_and_not_again(breadth_world):
+    """Cells are generated, several run at a time; the second run runs nothing."""
     world, command = breadth_world, ("run", "--profile", "breadth", "--jobs", "3")
-    refused = world.run(*command)
-    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
-    assert "`lock --releases` writes it" in refused.stderr
-    assert world.run("lock", "--releases").returncode == 0
-    assert json.loads((world.folder / "locks" / "releases.json").read_text())["trl"][0]["vllm"] == "<2"
     first = world.run(*command)
     assert first.returncode == 1, first.stdout + first.stderr
     assert "vllm-2.0+trl-2.0 contract: FAIL: 1 of 1 things that TRL uses are missing" in first.stdout
@@ -223,7 +179,6 @@ def test_generated_cells_run_from_the_index_and_not_again(breadth_world):
 def test_add_tries_the_newest_release_and_writes_its_cell(breadth_world):
     """Printed without --write; with it the cell is in the file, has its lock, and is answered already."""
     world = breadth_world
-    assert world.run("lock", "--releases").returncode == 0
     path = world.folder / "matrix.toml"
     unchanged = path.read_text()
     printed = world.run("add", "vllm==2.0")
@@ -237,4 +192,4 @@ def test_add_tries_the_newest_release_and_writes_its_cell(breadth_world):
     assert (again.returncode, "…" in again.stderr) == (1, False)
     unknown = world.run("add", "vllm==9.0")
     assert (unknown.returncode, len(unknown.stderr.splitlines())) == (2, 1)
-    assert "no vllm 9.0 in locks/releases.json" in unknown.stderr
+    assert "no vllm 9.0 in the API index" in unknown.stderr

@@ -1,9 +1,6 @@
-"""Reports of the grid: table, page, Markdown, JUnit and JSON; hostile text in all of them."""
+"""Reports of the grid: table, page, Markdown and JSON; hostile text in all of them."""
 
 from __future__ import annotations
-
-import json
-from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -12,7 +9,7 @@ from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.layers import BY_NAME, LAYERS
 from diagnostics.matrix.results import Question, ResultsGrid
 from diagnostics.matrix.store import Event
-from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Grid, Outcome
+from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 HOSTILE = "<script>alert(1)</script> \x1b[31m ::error:: token hf_abcdefghijklmnopqrstuvwxyz0123456789 | `x`"
 DEEP = ("resolve", "contract", "install", "import", "scheduler")
@@ -39,15 +36,12 @@ def grid(tmp_path, kit):
 
     for layer in DEEP[:4]:
         add("1.0", layer, Outcome.PASS)
-    table = Grid("SCH001", ("", "lost_step"), (("unmitigated", "✘ happens"),))
     add(
         "1.0",
         "scheduler",
         Outcome.FAIL,
         "SCH001 at a.py:1",
         codes=("SCH001",),
-        grids=(table,),
-        curve=(0.1, 0.9),
     )
     add("2.0", "resolve", Outcome.TIMEOUT, "no answer within 1 s")
     add(
@@ -81,7 +75,7 @@ def test_reports_hold_no_secret_markup_or_control_character(grid, tmp_path):
     """Logs of upstream code are untrusted; reports are uploaded and pasted."""
     page = report.write_reports(tmp_path / "report", grid)
     texts = {path.name: path.read_text() for path in page.parent.iterdir()}
-    assert set(texts) == {"index.html", "report.md", "junit.xml", "report.json"}
+    assert set(texts) == {"index.html", "report.md", "report.json"}
     for name, text in texts.items():
         assert "\x1b" not in text, name
         assert "hf_abcdefghij" not in text, name
@@ -90,36 +84,10 @@ def test_reports_hold_no_secret_markup_or_control_character(grid, tmp_path):
 
 
 def test_the_page_links_every_verdict_to_its_evidence(grid, tmp_path):
-    """Verdict, command, inputs, curve and tables are on the page, which loads nothing."""
+    """Verdict, command and inputs are on the page, which loads nothing."""
     page = report.write_reports(tmp_path, grid).read_text()
     assert 'href="#vllm-1.0+trl-1.0.scheduler"' in page
     assert 'id="vllm-1.0+trl-1.0.scheduler"' in page
     assert "<b>Expected:</b> known" in page
     assert "nox -s matrix -- --cells vllm-1.0+trl-1.0 --layers scheduler --fresh" in page
-    assert "<polyline points=" in page
-    assert "✘ happens" in page
     assert "http" not in page.replace("http-equiv", "")
-
-
-def test_junit_counts_unexpected_verdicts_as_failures(grid, tmp_path):
-    """A timeout is an error; an expected failure and a layer that was not run are skipped."""
-    report.write_reports(tmp_path, grid)
-    root = ET.parse(tmp_path / "junit.xml").getroot()
-    assert [root.get(key) for key in ("tests", "failures", "errors")] == ["10", "1", "1"]
-    assert [suite.get("skipped") for suite in root] == ["1", "3"]
-
-
-def test_json_has_the_inputs_and_evidence_of_every_verdict(grid, tmp_path):
-    """One entry a layer, by cell."""
-    report.write_reports(tmp_path, grid)
-    document = json.loads((tmp_path / "report.json").read_text())
-    assert (document["schema"], document["questions"]) == ("grpo-doctor.matrix-report.v1", 10)
-    layers = document["cells"][0]["layers"]
-    assert layers["scheduler"]["verdict"] == "expected_fail"
-    assert layers["scheduler"]["inputs"] == {"cell": "vllm-1.0+trl-1.0", "layer": "scheduler"}
-    blocked = document["cells"][1]["layers"]["import"]
-    assert (blocked["verdict"], blocked["summary"], blocked["evidence"]) == (
-        "not_run",
-        "install: fail",
-        "declared",
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
@@ -145,7 +144,7 @@ def test_what_is_not_as_expected_decides_the_exit_code(finished, kit):
 
 
 def test_only_what_failed_is_asked_again(finished):
-    """--only-failed repeats what is not as expected and nothing that never ran; --since what is older than a day."""
+    """--only-failed repeats what is not as expected and nothing that never ran."""
     change_matrix(finished, CODES, OTHER_CODES)
     some = ("--cells", "vllm-2.0+trl-1.0")
     store = finished.store / "store.jsonl"
@@ -153,11 +152,6 @@ def test_only_what_failed_is_asked_again(finished):
     store.write_text("".join(line for line in lines if "vllm-2.0" in line))
     assert finished.run("run", *some).returncode == 1
     assert layers_run(finished.run("run", "--only-failed")) == {("vllm-2.0+trl-1.0", "scheduler")}
-    change_matrix(finished, OTHER_CODES, CODES)
-    again = layers_run(finished.run("run", "--since", "2999-01-01", "--layers", "contract", *some))
-    assert again == {("vllm-2.0+trl-1.0", "contract")}
-    refused = finished.run("run", "--since", "yesterday")
-    assert (refused.returncode, "does not match the format" in refused.stderr) == (2, True)
 
 
 def test_what_changed_or_is_named_is_run_again(finished):
@@ -209,46 +203,15 @@ def test_a_package_named_after_the_network_is_no_network_fault(world, kit):
 
 def test_an_environment_is_built_again_if_asked_or_incomplete(finished):
     """--fresh with the install layer removes it and builds it again; one without its marker is never used."""
-    place = Path(finished.run("env", "vllm-1.0+trl-1.0").stdout.strip())
+    place = finished.store / "environments" / "vllm-1.0+trl-1.0"
     (place / "left-over").write_text("")
     again = ("run", "--cells", "vllm-1.0+trl-1.0", "--layers", "install", "--fresh")
     assert finished.run(*again).returncode == 0
     assert ((place / "bin" / "python").exists(), (place / "left-over").exists()) == (True, False)
     (place / "grpo-doctor.json").unlink()
     (place / "bin" / "python").unlink()
-    done = finished.run("env", "vllm-1.0+trl-1.0")
-    assert (done.returncode, Path(done.stdout.strip())) == (0, place)
+    assert finished.run(*again).returncode == 0
     assert subprocess.run([place / "bin" / "python", "-c", "import vllm"], check=False).returncode == 0
-
-
-def test_environments_are_dropped_when_asked(small):
-    """--drop removes each environment after its last layer and says so."""
-    done = small.run("run", "--drop")
-    assert done.returncode == 0
-    assert not list((small.store / "environments").iterdir())
-    assert "removed the environment of vllm-1.0+trl-1.0" in done.stderr
-
-
-def test_the_toy_cells_publish(finished, tmp_path):
-    """compat.json holds each cell's verdict, its layers and how to repeat them."""
-    target = tmp_path / "compat.json"
-    assert finished.run("publish", "--output", str(target)).returncode == 0
-    document = json.loads(target.read_text())
-    cells = {item["id"]: item for item in document["cells"]}
-    assert document["schema"] == "grpo-doctor.compat.v1"
-    assert {name: item["verdict"] for name, item in cells.items()} == {
-        "vllm-1.0+trl-1.0": "pass",
-        "vllm-2.0+trl-1.0": "partial",
-        "vllm-2.0+trl-2.0": "unresolvable",
-    }
-    scheduler = cells["vllm-2.0+trl-1.0"]["layers"]["scheduler"]
-    assert (scheduler["verdict"], scheduler["expected"], scheduler["codes"], scheduler["evidence"]) == (
-        "expected_fail",
-        True,
-        ["SCH001"],
-        "executed",
-    )
-    assert scheduler["ran_with"] == {"torch": "none at all", "vllm": "2.0"}
 
 
 @pytest.fixture(scope="module")
@@ -283,66 +246,25 @@ def test_an_interrupt_keeps_what_is_finished_and_ends_the_cell_s_program(
     assert len((world.store / "store.jsonl").read_text().splitlines()) == 3
 
 
-def test_two_runs_do_not_share_a_store(small):
-    """A second run on a store in use is refused in one line that names the holder."""
-    import fcntl
-
-    small.store.mkdir()
-    with (small.store / "lock").open("a+") as lock:
-        lock.write("4711")
-        lock.flush()
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        done = small.run("run")
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
-    assert "process 4711" in done.stderr
-
-
-def test_a_dry_run_says_what_is_due_and_runs_nothing(small):
-    """--dry-run and --list write no store."""
-    done = small.run("run", "--dry-run")
-    assert done.returncode == 0
-    assert "vllm-1.0+trl-1.0  scheduler: run, at most 300 s" in done.stdout
-    assert small.run("run", "--list").stdout.count("\n") == 3
-    assert not (small.store / "store.jsonl").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--cells", "vllm-0.12.0+trl-9"], "did you mean vllm-0.12.0+trl-0.25.0"),
-        (["--colour"], "--colour"),
-        (["--jobs", "0"], "is not in the range x>=1"),
-        (["--disk-gb", "-1"], "is not in the range x>0"),
         (["--ray", "auto", "--jobs", "2"], "--jobs: "),
         (["--ray", "nowhere"], "--ray"),
         (["--store", "FILE"], "cannot be used as a store: File exists"),
-        (["--store", "FOLDER"], "cannot be used as a store: Is a directory"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(capsys, tmp_path, arguments, said):
     """Unknown names, numbers below one, a cluster or store that is none: one line, exit 2, no traceback."""
     (tmp_path / "file").write_text("")
-    (tmp_path / "folder" / "store.jsonl").mkdir(parents=True)
-    places = {"FILE": str(tmp_path / "file"), "FOLDER": str(tmp_path / "folder")}
-    command_line = [places.get(item, item) for item in arguments]
+    command_line = [str(tmp_path / "file") if item == "FILE" else item for item in arguments]
     if "--store" not in command_line:
         command_line += ["--store", str(tmp_path / "new")]
     code = cli.main(["run", "--cells", "vllm-0.12.0+trl-0.25.0", "--layers", "contract", *command_line])
     output, errors = capsys.readouterr()
     assert (code, output, len(errors.splitlines())) == (2, "", 1)
     assert said in errors
-
-
-def test_a_store_may_lie_where_no_folder_is_yet(capsys, tmp_path):
-    """It is made, with all that is above it; looking at it alone makes nothing."""
-    place = tmp_path / "one" / "two"
-    command_line = ["--cells", "vllm-0.7.3+trl-0.16.1", "--layers", "import", "--store", str(place)]
-    assert cli.main(["run", "--dry-run", *command_line]) == 0
-    assert "import: run, at most" in capsys.readouterr().out
-    assert cli.main(["report", *command_line[:2], *command_line[4:]]) == 0
-    assert (place / "report" / "report.json").is_file()
-    document = json.loads((place / "report" / "report.json").read_text())
-    assert [item["id"] for item in document["cells"]] == ["vllm-0.7.3+trl-0.16.1"]  # a CI job shows its own
 
 
 def _until(condition, timeout_s=500):

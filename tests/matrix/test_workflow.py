@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import msgspec
@@ -18,7 +16,6 @@ from diagnostics.matrix import command as cli
 from diagnostics.matrix import workflow as ci
 from diagnostics.matrix.cells import load_matrix
 from diagnostics.matrix.layers import LAYERS
-from diagnostics.matrix.store import GpuResults, StoreError, keep_gpu_results, read_gpu_results
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / ".github" / "workflows" / "matrix.yml"
@@ -36,10 +33,6 @@ def test_the_committed_workflow_is_the_one_that_is_made(capsys):
     """A new cell needs a regenerated workflow; this test fails until then."""
     assert cli.main(["workflow"]) == 0
     assert capsys.readouterr().out == COMMITTED.read_text()
-    assert cli.main(["workflow", "--release"]) == 0
-    assert capsys.readouterr().out == RELEASE.read_text()
-    assert cli.main(["workflow", "--suite"]) == 0
-    assert capsys.readouterr().out == SUITE.read_text()
 
 
 def test_every_cell_has_a_job_that_may_last(matrix):
@@ -69,29 +62,18 @@ def test_what_needs_a_gpu_is_the_gpu_runner_s(matrix):
     """A layer that asks for a GPU is left out of its cell's job on a plain runner, which says which it asks."""
     cell = next(cell for cell in matrix.cells if "engine" in cell.layers)
     settings = {**matrix.settings, "engine": msgspec.structs.replace(matrix.settings["engine"], gpus=1.0)}
-    text = ci.matrix_workflow(msgspec.structs.replace(matrix, settings=settings), [cell], cpu="c", gpu=("g",))
+    text = ci.matrix_workflow(msgspec.structs.replace(matrix, settings=settings), [cell], cpu="c", gpu="g")
     (layers,) = re.findall(r'layers: "([^"]+)"', text)
     assert layers.split(",") == [name for name in cell.layers if name != "engine"]
-    assert ci.matrix_workflow(matrix, [cell], cpu="c", gpu=("g",)).count("engine") == 1
-
-
-def test_every_store_is_where_the_last_job_looks_for_it():
-    """An artifact's files lie below what their paths have in common: one outside .matrix would move the store."""
-    uploads = re.findall(
-        r"name: (?:store-\S+|store-\$.+)\n.*\n *path: \|\n((?: {12}\S+\n)+)", COMMITTED.read_text()
-    )
-    assert len(uploads) == 2
-    for paths in uploads:
-        assert ".matrix/store.jsonl" in paths.split()
-        assert all(path.startswith(".matrix/") for path in paths.split())
+    assert ci.matrix_workflow(matrix, [cell], cpu="c", gpu="g").count("engine") == 1
 
 
 def test_without_a_gpu_runner_there_is_no_such_job(matrix):
     """And nothing waits for it; a hostile label stays a string."""
-    text = ci.matrix_workflow(matrix, matrix.cells[:1], cpu='x" }\n evil: y', gpu=())
+    text = ci.matrix_workflow(matrix, matrix.cells[:1], cpu='x" }\n evil: y', gpu="")
     assert "gpu" not in re.sub(r"#.*", "", text)
     assert '"x\\" }\\n evil: y"' in text
-    assert '["self-hosted", "a b"]' in ci.matrix_workflow(matrix, (), cpu="c", gpu=("self-hosted", "a b"))
+    assert '["self-hosted", "a b"]' in ci.matrix_workflow(matrix, (), cpu="c", gpu="self-hosted, a b")
 
 
 def test_a_release_holds_no_token_and_takes_the_matrix_s_actions():
@@ -104,32 +86,12 @@ def test_a_release_holds_no_token_and_takes_the_matrix_s_actions():
     assert set(re.findall(r"uses: (actions/\S+)", build + publish)) <= matrix_s
 
 
-def test_the_gpu_workflow_runs_scripts_that_exist_and_imports_their_results():
+def test_the_gpu_workflow_runs_scripts_that_exist():
     text = SUITE.read_text()
     scripts = re.findall(r"run: bash (\S+)", text)
     assert scripts == ["evaluation/gpu/fetch_wheels.sh", "evaluation/gpu/run.sh"]
     assert all((ROOT / script).is_file() for script in scripts)
-    (merge,) = re.findall(r"nox -s matrix -- (merge \S+)", text)
-    assert shlex.split(merge)[0] in cli.cli.commands
     assert set(re.findall(r"uses: (\S+)", text)) <= set(re.findall(r"uses: (\S+)", COMMITTED.read_text()))
-    assert '["a b"]' in ci.gpu_workflow(gpu=("a b",))
-
-
-def test_published_gpu_results_can_be_imported_once(tmp_path):
-    """And a document of another schema is refused by name."""
-    for path in (ROOT / "evaluation" / "gpu" / "results").glob("*.json"):
-        results = read_gpu_results(path)
-        assert results.summary().startswith(f"{len(results.steps)} steps on ")
-        assert keep_gpu_results(tmp_path, results)
-        assert not keep_gpu_results(tmp_path, results)
-    (tmp_path / "old.json").write_text('{"schema": "grpo-doctor.gpu.v1"}')
-    with pytest.raises(StoreError, match=r"old\.json: Invalid value 'grpo-doctor\.gpu\.v1'"):
-        read_gpu_results(tmp_path / "old.json")
-
-
-def test_the_published_schema_is_that_of_the_gpu_results():
-    published = json.loads((ROOT / "docs" / "gpu-v2.schema.json").read_text())
-    assert {key: published[key] for key in ("$ref", "$defs")} == msgspec.json.schema(GpuResults)
 
 
 SCHEMA = (sys.executable, "-m", "check_jsonschema", "--builtin-schema")
@@ -156,10 +118,3 @@ def test_other_tools_accept_the_files(command, files):
         pytest.importorskip("check_jsonschema")
     done = subprocess.run([*command, *map(str, files)], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_forms_ask_for_triage_and_the_citation_is_of_this_version():
-    """In the format without names and addresses."""
-    assert all(re.search(r"triage \S+ --format markdown", (ROOT / file).read_text()) for file in FORMS)
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()

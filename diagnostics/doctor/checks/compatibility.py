@@ -16,7 +16,7 @@ from diagnostics.versions import compare, parse_version
 
 _BAD = {"fail", "unresolvable"}
 _FAILED = {"fail", "expected_fail", "unresolvable"}
-# The first releases of vLLM and TRL in locks/releases.json.
+# The first releases of vLLM and TRL that matrix.toml pairs.
 _FIRST = ("0.6.3", "0.14.0")
 
 

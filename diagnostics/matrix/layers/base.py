@@ -15,8 +15,6 @@ class Layer:
     """One check."""
 
     name: str
-    group: str
-    """The heading under which reports show it."""
     question: str
     """For the page."""
     evidence: EvidenceLevel

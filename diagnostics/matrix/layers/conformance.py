@@ -119,7 +119,7 @@ def _reason(item: Mapping[str, str]) -> str:
 
 LAYERS = (
     Layer(
-        name="conformance", group="engine",
+        name="conformance",
         question="Does the real engine pass the conformance suite that every engine passes?",
         evidence=EvidenceLevel.EXECUTED, check=_check, code=(__name__, _PACKAGE, "grpo_core"),
         needs=(*in_cell.USABLE, "engine"), inputs=_inputs, program=_program,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from packaging.version import Version
 
@@ -60,8 +59,6 @@ class Contract(Comparison):
     undecided: list[Undecided] = field(default_factory=list)
     holding: list[Ruling] = field(default_factory=list)
     """Rules of behaviour that hold."""
-    elsewhere: list[str] = field(default_factory=list)
-    """Not decided, outside of a GRPO run."""
 
 
 def is_grpo_file(file: str) -> bool:
@@ -73,44 +70,44 @@ def compare_apis(
     trainer: Sources, engine: Surface, version: Version, rules: tuple[Rule, ...] | None = None
 ) -> Contract:
     """Look up every use of the engine in the trainer's source, and apply every rule (None: the project's)."""
-    contract = Contract()
-    uses = _collect_all(trainer, contract)
+    assert isinstance(engine.source, SourceFacts)
+    uses, unparsed = _collect_uses(trainer)
     off = fields_off_by_default(trainer.read(_CONFIG)) if _CONFIG in trainer.names() else frozenset()
-    versions = {"vllm": version}
-    comparison = compare(uses, engine, versions, off=off, own_routes=_own_routes(trainer))
-    for name in ("checked", "missing", "optional", "guarded"):
-        setattr(contract, name, getattr(comparison, name))
-    for item in comparison.unsure:
+    own_routes = _own_routes(trainer)
+    contract = Contract(**vars(compare(uses, engine, {"vllm": version}, off=off, own_routes=own_routes)))
+    for file, reason in unparsed.items():
+        if is_grpo_file(file):
+            contract.undecided.append(Undecided(file, reason, "the matrix run by a newer Python"))
+    for item in contract.unsure:
         if is_grpo_file(item.use.file):
             reason = f"{item.why}, under a condition on what is installed ({item.location})"
             needed = "that condition decided, by uses.py or a rule in rules.toml"
             contract.undecided.append(Undecided(item.use.text, reason, needed))
         else:
             contract.guarded.append(item)
-    assert isinstance(engine.source, SourceFacts)
     rulings = apply_rules(trainer, engine.source.sources, rules)
     for ruling in rulings:
         _add_ruling(contract, ruling)
-    for use, problem in comparison.unfollowed:
-        _add_unfollowed(contract, use, problem, rulings, off)
+    # A rule about a path has said that it holds or breaks, or that nobody has read this engine.
+    settled = [f"{path}." for ruling in rulings for path in ruling.rule.settles]
+    for use, reason in contract.unfollowed:
+        if is_grpo_file(use.file) and not use.option(off) and not f"{use.text}.".startswith(tuple(settled)):
+            needed = "a rule in rules.toml that says where it leads in this release"
+            contract.undecided.append(Undecided(use.text, f"{reason} ({use.file}:{use.line})", needed))
     return contract
 
 
-def _collect_all(trainer: Sources, contract: Contract) -> list[Use]:
-    uses = []
+def _collect_uses(trainer: Sources) -> tuple[list[Use], dict[str, str]]:
+    """Return the uses of vLLM in all files of the trainer, and why a file could not be parsed."""
+    uses, unparsed = [], {}
     for name in sorted(trainer.names()):
         text = trainer.read(name)
-        if "vllm" not in text and not name.endswith((CLIENT, LAUNCHER)):
-            continue
-        try:
-            uses += collect_uses(text, name, {"vllm"})
-        except SyntaxError as error:
-            reason = f"{name}:{error.lineno} cannot be parsed by this Python: {error.msg}"
-            if is_grpo_file(name):
-                contract.undecided.append(Undecided(name, reason, "the matrix run by a newer Python"))
-            else:
-                contract.elsewhere.append(reason)
-    return uses
+        if "vllm" in text or name.endswith((CLIENT, LAUNCHER)):
+            try:
+                uses += collect_uses(text, name, {"vllm"})
+            except SyntaxError as error:
+                unparsed[name] = f"{name}:{error.lineno} cannot be parsed by this Python: {error.msg}"
+    return uses, unparsed
 
 
 def _own_routes(trainer: Sources) -> frozenset[str]:
@@ -136,57 +133,23 @@ def _add_ruling(contract: Contract, ruling: Ruling) -> None:
         (contract.optional if rule.option else contract.missing).append(MissingUse(use, reason, rule.option))
 
 
-def _add_unfollowed(
-    contract: Contract, use: Use, why: str, rulings: Sequence[Ruling], off: frozenset[str]
-) -> None:
-    """Add a path that source does not decide, unless a rule decides it."""
-    matching = [
-        ruling
-        for ruling in rulings
-        if any(use.text == path or use.text.startswith(f"{path}.") for path in ruling.rule.settles)
-    ]
-    if any(ruling.case is not None for ruling in matching):
-        return  # the rule has said that it holds or breaks
-    if use.option(off) or not is_grpo_file(use.file):
-        contract.elsewhere.append(f"{use.text}: {why}")
-    elif not matching:
-        needed = "a rule in rules.toml that says where it leads in this release"
-        contract.undecided.append(Undecided(use.text, f"{why} ({use.file}:{use.line})", needed))
+# Engines share their parsed source; one comparison at a time.
+_lock = threading.Lock()
 
 
-class _SurfaceCache:
-    """The releases read last, one reader at a time each."""
-
-    def __init__(self) -> None:
-        self._surfaces: dict[str, tuple[Surface, threading.Lock]] = {}
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def surface(self, engine: WheelSources) -> Iterator[Surface]:
-        """Yield the API of a wheel, parsed as far as it was needed."""
-        with self._lock:
-            entry = self._surfaces.pop(engine.sha256, None) or (
-                Surface(SourceFacts(engine), "vllm"),
-                threading.Lock(),
-            )
-            self._surfaces[engine.sha256] = entry
-            while len(self._surfaces) > CACHED_RELEASES:
-                del self._surfaces[next(iter(self._surfaces))]
-        with entry[1]:
-            yield entry[0]
-
-
-_cache = _SurfaceCache()
+@lru_cache(CACHED_RELEASES)
+def _parsed(engine: WheelSources) -> Surface:
+    return Surface(SourceFacts(engine), "vllm")
 
 
 def _check(context: Context, cell: Cell) -> Answer:
     cache = context.folder("wheels")
-    context.say("reading the source of both wheels")
+    context.show_status("reading the source of both wheels")
     try:
         trainer = find_wheel("trl", cell.trl, cache=cache, environ=context.environ)
         engine = find_wheel("vllm", cell.vllm, cache=cache, environ=context.environ)
-        with _cache.surface(engine) as surface:
-            return comparison_answer(compare_apis(trainer, surface, Version(cell.vllm)))
+        with _lock:
+            return comparison_answer(compare_apis(trainer, _parsed(engine), Version(cell.vllm)))
     except WheelError as error:
         if error.absent:
             return Answer(Outcome.NOT_RUN, str(error), EvidenceLevel.STATIC)
@@ -209,7 +172,6 @@ def comparison_answer(comparison: Contract) -> Answer:
             for ruling in comparison.holding
             if ruling.case
         ),
-        *(f"not decided, but not used by GRPO: {text}" for text in dict.fromkeys(comparison.elsewhere)),
     )
     return Answer(
         outcome,
@@ -261,7 +223,6 @@ def _undecided_line(item: Undecided) -> str:
 LAYERS = (
     Layer(
         name="contract",
-        group="read",
         question="Does this vLLM's source provide what TRL uses: names, arguments, routes, options, behaviour?",
         evidence=EvidenceLevel.STATIC,
         check=_check,

@@ -78,7 +78,7 @@ def doctor_answer(document: Mapping[str, Any]) -> Answer:
 
 LAYERS = (
     Layer(
-        name="doctor", group="harness", question="What does doctor report for this environment?",
+        name="doctor", question="What does doctor report for this environment?",
         evidence=EvidenceLevel.EXECUTED, check=_check, needs=("install",), inputs=_inputs,
         code=(__name__, "diagnostics.doctor", "diagnostics.collect", "diagnostics.catalog"),
     ),

@@ -23,7 +23,7 @@ def _install(context: Context, cell: Cell) -> Answer:
     pins = locks.read_pins(context, cell, runs=True)
     return Answer(
         Outcome.PASS,
-        f"{built.packages} packages, {built.size_gb:.1f} GB, built in {built.seconds:.0f} s",
+        f"{built.packages} packages, built in {built.seconds:.0f} s",
         EvidenceLevel.EXECUTED,
         details=(f"recipe: {cell.recipe.about}", f"Python {built.python}"),
         ran_with=tuple(cell.recipe.differs.items()),
@@ -69,13 +69,13 @@ def _module_line(name: str, item: Mapping[str, Any]) -> str:
 LAYERS = (
     # It does not need `resolve`: the runnable environment has a separate lock, and forbidden pairs run, too.
     Layer(
-        name="install", group="environment",
+        name="install",
         question="Can the cell's GPU-free environment be built from its committed lock?",
         evidence=EvidenceLevel.EXECUTED, check=_install, inputs=in_cell.environment_inputs,
         code=(__name__, "diagnostics.matrix.environments", "diagnostics.matrix.libstdcxx"),
     ),
     in_cell.program_layer(
-        "import", "environment", "Can its modules be imported?", _import_program, "grpo-doctor.imports.v1",
+        "import", "Can its modules be imported?", _import_program, "grpo-doctor.imports.v1",
         import_answer, code=(__name__, "repro.drivers.imports"), needs=("install",),
     ),
 )  # fmt: skip

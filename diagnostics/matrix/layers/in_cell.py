@@ -48,7 +48,6 @@ class Reply(Completed):
 
 def program_layer(
     name: str,
-    group: str,
     question: str,
     program: Sequence[str] | Callable[[LayerSettings, Cell], Sequence[str]],
     schema: str,
@@ -62,7 +61,6 @@ def program_layer(
 
     Args:
         name: Name of the layer.
-        group: Heading in reports.
         question: For the page.
         program: Arguments of `python -m`; those of the matrix file are added.
         schema: Schema of the program's document.
@@ -85,7 +83,6 @@ def program_layer(
 
     return Layer(
         name=name,
-        group=group,
         question=question,
         evidence=EvidenceLevel.EXECUTED,
         check=check,
@@ -158,7 +155,7 @@ def run_in_cell(
     shutil.rmtree(folder)  # files of an earlier run are no evidence of this one
     folder.mkdir()
     prepare(folder)
-    context.say(f"running python -m {' '.join(arguments[:2])}")
+    context.show_status(f"running python -m {' '.join(arguments[:2])}")
     limit_s = context.matrix.layer(layer).timeout_s
     process = run(
         [environments.python_of(context, cell), "-m", *arguments],
@@ -184,20 +181,18 @@ def read_document(completed: Completed, schema: str) -> Reply:
         EarlyAnswer: it printed none, or one of another schema.
     """
     process = completed.process
-    document, problem = {}, ""
     try:
         document = json.loads(process.output)
     except (ValueError, RecursionError):
-        printed = " ".join(process.output.split())[:80]
-        problem = f"the program ended with {process.code} and printed "
-        problem += f"no JSON document: {printed!r}" if printed else "nothing"
+        document = None
+    problem = ""
     if process.code < 0:
         problem = f"{signal_text(process)} before it answered"
-    elif not problem and isinstance(document, dict) and process.code == 2:
+    elif isinstance(document, dict) and process.code == 2:
         problem = f"the program could not work: {document.get('error')}"
-    elif not problem and (not isinstance(document, dict) or document.get("schema") != schema):
-        actual = document.get("schema") if isinstance(document, dict) else type(document).__name__
-        problem = f"the program answered with {actual!r} where {schema!r} was expected"
+    elif not isinstance(document, dict) or document.get("schema") != schema:
+        printed = repr(" ".join(process.output.split())[:80]) if process.output.strip() else "nothing"
+        problem = f"the program ended with {process.code} and printed {printed}, not a document {schema!r}"
     if problem:
         answer = Answer(blame(process), problem, EvidenceLevel.EXECUTED)
         raise EarlyAnswer(msgspec.structs.replace(answer, excerpt=completed.excerpt, log=completed.log))

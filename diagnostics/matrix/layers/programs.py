@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,18 +25,14 @@ TRAIN_MODES = {
     "server": "the engine is a server on loopback",
 }
 SERVERS = {"vllm": "vllm serve", "trl": "trl vllm-serve"}
-# Points of a reward curve on the page.
-CURVE_POINTS = 50
 
 
-def _program_answer(reply: Reply, cell: Cell, problem: str, summary: str, **more: Any) -> Answer:
+def _program_answer(reply: Reply, cell: Cell, problem: str, summary: str) -> Answer:
     """Return a pass with its summary, or a failure whose problem is a sign that an expectation can name."""
     outcome = Outcome.FAIL if problem else Outcome.PASS
     details, signs = document_lines(reply.document), (problem,) if problem else ()
     versions = reply.document.get("versions")
-    return executed_answer(
-        reply, cell, outcome, problem or summary, versions, signs=signs, details=details, **more
-    )
+    return executed_answer(reply, cell, outcome, problem or summary, versions, signs=signs, details=details)
 
 
 def _problem(document: Mapping[str, Any]) -> str:
@@ -105,23 +99,7 @@ def train_answer(reply: Reply, cell: Cell) -> Answer:
         f"{document.get('syncs_proven')} of {document.get('syncs')} weight syncs proven; "
         f"staleness ≤ {document.get('max_staleness')}"
     )
-    return _program_answer(
-        reply, cell, "", summary, curve=reward_curve(reply.folder / str(document.get("metrics")))
-    )
-
-
-def reward_curve(metrics: Path) -> tuple[float, ...]:
-    """Return the mean reward by step, averaged to at most `CURVE_POINTS` points; nothing without a file."""
-    try:
-        lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError):
-        return ()
-    rewards = [
-        float(line["reward/mean"]) for line in lines if isinstance(line, dict) and "reward/mean" in line
-    ]
-    width = max(1, -(-len(rewards) // CURVE_POINTS))
-    windows = (rewards[start : start + width] for start in range(0, len(rewards), width))
-    return tuple(round(sum(window) / len(window), 4) for window in windows)
+    return _program_answer(reply, cell, "", summary)
 
 
 def _train_problem(document: Mapping[str, Any]) -> str:
@@ -146,7 +124,6 @@ _TRAINER = (__name__, "grpo_core")
 ENGINE_LAYERS = (
     program_layer(
         "engine",
-        "engine",
         "Does the real engine sample, agree with the trainer's log-probs, and take new weights?",
         ("grpo_core", "probe"),
         "grpo-doctor.engine.v1",
@@ -155,7 +132,6 @@ ENGINE_LAYERS = (
     ),
     program_layer(
         "logprobs",
-        "training",
         "Do vLLM's log-probs of its samples equal those of a forward pass in transformers?",
         ("repro.cell_programs.logprob_agreement",),
         "grpo-doctor.logprobs.v1",
@@ -166,7 +142,6 @@ ENGINE_LAYERS = (
     *(
         program_layer(
             f"peer:{engine}",
-            "training",
             f"Does the cell's own GRPOTrainer of TRL take steps, {about}?",
             ("repro.cell_programs.trl_training", engine),
             "grpo-doctor.peer.v1",
@@ -178,7 +153,6 @@ ENGINE_LAYERS = (
     *(
         program_layer(
             f"train:{mode}",
-            "training",
             f"Does the reference trainer train with it when {about}?",
             ("grpo_core", "train", "--rollout.mode", mode),
             "grpo-doctor.train.v1",
@@ -192,7 +166,6 @@ ENGINE_LAYERS = (
 SERVER_LAYERS = tuple(
     program_layer(
         f"serve:{server}",
-        "engine",
         f"Does `{command}` of the cell's own packages start and answer a request?",
         ("repro.cell_programs.server_start", server),
         "grpo-doctor.started.v1",

@@ -9,18 +9,11 @@ from typing import Any
 from diagnostics.matrix.cells import Cell, LayerSettings
 from diagnostics.matrix.context import ROOT
 from diagnostics.matrix.layers.in_cell import USABLE, Reply, program_layer, versions_that_ran
-from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Grid, Outcome
+from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 SCHEMA = "grpo-doctor.repro.v1"
 UNMITIGATED = "unmitigated"
 ATTEMPT_S = 240.0
-_SYMBOLS = {
-    "reproduced": "✘ happens",
-    "not_reproduced": "✔ does not happen",
-    "mitigated": "✔ helps",
-    "not_mitigated": "✘ does not help",
-    "inapplicable": "- not applicable",
-}
 # Their modules cannot be imported; that is the issue.
 _IMPORT_ISSUES = frozenset({"CMP002", "CMP003"})
 _REGISTERED = re.compile(r"(?:repro|register)\(\s*\"([A-Z]{3}[0-9]{3})\"")
@@ -64,7 +57,6 @@ def repro_answer(reply: Reply, cell: Cell) -> Answer:
             *(line for code in issues for line in _mitigation_lines(code, attempts)),
             *(_detail(code, attempt) for code, attempt in attempts),
         ),
-        grids=tuple(_grid(code, attempts) for code, item in issues.items() if item.get("attempts")),
         ran_with=versions_that_ran(cell, reply.document.get("versions")),
         excerpt=reply.excerpt if outcome is not Outcome.PASS else "",
         log=reply.log,
@@ -108,25 +100,6 @@ def _locations(code: str, reproduced: Iterable[tuple[str, Any]]) -> str:
             triggers.setdefault(location, {})[str(attempt.get("trigger"))] = None
     parts = [f"{location} ({', '.join(names)})" for location, names in triggers.items()]
     return f"{code} {', '.join(parts)}"
-
-
-def _grid(code: str, attempts: Iterable[tuple[str, Any]]) -> Grid:
-    """Return mitigations by triggers."""
-    rows: dict[str, dict[str, str]] = {}
-    for name, attempt in attempts:
-        if name == code:
-            row = rows.setdefault(_mitigation(attempt), {})
-            row[str(attempt.get("trigger"))] = _symbol(attempt)
-    triggers = list(dict.fromkeys(name for row in rows.values() for name in row))
-    lines = tuple((name, *(row.get(trigger, "") for trigger in triggers)) for name, row in rows.items())
-    return Grid(f"{code}: triggers and mitigations", ("", *triggers), lines)
-
-
-def _symbol(attempt: Mapping[str, Any]) -> str:
-    symbol = _SYMBOLS.get(str(attempt.get("outcome")), str(attempt.get("outcome")))
-    if attempt.get("where"):
-        return f"{symbol} ({str(attempt['where']).rpartition('/')[2]})"
-    return f"{symbol} silently" if attempt.get("outcome") == "reproduced" else symbol
 
 
 def _mitigation_lines(code: str, attempts: Iterable[tuple[str, Any]]) -> Iterator[str]:
@@ -175,7 +148,6 @@ def _scheduler_program(settings: LayerSettings, _cell: Cell) -> tuple[str, ...]:
 
 SCHEDULER = program_layer(
     "scheduler",
-    "engine",
     "Do the known crashes of vLLM's scheduler happen on its own code, and which mitigations help?",
     _scheduler_program,
     SCHEMA,
@@ -186,7 +158,6 @@ SCHEDULER = program_layer(
 LAYERS = tuple(
     program_layer(
         f"repro:{code}",
-        "repros",
         f"Does {code} happen with the cell's own packages, and which mitigations help?",
         repro_program((code,)),
         SCHEMA,

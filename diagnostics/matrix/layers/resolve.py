@@ -1,7 +1,6 @@
 """Layers `resolve` and `resolve:today`: resolve the declared requirements of a TRL and vLLM pair with uv.
 
-`resolve` uses packages up to the cell's date cut. `resolve:today` uses packages up to the day on which the list of
-releases was read.
+`resolve` uses packages up to the cell's date cut. `resolve:today` uses packages up to the last day of the breadth.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from diagnostics.matrix import locks
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.layers.base import Layer, infrastructure_fault
-from diagnostics.matrix.releases import load_releases
 from diagnostics.matrix.resolve import (
     Resolution,
     hash_coverage,
@@ -38,7 +36,7 @@ def _inputs(context: Context, cell: Cell) -> Mapping[str, str]:
 
 def _check(context: Context, cell: Cell) -> Answer:
     """Resolve up to the cell's date cut, and compare the result with the committed lock."""
-    context.say("resolving its declared requirements")
+    context.show_status("resolving its declared requirements")
     resolution = resolve_declared(context, cell, timeout_s=context.matrix.layer("resolve").timeout_s)
     committed = set(locks.read_pins(context, cell, runs=False))
     if not committed:
@@ -55,24 +53,24 @@ def _check(context: Context, cell: Cell) -> Answer:
 
 def _today_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
     """Return the inputs of `resolve:today`."""
-    releases = load_releases(context.matrix)
     return {
         "python": cell.python,
         "platform": context.matrix.platform,
-        # Today is the day on which the list of releases was read: a verdict stays valid until it is read again.
-        "exclude_newer": releases.read.isoformat() if releases else "no list of releases",
+        # A verdict stays valid until that day changes.
+        "exclude_newer": context.matrix.breadth.until.isoformat()
+        if context.matrix.breadth
+        else "no [breadth]",
     }
 
 
 def _check_today(context: Context, cell: Cell) -> Answer:
-    """Resolve up to the day on which the list of releases was read."""
-    releases = load_releases(context.matrix)
-    if releases is None:
-        summary = "no list of releases: `nox -s matrix -- lock --releases` reads the index"
-        return Answer(Outcome.NOT_RUN, summary, EvidenceLevel.STATIC)
-    context.say("resolving its declared requirements with today's packages")
+    """Resolve up to the last day of the breadth."""
+    breadth = context.matrix.breadth
+    if breadth is None:
+        return Answer(Outcome.NOT_RUN, "matrix.toml has no table [breadth]", EvidenceLevel.STATIC)
+    context.show_status("resolving its declared requirements with today's packages")
     limit_s = context.matrix.layer("resolve:today").timeout_s
-    return resolution_answer(resolve_declared(context, cell, timeout_s=limit_s, cut=releases.read))
+    return resolution_answer(resolve_declared(context, cell, timeout_s=limit_s, cut=breadth.until))
 
 
 def resolution_answer(resolution: Resolution, note: str = "", changes: tuple[str, ...] = ()) -> Answer:
@@ -128,13 +126,13 @@ def platform_text(platform: str) -> str:
 _CODE = (__name__, "diagnostics.matrix.resolve")
 LAYERS = (
     Layer(
-        name="resolve", group="read",
+        name="resolve",
         question="Do the declared requirements of this pair have a solution among packages up to the date cut?",
         evidence=EvidenceLevel.STATIC, check=_check, inputs=_inputs,
         code=_CODE, heavy=False, of_pairs=True, solves=True,
     ),
     Layer(
-        name="resolve:today", group="read",
+        name="resolve:today",
         question="Do the declared requirements of this pair have a solution with today's packages?",
         evidence=EvidenceLevel.STATIC, check=_check_today, inputs=_today_inputs,
         code=_CODE, heavy=False, of_pairs=True, solves=True,
