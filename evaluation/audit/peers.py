@@ -114,7 +114,7 @@ def mismatch_metrics(folder: Path, held: str, wrong: Wrong) -> dict[str, float]:
         if len(engine_side) >= TOKENS:
             break
         prompt = [int(words.bos_token_id), *text[start : start + 20]]
-        ids, values, _ = engine.sample([prompt], 64, Sampling.of_request(wrong.law))[0]
+        ids, values, _ = engine.sample([prompt], 64, Sampling(**wrong.law))[0]
         logits = next(reference.logits([[*prompt, *ids]], "float32")).double()
         rows = logits[len(prompt) - 1 : -1].log_softmax(-1)
         engine_side += values

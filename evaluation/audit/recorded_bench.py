@@ -23,7 +23,7 @@ from pathlib import Path
 
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.recorded.stats import share_interval
-from diagnostics.audit.results import FAULT, NOT_DECIDED
+from diagnostics.audit.results import FAULT, NOT_DECIDED, Audit
 from tests.diagnostics.audit_recorded import faults, runs
 
 # Other findings that a fault implies: identical samples have no spread, and so on.
@@ -41,7 +41,7 @@ class Table:
         self.pairs = Counter[str]()
         self.seconds: list[float] = []
 
-    def audit(self, folder: Path, **how: object) -> object:
+    def audit(self, folder: Path, **how: object) -> Audit:
         """Audits, and keeps the time."""
         began = time.perf_counter()
         with contextlib.redirect_stderr(io.StringIO()):
@@ -49,7 +49,7 @@ class Table:
         self.seconds.append(time.perf_counter() - began)
         return audit
 
-    def judge(self, name: str, family: str, audit: object) -> None:
+    def judge(self, name: str, family: str, audit: Audit) -> None:
         """One audit of something with a fault."""
         families = {answer.family for answer in audit.results if answer.outcome == FAULT}
         open_ = {answer.family.partition("/")[0] for answer in audit.results if answer.outcome == NOT_DECIDED}
@@ -64,7 +64,7 @@ class Table:
             count["missed"] += 1
         count["beside"] += bool(families - {family} - FOLLOW)
 
-    def both(self, names: tuple[str, str], families: tuple[str, str], audit: object) -> None:
+    def both(self, names: tuple[str, str], families: tuple[str, str], audit: Audit) -> None:
         """One audit of something with two faults."""
         named_families = {answer.family for answer in audit.results if answer.outcome == FAULT}
         named_count = sum(family in named_families for family in families)
@@ -73,7 +73,7 @@ class Table:
         if named_count < 2:
             print(f"pair: {names}: told {sorted(named_families)}", file=sys.stderr, flush=True)
 
-    def fine(self, name: str, audit: object) -> None:
+    def fine(self, name: str, audit: Audit) -> None:
         """One audit of something that nothing is wrong with."""
         self.healthy["audits"] += 1
         self.healthy["with a false alarm"] += any(answer.outcome == FAULT for answer in audit.results)
