@@ -71,7 +71,7 @@ ROWS = (
         "0",
         (0, 1),
     ),
-    passed("three modes end with equal parameters", "tests/grpo_core/test_modes.py", at_least=16),
+    passed("three modes end with equal parameters", "tests/grpo_core/test_modes.py", at_least=14),
     passed("a killed run resumes exactly", "tests/grpo_core/test_resume.py", at_least=17),
     passed(
         "conformance of engines, with broken engines",
