@@ -291,9 +291,9 @@ _IDENTITY: tuple[Rule, ...] = (
         r"[a-z_][\w.-]{0,31}@[\w.-]{1,64}(?![\w.@-])",
         r"\1<user>@<host>",
     ),
-    # Servers of shared folders.
+    # Servers of shared folders, also with each backslash doubled; no other part of a path and no pattern.
     _rule(
-        r"(?<=\\\\)[A-Za-z0-9][\w.-]{0,62}(?=\\)|(?<![\w.:/-])(?=[\w-]{0,32}\d|[\w-]{1,32}\.)[A-Za-z][\w.-]{1,64}"
+        r"(?:(?<=(?<![\w:\\}).*+\]])\\\\)|(?<=(?<![\w:\\}).*+\]])\\{4}))[A-Za-z0-9][\w.-]{2,62}(?=\\)|(?<![\w.:/-])(?=[\w-]{0,32}\d|[\w-]{1,32}\.)[A-Za-z][\w.-]{1,64}"
         r"(?=:/(?:export|home|vol|mnt)\b)",
         "<host>",
     ),
