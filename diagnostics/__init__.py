@@ -1,7 +1,5 @@
 """Diagnosis of GRPO runs on vLLM: environment, configuration, logs. Imports nothing heavy."""
 
-from importlib import metadata
-
 
 class UserError(Exception):
     """Raised for input that cannot be used; the message is for the user, and the command exits with 2."""
@@ -9,6 +7,9 @@ class UserError(Exception):
 
 def version() -> str:
     """Return the installed release; 0.0.0 if the sources are used without being installed."""
+    # `python -m` imports this file before __main__ takes the working folder, and its typing.py, off the import path.
+    from importlib import metadata
+
     try:
         return metadata.version("grpo-doctor")
     except metadata.PackageNotFoundError:

@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from diagnostics.hang.blocking_calls import frame_text
 from diagnostics.hang.blocking_thread import BlockedState
@@ -21,6 +22,8 @@ IN_COLLECTIVE = ("collective", "rendezvous")
 # Engines that receive weights are in a group with the trainer that no variable of theirs shows.
 _ENGINES = ("engine worker", "engine core", "engine")
 _MAX_RANKS = 1024
+# A dump can list any number of ranks. Up to _MAX_RANKS, each waiting rank has an edge to each absent one.
+_MAX_EDGES = _MAX_RANKS**2 // 4
 _LOCAL = ("localhost", "127.", "0.0.0.0", "::1", "[::1]")  # noqa: S104 - compared with, not bound to
 _IDLE_SIBLING = ("idle", "loop", "supervise", "listen")
 _LAUNCHER = ("child", "start")
@@ -32,14 +35,16 @@ def collective_edges(index: JobIndex) -> Iterator[Edge]:
     """Yield the edges among the ranks of all groups."""
     for name, group in rank_groups(index).items():
         inside = [p for p in group if index.states[p.key].kind in IN_COLLECTIVE]
-        outside = [p for p in group if p not in inside]
+        outside = [p for p in group if index.states[p.key].kind not in IN_COLLECTIVE]
         names = _collective_names(index, inside)
         if not index.snapshot.live and group[0].rank is None and len(set(names.values())) > 1:
             outside = []  # a dump does not list the group's members, only that these ranks differ
         missing = missing_ranks(name, group)
         for process in inside:
-            yield from (_edge(index, process, absentee, "is not in it") for absentee in outside)
-            yield from _edges_to_missing_ranks(index, process, group, missing)
+            absentees = outside[: max(1, _MAX_EDGES // len(inside))]
+            yield from (_edge(index, process, absentee, "is not in it") for absentee in absentees)
+            if missing:
+                yield from _edges_to_missing_ranks(index, process, group, missing)
         if not outside and not missing:
             separate = list(_edges_between_collectives(index, inside, names))
             yield from separate or (edge for p in inside for edge in _edges_to_engines(index, p, group))
@@ -103,18 +108,23 @@ def _edges_between_collectives(
     if len(counts) < 2:
         return
     (majority, first), (_, second) = counts
+    records: dict[int | None, Collective] = {r.rank: r for r in index.snapshot.collectives}
+    by_name: dict[str, list[Process]] = defaultdict(list)
+    for process in inside:
+        by_name[names[process.key]].append(process)
     for process in inside:
         if first > second and names[process.key] != majority:
             continue
-        for target in inside:
-            if names[process.key] != names[target.key]:
-                yield _edge_between(index, process, target)
+        targets = (p for name, group in by_name.items() if name != names[process.key] for p in group)
+        for target in islice(targets, max(1, _MAX_EDGES // len(inside))):
+            yield _edge_between(index, process, target, records)
 
 
-def _edge_between(index: JobIndex, source: Process, target: Process) -> Edge:
+def _edge_between(
+    index: JobIndex, source: Process, target: Process, records: dict[int | None, Collective]
+) -> Edge:
     """Return the edge to a rank in another collective; recorded numbers show whether it started fewer."""
     edge = _edge(index, source, target, f"is in another: {name_collective(index.states[target.key])}")
-    records: dict[int | None, Collective] = {r.rank: r for r in index.snapshot.collectives}
     mine, theirs = records.get(source.rank), records.get(target.rank)
     if mine is None or theirs is None or mine.enqueued <= theirs.enqueued:
         return edge
@@ -127,8 +137,9 @@ def _edge_between(index: JobIndex, source: Process, target: Process) -> Edge:
 
 def _edges_to_engines(index: JobIndex, source: Process, group: list[Process]) -> Iterator[Edge]:
     """Yield edges to engines that a rank is connected to and that are in no collective."""
-    visited = {process.key for process in group}
-    for item, socket in index.open_connections(source):
+    connections = index.open_connections(source)
+    visited = {process.key for process in group} if connections else set()
+    for item, socket in connections:
         for peer in index.peers(source, socket):
             in_collective = index.states[peer.key].kind in IN_COLLECTIVE
             if peer.role in _ENGINES and peer.key not in visited and not in_collective:
@@ -146,8 +157,9 @@ def _collective_names(index: JobIndex, inside: list[Process]) -> dict[str, str]:
         return _names_by_stack(index, inside)
     numbers = {record.enqueued for record in recorded.values()}
     if len(numbers) > 1:
+        last = max(numbers)
         return {
-            key: "ahead" if record.enqueued == max(numbers) else f"at {record.enqueued}"
+            key: "ahead" if record.enqueued == last else f"at {record.enqueued}"
             for key, record in recorded.items()
         }
     return {key: f"{normalized_operation(r.operation)} {r.sizes}" for key, r in recorded.items()}

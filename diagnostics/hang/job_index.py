@@ -37,12 +37,14 @@ class JobIndex:
         states: What each process is blocked on, by key.
         sockets: Sockets by (host, inode).
         owners: Processes that have a pipe or socket open, by (host, inode).
+        families: Processes that have the same parent, by (host, pid of the parent).
     """
 
     snapshot: Snapshot
     states: dict[str, BlockedState] = field(default_factory=dict)
     sockets: dict[tuple[str, int], Socket] = field(default_factory=dict)
     owners: dict[tuple[str, int], list[tuple[Process, Descriptor]]] = field(default_factory=dict)
+    families: dict[tuple[str, int], list[Process]] = field(default_factory=dict)
 
     @classmethod
     def build(cls, snapshot: Snapshot) -> JobIndex:
@@ -50,6 +52,7 @@ class JobIndex:
         index = cls(snapshot)
         for process in snapshot.processes:
             index.states[process.key] = blocked_state(process)
+            index.families.setdefault((process.host, process.ppid), []).append(process)
             for item in process.fds:
                 if item.kind in ("tcp", "unix", "pipe"):
                     index.owners.setdefault((process.host, item.inode), []).append((process, item))
@@ -119,16 +122,12 @@ class JobIndex:
 
     def children(self, process: Process) -> list[Process]:
         """Return the children of a process, without helpers."""
-        return [
-            child
-            for child in self.snapshot.processes
-            if child.ppid == process.pid and child.host == process.host and child.role != "helper"
-        ]
+        children = self.families.get((process.host, process.pid), ())
+        return [child for child in children if child.role != "helper"]
 
     def siblings(self, process: Process) -> list[Process]:
         """Return the processes with the same parent, and the process itself."""
-        parent = (process.host, process.ppid)
-        return [p for p in self.snapshot.processes if (p.host, p.ppid) == parent]
+        return self.families[process.host, process.ppid]
 
     def socket(self, process: Process, fd: int) -> Socket | None:
         """Return the socket behind a descriptor."""

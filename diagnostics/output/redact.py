@@ -108,6 +108,7 @@ _SECRETS: tuple[Rule, ...] = (
         r"(?:b(?=['\"]))?\\?['\"]?)"
         r"(?!<secret>|[\w.]{1,48}\(b?['\"]|[|>][+-]?\n)[^\s'\"][^\n'\"]{0,4096}(?:''[^\n'\"]{0,512}){0,8}"
         r"(?:(?:\"[^\"\n]{0,512}\"|(?:(?<=[:=])|(?<=[:=] ))'[^'\n]{0,512}')[^\n'\"]{0,512}){0,32}",
+        r"(\bcookies['\"]?\s{0,4}[=:]\s{0,4}(?:\{|dict\())(?!<secret>)[^})\n]{1,4096}",
         # The signature at the end of an AWS header.
         r"(\bsignature=)[0-9a-f]{40,128}(?![A-Za-z0-9])",
         # Anybody who has the address of a webhook can post to it.
@@ -119,7 +120,8 @@ _SECRETS: tuple[Rule, ...] = (
     # In a URL up to the last @ of the authority, as a password may contain one; `user:password@host` without a scheme.
     _rule(
         r"(?<=://)[^/\s'\"]{1,512}@|(?<=://)[^\s'\"/:@]{1,64}:(?!\d{1,5}(?:[/?#]))[^\s'\"<>@]{1,256}@(?=[\w\[])"
-        r"|(?:(?<![\w:/.+-])|(?<=:/))[\w.+-]{1,64}:(?!//)[^\s@/:'\"<>]{3,128}@(?=[\w\[])(?!sha256:)",
+        r"|(?:(?<![\w:/.+-])|(?<=:/))[\w.+-]{1,64}:(?!//)[^\s@/:'\"<>]{3,128}@(?=[\w\[])(?!sha256:)"
+        r"|(?i:(?<=%3A%2F%2F)[\w.~-]{0,64}%3A[\w.~%-]{1,128}%40)",
         f"{MASK}@",
     ),
     _rule(
@@ -141,7 +143,7 @@ _SECRETS: tuple[Rule, ...] = (
     ),
     *_labelled(
         # `bearer TOKEN`, `Basic TOKEN`, `echo PASSWORD | docker login`.
-        r"\b(bearer\s{1,4})(?=[^\s\d]{0,256}\d)[\w.~+/=-]{8,}",
+        r"(?:\b|(?<=%20))(bearer(?:\s{1,4}|%20))(?=[^\s\d]{0,256}\d)[\w.~+/=-]{8,}",
         r"(?-i:"
         r"\b(Basic\s{1,4})(?=[^\s\d]{0,256}\d)(?=[^\sA-Z]{0,256}[A-Z])[A-Za-z0-9+/]{16,}={0,2}(?![\w.-])"
         r")",
@@ -168,6 +170,9 @@ _SECRETS: tuple[Rule, ...] = (
         r"|\b(?:IDENTIFIED BY|PASSWORD)\s{1,4}')"
         rf"(?![-<]){_VALUE}"
         r")",
+        # Under a name that says little: only a hexadecimal number that is long enough.
+        r"((?<![a-z])(?:key|auth|session(?:[_-]?id)?|sid|sk|ak|pat|credentials?)['\"]?\s{0,4}[=:]\s{0,4}['\"]?)"
+        r"[0-9a-f]{32,512}(?![\w.])",
         # `password is x1`: only a value with a digit, which is no word of a sentence.
         rf"({_WORDS}{_REST}{_QUOTE}(?:\t{{1,4}}|\s{{0,4}}(?:->|:=|(?<=\s)\|(?=\s)|%3[ad]|&#(?:61|58);)\s{{0,4}}"
         r"|\s(?:is|was|for [^\s:]{1,64}:|provided:)\s|\s(?=['\"])|\s{1,4})['\"]?)"
@@ -278,6 +283,19 @@ _IDENTITY: tuple[Rule, ...] = (
     ),
     _rule(
         r"^(?!<|root:)[\w.-]{1,32}(:[x*!]?:\d{1,9}:\d{1,9}:)[^:\n]{0,128}(?=:/)", r"<user>\1", re.MULTILINE
+    ),
+    _rule(r"(\b(?:Author|Committer|[A-Z][\w-]{2,20}-by):\s{1,4})[^<\n]{1,80}(?= <)", r"\1<user>"),
+    # `ssh user@host` and prompts.
+    _rule(
+        r"(\b(?:ssh|scp|rsync|sftp)\b(?:\s-{1,2}[\w=-]{1,32}(?:\s\d{1,5})?){0,8}\s(?:[^\s@]{1,64}\s)?|(?<=\[)|(?<=\) ))"
+        r"[a-z_][\w.-]{0,31}@[\w.-]{1,64}(?![\w.@-])",
+        r"\1<user>@<host>",
+    ),
+    # Servers of shared folders, also with each backslash doubled; no other part of a path and no pattern.
+    _rule(
+        r"(?:(?<=(?<![\w:\\}).*+\]])\\\\)|(?<=(?<![\w:\\}).*+\]])\\{4}))[A-Za-z0-9][\w.-]{2,62}(?=\\)|(?<![\w.:/-])(?=[\w-]{0,32}\d|[\w-]{1,32}\.)[A-Za-z][\w.-]{1,64}"
+        r"(?=:/(?:export|home|vol|mnt)\b)",
+        "<host>",
     ),
     _rule(r"(?<![\w.:/-])[\w.-]{1,64}(?=:\d{1,8}:\d{1,8} \[\d{1,3}\] NCCL )", "<host>"),
     _rule(

@@ -180,6 +180,9 @@ def console(stream: TextIO | None = None, *, redraws: bool = False, **options: A
     from rich.console import Console
 
     options = {"highlight": False, "markup": False, "emoji": False} | options
+    # Rich and Python refuse numbers of more than 4,300 digits.
+    sizes = {name: os.environ.get(name, "") for name in ("COLUMNS", "LINES")}
+    options["_environ"] = {**os.environ, **{name: text[:5] for name, text in sizes.items()}}
     stream_type = _CursorStream if redraws else _ColourStream
     target: Any = stream_type(unwrap(sys.stdout if stream is None else stream))
     stream_made = Console(file=target, **options)

@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import pickle
+import sys
 
 import pytest
 
@@ -87,6 +88,21 @@ def test_bad_arguments_are_refused_without_a_traceback(tmp_path, monkeypatch, ca
     assert active(out) == active(err) == []
     assert "Traceback" not in err
     assert code in {2, 3} or arguments[0] == "explain"
+
+
+def test_a_window_of_five_thousand_digits_is_none(monkeypatch, capsys):
+    """Rich reads the width of a terminal from the environment."""
+    monkeypatch.setenv("COLUMNS", "9" * 5000)
+    monkeypatch.setenv("LINES", "9" * 5000)
+    assert run("lint", "--", "trl", "grpo") in (0, 1, 3), capsys.readouterr().err
+
+
+def test_python_m_imports_nothing_from_the_working_folder(tmp_path):
+    """The package's own file runs before the folder is taken off the import path."""
+    for name in ("typing", "json", "email", "zipfile", "textwrap", "csv"):
+        (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()")
+    process.run([sys.executable, "-m", "diagnostics", "--version"], timeout_s=60, cwd=tmp_path)
+    assert not (tmp_path / "imported").exists()
 
 
 @pytest.mark.parametrize(

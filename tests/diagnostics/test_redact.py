@@ -54,6 +54,11 @@ SECRETS = {
     "hunter" + "2four"),
     "variable": ("PGPASSWORD={}", "correct" + "horse"), "yaml": ("db_password: '{}'", "correct" + "horse"),
     "json": ('"client_secret": "{}"', "correct" + "horse"), "flag": ("--hub_token {}", "correct" + "horse7"),
+    "cookies as a dict": ("cookies={{'session': '{}'}}", "correct" + "horse"),
+    "cookies in JSON": ('"cookies": {{"sid": "{}"}}', "correct" + "horse"),
+    "URL-encoded login": ("next=https%3A%2F%2Fada%3A{}%40db", "hunter" + "2%2Ffour"),
+    "URL-encoded bearer": ("Authorization%3A%20Bearer%20{}", issued("", 30)),
+    "key alone": ("key: {}", HEX), "license key": ("LICENSE_KEY={}", HEX), "session": ("X-Session-Id: {}", HEX),
     "passphrase": ("SSH_PASSPHRASE={}", "correct" + "horse"), "cookie": ("Cookie: session={}", "correct" + "horse"),
 }  # fmt: skip
 PERSONS = {
@@ -68,6 +73,10 @@ PERSONS = {
     "azure": ("on {}", "qzvm.westeurope.cloudapp.azure.com"), "pod": ("on {}", "qzpod.ns.svc.cluster.local"),
     "bucket": ("s3 {}", "qzb.s3.eu-west-1.amazonaws.com"), "uuid": ("run {}", "0a1b2c3d-1111-4222-8333-444455556666"),
     "proxy": ("https_proxy={}", "qzproxy.corp:3128"),
+    "git author": ("Author: {} <ada@example.org>", "Qzada Lovelace"),
+    "git trailer": ("Signed-off-by: {} <ada@example.org>", "Qzada Lovelace"),
+    "ssh": ("ssh -p 22 {} ls", "qzada@qzbox"), "prompt": ("[{} ~]$ ls", "qzada@qzbox"),
+    "share": ("\\\\{}\\share\\runs", "qznas"), "nfs": ("{}:/export/home", "qznas7"),
 }  # fmt: skip
 SHAPES = SECRETS | PERSONS
 
@@ -158,7 +167,8 @@ LONG = {
     "bearer": "bearer " * 14_000,
     "plus": "a+" * 50_000, "c": "\\" * 100_000 + "Users", "cookie": "cookie" * 16_000, "sig": "?sig" * 25_000,
     "equals": "token=" * 16_000, "drive": "C:" + "\\" * 100_000, "dashed": "0a-" * 33_000,
-    "key": "-----BEGIN " * 9_000,
+    "key": "-----BEGIN " * 9_000, "encoded": "%3A%2F%2Fa%3A" * 8_000, "cookies": "cookies={" * 11_000,
+    "sid": "sid=" + "0a" * 50_000, "ssh": "ssh -a " * 14_000, "by": "Signed-by: " * 9_000, "nfs": "a1" * 50_000,
 }  # fmt: skip
 
 

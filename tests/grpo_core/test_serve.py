@@ -154,13 +154,25 @@ def stored_weights(server):
 
 @pytest.mark.parametrize(
     "fault",
-    ["checksum", "no checksum", "garbage", "empty", "truncated", "other model", "version", "no version"],
+    [
+        "checksum",
+        "no checksum",
+        "garbage",
+        "empty",
+        "truncated",
+        "other model",
+        "unknown type",
+        "version",
+        "no version",
+    ],
 )
 def test_damaged_weights_are_refused_and_the_old_ones_kept(server, model_dir, fault):
-    """A wrong checksum or none, no safetensors, cut off, tensors of another model, a version that is none."""
+    """A wrong checksum or none, no safetensors, cut off, tensors of another model or type, a version that is none."""
     before = stored_weights(server)
     body, headers = weights_upload(model_dir)
     bodies = {"garbage": b"garbage", "empty": b"", "truncated": body[:-8]}
+    header = b'{"a":{"dtype":"F6_E2M3","shape":[8],"data_offsets":[0,6]}}'
+    bodies["unknown type"] = len(header).to_bytes(8, "little") + header + bytes(6)
     bodies["other model"] = safetensors.torch.save({"lm_head.weight": torch.zeros(2, 2)})
     body = bodies.get(fault, body)
     headers["X-Content-SHA256"] = "0" * 64 if fault == "checksum" else hashlib.sha256(body).hexdigest()

@@ -127,8 +127,9 @@ def clean_lines(text: str) -> list[str]:
     """
     groups: dict[str, list[str]] = {"": []}
     for raw in text.splitlines():
-        line = _COLOUR.sub("", raw[:MAX_LINE].rstrip())
-        tag = None if _WATCHDOG.search(line) else _TAG.match(line)
+        line = raw[:MAX_LINE].rstrip()
+        line = _COLOUR.sub("", line) if "\x1b" in line else line
+        tag = _TAG.match(line) if line and not _WATCHDOG.search(line) else None
         if tag is None:
             groups[""].append(line)
             continue

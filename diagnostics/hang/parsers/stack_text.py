@@ -45,6 +45,8 @@ _GDB_PYTHON = re.compile(
 _GDB_FRAME = re.compile(r"\s{0,40}#\d{1,4}\s{1,4}(?:0x[0-9a-f]{1,16} in )?([^\s(][^(]{0,400}?) ?\(")
 _GDB_PLACE = re.compile(r"\) (?:from (\S+)|at (\S+?):(\d{1,7}))\s*$")
 _PID = re.compile(r"(?i)\b(?:process|pid|lwp)[ :=]{1,3}(\d{1,9})\b")
+# Each heading has one of these.
+_HEADING_WORDS = ("Process ", "Stack", "rank ", "Thread ", "Traceback", "thread")
 # Native threads that only noticed that others are stuck.
 _MONITORS = re.compile(r"[wW]atchdog|[hH]eartbeatMonitor|checkTimeout|recvValueWithTimeout|sendBytes")
 _STARTS_THREAD = re.compile(r"_bootstrap(_inner)?|_{0,2}clone3?|(start_thread|thread_start)")
@@ -128,6 +130,8 @@ class _StackReader:
             self._pid = int(match[1])
 
     def _read_heading(self, line: str) -> bool:
+        if not any(map(line.__contains__, _HEADING_WORDS)):
+            return False
         if match := _PROCESS.match(line) or _RAY_STACK.match(line):
             # The heading of a rank may precede that of its process.
             rank = next((draft.rank for draft in self._drafts[-1:] if not draft.threads), None)

@@ -211,12 +211,12 @@ def _parse_upload(data: bytes, expected: str) -> dict[str, torch.Tensor]:
     """Return an upload's tensors if the announced checksum is right.
 
     Raises:
-        HTTPException: 400: the bytes are not those that were sent, or no safetensors.
+        HTTPException: 400: the bytes are not those that were sent, no safetensors, or of a type that torch lacks.
     """
     _check_sha256(data, expected)
     try:
         return dict(safetensors.torch.load(data))
-    except SafetensorError as error:
+    except (SafetensorError, KeyError) as error:
         raise HTTPException(400, f"the body: not safetensors: {error}; nothing was loaded") from error
 
 

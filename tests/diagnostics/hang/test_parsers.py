@@ -344,3 +344,22 @@ def test_standard_input_is_read(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(PYSPY.encode())))
     assert main(["hang", "--from", "-", "--format", "markdown"]) == 1
     assert "HNG001" in capsys.readouterr().out
+
+
+def _waiting_ranks(count):
+    """Return stacks of ranks that all wait in a collective, each in another one."""
+    for rank in range(1, count + 1):
+        yield f"Process {rank}: python train.py --local-rank={rank}"
+        yield f'Thread {rank} (idle): "MainThread"'
+        yield "    all_reduce (torch/distributed/distributed_c10d.py:300)"
+        yield f"    step_{rank} (train.py:{rank})"
+
+
+def test_the_time_for_many_processes_is_not_quadratic(tmp_path):
+    """A megabyte of stacks lists thousands of ranks; with time quadratic in them this took minutes."""
+    dump = tmp_path / "stacks.txt"
+    dump.write_text("\n".join(_waiting_ranks(8000)))
+    began = time.process_time()
+    verdict = diagnose(read_files([str(dump)])).verdict
+    assert verdict.outcome
+    assert time.process_time() - began < 20
