@@ -27,7 +27,7 @@ _MODULES = {"ms-swift": "swift"}
 # Files for other hardware than NVIDIA GPUs.
 _OTHER_HARDWARE = re.compile(r"(?<![a-z])(?:npu|ascend|hccl|musa|xpu|rocm|neuron|hpu)(?![a-z])")
 # Files that are imported for one model only.
-_OF_ONE_MODEL = re.compile(r"/models/\w+/|/model/models?/|^sglang/srt/models/")
+_OF_ONE_MODEL = re.compile(r"/models/\w+/|/model/models?/|^sglang/srt/models/|^vllm/model_executor/models/")
 # Requirements of vLLM's CUDA build, which a plugin for other hardware replaces.
 _CUDA_REQUIREMENTS = {"torch", "torchaudio", "torchvision"}
 # A trainer's release was tried with engines of its time, not with those that came later.
@@ -186,6 +186,8 @@ def check(
             provider.package, replace(item.use, file="", line=0, late=False, choice=None, conditions=())
         )
     ]
+    if not comparison.missing and user.package in PACKAGES and PACKAGES[user.package].used_kinds:
+        return None  # most of what it takes was not recorded
     return comparison
 
 

@@ -162,7 +162,9 @@ def evidence_lines(pair: Compatibility) -> Iterator[str]:
     elif not pair.names.missing:
         yield "all names there"
     for items, moment in ((pair.at_import, "at import"), (pair.when_called, "when called")):
-        if distinct := _distinct(items):
+        clashes = [item for item in items if item.use.kind == "registered"]
+        yield from (f"fails {moment}: {item.use.text} ({item.location}): {item.why}" for item in clashes)
+        if distinct := _distinct([item for item in items if item not in clashes]):
             listing = ", ".join(f"{item.use.text} ({item.location})" for item in distinct[:_NAMES])
             more = f" and {len(distinct) - _NAMES} more" if len(distinct) > _NAMES else ""
             yield f"missing {moment}: {listing}{more}"

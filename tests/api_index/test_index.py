@@ -17,7 +17,7 @@ from diagnostics.api_index.compare import Comparison, MissingUse
 from diagnostics.api_index.explain import explain_missing
 from diagnostics.api_index.packages import IndexedPackage
 from diagnostics.api_index.query import Release
-from diagnostics.api_index.uses import Use
+from diagnostics.api_index.uses import Use, collect_uses
 from diagnostics.collect import packages
 from diagnostics.commands import version_answers, versions
 from diagnostics.compat_table import Compat
@@ -302,6 +302,53 @@ def test_files_of_one_model_do_not_fail_at_import():
     use = Use("name", "transformers", "Gone", file="sglang/srt/models/a.py")
     missing = [MissingUse(replace(use, file=file), "") for file in (use.file, "sglang/srt/server.py")]
     assert query.fail_at_import(Comparison(missing=missing)) == missing[1:]
+
+
+CLASH = "ValueError: 'aimv2' is already used by a Transformers config, pick another name."
+
+
+@pytest.mark.parametrize(
+    ("engine", "models", "fails"),
+    [("0.9.2", "4.55.0", True), ("0.9.2", "4.53.3", False), ("0.10.0", "4.55.0", False)],
+)
+def test_a_model_type_that_transformers_has_cannot_be_registered(tmp_path, engine, models, fails):
+    """In the shipped index: vLLM 0.9 registers aimv2, transformers has it from 4.54.0 on."""
+    pair = query.compatibility(Release("vllm", engine), Release("transformers", models))
+    assert [item.use.text for item in pair.at_import] == ['AutoConfig.register("aimv2")'] * fails
+    assert pair.contradicted is fails
+    maker = Maker(tmp_path / "env").add("vllm", engine).add("transformers", models)
+    findings = list(names.missing_names(Examined(packages.collect(maker.prefix, {}), {}, Compat())))
+    titles = [
+        f'vllm {engine} calls AutoConfig.register("aimv2"), and transformers {models} has that model type itself'
+    ]
+    assert [finding.title for finding in findings] == titles * fails
+
+
+def test_the_error_of_such_a_model_type_is_explained():
+    """By the callers in the shipped index; a type that only own code registers is not explained."""
+    explanation = explain_missing(CLASH, {"vllm": "0.9.2", "transformers": "4.55.0"})
+    assert explanation.changes == ("transformers<=4.53.3", "vllm>=0.10.0")
+    assert explanation.sentences == (
+        "transformers has the model type 'aimv2' itself from 4.54.0 to 5.24.0. The installed transformers 4.55.0 is too"
+        " new. vllm 0.9.0 to 0.9.2 registers it (vllm/transformers_utils/configs/ovis.py:76)."
+    )
+    assert explain_missing(CLASH.replace("aimv2", "mine")) is None
+
+
+@pytest.mark.parametrize(
+    ("statement", "registered"),
+    [
+        ("AutoConfig.register('a', A)", ["a"]),
+        ("AutoConfig.register('a', A, exist_ok=True)", []),
+        ("try: AutoConfig.register('a', A)\nexcept ValueError: pass", []),
+        ("with suppress(ValueError): AutoConfig.register('a', A)", []),
+        ("for name in names: AutoConfig.register(name, A)", []),
+    ],
+)
+def test_a_registration_counts_unless_it_may_fail(statement, registered):
+    """A name that is computed is unknown."""
+    uses = collect_uses(f"from transformers import AutoConfig\n{statement}\n", "a.py", ("transformers",))
+    assert [use.path[0] for use in uses if use.kind == "registered"] == registered
 
 
 def test_an_optional_auto_class_is_not_missing():
