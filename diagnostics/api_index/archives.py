@@ -1,4 +1,4 @@
-"""List the releases of a package on the index, and read the members that matter of their wheels.
+"""List the releases of a package on the index, and read the members that matter of their wheels and sdists.
 
 Of a large wheel only the blocks with its Python files are fetched. Nothing is installed or run.
 """
@@ -11,13 +11,20 @@ import io
 import os
 import re
 import ssl
+import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
 from packaging.version import InvalidVersion, Version
 
 from diagnostics import UserError
@@ -26,6 +33,7 @@ from diagnostics.output.redact import mask_and_cut
 _BLOCK = 1 << 20
 _SMALL = 12_000_000
 _LARGEST_MEMBER = 8_000_000
+_LARGEST_SDIST = 200_000_000
 _PURELIB = re.compile(r"^[\w.+!-]+\.data/(?:purelib|platlib)/")
 _JSON = "application/vnd.pypi.simple.v1+json"
 # Folders that a run does not import.
@@ -129,6 +137,7 @@ _PREFERENCES = (
     re.compile(r"-none-any\.whl$"),
     re.compile(r"-(cp311-cp311|cp3\d+-abi3)-(manylinux|linux)\w*x86_64\.whl$"),
     re.compile(r"-(manylinux|linux)\w*x86_64\.whl$"),
+    re.compile(r"\.tar\.gz$"),
     re.compile(r"-(manylinux|linux)\w*\.whl$"),
 )
 
@@ -140,21 +149,24 @@ def _preference(filename: str) -> int:
 
 def _version_of(filename: str) -> Version | None:
     try:
-        return parse_wheel_filename(filename)[1]
-    except (InvalidWheelFilename, InvalidVersion):
+        parse = parse_wheel_filename if filename.endswith(".whl") else parse_sdist_filename
+        return parse(filename)[1]
+    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
         return None
 
 
 def open_release(client: httpx.Client, release: ReleaseFiles, *, configs: bool = False) -> Archive:
-    """Open the wheel of a release; `configs` adds the YAML files in folders named config.
+    """Open the wheel or sdist of a release; `configs` adds the YAML files in folders named config.
 
     Raises:
         ValueError: a file that is fetched as a whole is too large, or has another hash than the index's.
     """
+    if not release.url.endswith(".whl"):
+        return _open_sdist(_download(client, release, _LARGEST_SDIST), configs=configs)
     size = release.size or int(client.head(release.url).raise_for_status().headers["Content-Length"])
     source: Any
     if size <= _SMALL:
-        source = io.BytesIO(_download(client, release))
+        source = io.BytesIO(_download(client, release, _SMALL))
     else:
         source = io.BufferedReader(_RangeFile(client, release.url, size), 1 << 16)
     return open_wheel(zipfile.ZipFile(source), configs=configs)
@@ -173,6 +185,27 @@ def open_wheel(archive: zipfile.ZipFile, *, configs: bool = False) -> Archive:
         if is_indexed_member(name, info.file_size, configs=configs)
     }
     return Archive(sums, lambda name: archive.read(members[name]).decode(errors="replace"), metadata)
+
+
+def _open_sdist(data: bytes, *, configs: bool) -> Archive:
+    """Return the members of an sdist, below its folder and `src/` or `python/`."""
+    texts: dict[str, bytes] = {}
+    information, requirements = b"", b""
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        for member in archive:
+            name = re.sub(r"^(src|python)/", "", member.name.partition("/")[2])
+            if not member.isreg() or member.size > _LARGEST_MEMBER:
+                continue
+            if is_indexed_member(name, member.size, configs=configs):
+                texts[name] = archive.extractfile(member).read()  # type: ignore[union-attr]
+            elif name == "PKG-INFO":
+                information = archive.extractfile(member).read()  # type: ignore[union-attr]
+            elif name.endswith(".egg-info/requires.txt"):
+                requirements = archive.extractfile(member).read()  # type: ignore[union-attr]
+    metadata = _metadata(information.decode(errors="replace"))
+    metadata["requires"] = metadata["requires"] or _egg_requirements(requirements.decode(errors="replace"))
+    sums = {name: f"{zlib.crc32(text):08x}{len(text):x}" for name, text in texts.items()}
+    return Archive(sums, lambda name: texts[name].decode(errors="replace"), metadata)
 
 
 def is_indexed_member(name: str, size: int, *, configs: bool = False) -> bool:
@@ -194,14 +227,30 @@ def _metadata(text: str) -> dict[str, Any]:
     }
 
 
-def _download(client: httpx.Client, release: ReleaseFiles) -> bytes:
+def _egg_requirements(text: str) -> list[str]:
+    r"""Return the lines of an sdist's requires.txt as those of METADATA.
+
+    >>> _egg_requirements("a>1\n[dev:python_version<'3.9']\nb")
+    ['a>1', 'b; python_version<\'3.9\' and extra == "dev"']
+    """
+    lines, marker = [], ""
+    for line in filter(None, map(str.strip, text.splitlines())):
+        if line.startswith("["):
+            extra, _, condition = line.strip("[]").partition(":")
+            marker = " and ".join(filter(None, (condition, f'extra == "{extra}"' if extra else "")))
+        else:
+            lines.append(f"{line}; {marker}" if marker else line)
+    return lines
+
+
+def _download(client: httpx.Client, release: ReleaseFiles, limit: int) -> bytes:
     with client.stream("GET", release.url) as answer:
         answer.raise_for_status()
         data = bytearray()
         for part in answer.iter_bytes():
             data += part
-            if len(data) > _SMALL:
-                raise ValueError(f"{release.url}: more than {_SMALL} bytes")
+            if len(data) > limit:
+                raise ValueError(f"{release.url}: more than {limit} bytes")
     if release.sha256 not in {"", hashlib.sha256(data).hexdigest()}:
         raise ValueError(f"{release.url}: its hash differs from the index's")
     return bytes(data)

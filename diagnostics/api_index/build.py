@@ -24,7 +24,7 @@ from diagnostics.api_index.uses import Use, collect_uses
 
 CACHE = Path(__file__).resolve().parents[2] / ".api-index"
 # Change it when `extract` changes: everything is extracted again, from the sources in the cache.
-_NAMES, _USES = "names.3", "uses.3"
+_NAMES, _USES = "names.4", "uses.4"
 _AT_ONCE = 500
 _TABLES = """
 create table if not exists releases (version text primary key, record text);
@@ -134,11 +134,17 @@ def extract_uses(package: IndexedPackage, path: str, text: str) -> dict[str, int
     """Return what one file takes from other packages: the key of each use, and its first line."""
     if not path.endswith(".py") or not any(name in text for name in package.uses):
         return {}
+    if package.used_kinds == ("registered",) and "AutoConfig.register" not in text:
+        return {}
     try:
         uses = collect_uses(text, path, package.uses)
     except (SyntaxError, RecursionError, ValueError):
         return {}
-    return {use.to_key(): use.line for use in sorted(uses, key=lambda use: -use.line)}
+    return {
+        use.to_key(): use.line
+        for use in sorted(uses, key=lambda use: -use.line)
+        if use.kind in (package.used_kinds or {use.kind})
+    }
 
 
 def extract_new(

@@ -125,6 +125,9 @@ class Lookup:
         if use.kind == "launch":
             known = self.own_routes or surface.has_serve_option(use.name)
             return "" if known else f"`vllm serve` takes no {use.name}"
+        if use.kind == "registered":
+            known = surface.has_model_type(use.path[0])
+            return f"transformers has the model type {use.path[0]!r} itself" if known else ""
         definition = surface.find(use.module, use.name)
         if definition is None:
             if use.kind not in {"name", "patched"}:

@@ -10,8 +10,9 @@ from packaging.version import Version
 
 from diagnostics.api_index import query, store
 from diagnostics.api_index.compare import condition_holds
+from diagnostics.api_index.extract import MODEL_TYPES
 from diagnostics.api_index.query import Release
-from diagnostics.api_index.uses import Use
+from diagnostics.api_index.uses import CONFIGS, Use
 from diagnostics.versions import parse_version
 
 _ERRORS = (
@@ -28,6 +29,7 @@ _ERRORS = (
         re.compile(r"(?P<owner>\w+)\.(?P<method>\w+)\(\) got an unexpected keyword argument '(?P<name>\w+)'"),
         "argument",
     ),
+    (re.compile(r"'(?P<model_type>[\w.-]+)' is already used by a Transformers config"), "registered"),
 )
 _LONGEST = 2000
 _PROVIDERS = ("vllm", "transformers", "peft", "accelerate", "trl")
@@ -59,6 +61,7 @@ class Explanation:
         installed: The installed release of the provider; '' if unknown.
         direction: `too old`, `too new`, or '' if that cannot be said.
         changes: Requirements of which each alone is enough.
+        model_type: The model type that was registered though transformers has it; '' if a name is missing.
     """
 
     subject: str
@@ -68,12 +71,17 @@ class Explanation:
     installed: str = ""
     direction: str = ""
     changes: tuple[str, ...] = ()
+    model_type: str = ""
 
     @property
     def headline(self) -> str:
         """Which releases have the name, and whether the installed one is too old or too new."""
         releases = _releases(self.provider)
-        if not self.versions:
+        if self.model_type:
+            taken = [version for version in releases if version not in self.versions]
+            span = f"from {taken[0]} to {taken[-1]}"
+            text = f"{self.provider} has the model type {self.model_type!r} itself {span}."
+        elif not self.versions:
             text = f"No {self.provider} from {releases[0]} to {releases[-1]} has {self.subject}."
         elif len(self.versions) == len(releases):
             text = f"Every {self.provider} from {releases[0]} to {releases[-1]} has {self.subject}."
@@ -81,15 +89,17 @@ class Explanation:
             until = "on" if self.versions[-1] == releases[-1] else f"to {self.versions[-1]}"
             text = f"{self.provider} has {self.subject} from {self.versions[0]} {until}."
         if self.installed and self.versions:
-            state = f"is {self.direction}" if self.direction else "has it"
+            fine = "does not have it" if self.model_type else "has it"
+            state = f"is {self.direction}" if self.direction else fine
             text += f" The installed {self.provider} {self.installed} {state}."
         return text
 
     @property
     def sentences(self) -> str:
-        """The headline, and who takes the name."""
+        """The headline, and who takes the name or registers the model type."""
+        verb = "registers" if self.model_type else "takes"
         callers = (
-            f"{item.package} {item.versions[0]} to {item.versions[-1]} takes it ({item.place})."
+            f"{item.package} {item.versions[0]} to {item.versions[-1]} {verb} it ({item.place})."
             for item in self.callers[:_CALLERS]
         )
         return " ".join([self.headline, *callers])
@@ -108,12 +118,17 @@ def explain_missing(message: str, installed: Mapping[str, str] | None = None) ->
             version for version in _releases(provider) if query.has_name(Release(provider, version), use)
         )
         callers = tuple(_callers(provider, use, installed.get(provider, "")))
-        if not versions and not callers:
+        if not callers and (not versions or use.kind == "registered"):
             continue
+        if use.kind == "registered" and len(versions) == len(_releases(provider)):
+            continue  # transformers has no such model type: another package registers it twice
         release = installed.get(provider, "")
         direction, changes = _changes(provider, versions, release)
         changes += [change for item in callers if (change := _newer_caller(item, installed))]
-        return Explanation(use.text, provider, versions, callers, release, direction, tuple(changes))
+        model_type = use.path[0] if use.kind == "registered" else ""
+        return Explanation(
+            use.text, provider, versions, callers, release, direction, tuple(changes), model_type
+        )
     return None
 
 
@@ -133,6 +148,8 @@ def _candidates(message: str) -> Iterator[tuple[Use, str]]:
             )
             if provider:
                 yield Use("name", parts["module"], parts.get("name") or ""), provider
+        elif "model_type" in parts:
+            yield Use(kind, CONFIGS, MODEL_TYPES, (parts["model_type"],)), "transformers"
         elif parts:
             path = tuple(filter(None, (parts.get("method"), parts["name"])))
             matching_uses = (

@@ -10,6 +10,7 @@ The result maps names to entries, short texts:
     RED                 value 'red'                    (a constant, a Literal, a list of texts)
     Params              import vllm.sampling_params:SamplingParams
     *                   import vllm.outputs, other     (star imports)
+    CONFIG_MAPPING_NAMES.bert   value              (a model type of transformers)
     __getattr__         dynamic a b                    (names that it compares or has in a table; `dynamic *`: any)
     --max-steps         option int = 3 choices ['a']   (argparse)
     env:NAME            env                            (an environment variable that is read)
@@ -33,6 +34,8 @@ _MAX_TEXT = 300
 _MAX_DEFAULT = 80
 _TYPE_CHECKING = {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
 _ROUTE_METHODS = frozenset({"get", "post", "put", "delete", "head", "route", "api_route", "add_api_route"})
+# The table of transformers' model types, in `models/auto/`.
+MODEL_TYPES = "CONFIG_MAPPING_NAMES"
 _PROPERTIES = {"property", "cached_property", "functools.cached_property"}
 _TOP_LEVEL = re.compile(r"^(?:async )?(class|def) (\w+)(?:\(([\w., ]*)\):)?", re.MULTILINE)
 _ALL = re.compile(r"^__all__ = (\[[^\]]*\])", re.MULTILINE)
@@ -141,6 +144,8 @@ class _ModuleReader:
                 for target in node.targets:
                     for name in _name_targets(target):
                         yield name, _value_entry(node.value, listed=name == "__all__")
+                        if name == MODEL_TYPES:
+                            yield from ((f"{name}.{key}", "value") for key in _pair_keys(node.value))
                     self._note_lazy_module(target)
             case ast.AnnAssign(target=ast.Name(id=name)):
                 yield name, _value_entry(node.value) if node.value else "value"
@@ -211,6 +216,15 @@ def _import_time_statements(body: Iterable[ast.stmt], state: str = "") -> Iterat
                     *(handler.body for handler in node.handlers),
                 ):
                     yield from _import_time_statements(part, state)
+
+
+def _pair_keys(node: ast.expr) -> Iterator[str]:
+    """Yield the first texts of all pairs of texts in a table."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Tuple) and len(part.elts) == 2:
+            key = part.elts[0]
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                yield key.value
 
 
 def _lazy_tables(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:  # noqa: C901 - a case a kind of table

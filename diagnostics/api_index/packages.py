@@ -19,6 +19,9 @@ class IndexedPackage:
         left_out: Folders that are not read at all.
         configs: Its options are YAML files.
         uses: Packages for which the names that it takes from them are recorded.
+        used_kinds: Only these kinds of uses are recorded; all if empty.
+        same_release_as: A package whose release of the same number each release is for. It is built there without its
+            CUDA requirements.
     """
 
     name: str
@@ -30,6 +33,8 @@ class IndexedPackage:
     left_out: tuple[str, ...] = ()
     configs: bool = False
     uses: tuple[str, ...] = ()
+    used_kinds: tuple[str, ...] = ()
+    same_release_as: str = ""
 
     def includes(self, path: str) -> bool:
         """Return whether a file is read."""
@@ -87,6 +92,8 @@ PACKAGES = {
                 "vllm/v1/spec_decode/",
                 "vllm/benchmarks/",
             ),
+            uses=("transformers",),
+            used_kinds=("registered",),
         ),
         IndexedPackage("deepspeed", ("deepspeed",), left_out=("deepspeed/ops/csrc/",)),
         IndexedPackage("unsloth-zoo", ("unsloth_zoo",), uses=_STACK),
@@ -110,7 +117,9 @@ PACKAGES = {
             ("ray",),
             left_out=("ray/dashboard/", "ray/rllib/", "ray/_private/", "ray/thirdparty_files/"),
         ),
-        IndexedPackage("vllm-ascend", ("vllm_ascend",), uses=("vllm", "transformers")),
+        IndexedPackage(
+            "vllm-ascend", ("vllm_ascend",), uses=("vllm", "transformers"), same_release_as="vllm"
+        ),
         IndexedPackage("skyrl", ("skyrl",), configs=True, uses=_STACK),
         IndexedPackage("skyrl-train", ("skyrl_train",), configs=True, uses=_STACK),
         IndexedPackage("areal", ("areal",), uses=_STACK),

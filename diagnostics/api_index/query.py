@@ -16,6 +16,7 @@ from packaging.version import Version
 from diagnostics import compat_table
 from diagnostics.api_index import store
 from diagnostics.api_index.compare import Comparison, Lookup, MissingUse, compare
+from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.surface import IndexedFacts, Surface
 from diagnostics.api_index.uses import Use
 from diagnostics.output import pairs
@@ -26,7 +27,9 @@ _MODULES = {"ms-swift": "swift"}
 # Files for other hardware than NVIDIA GPUs.
 _OTHER_HARDWARE = re.compile(r"(?<![a-z])(?:npu|ascend|hccl|musa|xpu|rocm|neuron|hpu)(?![a-z])")
 # Files that are imported for one model only.
-_OF_ONE_MODEL = re.compile(r"/models/\w+/|/model/models?/")
+_OF_ONE_MODEL = re.compile(r"/models/\w+/|/model/models?/|^sglang/srt/models/|^vllm/model_executor/models/")
+# Requirements of vLLM's CUDA build, which a plugin for other hardware replaces.
+_CUDA_REQUIREMENTS = {"torch", "torchaudio", "torchvision"}
 # A trainer's release was tried with engines of its time, not with those that came later.
 _LATER_DAYS = 30
 _RANKS = {"ran": 0, "part": 1, "": 2, "fails": 3}
@@ -183,6 +186,8 @@ def check(
             provider.package, replace(item.use, file="", line=0, late=False, choice=None, conditions=())
         )
     ]
+    if not comparison.missing and user.package in PACKAGES and PACKAGES[user.package].used_kinds:
+        return None  # most of what it takes was not recorded
     return comparison
 
 
@@ -227,14 +232,22 @@ def _parse_requirement(line: str) -> tuple[str, SpecifierSet, str] | None:
 
 def declared_ranges(user: Release, provider: str) -> list[tuple[SpecifierSet, str]]:
     """Return the ranges of a package that a release declares, those without an extra first."""
+    if is_built_for(user.package, provider):
+        return [(SpecifierSet(f"=={Version(user.version).base_version}"), "")]
     ranges = requirements_of(user).get(provider, [])
     return sorted((item for item in ranges if str(item[0])), key=lambda item: item[1])
+
+
+def is_built_for(user: str, provider: str) -> bool:
+    """Return whether releases of a package are for the other's release of the same number, built without CUDA."""
+    return user in PACKAGES and PACKAGES[user].same_release_as == provider
 
 
 def conflicts(first: Release, second: Release) -> Iterator[str]:
     """Yield requirements of two releases that no release of the third package satisfies."""
     mine, theirs = requirements_of(first), requirements_of(second)
-    for name in sorted(mine.keys() & theirs.keys()):
+    without_cuda = is_built_for(first.package, second.package) or is_built_for(second.package, first.package)
+    for name in sorted((mine.keys() & theirs.keys()) - (_CUDA_REQUIREMENTS if without_cuda else set())):
         ours = [specifier for specifier, extra in mine[name] if not extra]
         theirs_base = [specifier for specifier, extra in theirs[name] if not extra]
         if not ours or not theirs_base:
@@ -267,7 +280,8 @@ def compatibility(user: Release, provider: Release) -> Compatibility:
         if binding
         else None
     )
-    declared = tuple(f"{item}" + (f" (extra {extra})" if extra else "") for item, extra in binding)
+    same_number = " (by its number)" if is_built_for(user.package, provider.package) else ""
+    declared = tuple(f"{item}" + (f" (extra {extra})" if extra else same_number) for item, extra in binding)
     return Compatibility(
         user,
         provider,

@@ -1,6 +1,6 @@
 """One file per package with the names of all its releases: written by `build`, read by everything else.
 
-`docs/reference/api-index.md` describes the format. Nothing is loaded before it is asked for.
+`docs/api-index.md` describes the format. Nothing is loaded before it is asked for.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
-from diagnostics.api_index.extract import Facts, extract
+from diagnostics.api_index.extract import MODEL_TYPES, Facts, extract
 from diagnostics.api_index.store import Package
 
 # Modules that transformers 5 serves under their old names by an import hook, and old names of their classes.
@@ -23,6 +23,7 @@ _RENAMED_MODULES = (
     (re.compile(r"(transformers\.models\.\w+\.image_processing_\w+)_fast"), r"\1"),
 )
 _RENAMED_CLASS = re.compile(r"\w+(Tokenizer|ImageProcessor)Fast")
+_MODEL_TYPE_MODULES = ("configuration_auto", "auto_mappings")
 _DEPTH = 12  # re-exports of re-exports; more is a cycle
 # Bases without an attribute that a caller would use.
 _EMPTY_BASES = frozenset(
@@ -309,6 +310,11 @@ class Surface:
         ]
         modules.sort(key=lambda name: not any(part in name for part in _ROUTE_MODULES))
         return any(f"route:{route}" in (self.source.facts(name) or {}) for name in modules)
+
+    def has_model_type(self, model_type: str) -> bool:
+        """Return whether transformers has a model type itself."""
+        modules = (f"transformers.models.auto.{name}" for name in _MODEL_TYPE_MODULES)
+        return any(f"{MODEL_TYPES}.{model_type}" in (self.source.facts(module) or {}) for module in modules)
 
     def has_serve_option(self, option: str) -> bool:
         """Return whether `vllm serve` accepts an option."""

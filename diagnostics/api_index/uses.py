@@ -14,10 +14,13 @@ from dataclasses import astuple, dataclass, field, replace
 
 from packaging.version import InvalidVersion, Version
 
+from diagnostics.api_index.extract import MODEL_TYPES
+
 # The file of TRL's client of the server, and the one that starts the server.
 CLIENT = "/vllm_client.py"
 LAUNCHER = "/vllm_serve.py"
 _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "AttributeError"}
+CONFIGS = "transformers.models.auto.configuration_auto"
 # Hardware other than NVIDIA GPUs.
 _OTHER_HARDWARE = {"vllm_ascend", "torch_npu", "torch_xpu", "torch_mlu"}
 # Calls that depend on installed packages, or on the attributes of an object.
@@ -44,7 +47,8 @@ class Use:
 
     kind: str
     """`name` (imported), `patched` (a dotted path in a string), `attribute` (a path below a name), `argument` (a
-    keyword of a call), `route` (requested by the client), `launch` (an option of the server's command), `rule`, or
+    keyword of a call), `route` (requested by the client), `launch` (an option of the server's command), `rule`,
+    `registered` (a model type that is given to `AutoConfig.register`: transformers must not have it), or
     `arm` (an arm of a `try` without a use)."""
     module: str
     """The module that the name is imported from."""
@@ -65,6 +69,8 @@ class Use:
     def text(self) -> str:
         """The use as source code would write it."""
         name = ".".join(part for part in (self.module, self.name) if part)
+        if self.kind == "registered":
+            return f'AutoConfig.register("{self.path[0]}")'
         if self.kind == "argument":
             return f"{'.'.join((name, *self.path[:-1]))}({self.path[-1]}=)"
         return ".".join((name, *self.path))
@@ -245,6 +251,7 @@ class _Walk:
     uses: list[Use] = field(default_factory=list)
     choices: int = 0
     binding_only: bool = False
+    value_errors_caught: bool = False
     imported: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Local name -> (module, name)."""
     instances: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -274,6 +281,11 @@ class _Walk:
                 self.if_statement(node, guards)
             case ast.Try():
                 self.try_statement(node, guards)
+            case ast.With():
+                outer_caught = self.value_errors_caught
+                self.value_errors_caught |= any("ValueError" in ast.dump(item) for item in node.items)
+                self.children(node, guards)
+                self.value_errors_caught = outer_caught
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 outer, self.literals = self.literals, {}
                 self.block(node.body, replace(guards, late=True))
@@ -304,7 +316,10 @@ class _Walk:
         """Walk a `try`; with a handler for a failed import, its arms are alternatives."""
         handlers = [handler for handler in node.handlers if _catches_import_errors(handler)]
         if not handlers:
+            outer_caught = self.value_errors_caught
+            self.value_errors_caught |= any("ValueError" in ast.dump(item) for item in node.handlers)
             self.block(node.body, guards)
+            self.value_errors_caught = outer_caught
             for handler in node.handlers:
                 self.block(handler.body, replace(guards, conditions=(*guards.conditions, "?")))
         else:
@@ -426,6 +441,8 @@ class _Walk:
                         guards, conditions=tuple(dict.fromkeys((*guards.conditions, *conditions)))
                     )
                     self.add(reached, node, "argument", module, name, (*path, key))
+            if (name, path) == ("AutoConfig", ("register",)):
+                self.register(node, guards)
         first = node.args[0] if node.args else None
         if (
             dotted.rpartition(".")[2] == "patch"
@@ -433,6 +450,13 @@ class _Walk:
             and isinstance(first.value, str)
         ):
             self.patch(first.value, node, guards)
+
+    def register(self, node: ast.Call, guards: Use) -> None:
+        """Add a registered model type, unless the call allows that transformers has it, or its error is caught."""
+        match node:
+            case ast.Call(args=[ast.Constant(value=str(model_type)), _], keywords=[]):
+                if not self.value_errors_caught:
+                    self.add(guards, node, "registered", CONFIGS, MODEL_TYPES, (model_type,))
 
     def patch(self, target: str, node: ast.Call, guards: Use) -> None:
         """Add `unittest.mock.patch("vllm.worker.worker.Worker._x")`: without that path, entering it raises."""

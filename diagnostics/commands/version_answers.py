@@ -1,10 +1,15 @@
-"""Answer `versions PACKAGE==VERSION … [PACKAGE …]` from the API index."""
+"""Answer `versions PACKAGE==VERSION … [PACKAGE …]` and `versions --python ENV` from the API index."""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import groupby, permutations
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,12 +19,14 @@ from diagnostics.api_index import query, store
 from diagnostics.api_index.compare import MissingUse
 from diagnostics.api_index.query import Answer, Compatibility, Release
 from diagnostics.fixes import quote_command
+from diagnostics.output.redact import mask_and_cut
 from diagnostics.output.terminal import print_command, print_text
 
 SCHEMA = "grpo-doctor.versions-answer.v1"
 # Packages whose release is chosen for a trainer, most restrictive first.
 _PROVIDERS = ("vllm", "transformers", "trl", "peft", "accelerate")
 _SHOWN, _SHOWN_AGAINST, _NAMES = 5, 3, 2
+_RESOLVE_LIMIT_S = 20
 _QUESTION = re.compile(r"([A-Za-z0-9][\w.-]*)(?:==([\w.+!-]+))?")
 
 
@@ -86,6 +93,28 @@ def _depends(user: Release, provider: str) -> bool:
     return bool(query.uses_of(user, provider) or query.declared_ranges(user, provider))
 
 
+def installed_pairs(python: Path) -> list[Compatibility]:
+    """Return the evidence about each two indexed packages of an environment of which one uses the other.
+
+    Raises:
+        UserError: none of its packages has a release in the index.
+        NoEnvironmentError: it is no environment.
+    """
+    from diagnostics.collect import packages
+    from diagnostics.doctor.target_env import prefix_of
+
+    found = packages.collect(prefix_of(python), os.environ).packages
+    installed = [Release(name, found[name].version) for name in store.indexed_packages() if name in found]
+    indexed = [release for release in installed if query.find_releases(release.package, release.version)]
+    if not indexed:
+        raise UserError(f"--python {python}: no package with a release in the index is installed")
+    return [
+        query.compatibility(user, other)
+        for user, other in permutations(indexed, 2)
+        if _depends(user, other.package)
+    ]
+
+
 def choose_set(answers: Sequence[Answer]) -> list[Release]:
     """Return one release of each package: the best of the first answer, and what fits to those chosen before."""
     chosen: dict[str, Release] = {}
@@ -133,7 +162,9 @@ def evidence_lines(pair: Compatibility) -> Iterator[str]:
     elif not pair.names.missing:
         yield "all names there"
     for items, moment in ((pair.at_import, "at import"), (pair.when_called, "when called")):
-        if distinct := _distinct(items):
+        clashes = [item for item in items if item.use.kind == "registered"]
+        yield from (f"fails {moment}: {item.use.text} ({item.location}): {item.why}" for item in clashes)
+        if distinct := _distinct([item for item in items if item not in clashes]):
             listing = ", ".join(f"{item.use.text} ({item.location})" for item in distinct[:_NAMES])
             more = f" and {len(distinct) - _NAMES} more" if len(distinct) > _NAMES else ""
             yield f"missing {moment}: {listing}{more}"
@@ -144,13 +175,73 @@ def _distinct(items: Sequence[MissingUse]) -> list[MissingUse]:
 
 
 def install_command(releases: Sequence[Release]) -> str:
-    """Return the command that installs releases together."""
-    return quote_command(("uv", "pip", "install", *(f"{item.package}=={item.version}" for item in releases)))
+    """Return the command that installs releases together; a package that needs another build is built from source."""
+    prefix: tuple[str, ...] = ("uv", "pip", "install")
+    if built := _built_without_cuda(releases):
+        prefix = ("env", f"{built.upper()}_TARGET_DEVICE=empty", *prefix, "--no-binary", built)
+    return quote_command((*prefix, *(f"{item.package}=={item.version}" for item in releases)))
 
 
-def render(console: Console, answers: Sequence[Answer], *, every: bool) -> None:
+def _built_without_cuda(releases: Sequence[Release]) -> str:
+    """Return the package that another of the releases needs in a build without CUDA, '' if there is none."""
+    names = {item.package for item in releases}
+    return next((name for user in names for name in names if query.is_built_for(user, name)), "")
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Whether the releases can be installed together: True, False, or None if that was not checked, and why."""
+
+    resolves: bool | None
+    text: str
+
+
+def resolve(releases: Sequence[Release]) -> Resolution:
+    """Resolve releases with uv from wheels alone, so that no code of a package runs."""
+    from diagnostics import process
+    from diagnostics.matrix import uv
+    from diagnostics.matrix.resolve import explain
+
+    if built := _built_without_cuda(releases):
+        return Resolution(None, f"{built} is built from source there")
+    try:
+        program = uv.find_uv()
+    except uv.UvMissingError:
+        return Resolution(None, "uv is not installed")
+    environ = {**os.environ, **uv.uv_environment(os.environ), "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
+    # A virtual environment or Python of the user's is not started.
+    environ.pop("VIRTUAL_ENV", None)
+    with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as name:
+        done = process.run(
+            [
+                program, "pip", "compile", "--quiet", "--no-config", "--no-header", "--no-annotate", "--only-binary",
+                ":all:", "--python", sys.executable, "-",
+            ],
+            timeout_s=_RESOLVE_LIMIT_S,
+            env=environ,
+            cwd=Path(name),
+            stdin="".join(f"{item.package}=={item.version}\n" for item in releases),
+        )  # fmt: skip
+    if done.timed_out:
+        return Resolution(None, f"no answer of the index within {_RESOLVE_LIMIT_S} s")
+    if done.code == 0:
+        return Resolution(
+            True,
+            f"{len(done.output.splitlines())} packages, Python {'.'.join(map(str, sys.version_info[:2]))}",
+        )
+    message = mask_and_cut(explain(done.errors), 300)
+    return Resolution(False if "No solution found" in done.errors else None, message)
+
+
+def render(
+    console: Console,
+    answers: Sequence[Answer],
+    chosen: Sequence[Release],
+    resolution: Resolution,
+    *,
+    every: bool,
+) -> None:
     """Print the releases to install, then each package's releases with their evidence."""
-    chosen = choose_set(answers)
     missing = [answer.provider for answer in answers if answer.best is None]
     names = ", ".join(map(str, chosen)) or "nothing fits"
     print_text(console, f"versions: {names}" + (f"; no {', '.join(missing)} fits" if missing else ""), "bold")
@@ -170,7 +261,28 @@ def render(console: Console, answers: Sequence[Answer], *, every: bool) -> None:
             print_text(console, f"{len(rows) - len(visible)} more lines with --all", "dim")
     print_text(console, "")
     print_text(console, "✔ fits  ! lacks names that only some functions call  ✘ does not fit", "dim")
-    print_text(console, "names are read in source, not run; the command was not resolved", "dim")
+    print_text(console, "names are read in source, not run", "dim")
+    if chosen:
+        print_text(console, _resolution_line(resolution), "dim" if resolution.resolves else "bold")
+
+
+def _resolution_line(resolution: Resolution) -> str:
+    if resolution.resolves is None:
+        return f"the command was not resolved: {resolution.text}"
+    return f"uv {'resolves' if resolution.resolves else 'cannot resolve'} the command: {resolution.text}"
+
+
+def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
+    """Print the pairs of installed releases that something contradicts; all pairs if there is none."""
+    notable = [pair for pair in pairs if pair.contradicted or pair.when_called]
+    fitting = [pair for pair in pairs if not pair.contradicted]
+    text = f"{len(fitting)} of {len(pairs)} pairs of installed packages fit"
+    if partly := sum(bool(pair.when_called) for pair in fitting):
+        text += f"; {partly} lack names that only some functions call"
+    print_text(console, f"versions: {text}", "bold")
+    for pair in notable or pairs:
+        evidence = "; ".join(evidence_lines(pair))
+        print_text(console, f"{_mark_of(pair)} {pair.user} with {pair.provider}: {evidence}")
 
 
 def _evidence_rows(answer: Answer, *, one_user: bool) -> list[tuple[str, str]]:
@@ -222,12 +334,12 @@ def pair_document(pair: Compatibility) -> dict[str, Any]:
     }
 
 
-def document(answers: Sequence[Answer]) -> dict[str, Any]:
+def document(answers: Sequence[Answer], chosen: Sequence[Release], resolution: Resolution) -> dict[str, Any]:
     """Return the answer for programs."""
-    chosen = choose_set(answers)
     return {
         "schema": SCHEMA,
         "install": install_command(chosen) if chosen else None,
+        "resolution": {"resolves": resolution.resolves, "text": resolution.text} if chosen else None,
         "take": {item.package: item.version for item in chosen},
         "pairs": [pair_document(pair) for answer in answers for pair in answer.pairs],
     }

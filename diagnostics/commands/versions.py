@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from diagnostics import UserError, compat_table
@@ -19,22 +21,31 @@ from diagnostics.output import json_output, pairs, sanitize
         ("versions verl==0.7.1", "which vLLM, transformers and peft to install with it"),
         ("versions ms-swift==4.6 vllm", "which vLLM to install with it"),
         ("versions trl==1.16 vllm==0.31", "whether two releases fit, and why not"),
+        ("versions --python ENV/bin/python", "whether the installed packages fit"),
     ),
     exit_codes={
         0: "a pair of these releases ran, or fits by requirements and names",
-        1: "the releases that were named do not fit",
+        1: "the releases that were named, or that are installed, do not fit",
         3: "no pair of these releases was run, or none fits",
     },
 )
 @click.argument("questions", metavar="[PACKAGE==VERSION] [PACKAGE]...", nargs=-1)
+@click.option(
+    "--python", type=click.Path(path_type=Path), help="Check the packages of this interpreter's environment."
+)
 @click.option("--all", "every", is_flag=True, help="Show every pair that was tried.")
 @click.option("--format", type=click.Choice(["terminal", "json"]), default="terminal", help="Output format.")
 def command(
     questions: tuple[str, ...],
+    python: Path | None,
     every: bool,
     format: str,  # noqa: A002 - the option's name
 ) -> int:
     """Show which releases work together, and which to install; without arguments, which vLLM and TRL ran together."""
+    if python and questions:
+        raise UserError("versions: --python checks what is installed; name no packages with it")
+    if python:
+        return _check_environment(python, format)
     if questions:
         return _answer_questions(questions, format, every=every)
     published = compat_table.load()
@@ -51,10 +62,27 @@ def command(
 def _answer_questions(questions: tuple[str, ...], output: str, *, every: bool) -> int:
     """Answer from the index; two exact releases that do not fit are a finding."""
     answers = version_answers.find_answers(version_answers.parse_questions(questions))
+    chosen = version_answers.choose_set(answers)
+    resolution = (
+        version_answers.resolve(chosen) if chosen else version_answers.Resolution(None, "nothing fits")
+    )
     if output == "json":
-        print(json_output.dump(version_answers.document(answers)))
+        print(json_output.dump(version_answers.document(answers, chosen, resolution)))
     else:
-        version_answers.render(sanitize.console(), answers, every=every)
+        version_answers.render(sanitize.console(), answers, chosen, resolution, every=every)
     if all(answer.best for answer in answers):
         return FINE
     return FINDINGS if len(questions) > 1 and all("==" in word for word in questions) else INCOMPLETE
+
+
+def _check_environment(python: Path, output: str) -> int:
+    """Check the installed releases of an environment against each other."""
+    installed = version_answers.installed_pairs(python)
+    if output == "json":
+        documents = [version_answers.pair_document(pair) for pair in installed]
+        print(json_output.dump({"schema": version_answers.SCHEMA, "pairs": documents}))
+    else:
+        version_answers.render_installed(sanitize.console(), installed)
+    if any(pair.contradicted for pair in installed):
+        return FINDINGS
+    return FINE if installed else INCOMPLETE

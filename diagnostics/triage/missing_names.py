@@ -37,7 +37,9 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
             f"Change one release: {' or '.join(explanation.changes)}.", Install(explanation.changes[:1])
         )
     elif explanation.installed in explanation.versions:
-        fix = Fix.of(f"This release has the name: check which {explanation.provider} the process imports.")
+        fix = Fix.of(
+            f"By the index this release fits: check which {explanation.provider} the process imports."
+        )
     else:
         fix = Fix.of(
             f"Choose a {explanation.provider} that fits: python -m diagnostics versions PACKAGE==VERSION lists them."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import tarfile
 import textwrap
 import zipfile
 
@@ -12,6 +13,7 @@ import pytest
 
 from diagnostics.api_index import build, query, store
 from diagnostics.api_index.packages import IndexedPackage
+from diagnostics.commands import version_answers
 
 ENGINE = {
     "vllm/__init__.py": """
@@ -107,12 +109,29 @@ def make_wheel(package, version, files, requires):
     return stream.getvalue()
 
 
-class FakeIndex:
-    """A package index that serves wheels, whole or by ranges."""
+def make_sdist(package, version, files, requires):
+    """Return the bytes of an sdist, whose requirements are in its egg-info."""
+    stream = io.BytesIO()
+    files = files | {
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n",
+        f"{package}.egg-info/requires.txt": "\n".join(requires),
+    }
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        for name, text in files.items():
+            data = textwrap.dedent(text).encode()
+            member = tarfile.TarInfo(f"{package}-{version}/{name}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return stream.getvalue()
 
-    def __init__(self, releases, **sizes):
+
+class FakeIndex:
+    """A package index that serves wheels, whole or by ranges, or sdists."""
+
+    def __init__(self, releases, *, sdists=False, **sizes):
+        make, ending = (make_sdist, ".tar.gz") if sdists else (make_wheel, "-py3-none-any.whl")
         self.wheels = {
-            f"{package}-{version}-py3-none-any.whl": make_wheel(package, version, *content)
+            f"{package}-{version}{ending}": make(package, version, *content)
             for package, versions in releases.items()
             for version, content in versions.items()
         }
@@ -127,7 +146,7 @@ class FakeIndex:
         """Answer one request."""
         name = request.url.path.rstrip("/").rpartition("/")[2]
         self.requests.append(name)
-        if not name.endswith(".whl"):
+        if name not in self.wheels:
             return httpx.Response(
                 200, json={"files": [self.entry(item) for item in self.wheels if item.startswith(f"{name}-")]}
             )
@@ -170,8 +189,11 @@ def index_folder(tmp_path_factory):
 
 @pytest.fixture
 def index(index_folder, monkeypatch):
-    """The index in place of the shipped one."""
+    """The index in place of the shipped one; commands are not resolved."""
     monkeypatch.setattr(store, "FOLDER", index_folder)
+    monkeypatch.setattr(
+        version_answers, "resolve", lambda _releases: version_answers.Resolution(None, "offline")
+    )
     forget()
     yield store
     forget()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,16 +13,19 @@ from packaging.specifiers import SpecifierSet
 
 from diagnostics import UserError
 from diagnostics.api_index import build, options, query, store
+from diagnostics.api_index.compare import Comparison, MissingUse
 from diagnostics.api_index.explain import explain_missing
 from diagnostics.api_index.packages import IndexedPackage
 from diagnostics.api_index.query import Release
+from diagnostics.api_index.uses import Use, collect_uses
 from diagnostics.collect import packages
-from diagnostics.commands import versions
+from diagnostics.commands import version_answers, versions
 from diagnostics.compat_table import Compat
 from diagnostics.doctor.checks import names
 from diagnostics.doctor.checks.base import Examined
+from diagnostics.matrix import uv
 from diagnostics.triage import command as triage
-from tests.api_index.conftest import PACKAGES, RELEASES, FakeIndex, forget
+from tests.api_index.conftest import ENGINE, PACKAGES, RELEASES, FakeIndex, forget
 from tests.diagnostics.environments import Maker
 
 OLD, NEW = Release("trl", "1.0"), Release("trl", "1.1")
@@ -87,6 +92,19 @@ def test_a_large_wheel_is_read_by_ranges(tmp_path):
     assert cache.releases().keys() == {"0.1", "0.2", "0.3"}
 
 
+def test_an_sdist_is_read_like_a_wheel(tmp_path):
+    """DeepSpeed has no wheels."""
+    cache = build.Cache("vllm", tmp_path)
+    with FakeIndex(
+        {"vllm": {"0.2": (ENGINE, ["torch==2.1", "[audio]", "x"])}}, sdists=True
+    ).client() as client:
+        (line,) = build.fetch(client, PACKAGES["vllm"], cache)
+    record = cache.releases()["0.2"]
+    assert line == "vllm 0.2: 5 files, 5 of them new"
+    assert record["requires"] == ["torch==2.1", 'x; extra == "audio"']
+    assert "class LLM" in cache.source(record["files"]["vllm/llm.py"])
+
+
 @pytest.mark.parametrize(
     ("user", "provider", "at_import", "when_called"),
     [
@@ -137,6 +155,66 @@ def test_versions_answers_a_question(index, question, code, install):
     assert result == code
     assert set(install.split()) <= set(output.split())
     assert ("pip install" in output) is bool(install)
+
+
+@pytest.mark.parametrize(
+    ("installed", "code", "line"),
+    [
+        ({"trl": "1.1", "vllm": "0.3"}, 0, "1 of 1 pairs of installed packages fit"),
+        ({"trl": "1.0", "vllm": "0.3"}, 1, "✘ trl 1.0 with vllm 0.3: not declared"),
+        ({"vllm": "0.3"}, 3, "0 of 0 pairs"),
+        ({"trl": "1.0", "vllm": "0.2"}, 0, "missing when called: vllm.LLM(device=)"),
+    ],
+)
+def test_installed_packages_are_checked_against_each_other(index, tmp_path, installed, code, line):
+    """By their metadata alone; the document has the pairs."""
+    maker = Maker(tmp_path / "env")
+    for name, version in installed.items():
+        maker.add(name, version)
+    python = str(maker.prefix / "bin" / "python")
+    result, output, _error = run("--python", python)
+    assert (result, line in " ".join(output.split())) == (code, True)
+    document = json.loads(run("--python", python, "--format", "json")[1])
+    assert [pair["fits"] for pair in document["pairs"]] == [not code] * (len(installed) - 1)
+
+
+def test_an_environment_without_indexed_packages_is_refused(index, tmp_path):
+    """Nothing was checked, so nothing fits; and an environment is no question about releases."""
+    python = str(Maker(tmp_path / "env").add("vllm", "7").prefix / "bin" / "python")
+    assert "no package with a release in the index" in str(run("--python", python)[2])
+    assert "name no packages" in str(run("vllm", "--python", python)[2])
+
+
+@pytest.mark.parametrize(
+    ("script", "resolves", "text"),
+    [
+        ("echo a==1; echo b==2", True, "2 packages, Python 3."),
+        ("echo 'error: No solution found: Because a' >&2; exit 1", False, "No solution found: Because a"),
+        ("echo 'error: Failed to fetch' >&2; exit 2", None, "Failed to fetch"),
+        ("sleep 30", None, "no answer of the index within"),
+    ],
+)
+def test_the_command_is_resolved_from_wheels(tmp_path, monkeypatch, script, resolves, text):
+    """With our Python, outside the user's folder; what is not known is not said."""
+    program = tmp_path / "uv"
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\ncat > {tmp_path}/input\n{script}\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(uv, "find_uv", lambda: program)
+    monkeypatch.setattr(version_answers, "_RESOLVE_LIMIT_S", 1)
+    resolution = version_answers.resolve([NEW])
+    assert (resolution.resolves, text in resolution.text) == (resolves, True)
+    arguments = (tmp_path / "arguments").read_text()
+    assert "--only-binary :all:" in arguments
+    assert f"--python {sys.executable}" in arguments
+    assert (tmp_path / "input").read_text() == "trl==1.1\n"
+
+
+def test_without_uv_the_command_is_not_resolved(monkeypatch):
+    """And that is said."""
+    monkeypatch.setattr(sys, "executable", "/nothere/python")
+    monkeypatch.setitem(sys.modules, "uv", None)
+    monkeypatch.setenv("PATH", "/nothere")
+    assert version_answers.resolve([NEW]) == version_answers.Resolution(None, "uv is not installed")
 
 
 def test_versions_has_a_document(index):
@@ -205,6 +283,72 @@ def test_a_removed_mapping_of_auto_classes_is_missing():
     """In the shipped index: trl 0.22.2 fails at import with transformers 5.0.0."""
     pair = query.compatibility(Release("trl", "0.22.2"), Release("transformers", "5.0.0"))
     assert "MODEL_FOR_VISION_2_SEQ_MAPPING_NAMES" in {item.use.name for item in pair.at_import}
+
+
+@pytest.mark.parametrize(("plugin", "engine"), [("0.23.0.post1", "0.23.0"), ("0.11.0", "0.11.0")])
+def test_a_plugin_is_for_the_engine_of_the_same_number(plugin, engine):
+    """In the shipped index: vllm-ascend pins another torch than vLLM's CUDA build, which it replaces."""
+    plugin, engine = Release("vllm-ascend", plugin), Release("vllm", engine)
+    engines = [Release("vllm", item) for item in query.find_releases("vllm", "")]
+    answer = query.rank_releases([plugin], engines)
+    assert [pair.provider for pair in answer.pairs if not pair.contradicted] == [engine]
+    command = version_answers.install_command([plugin, engine])
+    assert command.startswith("env VLLM_TARGET_DEVICE=empty uv pip install --no-binary vllm ")
+    assert version_answers.resolve([plugin, engine]).resolves is None
+
+
+def test_files_of_one_model_do_not_fail_at_import():
+    """sglang loads each file of its models in its own `try`."""
+    use = Use("name", "transformers", "Gone", file="sglang/srt/models/a.py")
+    missing = [MissingUse(replace(use, file=file), "") for file in (use.file, "sglang/srt/server.py")]
+    assert query.fail_at_import(Comparison(missing=missing)) == missing[1:]
+
+
+CLASH = "ValueError: 'aimv2' is already used by a Transformers config, pick another name."
+
+
+@pytest.mark.parametrize(
+    ("engine", "models", "fails"),
+    [("0.9.2", "4.55.0", True), ("0.9.2", "4.53.3", False), ("0.10.0", "4.55.0", False)],
+)
+def test_a_model_type_that_transformers_has_cannot_be_registered(tmp_path, engine, models, fails):
+    """In the shipped index: vLLM 0.9 registers aimv2, transformers has it from 4.54.0 on."""
+    pair = query.compatibility(Release("vllm", engine), Release("transformers", models))
+    assert [item.use.text for item in pair.at_import] == ['AutoConfig.register("aimv2")'] * fails
+    assert pair.contradicted is fails
+    maker = Maker(tmp_path / "env").add("vllm", engine).add("transformers", models)
+    findings = list(names.missing_names(Examined(packages.collect(maker.prefix, {}), {}, Compat())))
+    titles = [
+        f'vllm {engine} calls AutoConfig.register("aimv2"), and transformers {models} has that model type itself'
+    ]
+    assert [finding.title for finding in findings] == titles * fails
+
+
+def test_the_error_of_such_a_model_type_is_explained():
+    """By the callers in the shipped index; a type that only own code registers is not explained."""
+    explanation = explain_missing(CLASH, {"vllm": "0.9.2", "transformers": "4.55.0"})
+    assert explanation.changes == ("transformers<=4.53.3", "vllm>=0.10.0")
+    assert explanation.sentences == (
+        "transformers has the model type 'aimv2' itself from 4.54.0 to 5.24.0. The installed transformers 4.55.0 is too"
+        " new. vllm 0.9.0 to 0.9.2 registers it (vllm/transformers_utils/configs/ovis.py:76)."
+    )
+    assert explain_missing(CLASH.replace("aimv2", "mine")) is None
+
+
+@pytest.mark.parametrize(
+    ("statement", "registered"),
+    [
+        ("AutoConfig.register('a', A)", ["a"]),
+        ("AutoConfig.register('a', A, exist_ok=True)", []),
+        ("try: AutoConfig.register('a', A)\nexcept ValueError: pass", []),
+        ("with suppress(ValueError): AutoConfig.register('a', A)", []),
+        ("for name in names: AutoConfig.register(name, A)", []),
+    ],
+)
+def test_a_registration_counts_unless_it_may_fail(statement, registered):
+    """A name that is computed is unknown."""
+    uses = collect_uses(f"from transformers import AutoConfig\n{statement}\n", "a.py", ("transformers",))
+    assert [use.path[0] for use in uses if use.kind == "registered"] == registered
 
 
 def test_an_optional_auto_class_is_not_missing():

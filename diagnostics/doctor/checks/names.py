@@ -31,7 +31,11 @@ def fixed_by_move(finding: Finding, environment: Environment, versions: Mapping[
         return False
     installed = [Release(name, package.version) for name, package in environment.packages.items()]
     for user, provider in permutations(installed, 2):
-        if finding.title.startswith(f"{user} uses ") and f", which {provider} does not " in finding.title:
+        about_names = (
+            finding.title.startswith(f"{user} uses ") and f", which {provider} does not " in finding.title
+        )
+        about_types = finding.title.startswith(f"{user} calls ") and f", and {provider} has " in finding.title
+        if about_names or about_types:
             new_user, new_provider = (
                 Release(item.package, versions.get(item.package, item.version)) for item in (user, provider)
             )
@@ -67,14 +71,27 @@ def missing_names(case: Examined) -> Iterator[Finding]:
             provider.package,
         )
         fix = Fix.of(f"Choose releases that fit: {quote_command(words)} lists them.")
-        detail = (
-            f"{user} uses {len(names)} of {comparison.checked} names from {provider.package} that {provider.version} "
-            f"does not have: {', '.join(names[:_MAX_EVIDENCE])}. It fails {moment}."
-        )
+        title, detail = _describe(user, provider, names, comparison.checked)
+        clashes = [item for item in missing if item.use.kind == "registered"]
+        if clashes:
+            title = f"{user} calls {clashes[0].use.text}, and {provider} has that model type itself"
+            detail = f"{title}: transformers refuses a second one."
         severity = Severity.WARNING if at_import else Severity.INFO
-        result = finding("CMP906", severity, _evidence(missing), fix, detail, certainty="supported")
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        yield replace(result, title=f"{user} uses {names[0]}{more}, which {provider} does not have")
+        result = finding(
+            "CMP906", severity, _evidence(missing), fix, f"{detail} It fails {moment}.", certainty="supported"
+        )
+        yield replace(result, title=title)
+
+
+def _describe(user: Release, provider: Release, names: list[str], checked: int) -> tuple[str, str]:
+    """Return a title and a sentence about names that a release lacks."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    title = f"{user} uses {names[0]}{more}, which {provider} does not have"
+    listing = ", ".join(names[:_MAX_EVIDENCE])
+    return title, (
+        f"{user} uses {len(names)} of {checked} names from {provider.package} that {provider.version} "
+        f"does not have: {listing}."
+    )
 
 
 def _evidence(items: list[MissingUse]) -> list[Evidence]:
