@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 
+import yaml
+
 from diagnostics.api_index import query, store
 from diagnostics.api_index.extract import Facts
 from diagnostics.api_index.query import Release
@@ -29,7 +31,17 @@ _DECLARING = {
     "vllm": r"vllm\.(engine\.arg_utils|envs|sampling_params|config(\.\w+)?|entrypoints\.(llm|([\w.]+\.)?cli_args))",
 }
 _SERVING = {"trl": r"trl\.scripts\.vllm_serve"}
-_MODULES = {"openrlhf": ("openrlhf.cli.train_ppo_ray",)}
+# Where one module or file declares all of them; verl has a composed config from 0.5 on.
+_MODULES = {
+    "openrlhf": ("openrlhf.cli.train_ppo_ray",),
+    "verl": (
+        "verl/trainer/config/_generated_ppo_trainer.yaml",
+        "verl/trainer/config/ppo_trainer.yaml",
+    ),
+}
+_FLAG_TYPES = {"flag": "bool", "argparse.BooleanOptionalAction": "bool"}
+# A value that OmegaConf takes from elsewhere, or that must be set.
+_REFERENCE = re.compile(r"\$\{|\?\?\?")
 _COMPANIONS = {"trl": ("transformers",), "ms-swift": ("transformers", "trl")}
 
 
@@ -77,19 +89,81 @@ def _options_of_file(package: str, module: str, facts: Facts, names: Mapping[str
 def choices(release: Release, option: str) -> tuple[str, ...]:
     """Return all values that an option accepts, () if it accepts others or if that is unknown."""
     surface = _surface(release)
-    if surface is None:
+    definition, entry = _declaration(release, option)
+    if surface is None or not entry:
         return ()
+    if definition is not None:
+        return _field_choices(surface, definition, entry)
+    return _literals(entry.partition(" choices ")[2].partition(" = ")[0]) if " choices " in entry else ()
+
+
+def declared_type(release: Release, option: str) -> frozenset[str]:
+    """Return the types that an option declares, without None; empty if unknown.
+
+    >>> declared_type(Release("trl", "1.16.0"), "epsilon_high")
+    frozenset({'float'})
+    """
+    definition, entry = _declaration(release, option)
+    text = _split_default(entry)[0].partition(" choices ")[0].partition(" ")[2]
+    if definition is None:
+        return frozenset({_FLAG_TYPES.get(text, text)} - {""})
+    try:
+        parts = _alternatives(ast.parse(text.strip("'\""), mode="eval").body)
+    except SyntaxError:
+        return frozenset()
+    return frozenset(ast.unparse(part) for part in parts) - {"None"}
+
+
+def declared_default(release: Release, option: str) -> object:
+    """Return the declared default of an option; `...` if there is none, or if code decides it at run time.
+
+    >>> declared_default(Release("trl", "1.16.0"), "beta"), declared_default(Release("trl", "1.16.0"), "seeds")
+    (0.0, Ellipsis)
+    """
+    definition, entry = _declaration(release, option)
+    for _depth in range(3):
+        text = _split_default(entry)[1]
+        if release.package == "verl" and text and not _REFERENCE.search(text):
+            value = yaml.safe_load(text)
+            # YAML 1.1 reads `1e-6` as a text.
+            return float(value) if isinstance(value, str) and re.fullmatch(r"\d+e-?\d+", value) else value
+        try:
+            return ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            pass
+        # vLLM's arguments take their defaults from the fields of its config classes.
+        owner, _, field = text.partition(".")
+        surface = _surface(release)
+        target = surface.find(definition.module, owner) if surface and definition and field else None
+        if surface is None or target is None or not target.is_class:
+            break
+        definition, entry = target, surface.facts(target.module).get(f"{target.name}.{field}", "")
+    return ...
+
+
+def _split_default(entry: str) -> tuple[str, str]:
+    """Split an entry into what precedes its default, and the default."""
+    head, _, default = entry.partition(" | attr ")[0].partition(" = ")
+    return head, default
+
+
+def _declaration(release: Release, option: str) -> tuple[Definition | None, str]:
+    """Return the class that declares an option, None for argparse and YAML, and its entry; "" if there is none."""
+    surface = _surface(release)
+    if surface is None:
+        return None, ""
     for module in _MODULES.get(release.package, ()):
-        entry = (surface.source.facts(module) or {}).get(f"--{option}", "")
-        if " choices " in entry:
-            return _literals(entry.partition(" choices ")[2].partition(" = ")[0])
+        facts = surface.facts(module)
+        entry = facts.get(f"--{option}") or facts.get(option, "")
+        if entry:
+            return None, entry.lstrip("?")
     for module, name in _CLASSES.get(release.package, ()):
         definition = surface.find(module, name)
         for item in surface.class_and_bases(definition) if definition else ():
             entry = surface.facts(item.module).get(f"{item.name}.{option}", "") if item else ""
             if item and entry.startswith("field "):
-                return _field_choices(surface, item, entry)
-    return ()
+                return item, entry
+    return None, ""
 
 
 @cache

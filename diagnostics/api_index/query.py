@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from functools import cache
@@ -13,14 +13,14 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from diagnostics import compat_table
+from diagnostics import UserError, compat_table
 from diagnostics.api_index import store
 from diagnostics.api_index.compare import Comparison, Lookup, MissingUse, compare
 from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.surface import IndexedFacts, Surface
 from diagnostics.api_index.uses import Use
 from diagnostics.output import pairs
-from diagnostics.versions import in_range
+from diagnostics.versions import in_range, parse_version
 
 # Distributions whose module has another name.
 _MODULES = {"ms-swift": "swift"}
@@ -130,6 +130,24 @@ def find_releases(package: str, version: str) -> list[str]:
     public = version.partition("+")[0].removeprefix("v")
     exact = [item for item in releases if item == public]
     return exact or [item for item in releases if not public or item.startswith(f"{public}.")]
+
+
+def parse_release(text: str, packages: Iterable[str]) -> Release:
+    """Read `trl==0.17` as the newest indexed 0.17.x, or as exactly that release.
+
+    Raises:
+        UserError: It names none of these packages or no indexed release; with the nearest releases.
+    """
+    name, _, version = (part.strip() for part in text.partition("=="))
+    parsed = parse_version(version)
+    if name not in packages or parsed is None:
+        raise UserError(f"{text}: expected PACKAGE==VERSION, with one of {', '.join(packages)}")
+    matching, releases = find_releases(name, version), find_releases(name, "")
+    if not matching:
+        newer = [item for item in releases if Version(item) > parsed][-2:]
+        nearest = ", ".join([*newer, *[item for item in releases if Version(item) < parsed][:2]])
+        raise UserError(f"{text}: not in the API index; the nearest releases are {nearest}")
+    return Release(name, matching[0])
 
 
 @cache

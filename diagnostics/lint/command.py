@@ -16,9 +16,10 @@ from diagnostics.cli import Command
 from diagnostics.findings import FINE, INCOMPLETE, Finding, Report
 from diagnostics.frameworks import CONFIGURED, FRAMEWORKS
 from diagnostics.lint.engine import LintRun, build_report, check_rules, make_plans, read_inputs
+from diagnostics.lint.migration import compare_releases, make_patch
 from diagnostics.lint.versions import Versions, collect_versions
 from diagnostics.output import progress
-from diagnostics.output.report_output import ReportOptions, report_options, write_report
+from diagnostics.output.report_output import ReportOptions, filter_report, report_options, write_report
 
 # From files to a report: each step takes the run and adds to it.
 WORKFLOW = (
@@ -47,6 +48,7 @@ def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ("lint train.sh", "a script, a YAML, a TOML, a Python file, a notebook"),
         ("lint configs/", "every run below a folder"),
         ("lint --trl 1.16.0 -- trl grpo --num_generations 8", "a command"),
+        ("lint train.sh --from trl==0.17 --to trl==1.16", "what an upgrade changes for this run"),
     ),
     exit_codes={1: "findings at or above --fail-on", 3: "incomplete: some input could not be checked"},
     context_settings={"ignore_unknown_options": False},
@@ -54,9 +56,18 @@ def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("files", nargs=-1, metavar="FILE... | -- COMMAND...")
 @click.option("--framework", type=click.Choice(CONFIGURED), help="Framework of a file that does not show it.")
 @_release_options
+@click.option("--from", "old", metavar="X==1", help="With --to: report what differs for this run.")
+@click.option("--to", "new", metavar="X==2", help="The release to migrate to.")
+@click.option("--diff", is_flag=True, help="With --from and --to: print the certain edits as a patch only.")
 @report_options
 def command(
-    files: tuple[str, ...], framework: str | None, output: ReportOptions, **releases: str | None
+    files: tuple[str, ...],
+    framework: str | None,
+    old: str | None,
+    new: str | None,
+    diff: bool,
+    output: ReportOptions,
+    **releases: str | None,
 ) -> int:
     """Check a config, script or command before it is started. It is read, never run."""
     paths, words = _split_command(files)
@@ -64,10 +75,23 @@ def command(
         raise click.UsageError("expected a FILE, or `--` and a command")
     for path in paths:
         _require_file(path)
+    if bool(old) != bool(new) or (diff and not old):
+        raise click.UsageError("expected --from and --to together, as --from trl==0.17 --to trl==1.16")
     versions = collect_versions({name: releases[name.replace("-", "_")] for name in _WITH_RELEASES})
+    run = LintRun(paths, versions, framework or "", words)
     with progress.running("lint"):
-        report = lint_paths(paths, versions, framework=framework or "", command=words)
-    code = write_report(_with_messages_first(report, output), output)
+        if old and new:
+            migrations = compare_releases(run, old, new)
+            patch = make_patch(migrations) if diff else ""
+        else:
+            run_workflow(run)
+    report = run.report
+    assert report is not None
+    if diff:
+        sys.stdout.write(patch)
+        code = filter_report(report, output).exit_code(output.fail_on)
+    else:
+        code = write_report(_with_messages_first(report, output), output)
     # A file with nothing to check is not a file without faults.
     nothing_read = any(check.reads for check in report.checks)
     return INCOMPLETE if code == FINE and nothing_read else code
@@ -78,10 +102,15 @@ def lint_paths(
 ) -> Report:
     """Check files, folders or a command line for the given releases."""
     run = LintRun(list(paths), versions, framework, list(command))
-    for step in WORKFLOW:
-        step(run)
+    run_workflow(run)
     assert run.report is not None
     return run.report
+
+
+def run_workflow(run: LintRun) -> None:
+    """Run all steps."""
+    for step in WORKFLOW:
+        step(run)
 
 
 def _with_messages_first(report: Report, output: ReportOptions) -> Report:

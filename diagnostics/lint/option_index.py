@@ -90,6 +90,16 @@ def release_options(framework: str, role: str, release: Version | None) -> set[s
     return {name for name in names if not lacks_option(framework, name, release)}
 
 
+def exact_options(package: str, role: str, release: str) -> set[str]:
+    """Return the options of exactly one indexed release, without those of other packages that its commands take."""
+    index = store.load(package)
+    number = index.number(release) if index is not None else None
+    if index is None or number is None:
+        return set()
+    document = index.document("serve") if role == "serve" else {}
+    return set(store.unpack_values(document or index.document("options"), number))
+
+
 def set_options(settings: Settings) -> list[Value]:
     """Return the options that a run sets by name, without config files and `+` keys."""
     # OpenRLHF's commands take no options of accelerate's launcher.
@@ -274,3 +284,20 @@ def suggest(name: str, names: Iterable[str]) -> str:
         return head + dot + match[0]
     match = difflib.get_close_matches(name, names, 1, _SIMILARITY) if not siblings else []
     return match[0] if match else ""
+
+
+def find_successors(name: str, old: set[str], new: set[str]) -> list[str]:
+    """Return at most three options of a release that may have taken the place of one that it removed.
+
+    >>> find_successors("ray.num_cpus", {"ray.num_cpus"}, {"ray_kwargs.ray.num_cpus", "seed"})
+    ['ray_kwargs.ray.num_cpus']
+    """
+    added = sorted(new - old)
+    head, last = name.partition(".")[0], name.rpartition(".")[2]
+    moved = [option for option in added if option.endswith(f".{name}") or option.replace(".", "_") == name]
+    if head != last and not moved:
+        moved = [option for option in added if option.startswith(f"{head}.") and option.endswith(f".{last}")]
+    close = suggest(name, added) or suggest(name, new)
+    if close and not moved and close.rpartition(".")[0] == name.rpartition(".")[0]:
+        moved = [close]
+    return moved[:3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +12,9 @@ from diagnostics.output.redact import mask_and_cut
 # Longer numbers stay text: no setting has so many digits, and arithmetic on them costs time.
 _MAX_DIGITS = 18
 _MAX_SHOWN = 80
+# Files whose values have types; a shell has only texts.
+TYPED_FILES = (".py", ".yaml", ".yml", ".json")
+_SIMPLE_TYPES = {"bool": (bool,), "int": (int,), "float": (int, float), "str": (str,)}
 
 
 class _Unknown:
@@ -160,3 +164,18 @@ def format_value(data: Any) -> str:
     text = ",".join(map(str, data)) if isinstance(data, list) else str(data)
     text = " ".join(text.split())
     return text if len(text) <= _MAX_SHOWN else mask_and_cut(text, _MAX_SHOWN - 3) + "..."
+
+
+def has_type(value: Value, types: Collection[str]) -> bool:
+    """Return whether a parser may read a value as one of these types; True for types that are not simple.
+
+    >>> has_type(Value(True, Place("run.yaml")), {"str"}), has_type(Value(8, Place("run.sh")), {"str"})
+    (False, True)
+    """
+    if not value.known or value.data is None or not set(types) <= _SIMPLE_TYPES.keys():
+        return True
+    # A command line has only texts, but for a switch without a value.
+    is_text = isinstance(value.data, str) or not value.place.file.endswith(TYPED_FILES)
+    if is_text and not isinstance(value.data, bool):
+        return True
+    return type(value.data) in {kind for name in types for kind in _SIMPLE_TYPES[name]}

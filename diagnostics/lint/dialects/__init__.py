@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from diagnostics.versions import in_range
+
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=|$)")
 
 
@@ -50,11 +52,27 @@ class Default(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Removed(Struct, frozen=True, forbid_unknown_fields=True):
-    """An option that the releases of `releases` do not have."""
+    """An option that the releases of `releases` do not have.
+
+    Attributes:
+        instead: What to use there, or `nothing`.
+        renamed: The option that took its place with the same meaning and the same values.
+        ignored: Releases that accept it, but do not use it.
+    """
 
     option: str
     releases: str
     instead: str
+    renamed: str = ""
+    ignored: str = "<0"
+
+    @property
+    def advice(self) -> str:
+        """The fix in a sentence."""
+        nothing, _, reason = self.instead.partition(": ")
+        if nothing != "nothing":
+            return f"Use {self.instead}."
+        return f"Leave it out: {reason}." if reason else "Leave it out."
 
 
 class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,6 +94,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         no_server_option: Those of them that a server does not have either.
         flat_flags: Dotted option -> its flat name in older releases.
         short_options: Options with one dash that are in no index.
+        loss_options: Options of the loss; no rule reads them, so the run plan has no names for them.
     """
 
     framework: str
@@ -103,6 +122,17 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     no_server_option: tuple[str, ...] = ()
     flat_flags: dict[str, str] = {}
     short_options: tuple[str, ...] = ()
+    loss_options: tuple[str, ...] = ()
+
+    def default(self, option: str, release: str) -> object:
+        """Return what holds in a release where an option is not set, `...` if no entry says it."""
+        entries = (entry for entry in self.defaults if entry.option == option)
+        return next((entry.value for entry in entries if in_range(release, entry.versions)), ...)
+
+    def removal(self, option: str, release: str) -> Removed | None:
+        """Return the entry of an option that a release does not have, if there is one."""
+        entries = (entry for entry in self.removed if entry.option == option)
+        return next((entry for entry in entries if in_range(release, entry.releases)), None)
 
     def describes_file(self, tree: dict[str, Any]) -> bool:
         """Tell whether a structured file is one of this framework, by its keys."""

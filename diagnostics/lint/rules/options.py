@@ -31,17 +31,17 @@ def removed_options_are_not_used(plan: RunPlan) -> Iterator[Problem]:
         if value is None or not plan.versions.within(plan.framework, removed.releases):
             continue
         release = plan.versions.known[plan.framework]
-        skipped = _is_skipped(plan, value)
+        skipped = is_skipped(plan, value)
         more = " In a config file TRL before 0.19 skips unknown keys." if skipped else ""
         yield Problem(
             f"{plan.framework} {release} has no option {removed.option}.{more}",
             [value],
-            fix=f"Use {removed.instead}." if removed.instead != "nothing" else "Leave it out.",
+            fix=removed.advice,
             severity=Severity.WARNING if skipped else Severity.ERROR,
         )
 
 
-def _is_skipped(plan: RunPlan, value: Value) -> bool:
+def is_skipped(plan: RunPlan, value: Value) -> bool:
     """Return whether TRL's parser skips this unknown key: TRL before 0.19 skips unknown keys of a config file."""
     in_file = value.place.file.endswith((".yaml", ".yml"))
     return plan.framework == "trl" and in_file and plan.versions.within("trl", "<0.19") is True
@@ -79,7 +79,7 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
     hydra = parser_of(name) == "hydra"
     unknown: dict[str, Value] = {}
     for value in option_index.set_options(plan.settings):
-        if value.key in handled or _is_skipped(plan, value):
+        if value.key in handled or is_skipped(plan, value):
             continue
         if option_index.lacks_option(name, value.key, release):
             first, last = option_index.release_span(name, value.key) or ("", "")
@@ -103,18 +103,25 @@ def values_are_among_the_choices(plan: RunPlan) -> Iterator[Problem]:
     if release is None or plan.own_copy or not plan.settings.framework_parser:
         return
     for value in option_index.set_options(plan.settings):
-        if isinstance(value.data, bool) or not isinstance(value.data, str | int | float):
-            continue
-        accepted = choices(Release(plan.framework, str(release)), value.key)
-        if not accepted or str(value.data) in {*accepted, *_UNSET}:
-            continue
-        similar = difflib.get_close_matches(str(value.data), accepted, 1)
-        listed = ", ".join(accepted[:_MAX_CHOICES]) + (", …" if len(accepted) > _MAX_CHOICES else "")
-        yield Problem(
-            f"{plan.framework} {release} refuses {value.key}={value.data}: the choices are {listed}.",
-            [value],
-            fix=f"Use {value.key}={similar[0]}." if similar else f"Use one of {listed}.",
-        )
+        problem = refuse_value(Release(plan.framework, str(release)), value)
+        if problem is not None:
+            yield problem
+
+
+def refuse_value(release: Release, value: Value) -> Problem | None:
+    """Return the problem of a value that is not among the choices of its option; None if it is, or has none."""
+    if isinstance(value.data, bool) or not isinstance(value.data, str | int | float):
+        return None
+    accepted = choices(release, value.key)
+    if not accepted or str(value.data) in {*accepted, *_UNSET}:
+        return None
+    similar = difflib.get_close_matches(str(value.data), accepted, 1)
+    listed = ", ".join(accepted[:_MAX_CHOICES]) + (", …" if len(accepted) > _MAX_CHOICES else "")
+    return Problem(
+        f"{release} refuses {value.key}={value.data}: the choices are {listed}.",
+        [value],
+        fix=f"Use {value.key}={similar[0]}." if similar else f"Use one of {listed}.",
+    )
 
 
 def _options_exist_in_the_copy(plan: RunPlan) -> Iterator[Problem]:

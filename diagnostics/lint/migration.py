@@ -1,0 +1,261 @@
+"""Compare a run's options in two releases of its framework: the report and patch of `lint --from X==1 --to X==2`.
+
+Names, types, choices and defaults come from the API index; what took an option's place comes from the dialects.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from packaging.version import Version
+
+from diagnostics import UserError, safe_io
+from diagnostics.api_index.options import declared_default, declared_type
+from diagnostics.api_index.query import Release, parse_release
+from diagnostics.findings import CheckResult, Finding, NotChecked, Severity
+from diagnostics.frameworks import FRAMEWORKS, SHOWN, parser_of
+from diagnostics.lint import option_index
+from diagnostics.lint.dialects import DIALECTS, Dialect
+from diagnostics.lint.dialects.derivation import make_plan
+from diagnostics.lint.engine import LintRun, build_report, plans_of, read_inputs
+from diagnostics.lint.readers.structured import MAX_BYTES
+from diagnostics.lint.rules.options import is_skipped, refuse_value
+from diagnostics.lint.rules.registry import Problem
+from diagnostics.lint.rules.report import to_finding
+from diagnostics.lint.run_plan import RunPlan
+from diagnostics.lint.values import TYPED_FILES, Value, format_value, has_type
+from diagnostics.lint.versions import Versions
+from diagnostics.output.redact import mask
+from diagnostics.versions import in_range
+
+# Lines with nothing but one option: of a shell command that goes on, of a call, of a YAML file.
+_ALONE = r"\s*(?:--{0}[= ][\w./:-]+\s+\\|{0}\s*=\s*(?:[\w.-]+|\"[^\"]*\"|'[^']*'),|{0}:\s+[\w./-]+)\s*"
+
+
+@dataclass(frozen=True)
+class RemovedOption:
+    """An option that only the old release has; its new name, "" to delete it, or None if no edit is certain."""
+
+    value: Value
+    problem: Problem
+    new_name: str | None
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One run, for two releases of its framework."""
+
+    plan: RunPlan
+    old: Release
+    new: Release
+
+    @property
+    def dialect(self) -> Dialect:
+        """The framework's options."""
+        return DIALECTS[self.new.package]
+
+    @cached_property
+    def old_options(self) -> set[str]:
+        """The options of the old release."""
+        return option_index.exact_options(self.old.package, self.plan.role, self.old.version)
+
+    @cached_property
+    def new_options(self) -> set[str]:
+        """The options of the new release."""
+        return option_index.exact_options(self.new.package, self.plan.role, self.new.version)
+
+    def current_name(self, option: str) -> str:
+        """Return the name of an option in the new release, as far as a table says that the meaning is the same."""
+        flat, removal = self.dialect.flat_flags, self.dialect.removal(option, self.new.version)
+        names = (
+            removal.renamed if removal else "",
+            flat.get(option, ""),
+            *(k for k in flat if flat[k] == option),
+        )
+        return next((name for name in names if name in self.new_options), option)
+
+
+def compare_releases(run: LintRun, from_text: str, to_text: str) -> list[Migration]:
+    """Fill `run` with the report of a migration, as from `trl==0.17` to `trl==1.16`; return the compared runs.
+
+    Raises:
+        UserError: A text names no indexed release, or they name two packages.
+    """
+    packages = [name for name, item in FRAMEWORKS.items() if item.packages and option_index.is_indexed(name)]
+    old, new = parse_release(from_text, packages), parse_release(to_text, packages)
+    if old.package != new.package:
+        raise UserError(f"--from {old.package} --to {new.package}: expected two releases of one package")
+    read_inputs(run)
+    given = frozenset({new.package})
+    before, run.versions = (Versions({item.package: Version(item.version)}, given) for item in (old, new))
+    run.checks, migrations, reason = list(run.unread), [], f"no run of {SHOWN[new.package]} found in it"
+    for source in run.sources:
+        source.plans = [make_plan(plan.settings, run.versions) for plan in plans_of(source.settings, before)]
+        compared = [Migration(plan, old, new) for plan in source.plans if plan.framework == new.package]
+        migrations += compared
+        if not compared and source.explicit:
+            run.checks.append(CheckResult(f"reading {source.name}", "skipped", reason, reads=True))
+    if migrations:
+        findings = [finding for item in migrations for finding in _find_changes(item)]
+        unread = [entry for item in migrations for entry in _not_compared(item.plan)]
+        run.checks.append(CheckResult.of("options of two releases", findings, unread))
+    elif not run.checks:
+        run.checks.append(CheckResult("reading the files", "skipped", reason, reads=True))
+    build_report(run)
+    assert run.report is not None
+    note = f"{old} compared with {new}; options that transformers has in any release are not compared"
+    run.report = replace(run.report, notes=(note, *run.report.notes[:1]))
+    return migrations
+
+
+def _not_compared(plan: RunPlan) -> Iterator[NotChecked]:
+    place = str(plan.settings.place)
+    if plan.settings.has_unread_options or plan.needs_arguments:
+        yield NotChecked("other options", "the run sets more than can be read", place=place)
+    elif plan.option("--config-name", "--config-path", "model_engine", "megatron") is not None:
+        yield NotChecked("defaults", "the run uses another config", place=place, decides=False)
+
+
+def _find_changes(migration: Migration) -> Iterator[Finding]:
+    problems = [removed.problem for removed in _removed_options(migration)]
+    problems += _value_problems(migration)
+    if not list(_not_compared(migration.plan)):
+        problems += _default_problems(migration)
+    for problem in problems:
+        finding = to_finding(migration.plan, "CFG113", replace(problem, fix_is_complete=True))
+        if finding is not None:
+            yield replace(finding, title=problem.message, known_by="static")
+
+
+def _removed_options(migration: Migration) -> Iterator[RemovedOption]:
+    """Yield the options of a run that the old release accepts, and the new one does not."""
+    settings, package = migration.plan.settings, migration.new.package
+    for value in option_index.set_options(settings):
+        key, renamed = value.key, migration.current_name(value.key)
+        # argparse completes abbreviations, of a command line only.
+        abbreviated = parser_of(package) != "hydra" and not value.place.file.endswith(TYPED_FILES)
+        accepted = option_index.accepts(key, migration.new_options, abbreviated=abbreviated)
+        by_script = key in settings.script_options and not settings.framework_parser
+        others = FRAMEWORKS[package].option_packages
+        by_other = by_script or any(option_index.release_span(name, key) for name in others)
+        if key not in migration.old_options or accepted or by_other:
+            continue
+        removal, effect, new_name = migration.dialect.removal(key, migration.new.version), "has it", None
+        if removal is not None and in_range(migration.old.version, removal.ignored):
+            effect, fix, new_name = "accepts it without effect", "Leave it out to keep the run as it is.", ""
+        elif renamed != key:
+            fix, new_name = f"Use {renamed}: it has the same meaning.", renamed
+        elif removal is not None:
+            fix = removal.advice
+        else:
+            similar = option_index.find_successors(key, migration.old_options, migration.new_options)
+            listed = f"the nearest: {', '.join(similar)}" if similar else "no added option has a similar name"
+            fix = f"Read the release notes: {listed}."
+        message = f"{migration.new} has no option {key}; {migration.old} {effect}."
+        # A script that parses its own options may have one of that name.
+        if not settings.framework_parser and not value.place.file.endswith(TYPED_FILES):
+            new_name = None
+        skipped = is_skipped(migration.plan, value) or migration.plan.enabled("ignore_args_error")
+        severity = Severity.WARNING if skipped else Severity.ERROR
+        yield RemovedOption(value, Problem(message, [value], fix=fix, severity=severity), new_name)
+
+
+def _value_problems(migration: Migration) -> Iterator[Problem]:
+    """Yield values that only the new release refuses, and values of another type than it declares."""
+    if migration.plan.role == "serve" and migration.new.package != "vllm":
+        return  # the index has the choices and types of the trainer's class
+    for value in option_index.set_options(migration.plan.settings):
+        current = value.with_key(migration.current_name(value.key))
+        refusal = refuse_value(migration.new, current)
+        if refusal is not None and refuse_value(migration.old, value) is None:
+            yield refusal
+        old, new = declared_type(migration.old, value.key), declared_type(migration.new, current.key)
+        if old and new and old != new and not has_type(value, new):
+            before, after = (" or ".join(sorted(names)) for names in (old, new))
+            message = f"{current.key} is of type {after} in {migration.new}, and {before} in {migration.old}."
+            fix = f"Give it a value of type {after}."
+            yield Problem(message, [value], fix=fix, severity=Severity.WARNING)
+
+
+def _default_problems(migration: Migration) -> Iterator[Problem]:
+    """Yield options that the run leaves out and that matter to it, if their default differs."""
+    plan, dialect, releases = migration.plan, migration.dialect, (migration.old, migration.new)
+    names = dialect.server_names if plan.role == "serve" else dialect.names
+    for option in dict.fromkeys((*names, *(() if plan.role == "serve" else dialect.loss_options))):
+        current = plan.values.get(names.get(option, ""))
+        if plan.option(option) or (current and not current.soft) or not _has_effect(option, names, plan):
+            continue
+        former = option if option in migration.old_options else dialect.flat_flags.get(option, option)
+        old, new = (
+            declared_default(release, name)
+            if (known := dialect.default(option, release.version)) is ...
+            else known
+            for release, name in zip(releases, (former, option), strict=True)
+        )
+        removal, before = dialect.removal(option, migration.new.version), format_value(old)
+        is_gone = option in migration.old_options and option not in migration.new_options
+        if is_gone and removal and not removal.renamed and old not in (..., None, False):
+            message = f"{migration.old} uses {before}, and {migration.new} has no such option"
+            fix = removal.advice.removeprefix("Leave it out: ").capitalize()
+        elif option not in migration.new_options or None in (old, new) or ... in (old, new) or old == new:
+            continue  # if the default is null, code decides
+        else:
+            message = f"{migration.new} uses {format_value(new)}, and {migration.old} uses {before}"
+            fix = f"Set {option} to {before} to keep the run as it is."
+        value = Value(old if is_gone else new, plan.settings.place, option, soft=True)
+        yield Problem(f"{option} is not set: {message}.", [value], fix=fix, severity=Severity.WARNING)
+
+
+def _has_effect(option: str, names: dict[str, str], plan: RunPlan) -> bool:
+    """Return whether an option of vLLM has an effect in a trainer's run."""
+    if plan.role == "serve" or not option.startswith("vllm_"):
+        return True
+    mode = plan.values.get("rollout.mode")
+    unused = "server." if mode is None or mode.data == "colocate" else "engine."
+    return plan.enabled("use_vllm") is not None and not names.get(option, "").startswith(unused)
+
+
+def make_patch(migrations: Iterable[Migration]) -> str:
+    """Return a unified diff of certain edits: options renamed with the same meaning, and options without effect."""
+    originals: dict[str, list[str]] = {}
+    edited: dict[str, list[str]] = {}
+    for removed in (removed for migration in migrations for removed in _removed_options(migration)):
+        file, number = removed.value.place.file, removed.value.place.line - 1
+        if file not in originals:
+            readable = Path(file).is_file() and not file.endswith(".ipynb")
+            text = safe_io.read_bytes(Path(file), MAX_BYTES).decode("utf-8", "replace") if readable else ""
+            # The output sanitizer would escape these, and the patch would not apply.
+            originals[file] = [] if re.search("[\r\ufffd]", text) else re.findall(r"[^\n]*\n|[^\n]+", text)
+            edited[file] = list(originals[file])
+        if 0 <= number < len(edited[file]):
+            edited[file][number] = _edit_line(edited[file][number], removed)
+    return "".join(_unified_diff(file, originals[file], edited[file]) for file in sorted(originals))
+
+
+def _edit_line(line: str, removed: RemovedOption) -> str:
+    """Return the new text of an option's line, "" to delete it; the same text if no edit is certain."""
+    spelled = re.escape(removed.value.key).replace("_", "[-_]")
+    pattern = re.compile(rf"(?<![\w.-])((?:--)?){spelled}(?=\s*[=:]|\s)")
+    if removed.new_name is None or len(pattern.findall(line)) != 1:
+        return line
+    if not removed.new_name:
+        return "" if re.fullmatch(_ALONE.format(spelled), line) else line
+    return pattern.sub(lambda match: f"{match[1]}{removed.new_name}", line)
+
+
+def _unified_diff(file: str, before: list[str], after: list[str]) -> str:
+    """Return the diff of a file, without context or not at all if that would print a secret."""
+    name = str(Path(file).relative_to(Path.cwd())) if Path(file).is_relative_to(Path.cwd()) else file
+    for context in (3, 0):
+        rows = difflib.unified_diff(before, [line for line in after if line], name, name, n=context)
+        text = "".join(
+            row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n" for row in rows
+        )
+        if mask(text) == text:
+            return text
+    return ""
