@@ -32,7 +32,7 @@ def figure(name: str, values: list[float], unit: str) -> Figure:
     return {"name": name, "value": middle, "low": low, "high": high, "unit": unit}
 
 
-def timed(work: Any, device: str, rounds: int) -> list[float]:
+def time_rounds(work: Any, device: str, rounds: int) -> list[float]:
     """Return the seconds of each round, including the device's work."""
     import torch
 
@@ -46,15 +46,15 @@ def timed(work: Any, device: str, rounds: int) -> list[float]:
     return seconds[WARM:]
 
 
-def hardware(device: str, *, toy: bool) -> tuple[list[Figure], float, float]:
+def measure_hardware(device: str, *, toy: bool) -> tuple[list[Figure], float, float]:
     """Measure the device: bytes a second of a copy, and operations a second of a matrix product in bf16."""
     import torch
 
     size, width, rounds = (2**20, 128, 2) if toy else (2**30, 8192, 20)
     source, target = (torch.empty(size, dtype=torch.uint8, device=device).fill_(1) for _ in range(2))
-    copied = [2 * size / seconds for seconds in timed(lambda: target.copy_(source), device, rounds)]
+    copied = [2 * size / seconds for seconds in time_rounds(lambda: target.copy_(source), device, rounds)]
     first, second = (torch.randn(width, width, device=device, dtype=torch.bfloat16) for _ in range(2))
-    done = [2 * width**3 / seconds for seconds in timed(lambda: first @ second, device, rounds)]
+    done = [2 * width**3 / seconds for seconds in time_rounds(lambda: first @ second, device, rounds)]
     figures = [
         figure("memory bandwidth of a copy", [value / 1e9 for value in copied], "GB/s"),
         figure("matrix product in bfloat16", [value / 1e12 for value in done], "TFLOP/s"),
@@ -62,7 +62,9 @@ def hardware(device: str, *, toy: bool) -> tuple[list[Figure], float, float]:
     return figures, interval(copied)[0], interval(done)[0]
 
 
-def bounds(parameters: int, options: argparse.Namespace, bandwidth: float, flops: float) -> list[Figure]:
+def lower_bounds(
+    parameters: int, options: argparse.Namespace, bandwidth: float, flops: float
+) -> list[Figure]:
     """Return the shortest possible decoding and update: weights read once a position, 6 operations a weight."""
     read = options.tokens * parameters * 2 / bandwidth
     sampled = options.prompts * options.group * options.tokens
@@ -74,7 +76,7 @@ def bounds(parameters: int, options: argparse.Namespace, bandwidth: float, flops
     ]
 
 
-def sides(folder: Path, options: argparse.Namespace) -> dict[str, Program]:
+def start_programs(folder: Path, options: argparse.Namespace) -> dict[str, Program]:
     """Start the programs that take steps."""
     size = {
         "train.prompts_per_step": options.prompts, "sampling.group_size": options.group, "model.dtype": options.dtype,
@@ -104,9 +106,9 @@ def sides(folder: Path, options: argparse.Namespace) -> dict[str, Program]:
     return programs
 
 
-def steps(folder: Path, options: argparse.Namespace) -> list[Figure]:
+def time_steps(folder: Path, options: argparse.Namespace) -> list[Figure]:
     """Return each side's step time and tokens a second, and the ratio; the sides take steps in turns."""
-    programs, rounds = sides(folder, options), []
+    programs, rounds = start_programs(folder, options), []
     for _ in range(options.rounds + WARM):
         measured: dict[str, tuple[float, float]] = {}
         for name, program in programs.items():
@@ -149,7 +151,7 @@ def main() -> int:
     where = torch.cuda.get_device_name(0) if options.device == "cuda" else "the CPU"
     stream = sys.stderr if options.json else sys.stdout
     print(f"on {where}{', at a size that measures nothing' if toy else ''}", file=stream)
-    figures, bandwidth, flops = hardware(options.device, toy=toy)
+    figures, bandwidth, flops = measure_hardware(options.device, toy=toy)
     print_figures(figures, stream)
     document: dict[str, Any] = {"device": options.device, "toy": toy, "figures": figures}
     try:
@@ -173,7 +175,7 @@ def measure_steps(
         folder = Path(name)
         write_half_billion(folder, layers=layers, toy=toy)
         weights = (folder / "model" / "model.safetensors").stat().st_size // 4
-        return bounds(weights, options, bandwidth, flops) + steps(folder, options)
+        return lower_bounds(weights, options, bandwidth, flops) + time_steps(folder, options)
 
 
 def print_figures(figures: list[Figure], stream: TextIO) -> None:

@@ -36,11 +36,6 @@ class Program:
             text=True,
         )
 
-    @staticmethod
-    def run(python: str, *arguments: str) -> None:
-        """Run a program to its end, with this repository on the path."""
-        subprocess.run([python, *arguments], env=os.environ | _VARIABLES, check=True, capture_output=True)
-
     def step(self) -> dict[str, Any]:
         """Let it take its next step, and return its report."""
         assert self._process.stdin is not None
@@ -56,6 +51,11 @@ class Program:
         """Kill the process."""
         self._process.kill()
         self._process.communicate()
+
+
+def run_to_end(python: str, *arguments: str) -> None:
+    """Run an interpreter with arguments to its end, with this repository on the import path."""
+    subprocess.run([python, *arguments], env=os.environ | _VARIABLES, check=True, capture_output=True)
 
 
 class Turns:
@@ -87,7 +87,7 @@ def run_timed(command: list[str]) -> tuple[float, float, int]:
     return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.returncode
 
 
-def pairs(
+def step_in_turns(
     first: Program, second: Program, count: int, warm: int = 2
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return the steps of both, taken in turns; the first `warm` pairs don't count."""

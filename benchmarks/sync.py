@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 from benchmarks.measure import interval  # noqa: E402
-from benchmarks.programs.receiver import now, since, waited  # noqa: E402
+from benchmarks.programs.receiver import elapsed, read_clocks, run_queue_wait_s  # noqa: E402
 from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest  # noqa: E402
 from grpo_core.rollout.weights.sync import Sender, TensorFile  # noqa: E402
 
@@ -52,9 +52,9 @@ class Receiver:
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
 
-    def read_facts(self) -> dict[str, Any]:
+    def read_timings(self) -> dict[str, Any]:
         """Return the engine's figures of its last load."""
-        return self.request("GET", "/facts")
+        return self.request("GET", "/timings")
 
     def request(self, method: str, path: str, body: Any = None, headers: Any = None) -> dict[str, Any]:
         """Send an HTTP request."""
@@ -98,16 +98,16 @@ def measure(tensors: Tensors, rounds: int) -> list[dict[str, dict[str, float]]]:
     senders = {kind: Sender(kind, receiver.load, receiver.upload) for kind in GOALS}
     measured = []
     for version in range(rounds + WARM):
-        began = now()
+        began = read_clocks()
         for copy, (_, value) in zip(copies, tensors, strict=True):
             copy.copy_(value)
-        times = {"memcpy": dict(zip(("wall", "cpu"), since(began), strict=True))}
+        times = {"memcpy": dict(zip(("wall", "cpu"), elapsed(began), strict=True))}
         for kind, sender in senders.items():
-            receiver.read_facts()
-            began, waited_before = now(), waited()
+            receiver.read_timings()
+            began, waited_before = read_clocks(), run_queue_wait_s()
             sender.send(tensors, version)
-            spent, waited_s = since(began), waited() - waited_before
-            times[kind] = _add_receiver(tensors, version, spent, receiver.read_facts())
+            spent, waited_s = elapsed(began), run_queue_wait_s() - waited_before
+            times[kind] = _add_receiver(tensors, version, spent, receiver.read_timings())
             times[kind]["waited"] = (waited_s + times[kind]["waited"]) / spent[0]
         measured.append(times)
     receiver.process.communicate()
@@ -115,22 +115,22 @@ def measure(tensors: Tensors, rounds: int) -> list[dict[str, dict[str, float]]]:
 
 
 def _add_receiver(
-    tensors: Tensors, version: int, spent: tuple[float, float], facts: dict[str, Any]
+    tensors: Tensors, version: int, spent: tuple[float, float], timings: dict[str, Any]
 ) -> dict[str, float]:
     """Return the seconds of both sides, once the digests agree."""
-    began = now()
+    began = read_clocks()
     digest = spot_digest(tensors, version)
-    wall, cpu = since(began)
-    if digest != facts["digest"]:
-        raise RuntimeError(f"version {version}: {facts['digest']} arrived, {digest} was sent")
+    wall, cpu = elapsed(began)
+    if digest != timings["digest"]:
+        raise RuntimeError(f"version {version}: {timings['digest']} arrived, {digest} was sent")
     return {
         "wall": spent[0],
-        "cpu": spent[1] + facts["cpu_s"],
-        "waited": facts["waited_s"],
-        "load_wall": facts["load"][0],
-        "load_cpu": facts["load"][1],
-        "digest_wall": wall + facts["digesting"][0],
-        "digest_cpu": cpu + facts["digesting"][1],
+        "cpu": spent[1] + timings["cpu_s"],
+        "waited": timings["waited_s"],
+        "load_wall": timings["load"][0],
+        "load_cpu": timings["load"][1],
+        "digest_wall": wall + timings["digesting"][0],
+        "digest_cpu": cpu + timings["digesting"][1],
     }
 
 
@@ -167,9 +167,9 @@ def main(mib: int = 512, rounds: int = 15) -> None:
             )
         print(f"{'':6} waited for a core: {busy:.1%} of the wall, both sides together", flush=True)
     part = [("a", torch.randn(2**23))]
-    began = now()
+    began = read_clocks()
     fingerprint_of(part)
-    speed = 32 * 2**20 / 1e9 / since(began)[1]
+    speed = 32 * 2**20 / 1e9 / elapsed(began)[1]
     print(f"the exact fingerprint (SHA-256), one side: {speed:.2f} GB per s of CPU")
 
 

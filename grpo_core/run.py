@@ -11,8 +11,8 @@ from typing import Any
 from grpo_core.config import Config, ConfigError
 from grpo_core.machine.checkpoint import check_resumable
 from grpo_core.machine.process import versions
-from grpo_core.metrics import mean
 from grpo_core.modes import loops
+from grpo_core.run_files import mean
 from grpo_core.trainer import Report, Trainer
 from grpo_core.types import RunError
 

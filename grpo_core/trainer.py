@@ -21,10 +21,10 @@ from grpo_core.machine import checkpoint
 from grpo_core.machine.process import Interrupts, make_deterministic
 from grpo_core.machine.resources import resolve
 from grpo_core.machine.world import join_world
-from grpo_core.metrics import RunFiles, mean, read_metrics
 from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher
 from grpo_core.records.recording import Recorder
 from grpo_core.rollout.engine import Engine, check_answers
+from grpo_core.run_files import RunFiles, mean, read_metrics
 from grpo_core.tasks import model
 from grpo_core.tasks.dataset import build_eval_prompts, build_prompts, rollout, with_steps
 from grpo_core.tasks.rewards import Scorer
@@ -40,7 +40,7 @@ class Trainer:
     Attributes:
         config: All settings.
         world: The processes that train together.
-        shared: Turns a mode's engine into that of all processes.
+        share_engine: Wraps a mode's engine so that all training processes can call it; see `World.share_engine`.
         policy: The policy that is trained.
         step: Steps done.
         sampling: Parameters of the training's samples.
@@ -70,11 +70,11 @@ class Trainer:
         self.engine_name = "unknown" if config.rollout.port else config.rollout.engine
         make_deterministic(config.train.threads)
         self.world = join_world(config)
-        self.shared = self.world.shared
+        self.share_engine = self.world.share_engine
         self.model_dir = config.model.path or str(folder / "model")
         if not config.model.path and saved is None and self.world.first:
             model.make_tiny(folder / "model", config.model, config.task.letters, config.train.seed)
-        self.world.from_first(None)  # no process reads the model before it is written
+        self.world.broadcast(None)  # no process reads the model before it is written
         self.policy = Policy(self.model_dir, config, self.world)
         self.tokenizer = model.load_tokenizer(self.model_dir)
         stop, options = self.tokenizer.eos_token_id, config.sampling

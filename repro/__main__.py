@@ -180,7 +180,7 @@ def _plans(options: argparse.Namespace, repros: Repros) -> tuple[upstream.WheelP
     needed = tuple(dict.fromkeys(name for code in codes for name in repros[code].distributions))
     if not needed:  # nothing of upstream's is compared
         return upstream.WheelProof("Python", platform.python_version(), 0, ()), plans
-    distribution = upstream.installed(needed)
+    distribution = upstream.first_installed(needed)
     if distribution is None:
         raise UsageError(
             f"{' or '.join(needed)} is needed for {', '.join(codes)}, and {sys.executable} does not have it: "

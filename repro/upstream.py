@@ -40,7 +40,7 @@ class WheelProof:
 
 def release(names: tuple[str, ...] = VLLM) -> str:
     """Return the name and version of the first of these distributions that is installed, or else the last name."""
-    distribution = installed(names)
+    distribution = first_installed(names)
     return f"{distribution.metadata['Name']} {distribution.version}" if distribution else names[-1]
 
 
@@ -55,7 +55,7 @@ def versions() -> dict[str, str]:
     return result
 
 
-def installed(names: tuple[str, ...]) -> metadata.Distribution | None:
+def first_installed(names: tuple[str, ...]) -> metadata.Distribution | None:
     """Return the first of these distributions that is installed."""
     for name in names:
         try:
@@ -90,7 +90,7 @@ def source(path: str, names: tuple[str, ...] = VLLM) -> str | None:
         path: as in the wheel, e.g. `vllm/core/scheduler.py`.
         names: distributions it may belong to.
     """
-    distribution = installed(names)
+    distribution = first_installed(names)
     if distribution is None:
         return None
     try:

@@ -23,7 +23,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from diagnostics import safe_io
-from diagnostics.audit.alarms import Findings
+from diagnostics.audit.finding_tracker import FindingTracker
 from diagnostics.audit.recorded import metric_files
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries
 from diagnostics.audit.results import make_document, shareable
@@ -45,7 +45,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         self._seconds = 0.0
         self._first: list[MetricRow] = []
         self._last: deque[MetricRow] = deque(maxlen=_LAST_ROWS)
-        self.findings, self.active = Findings(), False
+        self.findings, self.active = FindingTracker(), False
 
     def attach(self, trainer: Any) -> AuditCallback:
         """Put it before the trainer's other callbacks and return it."""
@@ -71,7 +71,9 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
             self.active = False
             LOG.warning("audit: stopped: %s: %s", type(error).__name__, error, exc_info=True)
             return
-        flags = {f"audit/{family}": float(alarm.active) for family, alarm in self.findings.reported.items()}
+        flags = {
+            f"audit/{family}": float(finding.active) for family, finding in self.findings.reported.items()
+        }
         logs |= {"audit/faults": sum(flags.values()), "audit/seconds": self._seconds, **flags}
 
     def on_train_end(self, *_: Any, **__: Any) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from diagnostics.audit.alarms import SCANS_THAT_AGREE, Change, Findings
+from diagnostics.audit.finding_tracker import SCANS_THAT_AGREE, Change, FindingTracker
 from diagnostics.audit.recorded.run_audit import read_metrics, report_unread
 from diagnostics.audit.recorded.run_data import MetricSeries, UnreadInputs
 from diagnostics.audit.results import Audit, AuditError, NotAvailableError
@@ -45,7 +45,7 @@ class Watch:
         self._files = dict.fromkeys(paths, (0, 0, 0))
         self._series: dict[Path, MetricSeries] = {}
         self._unread: dict[Path, UnreadInputs] = {}
-        self._findings = Findings()
+        self._findings = FindingTracker()
 
     def run(
         self, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic

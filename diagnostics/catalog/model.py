@@ -52,7 +52,7 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A frozen record that refuses unknown keys."""
 
 
-class Reading(Record, frozen=True):
+class SourceSearch(Record, frozen=True):
     """The source search in every release that established a range (evaluation/catalog).
 
     Attributes:
@@ -83,7 +83,7 @@ class Affected(Record, frozen=True):
     releases: Names = ()
     looked_to: Release = ""
     needed: bool = False
-    read: Reading | None = None
+    read: SourceSearch | None = None
 
 
 class Frame(Record, frozen=True):
@@ -198,14 +198,14 @@ class Mitigation(Record, frozen=True):
         return Advice(text, framework) if framework in self.advice else SetOption(framework, text)
 
 
-class Earlier(Record, frozen=True):
+class EarlierTraceback(Record, frozen=True):
     """A traceback that precedes the issue's traceback in the log; an empty `raised` matches any exception."""
 
     frame: Frame
     raised: str = ""
 
 
-class Occasion(Record, frozen=True):
+class IssueTrigger(Record, frozen=True):
     """A trigger: one sequence of events by which an issue occurs.
 
     Attributes:
@@ -218,7 +218,7 @@ class Occasion(Record, frozen=True):
     about: Text
     versions: Versions = ""
     frames: tuple[Frame, ...] = ()
-    earlier: tuple[Earlier, ...] = ()
+    earlier: tuple[EarlierTraceback, ...] = ()
 
 
 class Reference(Record, frozen=True):
@@ -228,7 +228,7 @@ class Reference(Record, frozen=True):
     about: Text
 
 
-class Shape(Record, frozen=True):
+class WaitGraphPattern(Record, frozen=True):
     """Pattern of an issue in a wait graph: cause classes, and frames of the blocking and of a waiting process."""
 
     causes: Names
@@ -272,8 +272,8 @@ class Issue(Record, frozen=True):
     detail: str = ""
     signature: Signature | None = None
     config: tuple[ConfigRule, ...] = ()
-    triggers: tuple[Occasion, ...] = ()
-    hang: tuple[Shape, ...] = ()
+    triggers: tuple[IssueTrigger, ...] = ()
+    hang: tuple[WaitGraphPattern, ...] = ()
     not_run: str = ""
     audit: Names = ()
 

@@ -39,8 +39,8 @@ _FORMS = {
 }  # fmt: skip
 # The records of tables inside a record.
 _TABLES: dict[str, type[msgspec.Struct]] = {
-    "affected": model.Affected, "read": model.Reading, "frames": model.Frame, "config": model.ConfigRule,
-    "triggers": model.Occasion, "references": model.Reference, "hang": model.Shape,
+    "affected": model.Affected, "read": model.SourceSearch, "frames": model.Frame, "config": model.ConfigRule,
+    "triggers": model.IssueTrigger, "references": model.Reference, "hang": model.WaitGraphPattern,
 }  # fmt: skip
 Record = TypeVar("Record", bound=msgspec.Struct)
 Problem = tuple["Keys", str]
@@ -78,7 +78,7 @@ def parse_issue(source: TomlSource, document: dict[str, Any]) -> model.Issue:
             source,
             ("triggers", name),
             {"name": name, **table, "earlier": _with_frames(table)},
-            model.Occasion,
+            model.IssueTrigger,
         )
         for name, table in _named_tables(source, entry, "triggers")
     ]

@@ -113,7 +113,7 @@ def _edges_between_collectives(
 
 def _edge_between(index: JobIndex, source: Process, target: Process) -> Edge:
     """Return the edge to a rank in another collective; recorded numbers show whether it started fewer."""
-    edge = _edge(index, source, target, f"is in another: {name_collective(index.states[target.key])}")
+    edge = _edge(index, source, target, f"is in another: {describe_collective(index.states[target.key])}")
     records: dict[int | None, Collective] = {r.rank: r for r in index.snapshot.collectives}
     mine, theirs = records.get(source.rank), records.get(target.rank)
     if mine is None or theirs is None or mine.enqueued <= theirs.enqueued:
@@ -201,7 +201,7 @@ def normalized_operation(name: str) -> str:
     return re.sub(r"_(base|coalesced|into_tensor|tensor|object_list|object|single|list)$", "", name)
 
 
-def name_collective(state: BlockedState) -> str:
+def describe_collective(state: BlockedState) -> str:
     """Return the name of a rank's collective with the user function that called it."""
     name = state.call.operation or state.kind
     return f"{name} called by {frame_text(state.call.caller)}" if state.call.caller else name

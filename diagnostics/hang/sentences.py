@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from diagnostics.fixes import count_of
 from diagnostics.hang.blocking_calls import frame_text
 from diagnostics.hang.blocking_thread import BlockedState
-from diagnostics.hang.collectives import IN_COLLECTIVE, name_collective
+from diagnostics.hang.collectives import IN_COLLECTIVE, describe_collective
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.verdict import PROGRESS, UNKNOWN, WAITING, Verdict
 from diagnostics.hang.wait_kinds import CAUSES
@@ -74,8 +74,8 @@ def _in_different_collectives(index: JobIndex, verdict: Verdict, states: list[Bl
     # Not the launcher, which waits for all ranks.
     victim = next((state for state in victims if state.kind == "collective"), next(iter(victims), None))
     if len(states) == 1 and victim:
-        return f"is in {name_collective(states[0])} while the others are in {name_collective(victim)}"
-    listed = "; ".join(f"{_brief(state)} in {name_collective(state)}" for state in states)
+        return f"is in {describe_collective(states[0])} while the others are in {describe_collective(victim)}"
+    listed = "; ".join(f"{_brief(state)} in {describe_collective(state)}" for state in states)
     return f"are in different collectives: {listed}"
 
 
@@ -138,7 +138,7 @@ def missing_at_rendezvous(index: JobIndex, verdict: Verdict, waiting: tuple[str,
 
 def all_in_one_collective(index: JobIndex, keys: tuple[str, ...]) -> str:
     """Say that all observed ranks are in the same collective: Python's stacks show no more."""
-    collective, who = name_collective(index.states[keys[0]]), _brief_names(index, keys)
+    collective, who = describe_collective(index.states[keys[0]]), _brief_names(index, keys)
     if len(keys) == 1:
         ranks = f"{who} is in {collective}. Another rank has not come to it, is"
     else:
@@ -149,7 +149,7 @@ def all_in_one_collective(index: JobIndex, keys: tuple[str, ...]) -> str:
 def inferred(index: JobIndex, keys: tuple[str, ...], why: str) -> str:
     """Return the sentence with the cause class that a partial dump allows; it names no process."""
     state, who = index.states[keys[0]], _brief_names(index, keys)
-    doing = f"waits in {name_collective(state)}" if state.kind == "collective" else _doing(state)
+    doing = f"waits in {describe_collective(state)}" if state.kind == "collective" else _doing(state)
     if len(keys) > 1:
         doing = doing.replace("waits", "wait", 1)
     return f"{_capitalize(who)} {doing}: {why}. The dump does not show which process blocks it."

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from diagnostics.catalog.model import CONFIRMATION, KINDS, ROLES, Earlier, Issue, Signature
+from diagnostics.catalog.model import CONFIRMATION, KINDS, ROLES, EarlierTraceback, Issue, Signature
 from diagnostics.logs.tracebacks import Traceback
 from diagnostics.triage.model import Hit, Hits, LogFacts, has_frame
 from diagnostics.triage.rules import Rules
@@ -234,5 +234,5 @@ def _earlier_failures(
     )
 
 
-def _matches(sign: Earlier, traceback: Traceback) -> bool:
+def _matches(sign: EarlierTraceback, traceback: Traceback) -> bool:
     return traceback.type.endswith(sign.raised) and has_frame(sign.frame, traceback.frames)

@@ -11,9 +11,9 @@ from diagnostics.logs import envelopes
 from diagnostics.logs.prefixes import clean
 from diagnostics.triage.line_stages import LineStages
 from diagnostics.triage.log_end import TAIL
+from diagnostics.triage.log_reader import LogSource, SourceError
 from diagnostics.triage.model import LogFacts
 from diagnostics.triage.rules import AnchorSearch, Rules
-from diagnostics.triage.streams import LogSource, SourceError
 
 # Bytes on each side of an anchor that are read of a long line.
 _WINDOW = 4096

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grpo_core.config import Config
-from grpo_core.metrics import deviation, mean
+from grpo_core.run_files import deviation, mean
 from grpo_core.types import Completion, Group, Request, RunError
 
 

@@ -128,7 +128,7 @@ class Updater:
             rows = batch.select(slice(size * number // count, size * (number + 1) // count))
             if options.mini_batch_normaliser == "mini_batch":
                 rows = replace(rows, weights_BT=self._weights(rows))
-            mine = rows.select(self._world.share(len(rows)))
+            mine = rows.select(self._world.slice_of(len(rows)))
             windows.append([Part(mine.select(part)) for part in slices(len(mine), options.micro_batch)])
         if count > 1:
             for micro_batch in (part for window in windows for part in window):

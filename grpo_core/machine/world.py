@@ -37,7 +37,7 @@ class World:
         """Whether this is rank 0, which writes files and prints."""
         return self.rank == 0
 
-    def share(self, count: int) -> slice:
+    def slice_of(self, count: int) -> slice:
         """Return this rank's slice of `count` items, in order; all slices are equal if `size` divides `count`."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
@@ -45,11 +45,11 @@ class World:
         """All-gather: return the values of all ranks, in order, on every rank."""
         return [value]
 
-    def from_first(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """Broadcast: return rank 0's value on every rank."""
         return value
 
-    def shared(self, engine: E | None, *, each: bool = False) -> E:  # noqa: ARG002 - there is one
+    def share_engine(self, engine: E | None, *, per_rank: bool = False) -> E:  # noqa: ARG002 - there is one
         """Return the engine that all ranks call: with `each` every rank has its own, else only rank 0 has one."""
         assert engine is not None
         return engine
@@ -74,11 +74,11 @@ class Processes(World):
         dist.all_gather_object(values, value)
         return values
 
-    def shared(self, engine: E | None, *, each: bool = False) -> E:
+    def share_engine(self, engine: E | None, *, per_rank: bool = False) -> E:
         """Return the engine that all ranks call: with `each` every rank has its own, else only rank 0 has one."""
-        return SharedEngine(engine, self, each=each)  # type: ignore[return-value]
+        return SharedEngine(engine, self, per_rank=per_rank)  # type: ignore[return-value]
 
-    def from_first(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """Broadcast: return rank 0's value on every rank."""
         values = [value]
         dist.broadcast_object_list(values, src=0)
@@ -106,9 +106,9 @@ class SharedEngine:
     Either every rank has its own engine, which samples its share of the requests, or only rank 0 has an engine.
     """
 
-    def __init__(self, engine: Engine | None, world: World, *, each: bool) -> None:
+    def __init__(self, engine: Engine | None, world: World, *, per_rank: bool) -> None:
         """`engine` is None on ranks that have none."""
-        self._engine, self._world, self._each = engine, world, each
+        self._engine, self._world, self._per_rank = engine, world, per_rank
         self.name: str = self._first(lambda engine: engine.name)
         self.capabilities: Capabilities = self._first(lambda engine: engine.capabilities)
 
@@ -119,9 +119,9 @@ class SharedEngine:
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Sample one completion per request, in the order of the requests."""
-        if not self._each or len(requests) % self._world.size:  # a probe goes to every engine
+        if not self._per_rank or len(requests) % self._world.size:  # a probe goes to every engine
             return list(self._first(lambda engine: engine.generate(requests, params)))
-        share = requests[self._world.share(len(requests))]
+        share = requests[self._world.slice_of(len(requests))]
         parts = self._all(lambda engine: engine.generate(share, params))
         return [completion for part in parts for completion in part]
 

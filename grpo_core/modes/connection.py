@@ -22,7 +22,7 @@ from grpo_core.types import Completion, Rollout
 
 
 @contextmanager
-def connected(trainer: Trainer) -> Iterator[Connection]:
+def connection_to_server(trainer: Trainer) -> Iterator[Connection]:
     """Connect to the run's server; one that is started for the run ends with it.
 
     Raises:
@@ -109,7 +109,7 @@ class Connection:
             token = self._token or client_token(options.token_file, *address)
             engine = engine_for(options, *address, trainer.folder / "weights", token=token)
             check_trainable(engine)
-        self._engine = trainer.shared(engine)
+        self._engine = trainer.share_engine(engine)
         self._sync = trainer.publisher(self._engine)
 
     def _reconnect(self, error: EngineUnreachableError, deadline: float) -> None:

@@ -21,8 +21,8 @@ import torch
 from grpo_core.config import Config, RecordError
 from grpo_core.learn.policy import Policy
 from grpo_core.machine.process import versions
-from grpo_core.metrics import is_due
 from grpo_core.rollout.weights.digest import fingerprint_like, spot_digest
+from grpo_core.run_files import is_due
 from grpo_core.safe_io import UNREADABLE, read_bytes
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Request, Sample

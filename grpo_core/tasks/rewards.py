@@ -243,7 +243,7 @@ class Scorer:
         Raises:
             RewardError: A reward function failed.
         """
-        group_size, share = len(completions) // len(prompts), self._world.share(len(completions))
+        group_size, share = len(completions) // len(prompts), self._world.slice_of(len(completions))
         repeated = [prompt for prompt in prompts for _ in range(group_size)]
         texts = [self._decode(completion) for completion in completions]
         scored_texts = texts[share]

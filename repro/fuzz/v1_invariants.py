@@ -20,7 +20,7 @@ def check(engine: V1Engine) -> None:
         BrokenInvariantError: something does not.
     """
     for name, find_faults in INVARIANTS.items():
-        _refuse(name, find_faults(engine))
+        _raise_first(name, find_faults(engine))
 
 
 def check_step(engine: V1Engine, scheduled: Any) -> None:
@@ -29,7 +29,7 @@ def check_step(engine: V1Engine, scheduled: Any) -> None:
     Raises:
         BrokenInvariantError: it does not keep its budget, or schedules who is not running.
     """
-    _refuse("a step keeps its budget", _over_budget(engine, scheduled))
+    _raise_first("a step keeps its budget", _over_budget(engine, scheduled))
 
 
 def check_end(engine: V1Engine) -> None:
@@ -47,7 +47,7 @@ def check_end(engine: V1Engine) -> None:
         raise BrokenInvariantError(BLOCKS, f"{leaked} are taken in an empty engine, requests: {requests}")
 
 
-def _refuse(name: str, faults: Iterator[str]) -> None:
+def _raise_first(name: str, faults: Iterator[str]) -> None:
     for fault in faults:
         raise BrokenInvariantError(name, fault)
 
@@ -122,7 +122,7 @@ def _lost_requests(engine: V1Engine) -> Iterator[str]:
             yield f"{name} is {'still' if known else 'no longer'} known, and ended by {ends or 'nothing'}"
 
 
-def _wrong_texts(engine: V1Engine) -> Iterator[str]:
+def _wrong_tokens(engine: V1Engine) -> Iterator[str]:
     """Yield requests whose delivered tokens are not their completion, whole and in order."""
     for name, request in engine.requests.items():
         ends, tokens = engine.ends[name], engine.tokens[name]
@@ -147,7 +147,7 @@ def _computed_too_far(engine: V1Engine) -> Iterator[str]:
             yield f"{name} has computed {computed} of {expected} tokens, the limit is {longest}"
 
 
-def _miscounted_flight(engine: V1Engine) -> Iterator[str]:
+def _miscounted_in_flight_tokens(engine: V1Engine) -> Iterator[str]:
     flying = Counter[str]()
     for scheduled, _ in engine.in_flight:
         flying.update(scheduled.num_scheduled_tokens)
@@ -158,7 +158,7 @@ def _miscounted_flight(engine: V1Engine) -> Iterator[str]:
             yield f"{name} counts fewer than none"
 
 
-def _forgotten_by_pause(engine: V1Engine) -> Iterator[str]:
+def _unfinished_after_waiting_pause(engine: V1Engine) -> Iterator[str]:
     """`AsyncLLM.pause_generation` promises of 'wait': "Wait for in-flight requests to complete".
 
     The engine takes the pause for complete as soon as it has nothing to do; its caller then loads new weights.
@@ -175,8 +175,8 @@ INVARIANTS: dict[str, Callable[[V1Engine], Iterator[str]]] = {
     "queues are disjoint and complete": _misplaced_requests,
     "no request ends twice": _ended_twice,
     LOST: _lost_requests,
-    "a completion is whole and in order": _wrong_texts,
+    "a completion is whole and in order": _wrong_tokens,
     "computed tokens stay within the request": _computed_too_far,
-    "tokens in flight are counted": _miscounted_flight,
-    "a pause in mode 'wait' lets what runs end": _forgotten_by_pause,
+    "tokens in flight are counted": _miscounted_in_flight_tokens,
+    "a pause in mode 'wait' lets what runs end": _unfinished_after_waiting_pause,
 }

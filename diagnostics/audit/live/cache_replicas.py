@@ -24,7 +24,7 @@ _SUSPICIOUS = 1e-4
 
 
 @dataclass(frozen=True)
-class Twins:
+class CacheComparison:
     """Differences of prompts that were sent twice.
 
     Attributes:
@@ -40,7 +40,7 @@ class Twins:
     repeated: float = 0.0
 
 
-def probe_cache(server: Server, prompts: Sequences) -> Twins:
+def probe_cache(server: Server, prompts: Sequences) -> CacheComparison:
     """Request the next ids after long prompts, plain first, then with a salt."""
     hits, cost = server.cache_hits(), server.client.tokens
     salted = (secrets.token_hex(8) for _ in prompts)
@@ -54,7 +54,7 @@ def probe_cache(server: Server, prompts: Sequences) -> Twins:
     if worst > _SUSPICIOUS:  # two servers behind one address differ too, and each from itself
         prompt = prompts[distances.index(worst)]
         repeated = _distance(server.next_ids(prompt), server.next_ids(prompt))
-    return Twins(worst, len(distances), hit, server.client.tokens - cost, repeated)
+    return CacheComparison(worst, len(distances), hit, server.client.tokens - cost, repeated)
 
 
 def _distance(plain: dict[int, float], salted: dict[int, float]) -> float:
@@ -64,20 +64,20 @@ def _distance(plain: dict[int, float], salted: dict[int, float]) -> float:
     return sum(differences) / len(differences)
 
 
-def check_cache(twins: Twins, floor: float) -> Result:
+def check_cache(comparison: CacheComparison, floor: float) -> Result:
     """Compare the two answers to a prompt, relative to the rounding error of a log-prob."""
     limit = _CACHE_ALARM * max(floor, 1e-5)
-    if twins.worst <= limit and twins.hit is not True:
+    if comparison.worst <= limit and comparison.hit is not True:
         need = ("prompts of the run (`prompts` in --trainer-config), or the same audit after the next weights: none of"
                 " these prompts was in the cache")  # fmt: skip
-        return replace(skipped("cache", "nothing_cached", need), tokens=twins.tokens)
+        return replace(skipped("cache", "nothing_cached", need), tokens=comparison.tokens)
     text = "{prompts} prompts, plain and with a fresh salt: the next ids' log-probs differ by {worst:.2g} at most"
-    fact = note("twins", text, worst=twins.worst, prompts=twins.prompts)
-    fields: dict[str, Any] = {"tokens": twins.tokens, "evidence": (fact,)}
-    if twins.worst > limit and twins.repeated > limit:
+    fact = note("twins", text, worst=comparison.worst, prompts=comparison.prompts)
+    fields: dict[str, Any] = {"tokens": comparison.tokens, "evidence": (fact,)}
+    if comparison.worst > limit and comparison.repeated > limit:
         return masked("cache", "replicas/weights", **fields)
-    fields |= {"residual": twins.worst, "floor": floor, "alarm": limit, "count": twins.prompts}
-    if twins.worst <= limit:
+    fields |= {"residual": comparison.worst, "floor": floor, "alarm": limit, "count": comparison.prompts}
+    if comparison.worst <= limit:
         return clean("cache", **fields)
     text = "keys of older weights are served from the prefix cache: a cached prompt differs from the same uncached one"
     return fault("cache/stale", text, "SYN001", **fields)

@@ -28,17 +28,19 @@ TEXTS = (
 CHAT = ({"role": "user", "content": "What is 24 * 17? Answer with a number."},)
 
 
-def score_sequences(tokenizer: Any, vocabulary: int, longest: int, count: int, first: int) -> list[list[int]]:
+def score_sequences(
+    tokenizer: Any, vocabulary: int, longest: int, count: int, bos_id: int
+) -> list[list[int]]:
     """Return sequences to score: texts, then random ids, on which different weights differ most.
 
     Args:
         tokenizer: None for random ids only.
         vocabulary: Number of ids.
-        longest: Ids of one sequence.
-        count: Ids of all.
-        first: Id that a sequence begins with; -1 for none.
+        longest: Most ids in one sequence.
+        count: Ids in all sequences together.
+        bos_id: Begin-of-sequence id that each sequence starts with; -1 for none.
     """
-    head = [first] if first >= 0 else []
+    head = [bos_id] if bos_id >= 0 else []
     generator = random.Random(17 if tokenizer is not None else 18)
     sequences: list[list[int]] = []
     if tokenizer is not None:
@@ -52,20 +54,20 @@ def score_sequences(tokenizer: Any, vocabulary: int, longest: int, count: int, f
     return sequences
 
 
-def long_prompt(tokenizer: Any, vocabulary: int, size: int, first: int) -> list[int]:
+def long_prompt(tokenizer: Any, vocabulary: int, size: int, bos_id: int) -> list[int]:
     """Return a prompt longer than a block of the cache, which nothing else of an audit begins with."""
     if tokenizer is None:
-        return score_sequences(None, vocabulary, size, size, first)[0][::-1]
-    head = [first] if first >= 0 else []
+        return score_sequences(None, vocabulary, size, size, bos_id)[0][::-1]
+    head = [bos_id] if bos_id >= 0 else []
     ids = tokenizer(" ".join((*reversed(TEXTS),) * 4), add_special_tokens=False)["input_ids"]
     return (head + list(ids))[:size]
 
 
 def sample_prompts(
-    tokenizer: Any, vocabulary: int, first: int, count: int, size: int = 10
+    tokenizer: Any, vocabulary: int, bos_id: int, count: int, size: int = 10
 ) -> list[list[int]]:
     """Return beginnings of texts, or random ids, to sample from."""
-    head = [first] if first >= 0 else []
+    head = [bos_id] if bos_id >= 0 else []
     if tokenizer is None:
         return [head + ids[1:] for ids in score_sequences(None, vocabulary, size, count * size, -1)]
     texts = [TEXTS[place % len(TEXTS)] for place in range(count)]
@@ -92,11 +94,11 @@ class Budget:
         return self._scaled(_SAMPLING)
 
     @property
-    def first(self) -> int:
+    def first_comparison(self) -> int:
         """Return how many ids are scored at first."""
         return min(_FIRST, self._ids(self.tokens - self._reserved))
 
-    def second(self, spent: int) -> int:
+    def second_comparison(self, spent: int) -> int:
         """Return how many more can be scored after the first cost so many tokens."""
         return min(self._scaled(_SECOND), self._ids(self.tokens - self._reserved - spent))
 

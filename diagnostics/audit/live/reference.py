@@ -206,17 +206,17 @@ class Reference:
             return self._models[dtype, native]
         import torch
 
-        kind = getattr(torch, dtype)
+        torch_dtype = getattr(torch, dtype)
         is_separate = self._adapter is not None and not native and self._state is None
         merged = self._load()
         model = copy.deepcopy(self._base if is_separate else merged)
         if self._state is not None:
             model.load_state_dict(self._state)
-        model = round_weights(model, kind)
+        model = round_weights(model, torch_dtype)
         if not native:
             model = model.to(torch.float32 if self.large else torch.float64)
         if is_separate:
-            self._add_adapter(model, kind)
+            self._add_adapter(model, torch_dtype)
         self._models[dtype, native] = model.eval()
         return model
 
@@ -228,7 +228,7 @@ class Reference:
                 self._merged = self._add_adapter(copy.deepcopy(self._base), None)
         return self._merged
 
-    def _add_adapter(self, model: Any, kind: Any) -> Any:
+    def _add_adapter(self, model: Any, dtype: Any) -> Any:
         """Add the adapter, rounded to a type, to a model of its base."""
         import torch
 
@@ -238,17 +238,17 @@ class Reference:
                 raise AuditError(f"{self.folder}: its base has no {name}")
             target = tensors[name]
             left_matrix, right_matrix = (
-                matrix.to(kind or matrix.dtype).to(target.dtype) for matrix in (left, right)
+                matrix.to(dtype or matrix.dtype).to(target.dtype) for matrix in (left, right)
             )
             with torch.no_grad():
                 target += self._adapter_factor * scale * (left_matrix @ right_matrix)
         return model
 
 
-def round_weights(model: Any, kind: Any) -> Any:
+def round_weights(model: Any, dtype: Any) -> Any:
     """Convert the weights to a type; buffers, as position frequencies, stay in 32 bits as in engines."""
     buffers = [(module, dict(module.named_buffers(recurse=False))) for module in model.modules()]
-    model = model.to(kind)
+    model = model.to(dtype)
     for module, tensors in buffers:
         for name, value in tensors.items():
             setattr(module, name, value)

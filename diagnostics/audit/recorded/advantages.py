@@ -88,7 +88,7 @@ class Step:
 Compute = Callable[[Step, Formula], list[float]]
 
 
-def _right(step: Step, formula: Formula) -> list[float]:
+def _correct_advantages(step: Step, formula: Formula) -> list[float]:
     return formula.apply(step.rewards, step.groups)
 
 
@@ -108,14 +108,18 @@ def check_advantages(run: RunArtifacts) -> list[Result]:
 def _check_recording(recording: Recording) -> Result:
     best: tuple[float, str] | None = None
     count = 0
-    variants = [(weighing, _steps(recording, weighing)) for weighing in _weighings(recording)]
-    for weighing, steps in variants:
+    variants = [
+        (reward_source, _steps(recording, reward_source)) for reward_source in _reward_sources(recording)
+    ]
+    for reward_source, steps in variants:
         count = sum(len(step.rewards) for step in steps)
         if count < _ENOUGH:
             continue
-        ranked = sorted((_residual(steps, _right, formula), str(formula)) for formula in _FORMULAS)
+        ranked = sorted(
+            (_residual(steps, _correct_advantages, formula), str(formula)) for formula in _FORMULAS
+        )
         if ranked[0][0] <= _TOLERANCE:
-            return _explained(recording, count, weighing, ranked)
+            return _formula_result(recording, count, reward_source, ranked)
         best = min(best or ranked[0], ranked[0])
     if best is None:
         text = "steps with a group whose rewards differ; there are {count} such samples"
@@ -132,7 +136,7 @@ def _check_recording(recording: Recording) -> Result:
     return undecided("advantages", need, **fields)
 
 
-def _weighings(recording: Recording) -> list[str]:
+def _reward_sources(recording: Recording) -> list[str]:
     """Return how the reward may be made of scores: as recorded, their sum, or one of them."""
     if any(row.reward is not None for row in recording.rows):
         return [""]
@@ -140,17 +144,19 @@ def _weighings(recording: Recording) -> list[str]:
     return ["+", *names[:8]] if names else []
 
 
-def _steps(recording: Recording, weighing: str) -> list[Step]:
+def _steps(recording: Recording, reward_source: str) -> list[Step]:
     """Return the first steps whose samples all have a reward and an advantage, and a group with a spread."""
     size = _group_size(recording)
     steps: list[Step] = []
     count = 0
     for rows in recording.steps().values():
-        totals = (row.total_reward if weighing in {"", "+"} else row.scores.get(weighing) for row in rows)
+        totals = (
+            row.total_reward if reward_source in {"", "+"} else row.scores.get(reward_source) for row in rows
+        )
         rewards = [reward for reward in totals if reward is not None]
         advantages = [row.advantage for row in rows if row.advantage is not None]
         if len(rewards) == len(advantages) == len(rows):
-            step = Step(rewards, advantages, _group_places(rows, size))
+            step = Step(rewards, advantages, _group_indices(rows, size))
             if step.has_spread:
                 steps.append(step)
                 count += len(rows)
@@ -166,7 +172,7 @@ def _group_size(recording: Recording) -> int:
     return max(counts, key=lambda size: (counts[size], size), default=0)
 
 
-def _group_places(rows: Sequence[Sample], size: int) -> Groups:
+def _group_indices(rows: Sequence[Sample], size: int) -> Groups:
     place = {id(row): index for index, row in enumerate(rows)}
     groups: Groups = []
     for group in group_samples(rows):
@@ -187,10 +193,12 @@ def _residual(steps: Sequence[Step], compute: Compute, formula: Formula) -> floa
     return sorted(differences)[-1 - len(differences) // 100] if differences else float("inf")
 
 
-def _explained(recording: Recording, count: int, weighing: str, ranked: list[tuple[float, str]]) -> Result:
+def _formula_result(
+    recording: Recording, count: int, reward_source: str, ranked: list[tuple[float, str]]
+) -> Result:
     fits = [name for residual, name in ranked if residual <= max(4 * ranked[0][0], 2e-6)]
     runner_ups = [RunnerUp(name, residual) for residual, name in ranked[len(fits) :]]
-    text, reward = "made by {ways}; reward: {reward}", weighing or "as recorded"
+    text, reward = "made by {ways}; reward: {reward}", reward_source or "as recorded"
     fact = note("advantages_fit", text, recording.kind, ways="; or ".join(fits[:4]), reward=reward)
     return clean(
         "advantages",
@@ -231,7 +239,12 @@ def _mistakes(steps: Sequence[Step]) -> Iterator[tuple[str, str, str, Compute]]:
         yield "advantages/zero", message, "", lambda step, _: [0.0] * len(step.rewards)
         return
     message = "the advantages have the wrong sign: worse completions become likelier ({way})"
-    yield "advantages/sign", message, "", lambda step, formula: [-value for value in _right(step, formula)]
+    yield (
+        "advantages/sign",
+        message,
+        "",
+        lambda step, formula: [-value for value in _correct_advantages(step, formula)],
+    )
     message = (
         "the advantages belong to other groups than the prompts': samples were grouped interleaved ({way})"
     )
@@ -241,19 +254,26 @@ def _mistakes(steps: Sequence[Step]) -> Iterator[tuple[str, str, str, Compute]]:
     for shift in (1, -1, size, -size):
 
         def roll(step: Step, formula: Formula, shift: int = shift) -> list[float]:
-            values = _right(step, formula)
+            values = _correct_advantages(step, formula)
             by = shift % len(values)
             return values[-by:] + values[:-by] if by else values
 
         yield "advantages/shifted", message, f"{shift:+d}", roll
     if scale := _scale(steps):
         message = "the advantages are {told} times those of the rewards and groups ({way})"
-        multiply: Compute = lambda step, formula: [scale * value for value in _right(step, formula)]  # noqa: E731
+
+        def multiply(step: Step, formula: Formula) -> list[float]:
+            return [scale * value for value in _correct_advantages(step, formula)]
+
         yield "advantages/scaled", message, f"{scale:.4g}", multiply
 
 
 def _scale(steps: Sequence[Step]) -> float:
     """Return the factor between the recorded and the usual advantages; 0 if there is none."""
-    pairs = [pair for step in steps for pair in zip(_right(step, _USUAL), step.advantages, strict=True)]
+    pairs = [
+        pair
+        for step in steps
+        for pair in zip(_correct_advantages(step, _USUAL), step.advantages, strict=True)
+    ]
     norm = sum(a * a for a, _ in pairs)
     return sum(a * b for a, b in pairs) / norm if norm else 0.0

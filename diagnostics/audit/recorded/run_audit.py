@@ -23,7 +23,7 @@ from diagnostics.audit.recorded.run_data import (
     MAX_LINE,
     Checkpoint,
     MetricSeries,
-    Reading,
+    ReadBudget,
     Recording,
     RunArtifacts,
     UnreadInputs,
@@ -113,12 +113,12 @@ def report_unread(unread: UnreadInputs) -> list[Result]:
 
 def read_run(path: Path) -> RunArtifacts:
     """Read a run's folder, or one file of it."""
-    reading = Reading()
+    budget = ReadBudget()
     kinds: Kinds = defaultdict(list)
-    for file in _walk(path, reading.unread) if path.is_dir() else [path]:
-        kinds[_detect_kind(file, reading.unread, named=file == path)].append(file)
-    recordings, series = _read_recordings(kinds, reading), _read_series(kinds, reading.unread)
-    return RunArtifacts(tuple(recordings), tuple(series), _checkpoints(kinds["weights"]), reading.unread)
+    for file in _walk(path, budget.unread) if path.is_dir() else [path]:
+        kinds[_detect_kind(file, budget.unread, named=file == path)].append(file)
+    recordings, series = _read_recordings(kinds, budget), _read_series(kinds, budget.unread)
+    return RunArtifacts(tuple(recordings), tuple(series), _checkpoints(kinds["weights"]), budget.unread)
 
 
 def read_metrics(path: Path, unread: UnreadInputs) -> MetricSeries | None:
@@ -192,12 +192,12 @@ def _by_folder(paths: list[Path]) -> list[list[Path]]:
     return list(folders.values())
 
 
-def _read_recordings(kinds: Kinds, reading: Reading) -> list[Recording]:
+def _read_recordings(kinds: Kinds, budget: ReadBudget) -> list[Recording]:
     recordings: list[Recording] = []
     for kind in ("parquet", "verl", "swift", "rollouts"):
         groups = [[path] for path in kinds[kind]] if kind == "rollouts" else _by_folder(kinds[kind])
-        chosen = _limit(groups, _MAX_RECORDINGS, reading.unread)
-        recordings += filter(None, (sample_files.read_samples(kind, paths, reading) for paths in chosen))
+        chosen = _limit(groups, _MAX_RECORDINGS, budget.unread)
+        recordings += filter(None, (sample_files.read_samples(kind, paths, budget) for paths in chosen))
     return recordings
 
 

@@ -24,7 +24,7 @@ class Tokens:
 
     Attributes:
         ids: Prompt and completion.
-        prompt: Number of prompt tokens; -1 if unknown.
+        prompt_length: Number of prompt tokens; -1 if unknown.
         trained: Whether a token is in the loss.
         engine: Log-probs that the engine reported; None for tokens without one, as the prompt's.
         trainer: Log-probs that the trainer computed.
@@ -33,7 +33,7 @@ class Tokens:
     """
 
     ids: tuple[int, ...]
-    prompt: int = -1
+    prompt_length: int = -1
     trained: tuple[bool, ...] = ()
     engine: tuple[float | None, ...] = ()
     trainer: tuple[float | None, ...] = ()
@@ -171,8 +171,8 @@ def group_samples(rows: Sequence[Sample]) -> list[list[Sample]]:
     return list(groups.values())
 
 
-class Reading:
-    """Read budget of one run: the bytes and samples left, and the inputs that were not read."""
+class ReadBudget:
+    """Limits of reading one run: the bytes and samples that may still be read. It also lists unread inputs."""
 
     def __init__(self) -> None:
         self.bytes, self.rows, self.unread = MAX_RUN, MAX_ROWS, UnreadInputs()

@@ -68,12 +68,12 @@ class LogSource:
     """One log; `path` is None for standard input.
 
     Attributes:
-        inside: The folder in which it was found; links that lead out of it are refused.
+        root: The folder in which it was found; links that lead out of it are refused.
     """
 
     name: str
     path: Path | None
-    inside: Path | None = None
+    root: Path | None = None
 
     def blocks(self) -> Iterator[bytes]:
         """Read the log once, in bounded memory: blocks that end at the end of a line.
@@ -86,7 +86,7 @@ class LogSource:
                 stream = sys.stdin.buffer
                 yield from _text_blocks(stream if hasattr(stream, "peek") else io.BufferedReader(stream))  # type: ignore[arg-type]
                 return
-            with safe_io.open_regular(self.path, inside=self.inside, pipes=True) as raw:
+            with safe_io.open_regular(self.path, inside=self.root, pipes=True) as raw:
                 yield from _text_blocks(raw)
         except EOFError:
             raise SourceError(f"{self.name}: the packed file is cut off; read as far as it goes") from None

@@ -57,7 +57,7 @@ class Change:
 
 
 @dataclass
-class Alarm:
+class TrackedFinding:
     """State of one fault family: the scans that found it or missed it since it changed, and when it was active."""
 
     result: Result
@@ -87,11 +87,11 @@ class Alarm:
         return [Change(GONE, step, self.result)] if was_active else []
 
 
-class Findings:
+class FindingTracker:
     """The findings of all scans of a run's metrics."""
 
     def __init__(self) -> None:
-        self._alarms: dict[str, Alarm] = {}
+        self._tracked: dict[str, TrackedFinding] = {}
         self._series: Sequence[MetricSeries] = ()
         self.scans = 0
 
@@ -107,23 +107,25 @@ class Findings:
         }
         changes: list[Change] = []
         for family, result in current.items():
-            changes += self._alarms.setdefault(family, Alarm(result)).confirm(step, result, needed)
-        for family, alarm in self._alarms.items():
-            changes += alarm.miss(step) if family not in current else []
+            changes += self._tracked.setdefault(family, TrackedFinding(result)).confirm(step, result, needed)
+        for family, finding in self._tracked.items():
+            changes += finding.miss(step) if family not in current else []
         return changes
 
     @property
-    def reported(self) -> dict[str, Alarm]:
+    def reported(self) -> dict[str, TrackedFinding]:
         """Return the alarms that were reported at least once, by family."""
-        return {family: alarm for family, alarm in self._alarms.items() if alarm.times}
+        return {family: finding for family, finding in self._tracked.items() if finding.times}
 
     def finish(self, subject: dict[str, str], more: Sequence[Result] = ()) -> Audit:
         """Return the audit: whether the run learns, all findings with their time, the last scan, and `more` results."""
         faults = []
-        for alarm in self.reported.values():
-            span = "since step {since}" if alarm.active else "from step {since} to {until}, {times} times"
-            fact = note("active", f"active {span}", since=alarm.since, until=alarm.until, times=alarm.times)
-            faults.append(replace(alarm.result, evidence=(*alarm.result.evidence, fact)))
+        for finding in self.reported.values():
+            span = "since step {since}" if finding.active else "from step {since} to {until}, {times} times"
+            fact = note(
+                "active", f"active {span}", since=finding.since, until=finding.until, times=finding.times
+            )
+            faults.append(replace(finding.result, evidence=(*finding.result.evidence, fact)))
         families = {result.family for result in faults}
         results = check_metrics(self._series)
         faults += [result for result in results if result.is_fault and result.family not in families]
