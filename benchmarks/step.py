@@ -1,8 +1,9 @@
-"""Measure the CPU time of a training step, ours against TRL's GRPOTrainer, on the same model and work, in turns.
+"""Measure the CPU time of a training step, ours against TRL's GRPOTrainer, on the same model and work.
 
-`python benchmarks/step.py [PYTHON [--toy]]`; `--toy` shows that it runs and measures nothing. PYTHON has TRL; by
-default it is the matrix's cell with the newest. Both sides run in that environment, without vLLM, checkpoints or
-written completions. 4 groups of 4 or 2 of 8, completions of 64 tokens, one update; the reward is trivial.
+`python benchmarks/step.py [PYTHON [--toy]]`; `--toy` uses a tiny size and only checks that the benchmark runs. PYTHON
+is an interpreter with TRL installed; the default is that of the matrix cell vllm-0.31.0+trl-1.16.0 in
+`.matrix/environments`. Both trainers run in that environment, take steps in turns, and use neither vLLM nor
+checkpoints. A step has 4 groups of 4 or 2 groups of 8 completions of 64 tokens, a trivial reward and one update.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CELL = ROOT / ".matrix" / "environments" / "vllm-0.31.0+trl-1.16.0" / "bin" / "p
 
 
 def main(python: str) -> None:
-    """Print one line for each length of the prompts."""
+    """Print one line of results for each length of the prompts."""
     for lengths, group, goal in [((8,), 4, 1.0)] if TOY else CASES:
         with tempfile.TemporaryDirectory() as folder:
             script = (

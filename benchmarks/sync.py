@@ -1,11 +1,11 @@
-"""Measure the bandwidth of each transport of weights against memcpy of the same bytes, in turns.
+"""Measure the bandwidth of each transport of weights, relative to memcpy of the same bytes.
 
 `python benchmarks/sync.py [MIB [ROUNDS]]`: 512 MiB of random float32 tensors of a Llama's shapes, 15 rounds. Each round
-copies them in this process, and then sends them by each transport to another process, which copies them into tensors
-of its own. One thread a side, each pinned to a core. The ratios are of one round: what the machine does to one side of
-a comparison it does to the other. Wall times mean something on a machine with two cores free: how long both sides
-waited for one is printed, and more than a tenth of the wall is no measurement. CPU times, of both sides together, mean
-something on any.
+copies the tensors in this process, and then sends them by each transport to another process, which copies them into its
+own tensors. Each process has one thread, pinned to a core. A ratio compares times of the same round, so that noise of
+the machine cancels. Wall times are valid only with two free cores: the time that the processes waited for a core is
+printed, and if it is more than a tenth of the wall time, the result is "not measured". CPU times (of both processes
+together) are valid on any machine.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ Tensors = list[tuple[str, torch.Tensor]]
 
 
 class Receiver:
-    """The receiving process: our server around an engine that copies."""
+    """The receiving process: our rollout server around a stand-in engine that copies weights."""
 
     def __init__(self) -> None:
-        """Start it on another core than the sender's."""
+        """Start the process on another core than the sender's."""
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         program = [sys.executable, "-m", "benchmarks.programs.receiver"]
         self.process = subprocess.Popen(
@@ -53,7 +53,7 @@ class Receiver:
         self.port = int(self.process.stdout.readline())
 
     def read_timings(self) -> dict[str, Any]:
-        """Return the engine's figures of its last load."""
+        """Return the engine's times of its last load."""
         return self.request("GET", "/timings")
 
     def request(self, method: str, path: str, body: Any = None, headers: Any = None) -> dict[str, Any]:
@@ -63,13 +63,13 @@ class Receiver:
             return dict(json.loads(connection.getresponse().read()))
 
     def load(self, name: str, version: int) -> int:
-        """Load a version from shared memory."""
+        """Make the server load a version from shared memory; return the version that it then reports."""
         body = json.dumps({"name": name, "version": version})
         answer = self.request("POST", "/sync/load", body, {"Content-Type": "application/json"})
         return int(answer["policy_version"])
 
     def upload(self, file: TensorFile, version: int) -> int:
-        """Send a version in the body of a request."""
+        """Send a version in the body of a request; return the version that the server then reports."""
         body = file.to_bytes()
         headers = {"X-Content-SHA256": hashlib.sha256(body).hexdigest(), "X-Policy-Version": str(version)}
         return int(self.request("POST", "/weights", body, headers)["policy_version"])
@@ -92,7 +92,7 @@ def model(mib: int) -> Tensors:
 
 
 def measure(tensors: Tensors, rounds: int) -> list[dict[str, dict[str, float]]]:
-    """Return, by round and transport, seconds of wall and CPU time."""
+    """Return the seconds of wall and CPU time, for each round by transport."""
     copies = [torch.zeros_like(value) for _, value in tensors]
     receiver = Receiver()
     senders = {kind: Sender(kind, receiver.load, receiver.upload) for kind in GOALS}
@@ -117,7 +117,7 @@ def measure(tensors: Tensors, rounds: int) -> list[dict[str, dict[str, float]]]:
 def _add_receiver(
     tensors: Tensors, version: int, spent: tuple[float, float], timings: dict[str, Any]
 ) -> dict[str, float]:
-    """Return the seconds of both sides, once the digests agree."""
+    """Return the times of sender and receiver together; raise if the digests of the weights differ."""
     began = read_clocks()
     digest = spot_digest(tensors, version)
     wall, cpu = elapsed(began)
@@ -135,7 +135,7 @@ def _add_receiver(
 
 
 def describe(values: list[float], goal: float | None = None, *, most: bool = False, free: bool = True) -> str:
-    """Return the median and interval, and whether they reach the goal; `free`: both sides had a core."""
+    """Return median, interval, and whether the goal is met; `most`: lower is better; `free`: two cores were free."""
     middle, low, high = interval(values)
     passed = goal is not None and (middle <= goal if most else middle >= goal)
     word = ("pass" if passed else "MISS") if free else "not measured: no two cores were free"
@@ -144,7 +144,7 @@ def describe(values: list[float], goal: float | None = None, *, most: bool = Fal
 
 
 def main(mib: int = 512, rounds: int = 15) -> None:
-    """Print three lines a transport."""
+    """Print three lines of results for each transport."""
     os.sched_setaffinity(0, {min(CORES)})
     torch.set_num_threads(1)
     tensors = model(mib)

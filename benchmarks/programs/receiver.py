@@ -1,6 +1,6 @@
-"""Receive weights for the weight sync benchmark, behind our rollout server.
+"""Run our rollout server around a stand-in engine that only copies weights, for the weight sync benchmark.
 
-A simulated engine copies the weights into its own tensors, as the embedded engine does.
+The engine copies received weights into its own tensors, as the embedded engine does. `GET /timings` returns its times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from grpo_core.rollout.weights.digest import spot_digest
 
 
 class Engine:
-    """A simulated engine: it copies weights."""
+    """A stand-in engine: it copies the weights that it receives, and measures the time of that."""
 
     name = "memory"
     capabilities = Capabilities(seeds=True, fingerprint=False, sleep=False)
@@ -30,7 +30,7 @@ class Engine:
         self._load, self._clock, self._waited = (0.0, 0.0), time.process_time(), run_queue_wait_s()
 
     def update_weights(self, tensors: Any, version: int) -> None:
-        """Copy the tensors."""
+        """Copy the tensors, and time the copy."""
         began = read_clocks()
         for name, value in tensors:
             if name not in self.tensors:
@@ -39,7 +39,7 @@ class Engine:
         self.policy_version, self._load = version, elapsed(began)
 
     def timings(self) -> dict[str, Any]:
-        """Return seconds (wall, CPU) of the last load and the digest; CPU and waiting time since the last call."""
+        """Return (wall, CPU) seconds of the last load and the digest, and CPU and wait seconds since the last call."""
         used, waited_s, began = (
             time.process_time() - self._clock,
             run_queue_wait_s() - self._waited,
@@ -53,12 +53,12 @@ class Engine:
 
 
 def read_clocks() -> tuple[float, float]:
-    """Return wall and CPU time."""
+    """Return the wall clock and this process's CPU clock, in seconds."""
     return time.perf_counter(), time.process_time()
 
 
 def elapsed(began: tuple[float, float]) -> tuple[float, float]:
-    """Return seconds of wall and CPU time."""
+    """Return the seconds of wall and CPU time since `began`, a result of `read_clocks`."""
     return time.perf_counter() - began[0], time.process_time() - began[1]
 
 
