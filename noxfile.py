@@ -148,7 +148,7 @@ def refresh(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def tests(session: nox.Session) -> None:
-    """Run the tests, without real cells. Arguments: pytest's own, or source files, to run only the tests that cover them."""
+    """Run the tests without real cells. Arguments: pytest's own, or source files, whose tests alone are then run."""
     if "-m" in session.posargs:
         marked = session.posargs[session.posargs.index("-m") + 1 :][:1]
         run_gpu_tests(session) if marked == ["gpu"] else run_cell_tests(session, session.posargs)
@@ -238,7 +238,7 @@ def run_cell_tests(session: nox.Session, arguments: Sequence[str]) -> None:
 
 @nox.session(python=PYTHON)
 def dist(session: nox.Session) -> None:
-    """Build sdist and wheel twice, compare their bytes, test the wheel: -- --release TAG takes the version from a tag."""
+    """Build sdist and wheel twice, compare their bytes, test the wheel: -- --release TAG: the version is the tag's."""
     install(session, "packaging", "hatchling>=1.27")
     session.run("python", "tests/dist.py", *session.posargs)
     (wheel,) = (ROOT / "dist").glob("*.whl")
@@ -359,7 +359,7 @@ def doctor(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def repro(session: nox.Session) -> None:
-    """Reproduce known issues in a cell: -- CELL CODE [options]; or search for unknown failures: -- CELL fuzz [options]."""
+    """Reproduce known issues in a cell: -- CELL CODE [options]; or search for unknown failures: -- CELL fuzz."""
     if "--all-versions" in session.posargs:
         session.error(
             "--all-versions was removed: nox -s matrix -- --layers repro runs the repros of each cell"

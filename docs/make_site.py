@@ -1,4 +1,4 @@
-"""`python docs/make_site.py FOLDER`: write the Sphinx sources of the documentation site, with a page per code and command.
+"""`python docs/make_site.py FOLDER`: write Sphinx sources of the documentation, with a page per code and command.
 
 Paths are the same as in the repository, so that links work in both. `nox -s docs` builds the site. Sphinx with MyST is
 used because it is well maintained, reads our Markdown unchanged and fails on broken links. Its search needs no server,

@@ -214,7 +214,7 @@ def _import_time_statements(body: Iterable[ast.stmt], state: str = "") -> Iterat
 
 
 def _lazy_tables(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:  # noqa: C901 - a case a kind of table
-    """Yield names of lazy import tables: vLLM's ('LLM': '.entrypoints.llm:LLM') and transformers' `_import_structure`."""
+    """Yield names of lazy import tables: vLLM's ('LLM': '.entrypoints.llm:LLM'), transformers' `_import_structure`."""
     for node in ast.walk(tree):
         match node:
             case ast.Dict():

@@ -92,7 +92,6 @@ class Compatibility:
 
         In order: not contradicted, a published run, a declared range, few names missing at import, not much later, few
         names missing when called, newest.
-
         """
         declared = {True: 0, None: 1, False: 2}[self.allowed]
         age = -store_number(self.provider), -store_number(self.user)

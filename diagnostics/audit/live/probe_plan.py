@@ -49,7 +49,7 @@ class LiveAudit:
         checkpoint: The folder whose weights it should hold.
         against: Other folders that it may hold; empty for those next to the checkpoint.
         trainer: Settings file of the trainer; None for temperature 1.
-        tokens: Prompt and sampled tokens at most.
+        tokens: Limit on prompt and sampled tokens.
         timeout_s: Deadline of one call.
         model: Name of the model to audit; empty for the first.
     """
@@ -65,11 +65,11 @@ class LiveAudit:
 
 @dataclass
 class _Session:
-    """The inputs of the probes, and their results so far.
+    """The inputs of the probes, and the results so far.
 
     Attributes:
         bos_id: Begin-of-sequence id that the tokenizer adds; -1 for none.
-        vocabulary: Number of ids that both sides have.
+        vocabulary: Number of ids that both the tokenizer and the checkpoint have.
     """
 
     server: Server
@@ -160,7 +160,7 @@ def _check_weights(session: _Session) -> Identification:
 
 
 def _identify(session: _Session) -> tuple[Identification, list[int]]:
-    """Identify the weights, with more ids if a first comparison is not clean; return the first sequence."""
+    """Identify the weights, by a second comparison if the first finds a difference; also return the first sequence."""
     import torch
 
     server, budget = session.server, session.budget
@@ -188,7 +188,7 @@ def _identify(session: _Session) -> tuple[Identification, list[int]]:
 
 
 def _probe_cache(session: _Session) -> cache_replicas.CacheComparison:
-    """Send prompts twice: the trainer's, or a fixed one, which a second audit of the same server finds in its cache."""
+    """Send long prompts with and without the cache: the trainer's prompts, or a fixed one."""
     longest, tokenizer, texts = session.budget.longest, session.tokenizer, session.trainer.prompts
     prompts = [probe_inputs.long_prompt(tokenizer, session.vocabulary, longest, session.bos_id)]
     if texts and tokenizer is not None:

@@ -1,8 +1,8 @@
 """Check recorded tokens: the loss mask, and the engine's log-probs against the trainer's (P5, P8).
 
-Three causes of a log-prob mismatch have a pattern of their own. With a shift by one or two tokens, the shifted streams
-correlate. With truncated sampling (top-p, …) the engine is never below the trainer. With stale weights the difference
-grows from step to step. Other causes take an audit of the server.
+Three causes of a log-prob mismatch have recognisable patterns. If the streams are shifted by one or two tokens, they
+correlate after shifting back. With truncated sampling (top-p, …) the engine is never below the trainer. With stale
+weights the difference grows from step to step. Other causes need an audit of the live server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ALARM = 0.05
 
 
 def check_masks(run: RunArtifacts) -> list[Result]:
-    """Check which tokens are in the loss against which were sampled."""
+    """Check that the loss mask of each recording selects some tokens."""
     masked = (
         (recording, [row.tokens for row in recording.rows if row.tokens and row.tokens.trained])
         for recording in run.recordings
@@ -74,7 +74,7 @@ def check_streams(run: RunArtifacts) -> list[Result]:
 
 
 def _pairs(rows: list[Sample], shift: int = 0) -> list[Pair]:
-    """Pair each log-prob of the engine with the trainer's `shift` tokens later, for the newest policy version."""
+    """Pair each engine log-prob with the trainer's `shift` tokens later, for tokens of the newest policy version."""
     pairs: list[Pair] = []
     for row in rows:
         tokens = row.tokens
@@ -94,7 +94,7 @@ def _pairs(rows: list[Sample], shift: int = 0) -> list[Pair]:
 
 
 def _check_pairs(recording: Recording, rows: list[Sample], pairs: list[Pair]) -> Result:
-    """Return the fault of the first cause that is recognised, else a result by the mean difference."""
+    """Return the fault of the first recognised cause; otherwise judge the mean absolute difference."""
     differences = [abs(pair.difference) for pair in pairs]
     mean_difference = stats.mean(differences)
     values = {"size": mean_difference, "median": stats.median(differences), "count": len(pairs)}
@@ -145,7 +145,7 @@ def _correlation(pairs: list[Pair]) -> float:
 
 
 def _truncation(pairs: list[Pair], mean_difference: float) -> Result | None:
-    """Recognise engine log-probs that are never below the trainer's: the engine truncates the distribution."""
+    """Recognise engine log-probs that are never below the trainer's: the engine samples a truncated distribution."""
     below = sorted(-pair.difference for pair in pairs)
     rounding = max(1e-3, below[-max(1, len(pairs) // 200)])
     above = [pair.difference for pair in pairs if pair.difference > 3 * rounding]
@@ -160,7 +160,7 @@ def _truncation(pairs: list[Pair], mean_difference: float) -> Result | None:
 
 
 def _drift(pairs: list[Pair], mean_difference: float) -> Result | None:
-    """Recognise a difference that grows from step to step: the engine keeps older weights."""
+    """Recognise a difference that grows with each step: the engine keeps older weights."""
     steps: dict[int, list[float]] = {}
     for pair in pairs:
         steps.setdefault(pair.step, []).append(abs(pair.difference))
