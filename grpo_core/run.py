@@ -1,4 +1,4 @@
-"""A run: its folder, its mode, its outcome and its summary."""
+"""Start or resume a training run, and summarise how it ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA = "grpo-doctor.train.v1"
 
 
 def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, Any]:
-    """Train and summarise the run; logged lines stay, however it ends.
+    """Train and return the run's summary; lines already logged are kept whatever ends the run.
 
     Args:
         config: Checked settings.

@@ -1,4 +1,4 @@
-"""The trainer: a GRPO step except the sampling of completions, which is the mode's part."""
+"""Run the steps of training, all but the sampling of completions, which the rollout mode does."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Report = Callable[[dict[str, Any]], None]  # receives each step's metrics
 
 
 class Trainer:
-    """The trained policy, its optimizer and its records.
+    """The trained policy with its optimizer, rewards and files.
 
     Attributes:
         config: All settings.
@@ -45,10 +45,10 @@ class Trainer:
         step: Steps done.
         sampling: Parameters of the training's samples.
         history: The metrics of each step so far.
-        proofs: One per weight sync.
+        proofs: The proof of each weight sync.
         interrupts: Records a Ctrl-C.
         engine_name: The engine's name; `unknown` for a server that is not yet reached.
-        in_flight: Returns the mode's state between two steps, for a checkpoint; most modes have none.
+        in_flight: Function that returns the mode's unfinished rollouts for a checkpoint; most modes have none.
         resumed: The checkpoint of an earlier run, from which the mode restores its state; None: a new run.
     """
 
@@ -143,7 +143,7 @@ class Trainer:
         return rollout(self.prompts, self._round - 1, self.config)
 
     def evaluate(self, engine: Engine) -> None:
-        """Sample the evaluation prompts with this exact version, if this step begins with an evaluation."""
+        """Sample the evaluation prompts from this policy version, if an evaluation is due at this step."""
         every = self.config.eval.every
         if not every or self.step % every or self._evaluated_step == self.step:
             return
@@ -187,7 +187,7 @@ class Trainer:
         self._pool.add(groups, rollout.requests, ages)
 
     def learn(self) -> None:
-        """Update the policy on the step's groups, write the step down and save it.
+        """Update the policy on the step's groups, write the step's metrics, and save a checkpoint if due.
 
         Raises:
             NotFiniteError: The loss or its gradient is not finite.

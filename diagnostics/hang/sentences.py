@@ -88,7 +88,7 @@ def _doing(state: BlockedState) -> str:
 
 
 def evidence_of(index: JobIndex, keys: tuple[str, ...], cause: str = "") -> tuple[str, ...]:
-    """Return what was observed of processes; if the cause is a missing answer, also the requests they owe one."""
+    """Return the observations about processes; if the cause is a missing response, also the open requests."""
     lines = []
     for state in index.states_of(keys[:_MAX_NAMES]):
         process = state.process
@@ -118,7 +118,7 @@ def nothing_hangs(index: JobIndex, busy: list[str]) -> str:
 
 
 def dump_shows_no_wait(index: JobIndex, busy: list[str]) -> str:
-    """Return the sentence for a dump without waiting processes; one sample cannot exclude a hang."""
+    """Return the sentence for a dump without waiting processes; a single sample cannot exclude a hang."""
     count = count_of(len(index.states), "process")
     if busy:
         return f"Unknown: {len(busy)} of {count} may compute, which one sample does not show; none waits for another."
@@ -126,7 +126,7 @@ def dump_shows_no_wait(index: JobIndex, busy: list[str]) -> str:
 
 
 def missing_at_rendezvous(index: JobIndex, verdict: Verdict, waiting: tuple[str, ...]) -> str:
-    """Say that ranks wait at a rendezvous for one that was not observed."""
+    """Return the sentence that ranks wait at a rendezvous for a rank that was not observed."""
     who = _capitalize(_brief_names(index, waiting))
     verb = "waits" if len(waiting) == 1 else "wait"
     begin = "Too early to say: " if verdict.outcome == WAITING else ""
@@ -137,7 +137,7 @@ def missing_at_rendezvous(index: JobIndex, verdict: Verdict, waiting: tuple[str,
 
 
 def all_in_one_collective(index: JobIndex, keys: tuple[str, ...]) -> str:
-    """Say that all observed ranks are in the same collective: Python's stacks show no more."""
+    """Return the sentence that all observed ranks are in the same collective, so stacks cannot show the cause."""
     collective, who = describe_collective(index.states[keys[0]]), _brief_names(index, keys)
     if len(keys) == 1:
         ranks = f"{who} is in {collective}. Another rank has not come to it, is"
@@ -147,7 +147,7 @@ def all_in_one_collective(index: JobIndex, keys: tuple[str, ...]) -> str:
 
 
 def inferred(index: JobIndex, keys: tuple[str, ...], why: str) -> str:
-    """Return the sentence with the cause class that a partial dump allows; it names no process."""
+    """Return the sentence with the only cause class that a partial dump allows; it names no process."""
     state, who = index.states[keys[0]], _brief_names(index, keys)
     doing = f"waits in {describe_collective(state)}" if state.kind == "collective" else _doing(state)
     if len(keys) > 1:
@@ -156,7 +156,7 @@ def inferred(index: JobIndex, keys: tuple[str, ...], why: str) -> str:
 
 
 def could_not_inspect(index: JobIndex) -> str:
-    """Say that too little could be read."""
+    """Return the sentence that too little could be read."""
     unseen = [state.process for state in index.states.values() if state.kind == "unseen"]
     names = [process.label for process in unseen if process.role != "helper"]
     names += index.snapshot.missing

@@ -1,7 +1,7 @@
-"""The process group of a run (torch.distributed under torchrun), and one rollout engine that all ranks share.
+"""Define the process group of a run (torch.distributed under torchrun), and an engine that all ranks share.
 
-`World` is a run in a single process. `Processes` gathers and broadcasts values between ranks. `SharedEngine` makes
-every rank see the same answers of the rollout engine.
+`World` is the group of a single process, `Processes` that of several ranks. `SharedEngine` gives all ranks the same
+answers of the rollout engine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ E = TypeVar("E", bound="Engine")
 
 
 class World:
-    """The process group of a run in a single process; `Processes` is the one for several.
+    """The process group of a run in a single process; `Processes` is its subclass for several ranks.
 
     Attributes:
         rank: This process's number, from 0.
@@ -38,7 +38,7 @@ class World:
         return self.rank == 0
 
     def slice_of(self, count: int) -> slice:
-        """Return this rank's slice of `count` items, in order; all slices are equal if `size` divides `count`."""
+        """Return this rank's slice of `count` items; the slices are equal if `size` divides `count`."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def gather(self, value: T) -> list[T]:
@@ -50,7 +50,7 @@ class World:
         return value
 
     def share_engine(self, engine: E | None, *, per_rank: bool = False) -> E:  # noqa: ARG002 - there is one
-        """Return the engine that all ranks call: with `each` every rank has its own, else only rank 0 has one."""
+        """Return the engine for all ranks to call. `per_rank`: every rank has its own engine, else only rank 0."""
         assert engine is not None
         return engine
 
@@ -75,7 +75,7 @@ class Processes(World):
         return values
 
     def share_engine(self, engine: E | None, *, per_rank: bool = False) -> E:
-        """Return the engine that all ranks call: with `each` every rank has its own, else only rank 0 has one."""
+        """Return the engine for all ranks to call. `per_rank`: every rank has its own engine, else only rank 0."""
         return SharedEngine(engine, self, per_rank=per_rank)  # type: ignore[return-value]
 
     def broadcast(self, value: T) -> T:
@@ -101,9 +101,10 @@ def join_world(config: Config) -> World:
 
 
 class SharedEngine:
-    """One rollout engine for all ranks: all make the same calls at the same time and get the same answers.
+    """A rollout engine for all ranks: all make the same calls at the same time, and get the same answers.
 
-    Either every rank has its own engine, which samples its share of the requests, or only rank 0 has an engine.
+    With `per_rank` every rank has its own engine, which samples a slice of the requests; otherwise only rank 0 has an
+    engine.
     """
 
     def __init__(self, engine: Engine | None, world: World, *, per_rank: bool) -> None:

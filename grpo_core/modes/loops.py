@@ -1,4 +1,4 @@
-"""The loops of the three rollout modes, to be read side by side."""
+"""Define the training loops of the three rollout modes, in a form that is easy to compare."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def removed_options_are_not_used(plan: RunPlan) -> Iterator[Problem]:
 
 
 def _is_skipped(plan: RunPlan, value: Value) -> bool:
-    """Return whether TRL's parser skips this unknown key: TRL before 0.19 skips unknown keys of a config file."""
+    """Return whether TRL's parser ignores an unknown key: TRL before 0.19 does in config files."""
     in_file = value.place.file.endswith((".yaml", ".yml"))
     return plan.framework == "trl" and in_file and plan.versions.within("trl", "<0.19") is True
 
@@ -172,7 +172,7 @@ def added_keys_are_new(plan: RunPlan) -> Iterator[Problem]:
 
 
 def _has_value(value: Value | None) -> bool:
-    """Whether a config's value is one that `+` does not replace; a reference to another value may be null."""
+    """Return whether a config's value cannot be replaced by `+`; a reference to another value may be null."""
     if value is None or not value.known or value.data is None:
         return False
     return value.data != "???" and "${" not in str(value.data)
