@@ -28,9 +28,8 @@ class EngineQueue:
         engine: The engine, for properties that can be read at any time.
         limits: Limits of every request.
         calls: Number of calls that run or wait, updates excluded.
-        weights: Id of the loaded weights (the "stamp" of each answer): a new random text at each update, empty before
-            the first. Two clients may both upload a version 3; by the id a client notices answers from the other's
-            weights.
+        weights: Id of the loaded weights, sent with each answer: a new random text at each update, empty before the
+            first. Two clients may both upload a version 3; by the id a client notices answers from the other's weights.
     """
 
     def __init__(self, engine: Engine, thread: Executor, limits: Limits) -> None:
