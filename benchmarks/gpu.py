@@ -1,9 +1,10 @@
-"""Measure tokens a second and step time on a GPU, ours against TRL's, and the hardware's limits.
+"""Measure step time and tokens per second on a GPU, ours against TRL's, and compare with the hardware's limits.
 
-`python benchmarks/gpu.py [--device cuda|cpu] [--trl PYTHON] [--json] [--toy]`. The shapes of a model of half a billion
-parameters, random weights. Without a GPU, or with --toy, everything is at a size that measures nothing, to show that it
-runs. --trl names an environment with TRL, and vLLM if `TRL + vLLM` is to be there, too; without it ours stands alone.
-Steps are taken in turns; wall time, since a GPU's work is not in CPU time; medians with 95 % bootstrap intervals.
+`python benchmarks/gpu.py [--device cuda|cpu] [--trl PYTHON] [--json] [--toy]`. The model has the shapes of a
+half-billion-parameter Llama and random weights. Without a GPU, or with --toy, the model is tiny: this only checks that
+the benchmark runs. --trl is an interpreter with TRL installed; without it, only our trainer is measured. --vllm adds a
+run of TRL with vLLM. The trainers take steps in turns. Times are wall time, because CPU time does not include the GPU's
+work. Results are medians with 95 % bootstrap intervals.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ Figure = dict[str, Any]
 
 
 def figure(name: str, values: list[float], unit: str) -> Figure:
-    """Return a figure: median and 95 % interval."""
+    """Return a named figure: the median of the values and its 95 % bootstrap interval."""
     middle, low, high = interval(values)
     return {"name": name, "value": middle, "low": low, "high": high, "unit": unit}
 
 
-def timed(work: Any, device: str, rounds: int) -> list[float]:
-    """Return the seconds of each round, including the device's work."""
+def time_rounds(work: Any, device: str, rounds: int) -> list[float]:
+    """Call `work` once per round, wait for the device, and return the seconds of each round."""
     import torch
 
     seconds = []
@@ -46,15 +47,15 @@ def timed(work: Any, device: str, rounds: int) -> list[float]:
     return seconds[WARM:]
 
 
-def hardware(device: str, *, toy: bool) -> tuple[list[Figure], float, float]:
-    """Measure the device: bytes a second of a copy, and operations a second of a matrix product in bf16."""
+def measure_hardware(device: str, *, toy: bool) -> tuple[list[Figure], float, float]:
+    """Return the figures, the copy bandwidth (bytes per second) and the bfloat16 matmul rate (FLOP per second)."""
     import torch
 
     size, width, rounds = (2**20, 128, 2) if toy else (2**30, 8192, 20)
     source, target = (torch.empty(size, dtype=torch.uint8, device=device).fill_(1) for _ in range(2))
-    copied = [2 * size / seconds for seconds in timed(lambda: target.copy_(source), device, rounds)]
+    copied = [2 * size / seconds for seconds in time_rounds(lambda: target.copy_(source), device, rounds)]
     first, second = (torch.randn(width, width, device=device, dtype=torch.bfloat16) for _ in range(2))
-    done = [2 * width**3 / seconds for seconds in timed(lambda: first @ second, device, rounds)]
+    done = [2 * width**3 / seconds for seconds in time_rounds(lambda: first @ second, device, rounds)]
     figures = [
         figure("memory bandwidth of a copy", [value / 1e9 for value in copied], "GB/s"),
         figure("matrix product in bfloat16", [value / 1e12 for value in done], "TFLOP/s"),
@@ -62,8 +63,10 @@ def hardware(device: str, *, toy: bool) -> tuple[list[Figure], float, float]:
     return figures, interval(copied)[0], interval(done)[0]
 
 
-def bounds(parameters: int, options: argparse.Namespace, bandwidth: float, flops: float) -> list[Figure]:
-    """Return the shortest possible decoding and update: weights read once a position, 6 operations a weight."""
+def lower_bounds(
+    parameters: int, options: argparse.Namespace, bandwidth: float, flops: float
+) -> list[Figure]:
+    """Return the shortest possible times: decoding by memory bandwidth, the update by 6 FLOP per weight and token."""
     read = options.tokens * parameters * 2 / bandwidth
     sampled = options.prompts * options.group * options.tokens
     computed = 6 * parameters * (sampled + options.prompts * 64) / flops
@@ -74,8 +77,8 @@ def bounds(parameters: int, options: argparse.Namespace, bandwidth: float, flops
     ]
 
 
-def sides(folder: Path, options: argparse.Namespace) -> dict[str, Program]:
-    """Start the programs that take steps."""
+def start_programs(folder: Path, options: argparse.Namespace) -> dict[str, Program]:
+    """Start our trainer and, if requested, TRL's; return the running programs by name."""
     size = {
         "train.prompts_per_step": options.prompts, "sampling.group_size": options.group, "model.dtype": options.dtype,
         "sampling.max_tokens": options.tokens, "train.device": options.device, "rollout.device": options.device,
@@ -104,9 +107,9 @@ def sides(folder: Path, options: argparse.Namespace) -> dict[str, Program]:
     return programs
 
 
-def steps(folder: Path, options: argparse.Namespace) -> list[Figure]:
-    """Return each side's step time and tokens a second, and the ratio; the sides take steps in turns."""
-    programs, rounds = sides(folder, options), []
+def time_steps(folder: Path, options: argparse.Namespace) -> list[Figure]:
+    """Step all trainers in turns; return step time and tokens per second of each, and our ratio to each of TRL's."""
+    programs, rounds = start_programs(folder, options), []
     for _ in range(options.rounds + WARM):
         measured: dict[str, tuple[float, float]] = {}
         for name, program in programs.items():
@@ -130,7 +133,7 @@ def steps(folder: Path, options: argparse.Namespace) -> list[Figure]:
 
 
 def main() -> int:
-    """Print the figures, as lines or as one document; return 1 if the steps failed."""
+    """Print the figures as lines or as one JSON document; return 1 if the training steps failed."""
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -149,7 +152,7 @@ def main() -> int:
     where = torch.cuda.get_device_name(0) if options.device == "cuda" else "the CPU"
     stream = sys.stderr if options.json else sys.stdout
     print(f"on {where}{', at a size that measures nothing' if toy else ''}", file=stream)
-    figures, bandwidth, flops = hardware(options.device, toy=toy)
+    figures, bandwidth, flops = measure_hardware(options.device, toy=toy)
     print_figures(figures, stream)
     document: dict[str, Any] = {"device": options.device, "toy": toy, "figures": figures}
     try:
@@ -168,16 +171,16 @@ def main() -> int:
 def measure_steps(
     options: argparse.Namespace, bandwidth: float, flops: float, *, layers: int, toy: bool
 ) -> list[Figure]:
-    """Write a model; return the bounds of a step and the measured steps."""
+    """Write a random model, then return the lower bounds of a step and the measured steps."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_half_billion(folder, layers=layers, toy=toy)
         weights = (folder / "model" / "model.safetensors").stat().st_size // 4
-        return bounds(weights, options, bandwidth, flops) + steps(folder, options)
+        return lower_bounds(weights, options, bandwidth, flops) + time_steps(folder, options)
 
 
 def print_figures(figures: list[Figure], stream: TextIO) -> None:
-    """Print a line for each figure."""
+    """Print one line for each figure."""
     for entry in figures:
         between = f" [{entry['low']:.4g}, {entry['high']:.4g}]" if "low" in entry else ""
         print(f"{entry['name']:38} {entry['value']:10.4g}{between} {entry['unit']}", file=stream, flush=True)

@@ -1,7 +1,7 @@
 """Measure peak memory and CPU time of chunked log-probs against whole logits: 6,144 tokens, vocabulary 32,000.
 
-`python benchmarks/logprobs.py [--toy]`; `--toy` shows that it runs and
-measures nothing. Each measurement is a process of its own; the peak is what its resident memory rose by.
+`python benchmarks/logprobs.py [--toy]`; `--toy` uses a tiny size and only checks that the benchmark runs. Each
+measurement runs in a separate process; the peak is the rise of its resident memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GOALS = {"forward": 0.10, "forward and backward": 0.45}
 
 
 def once(kind: str, chunk: int, *, backward: bool) -> dict[str, float]:
-    """Measure once, in this process."""
+    """Measure one variant once, in this process."""
     import torch
 
     from grpo_core.learn.logprobs import chunked_logprobs
@@ -44,7 +44,7 @@ def once(kind: str, chunk: int, *, backward: bool) -> dict[str, float]:
 
 
 def child(kind: str, chunk: int, *, backward: bool) -> dict[str, float]:
-    """Measure once, in a separate process."""
+    """Measure one variant once, in a separate process."""
     root = str(Path(__file__).resolve().parent.parent)
     command = [sys.executable, __file__, kind, str(chunk), str(int(backward)), *(["--toy"] if TOY else [])]
     environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
@@ -53,7 +53,7 @@ def child(kind: str, chunk: int, *, backward: bool) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print medians and intervals of the ratios of interleaved pairs."""
+    """Print the medians and intervals of the ratios, measured in interleaved pairs."""
     from benchmarks.measure import interval
 
     print(f"{TOKENS} tokens x {VOCABULARY} ids, float32, one thread; chunked / naive, median [95 %]")

@@ -1,7 +1,7 @@
-"""Measure two programs in turns, and compute medians and bootstrap intervals; shared by the benchmarks.
+"""Run two programs that take steps in turns, and compute medians and bootstrap intervals; shared by the benchmarks.
 
-Both sides of a comparison run at the same time, each in a process of its own, and take steps in turns: what
-the machine does to one it does to the other. What is counted is a process's CPU time, on one thread.
+The two programs of a comparison run at the same time in separate processes and take steps in turns, so that noise of
+the machine affects both alike. The cost of a step is its CPU time on one thread.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _VARIABLES = {"PYTHONPATH": _PATHS, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1
 
 
 class Program:
-    """A process that takes a step on request, and reports its cost."""
+    """A child process that takes one training step on each request, and reports the step's cost."""
 
     def __init__(self, python: str, *arguments: str, **environment: str) -> None:
-        """Start it, with this repository on the path and one thread."""
+        """Start the program, with this repository on its import path and one thread."""
         variables = _VARIABLES | environment
         self._process = subprocess.Popen(
             [python, *arguments],
@@ -36,13 +36,8 @@ class Program:
             text=True,
         )
 
-    @staticmethod
-    def run(python: str, *arguments: str) -> None:
-        """Run a program to its end, with this repository on the path."""
-        subprocess.run([python, *arguments], env=os.environ | _VARIABLES, check=True, capture_output=True)
-
     def step(self) -> dict[str, Any]:
-        """Let it take its next step, and return its report."""
+        """Let the program take its next step, and return its report."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
@@ -58,8 +53,13 @@ class Program:
         self._process.communicate()
 
 
+def run_to_end(python: str, *arguments: str) -> None:
+    """Run an interpreter with arguments to its end, with this repository on the import path."""
+    subprocess.run([python, *arguments], env=os.environ | _VARIABLES, check=True, capture_output=True)
+
+
 class Turns:
-    """The process's side: call `end_turn()` after each step. Other prints go to stderr."""
+    """Used inside a measured program: waits for requests and reports each step's cost. Prints go to stderr."""
 
     def __init__(self) -> None:
         self._answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -67,13 +67,13 @@ class Turns:
         self._cpu_s = time.process_time()
 
     def begin(self) -> None:
-        """Wait for the next turn."""
+        """Wait for the request of the next step; end the process when there are no more."""
         if not sys.stdin.readline():
             os._exit(0)
         self._cpu_s = time.process_time()
 
     def end_turn(self, **facts: object) -> None:
-        """Report the step's cost, and wait for the next turn."""
+        """Report the CPU seconds of the step and other facts, then wait for the next request."""
         facts = {"cpu_s": time.process_time() - self._cpu_s, **facts}
         self._answers.write(json.dumps(facts) + "\n")
         self.begin()
@@ -87,15 +87,15 @@ def run_timed(command: list[str]) -> tuple[float, float, int]:
     return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.returncode
 
 
-def pairs(
+def step_in_turns(
     first: Program, second: Program, count: int, warm: int = 2
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return the steps of both, taken in turns; the first `warm` pairs don't count."""
+    """Step both programs in turns; return the pairs of reports without the first `warm` pairs (warm-up)."""
     return [(first.step(), second.step()) for _ in range(count + warm)][warm:]
 
 
 def interval(values: list[float]) -> tuple[float, float, float]:
-    """Return the median and its 95 % bootstrap interval."""
+    """Return the median and the ends of its 95 % bootstrap interval."""
     draw = random.Random(0)
     medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(2000))
     return statistics.median(values), medians[50], medians[1949]

@@ -1,8 +1,9 @@
-"""Measure the CPU time of a training step, ours against TRL's GRPOTrainer, on the same model and work, in turns.
+"""Measure the CPU time of a training step, ours against TRL's GRPOTrainer, on the same model and work.
 
-`python benchmarks/step.py [PYTHON [--toy]]`; `--toy` shows that it runs and measures nothing. PYTHON has TRL; by
-default it is the matrix's cell with the newest. Both sides run in that environment, without vLLM, checkpoints or
-written completions. 4 groups of 4 or 2 of 8, completions of 64 tokens, one update; the reward is trivial.
+`python benchmarks/step.py [PYTHON [--toy]]`; `--toy` uses a tiny size and only checks that the benchmark runs. PYTHON
+is an interpreter with TRL installed; the default is that of the matrix cell vllm-0.31.0+trl-1.16.0 in
+`.matrix/environments`. Both trainers run in that environment, take steps in turns, and use neither vLLM nor
+checkpoints. A step has 4 groups of 4 or 2 groups of 8 completions of 64 tokens, a trivial reward and one update.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.measure import Program, interval, pairs  # noqa: E402
+from benchmarks.measure import Program, interval, run_to_end, step_in_turns  # noqa: E402
 
 TOY = "--toy" in sys.argv
 PAIRS = 1 if TOY else 15
@@ -29,30 +30,30 @@ CELL = ROOT / ".matrix" / "environments" / "vllm-0.31.0+trl-1.16.0" / "bin" / "p
 
 
 def main(python: str) -> None:
-    """Print one line for each length of the prompts."""
+    """Print one line of results for each length of the prompts."""
     for lengths, group, goal in [((8,), 4, 1.0)] if TOY else CASES:
         with tempfile.TemporaryDirectory() as folder:
-            program = (
+            script = (
                 "import sys; from pathlib import Path; from benchmarks.programs.tiny import write_model; "
             )
-            program += f"write_model(Path(sys.argv[1]), {lengths!r}, prompts=64)"
-            Program.run(python, "-c", program, folder)
+            script += f"write_model(Path(sys.argv[1]), {lengths!r}, prompts=64)"
+            run_to_end(python, "-c", script, folder)
             size = [f"--train.prompts_per_step={16 // group}", f"--sampling.group_size={group}"]
             size.append("--train.micro_batch=16")  # as TRL's
             options = {
                 "use_cpu": True, "bf16": False, "per_device_train_batch_size": 16, "gradient_accumulation_steps": 1,
                 "num_generations": group, "max_completion_length": 64,
             }  # fmt: skip
-            sides = [
+            programs = [
                 Program(python, "-m", "benchmarks.programs.ours", folder, *size),
                 Program(python, "-m", "benchmarks.programs.trl_trainer", folder, "16", json.dumps(options)),
             ]
-            measured = pairs(*sides, PAIRS)
-            for side in sides:
-                side.close()
+            measured = step_in_turns(*programs, PAIRS)
+            for program in programs:
+                program.close()
         tokens = {(ours["tokens"], theirs["tokens"]) for ours, theirs in measured}
         middle, low, high = interval([ours["cpu_s"] / theirs["cpu_s"] for ours, theirs in measured])
-        ours_s, theirs_s = (interval([pair[side]["cpu_s"] for pair in measured])[0] for side in (0, 1))
+        ours_s, theirs_s = (interval([pair[index]["cpu_s"] for pair in measured])[0] for index in (0, 1))
         print(
             f"{16 // group} groups of {group}, prompts of {lengths} tokens: "
             f"ours {ours_s:.3f} s, TRL {theirs_s:.3f} s a step, ratio {middle:.3f} "

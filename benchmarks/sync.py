@@ -1,11 +1,11 @@
-"""Measure the bandwidth of each transport of weights against memcpy of the same bytes, in turns.
+"""Measure the bandwidth of each transport of weights, relative to memcpy of the same bytes.
 
 `python benchmarks/sync.py [MIB [ROUNDS]]`: 512 MiB of random float32 tensors of a Llama's shapes, 15 rounds. Each round
-copies them in this process, and then sends them by each transport to another process, which copies them into tensors
-of its own. One thread a side, each pinned to a core. The ratios are of one round: what the machine does to one side of
-a comparison it does to the other. Wall times mean something on a machine with two cores free: how long both sides
-waited for one is printed, and more than a tenth of the wall is no measurement. CPU times, of both sides together, mean
-something on any.
+copies the tensors in this process, and then sends them by each transport to another process, which copies them into its
+own tensors. Each process has one thread, pinned to a core. A ratio compares times of the same round, so that noise of
+the machine cancels. Wall times are valid only with two free cores: the time that the processes waited for a core is
+printed, and if it is more than a tenth of the wall time, the result is "not measured". CPU times (of both processes
+together) are valid on any machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 from benchmarks.measure import interval  # noqa: E402
-from benchmarks.programs.receiver import now, since, waited  # noqa: E402
+from benchmarks.programs.receiver import elapsed, read_clocks, run_queue_wait_s  # noqa: E402
 from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest  # noqa: E402
 from grpo_core.rollout.weights.sync import Sender, TensorFile  # noqa: E402
 
@@ -39,10 +39,10 @@ Tensors = list[tuple[str, torch.Tensor]]
 
 
 class Receiver:
-    """The receiving process: our server around an engine that copies."""
+    """The receiving process: our rollout server around a stand-in engine that copies weights."""
 
     def __init__(self) -> None:
-        """Start it on another core than the sender's."""
+        """Start the process on another core than the sender's."""
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         program = [sys.executable, "-m", "benchmarks.programs.receiver"]
         self.process = subprocess.Popen(
@@ -52,9 +52,9 @@ class Receiver:
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
 
-    def read_facts(self) -> dict[str, Any]:
-        """Return the engine's figures of its last load."""
-        return self.request("GET", "/facts")
+    def read_timings(self) -> dict[str, Any]:
+        """Return the engine's times of its last load."""
+        return self.request("GET", "/timings")
 
     def request(self, method: str, path: str, body: Any = None, headers: Any = None) -> dict[str, Any]:
         """Send an HTTP request."""
@@ -63,13 +63,13 @@ class Receiver:
             return dict(json.loads(connection.getresponse().read()))
 
     def load(self, name: str, version: int) -> int:
-        """Load a version from shared memory."""
+        """Make the server load a version from shared memory; return the version that it then reports."""
         body = json.dumps({"name": name, "version": version})
         answer = self.request("POST", "/sync/load", body, {"Content-Type": "application/json"})
         return int(answer["policy_version"])
 
     def upload(self, file: TensorFile, version: int) -> int:
-        """Send a version in the body of a request."""
+        """Send a version in the body of a request; return the version that the server then reports."""
         body = file.to_bytes()
         headers = {"X-Content-SHA256": hashlib.sha256(body).hexdigest(), "X-Policy-Version": str(version)}
         return int(self.request("POST", "/weights", body, headers)["policy_version"])
@@ -92,22 +92,22 @@ def model(mib: int) -> Tensors:
 
 
 def measure(tensors: Tensors, rounds: int) -> list[dict[str, dict[str, float]]]:
-    """Return, by round and transport, seconds of wall and CPU time."""
+    """Return the seconds of wall and CPU time, for each round by transport."""
     copies = [torch.zeros_like(value) for _, value in tensors]
     receiver = Receiver()
     senders = {kind: Sender(kind, receiver.load, receiver.upload) for kind in GOALS}
     measured = []
     for version in range(rounds + WARM):
-        began = now()
+        began = read_clocks()
         for copy, (_, value) in zip(copies, tensors, strict=True):
             copy.copy_(value)
-        times = {"memcpy": dict(zip(("wall", "cpu"), since(began), strict=True))}
+        times = {"memcpy": dict(zip(("wall", "cpu"), elapsed(began), strict=True))}
         for kind, sender in senders.items():
-            receiver.read_facts()
-            began, waited_before = now(), waited()
+            receiver.read_timings()
+            began, waited_before = read_clocks(), run_queue_wait_s()
             sender.send(tensors, version)
-            spent, waited_s = since(began), waited() - waited_before
-            times[kind] = _add_receiver(tensors, version, spent, receiver.read_facts())
+            spent, waited_s = elapsed(began), run_queue_wait_s() - waited_before
+            times[kind] = _add_receiver(tensors, version, spent, receiver.read_timings())
             times[kind]["waited"] = (waited_s + times[kind]["waited"]) / spent[0]
         measured.append(times)
     receiver.process.communicate()
@@ -115,27 +115,27 @@ def measure(tensors: Tensors, rounds: int) -> list[dict[str, dict[str, float]]]:
 
 
 def _add_receiver(
-    tensors: Tensors, version: int, spent: tuple[float, float], facts: dict[str, Any]
+    tensors: Tensors, version: int, spent: tuple[float, float], timings: dict[str, Any]
 ) -> dict[str, float]:
-    """Return the seconds of both sides, once the digests agree."""
-    began = now()
+    """Return the times of sender and receiver together; raise if the digests of the weights differ."""
+    began = read_clocks()
     digest = spot_digest(tensors, version)
-    wall, cpu = since(began)
-    if digest != facts["digest"]:
-        raise RuntimeError(f"version {version}: {facts['digest']} arrived, {digest} was sent")
+    wall, cpu = elapsed(began)
+    if digest != timings["digest"]:
+        raise RuntimeError(f"version {version}: {timings['digest']} arrived, {digest} was sent")
     return {
         "wall": spent[0],
-        "cpu": spent[1] + facts["cpu_s"],
-        "waited": facts["waited_s"],
-        "load_wall": facts["load"][0],
-        "load_cpu": facts["load"][1],
-        "digest_wall": wall + facts["digesting"][0],
-        "digest_cpu": cpu + facts["digesting"][1],
+        "cpu": spent[1] + timings["cpu_s"],
+        "waited": timings["waited_s"],
+        "load_wall": timings["load"][0],
+        "load_cpu": timings["load"][1],
+        "digest_wall": wall + timings["digesting"][0],
+        "digest_cpu": cpu + timings["digesting"][1],
     }
 
 
 def describe(values: list[float], goal: float | None = None, *, most: bool = False, free: bool = True) -> str:
-    """Return the median and interval, and whether they reach the goal; `free`: both sides had a core."""
+    """Return median, interval, and whether the goal is met; `most`: lower is better; `free`: two cores were free."""
     middle, low, high = interval(values)
     passed = goal is not None and (middle <= goal if most else middle >= goal)
     word = ("pass" if passed else "MISS") if free else "not measured: no two cores were free"
@@ -144,7 +144,7 @@ def describe(values: list[float], goal: float | None = None, *, most: bool = Fal
 
 
 def main(mib: int = 512, rounds: int = 15) -> None:
-    """Print three lines a transport."""
+    """Print three lines of results for each transport."""
     os.sched_setaffinity(0, {min(CORES)})
     torch.set_num_threads(1)
     tensors = model(mib)
@@ -167,9 +167,9 @@ def main(mib: int = 512, rounds: int = 15) -> None:
             )
         print(f"{'':6} waited for a core: {busy:.1%} of the wall, both sides together", flush=True)
     part = [("a", torch.randn(2**23))]
-    began = now()
+    began = read_clocks()
     fingerprint_of(part)
-    speed = 32 * 2**20 / 1e9 / since(began)[1]
+    speed = 32 * 2**20 / 1e9 / elapsed(began)[1]
     print(f"the exact fingerprint (SHA-256), one side: {speed:.2f} GB per s of CPU")
 
 

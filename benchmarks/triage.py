@@ -2,8 +2,8 @@
 
     python benchmarks/triage.py --megabytes 1000 --ripgrep rg
 
-The log is made here: lines of training and engine as they look, with the ranks' and Ray's prefixes, a failure now and
-then. Both read it from the page cache, in one thread, and the best of three counts.
+The log is generated: lines as trainers and engines print them, with prefixes of ranks and of Ray, and a failure now and
+then. Both programs read it from the page cache in one thread; the fastest of three runs counts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LINES = (
 
 
 def log_lines(random_numbers: random.Random, count: int) -> list[str]:
-    """Return lines as trainers and engines print them, no two alike."""
+    """Generate lines as trainers and engines print them; no two are alike."""
     result = []
     for step in range(count):
         stamp = f"01-31 {step // 3600 % 24:02d}:{step // 60 % 60:02d}:{step % 60:02d}"
@@ -56,7 +56,7 @@ def log_lines(random_numbers: random.Random, count: int) -> list[str]:
 
 
 def write_log(path: Path, megabytes: int) -> None:
-    """Write the log, with a traceback every 20 MB or so."""
+    """Write the generated log, with a traceback about every 20 MB."""
     numbers = random.Random(1)
     with path.open("w") as log:
         while log.tell() < megabytes * 1e6:
@@ -64,14 +64,14 @@ def write_log(path: Path, megabytes: int) -> None:
 
 
 def best(command: list[str], repeats: int = 3) -> tuple[float, float]:
-    """Return wall and CPU seconds of the fastest run of a command."""
+    """Run a command repeatedly; return the wall and CPU seconds of its fastest run."""
     runs = [run_timed(command) for _ in range(repeats)]
     assert all(code in {0, 1, 3} for _wall_s, _cpu_s, code in runs), command
     return min(runs, key=lambda run: run[1])[:2]
 
 
 def main() -> None:
-    """Measure, and print one JSON document."""
+    """Measure triage and ripgrep, and print one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)

@@ -1,4 +1,4 @@
-"""Diagnosis of GRPO runs on vLLM: environment, configuration, logs. Imports nothing heavy."""
+"""Diagnose GRPO training on vLLM: environments, configurations, logs, hung jobs and silent faults."""
 
 
 class UserError(Exception):

@@ -1,4 +1,4 @@
-"""Entry point of `grpo-doctor` and `python -m diagnostics`."""
+"""Start the command line: entry point of `grpo-doctor` and of `python -m diagnostics`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OLDEST = (3, 11)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; an old Python is refused in one line."""
+    """Run the command line; with an old Python, print one line that says so."""
     if sys.version_info[:2] < _OLDEST:
         running = ".".join(map(str, sys.version_info[:2]))
         print(

@@ -1,4 +1,4 @@
-"""The command line `grpo-doctor`, also `python -m diagnostics`: one application of commands that load on use.
+"""Run the command line `grpo-doctor`, also `python -m diagnostics`; each command is imported when it is used.
 
 Exit codes: 0 nothing to report, 1 findings, 2 wrong usage or a fault of the tool, 3 incomplete, 130 interrupted.
 Bad input ends in one line on standard error, never in a traceback; GRPO_DOCTOR_DEBUG=1 shows it.
@@ -101,7 +101,7 @@ class Command(click.Command):
 
 
 class _Application(click.Group):
-    """All commands; the module of one is imported when it is used."""
+    """The group of all commands; the module of a command is imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -135,7 +135,7 @@ def load_command(name: str) -> click.Command:
 
 
 class _ProgramCommand(click.Command):
-    """A separate program, run in this process like `python -m`; it parses its own arguments, also `--help`."""
+    """A command that parses its own arguments, also `--help`; it runs in this process like `python -m`."""
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, add_help_option=False, **options)
@@ -199,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def called_as() -> str:
-    """Return what the user typed to start us."""
+    """Return the command line prefix that started us, such as `grpo-doctor`."""
     return PROGRAM if sys.argv[0].rpartition("/")[2] == PROGRAM else "python -m diagnostics"
 
 
@@ -221,7 +221,7 @@ def report_error(error: Exception, program: str = "grpo-doctor") -> int:
 
 
 def missing_module(error: ModuleNotFoundError) -> str:
-    """Return what to install for a missing module; empty if the module is one of ours.
+    """Return which package to install for a missing module; empty if the module is one of ours.
 
     >>> missing_module(ModuleNotFoundError(name="re2"))
     'google-re2 is not installed here: pip install google-re2'

@@ -1,4 +1,4 @@
-"""Load the compatibility table (data/compat.json): the published matrix results for pairs of vLLM and TRL."""
+"""Load the compatibility table (data/compat.json): published matrix results for pairs of vLLM and TRL releases."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ class _Document(msgspec.Struct):
 
 @dataclass(frozen=True)
 class StaticResult:
-    """Result for a vLLM and TRL pair that was not run: from package metadata and source alone.
+    """Result for a pair of vLLM and TRL that was not run, from package metadata and source alone.
 
     Attributes:
         declares: The range of vLLM that this TRL declares; empty for any.
-        allowed: Whether the vLLM is in it.
+        allowed: Whether this vLLM is in the declared range.
         contract: Whether this vLLM has all that TRL's source uses: `pass`, `fail`, `not_judged`; None if unknown.
         missing: The first name that this vLLM lacks, or that could not be checked.
         resolve: Whether the requirements have a solution at the pair's date: `pass`, `unresolvable`; None if unknown.
-        today: The same with the packages of the day of publishing.
+        today: Like `resolve`, with the packages available on the day of publishing.
     """
 
     declares: str
@@ -86,7 +86,7 @@ class StaticResult:
 
     @property
     def promising(self) -> bool:
-        """Whether the pair is allowed, vLLM has everything that TRL uses, and nothing is known against it."""
+        """Whether the declared range allows the pair, vLLM has every name that TRL uses, and no failure is known."""
         return self.allowed and self.contract == "pass" and not self.broken
 
 
@@ -127,7 +127,7 @@ class Compat:
         )
 
     def contract_holds(self, vllm: str, trl: str) -> bool:
-        """Return whether the API contract of a pair was checked and holds: vLLM has all that TRL's source uses."""
+        """Return whether it was checked that vLLM has every name that TRL's source uses."""
         results = [
             cell["layers"]["contract"]["verdict"]
             for cell in self.cells

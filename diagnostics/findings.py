@@ -1,4 +1,4 @@
-"""The result model of every command: findings with evidence and fix, unchecked inputs, and the report of both.
+"""Define the results of every command: findings with evidence and fix, unchecked inputs, and the report.
 
 The names of the fields are those of the published JSON document `grpo-doctor.report.v1`. A rule writes its own
 message; the values in it are also stored as evidence. No renderer parses a message.
@@ -90,7 +90,7 @@ class Finding:
     Attributes:
         code: Code of the known issue, or the check's own code.
         certainty: Certainty that it applies to the user's case: one of Certainty.
-        known_by: Evidence level of the claim itself: declared, static or executed.
+        known_by: Evidence level of the claim: declared, static or executed.
         remedy: The recommended fix.
     """
 
@@ -182,7 +182,7 @@ class CheckResult:
 
 
 class Extra(Protocol):
-    """Results specific to one command: a wait graph, estimates, a grid. A frozen dataclass in the command's package."""
+    """Protocol: results specific to one command, such as a wait graph; implemented in the command's package."""
 
     def document(self, report: Report) -> dict[str, Any]:
         """Return the published JSON document, if it is not `grpo-doctor.report.v1`."""
@@ -196,13 +196,13 @@ class Extra(Protocol):
 
 @dataclass(frozen=True)
 class Report:
-    """Everything a command found.
+    """The complete result of a command.
 
     Attributes:
         tool: The command.
         subject: What was examined, as in the JSON document.
         notes: Remarks for the reader.
-        how: How the subject was examined, if the reader must know it first; printed before the notes.
+        how: How the subject was examined, if the reader must know that first; printed before the notes.
         unresolved: Why a report without findings is not a healthy one: "the log shows a failure of unknown cause".
         extra: Results specific to the command; None if it has only checks and findings.
     """
@@ -244,7 +244,7 @@ class Report:
 
     @property
     def not_judged(self) -> str:
-        """Summarise the incomplete checks and their reasons: "3 of 11 checks incomplete: no process count"; or ""."""
+        """Summarise the incomplete checks: "3 of 11 checks incomplete: no process count"; empty if none."""
         incomplete = [check for check in self.checks if check.not_judged]
         if not incomplete:
             return ""

@@ -1,4 +1,4 @@
-"""Actions a user can take, mitigations with their test results, and the text and commands made from them.
+"""Define the actions of a fix and tested mitigations, and turn them into text and shell commands.
 
 An action is data. `command_of` and `sentence_of` are the only functions that turn one into text, and `quote_command`
 is the only function that quotes a command for a shell.
@@ -108,7 +108,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Explain:
-    """Read the explanation of a code."""
+    """Run `grpo-doctor explain` for a code."""
 
     code: str
 
@@ -148,7 +148,7 @@ ACTION_KINDS: dict[type, str] = {
 
 @dataclass(frozen=True)
 class RankedMitigation:
-    """A mitigation of a known issue and its test results for the case at hand.
+    """A mitigation of a known issue, with its test results for the user's case.
 
     Attributes:
         mitigation: Its name in the catalog entry.
@@ -160,7 +160,8 @@ class RankedMitigation:
         fails: Triggers a recorded run showed it not to help against.
         untried: Possible triggers of this case that it was not run against.
         run: The command that reproduces a failure despite the mitigation.
-        as_run: Whether a recorded run used exactly these edits; otherwise it used the same change in another framework.
+        as_run: Whether a recorded run used exactly these edits; otherwise the run made the same change in another
+            framework.
     """
 
     mitigation: str
@@ -216,7 +217,7 @@ def quote_command(words: Words) -> str:
 
 
 def _quote_word(word: str) -> str:
-    """Quote a word; the home folder becomes `~`, which must stay outside the quotes."""
+    """Quote a word for a shell; the home folder becomes an unquoted `~`."""
     home = os.path.expanduser("~")  # noqa: PTH111 - as a string, to be compared with strings
     word = f"~{word[len(home) :]}" if len(home) > 1 and word.startswith(f"{home}/") else word
     if word.startswith("~/"):
@@ -331,7 +332,7 @@ def first_lines(fix: Fix | None) -> list[str]:
 
 
 def first_step(fix: Fix | None) -> tuple[str, str]:
-    """Return the first sentence of a fix and its first command that does more than explain."""
+    """Return the first sentence of a fix, and its first command other than `explain`."""
     if fix is None:
         return "", ""
     commands = commands_of(action for action in fix.actions if not isinstance(action, Explain))

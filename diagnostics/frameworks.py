@@ -1,4 +1,4 @@
-"""The frameworks this tool supports: names, packages, entry modules, and how to recognise them in logs and folders.
+"""Define the supported frameworks: names, packages, entry modules, and how to recognise them in logs and folders.
 
 Standard library only, because `diagnostics.collect` reads it on remote hosts. To support another framework, add an
 entry here, a dialect in `diagnostics.lint.dialects` (its commands and configs), and tests.
@@ -175,7 +175,7 @@ def has_sections(name: str) -> bool:
 
 
 def configured_in(packages: Collection[str]) -> set[str]:
-    """Return the installed trainers whose own options configure a run; a trainer that another one wraps is left out.
+    """Return the installed trainers whose own options configure a run, without trainers that another one wraps.
 
     >>> sorted(configured_in({"trl", "ms-swift", "torch"})), sorted(configured_in({"trl"}))
     (['ms-swift'], ['trl'])

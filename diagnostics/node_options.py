@@ -1,4 +1,4 @@
-"""The options `--hosts` and `--ray`, shared by the commands that examine many machines, and the query itself."""
+"""Define the options `--hosts` and `--ray` of commands that examine many machines, and query those machines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NodeOptions:
     node_limit: float = LIMIT_S
 
     def __bool__(self) -> bool:
-        """Whether other machines are to be examined."""
+        """Return whether other machines are to be examined."""
         return bool(self.hosts or self.ray)
 
 
@@ -73,7 +73,7 @@ def node_options(hosts_help: str, ray_help: str) -> Callable[[Callable[..., int]
 def query_nodes(
     options: NodeOptions, program_for: Callable[[str], Program], prefix: str = ""
 ) -> list[Member]:
-    """Query the hosts of a list or the nodes of a Ray cluster, and print on standard error that it begins.
+    """Query the hosts of a list, or the nodes of a Ray cluster.
 
     Args:
         options: The nodes, and how to reach them.

@@ -1,4 +1,4 @@
-"""Start child processes: own session, time limit, no process left behind, no import from the user's folder.
+"""Start child processes with a session of their own and a time limit, and leave no process behind.
 
 Everything that starts a program uses `run` (wait for it) or `start` (keep it running). Our own modules are
 started with `own_python`, which ignores the working folder: a file `ray.py` or `subprocess.py` there is not imported.
@@ -61,7 +61,7 @@ def start(
     own_session: bool = True,
     **streams: Any,
 ) -> subprocess.Popen[bytes]:
-    """Start a program and return it running; end it with `end_group`.
+    """Start a program and return the running process; end it with `end_group`.
 
     Args:
         command: Program and arguments; no shell interprets them.
@@ -98,9 +98,9 @@ def run(
         cwd: Working folder.
         stdin: Text for its standard input.
         log: File for standard error, overwritten; None to return it.
-        ledger: File that records the running group, so that the next run can end what a killed one left.
+        ledger: File that records the running process group, so that the next run can kill what an interrupted run left.
         max_output: Bytes of each stream that are kept; the rest is read and dropped.
-        running: Contains the program while it runs, so that another thread can end it.
+        running: Set that contains the process while it runs, so that another thread can end it.
     """
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -185,7 +185,7 @@ def _signal_group(group: int, number: int) -> None:
 
 @contextlib.contextmanager
 def forward_signals(process: subprocess.Popen[Any]) -> Iterator[None]:
-    """Pass signals that end us on to a program in its own session, hang-ups included."""
+    """Forward signals that end us to a program in its own session, including SIGHUP."""
     before = {number: signal.getsignal(number) for number in FORWARDED}
     for number in FORWARDED:
         signal.signal(number, lambda received, _frame: _signal_group(process.pid, received))
@@ -203,9 +203,9 @@ def record_group(ledger: Path | None, pid: int) -> None:
 
 
 def end_recorded_group(ledger: Path) -> int | None:
-    """Kill the process group that an interrupted run left; returns its id if there was one.
+    """Kill the process group that an interrupted run left; return its id, if there was one.
 
-    The kernel's start time distinguishes it from another process that got the same id since.
+    The start time shows whether another process has got the same id since.
     """
     try:
         recorded = json.loads(ledger.read_text(encoding="utf-8"))

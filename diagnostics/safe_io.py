@@ -1,4 +1,4 @@
-"""Read untrusted files safely: regular files only, with a size limit. Write files completely or not at all.
+"""Read untrusted files safely (regular files only, with a size limit), and write files atomically.
 
 FIFOs, devices and kernel file systems are refused, because reading them can wait for ever or never end. Every refusal
 is an OSError, so a caller treats a refused file like a missing one. Standard library only: it runs on remote hosts.
@@ -43,7 +43,7 @@ class UnsafeFileError(OSError):
 
 
 class TooLargeError(ValueError):
-    """Raised for a document whose values would take more memory than any real one."""
+    """Raised for a document whose values would take too much memory."""
 
 
 def open_regular(path: Path, *, inside: Path | None = None, pipes: bool = False) -> BufferedReader:
@@ -98,7 +98,7 @@ def _kernel_devices() -> frozenset[int]:
 
 
 def read_bytes(path: Path, limit: int, *, inside: Path | None = None, pipes: bool = False) -> bytes:
-    """Read a whole file of at most `limit` bytes; raises what `open_regular` raises, and refuses a larger file."""
+    """Read a whole file of at most `limit` bytes; a larger file is refused."""
     with open_regular(path, inside=inside, pipes=pipes) as file:
         too_large = os.fstat(file.fileno()).st_size > limit
         data = b"" if too_large else file.read(limit + 1)

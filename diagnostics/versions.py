@@ -1,4 +1,4 @@
-"""Releases, version ranges, and the one answer to "does this known issue affect that release?".
+"""Parse and compare releases and version ranges, and decide whether a known issue affects a release.
 
 A release or a range can be any text that a package, a lock or a user declares, so every function accepts text that is
 no version: it is in no range, and it compares to nothing.
@@ -44,7 +44,7 @@ def is_release(text: str) -> bool:
 
 
 def in_range(release: str | Version, versions: str | SpecifierSet, *, prereleases: bool = True) -> bool:
-    """Return whether a release is in a range; False if either is not readable.
+    """Return whether a release is in a version range; False if either is unreadable.
 
     >>> in_range("0.8.5.post1", ">=0.8,<0.9"), in_range("dev", ">=0.8"), in_range("0.9rc1", "<0.9")
     (True, False, False)
@@ -57,7 +57,7 @@ def in_range(release: str | Version, versions: str | SpecifierSet, *, prerelease
 
 
 def compare(one: str, other: str) -> int | None:
-    """Compare two releases: -1, 0 or 1; None if either is not readable.
+    """Compare two releases: -1, 0 or 1; None if either is unreadable.
 
     >>> compare("0.10.2", "0.9"), compare("1.0", "1.0.0"), compare("1.0", "main")
     (1, 0, None)
@@ -87,7 +87,7 @@ AFFECTED, NOT_AFFECTED, NOT_EXAMINED, UNREADABLE, UNKNOWN = (
 
 @dataclass(frozen=True)
 class MatchingClaim:
-    """A claim that covers an installed release."""
+    """A claim of a known issue that covers an installed release."""
 
     package: str
     release: str
@@ -142,7 +142,7 @@ def affects(issue: Issue, releases: Mapping[str, str], framework: str = "") -> A
 
 
 def issue_package(issue: Issue, framework: str = "") -> str:
-    """Return the package an issue is in: the framework that runs or the first component, if it has a claim."""
+    """Return the package an issue is in: the running framework or the first component, if there is a claim on it."""
     claimed = [claim.package for claim in issue.affected if not claim.needed]
     if framework in claimed:
         return framework

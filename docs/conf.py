@@ -1,4 +1,4 @@
-"""Sphinx's settings for the documents' site; `make_site.py` lays them beside what they are for."""
+"""Configure Sphinx for the documentation site; `make_site.py` copies this file next to the pages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ smartquotes = False  # of two dashes of a command it would make one
 myst_heading_anchors = 4
 # A code's own page begins with its second heading where it has no first section, and a transcript is no language.
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
-# What is missing behind a piece of markup: no key reaches a box that scrolls, and a heading is of no level.
+# Attributes to insert after a piece of markup: scrollable boxes need a tabindex, headings need a level.
 _MISSING = {
     "<pre": ' tabindex="0"',
     'class="table-wrapper colwidths-auto docutils container"': ' tabindex="0"',
@@ -30,12 +30,14 @@ _MISSING = {
 
 
 def setup(app: Any) -> None:
-    """Sphinx calls it: behind the theme, which makes the tree at the side in the same event."""
-    app.connect("html-page-context", for_keys, priority=900)
+    """Register the event handler; called by Sphinx. It runs after the theme's own handler, which builds the sidebar."""
+    app.connect("html-page-context", add_accessibility_attributes, priority=900)
 
 
-def for_keys(_app: Any, _name: str, _template: str, context: dict[str, Any], _doctree: Any) -> None:
-    """Lets the keyboard reach what scrolls, and captions say of which level they are."""
+def add_accessibility_attributes(
+    _app: Any, _name: str, _template: str, context: dict[str, Any], _doctree: Any
+) -> None:
+    """Make scrollable boxes focusable by keyboard and give captions a heading level, on each page."""
     for part in ("body", "furo_navigation_tree"):
         text = context.get(part)
         if not isinstance(text, str):

@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def draw(name: str, arguments: tuple[str, ...]) -> str:
-    """Run a command and return its output as an SVG that loads nothing from elsewhere."""
+    """Run a command and return its terminal output as an SVG without external resources."""
     environ = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": str(WIDTH), "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-m", "diagnostics", *arguments]
     done = subprocess.run(words, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)

@@ -1,8 +1,8 @@
-"""`python docs/make_site.py FOLDER`: lays out the documents, with a page for each code and each command, for Sphinx.
+"""`python docs/make_site.py FOLDER`: write Sphinx sources of the documentation, with a page per code and command.
 
-The layout is the repository's own, so that a link that works there works on the site. `nox -s docs` builds it. Sphinx
-with MyST because it is well kept, reads the Markdown as it stands here, fails on a link that leads nowhere, and its
-search needs no server: the built folder can be opened on a machine without a network.
+Paths are the same as in the repository, so that links work in both. `nox -s docs` builds the site. Sphinx with MyST is
+used because it is well maintained, reads our Markdown unchanged and fails on broken links. Its search needs no server,
+so the built folder can be opened without a network.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)|!\[[^\]]*\]\(([^
 INDEX = (
     '<!doctype html>\n<title>grpo-doctor</title>\n<meta http-equiv="refresh" content="0; url=README.html">\n'
 )
-# Programs with commands of their own: the module, and which.
+# Programs with subcommands: the module, and the names of the subcommands.
 WITHIN = {
     "repro": ("repro", ("list", "run", "imports", "fuzz")),
     "matrix": ("diagnostics.matrix", ("run", "lock", "add", "report", "publish", "workflow")),
@@ -45,27 +45,23 @@ CONTENTS = (
 
 
 def main() -> int:
-    """Lays everything out; what is in the folder before is taken away."""
+    """Write all sources into the folder given on the command line, which is emptied first."""
     parser = argparse.ArgumentParser(prog="python docs/make_site.py", description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, help="made anew")
     folder = parser.parse_args().folder
     if folder.exists() and not (folder / "conf.py").exists():
         parser.error(f"{folder} is there and is no folder of such pages: name another")
-    lay_out(folder)
+    write_sources(folder)
     return 0
 
 
-def lay_out(folder: Path) -> None:
-    """Writes the sources of all pages.
-
-    Args:
-        folder: Where; removed before.
-    """
+def write_sources(folder: Path) -> None:
+    """Write the sources of all pages into a folder, which is removed first."""
     shutil.rmtree(folder, ignore_errors=True)
     texts = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in document_paths()}
     texts |= {Path("docs/codes", f"{code}.md"): text for code, text in code_pages()}
     texts |= {
-        Path("docs/reference", f"{name}.md"): reference(name) for name in (*cli.COMMANDS, *cli.PROGRAMS)
+        Path("docs/reference", f"{name}.md"): command_page(name) for name in (*cli.COMMANDS, *cli.PROGRAMS)
     }
     table = texts[Path("docs/codes.md")]
     texts[Path("docs/codes.md")] = re.sub(
@@ -73,9 +69,9 @@ def lay_out(folder: Path) -> None:
     )
     for path, text in texts.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(linked(path, text, texts, folder), encoding="utf-8")
+        (folder / path).write_text(copy_linked_files(path, text, texts, folder), encoding="utf-8")
     with (folder / "README.md").open("a", encoding="utf-8") as file:
-        file.write(contents(texts))
+        file.write(tables_of_contents(texts))
     shutil.copyfile(ROOT / "docs" / "conf.py", folder / "conf.py")
     (folder / "index.html").write_text(INDEX, encoding="utf-8")
     (folder / "_static").mkdir()
@@ -83,21 +79,21 @@ def lay_out(folder: Path) -> None:
 
 
 def document_paths() -> Iterator[Path]:
-    """The documents that stand in the repository."""
+    """Yield the paths of all Markdown documents in the repository."""
     yield from sorted(ROOT.glob("*.md"))
     yield from sorted((ROOT / "docs").rglob("*.md"))
 
 
 def code_pages() -> Iterator[tuple[str, str]]:
-    """Every code, and the page of it."""
+    """Yield each code (known issue or check) with its page."""
     for issue in catalog.load().values():
         yield issue.code, issue_page(documents.of_issue(issue, mitigation_ranking.recommended_fix(issue)))
     for check in catalog.load_checks().values():
         yield check.code, issue_page(documents.of_check(check))
 
 
-def reference(name: str) -> str:
-    """The page of a command: what it says of itself, as its parser prints it, and of each of its own commands."""
+def command_page(name: str) -> str:
+    """Return the page of a command: its `--help` output, and that of each of its subcommands."""
     text = f"# {name}\n\n{printed_output('diagnostics', name, '--help')}"
     module, commands = WITHIN.get(name, ("", ()))
     text += "".join(
@@ -109,15 +105,15 @@ def reference(name: str) -> str:
 
 
 def printed_output(*words: str) -> str:
-    """What `python -m` with these words prints, as it is typed and as it comes."""
+    """Run `python -m` with these words, and return its output as a Markdown code block."""
     command = [sys.executable, "-m", *words]
     environ = {"PYTHONPATH": str(ROOT), "COLUMNS": "100", "PATH": "", "HOME": "/"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     return f"What `python -m {' '.join(words)}` prints.\n\n```text\n{done.stdout.rstrip()}\n```\n"
 
 
-def linked(path: Path, text: str, texts: dict[Path, str], folder: Path) -> str:
-    """A page whose links lead somewhere: a file of the repository is laid beside it, a folder is left as a word."""
+def copy_linked_files(path: Path, text: str, texts: dict[Path, str], folder: Path) -> str:
+    """Copy the repository files that a page links to into the site; return the page without links to folders."""
 
     def resolve(match: re.Match[str]) -> str:
         target = match[2] or match[4]
@@ -136,8 +132,8 @@ def linked(path: Path, text: str, texts: dict[Path, str], folder: Path) -> str:
     return LINK.sub(resolve, text)
 
 
-def contents(paths: Iterable[Path]) -> str:
-    """The trees of contents, which stand at the site's side and not in the text; each page in the first that has it."""
+def tables_of_contents(paths: Iterable[Path]) -> str:
+    """Return the hidden toctrees that make the sidebar; each page is in the first one whose pattern matches."""
     unlisted = {path for path in paths if path != Path("README.md")}
     parts = []
     for title, pattern in CONTENTS:

@@ -78,7 +78,7 @@ def _train(arguments: list[str], flags: set[str], answer: Answer) -> int:
     """
     config = _load(arguments)
     from grpo_core import run
-    from grpo_core.metrics import StepProgress
+    from grpo_core.run_files import StepProgress
 
     document = run.train(config, StepProgress(config.train.steps), resume="--resume" in flags)
     if document["error"]:

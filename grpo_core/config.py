@@ -1,4 +1,4 @@
-"""The options of a run: their meaning, default and allowed values.
+"""Define the options of a run: their meaning, default and allowed values.
 
 Options are read from TOML and overridden by `--section.key VALUE`. `python -m grpo_core train --help-settings` prints
 the documentation in this file.
@@ -383,7 +383,7 @@ class Config:
 
     @property
     def engine_dtype(self) -> str:
-        """The engine's type. `auto` is the trainer's type, or float32 for a running server."""
+        """The engine's dtype. `auto` is the trainer's dtype, or float32 for a running server."""
         if self.rollout.dtype != "auto":
             return self.rollout.dtype
         runs_already = self.rollout.mode == "server" and self.rollout.port != 0
@@ -391,7 +391,7 @@ class Config:
 
     @property
     def lowered(self) -> bool:
-        """True if trainer or engine computes in another type than float32."""
+        """Return whether trainer or engine computes in a dtype other than float32."""
         return (self.model.dtype, self.engine_dtype) != ("float32", "float32")
 
     def as_dict(self) -> dict[str, Any]:

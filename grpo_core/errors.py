@@ -32,7 +32,7 @@ def not_installed(error: Exception) -> str:
 
 
 def escape(text: str) -> str:
-    r"""Escape what a terminal or a CI runner would act on, as JSON does, so that a JSON document stays one.
+    r"""Escape control characters and CI workflow commands as JSON does, so that a JSON document stays valid.
 
     >>> escape('{"error": "##[group]"}')
     '{"error": "#\\u0023[group]"}'

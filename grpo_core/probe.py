@@ -1,4 +1,4 @@
-"""The command `probe`: compare an engine's log-probs to the trainer's, before and after a weight update."""
+"""Implement the command `probe`: compare an engine's log-probs with the trainer's, before and after a weight update."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _find_fault(observed: dict[str, Any], tolerance: float) -> str | None:
 
 
 def _move(trained: Any, seed: int) -> None:
-    """Move every parameter by a tenth of its own size, so that stale weights can't be mistaken for new ones."""
+    """Change every parameter by a tenth of its own size, so that stale weights cannot pass as new ones."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in trained.parameters():

@@ -1,4 +1,4 @@
-"""Publishing a policy version to an engine, and proving that it arrived.
+"""Publish a policy version to an engine, and prove that it arrived.
 
 Trainers have trained for months on completions of stale or half-loaded weights (trl#5312) because a sync that did
 nothing looked like one that worked. Here each sync is proven, or the run ends:
@@ -29,16 +29,16 @@ _SHORT_PROMPT, _SHORT_COMPLETION = 16, 2
 
 
 class SyncError(RunError):
-    """Raised when an engine does not hold the weights it was sent; training on would be on another policy."""
+    """Raised when an engine does not have the weights that it was sent."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """The measurements after one weight update.
+    """The measurements that prove one weight update.
 
     Attributes:
         version: The policy version that was published.
-        fingerprint: True: equal digests. None: the engine can't read its weights.
+        fingerprint: True if the digests are equal; None if the engine can't read its weights.
         difference: Largest difference of a log-prob on the probe, trainer against engine.
         moved: How far the update moved the previous probe's log-probs. A probe can tell new weights from old ones only
             if this is well above rounding. None at the first, and where a digest proves the weights and the probe
@@ -52,10 +52,10 @@ class Proof:
 
 
 class Publisher:
-    """Publishes a policy to an engine, and keeps the last probe to measure how far an update moved it.
+    """Publishes policy versions to an engine, and keeps the last probe to measure how much an update changed it.
 
     Attributes:
-        last: The last probe's completion; None before the first.
+        last: The completion of the last probe; None before the first.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class Publisher:
         tolerance: float,
         exact: bool = True,
     ) -> None:
-        """Take both sides.
+        """Store the policy and the engine; nothing is sent yet.
 
         Args:
-            policy: The trainer's side.
+            policy: The trainer's policy.
             engine: The engine.
             probe_ids: The prompt of the probe.
             tolerance: Largest difference of a log-prob that counts as rounding.
-            exact: Trainer and engine both compute in float32.
+            exact: Whether trainer and engine both compute in float32.
         """
         self._policy, self._engine = policy, engine
         short = engine.capabilities.fingerprint

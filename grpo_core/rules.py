@@ -1,4 +1,4 @@
-"""Check a configuration: contradictions between options are refused, options without effect are named."""
+"""Check a configuration: refuse options that contradict each other, and name options without effect."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def without_effect(config: Config, options: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def sampling_notes(config: Config) -> Iterator[str]:
-    """Describe sampling from another distribution than the one that is trained (NUM002)."""
+    """Describe settings by which the engine samples from another distribution than the trained one (NUM002)."""
     if changed := config.sampling.truncation:
         settings = ", ".join(f"sampling.{key} = {value!r}" for key, value in changed.items())
         weighs = "does not weigh" if config.loss.correction == "none" else "weighs"

@@ -1,4 +1,4 @@
-"""A run: its folder, its mode, its outcome and its summary."""
+"""Start or resume a training run, and summarise how it ended."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from grpo_core.config import Config, ConfigError
 from grpo_core.machine.checkpoint import check_resumable
 from grpo_core.machine.process import versions
-from grpo_core.metrics import mean
 from grpo_core.modes import loops
+from grpo_core.run_files import mean
 from grpo_core.trainer import Report, Trainer
 from grpo_core.types import RunError
 
@@ -20,7 +20,7 @@ SCHEMA = "grpo-doctor.train.v1"
 
 
 def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, Any]:
-    """Train and summarise the run; logged lines stay, however it ends.
+    """Train and return the run's summary; lines already logged are kept whatever ends the run.
 
     Args:
         config: Checked settings.

@@ -1,4 +1,4 @@
-"""Reading files from untrusted sources: regular files of a bounded size, inside of a folder where required."""
+"""Read files from untrusted sources: regular files of limited size, inside a folder if required."""
 
 from __future__ import annotations
 

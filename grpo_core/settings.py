@@ -1,4 +1,4 @@
-"""Read a configuration: TOML and command line in, a checked `Config` out, or one line that names the mistake."""
+"""Read a configuration from TOML and command line, and return a checked `Config` or a one-line error."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
 
 
 def _is_removed(source: str, key: str, value: Any) -> bool:
-    """Return whether an option of an earlier release has the value that is left; refuse any other value."""
+    """Return whether an option of an earlier release has its only remaining value; refuse any other value."""
     if key in REMOVED and str(value).lower() != str(REMOVED[key]).lower():
         instead = REPLACEMENTS.get(key, f"{REMOVED[key]!r} is what remains")
         raise ConfigError(f"{source}: {key} was removed; {instead}")
@@ -152,7 +152,7 @@ def _suggestion(key: str) -> str:
 
 
 def _converted(source: str, key: str, value: Any) -> Any:
-    """Return the value in the option's type, if it is allowed."""
+    """Convert a value to the option's type, and check that it is allowed."""
     if key not in fields():
         raise ConfigError(f"{source}: {key}: unknown key{_suggestion(key)}")
     field = fields()[key]

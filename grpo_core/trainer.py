@@ -1,4 +1,4 @@
-"""The trainer: a GRPO step except the sampling of completions, which is the mode's part."""
+"""Run the steps of training, all but the sampling of completions, which the rollout mode does."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from grpo_core.machine import checkpoint
 from grpo_core.machine.process import Interrupts, make_deterministic
 from grpo_core.machine.resources import resolve
 from grpo_core.machine.world import join_world
-from grpo_core.metrics import RunFiles, mean, read_metrics
 from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher
 from grpo_core.records.recording import Recorder
 from grpo_core.rollout.engine import Engine, check_answers
+from grpo_core.run_files import RunFiles, mean, read_metrics
 from grpo_core.tasks import model
 from grpo_core.tasks.dataset import build_eval_prompts, build_prompts, rollout, with_steps
 from grpo_core.tasks.rewards import Scorer
@@ -35,20 +35,20 @@ Report = Callable[[dict[str, Any]], None]  # receives each step's metrics
 
 
 class Trainer:
-    """The trained policy, its optimizer and its records.
+    """The trained policy with its optimizer, rewards and files.
 
     Attributes:
         config: All settings.
         world: The processes that train together.
-        shared: Turns a mode's engine into that of all processes.
+        share_engine: Wraps a mode's engine so that all training processes can call it; see `World.share_engine`.
         policy: The policy that is trained.
         step: Steps done.
         sampling: Parameters of the training's samples.
         history: The metrics of each step so far.
-        proofs: One per weight sync.
+        proofs: The proof of each weight sync.
         interrupts: Records a Ctrl-C.
         engine_name: The engine's name; `unknown` for a server that is not yet reached.
-        in_flight: Returns the mode's state between two steps, for a checkpoint; most modes have none.
+        in_flight: Function that returns the mode's unfinished rollouts for a checkpoint; most modes have none.
         resumed: The checkpoint of an earlier run, from which the mode restores its state; None: a new run.
     """
 
@@ -70,11 +70,11 @@ class Trainer:
         self.engine_name = "unknown" if config.rollout.port else config.rollout.engine
         make_deterministic(config.train.threads)
         self.world = join_world(config)
-        self.shared = self.world.shared
+        self.share_engine = self.world.share_engine
         self.model_dir = config.model.path or str(folder / "model")
         if not config.model.path and saved is None and self.world.first:
             model.make_tiny(folder / "model", config.model, config.task.letters, config.train.seed)
-        self.world.from_first(None)  # no process reads the model before it is written
+        self.world.broadcast(None)  # no process reads the model before it is written
         self.policy = Policy(self.model_dir, config, self.world)
         self.tokenizer = model.load_tokenizer(self.model_dir)
         stop, options = self.tokenizer.eos_token_id, config.sampling
@@ -143,7 +143,7 @@ class Trainer:
         return rollout(self.prompts, self._round - 1, self.config)
 
     def evaluate(self, engine: Engine) -> None:
-        """Sample the evaluation prompts with this exact version, if this step begins with an evaluation."""
+        """Sample the evaluation prompts from this policy version, if an evaluation is due at this step."""
         every = self.config.eval.every
         if not every or self.step % every or self._evaluated_step == self.step:
             return
@@ -187,7 +187,7 @@ class Trainer:
         self._pool.add(groups, rollout.requests, ages)
 
     def learn(self) -> None:
-        """Update the policy on the step's groups, write the step down and save it.
+        """Update the policy on the step's groups, write the step's metrics, and save a checkpoint if due.
 
         Raises:
             NotFiniteError: The loss or its gradient is not finite.

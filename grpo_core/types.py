@@ -1,4 +1,4 @@
-"""The data that flows through a GRPO step: prompts, requests, completions, samples, groups.
+"""Define the data of a GRPO step: prompts, requests, completions, samples, rollouts.
 
 Everything is token ids and per-token numbers; text is for people. Completions carry the log-probs under the
 distribution that sampled them (the *behaviour* stream) and, per token, the policy version that sampled it.
@@ -15,10 +15,10 @@ Scored = tuple[float, dict[str, "float | None"]]  # a reward, and its parts by f
 
 
 class RunError(RuntimeError):
-    """An engine, a sync, a reward or a loss failed. Any other error that ends a run is a bug of this program.
+    """Base class of named errors that end a run: an engine, a sync, a reward or a loss failed.
 
     Attributes:
-        outcome: `outcome` of the run's document.
+        outcome: The value of `outcome` in the run's summary.
     """
 
     outcome = "failed"
@@ -109,7 +109,7 @@ class Completion:
 
     @property
     def cut_off(self) -> bool:
-        """True if it ended at `max_tokens`."""
+        """Return whether it was truncated at `max_tokens`."""
         return self.finish_reason == "length"
 
 
@@ -141,7 +141,7 @@ Group = Sequence[Sample]  # all samples of one prompt in one step
 
 @dataclass(frozen=True)
 class Rollout:
-    """A batch of prompts with several requests each."""
+    """A batch of prompts, with several requests for each."""
 
     number: int
     prompts: tuple[Prompt, ...]

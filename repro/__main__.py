@@ -173,14 +173,14 @@ def _run(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
 
 
 def _plans(options: argparse.Namespace, repros: Repros) -> tuple[upstream.WheelProof, dict[str, Any]]:
-    """Return the proof that upstream's files are its wheel's, and what to try of each code."""
+    """Return the checks of upstream's files against their wheels, and the attempts for each code."""
     _check_seconds(options.timeout)
     codes = [_pick("code", code, list(repros)) for code in dict.fromkeys(options.codes)]
     plans = {code: _plan(repros[code], options.trigger, options.mitigation) * options.times for code in codes}
     needed = tuple(dict.fromkeys(name for code in codes for name in repros[code].distributions))
     if not needed:  # nothing of upstream's is compared
         return upstream.WheelProof("Python", platform.python_version(), 0, ()), plans
-    distribution = upstream.installed(needed)
+    distribution = upstream.first_installed(needed)
     if distribution is None:
         raise UsageError(
             f"{' or '.join(needed)} is needed for {', '.join(codes)}, and {sys.executable} does not have it: "
@@ -190,7 +190,7 @@ def _plans(options: argparse.Namespace, repros: Repros) -> tuple[upstream.WheelP
 
 
 def _plan(repro: Repro, trigger: str, mitigation: str) -> list[tuple[str, str | None]]:
-    """Return the pairs to try; each mitigation is compared with the bare trigger, otherwise it proves nothing."""
+    """Return the pairs (trigger, mitigation) to try; every trigger is also tried without a mitigation, to compare."""
     triggers = [item.name for item in repro.triggers]
     if trigger != "all":
         triggers = [_pick(f"trigger of {repro.code}", trigger, triggers)]
@@ -202,7 +202,7 @@ def _plan(repro: Repro, trigger: str, mitigation: str) -> list[tuple[str, str | 
 
 
 def exit_code(results: Mapping[str, Sequence[Attempt]], proof: upstream.WheelProof | None = None) -> int:
-    """Return 1 if an outcome is not as recorded or varies, 3 if something gave no answer, else 0."""
+    """Return 1 if an outcome differs from the recorded one or varies, 3 if an attempt gave no answer, else 0."""
     every = [attempt for attempts in results.values() for attempt in attempts]
     if (proof and proof.modified) or any(attempt.as_recorded is False for attempt in every):
         return FINDINGS

@@ -1,4 +1,4 @@
-"""Data model of a repro: triggers that make a known issue happen, mitigations, and the outcome of an attempt.
+"""Define the data of a repro: triggers that cause a known issue, mitigations, and the outcome of an attempt.
 
 A repro drives upstream code as it was released and never raises the failure itself: an attempt counts as reproduced
 when the failure came out of a frame of upstream's code or, for a silent failure, when the figures show it.
@@ -22,7 +22,7 @@ _TABLE = re.compile(r"^\[(triggers|mitigations)\.(\w+)\]\n(.*?)(?=^\[|\Z)", re.M
 
 
 class AttemptOutcome(str, Enum):
-    """Outcome of an attempt."""
+    """The outcome of an attempt."""
 
     REPRODUCED = "reproduced"
     NOT_REPRODUCED = "not_reproduced"
@@ -37,17 +37,17 @@ INCOMPLETE = frozenset({AttemptOutcome.ERROR, AttemptOutcome.TIMEOUT})
 
 
 class InapplicableError(Exception):
-    """Raised by a trigger that can't run here; the text has the reason."""
+    """Raised by a trigger that cannot run here; the message is the reason."""
 
 
 class ElsewhereError(Exception):
-    """Raised when an exception of upstream's code ended another process of the attempt; has that exception's data.
+    """Raised for an exception of upstream's code in another process of the attempt; has that exception's data.
 
     Args:
         kind: name of the exception's class.
         text: its message.
         frames: of its traceback, outermost first: (path, line, function).
-        note: other observations there, in a line.
+        note: other observations in that process, in one line.
     """
 
     def __init__(self, kind: str, text: str, frames: Sequence[tuple[str, int, str]], note: str = "") -> None:
@@ -59,7 +59,7 @@ class ElsewhereError(Exception):
 
 
 class BrokenInvariantError(Exception):
-    """Raised by our own checks: upstream's state, or what it delivered, is not what it must be."""
+    """Raised by our checks: upstream's state or its results violate an invariant."""
 
     def __init__(self, name: str, detail: str) -> None:
         super().__init__(f"{name}: {detail}")
@@ -69,16 +69,16 @@ class BrokenInvariantError(Exception):
 
 @dataclass(frozen=True)
 class Work:
-    """Work done in an attempt, as the callers saw it.
+    """What an attempt delivered, as its callers saw it.
 
     Args:
-        due: tokens due, by request; None where any answer will do, also an empty one.
+        due: number of tokens due, by request; None if any answer is right, also an empty one.
         received: (request, tokens) of each finished completion that reached the caller that requested it.
         stray: finished completions that reached another caller.
         leaked_blocks: KV cache blocks still taken after everything was drained.
         parked: sequences still listed as stopped after everything was drained.
-        note: what else is worth saying, in a line.
-        counted: what the entries of `due` are, where they are not requests, as "log-probs are the trainer's".
+        note: a further remark, in one line.
+        counted: what the entries of `due` are if not requests, such as "log-probs are the trainer's".
     """
 
     due: Mapping[str, int | None]
@@ -96,7 +96,7 @@ class Work:
         return Work(dict.fromkeys(passed, 1), received, note=note, counted=counted)
 
     def is_served(self, request: str) -> bool:
-        """Whether the request was finished exactly once, with all its tokens."""
+        """Return whether the request was finished exactly once, with all its tokens."""
         answers = [tokens for name, tokens in self.received if name == request]
         return len(answers) == 1 and self.due[request] in {None, answers[0]}
 
@@ -112,11 +112,11 @@ class Work:
 
     @property
     def complete(self) -> bool:
-        """Whether every request was served, and nothing went astray or was left behind."""
+        """Return whether every request was served, and nothing was misdelivered or leaked."""
         return self.finished == len(self.due) and not (self.stray or self.leaked_blocks or self.parked)
 
     def describe(self) -> str:
-        """Return in a line what was done and what was not."""
+        """Return in one line what was done and what was not."""
         if self.counted:
             return "; ".join(filter(None, [f"{self.finished} of {len(self.due)} {self.counted}", self.note]))
         unserved = [request for request in self.due if not self.is_served(request)]
@@ -136,13 +136,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Trigger:
-    """One sequence of events that makes the failure happen.
+    """One sequence of events that causes the failure.
 
     Args:
         name: as given to `--trigger`.
-        run: carries the events out under the named mitigation (None: without one). Upstream's exceptions pass through.
+        run: executes the events under the named mitigation (None: without one). Upstream's exceptions pass through.
         about: the events, in a line; read from the catalog entry.
-        silent: the failure raises nothing; the figures show it.
+        silent: whether the failure raises nothing and only results show it.
         simulated: simulated parts of its attempts, if they differ from the repro's.
         lacks: returns a missing requirement, or None; called once, and imports nothing.
     """
@@ -157,14 +157,14 @@ class Trigger:
 
 @dataclass(frozen=True)
 class TriedMitigation:
-    """A named change that is recommended against the failure.
+    """A change that is recommended against the failure.
 
     Args:
         name: as in the known issue's entry, and as given to `--mitigation`.
         about: what is changed, in a line.
         helps: the triggers it is recorded to help with.
         fails: the triggers it is recorded not to help with; with the others it is not tried.
-        recommended: where the field recommends it, "" where it doesn't.
+        recommended: where users or maintainers recommend it; empty if nobody does.
     """
 
     name: str
@@ -176,12 +176,12 @@ class TriedMitigation:
 
 @dataclass(frozen=True, kw_only=True)
 class Repro:
-    """A known issue that can be made to happen.
+    """A known issue that can be reproduced.
 
     Args:
         code: of the known issue.
         title: one line.
-        distributions: it needs one of these installed.
+        distributions: packages of which one must be installed.
         triggers: what makes it happen.
         mitigations: recommended changes.
         inapplicable: returns why the failure can't occur with the installed code, or None.
@@ -210,7 +210,7 @@ class Repro:
 
     @property
     def failure(self) -> str:
-        """The failure sought: the statement, or else the exception and a part of its text; "" for a silent one."""
+        """The expected failure: the statement, or else the exception and a part of its text; empty if silent."""
         return self.assertion or (f"{self.raises}: {self.message}" if self.message else "")
 
     def trigger(self, name: str) -> Trigger:
@@ -306,7 +306,7 @@ def repro(
 
 @dataclass(frozen=True)
 class Attempt:
-    """One run of a trigger, under one mitigation or none, and its outcome.
+    """One run of a trigger under one mitigation or none, and its outcome.
 
     Args:
         assertion: the statement that failed; None where nothing was raised.

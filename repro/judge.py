@@ -29,9 +29,9 @@ def attempt(repro: Repro, trigger: str, mitigation: str | None) -> Attempt:
 
 
 def by_work(empty: Attempt, work: Work, *, silent: bool) -> Attempt:
-    """Judge an attempt that came to its end.
+    """Judge an attempt that ended without an exception.
 
-    Without a mitigation, only a silent failure can still have happened. With one, it helped if all work was done.
+    Without a mitigation, only a silent failure can have occurred. A mitigation helped if all work was done.
     """
     if empty.mitigation is not None:
         outcome = AttemptOutcome.MITIGATED if work.complete else AttemptOutcome.NOT_MITIGATED
@@ -114,7 +114,7 @@ def _describe_failure(empty: Attempt, repro: Repro, error: Exception, *, kind: s
 
 
 def recorded(repro: Repro, done: Attempt) -> Attempt:
-    """Compare the outcome with the one on record: a trigger reproduces, a mitigation helps or does not."""
+    """Compare the outcome with the recorded one: a trigger reproduces, a mitigation helps or does not."""
     if done.mitigation is None:
         agrees = {AttemptOutcome.REPRODUCED: True, AttemptOutcome.NOT_REPRODUCED: False}
         return replace(done, as_recorded=agrees.get(done.outcome))

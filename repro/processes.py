@@ -22,7 +22,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with(parent: int, number: signal.Signals) -> None:
-    """Let the kernel signal this process when its parent ends, even if the parent is killed.
+    """Make the kernel signal this process when its parent ends, even if the parent is killed.
 
     Linux alone offers this; elsewhere nothing happens.
     """
@@ -48,9 +48,9 @@ def adopt_orphans() -> None:
 
 
 def kill_descendants() -> None:
-    """Kill everything that this process started, directly or not, and wait until all of it is gone.
+    """Kill all descendants of this process, and wait until they are gone.
 
-    After `adopt_orphans` nothing can escape: what loses its parent becomes a child of this process.
+    After `adopt_orphans` none can escape, because an orphaned descendant becomes a child of this process.
     """
     while True:
         for pid in descendants(os.getpid()):
@@ -63,7 +63,7 @@ def kill_descendants() -> None:
 
 
 def descendants(ancestor: int) -> list[int]:
-    """Return the descendants of a process that /proc shows."""
+    """Return the ids of all descendants of a process, from /proc."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -77,7 +77,7 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def how_it_ended(code: int) -> str:
-    """Name an exit code, or the signal behind a negative one."""
+    """Describe an exit code, or the signal behind a negative one."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -29,7 +29,7 @@ _VERDICTS = {
 
 
 def escape_controls(text: str) -> str:
-    r"""The text with what would act spelled out, as JSON writes it: a document stays the same document.
+    r"""Escape control characters and CI commands as JSON does, so that a JSON document stays valid.
 
     >>> escape_controls("unknown code '##[error]'")
     "unknown code '#\\u0023[error]'"
@@ -186,7 +186,7 @@ def count_varying(attempts: Sequence[Attempt]) -> int:
 
 
 def list_lines(repros: Mapping[str, Repro], *, verbose: bool) -> list[str]:
-    """Return the lines of `list`: one a code, or its triggers and mitigations, too."""
+    """Return the lines of `list`: one per code, and with `verbose` its triggers and mitigations."""
     lines: list[str] = []
     for code, repro in repros.items():
         lines.append(f"{code}  {repro.title}")

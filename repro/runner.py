@@ -30,11 +30,11 @@ def run(
     registry: str = "repro.issues",
     import_limit_s: float = IMPORT_LIMIT_S,
 ) -> dict[str, list[Attempt]]:
-    """Carry out (trigger, mitigation) pairs, by code.
+    """Run (trigger, mitigation) pairs through a worker process; return the attempts by code.
 
     Args:
         repros: by code.
-        plans: what to try of each code.
+        plans: the (trigger, mitigation) pairs to try, by code.
         limit_s: seconds for one attempt.
         say: called with each outcome.
         registry: module in which the worker finds the same repros.
@@ -67,7 +67,7 @@ def run(
 
 
 def _inapplicable(repro: Repro) -> dict[str, str]:
-    """Returns, by trigger, why it can't be tried here."""
+    """Return, by trigger, why it cannot be tried here."""
     reason = repro.inapplicable()
     reasons = {item.name: reason or (item.lacks() if item.lacks else None) for item in repro.triggers}
     return {name: text for name, text in reasons.items() if text}

@@ -1,4 +1,4 @@
-"""List installed packages, and prove that their Python files are those of the release."""
+"""Find installed packages, and prove that their Python files are those of the released wheel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN = (
 
 @dataclass(frozen=True)
 class WheelProof:
-    """A comparison of installed Python files with the wheel's checksums.
+    """The result of comparing installed Python files with the wheel's checksums.
 
     Args:
         distribution: its name.
@@ -39,8 +39,8 @@ class WheelProof:
 
 
 def release(names: tuple[str, ...] = VLLM) -> str:
-    """Return the name and version of the first of these distributions that is installed, or else the last name."""
-    distribution = installed(names)
+    """Return "NAME VERSION" of the first installed distribution; if none is installed, the last name, for messages."""
+    distribution = first_installed(names)
     return f"{distribution.metadata['Name']} {distribution.version}" if distribution else names[-1]
 
 
@@ -55,8 +55,8 @@ def versions() -> dict[str, str]:
     return result
 
 
-def installed(names: tuple[str, ...]) -> metadata.Distribution | None:
-    """Return the first of these distributions that is installed."""
+def first_installed(names: tuple[str, ...]) -> metadata.Distribution | None:
+    """Return the first of these distributions that is installed; None if none is."""
     for name in names:
         try:
             return metadata.distribution(name)
@@ -90,7 +90,7 @@ def source(path: str, names: tuple[str, ...] = VLLM) -> str | None:
         path: as in the wheel, e.g. `vllm/core/scheduler.py`.
         names: distributions it may belong to.
     """
-    distribution = installed(names)
+    distribution = first_installed(names)
     if distribution is None:
         return None
     try:
@@ -100,7 +100,7 @@ def source(path: str, names: tuple[str, ...] = VLLM) -> str | None:
 
 
 def lacks(path: str, statement: str, names: tuple[str, ...] = VLLM) -> str | None:
-    """Return what a failure needs and upstream lacks: the file or the statement; None if both exist.
+    """Return what a failure needs and the installed release lacks (the file or the statement); None if both exist.
 
     Args:
         path: file in the wheel.

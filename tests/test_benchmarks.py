@@ -70,7 +70,7 @@ def test_the_benchmark_for_a_gpu_starts_trl(tmp_path):
 
 def test_the_hardware_is_measured_even_if_the_steps_fail(monkeypatch, capsys):
     """The document has the bandwidth and the operations a second, and what went wrong; the exit code is 1."""
-    monkeypatch.setattr(gpu, "steps", lambda folder, options: 1 / 0)
+    monkeypatch.setattr(gpu, "time_steps", lambda folder, options: 1 / 0)
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--device=cpu", "--toy", "--json"])
     assert gpu.main() == 1
     document = json.loads(capsys.readouterr().out)

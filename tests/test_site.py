@@ -20,7 +20,7 @@ HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 def laid_out(tmp_path_factory):
     """The folder that Sphinx would read."""
     folder = tmp_path_factory.mktemp("site") / "sources"
-    SITE["lay_out"](folder)
+    SITE["write_sources"](folder)
     return folder
 
 

@@ -23,7 +23,7 @@ turns = Turns()
 
 
 def report(entry: dict[str, Any]) -> None:
-    """End the turn."""
+    """Report the step's tokens and times, and wait for the next request."""
     times = {key: value for key, value in entry.items() if key.startswith("time/")}
     turns.end_turn(tokens=entry["completions/tokens"], **times)
 

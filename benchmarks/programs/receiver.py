@@ -1,6 +1,6 @@
-"""Receive weights for the weight sync benchmark, behind our rollout server.
+"""Run our rollout server around a stand-in engine that only copies weights, for the weight sync benchmark.
 
-A simulated engine copies the weights into its own tensors, as the embedded engine does.
+The engine copies received weights into its own tensors, as the embedded engine does. `GET /timings` returns its times.
 """
 
 from __future__ import annotations
@@ -20,45 +20,49 @@ from grpo_core.rollout.weights.digest import spot_digest
 
 
 class Engine:
-    """A simulated engine: it copies weights."""
+    """A stand-in engine: it copies the weights that it receives, and measures the time of that."""
 
     name = "memory"
     capabilities = Capabilities(seeds=True, fingerprint=False, sleep=False)
 
     def __init__(self) -> None:
         self.policy_version, self.tensors = -1, {}
-        self._load, self._clock, self._waited = (0.0, 0.0), time.process_time(), waited()
+        self._load, self._clock, self._waited = (0.0, 0.0), time.process_time(), run_queue_wait_s()
 
     def update_weights(self, tensors: Any, version: int) -> None:
-        """Copy the tensors."""
-        began = now()
+        """Copy the tensors, and time the copy."""
+        began = read_clocks()
         for name, value in tensors:
             if name not in self.tensors:
                 self.tensors[name] = torch.empty_like(value)
             self.tensors[name].copy_(value)
-        self.policy_version, self._load = version, since(began)
+        self.policy_version, self._load = version, elapsed(began)
 
-    def facts(self) -> dict[str, Any]:
-        """Return seconds (wall, CPU) of the last load and the digest; CPU and waiting time since the last call."""
-        used, stood, began = time.process_time() - self._clock, waited() - self._waited, now()
+    def timings(self) -> dict[str, Any]:
+        """Return (wall, CPU) seconds of the last load and the digest, and CPU and wait seconds since the last call."""
+        used, waited_s, began = (
+            time.process_time() - self._clock,
+            run_queue_wait_s() - self._waited,
+            read_clocks(),
+        )
         digest = spot_digest(self.tensors.items(), self.policy_version)
-        facts = {"load": self._load, "digest": digest, "digesting": since(began), "cpu_s": used}
-        facts["waited_s"] = stood
-        self._clock, self._waited = time.process_time(), waited()
-        return facts
+        result = {"load": self._load, "digest": digest, "digesting": elapsed(began), "cpu_s": used}
+        result["waited_s"] = waited_s
+        self._clock, self._waited = time.process_time(), run_queue_wait_s()
+        return result
 
 
-def now() -> tuple[float, float]:
-    """Return wall and CPU time."""
+def read_clocks() -> tuple[float, float]:
+    """Return the wall clock and this process's CPU clock, in seconds."""
     return time.perf_counter(), time.process_time()
 
 
-def since(began: tuple[float, float]) -> tuple[float, float]:
-    """Return seconds of wall and CPU time."""
+def elapsed(began: tuple[float, float]) -> tuple[float, float]:
+    """Return the seconds of wall and CPU time since `began`, a result of `read_clocks`."""
     return time.perf_counter() - began[0], time.process_time() - began[1]
 
 
-def waited() -> float:
+def run_queue_wait_s() -> float:
     """Return the seconds that the main thread waited for a core; 0 if the kernel doesn't report them."""
     try:
         return int(Path("/proc/self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
@@ -77,7 +81,7 @@ def serve(engine: Engine) -> None:
 
     with ThreadPoolExecutor(1, initializer=lambda: torch.set_num_threads(1)) as thread:
         app = create_app(engine, thread, token=None, limits=Limits(weights_bytes=2**34))
-        app.get("/facts")(engine.facts)
+        app.get("/timings")(engine.timings)
         listener = socket.create_server(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", http="h11", lifespan="off"))
         threading.Thread(target=lambda: (sys.stdin.read(), setattr(server, "should_exit", True))).start()

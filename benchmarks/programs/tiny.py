@@ -1,4 +1,4 @@
-"""Write a random Llama, its tokenizer and prompts, which both trainers get; and the reward."""
+"""Write the inputs of both trainers: a random Llama, its tokenizer and prompts; and define the reward function."""
 
 from __future__ import annotations
 
@@ -58,6 +58,6 @@ def write_model(folder: Path, prompt_lengths: tuple[int, ...], prompts: int) -> 
 
 
 def even_words(prompts: list[str], completions: list[str], **columns: object) -> list[float]:
-    """Return the share of words with an even number, which differs between completions."""
+    """Return the fraction of words with an even number as the reward; it differs between completions."""
     del prompts, columns
     return [sum(int(word[1:]) % 2 == 0 for word in text.split()) / 64 for text in completions]

@@ -25,10 +25,10 @@ if options["use_cpu"]:
 
 
 class EndTurn(TrainerCallback):
-    """End the turn when a step's metrics are logged; report the number of sampled tokens."""
+    """Trainer callback that ends the turn when a step's metrics are logged, and reports its sampled tokens."""
 
     def on_log(self, *_: object, logs: dict[str, Any], **__: object) -> None:
-        """End the turn."""
+        """End the turn if these are a step's metrics."""
         if "completions/mean_length" in logs:
             turns.end_turn(tokens=round(samples * float(logs["completions/mean_length"])))
 

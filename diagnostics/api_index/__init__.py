@@ -1,4 +1,4 @@
-"""The API index: what every release of the stack's packages offers and requires, read from wheels without running them.
+"""The API index: what each release of the supported packages defines and requires, read from wheels, never run.
 
 `extract` reads one source file, `archives` reads wheels and sdists, `build` writes one file per package to
 `diagnostics/data/api/`, `store` reads them. `surface` answers which names, members and arguments a release has, `uses`

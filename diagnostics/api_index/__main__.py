@@ -1,4 +1,4 @@
-"""Build the API index, and say what new releases changed: `python -m diagnostics.api_index build [PACKAGE...]`."""
+"""Build the API index, and list what new releases changed: `python -m diagnostics.api_index build [PACKAGE...]`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diagnostics.api_index.query import Release
 
 
 def changes(provider: str, known: set[str]) -> Iterator[str]:
-    """Yield the names that a new release removed and that the newest release of another package takes."""
+    """Yield one line per name that a new release removed and that the newest release of another package still uses."""
     releases = query.find_releases(provider, "")
     for version, before in pairwise(releases):
         if version in known:
@@ -30,7 +30,7 @@ def changes(provider: str, known: set[str]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run the command."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m diagnostics.api_index", description=(__doc__ or "").partition(":")[0]
     )

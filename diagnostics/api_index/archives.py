@@ -1,6 +1,6 @@
 """List the releases of a package on the index, and read the members that matter of their wheels and sdists.
 
-Of a large wheel only the blocks with its Python files are fetched. Nothing is installed or run.
+From a large wheel only the needed blocks are fetched, by HTTP range requests. Nothing is installed or run.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _SKIPPED = re.compile(
 
 @dataclass(frozen=True)
 class ReleaseFiles:
-    """The files of one release on the index.
+    """The distribution file of one release that is read: the wheel, or else the sdist.
 
     Attributes:
-        url: The file that is read.
-        sha256: Its hash, '' if the index has none.
-        size: Its size in bytes, 0 if the index has none.
+        url: Address of the file.
+        sha256: Hash of the file; empty if the index has none.
+        size: Size of the file in bytes; 0 if the index has none.
         day: The day of the first upload.
     """
 
@@ -63,7 +63,7 @@ class ReleaseFiles:
 
 @dataclass
 class Archive:
-    """The members of one release, and how to read them."""
+    """An opened wheel or sdist: the names of its members, and how to read them."""
 
     checksums: dict[str, str]
     """Path in site-packages -> checksum and size."""
@@ -72,7 +72,7 @@ class Archive:
 
 
 def connect() -> httpx.Client:
-    """Return a client for the index."""
+    """Return an HTTP client for the package index."""
     certificates = ssl.create_default_context(cafile=os.environ.get("PIP_CERT"))
     return httpx.Client(timeout=120, follow_redirects=True, verify=certificates)
 
@@ -173,7 +173,7 @@ def open_release(client: httpx.Client, release: ReleaseFiles, *, configs: bool =
 
 
 def open_wheel(archive: zipfile.ZipFile, *, configs: bool = False) -> Archive:
-    """Return the members of a wheel."""
+    """Return the indexed members of a wheel as an Archive."""
     members = {_PURELIB.sub("", info.filename): info for info in archive.infolist()}
     metadata: dict[str, Any] = {}
     for name, info in members.items():
@@ -257,7 +257,7 @@ def _download(client: httpx.Client, release: ReleaseFiles, limit: int) -> bytes:
 
 
 class _RangeFile(io.RawIOBase):
-    """A remote file that is read in blocks."""
+    """A seekable file that is read in blocks by HTTP range requests."""
 
     def __init__(self, client: httpx.Client, url: str, size: int) -> None:
         self._client, self._url, self._size, self._at = client, url, size, 0

@@ -1,7 +1,7 @@
 """Build the API index: fetch new releases, extract what they define, and write one file per package.
 
-Sources and extracts stay in a cache folder (`.api-index/`), keyed by path and checksum: a file that did not change
-between two releases is fetched and read once. An interrupted build goes on where it stopped.
+Sources and extracts are cached in the folder `.api-index/` by path and checksum, so a file that is equal in two
+releases is stored and parsed once. An interrupted build continues where it stopped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ create table if not exists extracts (
 
 
 class Cache:
-    """The fetched releases of one package, with their sources and extracts."""
+    """The cached releases of one package, with their sources and extracts."""
 
     def __init__(self, package: str, folder: Path = CACHE) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,28 +44,28 @@ class Cache:
         self._database.executescript(_TABLES)
 
     def releases(self) -> dict[str, dict[str, Any]]:
-        """Return the record of each fetched release: its day, metadata, and files with their checksums."""
+        """Return the record of each cached release: its upload day, metadata, and files with their checksums."""
         rows = self._database.execute("select version, record from releases")
         return {version: json.loads(record) for version, record in rows}
 
     def checksums(self) -> set[str]:
-        """Return the checksums of all fetched sources."""
+        """Return the checksums of all cached sources."""
         return {checksum for (checksum,) in self._database.execute("select checksum from sources")}
 
     def add_release(self, version: str, record: Mapping[str, Any], sources: Mapping[str, str]) -> None:
-        """Store a release with the sources that no earlier one has."""
+        """Store a release's record, and those of its sources that no earlier release has."""
         packed = ((name, zlib.compress(text.encode("utf-8", "replace"))) for name, text in sources.items())
         self._database.executemany("insert or ignore into sources values (?, ?)", packed)
         self._database.execute("insert or replace into releases values (?, ?)", (version, json.dumps(record)))
         self._database.commit()
 
     def source(self, checksum: str) -> str:
-        """Return a fetched source."""
+        """Return the cached source with a checksum."""
         row = self._database.execute("select data from sources where checksum = ?", (checksum,)).fetchone()
         return zlib.decompress(row[0]).decode("utf-8", "replace")
 
     def extracts(self, kind: str) -> dict[tuple[str, str], Any]:
-        """Return all stored extracts of a kind."""
+        """Return all cached extracts of a kind (`names` or uses), by file key."""
         rows = self._database.execute("select path, checksum, data from extracts where kind = ?", (kind,))
         return {(path, checksum): json.loads(zlib.decompress(data)) for path, checksum, data in rows}
 
@@ -80,7 +80,7 @@ class Cache:
 
 
 def fetch(client: httpx.Client, package: IndexedPackage, cache: Cache) -> Iterator[str]:
-    """Fetch the releases that the cache lacks; yield a line about each."""
+    """Download the releases that the cache lacks; yield a line about each."""
     listed = archives.list_releases(client, package.name, since_day=package.since_day, since=package.since)
     known, checksums = cache.releases(), cache.checksums()
     for release in reversed(listed):
@@ -106,7 +106,7 @@ def fetch(client: httpx.Client, package: IndexedPackage, cache: Cache) -> Iterat
 
 
 def module_of(path: str) -> tuple[str, bool]:
-    """Return the module of a file, and whether it is a package; a config file keeps its path.
+    """Return the module name of a file, and whether it is a package; a config file keeps its path.
 
     >>> module_of("trl/trainer/__init__.py"), module_of("verl/trainer/config/a.yaml")
     (('trl.trainer', True), ('verl/trainer/config/a.yaml', False))
@@ -118,7 +118,7 @@ def module_of(path: str) -> tuple[str, bool]:
 
 
 def extract_file(package: IndexedPackage, path: str, text: str) -> Facts:
-    """Return the names that one file defines; a file that cannot be parsed may define any."""
+    """Return the names that a file defines; a file that cannot be parsed counts as defining any name."""
     module, is_package = module_of(path)
     if path.endswith(".yaml"):
         return extract_yaml(text)
@@ -131,7 +131,7 @@ def extract_file(package: IndexedPackage, path: str, text: str) -> Facts:
 
 
 def extract_uses(package: IndexedPackage, path: str, text: str) -> dict[str, int]:
-    """Return what one file takes from other packages: the key of each use, and its first line."""
+    """Return what a file uses of other packages: the key of each use, and its first line."""
     if not path.endswith(".py") or not any(name in text for name in package.uses):
         return {}
     if package.used_kinds == ("registered",) and "AutoConfig.register" not in text:
@@ -150,7 +150,7 @@ def extract_uses(package: IndexedPackage, path: str, text: str) -> dict[str, int
 def extract_new(
     package: IndexedPackage, cache: Cache, kind: str, read: Callable[[IndexedPackage, str, str], Any]
 ) -> dict[tuple[str, str], Any]:
-    """Extract the files that were not extracted yet; return the extracts of all files of all releases."""
+    """Extract the files that have no cached extract; return the extracts of all files of all releases."""
     known = cache.extracts(kind)
     missing = {
         pair for record in cache.releases().values() for pair in record["files"].items()
@@ -167,7 +167,7 @@ def extract_new(
 
 
 def expand_stars(names: dict[str, Facts]) -> dict[str, Facts]:
-    """Return the modules that import `*`, with the names that they get by it."""
+    """Return each module that imports `*`, with the names that it gets by that."""
     expanded: dict[str, Facts] = {}
 
     def exported(module: str) -> Facts:
@@ -203,7 +203,7 @@ def expand_stars(names: dict[str, Facts]) -> dict[str, Facts]:
 
 
 def pack(package: IndexedPackage, cache: Cache, folder: Path) -> Path:
-    """Write the file of a package from its cache."""
+    """Write the index file of a package from its cache."""
     extracts, records = extract_new(package, cache, _NAMES, extract_file), cache.releases()
     versions = sorted((item for item in records if Version(item) >= Version(package.since)), key=Version)
     history: dict[str, list[tuple[int, Facts]]] = {}
@@ -237,7 +237,7 @@ def pack(package: IndexedPackage, cache: Cache, folder: Path) -> Path:
 
 
 def _packed_uses(package: IndexedPackage, cache: Cache, releases: list[dict[str, str]]) -> dict[str, Any]:
-    """Return the documents `uses-PACKAGE`: by file, the key of each use and its line."""
+    """Return the documents `uses-PACKAGE`: for each file, the key of each use and its line."""
     if not package.uses:
         return {}
     extracts, documents = extract_new(package, cache, _USES, extract_uses), {}
@@ -262,7 +262,7 @@ def _names_something(keys: Iterable[str]) -> bool:
 
 
 def _is_of(key: str, provider: str) -> bool:
-    """Return whether a use is of a package; an arm of a `try` without a use is an alternative for all of them."""
+    """Return whether a use is of the package `provider`; a `try` arm without a use counts for every package."""
     use = Use.from_key(key, "", 0)
     return (
         use.kind == "arm"

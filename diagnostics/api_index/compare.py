@@ -1,4 +1,4 @@
-"""Compare what one package takes from another with what a release of that offers."""
+"""Compare the names that one package uses of another with the names that a release of the other defines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from diagnostics.api_index.uses import Use
 
 @dataclass(frozen=True)
 class MissingUse:
-    """A use that the release does not provide."""
+    """A use of a name that the release does not define."""
 
     use: Use
     why: str
@@ -24,13 +24,13 @@ class MissingUse:
 
     @property
     def location(self) -> str:
-        """file:line in the wheel of the package that takes it."""
+        """The use's file:line in the wheel of the package that uses the name."""
         return f"{self.use.file}:{self.use.line}"
 
 
 @dataclass
 class Comparison:
-    """The result."""
+    """The uses that a release satisfies, misses, or that could not be decided."""
 
     checked: int = 0
     """Number of different uses."""
@@ -56,11 +56,11 @@ def compare(
     """Look up every use of a package in one release of it.
 
     Args:
-        uses: What the other package takes.
-        surface: The release.
+        uses: The uses of this package in the other package's source.
+        surface: The API of the release.
         versions: Known releases by module name, this one among them.
-        off: Options of the other package that are off by default.
-        own_routes: Routes of the other package's own server: its client uses that.
+        off: Options of the other package that are off by default; uses behind them are marked.
+        own_routes: HTTP routes of the other package's own server, which its client uses instead.
     """
     reached = [
         use for use in uses if all(condition_holds(item, versions) is not False for item in use.conditions)
@@ -87,7 +87,7 @@ def compare(
 
 
 def condition_holds(condition: str, versions: Mapping[str, Version]) -> bool | None:
-    """Return whether a condition of a use holds, None if that is unknown.
+    """Return whether the condition of a use holds for these installed versions; None if unknown.
 
     >>> condition_holds("vllm>=0.9", {"vllm": Version("0.8")}), condition_holds("peft", {})
     (False, None)
@@ -109,14 +109,14 @@ def condition_holds(condition: str, versions: Mapping[str, Version]) -> bool | N
 
 @dataclass
 class Lookup:
-    """Looks uses up in a release, and remembers which could not be followed."""
+    """Looks uses up in the API of one release, and records those that could not be decided."""
 
     surface: Surface
     own_routes: frozenset[str] = frozenset()
     unfollowed: list[tuple[Use, str]] = field(default_factory=list)
 
     def problem(self, use: Use) -> str:  # noqa: PLR0911 - one line a kind of use
-        """Return why the release does not provide a use, '' if it does or if that is unknown."""
+        """Return why the release does not satisfy a use; empty if it does, or if that is unknown."""
         surface = self.surface
         if use.kind == "route":
             if self.own_routes:
@@ -166,7 +166,7 @@ class Lookup:
         return f"{use.name} takes no argument {keyword!r}"
 
     def _attribute(self, use: Use, definition: Definition) -> str:
-        """Follow a path of attributes as far as source shows the types."""
+        """Follow a path of attributes as far as the types are known from source."""
         surface, current, path, exact = self.surface, definition, list(use.path), True
         while current.kind == "module" and path:
             inner = surface.find(current.module, path[0])
@@ -192,13 +192,13 @@ class Lookup:
 
 
 def _choices(use: Use) -> list[int]:
-    """Return the numbers of the `try` statements around a use."""
+    """Return the numbers of the `try` statements that contain a use."""
     outer = [int(item.removeprefix("try:")) for item in use.conditions if item.startswith("try:")]
     return [*outer, *([use.choice[0]] if use.choice else [])]
 
 
 def _working_choices(uses: Iterable[Use], problems: Mapping[Use, str]) -> set[tuple[str, int]]:
-    """Return the `try` statements, as (file, number), with at least one arm that works."""
+    """Return the `try` statements, as (file, number), of which at least one arm finds all its names."""
     arms: dict[tuple[str, int], dict[int, bool]] = {}
     for use in uses:
         if use.choice is not None:

@@ -1,4 +1,4 @@
-"""Explain an error about a missing name: which releases have it, who takes it, and the smallest change."""
+"""Explain an error about a missing name: which releases define it, which packages use it, and the smallest change."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _CALLERS = 3
 
 @dataclass(frozen=True)
 class Caller:
-    """A package that takes the name.
+    """A package that uses the missing name.
 
     Attributes:
-        place: file:line in its newest release that takes it.
-        versions: Its releases that take it, oldest first.
+        place: file:line of the use, in the newest release that has it.
+        versions: Its releases that use the name, oldest first.
     """
 
     package: str
@@ -52,12 +52,12 @@ class Caller:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What the index has about a missing name.
+    """Everything the index contains about a missing name.
 
     Attributes:
-        subject: The name as code would write it.
-        provider: The package that lacks it.
-        versions: The releases that have it, oldest first.
+        subject: The name as source code would write it.
+        provider: The package that should define it.
+        versions: The provider's releases that define it, oldest first.
         installed: The installed release of the provider; '' if unknown.
         direction: `too old`, `too new`, or '' if that cannot be said.
         changes: Requirements of which each alone is enough.
@@ -75,7 +75,7 @@ class Explanation:
 
     @property
     def headline(self) -> str:
-        """Which releases have the name, and whether the installed one is too old or too new."""
+        """Which releases define the name, and whether the installed release is too old or too new."""
         releases = _releases(self.provider)
         if self.model_type:
             taken = [version for version in releases if version not in self.versions]
@@ -106,10 +106,10 @@ class Explanation:
 
 
 def explain_missing(message: str, installed: Mapping[str, str] | None = None) -> Explanation | None:
-    """Explain an exception's message; None if it is about no missing name of an indexed package.
+    """Explain an exception's message; return None if it is not about a missing name of an indexed package.
 
     Args:
-        message: Type and message, as Python prints them.
+        message: Exception type and message, as Python prints them.
         installed: Known releases by package.
     """
     installed = installed or {}
@@ -133,7 +133,7 @@ def explain_missing(message: str, installed: Mapping[str, str] | None = None) ->
 
 
 def _candidates(message: str) -> Iterator[tuple[Use, str]]:
-    """Yield the uses that a message may be about, with the package that lacks them."""
+    """Yield the uses that a message may refer to, each with the package that should define the name."""
     for pattern, kind in _ERRORS:
         match = pattern.search(message)
         parts = match.groupdict() if match else {}
@@ -162,7 +162,7 @@ def _candidates(message: str) -> Iterator[tuple[Use, str]]:
 
 
 def _uses_of_all(provider: str, text: str) -> Iterator[tuple[str, str, Use, dict[str, int]]]:
-    """Yield what all packages take from another, as (package, file, use, spans), where a text is in it."""
+    """Yield the uses of a provider in all packages that contain a text, as (package, file, use, spans)."""
     for package in store.indexed_packages():
         index = store.load(package)
         documents = index.document(f"uses-{provider}") if index else {}
@@ -178,7 +178,7 @@ def _uses_of_all(provider: str, text: str) -> Iterator[tuple[str, str, Use, dict
 
 
 def _callers(provider: str, target: Use, installed: str) -> Iterator[Caller]:
-    """Yield the packages that take a name from that release without an alternative, with the newest place."""
+    """Yield the packages that use a name without an alternative, with the newest place of the use."""
     by_package: dict[str, dict[int, str]] = {}
     version = parse_version(installed)
     versions = {query.module_of(provider): version} if version else {}
@@ -210,7 +210,7 @@ def _releases(package: str) -> list[str]:
 
 
 def _changes(provider: str, versions: tuple[str, ...], installed: str) -> tuple[str, list[str]]:
-    """Return whether the installed release is too old or too new, and the nearest range that has the name."""
+    """Return whether the installed release is too old or too new, and the nearest range that defines the name."""
     known = parse_version(installed)
     if known is None:
         return "", []
@@ -224,7 +224,7 @@ def _changes(provider: str, versions: tuple[str, ...], installed: str) -> tuple[
 
 
 def _newer_caller(caller: Caller, installed: Mapping[str, str]) -> str:
-    """Return the first later release of an installed caller that does not take the name."""
+    """Return the first later release of an installed caller that does not use the name any more."""
     releases = _releases(caller.package)
     if installed.get(caller.package) not in caller.versions or caller.versions[-1] == releases[-1]:
         return ""

@@ -1,6 +1,6 @@
-"""Extract what one source file defines from its syntax tree; nothing is executed.
+"""Extract the names that one source file defines from its syntax tree; nothing is executed.
 
-The result maps names to entries, short texts:
+The result maps each name to an entry, a short text:
 
     LLM                 class OfflineMixin, Base       (bases as written; `@dataclass` follows)
     LLM.generate        def (self, prompts, *, use_tqdm=, **kwargs)       (`=`: has a default)
@@ -43,7 +43,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def extract(text: str, module: str, *, is_package: bool = False) -> Facts:
-    """Return the names that a module defines, and what they are.
+    """Return the names that a module defines, each with its entry.
 
     Raises:
         SyntaxError: this Python cannot parse the text.
@@ -57,7 +57,7 @@ def extract(text: str, module: str, *, is_package: bool = False) -> Facts:
 
 
 def extract_outline(text: str) -> Facts:
-    r"""Return the classes and functions at the top of a file by its lines alone; their members are not read.
+    r"""Return the top-level classes and functions of a file by its lines alone; class members are not read.
 
     >>> extract_outline("class A(B, c.D):\n    x = 1\ndef f(a): ...\n")
     {'A': 'class B, c.D @outline', 'f': 'def (*args, **kwargs)', '__getattr__': 'dynamic *'}
@@ -71,7 +71,7 @@ def extract_outline(text: str) -> Facts:
 
 
 def extract_yaml(text: str) -> Facts:
-    r"""Return the keys of a config file, dotted, with their values.
+    r"""Return the dotted keys of a YAML config file, with their values.
 
     >>> extract_yaml("a:\n  b: 1\n")
     {'a': 'field', 'a.b': 'field = 1'}
@@ -96,7 +96,7 @@ def extract_yaml(text: str) -> Facts:
 
 @dataclass
 class _ModuleReader:
-    """Reads the statements that run when a module is imported."""
+    """Reads the statements that run when a module is imported, and collects the names that they bind."""
 
     module: str
     is_package: bool
@@ -170,7 +170,7 @@ class _ModuleReader:
             self.facts["__getattr__"] = "dynamic *"
 
     def _add_lazy_names(self, tree: ast.Module) -> None:
-        """Add the names of a module's `__getattr__`, of its tables, and those that only type checkers import."""
+        """Add names that appear on access: those of `__getattr__`, lazy import tables and TYPE_CHECKING blocks."""
         getter = next((node for node in tree.body if _is_function(node, "__getattr__")), None)
         for node, _state in _import_time_statements(tree.body):
             if _is_function(node, "__getattr__"):
@@ -198,7 +198,7 @@ class _ModuleReader:
 
 
 def _import_time_statements(body: Iterable[ast.stmt], state: str = "") -> Iterator[tuple[ast.stmt, str]]:
-    """Yield the statements that run at import, with `if` for conditional ones and `types` for type checkers."""
+    """Yield the statements that run at import, with `if` for conditional ones and `types` for TYPE_CHECKING."""
     for node in body:
         yield node, state
         match node:
@@ -228,7 +228,7 @@ def _pair_keys(node: ast.expr) -> Iterator[str]:
 
 
 def _lazy_tables(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:  # noqa: C901 - a case a kind of table
-    """Yield the names of vLLM's tables ('LLM': '.entrypoints.llm:LLM') and of transformers' `_import_structure`."""
+    """Yield names of lazy import tables: vLLM's ('LLM': '.entrypoints.llm:LLM'), transformers' `_import_structure`."""
     for node in ast.walk(tree):
         match node:
             case ast.Dict():
@@ -262,7 +262,7 @@ def _lazy_tables(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:  #
 
 
 def _class_entries(node: ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield a class, and its members as `Class.member`."""
+    """Yield the entry of a class, and those of its members as `Class.member`."""
     name = f"{prefix}{node.name}"
     bases = [ast.unparse(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
     dataclass_mark = (
@@ -295,7 +295,7 @@ def _class_entries(node: ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _merge_overloads(*entries: str) -> str:
-    """Return one signature with the parameters of several, all optional.
+    """Merge overloads into one signature that has all their parameters, all optional.
 
     >>> _merge_overloads("def (self, a)", "def (self, b=, **kwargs)")
     'def (self, a=, b=, **kwargs)'
@@ -347,7 +347,7 @@ def _parameters(arguments: ast.arguments) -> list[str]:
 
 
 def _field_entry(node: ast.AnnAssign) -> str:
-    """Return type, default and choices of an annotated attribute."""
+    """Return the type, default and choices of an annotated attribute as an entry."""
     text = f"field {_shorten(ast.unparse(node.annotation), _MAX_TEXT)}"
     value = node.value
     if isinstance(value, ast.Call):
@@ -369,7 +369,7 @@ def _field_entry(node: ast.AnnAssign) -> str:
 
 
 def _value_entry(node: ast.expr | None, *, listed: bool = False) -> str:
-    """Return a constant, a Literal, or a list of texts; `value` for anything else."""
+    """Return the entry of a constant, a Literal or a list of strings; `value` for anything else."""
     if listed and isinstance(node, ast.List | ast.Tuple):
         return "value " + " ".join(str(item.value) for item in node.elts if isinstance(item, ast.Constant))
     if isinstance(node, ast.Constant):
@@ -389,7 +389,7 @@ def _value_entry(node: ast.expr | None, *, listed: bool = False) -> str:
 
 
 def _instance_attributes(node: ast.ClassDef) -> dict[str, list[str]]:  # noqa: C901 - a case a kind of statement
-    """Return the attributes that methods set on `self`, with the classes that they may be, best first."""
+    """Return the attributes that methods set on `self`, with their possible classes, likeliest first."""
     attributes: dict[str, list[str]] = {}
     for method in node.body:
         if not isinstance(method, _Function):
@@ -421,7 +421,7 @@ def _instance_attributes(node: ast.ClassDef) -> dict[str, list[str]]:  # noqa: C
 
 
 def _sets_any_attribute(node: ast.expr) -> bool:
-    """Recognise `setattr(self, name, value)` and `self.__dict__.update(…)`."""
+    """Return whether a node is `setattr(self, name, value)` or `self.__dict__.update(…)`."""
     if not isinstance(node, ast.Call):
         return False
     by_name = getattr(node.func, "id", "") == "setattr" and bool(node.args) and _is_self(node.args[0])
@@ -495,7 +495,7 @@ def _argparse_options(node: ast.Call, loops: dict[str, list[ast.expr]]) -> Itera
 
 
 def _texts(node: ast.expr, loops: dict[str, list[ast.expr]]) -> list[str]:
-    """Return a text, or what an f-string is with each value of a loop over constants."""
+    """Return the possible values of a string or f-string, given the constants that enclosing loops iterate over."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return [node.value]
     if not isinstance(node, ast.JoinedStr):

@@ -1,4 +1,4 @@
-"""The options of a framework's commands by release, and their choices, from fields, argparse and config files."""
+"""List the options of a framework's commands by release, with their allowed values."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _COMPANIONS = {"trl": ("transformers",), "ms-swift": ("transformers", "trl")}
 
 
 def declared_options(package: str, names: Mapping[str, Facts]) -> dict[str, dict[str, str]]:
-    """Return the options of one release: `options` of its training commands, `serve` of its server.
+    """Return the options of one release: `options` of its training commands and `serve` of its server.
 
     An option that only ms-swift's Megatron commands have is marked `megatron`.
     """
@@ -87,7 +87,7 @@ def _options_of_file(package: str, module: str, facts: Facts, names: Mapping[str
 
 
 def choices(release: Release, option: str) -> tuple[str, ...]:
-    """Return all values that an option accepts, () if it accepts others or if that is unknown."""
+    """Return all values that an option accepts; empty if it accepts others, or if that is unknown."""
     surface = _surface(release)
     definition, entry = _declaration(release, option)
     if surface is None or not entry:
@@ -177,7 +177,7 @@ def _surface(release: Release) -> Surface | None:
 
 
 def _field_choices(surface: Surface, definition: Definition, entry: str) -> tuple[str, ...]:
-    """Return the choices of a field: those of its metadata, of its Literal, or of the Enum that its type names."""
+    """Return the choices of a field: from its metadata, its Literal, or the Enum of its type."""
     if " choices " in entry:
         return _literals(entry.partition(" choices ")[2].partition(" = ")[0])
     annotation = re.split(r" = | (?:aliases|alias|deprecated) ", entry.removeprefix("field "))[0]
@@ -185,7 +185,7 @@ def _field_choices(surface: Surface, definition: Definition, entry: str) -> tupl
 
 
 def _annotation_choices(surface: Surface, module: str, annotation: str, depth: int = 0) -> tuple[str, ...]:
-    """Return the choices of an annotation; `Literal[…] | str` accepts any value."""
+    """Return the choices that an annotation allows; `Literal[…] | str` allows any value."""
     try:
         node: ast.expr = ast.parse(annotation.strip("'\""), mode="eval").body
     except SyntaxError:
@@ -224,7 +224,7 @@ def _alternatives(node: ast.expr) -> list[ast.expr]:
 
 
 def _literals(text: str) -> tuple[str, ...]:
-    """Return the constants of a list or tuple as text; () if it was cut off or computed."""
+    """Return the constants of a list or tuple as strings; empty if it was truncated or is computed."""
     try:
         values = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -1,4 +1,4 @@
-"""The packages of the index: which of their releases and files are read, and how."""
+"""List the indexed packages: which of their releases and files are read, and how."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class IndexedPackage:
-    """How one package is read.
+    """Settings for reading one package.
 
     Attributes:
-        name: As on the index.
+        name: Name on the package index.
         modules: Its top-level packages.
-        since: The oldest release; of a trainer the first with GRPO.
-        since_day: No release is older than this day.
-        outlined: Folders of which only the classes and functions at the top of each file are read: model definitions.
-        whole: Folders inside those that are read like all others.
+        since: The oldest indexed release; for a trainer, the first with GRPO.
+        since_day: Releases before this day are not indexed.
+        outlined: Folders with model definitions; only top-level classes and functions of their files are read.
+        whole: Folders inside outlined ones that are read completely.
         left_out: Folders that are not read at all.
         configs: Its options are YAML files.
         uses: Packages for which the names that it takes from them are recorded.

@@ -1,4 +1,4 @@
-"""Which releases of one package work with a release of another: requirements, names, and what was run."""
+"""Decide which releases of one package work with a release of another: by requirements, names and recorded runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _RANKS = {"ran": 0, "part": 1, "": 2, "fails": 3}
 
 @dataclass(frozen=True)
 class Release:
-    """An indexed release."""
+    """A release in the index."""
 
     package: str
     version: str
@@ -48,13 +48,13 @@ class Release:
 
 @dataclass(frozen=True)
 class Compatibility:
-    """The evidence about two releases.
+    """The evidence on whether two releases work together; `user` imports names from `provider`.
 
     Attributes:
-        declared: The ranges that one declares for the other, with the extra that declares it.
+        declared: The version ranges that the user declares for the provider, with the extra that declares each.
         allowed: Whether the declared ranges allow the pair; None if none is declared.
-        conflicts: Requirements of both that no release satisfies.
-        names: What the first takes from the second; None if that is not in the index.
+        conflicts: Requirements of both on a third package that no release of it satisfies.
+        names: The user's uses compared with the provider's names; None if that is not in the index.
         run: The published result of the pair: `ran`, `part`, `fails` or ''.
         run_failures: Codes of the layers that failed in that run.
     """
@@ -70,28 +70,32 @@ class Compatibility:
 
     @property
     def at_import(self) -> list[MissingUse]:
-        """Missing names that fail when the file that takes them is imported."""
+        """Missing names that fail as soon as the file that uses them is imported."""
         return fail_at_import(self.names) if self.names else []
 
     @property
     def when_called(self) -> list[MissingUse]:
-        """Missing names that fail only when a function is called, or one model is used."""
+        """Missing names that fail only when a function is called, or when one particular model is used."""
         return [item for item in self.names.missing if item not in self.at_import] if self.names else []
 
     @property
     def is_later(self) -> bool:
-        """Whether no newest release is declared, and the second release is a month newer than the first."""
+        """Whether no upper bound is declared, and the provider was uploaded over 30 days after the user."""
         bounded = any(operator in text for text in self.declared for operator in ("<", "==", "~="))
         return not bounded and upload_day(self.provider) > upload_day(self.user) + timedelta(days=_LATER_DAYS)
 
     @property
     def contradicted(self) -> bool:
-        """Whether something speaks against the pair; such a pair is never recommended."""
+        """Whether any evidence speaks against the pair; such a pair is never recommended."""
         return self.allowed is False or bool(self.conflicts or self.at_import) or self.run == "fails"
 
     @property
     def rank(self) -> tuple[object, ...]:
-        """Best first: no contradiction, a run, a declaration, few names missing, of the time, new."""
+        """Return the sort key; the smallest is best.
+
+        In order: not contradicted, a published run, a declared range, few names missing at import, not much later, few
+        names missing when called, newest.
+        """
         declared = {True: 0, None: 1, False: 2}[self.allowed]
         age = -store_number(self.provider), -store_number(self.user)
         called = len(self.when_called)
@@ -99,21 +103,21 @@ class Compatibility:
 
 
 def fail_at_import(comparison: Comparison) -> list[MissingUse]:
-    """Return the missing names that fail at import, but for files that only one model needs."""
+    """Return the missing names that fail at import, except in files that only one model needs."""
     return [
         item for item in comparison.missing if not item.use.late and not _OF_ONE_MODEL.search(item.use.file)
     ]
 
 
 def store_number(release: Release) -> int:
-    """Return the number of an indexed release; the newest is the largest."""
+    """Return the position of a release in the index, oldest first; the newest has the largest number."""
     package = store.load(release.package)
     number = package.number(release.version) if package else None
     return -1 if number is None else number
 
 
 def upload_day(release: Release) -> date:
-    """Return the day on which a release was uploaded; the first of all days if it is not in the index."""
+    """Return the day on which a release was uploaded; the earliest date if it is not in the index."""
     package, number = store.load(release.package), store_number(release)
     return (
         date.fromisoformat(package.about["releases"][number]["day"]) if package and number >= 0 else date.min
@@ -121,9 +125,9 @@ def upload_day(release: Release) -> date:
 
 
 def find_releases(package: str, version: str) -> list[str]:
-    """Return the indexed releases that a text names, newest first: `4.6` is every 4.6.x; '' is all.
+    """Return the indexed releases that a version prefix names, newest first: `4.6` is every 4.6.x; '' is all.
 
-    A release that is there is itself only: 0.8.5 is not 0.8.5.post1. A local suffix such as +cu129 does not count.
+    An exact release matches only itself: 0.8.5 is not 0.8.5.post1. A local suffix such as +cu129 is ignored.
     """
     index = store.load(package)
     releases = list(reversed(index.releases if index else []))
@@ -152,7 +156,7 @@ def parse_release(text: str, packages: Iterable[str]) -> Release:
 
 @cache
 def surface_of(release: Release, *companions: Release) -> Surface | None:
-    """Return what a release offers, None if it is not in the index."""
+    """Return the API of a release; None if it is not in the index."""
     package = store.load(release.package)
     number = package.number(release.version) if package else None
     if package is None or number is None:
@@ -162,12 +166,12 @@ def surface_of(release: Release, *companions: Release) -> Surface | None:
 
 
 def module_of(package: str) -> str:
-    """Return the module of a distribution."""
+    """Return the import name of a distribution."""
     return _MODULES.get(package, package.replace("-", "_"))
 
 
 def uses_of(user: Release, provider: str) -> list[Use] | None:
-    """Return what a release takes from another package, None if that is not in the index."""
+    """Return a release's uses of another package's names; None if the release is not in the index."""
     package = store.load(user.package)
     number = package.number(user.version) if package else None
     files = package.document(f"uses-{provider}") if package else None
@@ -183,9 +187,9 @@ def uses_of(user: Release, provider: str) -> list[Use] | None:
 def check(
     user: Release, provider: Release, other_versions: Mapping[str, Version] | None = None
 ) -> Comparison | None:
-    """Compare what a release takes from another with what that offers; None if one is not in the index.
+    """Compare a release's uses of another package with the names of a release of that; None if one is not indexed.
 
-    A name that no indexed release has is left out: it is from a fork, or code that no run reaches.
+    A name that no indexed release defines is left out: it comes from a fork, or from code that no run reaches.
     """
     surface, uses = surface_of(provider), uses_of(user, provider.package)
     if surface is None or uses is None:
@@ -215,7 +219,7 @@ def _exists(package: str, use: Use) -> bool:
 
 
 def has_name(release: Release, use: Use) -> bool:
-    """Return whether a release has a name; also if that is decided at run time."""
+    """Return whether a release satisfies a use, or may do so at run time."""
     surface = surface_of(release)
     return (
         surface is not None and bool(surface.find(use.module, use.name)) and not Lookup(surface).problem(use)
@@ -224,7 +228,7 @@ def has_name(release: Release, use: Use) -> bool:
 
 @cache
 def requirements_of(release: Release) -> dict[str, list[tuple[SpecifierSet, str]]]:
-    """Return the required ranges by package, each with the extra that requires it ('' for none)."""
+    """Return the required ranges by package, each with the extra that requires it (empty for none)."""
     package = store.load(release.package)
     number = package.number(release.version) if package else None
     ranges: dict[str, list[tuple[SpecifierSet, str]]] = {}
@@ -237,7 +241,7 @@ def requirements_of(release: Release) -> dict[str, list[tuple[SpecifierSet, str]
 
 @cache
 def _parse_requirement(line: str) -> tuple[str, SpecifierSet, str] | None:
-    """Return name, range and extra of a requirement; None if it is unreadable or not for this platform."""
+    """Return the name, range and extra of a requirement; None if it is unreadable or not for this platform."""
     try:
         requirement = Requirement(line)
     except InvalidRequirement:
@@ -262,7 +266,7 @@ def is_built_for(user: str, provider: str) -> bool:
 
 
 def conflicts(first: Release, second: Release) -> Iterator[str]:
-    """Yield requirements of two releases that no release of the third package satisfies."""
+    """Yield pairs of requirements of two releases on a third package that no release of it satisfies."""
     mine, theirs = requirements_of(first), requirements_of(second)
     without_cuda = is_built_for(first.package, second.package) or is_built_for(second.package, first.package)
     for name in sorted((mine.keys() & theirs.keys()) - (_CUDA_REQUIREMENTS if without_cuda else set())):
@@ -286,7 +290,7 @@ def conflicts(first: Release, second: Release) -> Iterator[str]:
 
 
 def compatibility(user: Release, provider: Release) -> Compatibility:
-    """Collect the evidence about two releases; `user` takes names from `provider`."""
+    """Collect the evidence on two releases; `user` imports names from `provider`."""
     ranges = declared_ranges(user, provider.package)
     binding = (
         [item for item in ranges if not item[1]]
@@ -312,7 +316,7 @@ def compatibility(user: Release, provider: Release) -> Compatibility:
 
 
 def published_run(user: Release, provider: Release) -> tuple[str, tuple[str, ...]]:
-    """Return the published result of running two releases together, and the codes of the layers that failed."""
+    """Return the published outcome of running two releases together, and the codes of the failed layers."""
     if (user.package, provider.package) != ("trl", "vllm"):
         return "", ()
     tried, table = _published_pairs()
@@ -340,7 +344,7 @@ class Answer:
 
     @property
     def best(self) -> Compatibility | None:
-        """The pair to install, None if something speaks against every one."""
+        """The pair to install; None if every pair is contradicted."""
         return next((pair for pair in self.pairs if not pair.contradicted), None)
 
 

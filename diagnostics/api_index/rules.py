@@ -1,8 +1,8 @@
-"""Rules of behaviour that no name shows: data with the lines of source that prove them, searched in both releases.
+"""Apply rules about behaviour that names do not show: each rule lists source lines to search for in both releases.
 
-A rule applies to a trainer whose source has its lines. Its cases are tried in order: the first whose lines all occur
-in the engine's source says whether it holds or breaks. Where none fits, nobody has read this engine for it, and the
-pair is not checked.
+A rule applies to a trainer whose source has its lines. Its cases are tried in order: the first whose lines all occur in
+the engine's source says whether it holds or breaks. If no case matches, this engine's behaviour is unknown, and the
+pair is reported as not checked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PATH = Path(__file__).with_name("rules.toml")
 
 
 class SourceLine(Struct, frozen=True, forbid_unknown_fields=True):
-    """A line of source, or the absence of one."""
+    """A line of source that must occur, or must not occur, in a release."""
 
     files: tuple[str, ...]
     """Files that may contain it; a release need not have all of them."""
@@ -32,7 +32,7 @@ class SourceLine(Struct, frozen=True, forbid_unknown_fields=True):
     """It occurs in none of the files, if there are any."""
 
     def find(self, sources: Sources) -> str | None:
-        """Return file:line of the text, a file where it is absent as required, None otherwise."""
+        """Return file:line of the text, or the file that lacks it as required; None if neither holds."""
         files = [file for file in self.files if file in sources.names()]
         for file in files:
             source = sources.read(file)
@@ -43,7 +43,7 @@ class SourceLine(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Case(Struct, frozen=True, forbid_unknown_fields=True):
-    """The behaviour of one kind of engine."""
+    """One way in which engines implement the behaviour, recognised by source lines, and whether the rule then holds."""
 
     outcome: Literal["holds", "breaks"]
     why: str
@@ -51,7 +51,7 @@ class Case(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True, rename={"cases": "case"}):
-    """A behaviour that a trainer relies on, and how engines implemented it over time."""
+    """A behaviour that a trainer relies on, and the ways in which engines implemented it over time."""
 
     subject: str
     """As one word, for reports."""
@@ -67,7 +67,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, rename={"cases": "ca
 
 
 class Ruling(Struct, frozen=True):
-    """The result of a rule for one pair."""
+    """The result of a rule for one pair of releases."""
 
     rule: Rule
     case: Case | None
@@ -80,7 +80,7 @@ class Ruling(Struct, frozen=True):
 
 @cache
 def project_rules() -> tuple[Rule, ...]:
-    """Return the rules of `rules.toml`."""
+    """Return the rules in `rules.toml`."""
     rules: tuple[Rule, ...] = msgspec.convert(
         tomllib.loads(PATH.read_text(encoding="utf-8"))["rule"], tuple[Rule, ...]
     )
@@ -88,7 +88,7 @@ def project_rules() -> tuple[Rule, ...]:
 
 
 def apply_rules(trainer: Sources, engine: Sources, rules: tuple[Rule, ...] | None = None) -> list[Ruling]:
-    """Return the result of each rule that applies to this trainer; None means the project's rules."""
+    """Return the result of each rule that applies to this trainer; `rules=None` means those of `rules.toml`."""
     rulings = []
     for rule in project_rules() if rules is None else rules:
         location = _find_all(rule.trl, trainer)
@@ -106,7 +106,7 @@ def _decide(rule: Rule, location: str, engine: Sources) -> Ruling:
 
 
 def _find_all(lines: tuple[SourceLine, ...], sources: Sources) -> str | None:
-    """Return the location of the first line if all of them are found."""
+    """Return the location of the first line if all lines are found; None otherwise."""
     locations = [line.find(sources) for line in lines]
     return None if None in locations else locations[0]
 

@@ -1,4 +1,4 @@
-"""One file per package with the names of all its releases: written by `build`, read by everything else.
+"""Read and write the files of the API index, one per package with the names of all its releases.
 
 `docs/api-index.md` describes the format. Nothing is loaded before it is asked for.
 """
@@ -27,7 +27,7 @@ _DATE = (2026, 1, 1, 0, 0, 0)
 
 
 def spans_of(numbers: Iterable[int], count: int) -> str:
-    """Return numbers of releases as spans; one that reaches the newest of `count` releases is left open.
+    """Return release numbers as spans; a span that reaches the newest of `count` releases has no end.
 
     >>> spans_of([0, 1, 3, 4], 5)
     '0-1 3-'
@@ -43,7 +43,7 @@ def spans_of(numbers: Iterable[int], count: int) -> str:
 
 @cache
 def in_spans(spans: str, number: int) -> bool:
-    """Return whether a release is in one of the spans.
+    """Return whether a release number is in one of the spans.
 
     >>> in_spans("0-1 3-", 2), in_spans("0-1 3-", 7)
     (False, True)
@@ -53,12 +53,12 @@ def in_spans(spans: str, number: int) -> bool:
 
 
 def expand_spans(spans: str, count: int) -> list[int]:
-    """Return the numbers in the spans."""
+    """Return all release numbers in the spans."""
     return [number for number in range(count) if in_spans(spans, number)]
 
 
 def pack_values(values: Sequence[Mapping[str, Any]], numbers: Sequence[int], count: int) -> dict[str, Any]:
-    """Merge the same keys of several releases: a value if all have it, else {spans: value}.
+    """Merge the values of several releases by key: one value if it is equal in all, else {spans: value}.
 
     >>> pack_values([{"a": "x"}, {"a": "y", "b": "z"}], [0, 1], 2)
     {'a': {'0-0': 'x', '1-': 'y'}, 'b': {'1-': 'z'}}
@@ -83,13 +83,13 @@ def pack_values(values: Sequence[Mapping[str, Any]], numbers: Sequence[int], cou
 def write_package(
     path: Path, about: Mapping[str, Any], modules: Mapping[str, tuple[str, Any]], **members: Any
 ) -> None:
-    """Write the file of a package.
+    """Write the index file of a package.
 
     Args:
-        path: The file.
-        about: The package and its releases.
-        modules: Of each module: the spans of its releases, and its packed names.
-        members: Further documents.
+        path: The file to write.
+        about: The package's name and the list of its releases.
+        modules: By module name: the spans of the releases that have it, and its packed names.
+        members: Further documents of the file, by name.
     """
     chunks: list[dict[str, Any]] = [{}]
     sizes, places = 0, {}
@@ -113,7 +113,7 @@ def write_package(
 
 
 class Package:
-    """All indexed releases of one package."""
+    """The index of all releases of one package."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -133,7 +133,7 @@ class Package:
         self._facts: dict[tuple[str, int], Facts | None] = {}
 
     def document(self, name: str) -> Any:
-        """Return one document of the file, {} if it has none of that name."""
+        """Return a document of the file by its name; empty if there is none."""
         if name not in self._documents:
             known = f"{name}.json" in self._members
             try:
@@ -146,7 +146,7 @@ class Package:
         return UserError(f"{self._path}: not a file of the API index ({error}); install grpo-doctor again")
 
     def number(self, version: str | Version) -> int | None:
-        """Return the number of a release; a local suffix and vLLM's `+cu129` count as the release itself."""
+        """Return the position of a release, oldest first; local suffixes such as `+cu129` are ignored."""
         try:
             parsed = Version(str(version))
         except InvalidVersion:
@@ -158,13 +158,13 @@ class Package:
         return {name for name, (_chunk, life) in self.about["modules"].items() if in_spans(life, number)}
 
     def packed(self, module: str) -> dict[str, Any]:
-        """Return the packed names of a module, over all releases."""
+        """Return the packed names of a module in all releases."""
         entry = self.about["modules"].get(module)
         names: dict[str, Any] = self.document(f"names-{entry[0]:03}")[module] if entry else {}
         return names
 
     def facts(self, module: str, number: int) -> Facts | None:
-        """Return the names of a module in one release, None if that has no such module."""
+        """Return the names of a module in one release, with their entries; None if the release lacks the module."""
         key = (module, number)
         if key not in self._facts:
             entry = self.about["modules"].get(module)
@@ -180,7 +180,7 @@ class Package:
 
 
 def unpack_values(packed: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Return the values of one release."""
+    """Return the values of one release from packed values."""
     values = {}
     for name, entry in packed.items():
         if not isinstance(entry, dict):
@@ -194,7 +194,7 @@ def unpack_values(packed: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def load(package: str) -> Package | None:
-    """Return the index of a package, None if there is none."""
+    """Return the index of a package; None if it is not indexed."""
     return _load(FOLDER / f"{canonicalize_name(package)}.zip")
 
 
@@ -204,10 +204,10 @@ def _load(path: Path) -> Package | None:
 
 
 def forget() -> None:
-    """Read the files again that changed."""
+    """Clear the cache of loaded files, so that changed files are read again."""
     _load.cache_clear()
 
 
 def indexed_packages() -> list[str]:
-    """Return the packages of the index."""
+    """Return the names of the packages in the index."""
     return sorted(path.stem for path in FOLDER.glob("*.zip"))

@@ -1,7 +1,7 @@
-"""Answer which modules, names, members and arguments one release of a package offers.
+"""Look up modules, names, class members and signatures in the API of one release, as an import would.
 
-It follows what Python follows: re-exports, `import *`, submodules, base classes, and names that a module's
-`__getattr__` makes. The facts come from the index or are extracted from a wheel when needed.
+Lookups follow re-exports, `import *`, submodules, base classes and a module's `__getattr__`. The facts come from the
+index or are extracted from a wheel when needed.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _OPTION_MODULES = (".arg_utils", ".cli_args")
 
 
 class Sources(Protocol):
-    """The readable modules of one distribution."""
+    """Protocol: the readable source files of one distribution."""
 
     def names(self) -> frozenset[str]:
-        """Return the members of the wheel, as 'vllm/core/scheduler.py'."""
+        """Return the paths of the files, such as 'vllm/core/scheduler.py'."""
 
     def read(self, name: str) -> str:
-        """Return the text of one member."""
+        """Return the text of one file."""
 
 
 class FactSource(Protocol):
-    """The facts of one release."""
+    """Protocol: the extracted facts (names and entries) of one release."""
 
     def modules(self) -> frozenset[str]:
-        """Return all modules."""
+        """Return the names of all modules."""
 
     def facts(self, module: str) -> Facts | None:
-        """Return the names of a module, None if there is no such module."""
+        """Return the names that a module defines, with their entries; None if there is no such module."""
 
 
 class IndexedFacts:
@@ -69,12 +69,12 @@ class IndexedFacts:
         return self._modules
 
     def facts(self, module: str) -> Facts | None:
-        """Return the names of a module."""
+        """Return the names that a module defines, with their entries."""
         return self._package.facts(module, self._number)
 
 
 class SourceFacts:
-    """The facts of a wheel, extracted when first needed."""
+    """The facts of a wheel, extracted from its source when first needed."""
 
     def __init__(self, sources: Sources) -> None:
         self.sources = sources
@@ -87,7 +87,7 @@ class SourceFacts:
         return frozenset(self._files)
 
     def facts(self, module: str) -> Facts | None:
-        """Return the names of a module."""
+        """Return the names that a module defines, with their entries."""
         file = self._files.get(module)
         if file is None:
             return None
@@ -99,7 +99,7 @@ class SourceFacts:
 
 @dataclass(frozen=True)
 class Definition:
-    """The place where a name is defined."""
+    """The module and the name where something is defined, with its entry."""
 
     module: str
     name: str
@@ -109,7 +109,7 @@ class Definition:
 
     @property
     def is_class(self) -> bool:
-        """Whether it is a class."""
+        """Whether the definition is a class."""
         return self.kind == "defined" and self.entry.startswith("class")
 
 
@@ -146,7 +146,7 @@ class Surface:
         return self._current_name(module) in self._modules_and_folders
 
     def _current_name(self, module: str) -> str:
-        """Return the module that an old name of it leads to."""
+        """Return the module that a renamed module's old name redirects to."""
         if self.package == "transformers" and module not in self._modules_and_folders:
             for pattern, name in _RENAMED_MODULES:
                 if (
@@ -162,7 +162,7 @@ class Surface:
         return frozenset(".".join(names[:count]) for names in parts for count in range(1, len(names) + 1))
 
     def find(self, module: str, name: str, depth: int = 0) -> Definition | None:
-        """Return the definition that `from module import name` imports, None if the import fails."""
+        """Return the definition that `from module import name` would import; None if the import fails."""
         if not name:
             return Definition(module, "", "", "module") if self.has_module(module) else None
         module = self._current_name(module)
@@ -216,11 +216,11 @@ class Surface:
         return self if self._is_inside(module) else self.companions.get(module.partition(".")[0], self)
 
     def facts(self, module: str) -> Facts:
-        """Return the names of a module of this package or of a companion, {} if there is none."""
+        """Return the names of a module of this package or of a companion; empty if there is none."""
         return self._surface_of(module).source.facts(module) or {}
 
     def class_and_bases(self, definition: Definition, depth: int = 0) -> Iterator[Definition | None]:
-        """Yield the class and its bases; None for one that cannot be read."""
+        """Yield a class and its base classes; None for a base that cannot be resolved."""
         if not definition.is_class or depth > _DEPTH or definition.entry.endswith("@outline"):
             yield None
             return
@@ -249,7 +249,7 @@ class Surface:
         return self._members[definition]
 
     def own_members(self, definition: Definition) -> Facts:
-        """Return the members of a class itself, with their entries."""
+        """Return the members that a class itself defines, with their entries."""
         prefix = f"{definition.name}."
         return {
             name.removeprefix(prefix): entry
@@ -260,9 +260,9 @@ class Surface:
     def attribute_types(
         self, definition: Definition, attribute: str, depth: int = 0
     ) -> list[tuple[Definition, bool]]:
-        """Return the possible classes of an attribute, best first, and whether it is exactly that one.
+        """Return the possible classes of an attribute, likeliest first, and whether its class is exactly known.
 
-        Calling a class creates exactly that class; its class methods and annotations also admit others.
+        `X()` creates exactly class X; class methods and annotations also allow subclasses.
         """
         types: list[tuple[Definition, bool]] = []
         for item in self.class_and_bases(definition):
@@ -281,7 +281,7 @@ class Surface:
         return types
 
     def method_signature(self, definition: Definition, method: str) -> Signature | None:
-        """Return the parameters of a method, None if they are unknown."""
+        """Return the parameters of a method; None if they are unknown."""
         for item in self.class_and_bases(definition):
             if item is None:
                 return None
@@ -317,7 +317,7 @@ class Surface:
         return any(f"{MODEL_TYPES}.{model_type}" in (self.source.facts(module) or {}) for module in modules)
 
     def has_serve_option(self, option: str) -> bool:
-        """Return whether `vllm serve` accepts an option."""
+        """Return whether `vllm serve` accepts a command-line option."""
         plain = option.removeprefix("--no-").removeprefix("--")
         spellings = {plain.replace("-", "_"), f"--{plain}"}
         modules = (name for name in sorted(self.source.modules()) if name.endswith(_OPTION_MODULES))
@@ -328,7 +328,7 @@ class Surface:
 
 
 def parse_signature(entry: str) -> Signature:
-    """Return the parameters of an entry.
+    """Parse the parameters in a function's entry.
 
     >>> parse_signature("def (self, a, b=, *, c, **kwargs)")
     Signature(names=frozenset({...}), required=frozenset({...}), takes_others=True)
@@ -341,7 +341,7 @@ def parse_signature(entry: str) -> Signature:
 
 
 def _type_hints(entry: str) -> list[str]:
-    """Return the classes in an entry, `Engine()` for exactly that one, those of assignments first."""
+    """Return the class names in an entry, `Engine()` for an exact class; those of assignments come first."""
     first, _, attribute = entry.lstrip("?").partition(" | attr ")
     if first.startswith("attr "):
         first, attribute = "", first.removeprefix("attr ")

@@ -1,7 +1,7 @@
-"""Collect which names a package takes from others: imports, attributes, arguments, routes, launch options.
+"""Collect the uses of other packages in source code: imports, attributes, arguments, routes and command options.
 
-The source is walked statement by statement, so that each use carries the conditions around it: what no run reaches
-is left out, and the arms of a `try … except ImportError` are alternatives of which one must work.
+Each use carries the conditions around it. Unreachable code is left out, and the arms of a `try … except ImportError`
+are alternatives of which one must work.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Branch = tuple[str, ...] | None
 
 @dataclass(frozen=True)
 class Use:
-    """One name that a package takes from another."""
+    """One use of another package's name."""
 
     kind: str
     """`name` (imported), `patched` (a dotted path in a string), `attribute` (a path below a name), `argument` (a
@@ -76,24 +76,24 @@ class Use:
         return ".".join((name, *self.path))
 
     def option(self, off: Collection[str]) -> str:
-        """Return the option, of those that are off by default, that a run must set to reach it; '' if none."""
+        """Return the option (of those off by default) that a run must set to reach the use; empty if none."""
         names = (item.removeprefix("set:") for item in self.conditions if item.startswith("set:"))
         return next((name for name in names if name in off), "")
 
     def to_key(self) -> str:
-        """Return everything but the place, as text."""
+        """Return the use without its file and line, as text."""
         return json.dumps(astuple(replace(self, file="", line=0)), separators=(",", ":"))
 
     @staticmethod
     def from_key(key: str, file: str, line: int) -> Use:
-        """Return the use that `to_key` wrote."""
+        """Return the use that `to_key` encoded."""
         kind, module, name, path, _file, _line, late, choice, conditions = json.loads(key)
         places = tuple(choice) if choice else None
         return Use(kind, module, name, tuple(path), file, line, late, places, tuple(conditions))
 
 
 def collect_uses(text: str, file: str, packages: Collection[str]) -> list[Use]:
-    """Return what one file takes from the packages, given as module names.
+    """Return the uses of some packages, given by module name, in the text of one file.
 
     Raises:
         SyntaxError: this Python cannot parse the file.
@@ -110,7 +110,7 @@ def collect_uses(text: str, file: str, packages: Collection[str]) -> list[Use]:
 
 @dataclass
 class _Conditions:
-    """Evaluates conditions as far as they depend on installed releases."""
+    """Evaluates `if` conditions as far as they depend on installed releases."""
 
     names: dict[str, tuple[Branch, Branch] | str] = field(default_factory=dict)
     """Of simple names of the module: the branches of its truth, or the package whose version it is."""
@@ -162,7 +162,7 @@ class _Conditions:
         return (f"{package}{operator}{version}",), (f"{package}{_OPPOSITE[operator]}{version}",)
 
     def package_of(self, node: ast.expr) -> str | None:
-        """Return the package whose version an expression is: `vllm.__version__`, `version.parse(version("vllm"))`."""
+        """Return the package whose version an expression gives, such as `vllm.__version__`; empty if none."""
         match node:
             case ast.Attribute(value=ast.Name(id=name), attr="__version__"):
                 return name
@@ -243,7 +243,7 @@ def _depends_on_run_only(node: ast.expr) -> bool:
 
 @dataclass
 class _Walk:
-    """The walk over one file. A `Use` without a name serves as the template with the current conditions."""
+    """The walk over one file's statements. A `Use` without a name is a template with the current conditions."""
 
     file: str
     packages: Collection[str]
@@ -295,7 +295,7 @@ class _Walk:
                 self.children(node, guards)
 
     def if_statement(self, node: ast.If, guards: Use) -> None:
-        """Walk an `if`; a branch that no run takes is left out."""
+        """Walk an `if`, without branches that are never taken."""
         self.expression(node.test, guards)
         for body, branch in zip((node.body, node.orelse), self.conditions.branches(node.test), strict=True):
             if branch is not None:
@@ -303,7 +303,7 @@ class _Walk:
                 self.block(body, replace(guards, conditions=conditions))
 
     def children(self, node: ast.AST, guards: Use) -> None:
-        """Walk everything else that contains statements and expressions: classes, loops, `with`, `match`."""
+        """Walk any other compound statement or expression: classes, loops, `with`, `match`."""
         for part in ast.iter_child_nodes(node):
             if isinstance(part, ast.stmt):
                 self.statement(part, guards)
@@ -313,7 +313,7 @@ class _Walk:
                 self.children(part, guards)
 
     def try_statement(self, node: ast.Try, guards: Use) -> None:
-        """Walk a `try`; with a handler for a failed import, its arms are alternatives."""
+        """Walk a `try`; if it handles a failed import, its arms are alternatives."""
         handlers = [handler for handler in node.handlers if _catches_import_errors(handler)]
         if not handlers:
             outer_caught = self.value_errors_caught
@@ -370,7 +370,7 @@ class _Walk:
         )
 
     def assignment(self, node: ast.stmt, guards: Use) -> None:
-        """Remember names for conditions, instances of imported classes, and dictionary literals."""
+        """Record assigned conditions, instances of imported classes, and dictionary literals."""
         if not isinstance(node, ast.Assign) or len(node.targets) != 1:
             return
         target, value = node.targets[0], node.value
@@ -420,7 +420,7 @@ class _Walk:
                         self.add(guards, part, "launch", "", str(item.value))
 
     def origin(self, dotted: str) -> tuple[str, str, tuple[str, ...]] | None:
-        """Return (module, name, attributes below it) of an expression that stems from one of the packages."""
+        """Return (module, name, attribute path) of an expression that comes from one of the packages."""
         parts = dotted.split(".")
         for length in range(len(parts) - 1, 0, -1):  # the longest known prefix: self.llm before self
             prefix, path = ".".join(parts[:length]), tuple(parts[length:])
@@ -459,7 +459,7 @@ class _Walk:
                     self.add(guards, node, "registered", CONFIGS, MODEL_TYPES, (model_type,))
 
     def patch(self, target: str, node: ast.Call, guards: Use) -> None:
-        """Add `unittest.mock.patch("vllm.worker.worker.Worker._x")`: without that path, entering it raises."""
+        """Add the target of `unittest.mock.patch("vllm.worker.worker.Worker._x")`; it raises if that does not exist."""
         if self.is_of_package(target):
             module, _, attribute = target.rpartition(".")
             owner_module, _, owner = module.rpartition(".")
@@ -470,7 +470,7 @@ class _Walk:
 
 
 def _outermost_attributes(node: ast.AST) -> Iterator[ast.Attribute]:
-    """Yield a.b.c, but not the a.b inside it."""
+    """Yield each attribute chain once: a.b.c, but not the a.b inside it."""
     if isinstance(node, ast.Attribute) and _dotted(node):
         yield node
         return
@@ -479,7 +479,7 @@ def _outermost_attributes(node: ast.AST) -> Iterator[ast.Attribute]:
 
 
 def _dotted(node: ast.AST) -> str:
-    """Return 'a.b.c' for such an expression, '' for any other."""
+    """Return the dotted name of an attribute chain; empty for any other expression."""
     match node:
         case ast.Name(id=name):
             return name
@@ -497,7 +497,7 @@ def _catches_import_errors(handler: ast.ExceptHandler) -> bool:
 
 
 def _route(node: ast.JoinedStr) -> str:
-    """Return '/health/' of f"{self.base_url}/health/", '' for a string that does not end in a path."""
+    """Return the URL path of a string, '/health/' of f"{self.base_url}/health/"; empty if it has none."""
     last = node.values[-1]
     if len(node.values) > 1 and isinstance(last, ast.Constant) and str(last.value).startswith("/"):
         return str(last.value).partition("?")[0]

@@ -23,7 +23,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from diagnostics import safe_io
-from diagnostics.audit.alarms import Findings
+from diagnostics.audit.finding_tracker import FindingTracker
 from diagnostics.audit.recorded import metric_files
 from diagnostics.audit.recorded.run_data import MetricRow, MetricSeries
 from diagnostics.audit.results import make_document, shareable
@@ -36,7 +36,7 @@ _FIRST_ROWS, _LAST_ROWS = 64, 512
 
 
 class AuditCallback(TrainerCallback):  # type: ignore[misc]
-    """Checks each line of metrics that a trainer logs."""
+    """Trainer callback that checks each row of metrics that a trainer logs."""
 
     def __init__(self, *, folder: str | Path | None = None) -> None:
         """Configure the callback; audit.json goes to the folder, or to the trainer's output_dir."""
@@ -45,23 +45,23 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         self._seconds = 0.0
         self._first: list[MetricRow] = []
         self._last: deque[MetricRow] = deque(maxlen=_LAST_ROWS)
-        self.findings, self.active = Findings(), False
+        self.findings, self.active = FindingTracker(), False
 
     def attach(self, trainer: Any) -> AuditCallback:
-        """Put it before the trainer's other callbacks and return it."""
+        """Add the callback to a trainer, before its other callbacks; return the callback."""
         callbacks: list[Any] = trainer.callback_handler.callbacks
         callbacks[:] = [self, *(callback for callback in callbacks if callback is not self)]
         return self
 
     def on_train_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
-        """Start in the first process."""
+        """Start auditing, in the main process only."""
         if state.is_world_process_zero:
             self._folder = self._folder or Path(args.output_dir)
             self._subject = {"run": str(args.output_dir)}
             self.active = True
 
     def on_log(self, args: Any, state: Any, *_: Any, logs: dict[str, Any] | None = None, **__: Any) -> None:
-        """Check a line of metrics; add scalars for the callbacks that follow."""
+        """Check one row of metrics; add the audit's scalars for the callbacks that follow."""
         del args
         if not self.active or not logs or "train_runtime" in logs or metric_files.is_evaluation(logs):
             return
@@ -71,11 +71,13 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
             self.active = False
             LOG.warning("audit: stopped: %s: %s", type(error).__name__, error, exc_info=True)
             return
-        flags = {f"audit/{family}": float(alarm.active) for family, alarm in self.findings.reported.items()}
+        flags = {
+            f"audit/{family}": float(finding.active) for family, finding in self.findings.reported.items()
+        }
         logs |= {"audit/faults": sum(flags.values()), "audit/seconds": self._seconds, **flags}
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Write the document."""
+        """Write the final audit.json."""
         if self.active and self.findings.scans:
             self._write_document()
 

@@ -1,7 +1,7 @@
-"""Load models and tokenizers from a folder that is not trusted.
+"""Load models and tokenizers from an untrusted folder.
 
-No hub is contacted and no code of the folder runs. A model must be whole and no larger than its files allow. Building a
-model and running a chat template have time and memory limits.
+No hub is contacted and no code of the folder runs. A model must be complete, and no larger than its files allow.
+Building a model and running a chat template have time and memory limits.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _config_problem(config: dict[str, Any], size: int) -> str:
-    """Return which setting no model in files of this size has; the rest is counted before weights are read."""
+    """Return the setting that no model in files of this size can have; empty if all are plausible."""
     sections = [config, *(value for value in config.values() if isinstance(value, dict))]
     widths = [section.get(name) for section in sections for name in ("hidden_size", "n_embd", "d_model")]
     width = max([1, *(width for width in widths if isinstance(width, int))])
@@ -69,7 +69,7 @@ def _weight_bytes(folder: Path) -> int:
 
 
 def load_model(folder: Path, **options: Any) -> Any:
-    """Load a whole model; no code of the folder runs, and no hub is contacted.
+    """Load a complete model; no code of the folder runs, and no hub is contacted.
 
     Adapters are refused: transformers 5 requests their base from the hub, even with local_files_only.
 
@@ -89,7 +89,7 @@ def load_model(folder: Path, **options: Any) -> Any:
 
 
 def _check_size(folder: Path) -> None:
-    """Build the model without memory and count its numbers, because a config has many names for its sizes.
+    """Build the model on the meta device and count its parameters, because a config has many names for sizes.
 
     Raises:
         AuditError: It has more numbers than its files hold.
@@ -158,7 +158,7 @@ def _load(kind: str, folder: Path, problem: str, options: dict[str, Any]) -> Any
 
 
 def chat_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
-    """Return the ids of a conversation; the chat template is a program, so its time and memory are limited.
+    """Return the token ids of a conversation; the chat template runs with a limit on time and memory.
 
     Raises:
         AuditError: It failed.
@@ -203,5 +203,5 @@ def _resource_limit(what: str, seconds: float, extra_bytes: int) -> Iterator[Non
 
 
 def reason(error: BaseException) -> str:
-    """Return an error's message on one line, masked; the error's name if it has none."""
+    """Return an error's message on one line with secrets masked; the error's class if it has no message."""
     return mask_and_cut(" ".join(str(error).split()), 200) or type(error).__name__

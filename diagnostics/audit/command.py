@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from diagnostics.audit.alarms import Change
+from diagnostics.audit.finding_tracker import Change
 from diagnostics.audit.live.probe_inputs import DEFAULT_TOKENS, MAX_TOKENS, MIN_TOKENS
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.recorded.run_audit import audit_run

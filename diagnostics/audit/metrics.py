@@ -125,7 +125,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Curves:
-    """The rows of one file of metrics, with lookups."""
+    """The rows of one metrics file, with lookups."""
 
     rows: tuple[MetricRow, ...]
 
@@ -140,7 +140,7 @@ class Curves:
         return [row.values[name] for row in self.select(name)]
 
     def longest_episode(self, names: Sequence[str], holds: Callable[..., bool], least: int) -> Episode | None:
-        """Return the longest run of rows in which `holds` is true of the named metrics."""
+        """Return the longest run of rows in which `holds` is true of the named metrics, of at least `least` rows."""
         rows = self.select(*names)
         best = start = end = 0
         for place, row in enumerate(rows, 1):
@@ -151,7 +151,7 @@ class Curves:
         return None if best < max(1, least) else Episode(rows[end - best : end], end == len(rows))
 
     def last_episode(self, name: str, holds: Callable[[float], bool]) -> Episode:
-        """Return the rows from the step on after which a metric mostly fulfils a condition."""
+        """Return the rows from the step on from which `holds` is true of the metric in most rows."""
         rows = self.select(name)
         start, misses = len(rows) - 1, 0
         for place in range(len(rows) - 1, -1, -1):
@@ -164,7 +164,7 @@ class Curves:
         return Episode(rows[start:])
 
     def ends(self, name: str) -> tuple[float, float] | None:
-        """Return the median of a metric in the first and in the last eighth of the run; None of a short one."""
+        """Return the median of a metric in the first and the last eighth of the run; None if the run is short."""
         values = self.column(name)
         part = max(3, len(values) // 8)
         return (
@@ -173,7 +173,7 @@ class Curves:
 
     @property
     def signal_steps(self) -> int:
-        """Return the number of steps that show whether the run learns."""
+        """Return the number of steps with metrics that show whether the run learns."""
         return max(len(self.select("reward", name)) for name in ("reward_std", "grad_norm", "all_alike"))
 
     @cached_property
@@ -198,7 +198,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Match:
-    """The steps in which a symptom holds, the metrics to quote from the first of them, and the message's numbers."""
+    """The steps in which a symptom holds, the metrics to quote from the first of them, and numbers for the message."""
 
     episode: Episode
     quoted: tuple[str, ...]
@@ -221,7 +221,7 @@ def _symptom(
         family: The class of faults.
         message: A template; it may use the quoted metrics, `span`, `count` and the match's values.
         code: Code of the known issue.
-        causes: Key of the causes to list.
+        causes: Key of the possible causes, which the message lists.
     """
 
     def register(find: Callable[[Curves], Match | None]) -> Callable[[Curves], Match | None]:
@@ -295,7 +295,7 @@ def check_learning(series: Sequence[MetricSeries], rewards: Sequence[Result] = (
 
 
 def _trained_nothing(curves: Curves) -> Result | None:
-    """Check the summary of a run for more steps a second than a GRPO step can take.
+    """Check a run's summary for more steps per second than a GRPO step can take.
 
     A fast toy run logs its steps and a loss; rows without a loss in the summary may be those of the resumed state.
     """

@@ -121,7 +121,7 @@ def _print_fault(console: Console, result: Result) -> None:
 
 
 def _details(result: Result) -> list[str]:
-    """Return the lines below a result: estimates, what remains unexplained, evidence, what would decide it."""
+    """Return the lines below a result: estimates, remaining difference, evidence, and what would decide it."""
     lines = [estimate_text(estimate) for estimate in result.estimates]
     if result.is_fault and result.residual is not None:
         floor = f", rounding makes {result.floor:.2g}" if result.floor is not None else ""
@@ -137,7 +137,7 @@ def _note_text(seen: Note) -> str:
 
 
 def estimate_text(estimate: Estimate) -> str:
-    """Return a value with its interval.
+    """Format an estimate with its interval and expected value.
 
     >>> estimate_text(Estimate("top_p", 0.9, 0.89, 0.9, 1.0))
     'top_p 0.9 (0.89 to 0.9), expected 1'
@@ -155,7 +155,7 @@ def _value_text(value: Any) -> str:
 
 
 def _cost(audit: Audit) -> str:
-    """Return time, and of a live audit tokens and requests."""
+    """Return the audit's duration; for a live audit also its tokens and requests."""
     if audit.source != LIVE:
         return f"{audit.seconds:.2g} s"
     spent = f"{count_of(audit.tokens, 'token')} in {count_of(audit.requests, 'request')}"

@@ -1,6 +1,7 @@
-"""Result model of the audit: the result of each check, all of them together, and the JSON `grpo-doctor.audit.v1`.
+"""Define the results of an audit, and convert them to the JSON document `grpo-doctor.audit.v1`.
 
-The callback writes this document in a training environment, so this module imports only what is installed there.
+The callback writes this document in a training environment, so this module may only import packages that are installed
+there.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Check:
-    """A class of faults: its title, the probe that looks for it, and the unit of `Result.count`."""
+    """A class of faults: its title, its check's number (probe), and the unit of `Result.count`."""
 
     title: str
     probe: str
@@ -66,11 +67,11 @@ CHECKS = {
 
 
 class AuditError(UserError):
-    """Raised when an input cannot be used; one line that names the input and its problem."""
+    """Raised when an input cannot be used; the one-line message names the input and the problem."""
 
 
 class NotAvailableError(AuditError):
-    """Raised when a server or file exists and cannot be checked now: busy, asleep, over a time limit."""
+    """Raised when a server or file exists but cannot be checked now: busy, asleep, or over a time limit."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Note:
         name: Stable name of the kind of fact.
         text: One line.
         values: The numbers and names in the text.
-        place: Endpoint or file:line; empty if obvious.
+        place: Endpoint or file:line; empty if it is obvious.
     """
 
     name: str
@@ -120,7 +121,7 @@ class RunnerUp:
 
 @dataclass(frozen=True)
 class Result:
-    """Result of one check.
+    """The result of one check.
 
     Attributes:
         family: Class of faults, as `sampling/temperature`.
@@ -131,13 +132,13 @@ class Result:
         values: The numbers and names in the message.
         residual: Difference that remains with this explanation.
         floor: Difference that rounding alone causes.
-        alarm: Difference from which on it is a fault.
+        alarm: Fault threshold: the difference from which on it is a fault.
         count: Number of tokens, samples or files behind the result.
         tokens: Tokens that the engine spent on it.
         evidence: Observations, the most telling first.
         needed: Input that would decide it, if it is not decided.
-        masked_by: Family of the fault that hides this one.
-        decisive: Whether the audit is incomplete if this check was skipped.
+        masked_by: For the outcome `masked`: the family of the fault that makes this check undecidable.
+        decisive: Whether skipping this check makes the audit incomplete.
     """
 
     family: str
@@ -180,7 +181,7 @@ class Result:
 
     @property
     def is_explained(self) -> bool:
-        """Return whether the residual is at most the alarm: the explanation accounts for the difference."""
+        """Return whether the residual is at most the fault threshold: the explanation accounts for the difference."""
         return self.residual is not None and self.alarm is not None and self.residual <= self.alarm
 
 
@@ -191,7 +192,7 @@ def _result(family: str, outcome: str, probe: str = "", **fields: Any) -> Result
 def fault(
     family: str, message: str, code: str = "", values: Mapping[str, Any] = NO_VALUES, /, **fields: Any
 ) -> Result:
-    """Build a fault whose message is a template filled with the values; the probe is that of the class.
+    """Build a fault; its message is a template filled with the values, its probe that of the class.
 
     >>> fault("rewards/constant", "all rewards are {lowest:g}", "REW004", {"lowest": 0.0}).message
     'all rewards are 0'
@@ -217,18 +218,18 @@ def skipped(family: str, name: str, needed: str, /, *, decisive: bool = False, *
 
 
 def masked(family: str, by: str, /, **fields: Any) -> Result:
-    """Build the result of a check that a fault of another family hides."""
+    """Build the result `masked`: the check is undecidable until the fault of family `by` is fixed."""
     return _result(family, MASKED, masked_by=by, **fields)
 
 
 @dataclass(frozen=True)
 class Audit:
-    """All results of an audit.
+    """All results of one audit.
 
     Attributes:
         source: LIVE, RECORDED or RUNNING.
         subject: Addresses and files, by role.
-        results: One for each class, in the order of the checks.
+        results: One result for each class of faults, in the order of the checks.
         tokens: Tokens that the engine spent.
     """
 
@@ -241,7 +242,7 @@ class Audit:
 
     @property
     def outcome(self) -> str:
-        """Return a fault, else not decided if something decisive is open, else clean."""
+        """Return `fault` if there is one, else `not_decided` if a decisive check is open, else `clean`."""
         if self.select(FAULT):
             return FAULT
         is_decided = self.select(CLEAN) and not any(map(is_open, self.results))
@@ -253,7 +254,7 @@ class Audit:
 
 
 def is_open(result: Result) -> bool:
-    """Return whether a result makes the audit incomplete: undecided, hidden, or skipped although decisive."""
+    """Return whether a result makes the audit incomplete: not decided, masked, or skipped although decisive."""
     return result.outcome in {NOT_DECIDED, MASKED} or (result.outcome == NOT_ASKED and result.decisive)
 
 
@@ -291,7 +292,7 @@ def _result_json(result: Result) -> dict[str, Any]:
 
 
 def code_of(result: Result) -> str:
-    """Return a fault's code: its own, or that of the known issue that names its family."""
+    """Return a fault's code: its own, or that of the known issue for its family."""
     by_family = {family: code for code, issue in _issues().items() for family in issue.audit}
     return result.code or by_family.get(result.family, "")
 
@@ -316,7 +317,7 @@ def sentence(result: Result) -> str:
 
 
 def headline(audit: Audit) -> str:
-    """Return the audit in one sentence: faults or undecided checks, and the numbers of passed and skipped checks."""
+    """Return the audit in one sentence: its faults or undecided checks, and the counts."""
     faults, counts = audit.select(FAULT), count_line(audit)
     if faults:
         messages = [result.message for result in faults[:_MAX_MESSAGES]]

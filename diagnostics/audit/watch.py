@@ -1,7 +1,7 @@
-"""`audit --watch FILE…`: check metrics again whenever a run has written more, with the checks of `audit FILE`.
+"""Implement `audit --watch FILE…`: check metrics again whenever the run has written more.
 
-Findings of the first scan are printed at once, because the file's history is there; later ones when two scans agree.
-The watch ends when no file has changed for `--idle` seconds.
+Findings of the first scan are printed at once, because it covers the file's whole history; later ones after two scans
+agree. The watch ends when no file has changed for `--idle` seconds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from diagnostics.audit.alarms import SCANS_THAT_AGREE, Change, Findings
+from diagnostics.audit.finding_tracker import SCANS_THAT_AGREE, Change, FindingTracker
 from diagnostics.audit.recorded.run_audit import read_metrics, report_unread
 from diagnostics.audit.recorded.run_data import MetricSeries, UnreadInputs
 from diagnostics.audit.results import Audit, AuditError, NotAvailableError
@@ -19,7 +19,7 @@ INTERVAL_S = 2.0
 
 
 class Watch:
-    """A watch over files that may appear later.
+    """Scans metrics files repeatedly; the files may appear later.
 
     Args:
         paths: The files.
@@ -45,12 +45,12 @@ class Watch:
         self._files = dict.fromkeys(paths, (0, 0, 0))
         self._series: dict[Path, MetricSeries] = {}
         self._unread: dict[Path, UnreadInputs] = {}
-        self._findings = Findings()
+        self._findings = FindingTracker()
 
     def run(
         self, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic
     ) -> Audit:
-        """Watch until interrupted or idle; return everything that was found."""
+        """Watch until interrupted or idle; return the audit."""
         changed = clock()
         try:
             while True:
@@ -64,7 +64,7 @@ class Watch:
         return self.finish()
 
     def scan_files(self) -> bool:
-        """Read the files that changed and check all; return whether any did."""
+        """Read the files that changed and check all metrics; return whether any file changed."""
         changed = False
         for path, version in self._files.items():
             try:

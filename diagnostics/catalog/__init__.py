@@ -1,4 +1,4 @@
-"""Load the catalog: known issues and codes of checks, one TOML file each; a bad file is refused with its line."""
+"""The catalog: known issues and check codes, one TOML file each; an invalid file is refused with its line."""
 
 from __future__ import annotations
 

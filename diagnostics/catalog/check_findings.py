@@ -1,4 +1,4 @@
-"""Make findings under codes of checks that are no known issues (`checks/CODE.toml`)."""
+"""Build findings under check codes, which are codes that are no known issues (`checks/CODE.toml`)."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def check_finding(
     remedy: Fix,
     certainty: str = "established",
 ) -> Finding:
-    """Return a finding under a check's own code; established, because it was read from the environment itself."""
+    """Build a finding under a check code; its certainty is `established`, since the environment itself was read."""
     return Finding(code, find_check(code).title, severity, certainty, known_by, detail, evidence, remedy)
 
 
 def variables_to_unset(
     code: str, severity: Severity, seen: Sequence[tuple[str, str]], advice: str, *, place: str = "environment"
 ) -> list[Finding]:
-    """Return one finding about environment variables that should not be set; none if none is set.
+    """Return a list with one finding about environment variables that should not be set; empty if none is.
 
     Args:
         code: Code of the finding.
         severity: Its severity.
-        seen: Each variable with what was read of it.
+        seen: Each variable with its value.
         advice: When to unset them.
         place: Where they were read.
     """

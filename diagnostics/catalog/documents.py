@@ -1,4 +1,4 @@
-"""Make the JSON documents of `explain` and `catalog` from catalog entries; `diagnostics.output` renders them."""
+"""Build the JSON documents of `explain` and `catalog` from catalog entries; `diagnostics.output` renders them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHECK = "check"
 
 
 def of_issue(issue: model.Issue, remedy: Fix) -> dict[str, Any]:
-    """An entry, with the names of its mitigations in the order in which they are offered."""
+    """Return the document of a known issue, with its mitigations in the order in which they are recommended."""
     return {
         "schema": SCHEMA,
         **msgspec.to_builtins(issue),
@@ -28,7 +28,7 @@ def of_issue(issue: model.Issue, remedy: Fix) -> dict[str, Any]:
 
 
 def of_check(entry: model.CheckCode) -> dict[str, Any]:
-    """A check's own code, under the keys of an issue; what it has none of is empty."""
+    """Return the document of a check code, with the keys of a known issue; keys without a value are empty."""
     lists = ("components", "frameworks", "affected", "config", "mitigations", "references", "triggers")
     return {
         "schema": SCHEMA,
@@ -48,7 +48,7 @@ def of_check(entry: model.CheckCode) -> dict[str, Any]:
 
 
 def listing(issues: Iterable[model.Issue], checks: Iterable[model.CheckCode]) -> dict[str, Any]:
-    """All codes: known issues, and apart from them those of the checks' own."""
+    """Return the document with all codes: known issues, and separately the check codes."""
     return {
         "schema": LISTING,
         "issues": [

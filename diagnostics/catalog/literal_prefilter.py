@@ -1,7 +1,7 @@
-"""Find the few lines of a log that a signature can match, by one RE2 search for literal texts of all patterns.
+"""Find the few lines of a log that signatures can match, by one RE2 search for literal texts of all patterns.
 
-For each pattern, `literals` returns the longest text that every match contains. A line with none of these texts cannot
-match.
+For each pattern, `literals` returns alternative texts; every match of the pattern contains at least one of them. A line
+with none of these texts cannot match.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _parser: Any = importlib.import_module("re._parser")
 
 
 def literals(pattern: str) -> tuple[str, ...]:
-    r"""Return texts of which every match of a pattern contains one; empty if there is none.
+    r"""Return alternative texts, of which every match of the pattern contains at least one; empty if there are none.
 
     Example:
         >>> literals(r"actor (?:died|is gone): \d+")
@@ -41,7 +41,7 @@ def literals(pattern: str) -> tuple[str, ...]:
 
 
 def _options(tree: Any) -> list[tuple[str, ...]]:
-    """Return the required texts of a sequence: a run of characters, or the alternatives of a group."""
+    """Return the possible results for a syntax tree: each is a set of texts of which every match contains one."""
     result: list[tuple[str, ...]] = []
     run = ""
     for operation, argument in tree:
@@ -69,7 +69,7 @@ def _best(options: list[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def required_literals(code: str, pattern: str) -> tuple[str, ...]:
-    """Return the texts to search for.
+    """Return `literals` of a pattern, but refuse texts shorter than SHORTEST; `code` is for the error message.
 
     Raises:
         CatalogueError: No text of SHORTEST characters is in every match of the pattern.
@@ -87,7 +87,7 @@ _ESCAPED = re.compile(r"[\"'<>&\\]|[^\x20-\x7e]")
 
 
 def longest_plain_part(text: str) -> str:
-    """Return the longest part of a text that JSON and HTML do not escape; the text itself if that is too short.
+    """Return the longest part of a text without characters that JSON or HTML escapes; the text itself if too short.
 
     Example:
         >>> longest_plain_part("No module named 'vllm.")
@@ -98,7 +98,7 @@ def longest_plain_part(text: str) -> str:
 
 
 def any_of(parts: list[str]) -> Any:
-    """Return one RE2 over bytes that matches any of some RE2 patterns."""
+    """Return one RE2 pattern over bytes that matches whatever one of the given patterns matches."""
     options = re2.Options()
     options.max_mem = _MEMORY
     # Invalid UTF-8 is searched too.
@@ -107,7 +107,7 @@ def any_of(parts: list[str]) -> Any:
 
 
 def compile_set(patterns: Sequence[str]) -> Any:
-    """Return one automaton that finds which of some RE2 patterns match a text."""
+    """Return one RE2 set that finds which of the given patterns match a text."""
     options = re2.Options()
     options.max_mem = _MEMORY
     automaton = re2.Set.SearchSet(options)
@@ -122,10 +122,10 @@ _LINES_BEFORE_AUTOMATON = 300
 
 
 class PatternSet:
-    """Many patterns, matched against one line at once.
+    """Many patterns, matched against one line at a time.
 
-    Compiling one automaton of all takes longer than reading most logs, so the first lines are matched only against
-    the patterns whose text they contain.
+    Compiling all patterns into one RE2 set takes longer than reading most logs. So the first lines are matched one
+    pattern at a time, and only against patterns whose literal text they contain.
     """
 
     def __init__(self, patterns: Sequence[str], by_text: Mapping[str, Sequence[int]]) -> None:

@@ -62,7 +62,7 @@ def load_checks(folder: Path = CHECKS) -> dict[str, model.CheckCode]:
 
 
 def with_config(but: Container[str] = ()) -> list[model.Issue]:
-    """Return the shipped entries with a [[config]] table (settings that cause the issue), except the codes in `but`."""
+    """Return the shipped entries with a [[config]] table (settings that cause the issue), without those in `but`."""
     return [issue for issue in load().values() if issue.config and issue.code not in but]
 
 
@@ -72,7 +72,7 @@ def pattern_literals() -> dict[str, tuple[str, ...]]:
 
 
 def find(code: str, folder: Path = FOLDER) -> model.Issue:
-    """Return the entry of an issue code, in upper or lower case; the error for an unknown code names similar ones."""
+    """Return the known issue with a code, in any letter case; the error for an unknown code suggests similar ones."""
     name = code.upper()
     if folder == FOLDER and name in _shipped().issues:
         return _shipped().issues[name]
@@ -153,7 +153,7 @@ def pack(current: str = "") -> _Packed:
 
 
 def _hash() -> str:
-    """Hash the catalog's files and the code that reads them."""
+    """Return the hash of the catalog's files and of the code that reads them."""
     digest = hashlib.blake2b(digest_size=16)
     for path in (*_CODE, *sorted(FOLDER.glob("*.toml")), *sorted(CHECKS.glob("*.toml"))):
         digest.update(path.name.encode() + path.read_bytes())

@@ -40,7 +40,7 @@ def recommended_fix(
     releases: Mapping[str, str] | None = None,
     frames: Iterable[tuple[str, str]] = (),
 ) -> Fix:
-    """Return the mitigations of an issue for a case, best first, and those that do not help.
+    """Return the fix for a case: the mitigations of the issue, best first, and those known not to help.
 
     Args:
         issue: The issue.
@@ -75,7 +75,7 @@ def finding_of_issue(
     Args:
         issue: The issue.
         certainty: How sure it is that this applies to the user's case.
-        seen: Observed values and where they were read.
+        seen: The observed values as evidence.
         title: A title for this case; by default the entry's.
     """
     return Finding(

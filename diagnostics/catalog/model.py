@@ -52,11 +52,11 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A frozen record that refuses unknown keys."""
 
 
-class Reading(Record, frozen=True):
-    """The source search in every release that established a range (evaluation/catalog).
+class SourceSearch(Record, frozen=True):
+    """The search in source code that established the affected releases, run for each release (evaluation/catalog).
 
     Attributes:
-        files: Patterns of paths in the wheel, such as vllm/config/*.py.
+        files: Glob patterns of paths in the wheel, such as vllm/config/*.py.
         pattern: A regular expression that matches in each release of the range and in no other.
     """
 
@@ -65,7 +65,7 @@ class Reading(Record, frozen=True):
 
 
 class Affected(Record, frozen=True):
-    """A claim that an issue occurs in releases of a package.
+    """A claim that an issue occurs in some releases of a package.
 
     Attributes:
         versions: A version range; empty if single releases are listed.
@@ -73,7 +73,7 @@ class Affected(Record, frozen=True):
         evidence: One of EVIDENCE.
         source: Where it was read, or what was run.
         looked_to: The newest release examined, for a range without an end.
-        needed: The issue does not occur without an affected release of this package.
+        needed: Whether the issue occurs only with an affected release of this package.
     """
 
     package: Text
@@ -83,7 +83,7 @@ class Affected(Record, frozen=True):
     releases: Names = ()
     looked_to: Release = ""
     needed: bool = False
-    read: Reading | None = None
+    read: SourceSearch | None = None
 
 
 class Frame(Record, frozen=True):
@@ -108,7 +108,7 @@ class Signature(Record, frozen=True):
         role: `root`, `cascade` (follows from a root), or `confirmation` (mostly harmless; counts beside a failure).
         any: Patterns of the entry's `any`, `broad` and `late`.
         confirms: Codes that a confirmation supports.
-        broad: Patterns that other causes print too: alone they make a hypothesis.
+        broad: Patterns that other causes print too; on their own they only support a hypothesis.
         late: Patterns that a shell or launcher prints of any process that failed: an earlier failure outranks them.
     """
 
@@ -124,7 +124,7 @@ class Signature(Record, frozen=True):
 
 
 class ConfigRule(Record, frozen=True):
-    """Values of the run plan that lead to the issue; all must hold. `by_rule`: a lint rule checks it instead."""
+    """Values of the run plan that cause the issue if all of them hold. `by_rule`: a lint rule checks them instead."""
 
     about: Text
     when: tuple[tuple[str, Any], ...]
@@ -143,7 +143,7 @@ class Mitigation(Record, frozen=True):
 
     Attributes:
         edits: (framework, edit); several for a framework whose option names changed.
-        bounds: For each edit, the releases it is for and what was run.
+        bounds: For each edit, the releases that it is for and the triggers that it was run against.
         installs: (framework, requirements, note) of the edits that install packages.
         searches: Whether it only looks for the root cause.
         advice: Frameworks whose edit is advice on what not to do.
@@ -198,15 +198,15 @@ class Mitigation(Record, frozen=True):
         return Advice(text, framework) if framework in self.advice else SetOption(framework, text)
 
 
-class Earlier(Record, frozen=True):
-    """A traceback that precedes the issue's traceback in the log; an empty `raised` matches any exception."""
+class EarlierTraceback(Record, frozen=True):
+    """A traceback that must precede the issue's traceback in the log; an empty `raised` matches any exception."""
 
     frame: Frame
     raised: str = ""
 
 
-class Occasion(Record, frozen=True):
-    """A trigger: one sequence of events by which an issue occurs.
+class IssueTrigger(Record, frozen=True):
+    """A trigger: one sequence of events that causes the issue.
 
     Attributes:
         versions: Releases in which it can happen; empty for all affected ones.
@@ -218,18 +218,18 @@ class Occasion(Record, frozen=True):
     about: Text
     versions: Versions = ""
     frames: tuple[Frame, ...] = ()
-    earlier: tuple[Earlier, ...] = ()
+    earlier: tuple[EarlierTraceback, ...] = ()
 
 
 class Reference(Record, frozen=True):
-    """An issue thread, a pull request, a file of a release."""
+    """A source about the issue: an issue thread, a pull request, a file of a release."""
 
     ref: Text
     about: Text
 
 
-class Shape(Record, frozen=True):
-    """Pattern of an issue in a wait graph: cause classes, and frames of the blocking and of a waiting process."""
+class WaitGraphPattern(Record, frozen=True):
+    """Pattern of an issue in a wait graph: cause classes, and frames of the blocking and a waiting process."""
 
     causes: Names
     culprit: tuple[Frame, ...] = ()
@@ -237,7 +237,7 @@ class Shape(Record, frozen=True):
 
 
 class CheckCode(Record, frozen=True):
-    """The code of a check's finding that is no known issue."""
+    """A check code: the code of a finding that is no known issue."""
 
     code: str
     title: Text
@@ -272,8 +272,8 @@ class Issue(Record, frozen=True):
     detail: str = ""
     signature: Signature | None = None
     config: tuple[ConfigRule, ...] = ()
-    triggers: tuple[Occasion, ...] = ()
-    hang: tuple[Shape, ...] = ()
+    triggers: tuple[IssueTrigger, ...] = ()
+    hang: tuple[WaitGraphPattern, ...] = ()
     not_run: str = ""
     audit: Names = ()
 
@@ -285,6 +285,6 @@ class Issue(Record, frozen=True):
         }
 
     def recorded(self) -> tuple[str, ...]:
-        """Return the triggers, and those that mitigations were run against, each once."""
+        """Return all triggers by name: those of the entry, and those that mitigations were run against."""
         names = [name for entry in self.mitigations for name in (*entry.helps, *entry.fails)]
         return tuple(dict.fromkeys([*(trigger.name for trigger in self.triggers), *names]))

@@ -39,8 +39,8 @@ _FORMS = {
 }  # fmt: skip
 # The records of tables inside a record.
 _TABLES: dict[str, type[msgspec.Struct]] = {
-    "affected": model.Affected, "read": model.Reading, "frames": model.Frame, "config": model.ConfigRule,
-    "triggers": model.Occasion, "references": model.Reference, "hang": model.Shape,
+    "affected": model.Affected, "read": model.SourceSearch, "frames": model.Frame, "config": model.ConfigRule,
+    "triggers": model.IssueTrigger, "references": model.Reference, "hang": model.WaitGraphPattern,
 }  # fmt: skip
 Record = TypeVar("Record", bound=msgspec.Struct)
 Problem = tuple["Keys", str]
@@ -78,7 +78,7 @@ def parse_issue(source: TomlSource, document: dict[str, Any]) -> model.Issue:
             source,
             ("triggers", name),
             {"name": name, **table, "earlier": _with_frames(table)},
-            model.Occasion,
+            model.IssueTrigger,
         )
         for name, table in _named_tables(source, entry, "triggers")
     ]
@@ -96,7 +96,7 @@ def parse_issue(source: TomlSource, document: dict[str, Any]) -> model.Issue:
 
 
 def parse_check(source: TomlSource, document: dict[str, Any]) -> model.CheckCode:
-    """Return the record of a check's own code."""
+    """Return the record of a check code."""
     _check_head(source, document, CHECK_SCHEMA)
     entry = {key: value for key, value in document.items() if key != "schema"}
     if isinstance(entry.get("about"), str):
@@ -160,7 +160,7 @@ def _mitigation(source: TomlSource, keys: Keys, table: dict[str, Any]) -> model.
 
 
 def _with_frames(trigger: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the earlier tracebacks of a trigger; their path and function are those of a frame."""
+    """Return a trigger's earlier tracebacks; their path and function form a frame."""
     return [
         {
             "frame": {key: item[key] for key in ("path", "function") if key in item},
@@ -185,7 +185,7 @@ def _signature(source: TomlSource, table: dict[str, Any]) -> model.Signature:
 
 
 def _convert(source: TomlSource, keys: Keys, values: Any, kind: type[Record]) -> Record:
-    """Convert the table at `keys` to a record; a message of msgspec becomes file, line, key and what was expected."""
+    """Convert the table at `keys` to a record; an error names file, line, key and the expected value."""
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""Search known issues by words that describe a failure: BM25 over the fields of an entry, each with its weight.
+"""Search known issues by words that describe a failure, with BM25 over weighted fields of the entries.
 
 English text is indexed by stems, identifiers also by their parts, Chinese text by pairs of characters.
 """
@@ -72,7 +72,7 @@ def stem(word: str) -> str:
 
 
 def terms(text: str) -> Iterator[str]:
-    """Yield what a text is searched by: stems, parts of identifiers, pairs of Chinese characters.
+    """Yield the search terms of a text: stems, parts of identifiers, pairs of Chinese characters.
 
     Example:
         >>> list(terms("max_model_len 显存不足"))
@@ -98,7 +98,7 @@ def _terms_of(word: str) -> tuple[str, ...]:
 
 
 class IssueSearch:
-    """An index of the entries by their terms; a rare term weighs more."""
+    """A BM25 index of the known issues; rare terms weigh more."""
 
     def __init__(self, entries: Mapping[str, Issue | CheckCode]) -> None:
         counts = {
@@ -121,7 +121,7 @@ class IssueSearch:
         self._unknown = math.log(1 + 2 * total)
 
     def search(self, text: str) -> list[str]:
-        """Return the codes of the entries that a user's description fits, best first; none if no entry fits."""
+        """Return the codes of the known issues that fit a user's description, best first; empty if none fits."""
         query = self._query(text)
         total = sum(query.values())
 
@@ -135,7 +135,7 @@ class IssueSearch:
         return [code for score, code in ranked if score >= _MIN_OF_BEST * ranked[0][0]]
 
     def most_similar(self, text: str) -> list[str]:
-        """Return the codes of the entries that are most similar to a log's failures, best first."""
+        """Return the codes of the known issues most similar to a log's failures, best first."""
         return [code for _, code in self._rank(self._query(text))[:MAX_RESULTS]]
 
     def _rank(self, query: Mapping[str, float]) -> list[tuple[float, str]]:

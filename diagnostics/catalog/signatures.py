@@ -1,4 +1,4 @@
-"""Match an entry's signature against a text, and check that the samples of all entries match as they should.
+"""Match an entry's signature against a text, and check every entry's samples against its signature.
 
 RE2 matches in linear time.
 """
@@ -24,7 +24,7 @@ def _compiled(pattern: str) -> Any:
 
 
 def matches(signature: Signature, text: str) -> bool:
-    """Return whether a signature matches a text: some of `any`, all of `all`, none of `none`, line by line."""
+    """Return whether a signature matches a text: some of `any`, all of `all`, none of `none`, line by line with RE2."""
     lines = text.splitlines()
     return (
         any(_in_some_line(pattern, lines) for pattern in signature.any)
@@ -39,7 +39,7 @@ def _in_some_line(pattern: str, lines: list[str]) -> bool:
 
 
 def check(issue: Issue, folder: Path = FOLDER) -> None:
-    """Check that an entry's patterns are RE2 with a literal text, and that its samples match or do not, as they should.
+    """Check that an entry's patterns are valid RE2 with a literal text, and that its samples match as declared.
 
     Raises:
         CatalogueError: With file, line, the pattern or the sample, and what was expected.
@@ -66,7 +66,7 @@ def check(issue: Issue, folder: Path = FOLDER) -> None:
 
 
 def ambiguous_samples(issues: Collection[Issue], folder: Path = FOLDER) -> list[str]:
-    """Return one line for each sample that another entry's signature matches too, with both places."""
+    """Return one line for each sample that another entry's signature also matches, with both places."""
     owners = [(pattern, issue) for issue in issues if issue.signature for pattern in issue.signature.any]
     automaton = compile_set([pattern for pattern, _ in owners])
     problems = []

@@ -1,1 +1,1 @@
-"""Facts about an environment and its machine, collected with the standard library on Python 3.10 or newer."""
+"""Collect facts about an environment and its machine, with the standard library of Python 3.10 or newer only."""

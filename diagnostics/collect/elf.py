@@ -1,4 +1,4 @@
-"""Compiled modules and the libraries they need, read from their ELF headers without loading them."""
+"""Read which libraries compiled modules need from their ELF headers, without loading them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Extension:
 
     Attributes:
         needed: Names of the libraries it needs.
-        missing: Needed libraries in none of the places where the loader or the packages would find them.
+        missing: Needed libraries that neither the loader nor the packages would find.
         versions: Newest needed symbol version of each kind, as "GLIBCXX_3.4.32".
         problem: Why it could not be read.
     """
@@ -83,7 +83,7 @@ def system_folders() -> list[Path]:
 
 
 def _library_names(folders: Sequence[Path], prefix: Path, environ: Mapping[str, str]) -> set[str]:
-    """Return the names of all libraries that these modules could find."""
+    """Return the names of all libraries that compiled modules in these folders could find."""
     places = system_folders()
     places += [Path(entry) for entry in environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
     places += [prefix / "lib", *Path("/usr/local").glob("cuda-*/lib64")]

@@ -1,4 +1,4 @@
-"""Everything the static tier collects: an environment and its machine, as one JSON document."""
+"""Collect everything that the static tier reads, an environment and its machine, as one JSON document."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = "grpo-doctor.facts.v1"
 
 @dataclass(frozen=True)
 class Facts:
-    """An environment, and the machine it is on."""
+    """The facts of one environment and of the machine it is on."""
 
     environment: Environment
     machine: Machine

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as `nvidia-smi -q -x` reports them. No CUDA context is created and no GPU memory is used."""
+"""Read the NVIDIA GPUs from `nvidia-smi -q -x`. No CUDA context is created and no GPU memory is used."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Gpus:
-    """All GPUs, or why there are none.
+    """All GPUs, or the reason why none are listed.
 
     Attributes:
         state: `ok`; `none` (no NVIDIA driver, not a failure); `failed` (the driver reports an error); `timeout`;

@@ -1,6 +1,6 @@
-"""The machine under an environment: processors, memory, limits, disks, network devices, libraries, config files.
+"""Read the state of the machine: processors, memory, limits, disks, network devices, libraries, config files.
 
-Standard library only, because it is sent to any node and runs there.
+Standard library only, because this module is also sent to remote hosts and runs there.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Libraries:
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A config file that a run reads without naming it, with its plain `name: value` lines.
+    """A config file that a run reads by default, with its `name: value` lines.
 
     Attributes:
         kind: `accelerate`.
@@ -268,7 +268,7 @@ def _disks(prefix: str, environ: Mapping[str, str]) -> tuple[Disk, ...]:
 
 
 def run_folders(prefix: str, environ: Mapping[str, str]) -> dict[str, Path]:
-    """Return where a run writes, by purpose, as huggingface_hub, vLLM, Ray and tempfile decide it."""
+    """Return the folders that a run writes to, by purpose, as huggingface_hub, vLLM, Ray and tempfile choose them."""
     hub = _hub_home(environ)
     hub_cache = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
     return {

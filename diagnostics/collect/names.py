@@ -1,4 +1,4 @@
-"""Validate package names, versions and requirements from untrusted metadata; find the working folder."""
+"""Validate package names, versions and requirements from untrusted metadata; return the working folder safely."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Collect the document of this node: the facts, and values that only matter when nodes are compared.
+"""Collect the document of one node: its facts, and values that matter only when nodes are compared.
 
-It runs on remote hosts: standard library only.
+Standard library only, because this module runs on remote hosts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def collect_node(options: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def system_nccl() -> list[str]:
-    """Return the releases of NCCL outside Python's packages, where the loader and vLLM look first."""
+    """Return the NCCL releases outside Python packages, in the folders where the loader and vLLM look first."""
     named = os.environ.get("VLLM_NCCL_SO_PATH")
     folders = [Path(text) for text in os.environ.get("LD_LIBRARY_PATH", "").split(":") if text]
     folders += system_folders()

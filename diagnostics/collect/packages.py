@@ -1,4 +1,4 @@
-"""The packages of a Python environment, read from their metadata. Nothing in it is imported or run."""
+"""Read the packages of a Python environment from their metadata. Nothing in it is imported or run."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Package:
         place: Its metadata folder.
         requires: Its declared requirements, as written; only of packages in CHECKED and what they need.
         requires_python: The declared Pythons, only of packages in CHECKED.
-        tags: Of the wheel, as "cp311-cp311-manylinux_2_28_x86_64", only of packages in CHECKED.
-        recorded: Whether it lists its files; a name without files overwrites nothing.
+        tags: Tags of its wheel, such as "cp311-cp311-manylinux_2_28_x86_64"; only for packages in CHECKED.
+        recorded: Whether its metadata lists its files.
         damaged: Libraries that are missing or have another length than recorded, and missing modules.
         lost: Whether its module is missing because an editable install's folder moved.
     """
@@ -70,7 +70,7 @@ class Environment:
         extensions: Compiled modules of vLLM and flash-attn, with the libraries they need.
         vllm_variables: Variables that this vLLM reads; None if unknown.
         dangling: (link, target) of interpreters that are broken links.
-        misfits: (place, reason) of an interpreter that is missing or does not match the packages.
+        misfits: (place, reason) for each interpreter that is missing or does not match the packages.
         unread: (place, reason) of metadata and file lists that exist and could not be read.
         needed: Names of the packages in CHECKED and of everything they need.
     """
@@ -110,7 +110,7 @@ class Environment:
 
     @property
     def releases(self) -> dict[str, str]:
-        """Releases by package, as known issues name them: the community's build counts as vLLM."""
+        """Installed releases by package, under the names of the catalog: vLLM's CPU build counts as vLLM."""
         results = {name: package.version for name, package in self.packages.items()}
         return results | ({"vllm": self.vllm.version} if self.vllm else {})
 
@@ -121,7 +121,7 @@ class Environment:
 
 
 def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
-    """Read the environment at a prefix, or the one this Python belongs to.
+    """Read the environment at a prefix; by default the one that this Python belongs to.
 
     Raises:
         NoEnvironmentError: There is no Python environment at the prefix.
@@ -264,7 +264,7 @@ def _module(name: str, modules: module_lookup.Modules) -> str:
 
 
 def _duplicates(places: Mapping[str, list[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return packages installed twice in one folder; across folders one only hides the other, as in a venv."""
+    """Return packages that one folder contains twice. In different folders the first one only hides the others."""
     results = []
     for name, everywhere in sorted(places.items()):
         same = [item for item in everywhere if _real_parent(item) == _real_parent(everywhere[0])]

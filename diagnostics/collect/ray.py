@@ -1,4 +1,4 @@
-"""Ray clusters that left traces on this machine: session folders, the file of `ray start`, running processes.
+"""Find traces of Ray clusters on this machine: session folders, the file of `ray start`, running processes.
 
 The layout is that of ray/_private/node.py and ray/_private/utils.py of 2.40 to 2.60.
 """
@@ -19,7 +19,7 @@ _ADDRESS = re.compile(r"--gcs-address=(\S+)")
 
 @dataclass(frozen=True)
 class RayCluster:
-    """The contents of one temporary folder of Ray.
+    """The contents of one of Ray's temporary folders.
 
     Attributes:
         folder: As "/tmp/ray".
@@ -80,7 +80,7 @@ def _running_clusters() -> tuple[str, ...] | None:
 
 
 def _read_file(folder: Path, name: str) -> str:
-    """Read a file in Ray's folder. Everybody may write there, so links out of it are not followed."""
+    """Read a file in Ray's folder; links out of it are not followed, because everybody may write there."""
     try:
         return safe_io.read_text(folder / name, safe_io.SMALL, inside=folder)
     except OSError:

@@ -1,4 +1,4 @@
-"""Run a program of ours on every node of a Ray cluster, as one task a node. It joins a cluster and never starts one."""
+"""Run one of our programs on every node of a Ray cluster, as one task per node; it never starts a cluster."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def query_ray(python: str, address: str, program: Program, limit_s: float = LIMI
 
 
 def _check_address(address: str) -> None:
-    """Connect once: Ray itself tries for a minute where nothing listens."""
+    """Test the connection first, because Ray itself retries for a minute."""
     match = _ADDRESS.fullmatch(address)
     if match is None:
         return

@@ -70,6 +70,7 @@ def read_record(place: str) -> RecordedFiles:
 
 
 def _is_unneeded(folder: str) -> bool:
+    """Return whether a folder is outside the environment, or one that no run needs."""
     outside = folder.startswith(("/", "../")) or folder.count("..") > _MAX_PARENTS
     return outside or bool(_UNNEEDED.search(folder))
 

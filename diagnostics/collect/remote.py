@@ -1,4 +1,4 @@
-"""Run a program of ours on other hosts, over ssh, srun or any command: the list of hosts, the command, the answers.
+"""Run one of our programs on other hosts, over ssh, srun or any command, and collect their answers.
 
 A host needs Python 3.10 and nothing of ours: the sources travel as a zip inside the program text, on standard input.
 The host imports them from a temporary folder, prints one line of JSON and removes the folder.
@@ -78,12 +78,12 @@ class RemoteError(ValueError):
 
 
 class NodeError(ValueError):
-    """Raised if a node gave no document; the message is one line."""
+    """Raised if a node returned no document; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A function of ours to run on a node: it takes (options, folder of the sources) and returns a document.
+    """One of our functions to run on a node: it takes (options, folder of the sources) and returns a document.
 
     Attributes:
         module: The function's module.
@@ -96,7 +96,7 @@ class Program:
     options: dict[str, Any] = field(default_factory=dict)
 
     def program_text(self, limit_s: float = 60.0) -> str:
-        """Return the program text; the program ends itself after a limit."""
+        """Return the program's source text; the program ends itself after the time limit."""
         return _PROGRAM % {
             "mark": MARK,
             "limit": max(1, round(limit_s)),
@@ -124,7 +124,7 @@ def zip_sources(patterns: tuple[str, ...]) -> bytes:
 
 @dataclass(frozen=True)
 class Answer:
-    """The output of the program on a host, or why there is none."""
+    """A host's output, or the reason why there is none."""
 
     text: str = ""
     problem: str = ""
@@ -171,7 +171,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Host:
-    """A host of the list.
+    """One line of the list of hosts.
 
     Attributes:
         prefix: The environment to examine there; empty for the one given for all.
@@ -187,12 +187,12 @@ class Host:
 
     @property
     def target(self) -> str:
-        """The host as ssh takes it."""
+        """The host as ssh expects it."""
         return f"{self.user}@{self.name}" if self.user else self.name
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """Return a text from elsewhere as one line without control characters."""
+    """Return an untrusted text as one line without control characters."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 

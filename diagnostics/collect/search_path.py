@@ -1,4 +1,4 @@
-"""The search path of an environment's Python, computed from its files and variables without running it.
+"""Compute the search path (sys.path) of an environment's Python from files and variables, without running it.
 
 It follows CPython's `site`: PYTHONPATH, the standard library, the user's packages, the environment's, Debian's
 `dist-packages`, the system's under a venv with system site packages, `.pth` files and editable installs.
@@ -25,10 +25,10 @@ _EDITABLE = re.compile(r"import\s+(__editable___\w+_finder)\b")
 
 @dataclass(frozen=True)
 class SearchEntry:
-    """A folder on the search path.
+    """One folder on the search path.
 
     Attributes:
-        path: The folder, or a zip.
+        path: The folder, or a zip file.
         source: What adds it: a variable, a file with its line, or the place itself.
         kind: `variable`, `user`, `own`, `system`, `pth` for what a `.pth` file adds, `editable`.
         state: Empty if it is readable, otherwise the reason.
@@ -231,14 +231,14 @@ def interpreter_release(prefix: Path) -> str:
 
 
 def finds_packages(prefix: Path, search: SearchPath) -> bool:
-    """Return whether the interpreter's own folder has the packages, rather than a folder of another Python."""
+    """Return whether the interpreter's own folder contains the packages, not that of another Python release."""
     local = {str(entry.path) for entry in search.entries if entry.kind == "own"}
     remaining = {str(folder) for folder in prefix.glob("lib/python3.*/site-packages")}
     return bool(local) and (any(map(_has_packages, local)) or not any(map(_has_packages, remaining - local)))
 
 
 def _has_packages(folder: str) -> bool:
-    """Return whether a folder has more than installers."""
+    """Return whether a folder contains packages besides installers."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - as text
     except OSError:

@@ -1,4 +1,4 @@
-"""Find the codes that a text is about: by the signatures of known issues, else by the words of the entries."""
+"""Find the codes that a text may refer to: by the signatures of known issues, else by similar words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diagnostics.triage.sources import LogSource
 
 @dataclass(frozen=True)
 class _TypedLine(LogSource):
-    """A log that consists of the text on the command line."""
+    """A log source that consists of the text on the command line."""
 
     text: str = ""
 

@@ -1,4 +1,4 @@
-"""Run the command `explain`: explain codes, find the code of a log line or of a description, list all codes."""
+"""Run the command `explain`: explain codes, or find the code for a log line or a description."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def command(words: tuple[str, ...], list_all: bool, kind: str | None, format: st
 
 
 def explain(code: str) -> Explained:
-    """Return a code's document and its fix; a check's own code has no fix."""
+    """Return the document of a code and its recommended fix; a check code has no fix."""
     if catalog.is_check(code):
         return documents.of_check(catalog.find_check(code)), None
     issue = catalog.find(code)
@@ -64,7 +64,7 @@ def explain(code: str) -> Explained:
 
 
 def search(text: str) -> tuple[list[str], str]:
-    """Return the codes of a text and how they were found: `printed` by a signature, or `near` by its words."""
+    """Return the codes for a text, and how they were found: `printed` (by a signature) or `near` (by similar words)."""
     # Imported here: explaining a code needs no part of triage.
     from diagnostics.commands import code_search
 

@@ -31,9 +31,9 @@ _QUESTION = re.compile(r"([A-Za-z0-9][\w.-]*)(?:==([\w.+!-]+))?")
 
 
 def parse_questions(words: Sequence[str]) -> list[tuple[str, list[Release]]]:
-    """Return the indexed packages that are asked about, each with the releases that a text names; fewest first.
+    """Return the packages of a question, each with the releases it allows; the package with the fewest comes first.
 
-    If no release of any is named, the first package's newest is meant.
+    If no release is given, the newest of the first package is used.
 
     Raises:
         UserError: a text is no such question, or the index has no such package or release.
@@ -63,7 +63,7 @@ def parse_questions(words: Sequence[str]) -> list[tuple[str, list[Release]]]:
 
 
 def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Answer]:
-    """Return the ranked pairs of the packages that are asked about; of one alone, with all that it takes names from."""
+    """Return the ranked pairs of releases for the packages in a question; for one package, with all it depends on."""
     if len(questions) == 1:
         package, releases = questions[0]
         all_releases = {
@@ -116,7 +116,7 @@ def installed_pairs(python: Path) -> list[Compatibility]:
 
 
 def choose_set(answers: Sequence[Answer]) -> list[Release]:
-    """Return one release of each package: the best of the first answer, and what fits to those chosen before."""
+    """Return one release for each package: the best of the first answer, then what is compatible with those chosen."""
     chosen: dict[str, Release] = {}
     for answer in answers:
         for pair in answer.pairs:
@@ -141,7 +141,7 @@ def _are_compatible(first: Release, second: Release) -> bool:
 
 
 def evidence_lines(pair: Compatibility) -> Iterator[str]:
-    """Yield what is known of a pair, the strongest evidence first."""
+    """Yield the evidence on a pair of releases, strongest first."""
     if pair.run:
         results = {
             "ran": "ran on a CPU",
@@ -307,7 +307,7 @@ def _evidence_rows(answer: Answer, *, one_user: bool) -> list[tuple[str, str]]:
 
 
 def _mark_of(pair: Compatibility) -> str:
-    """Return ✘ if something contradicts the pair, ! if it lacks names that only some functions call, else ✔."""
+    """Return ✘ if the pair is contradicted, ! if some functions call names that it lacks, else ✔."""
     return "✘" if pair.contradicted else "!" if pair.when_called else "✔"
 
 
@@ -316,7 +316,7 @@ def _first(rows: Sequence[tuple[str, str]], marks: str, count: int) -> list[tupl
 
 
 def pair_document(pair: Compatibility) -> dict[str, Any]:
-    """Return a pair for programs."""
+    """Return a pair as JSON data."""
     return {
         "user": {"package": pair.user.package, "version": pair.user.version},
         "provider": {"package": pair.provider.package, "version": pair.provider.version},

@@ -1,4 +1,4 @@
-"""The command `versions`: which releases of which packages work together, from runs and from the API index."""
+"""Run the command `versions`: show which releases work together, from recorded runs and the API index."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Check an environment and its machine: static checks, probes in child processes, fleets, and a fix plan."""
+"""Check an environment and its machine: static checks, probes in child processes, comparison of nodes, fix plan."""

@@ -1,4 +1,4 @@
-"""The command `doctor`: check one environment and its machine, or compare the nodes of a job.
+"""Run the command `doctor`: check one environment and its machine, or compare the nodes of a job.
 
 For one environment it collects facts, runs the static checks (`static_report`), runs the probes of the chosen tier
 (`run_tier`), and prints the report or the fix plan (`print_plan`). `examine_nodes` does the same for many machines.

@@ -1,4 +1,4 @@
-"""Report on the nodes of a job: which were reached, what each has by itself, and in what they differ.
+"""Report on the nodes of a job: which were reached, the findings of each, and the differences between them.
 
 `examine_fleet` lists the parts. Differences are found by comparing the values of the nodes by key: "3 of 4 nodes have
 NCCL 2.26.2; rank 3 (d) has 2.21.5." `shareable_report` hides the names of the nodes.
@@ -107,7 +107,7 @@ def _reached(node: Node) -> CheckResult:
 
 
 def _each_node(name: str, nodes: list[Node], issues: dict[str, Issue], compat: Compat) -> CheckResult:
-    """Report what doctor finds on each node; the same finding of several nodes is reported once."""
+    """Report doctor's findings on each node; a finding that several nodes share is reported once."""
     findings: dict[tuple[str, ...], tuple[Finding, list[Node]]] = {}
     open_items: dict[tuple[str, ...], tuple[NotChecked, list[Node]]] = {}
     crashed = []
@@ -193,7 +193,7 @@ def _difference_finding(items: list[Difference], total: int, among: str) -> Find
 
 
 def _sentence(part: list[Difference], total: int, among: str) -> str:
-    """Say what most nodes have and which differ: "3 of 4 nodes have NCCL 2.26.2; rank 3 (d) has 2.21.5."."""
+    """Return a difference as text: "3 of 4 nodes have NCCL 2.26.2; rank 3 (d) has 2.21.5."."""
     phrases = []
     groups = list(part[0][1].values())
     for place, members in enumerate(groups):
@@ -223,7 +223,7 @@ def _values_text(part: list[Difference], place: int, *, brief: bool = True) -> s
 
 
 def _installs(items: list[Difference]) -> list[Install]:
-    """Return the commands that give the odd nodes the majority's packages, one a node, of MAX_NODES nodes at most."""
+    """Return commands that install the majority's packages on the odd nodes, one each, for at most MAX_NODES nodes."""
     required: dict[int, tuple[Node, list[str]]] = {}
     for (kind, name), groups in items:
         (value, members), *odd_groups = groups.items()
@@ -239,7 +239,7 @@ def _installs(items: list[Difference]) -> list[Install]:
 
 
 def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node]) -> Report:
-    """Return the report with numbers in place of host names, in every text."""
+    """Return the report with numbers instead of host names in every text."""
     names: dict[str, str] = {}
     for node in nodes:
         for word in (node.name, *node.secrets, node.facts.machine.host if node.facts else ""):

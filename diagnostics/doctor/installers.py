@@ -1,4 +1,4 @@
-"""Recognise the package manager of an environment by its files, and make its commands that change packages."""
+"""Recognise the package manager of an environment by its files, and build its commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CONDA = {"conda", "mamba"}
 
 @dataclass(frozen=True)
 class Installer:
-    """The package manager of an environment, which changes its packages.
+    """The package manager of an environment.
 
     Attributes:
         name: pip, uv, uv project, poetry, pdm, pixi, conda or mamba.
@@ -52,7 +52,7 @@ class Installer:
         return Uninstall(tuple(names), self._command("uninstall"))
 
     def translate(self, action: Install) -> Install:
-        """Return an installation as a command of this installer; pip and uv alone have its options."""
+        """Return an installation as a command of this installer; only pip and uv accept installer options."""
         return replace(action, by=self._pip("install") if action.options else self._command("install"))
 
     def record(self) -> Run:
@@ -140,7 +140,7 @@ def find_installer(environment: Environment) -> Installer:
 
 
 def _installer_files(environment: Environment) -> Counter[str]:
-    """Count the INSTALLER files by name: of the frameworks if installed, else of all packages."""
+    """Count the INSTALLER files by their content: of the frameworks if installed, else of all packages."""
     chosen = [environment.packages[name] for name in PACKAGES if name in environment.packages]
     results: Counter[str] = Counter()
     for package in chosen or environment.packages.values():
@@ -151,7 +151,7 @@ def _installer_files(environment: Environment) -> Counter[str]:
 
 
 def _owning_project(prefix: Path) -> tuple[str, str, Path] | None:
-    """Return the project that owns the environment: `.venv` next to the lock, or pixi's folder of environments."""
+    """Return the project that owns the environment: `.venv` next to a lock, or pixi's folder of environments."""
     places = [prefix.parent] if prefix.name == ".venv" else []
     if prefix.parent.name == "envs" and prefix.parent.parent.name == ".pixi":
         places.append(prefix.parent.parent.parent)

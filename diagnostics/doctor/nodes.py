@@ -1,4 +1,4 @@
-"""Query the nodes of a job over ssh or Ray, decode the facts they send, and list the values to compare between them."""
+"""Query the nodes of a job over ssh or Ray, decode their facts, and list the values to compare."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _METADATA_FOLDER = re.compile(r"/(?!.*/\.\.?/)\S.*[.-]info", re.IGNORECASE | re.
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the fleet.
+    """One node of the job.
 
     Attributes:
         word: The noun before its number: `rank`, `ranks` or `node`.
@@ -104,7 +104,7 @@ def query_nodes(options: NodeOptions, prefix: str) -> tuple[list[Node], str]:
 
 
 def read_answer(answer: Answer) -> dict[str, Any]:
-    """Return what an answer contains, as fields of Node; a node without facts keeps its problem."""
+    """Return the content of an answer as fields of Node; a node without facts keeps its problem."""
     try:
         document = answer.document()
         return {
@@ -119,7 +119,7 @@ def read_answer(answer: Answer) -> dict[str, Any]:
 
 
 def decode_facts(document: Any) -> Facts:
-    """Decode facts that any machine wrote.
+    """Decode untrusted facts from another machine.
 
     Raises:
         ValueError: It is no such document.
@@ -132,7 +132,7 @@ def decode_facts(document: Any) -> Facts:
 
 
 def _valid_packages(environment: Environment) -> Environment:
-    """Drop packages that this machine would have refused: names and versions become words of commands."""
+    """Drop packages with invalid names or versions, because these become words of commands."""
     wrong = {
         name
         for name, package in environment.packages.items()
@@ -165,7 +165,7 @@ _WARNING_VARIABLES = (
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of compared value, and the finding for a difference.
+    """A kind of compared value, and the finding that reports a difference.
 
     Attributes:
         missing: The value of a node that lacks the key; empty if such a node's value is unknown.

@@ -39,7 +39,7 @@ _DISTRIBUTIONS = {
 
 
 class Clash(NamedTuple):
-    """Releases that an installer allows next to another package although a run fails with both.
+    """Releases of a package that an installer would accept next to an installed package, but with which a run fails.
 
     Attributes:
         name: The package to install.
@@ -70,7 +70,7 @@ class Constraint:
     """A range of versions that a package must be in.
 
     Attributes:
-        source: The package and version, or the code of the finding, that requires it.
+        source: What requires it: a package with its version, or the code of a finding.
         name: The required package, normalised.
         versions: A version range, empty for any version.
         known_by: declared, static or executed.
@@ -127,7 +127,7 @@ def checked_packages(environment: Environment) -> list[Package]:
 
 
 def unmet_requirements(environment: Environment, package: Package) -> list[Requirement]:
-    """Return the requirements that are not met here, without extras and a trainer's engine; missing packages last."""
+    """Return the unmet requirements of a package, without extras and a trainer's engine; missing packages last."""
     unmet = [
         requirement
         for line in package.requires
@@ -141,7 +141,7 @@ def unmet_requirements(environment: Environment, package: Package) -> list[Requi
 
 
 def declared_engines(trainer: Package) -> list[Requirement]:
-    """Return the ranges of vLLM that a trainer declares, extras included."""
+    """Return the version ranges that a trainer declares for vLLM, including those of extras."""
     parsed = (parse_requirement(line) for line in trainer.requires if line.startswith("vllm"))
     return [item for item in parsed if item and _is_engine(trainer, item) and item.specifier]
 
@@ -219,7 +219,7 @@ def finding_constraints(finding: Finding) -> list[Constraint]:
 
 
 def allows(versions: str, version: str) -> bool:
-    """Return whether a range contains a version; an unreadable range or version forbids nothing."""
+    """Return whether a version is in a range; an unreadable range or version counts as allowed."""
     specifier, parsed = parse_specifier(versions), parse_version(version)
     return specifier is None or parsed is None or specifier.contains(parsed, prereleases=True)
 
@@ -243,7 +243,7 @@ def satisfiable(ranges: Iterable[str]) -> bool:
 
 
 def adjust_for_installed(environment: Environment, requirements: Iterable[str]) -> tuple[str, ...]:
-    """Return the requirements of an installation, changed so that other installed packages keep working.
+    """Return the requirements of an installation, adjusted so that other installed packages keep working.
 
     A range whose newest release fails next to an installed package is narrowed to releases that work. If it has none,
     the installed package is replaced as well.

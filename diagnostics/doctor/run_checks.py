@@ -70,7 +70,7 @@ def run_check(name: str, checks: Sequence[Check], case: Examined) -> CheckResult
 
 
 def guarded(name: str, run: Callable[[], CheckResult]) -> CheckResult:
-    """Run a check. One that crashes is a result and does not stop the others."""
+    """Run a check; a crash becomes its result and does not stop the others."""
     try:
         return run()
     except Exception as error:  # noqa: BLE001 - a check that crashes is a result

@@ -23,7 +23,7 @@ _VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT")
 
 
 def prefix_of(python: Path) -> Path:
-    """Return the environment of an interpreter, which is not run; a broken link has an environment too.
+    """Return the environment of an interpreter, without running it; a broken link has an environment too.
 
     Raises:
         NoEnvironmentError: It is no interpreter, by its name or its first bytes.

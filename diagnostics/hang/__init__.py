@@ -1,4 +1,4 @@
-"""`hang`: find the process that blocks a hung job.
+"""The command `hang`: find the process that blocks a hung job.
 
 1. collect/ observes running processes, or parsers/ read dumps of other tools: a `snapshot.Snapshot`.
 2. `blocking_calls` classifies what each thread waits for; `blocking_thread` picks the thread that blocks its process.

@@ -1,4 +1,4 @@
-"""Classify what a thread waits for: from the frames of its stack, else from the system call it is in."""
+"""Classify what a thread waits for, by the frames of its stack, or else by the system call it is in."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BlockingCall:
 
     Attributes:
         kind: One of KINDS.
-        frame: The frame that shows it; None if only a system call does.
+        frame: The frame that shows the call; None if only a system call does.
         operation: Name of a collective.
         caller: The first frame outside libraries.
         detail: A kernel function, a system call with the file it opens, a semaphore.
@@ -78,7 +78,7 @@ def frame_text(frame: StackFrame) -> str:
 
 @lru_cache(maxsize=4096)
 def short_path(path: str) -> str:
-    """Return a path from the last folder of packages on, or its last three parts.
+    """Return a path from the last `site-packages` or library folder on, or its last three parts.
 
     >>> short_path("/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py")
     'torch/distributed/distributed_c10d.py'
@@ -94,7 +94,7 @@ def short_path(path: str) -> str:
 
 
 def classify_thread(process: Process, thread: Thread) -> BlockingCall:
-    """Return the call that blocks a thread, or what it computes."""
+    """Return the call that blocks a thread; a thread that computes gets a call of that kind."""
     caller = next((frame for frame in thread.frames if not LIBRARY.search(frame.path)), None)
     if state := _by_state(process, thread):
         return replace(state, caller=caller)
@@ -111,7 +111,7 @@ def classify_thread(process: Process, thread: Thread) -> BlockingCall:
 
 
 def _by_state(process: Process, thread: Thread) -> BlockingCall | None:
-    """Return the call if the kernel's state alone shows it: dead, stopped, asleep in the kernel or a file system."""
+    """Return the call if the kernel's state alone shows it: dead, stopped, or asleep in the kernel or a file system."""
     if process.state in ("Z", "X"):
         return BlockingCall("dead")
     if {"T", "t"} & {process.state, thread.state}:
@@ -132,12 +132,12 @@ def _without_stack(process: Process, thread: Thread) -> BlockingCall:
 
 
 def is_forked(thread: Thread) -> bool:
-    """Return whether a thread's stack begins in a fork of a Python process."""
+    """Return whether a thread's stack begins in a forked Python process."""
     return any(ENDS["forks"].match(frame.location) for frame in thread.frames)
 
 
 def _computes(thread: Thread, call: BlockingCall | None) -> bool:
-    """Return whether a thread computes and therefore does not wait."""
+    """Return whether a thread computes, and so does not wait."""
     if not thread.busy or (call and (call.wait.spins or call.kind in COMPUTING)):
         return False
     if _RAY_LOOP.match(thread.frames[0].location):
@@ -180,7 +180,7 @@ def _is_more_specific(thread: Thread, inner: BlockingCall | None, kind: str) -> 
 
 
 def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCall:
-    """Make the kind more precise where the system call or the other frames show more."""
+    """Make the kind of a call more precise where its system call or other frames show more."""
     only_machinery = all(ENDS["machinery"].match(frame.path) for frame in thread.frames)
     if call.kind in ("socket", "pipe", "loop", "http") and thread.syscall in ("accept", "accept4"):
         return replace(call, kind="listen")
@@ -197,7 +197,7 @@ def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCal
 
 
 def _idle_kind(thread: Thread) -> str:
-    """Return `loop` or `idle` for a thread that only waits for work; empty otherwise."""
+    """Return `loop` or `idle` for a thread that waits only for work; empty otherwise."""
     for place, frame in enumerate(thread.frames):
         if is_idle_frame(frame.path, frame.function):
             if "asyncio" in frame.path:

@@ -15,13 +15,14 @@ Calls = Mapping[int, BlockingCall]
 
 @dataclass(frozen=True)
 class BlockedState:
-    """The blocking thread of a process, and the path to it.
+    """The blocking thread of a process, and the path of waits from the main thread to it.
 
     Attributes:
-        steps: The threads from the main thread on, each with its blocking call. The last one blocks the process.
-        locked: Threads that wait for each other's locks.
+        steps: The threads of the path, from the main thread on, each with its blocking call. The last one blocks the
+            process.
+        locked: Threads that wait for each other's locks (a deadlock).
         collectives: Threads that are in a collective.
-        serves: Whether another thread waits for requests, so that the main thread may rest forever.
+        serves: Whether another thread waits for requests, so that an idle main thread is normal.
         loop_blocked: Whether the blocking thread is the event loop's.
     """
 
@@ -65,7 +66,7 @@ class BlockedState:
 
 
 def blocked_state(process: Process) -> BlockedState:
-    """Return what a process is blocked on."""
+    """Return the blocking thread of a process, and the path to it."""
     calls = {thread.tid: classify_thread(process, thread) for thread in process.threads}
     if ended := {"Z": "dead", "X": "dead", "T": "stopped", "t": "stopped"}.get(process.state):
         main = process.main or Thread(process.pid)
@@ -87,13 +88,13 @@ def blocked_state(process: Process) -> BlockedState:
 
 
 def _active_thread(process: Process, calls: Calls) -> Thread | None:
-    """Return a thread that is not idle, or any thread."""
+    """Return a thread that is not idle, or else any thread."""
     active = [t for t in process.threads if calls[t.tid].kind not in (*IDLE, "unseen", "native")]
     return next(iter(active or process.threads), None)
 
 
 def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread, BlockingCall], ...]:
-    """Return the threads from a first one to the one that blocks it, each with its call."""
+    """Return the threads from `start` to the one that blocks it, each with its call."""
     steps = [(start, calls[start.tid])]
     while (kind := steps[-1][1].kind) in (*WITHIN_PROCESS, *IDLE):
         visited = {thread.tid for thread, _ in steps}

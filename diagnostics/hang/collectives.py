@@ -1,7 +1,7 @@
-"""Add the waits in collectives to the wait graph: a rank in a collective waits for the ranks that are not in it.
+"""Add waits in collectives to the wait graph: a rank in a collective waits for each rank that is not in it.
 
-Most ranks of a hung job are victims: they wait in a collective. The cause is the rank that did not call it, or called
-another one.
+In most hangs all ranks but one wait in a collective. The cause is the rank that did not call it, or that called another
+one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNNAMED = ("", "wait", "wait_tensor", "synchronize")
 
 
 def collective_edges(index: JobIndex) -> Iterator[Edge]:
-    """Yield the edges among the ranks of all groups."""
+    """Yield the wait-for edges among the ranks of each job."""
     for name, group in rank_groups(index).items():
         inside = [p for p in group if index.states[p.key].kind in IN_COLLECTIVE]
         outside = [p for p in group if index.states[p.key].kind not in IN_COLLECTIVE]
@@ -51,7 +51,7 @@ def collective_edges(index: JobIndex) -> Iterator[Edge]:
 
 
 def rank_groups(index: JobIndex) -> dict[str, list[Process]]:
-    """Return the processes of each group of ranks: those with one store, else those with one parent."""
+    """Group the ranks into jobs: by the address of their rendezvous store (TCPStore), else by parent process."""
     groups: dict[str, list[Process]] = defaultdict(list)
     siblings: dict[str, list[Process]] = defaultdict(list)
     for process in index.snapshot.processes:
@@ -81,7 +81,7 @@ def _may_be_member(index: JobIndex, process: Process) -> bool:
 
 
 def missing_ranks(name: str, group: list[Process]) -> list[int]:
-    """Return ranks without a process, if all of them must be on the observed hosts."""
+    """Return the ranks for which no process was found, if all ranks must be on the observed hosts."""
     world = group[0].world
     # A dump may claim any world size: there is no use in naming millions of ranks.
     if not world or world > _MAX_RANKS or not name.startswith(_LOCAL):
@@ -103,7 +103,7 @@ def _edges_to_missing_ranks(
 def _edges_between_collectives(
     index: JobIndex, inside: list[Process], names: dict[str, str]
 ) -> Iterator[Edge]:
-    """Yield edges to ranks outside the majority's collective; without a majority each waits for the others."""
+    """Yield edges to ranks outside the majority's collective; without a majority, edges in all directions."""
     counts = Counter(names.values()).most_common(2)
     if len(counts) < 2:
         return
@@ -150,7 +150,7 @@ def _edges_to_engines(index: JobIndex, source: Process, group: list[Process]) ->
 
 
 def _collective_names(index: JobIndex, inside: list[Process]) -> dict[str, str]:
-    """Return an identifier of each rank's collective: its recorded number, else its operation."""
+    """Return an identifier of each rank's current collective: its sequence number, else its operation."""
     records = {record.rank: record for record in index.snapshot.collectives}
     recorded = {p.key: records[p.rank] for p in inside if p.rank in records}
     if not recorded or len(recorded) < len(inside):
@@ -166,7 +166,7 @@ def _collective_names(index: JobIndex, inside: list[Process]) -> dict[str, str]:
 
 
 def _names_by_stack(index: JobIndex, inside: list[Process]) -> dict[str, str]:
-    """Return operation names; a wait without a name takes that of another rank at the same call site."""
+    """Return each rank's operation by its stack; a wait without a name takes that of another rank at the same line."""
     names, sites = {}, {}
     for process in inside:
         call = index.states[process.key].call
@@ -182,7 +182,7 @@ def _names_by_stack(index: JobIndex, inside: list[Process]) -> dict[str, str]:
 
 
 def ranks_apart(index: JobIndex, waiting: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the ranks at a rendezvous outside the largest connected group; without one, the only rank that listens."""
+    """Return the ranks at a rendezvous that are not in the largest connected group."""
     groups: list[set[str]] = []
     for key in waiting:
         process = index.states[key].process
@@ -201,7 +201,7 @@ def ranks_apart(index: JobIndex, waiting: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def normalized_operation(name: str) -> str:
-    """Return the name of an operation as torch.distributed has it.
+    """Normalise the name of a collective operation to that of torch.distributed.
 
     >>> normalized_operation("ncclAllReduce"), normalized_operation("nccl:_all_gather_base")
     ('all_reduce', 'all_gather')
@@ -213,8 +213,8 @@ def normalized_operation(name: str) -> str:
     return re.sub(r"_(base|coalesced|into_tensor|tensor|object_list|object|single|list)$", "", name)
 
 
-def name_collective(state: BlockedState) -> str:
-    """Return the name of a rank's collective with the user function that called it."""
+def describe_collective(state: BlockedState) -> str:
+    """Return the name of a rank's collective, and the user function that called it."""
     name = state.call.operation or state.kind
     return f"{name} called by {frame_text(state.call.caller)}" if state.call.caller else name
 

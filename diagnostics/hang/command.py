@@ -1,4 +1,4 @@
-"""The command `hang`: find the process that blocks a hung job."""
+"""Run the command `hang`: find the process that blocks a hung job."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def command(**options: Any) -> int:
 
 
 def _run(request: SimpleNamespace) -> int:
-    """Observe or read, save, split into jobs, diagnose, name known issues, report."""
+    """Take or load the snapshot, save it, split it into jobs, diagnose each, match known issues, and report."""
     try:
         snapshot = collect_snapshot(request)
     except NoProcessError as error:
@@ -121,7 +121,7 @@ def _run(request: SimpleNamespace) -> int:
 
 
 def collect_snapshot(request: SimpleNamespace) -> Snapshot:
-    """Read the dumps, or observe the processes here or on hosts."""
+    """Read the given dumps, or observe the processes on this machine or on hosts."""
     if request.files:
         progress.update("reading the dumps")
         return read_files(request.files)
@@ -133,7 +133,7 @@ def collect_snapshot(request: SimpleNamespace) -> Snapshot:
 
 
 def save_snapshot(snapshot: Snapshot, path: Path) -> None:
-    """Save the snapshot for `--save`."""
+    """Save the snapshot if `--save` was given."""
     try:
         bundle.save(snapshot, path)
     except OSError as error:
@@ -177,7 +177,7 @@ def _watch(request: SimpleNamespace) -> int:
 
 
 def _selection_words(request: SimpleNamespace) -> tuple[str, ...]:
-    """Return the options that selected the processes, to be repeated in a suggested command."""
+    """Return the options that selected the processes, to repeat them in a suggested command."""
     nodes = request.nodes
     options = [("--pid", pid) for pid in request.pids]
     options += [("--match", request.pattern), ("--hosts", nodes.hosts), ("--ray", nodes.ray)]
@@ -222,13 +222,13 @@ _SOURCES = (
 
 
 def collector(pattern: str, seconds: float, samples: int) -> Program:
-    """Return the program that takes a snapshot on a host."""
+    """Return the program that takes a snapshot on a remote host."""
     options = {"pattern": pattern, "seconds": seconds, "samples": samples}
     return Program("diagnostics.hang.collect.snapshot", "snapshot_as_json", _SOURCES, options)
 
 
 def observe_hosts(nodes: NodeOptions, program: Program) -> Snapshot:
-    """Return what all hosts observed, as one job; a host without an answer is named as missing."""
+    """Return the joined snapshot of all hosts; a host without an answer is reported as missing."""
     members = query_nodes(nodes, lambda _: program)
     # The report may be shared, so host names are printed on standard error only.
     for number, member in enumerate(members, start=1):

@@ -29,11 +29,11 @@ _GUESSES_IF_BLIND = ("absent", "lost_message", "native", "lost_answer", "elsewhe
 
 @dataclass(frozen=True)
 class Patience:
-    """Longest normal wait, in seconds.
+    """How long a wait may last before it counts as a hang, in seconds.
 
     Attributes:
-        quiet_s: If no process in the chain computes.
-        busy_s: If the process at its end computes.
+        quiet_s: Limit if no process in the chain of waits computes.
+        busy_s: Limit if the process at the end of the chain computes.
     """
 
     quiet_s: float = PATIENCE_S
@@ -42,7 +42,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A verdict, and the job index and wait graph that it is derived from."""
+    """A verdict, with the job index and the wait graph it was derived from."""
 
     verdict: Verdict
     index: JobIndex
@@ -56,7 +56,7 @@ def diagnose(
 
     Args:
         snapshot: What was observed.
-        patience: How long a wait is normal.
+        patience: How long a wait may last before it counts as a hang.
         selection: The user's own options that selected the processes, for the next command.
     """
     index = JobIndex.build(snapshot)
@@ -112,7 +112,7 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
 
 
 def _nothing_waits(index: JobIndex, blockers: dict[str, RootBlocker], *, incomplete: bool) -> Verdict:
-    """Return the verdict on a job in which no process is blocked: progress, idle or unknown."""
+    """Return the verdict on a job without a blocked process: progress, idle or unknown."""
     if incomplete:
         return Verdict(UNKNOWN, sentences.could_not_inspect(index), certainty="hypothesis")
     busy = [key for key, blocker in blockers.items() if blocker.level == "busy"]
@@ -122,7 +122,7 @@ def _nothing_waits(index: JobIndex, blockers: dict[str, RootBlocker], *, incompl
 
 
 def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
-    """Return whether a process that waits for no other process is stuck, not only idle."""
+    """Return whether a process that waits for no other process is stuck, and not only idle."""
     state = index.states[key]
     if blocker.level == "busy":
         # That another thread waits for it, or that a user took a dump, makes it more than work.
@@ -172,7 +172,7 @@ def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]
 
 
 def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, patience: Patience) -> Verdict:  # noqa: PLR0911
-    """Change a hang to waiting or progress if the wait is short. A dump has no times: assume the job hung."""
+    """Turn a hang into waiting or progress if the wait is short. A dump has no times, so it counts as a hang."""
     live, waited_s = index.snapshot.live, verdict.waited_s
     long = waited_s is not None and waited_s >= patience.quiet_s
     if blocker.level == "busy":
@@ -197,7 +197,7 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
 
 
 def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
-    """Return whether a single-threaded process did nothing but sleep and check."""
+    """Return whether a single-threaded process only slept and polled."""
     state = index.states[blocker.culprits[0]]
     thread, process = state.thread, state.process
     if thread is None or thread.asleep_s is None or len(process.threads) > 1 or index.children(process):
@@ -232,7 +232,7 @@ _INFERENCES = {
 
 
 def _other_end_may_be_missing(index: JobIndex, blocker: RootBlocker) -> bool:
-    """Return whether a wait in a dump is one whose other end, or whose main thread, is not in it."""
+    """Return whether the other end of a wait in a dump, or the main thread, may be missing from the dump."""
     if index.snapshot.live or blocker.chain or blocker.level != "stuck":
         return False
     states = index.states_of(blocker.culprits)
@@ -246,14 +246,14 @@ def _may_be_idle(state: BlockedState) -> bool:
 
 
 def _rank_is_elsewhere(index: JobIndex, blocker: RootBlocker) -> bool:
-    """Return whether a rank is in its own code while others wait in a collective: who took the dump had waited."""
+    """Return whether a rank is in user code while the others are in a collective, in a dump taken after a wait."""
     states = index.states_of(blocker.culprits)
     last = blocker.chain[-1].kind if blocker.chain else ""
     return not index.snapshot.live and last == "collective" and any(s.kind == "compute" for s in states)
 
 
 def _infer_from_partial_dump(index: JobIndex, verdict: Verdict) -> Verdict:
-    """Return the verdict; for an undecided dump only the cause that its waits allow, without a process."""
+    """For an undecided dump, return the only cause that its waits allow, without naming a process."""
     kinds = Counter(state.kind for state in index.states.values() if state.kind in _INFERENCES)
     if index.snapshot.live or verdict.outcome != UNKNOWN or not kinds:
         return verdict
@@ -289,7 +289,7 @@ def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
 
 
 def _excluded(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:
-    """Return texts about the causes that the inspection rules out."""
+    """Return texts about the causes that the observations rule out."""
     if verdict.outcome == HANG:
         return ()
     states = [state for state in index.states.values() if state.process.role != "helper"]
@@ -315,7 +315,7 @@ _NEXT_IN_COLLECTIVES = (
 
 
 def _next_commands(index: JobIndex, verdict: Verdict, selection: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the commands to run next if the evidence does not suffice, with the user's own process options."""
+    """Return commands that would give more evidence, with the user's own process options."""
     if verdict.outcome == WAITING:
         words = ("python", "-m", "diagnostics", "hang", *selection, "--seconds", str(WATCH_S))
         return (quote_command(words),)

@@ -60,7 +60,7 @@ def _process_document(state: BlockedState) -> dict[str, Any]:
 
 
 def same_place_groups(document: dict[str, Any]) -> list[tuple[str, Members]]:
-    """Return (place, the processes in it) without helpers, the smallest group first: it is the odd one."""
+    """Group processes by the place they are blocked at, without helpers; the smallest group, the odd one, is first."""
     groups: dict[str, Members] = {}
     for process in document["processes"]:
         if process["role"] != "helper":
@@ -88,7 +88,7 @@ def group_name(members: Members) -> str:
 
 
 def stack_lines(document: dict[str, Any]) -> list[str]:
-    """Return all stacks as lines, innermost frame first; processes with the same stack share one."""
+    """Return all stacks as lines, innermost frame first; processes with equal stacks share one."""
     groups: dict[tuple[str, ...], Members] = {}
     for process in document["processes"]:
         groups.setdefault(tuple(process["frames"]), []).append(process)

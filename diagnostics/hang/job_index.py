@@ -1,4 +1,4 @@
-"""Index a snapshot: what each process is blocked on, who is at the other end of a socket, who has a pipe open."""
+"""Index a snapshot: the blocked state of each process, the peers of sockets, and who has a pipe open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOT_WAITING_FOR_WORKERS = (*IDLE, *COMPUTING, "sleep", "input", "event")
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an address, with or without a port, is the host's own: every host has it."""
+    """Return whether an address, with or without a port, is a loopback address."""
     return address.startswith(("127.", "[::1]", "::1", "[::ffff:127.", "::ffff:127."))
 
 
@@ -34,7 +34,7 @@ class JobIndex:
     """A snapshot with lookup tables.
 
     Attributes:
-        states: What each process is blocked on, by key.
+        states: The blocked state of each process, by key.
         sockets: Sockets by (host, inode).
         owners: Processes that have a pipe or socket open, by (host, inode).
         families: Processes that have the same parent, by (host, pid of the parent).
@@ -63,7 +63,7 @@ class JobIndex:
         return index
 
     def _mark_idle_consumers(self) -> None:
-        """Mark workers idle that wait for their next task while their parent does not wait for them.
+        """Mark workers as idle that wait for their next task while their parent does not wait for them.
 
         One of them is in `recv` with the queue's read lock, the others wait for that lock.
         """
@@ -92,7 +92,7 @@ class JobIndex:
         )
 
     def _mark_idle_by_design(self) -> None:
-        """Mark idle: worker threads beside an idle main thread without an open request, and readers of `tail -f`."""
+        """Mark processes as idle that rest without an open request, and readers of `tail -f`."""
         for state in list(self.states.values()):
             in_worker = len(state.steps) > 1 and state.steps[0][1].kind in IDLE
             rests = in_worker and state.kind in ("queue", "event") and not self.open_requests(state.process)
@@ -156,7 +156,7 @@ class JobIndex:
         return any(listener.key == process.key for listener in self._listeners(process.host, socket))
 
     def waits_for_itself(self, state: BlockedState) -> bool:
-        """Return whether a process waits on a connection to itself, like a rank that queries the store it serves."""
+        """Return whether a process waits on a connection to itself, like a rank that queries its own store."""
         sockets = [self.socket(state.process, fd) for fd in state.waited_fds]
         return any(s and s.kind == "tcp" and self.connects_to_itself(state.process, s) for s in sockets)
 
@@ -236,7 +236,7 @@ def split_jobs(snapshot: Snapshot) -> list[Snapshot]:
 
 
 def _links(process: Process, peers: dict[tuple[str, int], int]) -> Iterable[object]:
-    """Yield what connects a process to others: equal values of two processes are one connection."""
+    """Yield the connections of a process as values; two processes with an equal value are connected."""
     host = process.host
     yield process.key
     if process.ppid > 1:

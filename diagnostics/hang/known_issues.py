@@ -33,7 +33,7 @@ class _Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StackFix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A fix for what a stack shows; `stack_fixes.toml` explains the fields."""
+    """A fix for a pattern of stack frames; `stack_fixes.toml` explains the fields."""
 
     name: str
     causes: tuple[str, ...]
@@ -49,7 +49,7 @@ def _stack_fixes() -> list[StackFix]:
 
 
 def with_issue(diagnosis: Diagnosis) -> Diagnosis:
-    """Return the diagnosis with the code of the known issue that fits best: the one that requires most frames."""
+    """Return the diagnosis with the code of the best-fitting known issue: the one that requires most frames."""
     verdict = diagnosis.verdict
     if verdict.outcome != HANG:
         return diagnosis
@@ -81,7 +81,7 @@ def _any_frame(patterns: tuple[FramePattern, ...], frames: list[StackFrame]) -> 
 
 
 def stack_fix(diagnosis: Diagnosis) -> StackFix | None:
-    """Return the fix for what the stacks show; None if they show nothing particular."""
+    """Return the fix for what the stacks show; None if no pattern matches."""
     verdict = diagnosis.verdict
     states = diagnosis.index.states_of(verdict.culprits)
     threads = [thread for state in states for thread, _ in state.steps]
@@ -114,7 +114,7 @@ def frameworks_in_stacks(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 
 def recommended_fix(diagnosis: Diagnosis, issue: Issue) -> Fix:
-    """Return the fix for what the stacks show, then the issue's mitigations with the options of one framework."""
+    """Return the fix for the stacks, followed by the issue's mitigations in one framework's options."""
     special = stack_fix(diagnosis)
     trigger = special.trigger if special else ""
     triggers = {trigger} & {known.name for known in issue.triggers}

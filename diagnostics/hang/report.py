@@ -28,14 +28,14 @@ SECTIONS = (("Observed", "evidence"), ("Excluded", "excluded"), ("Not checked", 
 
 @dataclass(frozen=True)
 class HangReport:
-    """The documents of all jobs, the worst first, with the finding of each."""
+    """The documents of all jobs, the worst first, and the finding of each."""
 
     documents: tuple[dict[str, Any], ...]
     findings: tuple[Finding | None, ...] = ()
     stacks: bool = False
 
     def document(self, _report: Report) -> dict[str, Any]:
-        """Return the published document of the worst job; its notes list the other jobs."""
+        """Return the document of the worst job; its notes list the other jobs."""
         worst, *rest = self.documents
         notes = [*worst["notes"], *(f"another job: {document['sentence']}" for document in rest)]
         shared: dict[str, Any] = prepare.for_sharing(worst | {"notes": notes})

@@ -1,4 +1,4 @@
-"""Find the root blocker of each process in the wait graph: a cycle, or a process that waits for no observed process."""
+"""Find the root blocker of each process in the wait graph: a cycle, or a process that waits for no other."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RootBlocker:
         cause: One of wait_kinds.CAUSES.
         culprits: Keys of the blocking processes.
         chain: The edges from a waiting process to them.
-        patient: Whether it is a hang only after the wait has lasted a while (`--patience`).
+        patient: Whether it counts as a hang only after a while (`--patience`).
     """
 
     level: str
@@ -51,10 +51,10 @@ class RootBlocker:
 
 
 class RootSearch:
-    """Search of a wait graph for the root blockers of its processes.
+    """Searches the wait graph for root blockers.
 
-    The number of paths grows with the factorial of the processes that all wait for each other, so the steps of a search
-    are limited; after the limit only the first edge of a process is followed.
+    The number of paths can grow factorially, so the steps of a search are limited; after the limit only the first edge
+    of each process is followed.
     """
 
     def __init__(self, index: JobIndex, graph: dict[str, list[Edge]]) -> None:
@@ -67,7 +67,7 @@ class RootSearch:
         return self._end_of_path(key, ())
 
     def _end_of_path(self, key: str, path: tuple[Edge, ...]) -> RootBlocker:
-        """Return the root blocker of a process that was reached by a path of edges; of several ends, the strongest."""
+        """Return the root blocker that a path of edges leads to; of several, the strongest."""
         edges = self._graph.get(key, [])
         state = self._index.states.get(key)
         if state is None:
@@ -108,7 +108,7 @@ class RootSearch:
         return bool(states) and all(state and state.kind in IN_COLLECTIVE for state in states)
 
     def _in_another_collective(self, key: str, path: tuple[Edge, ...]) -> RootBlocker:
-        """Return the root blocker of a rank that waits for ranks which are all in another collective: those ranks."""
+        """Return the ranks in another collective as root blocker, if a rank waits only for such ranks."""
         edges = self._graph[key]
         targets = tuple(dict.fromkeys(edge.target for edge in edges))
         chain = (*path, edges[0])
@@ -124,7 +124,7 @@ class RootSearch:
 
 
 def _end_of_chain(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> RootBlocker:
-    """Return the root blocker at the end of a path, a process that waits for no observed one: usually itself."""
+    """Return the root blocker for a process that waits for no observed process: usually the process itself."""
     key, kind = (state.process.key,), state.kind
     if state.process.state == "X" or (kind == "dead" and path and path[-1].kind == "child"):
         # It ended during observation, or its parent is about to read its exit code: the job makes progress.
@@ -147,7 +147,7 @@ def _end_of_chain(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) 
 
 
 def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
-    """Return the cause of a hang that a process causes: the first rule that holds, else that of its blocking call."""
+    """Return the cause of a hang that a process causes: by the first rule that holds, else by its blocking call."""
     kind, live = state.kind, index.snapshot.live
     last = path[-1].kind if path else ""
     functions = {frame.function for frame in state.frames}
@@ -186,6 +186,6 @@ def _is_outside_collectives(state: BlockedState, *, live: bool) -> bool:
 
 
 def _is_quiet(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> bool:
-    """Return whether a process is idle and owes no response; a parent waiting for its exit sent no request."""
+    """Return whether a process is idle and owes no response."""
     idle = state.kind in IDLE or (state.serves and state.kind in ("event", "queue", "join"))
     return idle and (not path or path[-1].kind == "child") and not index.open_requests(state.process)

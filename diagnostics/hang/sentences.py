@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from diagnostics.fixes import count_of
 from diagnostics.hang.blocking_calls import frame_text
 from diagnostics.hang.blocking_thread import BlockedState
-from diagnostics.hang.collectives import IN_COLLECTIVE, name_collective
+from diagnostics.hang.collectives import IN_COLLECTIVE, describe_collective
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.verdict import PROGRESS, UNKNOWN, WAITING, Verdict
 from diagnostics.hang.wait_kinds import CAUSES
@@ -74,8 +74,8 @@ def _in_different_collectives(index: JobIndex, verdict: Verdict, states: list[Bl
     # Not the launcher, which waits for all ranks.
     victim = next((state for state in victims if state.kind == "collective"), next(iter(victims), None))
     if len(states) == 1 and victim:
-        return f"is in {name_collective(states[0])} while the others are in {name_collective(victim)}"
-    listed = "; ".join(f"{_brief(state)} in {name_collective(state)}" for state in states)
+        return f"is in {describe_collective(states[0])} while the others are in {describe_collective(victim)}"
+    listed = "; ".join(f"{_brief(state)} in {describe_collective(state)}" for state in states)
     return f"are in different collectives: {listed}"
 
 
@@ -88,7 +88,7 @@ def _doing(state: BlockedState) -> str:
 
 
 def evidence_of(index: JobIndex, keys: tuple[str, ...], cause: str = "") -> tuple[str, ...]:
-    """Return what was observed of processes; if the cause is a missing answer, also the requests they owe one."""
+    """Return the observations about processes; if the cause is a missing response, also the open requests."""
     lines = []
     for state in index.states_of(keys[:_MAX_NAMES]):
         process = state.process
@@ -118,7 +118,7 @@ def nothing_hangs(index: JobIndex, busy: list[str]) -> str:
 
 
 def dump_shows_no_wait(index: JobIndex, busy: list[str]) -> str:
-    """Return the sentence for a dump without waiting processes; one sample cannot exclude a hang."""
+    """Return the sentence for a dump without waiting processes; a single sample cannot exclude a hang."""
     count = count_of(len(index.states), "process")
     if busy:
         return f"Unknown: {len(busy)} of {count} may compute, which one sample does not show; none waits for another."
@@ -126,7 +126,7 @@ def dump_shows_no_wait(index: JobIndex, busy: list[str]) -> str:
 
 
 def missing_at_rendezvous(index: JobIndex, verdict: Verdict, waiting: tuple[str, ...]) -> str:
-    """Say that ranks wait at a rendezvous for one that was not observed."""
+    """Return the sentence that ranks wait at a rendezvous for a rank that was not observed."""
     who = _capitalize(_brief_names(index, waiting))
     verb = "waits" if len(waiting) == 1 else "wait"
     begin = "Too early to say: " if verdict.outcome == WAITING else ""
@@ -137,8 +137,8 @@ def missing_at_rendezvous(index: JobIndex, verdict: Verdict, waiting: tuple[str,
 
 
 def all_in_one_collective(index: JobIndex, keys: tuple[str, ...]) -> str:
-    """Say that all observed ranks are in the same collective: Python's stacks show no more."""
-    collective, who = name_collective(index.states[keys[0]]), _brief_names(index, keys)
+    """Return the sentence that all observed ranks are in the same collective, so stacks cannot show the cause."""
+    collective, who = describe_collective(index.states[keys[0]]), _brief_names(index, keys)
     if len(keys) == 1:
         ranks = f"{who} is in {collective}. Another rank has not come to it, is"
     else:
@@ -147,16 +147,16 @@ def all_in_one_collective(index: JobIndex, keys: tuple[str, ...]) -> str:
 
 
 def inferred(index: JobIndex, keys: tuple[str, ...], why: str) -> str:
-    """Return the sentence with the cause class that a partial dump allows; it names no process."""
+    """Return the sentence with the only cause class that a partial dump allows; it names no process."""
     state, who = index.states[keys[0]], _brief_names(index, keys)
-    doing = f"waits in {name_collective(state)}" if state.kind == "collective" else _doing(state)
+    doing = f"waits in {describe_collective(state)}" if state.kind == "collective" else _doing(state)
     if len(keys) > 1:
         doing = doing.replace("waits", "wait", 1)
     return f"{_capitalize(who)} {doing}: {why}. The dump does not show which process blocks it."
 
 
 def could_not_inspect(index: JobIndex) -> str:
-    """Say that too little could be read."""
+    """Return the sentence that too little could be read."""
     unseen = [state.process for state in index.states.values() if state.kind == "unseen"]
     names = [process.label for process in unseen if process.role != "helper"]
     names += index.snapshot.missing

@@ -1,4 +1,4 @@
-"""A snapshot of a job's processes as data: observed live, parsed from a dump, or loaded from a bundle.
+"""Define the snapshot of a job's processes: observed live, parsed from a dump, or loaded from a bundle.
 
 The field names are the keys of the bundle `grpo-doctor.hang-snapshot.v1`. Standard library only, because this module
 is sent to other hosts.
@@ -26,7 +26,8 @@ class StackFrame:
 
     Attributes:
         function: Last part of the name: `get`, not `Queue.get`, because older tools print only that.
-        calls: The blocking call on the frame's source line, as "acquire" or "input": a C function has no frame.
+        calls: The blocking call on the frame's source line, such as "acquire" or "input", because C functions have no
+            frame.
     """
 
     path: str
@@ -42,7 +43,7 @@ class StackFrame:
 
 @dataclass(frozen=True)
 class Thread:
-    """A thread, over all samples taken.
+    """A thread, summarised over all samples.
 
     Attributes:
         frames: Frames of the last sample, innermost first.
@@ -72,12 +73,12 @@ class Thread:
 
     @property
     def busy(self) -> bool:
-        """Whether it computes: by the kernel's counters, else by the stack tool's guess."""
+        """Whether the thread computes: by the kernel's counters, else as the stack tool reports."""
         return self.runnable >= BUSY_SHARE if self.runnable is not None else bool(self.active)
 
     @property
     def stack_only(self) -> bool:
-        """Whether only its stack is known, as in a dump."""
+        """Whether only the stack of the thread is known, as in a dump."""
         return not self.syscall and not self.wchan and self.runnable is None
 
 
@@ -191,7 +192,7 @@ class Lock:
 
 @dataclass(frozen=True)
 class Collective:
-    """A rank's state in one process group, from a recorder of collectives.
+    """A rank's state in one process group, from a flight recorder.
 
     Attributes:
         enqueued: Number of the last collective it started.
@@ -214,7 +215,7 @@ class Snapshot:
     Attributes:
         source: "live", or the kind of dump.
         seconds: How long the processes were observed.
-        blind: What could not be read, each with what would make it readable.
+        blind: Texts about what could not be read, and what would make it readable.
         missing: Hosts without an answer, and files that could not be read.
         notes: Remarks.
     """
@@ -260,7 +261,7 @@ def join_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
 
 
 def cut_at_word(text: str, length: int = MAX_TEXT) -> str:
-    """Cut a text without splitting a word: half of a secret has no shape that could be masked.
+    """Truncate a text at a word boundary, because half a secret would not be recognised and masked.
 
     >>> cut_at_word("train.py --key 0a1b2c3d", 18)
     'train.py --key'

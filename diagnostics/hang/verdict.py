@@ -16,8 +16,8 @@ class Edge:
         label: The target's name in sentences.
         text: The wait, as "waits for an HTTP response from".
         evidence: The files of /proc and the frames that show it.
-        needs: "all": each target of this kind must come; "any": one would do, or it is not known which.
-        certain: Whether it was read directly; else it is what remains when everything else is excluded.
+        needs: "all" if every target must arrive before the wait ends; "any" if one is enough, or it is unknown which.
+        certain: Whether the wait was observed directly; otherwise it was inferred by exclusion.
     """
 
     source: str
@@ -45,7 +45,7 @@ class Verdict:
         victims: Keys of the processes that wait for them, directly or not.
         waited_s: How long the longest wait has lasted, as far as is known.
         excluded: What was looked for and not found.
-        unseen: What could not be read, with what would make it readable.
+        unseen: Texts about what could not be read, and what would make it readable.
         next: Commands that would show more.
         code: The known issue; empty if none fits.
     """

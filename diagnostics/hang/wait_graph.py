@@ -1,4 +1,4 @@
-"""Build the wait graph: which process waits for which, by sockets, pipes, locks, children and collectives."""
+"""Build the wait graph: which process waits for which, through sockets, pipes, locks, children and collectives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RING_MEMORY = "/psm_"
 
 
 def build_wait_graph(index: JobIndex) -> dict[str, list[Edge]]:
-    """Return all edges by the key of the waiting process."""
+    """Return all wait-for edges, by the key of the waiting process."""
     graph: dict[str, list[Edge]] = {key: [] for key in index.states}
     for edge in collective_edges(index):
         graph[edge.source].append(edge)
@@ -29,7 +29,7 @@ def build_wait_graph(index: JobIndex) -> dict[str, list[Edge]]:
 
 
 class _Waiter:
-    """A waiting process: finds who can end its wait."""
+    """Finds the processes that can end the wait of one process."""
 
     def __init__(self, index: JobIndex, state: BlockedState, thread: Thread) -> None:
         self.index, self.state, self.thread = index, state, thread
@@ -114,7 +114,7 @@ class _Waiter:
         return edges if writes else edges + self.dead_children(call, pipe, certain=not peers)
 
     def dead_children(self, *evidence: str, certain: bool) -> list[Edge]:
-        """Return edges to dead children; the parent has their end of the pipe open too, so that it never ends."""
+        """Return edges to dead children whose pipe never ends, because the parent holds their end open too."""
         reason = f"and pid {self.process.pid} has the other end open itself, so the pipe never ends"
         text = "waits for data in a pipe from"
         return [
@@ -124,7 +124,7 @@ class _Waiter:
         ]
 
     def has_unknown_peer(self) -> bool:
-        """Return whether its connection is unknown: a library's own thread, as ZMQ's, reads from it."""
+        """Return whether the peer is unknown because a library's own thread (as of ZMQ) reads the connection."""
         if self.kind == "socket" and not self.thread.waits_fds:
             return True
         in_ring = self.kind == "ring_read" and bool(self.ring_memory())
@@ -132,7 +132,7 @@ class _Waiter:
         return not in_ring and kinds == {"other"}
 
     def any_peer(self) -> list[Edge]:
-        """Return edges to the other ends of all connections."""
+        """Return edges to the peers of all connections."""
         edges: dict[str, Edge] = {}
         for item in self.process.fds:
             socket = self.index.socket(self.process, item.fd)
@@ -146,7 +146,7 @@ class _Waiter:
         return list(edges.values())
 
     def forwarded_requests(self) -> list[Edge]:
-        """Return edges of an idle event loop with an open request: its own requests, and work given to a child."""
+        """Return edges of an idle event loop with an open request: to where it sent requests or gave work."""
         if self.kind == "supervise" or not self.index.open_requests(self.process):
             return []
         edges = []
@@ -190,7 +190,7 @@ class _Waiter:
         return {name for name in self.process.shared if _RING_MEMORY in name}
 
     def ring_edges(self) -> list[Edge]:
-        """Return edges of a ring buffer in shared memory: its readers are the workers that the writer started."""
+        """Return edges from the writer of a shared-memory ring buffer to its readers, the workers it started."""
         memory = self.ring_memory()
         processes = self.index.snapshot.processes
         sharing = [p for p in processes if p.key != self.process.key and memory & set(p.shared)]
@@ -204,7 +204,7 @@ class _Waiter:
         return [self.edge(p, text, self.frame, *mapped, needs="all") for p in peers or sharing]
 
     def semaphore_edges(self) -> list[Edge]:
-        """Return edges to all processes that map the semaphore: one owns it, but the kernel does not show which."""
+        """Return edges to all processes that map the semaphore, because the kernel does not show its owner."""
         if not self.thread.futex.startswith("sem:"):
             return []
         inode = self.thread.futex.removeprefix("sem:")
@@ -238,7 +238,7 @@ class _Waiter:
         return edges
 
     def actor_edges(self) -> list[Edge]:
-        """Return edges to Ray actors that run a method, those first that a connection goes to."""
+        """Return edges to Ray actors that run a method; actors with a connection to this process come first."""
         kinds = {key: state.kind for key, state in self.index.states.items()}
         running = [
             p

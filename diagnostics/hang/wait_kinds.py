@@ -1,4 +1,4 @@
-"""Load `waits.toml`: kinds of waits with their properties, library functions that are such a wait, causes of hangs."""
+"""Load `waits.toml`: kinds of waits with their properties, the library functions of each, and causes of hangs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _IDLE_FRAMES = [(_path_pattern(ends), _name_pattern(names)) for ends, names in _
 
 @lru_cache(maxsize=4096)
 def kinds_of_frame(path: str, function: str) -> tuple[str, ...]:
-    """Return the kinds of waits that a frame may be, in the order of `waits.toml`.
+    """Return the kinds of waits that a frame may show, in the order of `waits.toml`.
 
     >>> kinds_of_frame("/usr/lib/python3.12/queue.py", "get")
     ('queue',)

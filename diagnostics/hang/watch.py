@@ -36,9 +36,9 @@ class WatchOptions:
 
     Attributes:
         stall_s: Seconds without movement after which the job is diagnosed.
-        seconds: How long it is then observed.
+        seconds: How long the job is then observed.
         samples: Number of stacks.
-        end: Whether to end the command when it hangs.
+        end: Whether to terminate the command when it hangs.
     """
 
     stall_s: float = 300.0
@@ -49,7 +49,7 @@ class WatchOptions:
 
 @dataclass
 class StallClock:
-    """The counters of a command's processes, and since when none has moved. Pure: the time is an argument.
+    """Progress counters of a command's processes, and the time since none has changed. Pure: time is an argument.
 
     Attributes:
         since: Time since which nothing has moved.
@@ -125,7 +125,7 @@ def _watch(child: subprocess.Popen[bytes], options: WatchOptions, counted: list[
 
 
 def watch_heartbeats(pid: int, options: WatchOptions, report: Report) -> int:
-    """Diagnose a process whenever it gives no heartbeat for a while: lines on our standard input.
+    """Diagnose a process whenever no heartbeat line arrives on standard input for a while.
 
     A line names the step that begins; an empty line ends it. Returns 0 when the input ends.
     """

@@ -1,1 +1,1 @@
-"""`lint`: check a config, a script or a command before it is started."""
+"""The command `lint`: check a config, a script or a command before it is started."""

@@ -114,7 +114,7 @@ def run_workflow(run: LintRun) -> None:
 
 
 def _with_messages_first(report: Report, output: ReportOptions) -> Report:
-    """Let a finding on the first screen begin with its message, which has the run's numbers, not with a title."""
+    """Put a finding's message, which has the run's numbers, in place of its title on the first screen."""
     if output.format != "terminal" or output.verbose:
         return report
 
@@ -140,6 +140,6 @@ def _require_file(path: Path) -> None:
 
 
 def _split_command(words: tuple[str, ...]) -> tuple[list[Path], list[str]]:
-    """Separate files from a command after `--`, which click has already removed."""
+    """Separate files from the command after `--`, a word that click has already removed."""
     number = len(sys.argv) - sys.argv.index("--") - 1 if "--" in sys.argv else 0
     return [Path(word) for word in words[: len(words) - number]], list(words[len(words) - number :])

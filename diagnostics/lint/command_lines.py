@@ -1,4 +1,4 @@
-"""Read a command into `Settings`: the framework that it starts, its launcher's processes, and its options."""
+"""Read a command line into `Settings`: the framework it starts, the launcher's processes, and the options."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FrameworkCommand:
     """The part of a command line that starts a framework.
 
     Attributes:
-        way: How it is started: role, parser and the options that this sets.
+        way: The matched way to start the framework: role, parser and the options that it implies.
         start: Index of the first argument; the words before `launch_end` are the launcher's.
         target: The script of the user, or the module if `module`.
     """
@@ -69,7 +69,7 @@ def find_framework_command(words: list[str]) -> FrameworkCommand | None:
 
 
 def _parse_launch(words: list[str], index: int, name: str) -> tuple[Launch | None, int]:
-    """Return what the word at an index starts, if anything, and the index of the first argument."""
+    """Return what the word at an index starts, if anything, and the index of its first argument."""
     following = words[index + 1] if index + 1 < len(words) else ""
     if name == "-m":
         if following.startswith(_LAUNCHER_MODULES):
@@ -83,7 +83,7 @@ def _parse_launch(words: list[str], index: int, name: str) -> tuple[Launch | Non
 
 
 def _find_user_script(words: list[str], file: str) -> FrameworkCommand | None:
-    """Find a script or module of the user whose source shows that it trains by GRPO."""
+    """Find a user's script or module whose source shows that it trains by GRPO."""
     for index, word in enumerate(words):
         module = (
             index > 0 and words[index - 1] in {"-m", "--module"} and not word.startswith(_LAUNCHER_MODULES)
@@ -164,7 +164,7 @@ def _inline_env(words: list[Word], file: str) -> dict[str, Value]:
 
 
 def _read_launcher(words: list[Word], file: str) -> dict[str, Value]:
-    """Return what the launcher before the program sets."""
+    """Return the settings that the launcher before the program makes."""
     names = [word.clean.rpartition("/")[2] for word in words]
     name = next((program for program in names if program in _LAUNCHERS), "")
     if not name and any(program.startswith("torch.distributed.") for program in names):

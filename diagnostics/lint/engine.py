@@ -1,4 +1,4 @@
-"""The four steps of `lint`, from files to a report: `read_inputs`, `make_plans`, `check_rules`, `build_report`.
+"""Run the four steps of `lint`: `read_inputs`, `make_plans`, `check_rules`, `build_report`.
 
 Each step takes the `LintRun` and adds its results to it. A rule or a file that cannot be processed becomes a result of
 the report and never ends the command.
@@ -35,7 +35,7 @@ _MAX_NAMES = 6
 
 @dataclass
 class Source:
-    """A file, or the command line, and what it sets."""
+    """A file or the command line, with the settings that it makes."""
 
     name: str
     settings: list[Settings]
@@ -45,12 +45,12 @@ class Source:
 
 @dataclass
 class LintRun:
-    """The request and the results so far of one `lint`.
+    """The request of one `lint`, and the results so far.
 
     Attributes:
-        paths: The files and folders to check, and a command in place of them.
+        paths: The files and folders to check; `command` is a command line in their place.
         versions: The releases that were given or are installed.
-        framework: The framework of a file that does not show it.
+        framework: The framework to assume for a file that does not show its own.
         passed_over: Files and folders below a folder that were not read.
     """
 
@@ -128,7 +128,7 @@ def plans_of(settings: Iterable[Settings], versions: Versions) -> list[RunPlan]:
 
 
 def _is_grpo(settings: Settings) -> bool:
-    """Whether settings configure a run of GRPO, and not another method or another project's trainer."""
+    """Return whether settings configure GRPO, and not another method or another project's trainer."""
     if settings.framework == "ms-swift" and settings.role == "train":
         kind = settings.options.get("rlhf_type")
         return kind is None or not kind.known or kind.data == "grpo"
@@ -145,7 +145,7 @@ def _is_grpo(settings: Settings) -> bool:
 
 
 def _nothing_read(source: Source) -> CheckResult:
-    """Report that a source has nothing to check, and suggest other inputs."""
+    """Report that a source contains nothing to check, and suggest other inputs."""
     if source.name == COMMAND_LINE:
         return CheckResult(
             "reading the command", "skipped", "it is no command of a known framework", reads=True
@@ -167,7 +167,7 @@ def check_rules(run: LintRun) -> None:
 
 
 def check_plans(plans: list[RunPlan]) -> list[CheckResult]:
-    """Check every rule on plans, one result per rule group; a crash of a rule is a result."""
+    """Check every rule on the plans; return one result per rule group. A rule that crashes becomes a result."""
     if not plans:
         return [CheckResult(name, "skipped", "nothing to judge") for name in RULES]
     pairs = {"pair": pair_with_trainers(plans), "servers": pair_servers(plans)}

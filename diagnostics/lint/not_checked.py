@@ -29,7 +29,7 @@ def take_unknown_values(plans: Iterable[RunPlan], *, decides: bool) -> list[NotC
 
     Args:
         plans: The plans that the rule checked.
-        decides: Whether the rule could have found an error.
+        decides: Whether the rule could have found an error, so that the report is incomplete.
     """
     entries = []
     for plan in plans:
@@ -68,7 +68,7 @@ def check_reading(plans: Iterable[RunPlan]) -> list[CheckResult]:
 
 
 def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
-    """Return options that no indexed release has: misspelt, of a fork, or of the user's own script."""
+    """Return options that no indexed release has: misspelt, from a fork, or of the user's own script."""
     name, settings, own_parser = plan.framework, plan.settings, plan.settings.framework_parser
     names = option_index.option_names(name, plan.role) if option_index.is_indexed(name) else set()
     if not names or (plan.own_copy and option_index.copy_options(settings, plan.versions.copies[name])):
@@ -118,7 +118,7 @@ def _unindexed_options(plan: RunPlan, names: set[str], handled: set[str]) -> lis
 
 
 def _existing_added_keys(plan: RunPlan, names: set[str], release: Version | None) -> list[NotChecked]:
-    """Return `+` keys that releases have already: Hydra refuses one whose value is not null."""
+    """Return `+` keys that the release already has; Hydra refuses them if their value is not null."""
 
     def exists(value: Value) -> bool:
         lacks = release is not None and option_index.lacks_option(plan.framework, value.key, release)
@@ -132,7 +132,7 @@ def _existing_added_keys(plan: RunPlan, names: set[str], release: Version | None
 
 
 def _release_that_decides(plan: RunPlan) -> list[NotChecked]:
-    """Return the release as not checked, if it is unknown and some releases lack an option of the run.
+    """Return the release as "not checked" if it is unknown, and some releases lack an option of the run.
 
     It decides only if no release has all options: then any installed release refuses one.
     """

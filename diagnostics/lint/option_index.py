@@ -1,4 +1,4 @@
-"""Options of every framework release, from the API index."""
+"""Look up the options of every framework release in the API index."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def option_names(framework: str, role: str = "train") -> set[str]:
 
 @cache
 def release_options(framework: str, role: str, release: Version | None) -> set[str]:
-    """Return the options of one release; of all releases where it is unknown or not indexed."""
+    """Return the options of a release; those of all releases if it is unknown or not indexed."""
     names = option_names(framework, role)
     if release is None or not is_indexed_release(framework, release):
         return names
@@ -130,9 +130,9 @@ def added_options(settings: Settings) -> list[Value]:
 
 
 def unindexed_part(settings: Settings, names: Collection[str]) -> tuple[str, list[Value]]:
-    """Return a part of the config whose options are not in the index, and the options in it.
+    """Return the part of the config whose options are not indexed, and the options in it.
 
-    It is the config of a `model_engine` of verl, or a section for a role in ms-swift's YAML.
+    Such a part is the config of a `model_engine` of verl, or a section for a role in ms-swift's YAML.
     """
     if has_sections(settings.framework):
         return "its sections for roles", [value for value in set_options(settings) if "." in value.key]
@@ -147,7 +147,7 @@ def unindexed_part(settings: Settings, names: Collection[str]) -> tuple[str, lis
 def accepts(name: str, names: Collection[str], *, nested: bool = False, abbreviated: bool = True) -> bool:
     """Return whether a parser with these options accepts this one.
 
-    argparse takes an unambiguous beginning of an option, and `no_` of a switch.
+    argparse accepts an unambiguous prefix of an option, and `no_` before a switch.
 
     >>> accepts("no_use_vllm", {"use_vllm"}), accepts("vllm_mod", {"vllm_mode"}), accepts("vlm_mode", {"vllm_mode"})
     (True, True, False)
@@ -155,8 +155,8 @@ def accepts(name: str, names: Collection[str], *, nested: bool = False, abbrevia
     Args:
         name: The option.
         names: The parser's options.
-        nested: An option that is a table may contain any key.
-        abbreviated: The parser is argparse's.
+        nested: Whether an option that is a table may contain any key.
+        abbreviated: Whether the parser accepts abbreviated options, as argparse does.
     """
     if name in names or name.removeprefix("no_") in names:
         return True
@@ -176,7 +176,7 @@ def refused_options(settings: Settings, names: Collection[str], *, nested: bool 
 
 
 def complete_option(name: str, names: Collection[str]) -> str | None:
-    """Return the one option that begins with this name, as argparse completes it; None if there is not one."""
+    """Return the only option with this prefix, as argparse completes it; None if there is not exactly one."""
     matches = [option for option in names if option.startswith(name)]
     return matches[0] if len(matches) == 1 else None
 
@@ -268,7 +268,7 @@ def lacks_option(package: str, name: str, release: Version) -> bool:
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
-    """Return the option that a misspelt one probably means; "" if none is similar.
+    """Return the option that a misspelt name probably means; empty if none is similar.
 
     >>> suggest("num_generation", {"num_generations", "seed"}), suggest("wandb_entity", {"num_generations"})
     ('num_generations', '')

@@ -1,4 +1,4 @@
-"""Find files of a run's project: those below a folder that may contain a run, and those that a run names."""
+"""Find files of a run's project: files below a folder that may configure a run, and files that a run names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WRITTEN = {"wandb", "outputs", "checkpoints", "build", "dist"}
 
 
 def lintable_files(folder: Path, passed_over: list[str]) -> Iterator[Path]:
-    """Yield the files below a folder that may contain a run; add folders that are not read to `passed_over`."""
+    """Yield files below a folder that may configure a run; unread folders are added to `passed_over`."""
     for path in islice(_walk(folder, passed_over), _MAX_LINTED):
         if path.name.lower().endswith(_LINTED_SUFFIXES) and path.is_file() and not path.is_symlink():
             yield path
@@ -37,7 +37,7 @@ def _walk(folder: Path, passed_over: list[str]) -> Iterator[Path]:
 
 
 def find_above(name: str, file: str, parents: int = _MAX_PARENTS) -> Path | None:
-    """Find a file of readable size that another file names, from that file's folder or one above."""
+    """Find a file that another file names, in that file's folder or one above."""
     if not name or "\0" in name or len(name) > _MAX_NAME:
         return None
     start = Path(file).absolute().parent

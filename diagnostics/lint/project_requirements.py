@@ -52,8 +52,8 @@ class Project:
     """The releases of a project.
 
     Attributes:
-        pins: Pinned releases by lint's name: the version, and the file that pins it.
-        copies: Frameworks that it carries a copy of: the copy's release or None, and its folder.
+        pins: Pinned version of each package, and the file that pins it.
+        copies: Frameworks whose source the project contains: the copy's release (or None) and its folder.
     """
 
     pins: dict[str, tuple[Version, str]] = field(default_factory=dict)
@@ -86,7 +86,7 @@ def _project_folders(folder: Path) -> Iterator[Path]:
 
 
 def _requirement_files(folder: Path) -> list[Path]:
-    """List the files that may name releases, the most exact first."""
+    """Return the files that may pin releases, the most exact first."""
     try:
         listing = sorted(islice(folder.iterdir(), _MAX_LINES))
     except OSError:

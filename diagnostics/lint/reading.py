@@ -1,4 +1,4 @@
-"""Read a file or command line into `Settings`: detect its syntax and framework, then read the other files it names."""
+"""Read a file or command line into `Settings`: detect syntax and framework, and read the files that it names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _COMMANDS = re.compile(
 
 
 def read_file(path: Path, framework: str = "") -> list[Settings]:
-    """Return what a file sets; empty if it configures none of the frameworks.
+    """Return the settings in a file; empty if it configures none of the frameworks.
 
     Raises:
         UnreadableError: It cannot be read, with the file, the line and the reason.
@@ -67,7 +67,7 @@ def detect_syntax(path: Path, text: str) -> str:
 
 
 def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") -> list[Settings]:
-    """Return what a text sets.
+    """Return the settings in a text.
 
     Raises:
         UnreadableError: It has another syntax, or is larger than a config is.
@@ -155,7 +155,7 @@ def _read_commands(commands: Iterable[shell.Command], file: str, depth: int) -> 
 
 
 def read_command_line(words: list[str]) -> list[Settings]:
-    """Return what a command line sets, as in `lint -- swift rlhf --rlhf_type grpo`."""
+    """Return the settings in a command line, as in `lint -- swift rlhf --rlhf_type grpo`."""
     file = "command line"
     env: dict[str, Value] = {}
     while words and (pair := words[0].partition("="))[1] and pair[0].isidentifier():
@@ -201,7 +201,7 @@ def _follow_files(settings: Settings) -> None:
 
 
 def _include(settings: Settings, named: Value) -> None:
-    """Add the options of a config that a run names; a missing one means that more options may be set."""
+    """Add the options of a config that a run names; if it is missing, more options may be set than are known."""
     options = _read_options(settings, named)
     if options is None and named.key != "@":
         settings.has_unread_options = True
@@ -211,7 +211,7 @@ def _include(settings: Settings, named: Value) -> None:
 
 
 def _follow_launcher_files(settings: Settings) -> None:
-    """Read DeepSpeed's config and accelerate's."""
+    """Read the configs of DeepSpeed and accelerate that a run names."""
     deepspeed = settings.options.get("deepspeed")
     accelerate = settings.launcher.get("config_file") or settings.options.get("accelerate_config")
     for named in (deepspeed, accelerate):

@@ -22,17 +22,17 @@ _OFF = (False, None, 0, "", "no")
 
 @dataclass
 class RunPlan:
-    """A run, or a server for one.
+    """The plan of a training run, or of a server for one.
 
     Attributes:
         framework: The framework's name.
         settings: What was read, under the framework's own option names.
         values: Names of VOCABULARY with their values; a missing name is not known.
         versions: The releases that it is checked for.
-        unknown: Names that a rule needed and that are unknown although the run has them.
+        unknown: Names that a rule read and whose values are unknown although the run sets them.
         source: The script or file that was given to lint; empty for a command line.
-        explicit: The file was named on the command line, not found in a folder.
-        needs_arguments: It is a script that passes "$@" on and leaves the model to it.
+        explicit: Whether the file was named on the command line, rather than found in a folder.
+        needs_arguments: Whether it is a script that expects the model among its own arguments ("$@").
     """
 
     framework: str
@@ -66,11 +66,11 @@ class RunPlan:
 
     @property
     def own_copy(self) -> bool:
-        """Whether the run's project carries a copy of the framework, which may differ from any release."""
+        """Return whether the project contains a copy of the framework, which may differ from any release."""
         return self.framework in self.versions.copies
 
     def get(self, name: str) -> Any:
-        """Return the value of a name; None if it is not known. A rule's unmet need is recorded.
+        """Return the value of a name; None if it is unknown, which is recorded for the report.
 
         Raises:
             KeyError: The vocabulary has no such name: a mistake in a rule.
@@ -113,7 +113,7 @@ class RunPlan:
         return True
 
     def evidence(self, *names: str) -> list[Value]:
-        """Return the values behind names, those that are set."""
+        """Return the values behind some names, where they are set."""
         return [self.values[name] for name in names if name in self.values]
 
     def option(self, *keys: str) -> Value | None:
@@ -121,12 +121,12 @@ class RunPlan:
         return self.settings.first(*keys)
 
     def enabled(self, *keys: str) -> Value | None:
-        """Return the first of these options if its value is known and is not false, null, 0 or empty."""
+        """Return the first of these options if it is known and not false, null, 0 or empty."""
         value = self.option(*keys)
         return value if value is not None and value.known and value.data not in _OFF else None
 
     def disabled(self, *keys: str) -> bool:
-        """Whether these options are certainly not set, or null; unknown options could set them otherwise."""
+        """Return whether these options are certainly unset or null, with no unread source that could set them."""
         if self.settings.has_unread_options or self.settings.orphaned or self.needs_arguments:
             return False
         value = self.option(*keys)

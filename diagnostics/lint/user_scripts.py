@@ -1,4 +1,4 @@
-"""Read a training script that a command starts: its declared options, and the GRPOConfig that it creates."""
+"""Read the training script that a command starts: its declared options and the GRPOConfig that it creates."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class UserScript:
     """A training script.
 
     Attributes:
-        options: Fields of its dataclasses and arguments of its parser, of the files that it imports too.
-        trains: It trains by GRPO.
+        options: Fields of its dataclasses and arguments of its parser, including those of imported files.
+        trains: Whether it trains by GRPO.
         uses_parser: A parser of transformers or TRL reads its options, so they are GRPOConfig's.
         configs: The GRPOConfig objects that it creates itself.
     """

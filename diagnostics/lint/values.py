@@ -18,7 +18,7 @@ _SIMPLE_TYPES = {"bool": (bool,), "int": (int,), "float": (int, float), "str": (
 
 
 class _Unknown:
-    """A value that the file does not fix: an outer variable, a function call, another file."""
+    """The marker for a value that the file does not determine: an outer variable, a function call, another file."""
 
     def __repr__(self) -> str:
         return "UNKNOWN"
@@ -45,8 +45,8 @@ class Value:
     Attributes:
         data: str, int, float, bool, None, a list of these, a dict, or UNKNOWN.
         key: The option's name in its framework, as `vllm_gpu_memory_utilization`.
-        soft: A default of the framework or of a shell variable; a real run may use another value.
-        outside: The environment of the run may set it, as in `${X:-8}`.
+        soft: Whether it is a default of the framework or of a shell variable; a real run may use another value.
+        outside: Whether the run's environment may set it, as in `${X:-8}`.
         written: The value in the file, where `data` was derived from it.
         factors: The settings that were multiplied, for a product.
     """
@@ -88,7 +88,7 @@ class Settings:
         options: The settings by key; the last one set wins.
         env: Environment variables that it sets.
         launcher: The launcher's settings: processes, nodes, addresses.
-        has_unread_options: More may be set where it cannot be read: `**kwargs`, a missing file.
+        has_unread_options: Whether more options may be set that cannot be read, by `**kwargs` or a missing file.
         forwards_arguments: The script passes its own arguments on, by "$@".
         framework_parser: The framework's own parser reads the options, so it refuses unknown names.
         target: The module, script or class that was recognised.
@@ -96,7 +96,7 @@ class Settings:
         script_options: Options that the user's script declares.
         prefixes: What precedes a key of a Hydra override, as `+`.
         not_checked: What could not be read or understood.
-        orphaned: Options after the end of the command, which the command never receives.
+        orphaned: Options behind the end of the command (a missing backslash), which it never receives.
         files: Other files that were read for it.
     """
 
@@ -127,7 +127,7 @@ class Settings:
 
 
 def parse_scalar(text: str) -> Any:
-    """Read a word as programs do: null, a truth value, a number, or else the text itself.
+    """Parse a word as programs do: null, a boolean, a number, or else the text itself.
 
     >>> parse_scalar("true"), parse_scalar("1e-6"), parse_scalar("8"), parse_scalar("null"), parse_scalar("a8")
     (True, 1e-06, 8, None, 'a8')
@@ -148,7 +148,7 @@ def parse_scalar(text: str) -> Any:
 
 
 def parse_count(value: Value | None) -> int | None:
-    """Read a value as a whole number, also where it was written as text, as environment variables are."""
+    """Parse a value as an integer, also where it is text, as environment variables are."""
     if value is None or not value.known or isinstance(value.data, bool):
         return None
     text = str(value.data)

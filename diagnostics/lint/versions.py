@@ -1,4 +1,4 @@
-"""Choose the releases that a run is checked for: given on the command line, required by its project, or installed."""
+"""Choose the releases that a run is checked for: given by the user, required by its project, or installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from diagnostics.versions import in_range
 
 @dataclass(frozen=True)
 class Versions:
-    """Releases by package; a package that is missing here has an unknown release.
+    """Releases by package; a package that is not listed has an unknown release.
 
     Attributes:
         given: Packages whose release the user gave.
@@ -34,7 +34,7 @@ class Versions:
         return {package: str(version) for package, version in self.known.items()}
 
     def within(self, package: str, specifier: str) -> bool | None:
-        """Tell whether a package's release is within a range; None if it is not known.
+        """Return whether a package's release is in a range; None if the release is unknown.
 
         >>> Versions({"vllm": Version("0.8.5")}).within("vllm", "<0.11"), Versions().within("vllm", "<0.11")
         (True, None)
@@ -45,7 +45,7 @@ class Versions:
         return None if version is None else in_range(version, specifier)
 
     def with_project(self, project: Project) -> Versions:
-        """Return these with the project's releases in place of what happens to be installed."""
+        """Return the versions with the project's releases in place of the installed ones."""
         known, sources = dict(self.known), []
         for name, (release, file) in project.pins.items():
             if name not in self.given:

@@ -1,6 +1,6 @@
-"""Extract log lines from JSON records of log collectors, and from tracebacks with line ends written as backslash-n.
+"""Extract log lines from the JSON records of log collectors, and from tracebacks with escaped line ends.
 
-An envelope is the JSON object that a collector or a structured logger puts around a log line. There may be two:
+An envelope is the JSON object that a collector or a structured logger puts around a log line. There may be two,
 Docker's around the logger's.
 """
 
@@ -39,7 +39,7 @@ _ESCAPE = re.compile(r"\\[nt\"'\\r]|\\u001[bB]|\\x1[bB]")
 
 
 def unwrap_bytes(raw: bytes) -> list[Line] | None:
-    """Return the log lines inside a line with one or two envelopes; None for an ordinary line."""
+    """Return the log lines inside a raw line with envelopes; None for an ordinary line."""
     if b"\\n" not in raw and b'{"' not in raw[:400]:
         return None
     inner = unwrap(clean(raw.decode("utf-8", "replace").rstrip("\r\n")))
@@ -50,7 +50,7 @@ def unwrap_bytes(raw: bytes) -> list[Line] | None:
 
 
 def unwrap(line: Line) -> Iterator[Line] | None:
-    r"""Return the log lines inside a line; None for an ordinary line.
+    r"""Return the log lines inside a line with envelopes; None for an ordinary line.
 
     Example:
         >>> [inner.text for inner in unwrap(Line('{"rank": 3, "msg": "ValueError: a\\nb"}')) or ()]
@@ -103,7 +103,7 @@ def _first_text(value: dict[str, Any], keys: Iterable[str]) -> str:
 
 
 def _frames(frames: Any) -> Iterator[str]:
-    """Yield frames that structlog writes as objects in the form that Python prints."""
+    """Yield frames that structlog writes as objects, in the form in which Python prints frames."""
     for frame in frames[:_MAX_LINES] if isinstance(frames, list) else ():
         if isinstance(frame, dict) and isinstance(frame.get("filename"), str):
             yield f'  File "{frame["filename"]}", line {frame.get("lineno", 0)}, in {frame.get("name", "")}'

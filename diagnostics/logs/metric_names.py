@@ -1,4 +1,4 @@
-"""Metrics that nine frameworks print, as numbers under one canonical name each."""
+"""Parse the metrics that nine frameworks print, and give each metric one canonical name."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class MetricRow:
     """The metrics of one line.
 
     Attributes:
-        metrics: (printed name, value) by canonical name.
+        metrics: The printed name and the value, by canonical name.
     """
 
     source: str
@@ -91,7 +91,7 @@ class MetricRow:
 
 
 def metric_rows(source: str, lines: int, head: bytes, tail: bytes = b"") -> list[MetricRow]:
-    """Return the lines with metrics at the beginning and at the end of a log of so many lines."""
+    """Return the lines with metrics in the first `head` and the last `tail` lines of a log."""
     parts = [(head, 1)]
     if tail and lines > head.count(b"\n") + 1:
         parts.append((tail, lines - tail.rstrip(b"\n").count(b"\n")))

@@ -1,4 +1,4 @@
-"""Prefixes of log lines: time, rank, actor, process, level. They are removed and stored next to the message."""
+"""Remove the prefixes of log lines (time, rank, actor, process, level), and keep them next to the message."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Line:
         stream: The writer, named by the prefixes; lines of one traceback share it.
         rank: The rank in the prefixes, or an empty string.
         level: The level in the prefixes, or an empty string.
-        clocks: Number of times of day in the prefixes.
+        clocks: Number of timestamps in the prefixes.
         prefix: All removed prefixes.
     """
 
@@ -129,7 +129,7 @@ class Line:
 
     @property
     def fine(self) -> bool:
-        """Whether the line reports no failure, even if it contains words of one."""
+        """Return whether the line reports no failure, even if it contains words such as "error"."""
         return self.harmless or self.is_sample or self.is_code_context
 
     @property
@@ -139,7 +139,7 @@ class Line:
 
     @property
     def is_sample(self) -> bool:
-        """Whether it is a prompt or completion that a trainer prints."""
+        """Return whether it is a prompt or completion that a trainer prints."""
         if self.error:
             return False
         if _SAMPLE.match(self.text):

@@ -1,4 +1,4 @@
-"""Parse tracebacks line by line, also where several ranks print at the same time."""
+"""Parse tracebacks line by line, even if several ranks print at the same time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MESSAGE = 8
 
 @dataclass
 class Traceback:
-    """One exception of a chain.
+    """One exception of a chain of exceptions.
 
     Attributes:
         line: Number of its first line.
@@ -52,8 +52,9 @@ class Traceback:
         frames: (path, function), outermost first.
         ignored: Python printed "Exception ignored in" and went on.
         indent: Indentation of the whole traceback, as in Markdown.
-        record: Level and number of times of day before its first line.
-        headed: It has its header. A healthy program may print frames without one.
+        record: Level and number of timestamps before its first line.
+        headed: Whether it has the line "Traceback (most recent call last)"; a healthy program may print frames without
+            it.
         source: The source line below its last frame.
         boxed: rich printed it in a box, which wraps the message at the width of the terminal.
     """
@@ -76,7 +77,7 @@ class Traceback:
 
     @property
     def shape(self) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """The type and the frames without line numbers and values: equal when the same failure happens again."""
+        """Return the type and the frames without line numbers and values: equal whenever the same failure occurs."""
         return self.type, tuple((short_path(path), function) for path, function in self.frames)
 
 
@@ -99,7 +100,7 @@ def short_path(path: str) -> str:
 
 
 class TracebackParser:
-    """Assemble tracebacks from lines, one open traceback per stream."""
+    """Assembles tracebacks from lines, with one open traceback per stream."""
 
     def __init__(self) -> None:
         self.open: dict[str, Traceback] = {}
@@ -107,7 +108,7 @@ class TracebackParser:
         self._ended: dict[str, Traceback] = {}
 
     def ended_before(self, stream: str, number: int) -> Traceback | None:
-        """Return the traceback whose message a line may continue: it ended a few lines before."""
+        """Return the traceback that ended a few lines before, whose message a line may continue."""
         traceback = self._ended.get(stream)
         return traceback if traceback and number - traceback.end <= _MESSAGE else None
 
@@ -195,7 +196,7 @@ def _path_and_function(frame: re.Match[str]) -> tuple[str, str]:
 
 
 def _is_exception(match: re.Match[str], source: str) -> bool:
-    """Whether a line of an open traceback has the exception; `source` is the line before it."""
+    """Return whether a line of an open traceback has the exception; `source` is the line before it."""
     if match["type"].endswith("Warning") and "warn" not in source.lower():
         # Somebody's warning, printed between the lines.
         return False

@@ -1,4 +1,4 @@
-"""The command `add`: try a new vLLM release with a TRL release, and add the pair as a cell to the matrix file.
+"""Implement the command `add`: try a new vLLM release with a TRL release, and add the pair to the matrix file.
 
 Only metadata and source are read: the requirements are resolved, and TRL's use of vLLM is compared with what vLLM has.
 """
@@ -83,7 +83,7 @@ def _write_cell(context: Context, cell: Cell) -> Context:
 
 
 def cell_table(cell: Cell) -> str:
-    """Return a cell as a table of the matrix file."""
+    """Return a cell as a TOML table of the matrix file."""
     layers = ", ".join(f'"{layer}"' for layer in cell.layers)
     return (
         f'[cells."{cell.id}"]\nnote = "{cell.note}"\npython = "{cell.python}"\n'

@@ -30,7 +30,7 @@ _NotNegative = Annotated[float, Meta(ge=0)]
 
 
 class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Instructions for building a cell's environment on a machine without a GPU."""
+    """Instructions for building a cell's environment for CPUs."""
 
     name: str
     about: str
@@ -58,7 +58,7 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Free disk required before building, in GB of 1e9 bytes."""
 
     def requirements_for(self, cell: Cell) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return (requirements, alone) with the cell's versions filled in."""
+        """Return the requirements of a cell's environment, and those to install without dependencies (`alone`)."""
         values = {"vllm": cell.vllm, "trl": cell.trl}
         lines = tuple(line.format(**values) for line in self.requirements)
         return lines, tuple(line.format(**values) for line in self.alone)
@@ -113,7 +113,7 @@ class VersionRule(Struct, frozen=True):
 
 
 class Breadth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The table `[breadth]`: rules for generating cells, one for each pair of TRL and vLLM releases."""
+    """The table `[breadth]`: rules for generating a cell for each pair of TRL and vLLM releases."""
 
     python: str
     until: datetime.date
@@ -142,7 +142,7 @@ class Matrix(Struct, frozen=True, kw_only=True):
     """Layers that the profile `quick` leaves out; `repro` stands for all `repro:CODE`."""
 
     def cell(self, name: str) -> Cell:
-        """Return the cell of that id; an unknown one is refused with similar ids."""
+        """Return the cell with an id; the error for an unknown id suggests similar ones."""
         names = [cell.id for cell in self.cells]
         if name not in names:
             raise TomlError(f"unknown cell {name!r}{close_matches(name, names)}; --list shows all")
@@ -154,7 +154,7 @@ class Matrix(Struct, frozen=True, kw_only=True):
 
 
 def family(layer: str) -> str:
-    """Return the name for all layers of a kind: `train` for `train:async`."""
+    """Return the kind of a layer: `train` for `train:async`."""
     return layer.partition(":")[0]
 
 
@@ -179,7 +179,7 @@ def load_matrix(path: Path, layers: Sequence[Layer]) -> Matrix:
 
 
 class _Reader:
-    """Converts the tables of one file into structs; errors name the line."""
+    """Converts the tables of one matrix file; errors name the line."""
 
     def __init__(self, source: TomlSource, layers: Mapping[str, Layer]) -> None:
         self.source, self.layers = source, layers

@@ -52,7 +52,7 @@ JOBS_PER_CORE = 4
 
 @dataclass
 class Job:
-    """The options of a command, its context, and the cells and layers that it chose."""
+    """One call of a matrix command: its options, its context, and the chosen cells and layers."""
 
     options: dict[str, Any]
     context: Context
@@ -60,11 +60,11 @@ class Job:
     layers: tuple[str, ...] = ()
 
     def current_questions(self) -> list[Question]:
-        """Return the questions with all inputs as they are now."""
+        """Return the questions with their current inputs."""
         return make_questions(self.context, self.cells, self.layers)
 
     def stored_grid(self) -> ResultsGrid:
-        """Return the results of the answers in the store."""
+        """Return the results grid of the answers in the store."""
         return ResultsGrid(self.current_questions(), self.context.store.read_events())
 
 
@@ -129,7 +129,7 @@ def workflow_command(job: Job) -> int:
 
 
 def open_job(options: dict[str, Any]) -> Job:
-    """Read the matrix file and open the store."""
+    """Read the matrix file, open the store, and return the job."""
     matrix = load_matrix(options["file"], LAYERS)
     folder: Path = options["store"] or matrix.path.resolve().parent / ".matrix"
     return Job(options, Context(matrix, Store(folder.resolve()), programs=options["programs"].resolve()))
@@ -143,7 +143,7 @@ def select_all_layers(job: Job) -> None:
 
 
 def print_grid(job: Job, grid: ResultsGrid) -> None:
-    """Print the table; of the generated cells, only what is not as expected."""
+    """Print the table; of generated cells, only unexpected results."""
     short = job.options.get("profile") == BREADTH
     text = short_summary(grid) if short else terminal_table(grid, colour=sys.stdout.isatty())
     # Both are escaped already; the sanitized stream would escape their colours.
@@ -157,7 +157,7 @@ def report_folder(job: Job) -> Path:
 
 
 def grid_exit_code(grid: ResultsGrid) -> int:
-    """Return the exit code of the verdicts."""
+    """Return the exit code for the verdicts in a grid."""
     return exit_code(result.judgement for result in grid.results)
 
 
@@ -185,7 +185,7 @@ def write_output(path: Path, text: str) -> int:
 
 
 def select_questions(job: Job) -> frozenset[tuple[str, str]]:
-    """Choose cells and layers; return the chosen (cell, layer), without the layers that these need.
+    """Choose cells and layers; return the chosen (cell, layer) pairs, without layers that they merely need.
 
     Cells that are named run all their layers.
     """
@@ -265,7 +265,7 @@ def run_due(job: Job, options: RunOptions) -> ResultsGrid:
 
 
 def print_new_answers(run: Run) -> None:
-    """Print how many answers are of this run, and how old the others are."""
+    """Print how many answers are from this run, and how old the others are."""
     events = [result.event for result in run.grid.results if result.event is not None]
     new = sum(event.run == run.name for event in events)
     old = min((event.started[:10] for event in events if event.run != run.name), default="")
@@ -275,7 +275,7 @@ def print_new_answers(run: Run) -> None:
 
 
 def save_run_reports(job: Job, grid: ResultsGrid) -> int:
-    """Write the reports, after a run of some cells or layers those of all; return the exit code of the verdicts."""
+    """Write the reports; return the exit code for the verdicts."""
     reported = grid
     if job.options["cells"] or job.options["layers"]:
         everything = Job(job.options, job.context, list(job.context.matrix.cells))
@@ -311,7 +311,7 @@ def refresh_locks(job: Job) -> int:
 
 
 def make_table(job: Job) -> Publication:
-    """Merge the store's answers into the published table, and print the differences."""
+    """Merge the store's answers into the published table, print the differences, and return the table."""
     matrix, options = job.context.matrix, job.options
     generated = generated_cells(matrix) if matrix.breadth else []
     updated = {cell.id for cell in matching_cells([*matrix.cells, *generated], options["cells"])}
@@ -333,7 +333,7 @@ def make_table(job: Job) -> Publication:
 
 
 def refuse_loss(job: Job, table: Publication) -> int:
-    """Return 1 if a published verdict would be lost, 3 if a question has no answer, 0 if the table can be written."""
+    """Return exit code 1 if a published verdict would be lost, 3 if a question has no answer, else 0."""
     if table.lost and not job.options["drop"]:
         print("matrix: nothing written: --drop leaves out published verdicts without a cell", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""The context of a matrix command: its matrix file, its store, and the functions that start uv and interpreters."""
+"""Provide the context of a matrix command: its matrix file, its store, and functions that start uv and interpreters."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class InterpreterError(UserError):
 
 
 def machine() -> str:
-    """Return the platform of executed verdicts, as 'linux-x86_64'."""
+    """Return this machine's platform, such as 'linux-x86_64'."""
     return f"{platform.system()}-{platform.machine()}".lower()
 
 
@@ -57,7 +57,7 @@ def without_local_paths(text: str, store: Path) -> str:
 
 @dataclass
 class Context:
-    """One machine, one store, one matrix file."""
+    """The machine, store and matrix file of one command."""
 
     matrix: Matrix
     store: Store
@@ -95,14 +95,14 @@ class Context:
         wheels: bool = True,
         folder: Path | None = None,
     ) -> Completed:
-        """Run uv or an interpreter to its end; an interrupted run can end it. A timeout is code 124 and its reason.
+        """Run uv or an interpreter to its end; a timeout gives exit code 124 and its reason.
 
         Args:
             command: Program and arguments.
             timeout_s: Seconds until it is killed.
             stdin: Standard input.
-            wheels: Whether the machine's folders of wheels count. They do not where a *declared* environment is
-                resolved: no user gets a local build.
+            wheels: Whether the machine's local folders of wheels may be used. They may not when a *declared*
+                environment is resolved, because users do not get local builds.
             folder: Working folder.
         """
         environ = self._uv_environ(wheels=wheels)
@@ -150,7 +150,7 @@ class Context:
         return neighbour if neighbour.is_file() else None
 
     def stage(self) -> Path:
-        """Return a folder that holds copies of grpo_core, repro and the catalog's issues as they are now."""
+        """Return a folder with copies of grpo_core, repro and the catalog's issues, which cells import from."""
         target = self.store.folder / "stage" / self._packages_digest
         if not target.exists():
             for old in self.folder("stage").iterdir():
@@ -165,7 +165,7 @@ class Context:
 
     @cached_property
     def sources(self) -> SourceDigests:
-        """Digests of our own source files as they are in this run."""
+        """Digests of our source files as they are in this run."""
         places = dict.fromkeys(("diagnostics", "tests"), ROOT) | dict.fromkeys(CELL_PACKAGES, self.programs)
         return SourceDigests(places)
 

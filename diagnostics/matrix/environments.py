@@ -35,7 +35,7 @@ class BuildError(RuntimeError):
 
 
 class Built(Struct, frozen=True):
-    """The marker of a complete environment."""
+    """The marker file of a complete environment."""
 
     lock: str
     """Digest of its lock and of the recipe's additions."""
@@ -129,7 +129,7 @@ def _install_lock(context: Context, cell: Cell, pins: Sequence[str]) -> None:
 
 
 def _add_extras(context: Context, cell: Cell, recipe: Recipe) -> None:
-    """Add what the recipe requires besides wheels."""
+    """Install what the recipe requires besides wheels."""
     (packages,) = environment_folder(context, cell).glob("lib/python3*/site-packages")
     if recipe.named:
         name, _, version = recipe.named.format(vllm=cell.vllm, trl=cell.trl).partition("==")
@@ -179,7 +179,7 @@ def remove_environment(folder: Path) -> bool:
 
 
 def make_room(context: Context, cell: Cell) -> list[str]:
-    """Remove environments of other cells, the oldest first, until the cell's fits on the disk; return their names."""
+    """Remove environments of other cells, oldest first, until a new one fits on the disk; return their names."""
     if cell.recipe is None or existing_environment(context, cell):
         return []
     removed = []

@@ -1,7 +1,7 @@
-"""Compute the identity of an answer: a digest of its inputs and of our own source files behind it.
+"""Compute the identity of an answer: a digest of its inputs and of our own source files that produced it.
 
-An answer stays valid until one of these changes. Expectations, time limits and locations are not part of it. A change
-of a comment or a docstring changes no digest.
+An answer stays valid until one of these changes. Expectations, time limits and locations are not part of the identity.
+Changing a comment or a docstring changes no digest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SourceDigests:
     _combined: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     def digest(self, names: Iterable[str]) -> str:
-        """Return the digest of these modules and packages; file names count as well as contents.
+        """Return the digest of these modules and packages, over their file names and contents.
 
         A package counts with all files below it, a module of `repro` with all that these modules share.
         """
@@ -71,7 +71,7 @@ class SourceDigests:
 
 
 def without_comments(text: str) -> str:
-    """Return the syntax tree of a Python file without docstrings as text; the file itself if it has errors.
+    """Return a Python file as text of its syntax tree without docstrings; the file itself if it has syntax errors.
 
     >>> without_comments('x = 1  # why') == without_comments("x=1")
     True

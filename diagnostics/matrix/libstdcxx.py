@@ -31,7 +31,7 @@ class NotProvidedError(RuntimeError):
 
 
 def provide(packages: Path, wanted: str) -> bool:
-    """Make libstdc++'s symbols up to a version available to the wheels in this `site-packages`.
+    """Make libstdc++ symbols up to version `wanted` available to the wheels in a `site-packages` folder.
 
     Returns:
         Whether a stand-in was built.
@@ -77,9 +77,9 @@ def _symbol_versions(library: Path) -> set[str]:
 def _compile(compiler: str, own: Path, provided: set[str], target: Path) -> None:
     """Compile and link the stand-in.
 
-    It must define every version that others look for under its name, or the loader refuses them; the symbols
-    themselves are then found in the machine's library. That one is needed by its path, since by its name the
-    stand-in would need itself: an empty library that is called like the path makes the linker write it down.
+    The stand-in must define every symbol version that others need from libstdc++, or the loader refuses them; the
+    symbols themselves come from the machine's library. It needs that library by its path, because its file name is the
+    stand-in's own. An empty library with that path as its name makes the linker record the path.
     """
     versions = "".join(f"{name} {{}};\n" for name in sorted(provided))
     versions += f"GLIBCXX_{_KNOWN} {{ global: _ZSt21ios_base_library_initv; local: *; }};\n"

@@ -30,12 +30,12 @@ TIMEOUT_S = 300.0
 
 
 def lock_path(context: Context, cell: Cell, *, runs: bool) -> Path:
-    """Return the path of a cell's lock: of the declared environment, or of the runnable one if `runs`."""
+    """Return the path of a cell's lock: of the declared environment, or with `runs` of the runnable one."""
     return context.locks / f"{cell.id}{'.cpu' if runs else ''}.txt"
 
 
 def read_pins(context: Context, cell: Cell, *, runs: bool) -> tuple[str, ...]:
-    """Return the pins of a committed lock, nothing if there is none."""
+    """Return the pins of a committed lock; empty if there is none."""
     path = lock_path(context, cell, runs=runs)
     return pins_of(path.read_text(encoding="utf-8")) if path.exists() else ()
 
@@ -107,7 +107,7 @@ def check_locks(context: Context, cells: Iterable[Cell]) -> list[str]:
 
 
 def _each_lock(cells: Iterable[Cell]) -> Iterable[tuple[Cell, bool]]:
-    """Yield (cell, runs) for each lock: the declared one, and the runnable one if the cell has a recipe."""
+    """Yield (cell, runs) for each lock: the declared one, and the runnable one for cells with a recipe."""
     for cell in cells:
         yield cell, False
         if cell.recipe is not None:

@@ -17,7 +17,7 @@ from diagnostics.output.redact import mask
 
 
 class Progress:
-    """Lines with the elapsed time; on a terminal the running layer is in the status line below them."""
+    """Shows finished layers as lines with the elapsed time, and the running layer in a status line on terminals."""
 
     def __init__(self, console: Console, status: Status) -> None:
         self._console, self._status = console, status
@@ -25,7 +25,7 @@ class Progress:
         self._running = ""
 
     def started(self, question: Question) -> None:
-        """Display which layer runs."""
+        """Show which layer runs."""
         self._running = f"{question.cell.id} {question.layer.name}"
         self._status.update(sanitize.escape_line(self._running))
         if not self._console.is_terminal:
@@ -49,7 +49,7 @@ class Progress:
 
 @contextmanager
 def displayed_progress(*, quiet: bool = False) -> Iterator[Progress]:
-    """Yield the display on standard error."""
+    """Yield a Progress that prints on standard error."""
     console = Console(quiet=True) if quiet else sanitize.console(sys.stderr, redraws=True)
     with console.status("reading the store") as status:
         yield Progress(console, status)

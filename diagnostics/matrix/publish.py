@@ -1,6 +1,6 @@
-"""Update the published table compat.json from the results grid. `doctor` reads that table offline.
+"""Update the published table compat.json from the results grid; `doctor` reads that table offline.
 
-Where the store has no answer, the published verdict stays. Verdicts that would be dropped are listed.
+If the store has no answer to a question, the published verdict stays. Verdicts that would be dropped are listed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Pairs = dict[tuple[str, str], dict[str, str]]
 
 @dataclass
 class Publication:
-    """The new document, and lists of its differences from the published one, one line for each question."""
+    """The new document, and lists of its differences from the published one, one line per question."""
 
     document: dict[str, Any]
     changed: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Publication:
     def choose(
         self, result: LayerResult, new: _Entry, published: _Entry | None, *, update: bool
     ) -> _Entry | None:
-        """Return what is published of a question: the store's final answer, else what was published, if anything."""
+        """Return what to publish for a question: the store's final answer, else the published one, if any."""
         question = result.question
         finished = bool(result.event and result.event.finished)
         # A layer that was blocked by another has the final answer of that.
@@ -67,7 +67,7 @@ def _verdict_text(entry: str | Mapping[str, Any]) -> str:
 
 
 def read_published(path: Path) -> dict[str, Any]:
-    """Return the table of a file, {} for none.
+    """Return the published table in a file; empty if there is no file.
 
     Raises:
         UserError: it cannot be read: its verdicts would be lost.
@@ -90,7 +90,7 @@ def make_publication(
     day: str,
     updated: Collection[str],
 ) -> Publication:
-    """Return the document of the store; where the store has no answer, the published one.
+    """Build the new document from the store; where the store has no answer, the published one stays.
 
     Args:
         grid: The written cells.
@@ -118,7 +118,7 @@ def make_publication(
 
 
 def publication_text(document: Mapping[str, Any]) -> str:
-    """Return the file."""
+    """Return the document as the text of the file."""
     return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Run cells on a Ray cluster: each cell is one Ray task, placed, queued and retried by Ray.
+"""Run cells on a Ray cluster, one Ray task per cell; Ray places, queues and retries them.
 
 The driver sends its code as Ray's working directory. A task keeps its cell's environment and logs in a folder of its
 node, and returns its answers, which the driver adds to its own store.
@@ -69,7 +69,7 @@ def run_on_ray(address: str, run: Run, questions: Sequence[Question]) -> None:
 
 
 def _resources(run: Run, layers: Sequence[str]) -> dict[str, Any]:
-    """Return the most that any of the layers needs; Ray places the task by it."""
+    """Return the resources of a task: the maximum over its layers."""
     settings = [run.context.matrix.layer(name) for name in layers]
     memory = int(max(item.memory_gb for item in settings) * 1e9) or None
     cpus, gpus = max(item.cpus for item in settings), max(item.gpus for item in settings)
@@ -137,7 +137,7 @@ def _cluster(address: str, context: Context) -> Iterator[Any]:
 
 
 def _check_address(address: str) -> None:
-    """Try to connect first: Ray itself would wait for a minute.
+    """Test the connection first, because Ray itself would retry for a minute.
 
     Raises:
         RayError: nothing listens there, or it is no address.

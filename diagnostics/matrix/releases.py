@@ -75,7 +75,7 @@ def generated_cells(matrix: Matrix) -> list[Cell]:
 
 
 def _usable(breadth: Breadth, package: str, since: str) -> list[Release]:
-    """Return the releases of the breadth's time that some patch release of its Python can install."""
+    """Return the releases since the breadth's first day that a patch release of its Python can install."""
     return [
         item
         for item in indexed_releases(package)
@@ -86,7 +86,7 @@ def _usable(breadth: Breadth, package: str, since: str) -> list[Release]:
 
 
 def neighbours(engines: Sequence[Release], declared: str, aside: int) -> list[Release]:
-    """Return the releases within a range and `aside` more on each side; all are in the order of versions."""
+    """Return the releases in a range, and `aside` more on each side; all lists are in version order."""
     allowed = [position for position, item in enumerate(engines) if in_range(item.version, declared)]
     if not allowed:
         return []
@@ -94,7 +94,7 @@ def neighbours(engines: Sequence[Release], declared: str, aside: int) -> list[Re
 
 
 def thinned(pairs: Sequence[Release], declared: str, most: int) -> list[Release]:
-    """Return the forbidden releases, and at most `most` allowed ones: the ends and some evenly between."""
+    """Return all forbidden releases, and at most `most` allowed ones: both ends and some evenly spaced between."""
     allowed = [item for item in pairs if in_range(item.version, declared)]
     if len(allowed) > most:
         last = len(allowed) - 1
@@ -123,7 +123,7 @@ def pair_cell(
 
 
 def _merge_written(cell: Cell, expect: dict[str, Expectation], written: Cell | None) -> Cell:
-    """Return the generated cell; a written cell's own expectations win for the layers it runs."""
+    """Return the generated cell, with a written cell's own expectations for the layers that it runs."""
     if written is None:
         return msgspec.structs.replace(cell, expect=expect)
     explicit = {layer: item for layer, item in written.expect.items() if layer in cell.layers}

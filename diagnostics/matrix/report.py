@@ -71,7 +71,7 @@ def _redacted_row(row: CellResults) -> CellResults:
 
 
 def _redacted(result: LayerResult) -> LayerResult:
-    """Return the result without secrets and local names: reports hold output of upstream code, and are shared."""
+    """Return a result without secrets and local names, because reports contain upstream output and are shared."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, str):
@@ -88,7 +88,7 @@ def _redacted(result: LayerResult) -> LayerResult:
 
 
 def verdict_text(judgement: Judgement) -> str:
-    """Return the verdict's word; an unexpected `unresolvable` or `not run` says so."""
+    """Return a verdict as a word, which says if `unresolvable` or `not run` is unexpected."""
     text = VERDICTS[judgement.verdict][1]
     quiet = judgement.verdict in {Verdict.UNRESOLVABLE, Verdict.NOT_RUN}
     unexpected = not judgement.expected and not judgement.incomplete
@@ -96,12 +96,12 @@ def verdict_text(judgement: Judgement) -> str:
 
 
 def symbols(result: LayerResult) -> str:
-    """Return the two symbols of a result: evidence and verdict."""
+    """Return the two symbols of a result: one for the evidence, one for the verdict."""
     return f"{EVIDENCE_SYMBOLS[result.evidence]} {VERDICTS[result.judgement.verdict][0]}"
 
 
 def totals(grid: ResultsGrid) -> str:
-    """Return the figures in one line; a layer that was not run never counts as passed."""
+    """Return the totals in one line; a layer that was not run never counts as passed."""
     counts, number = grid.counts(), len(grid.results)
     passed = counts[Verdict.PASS]
     share = f"{100 * passed / number:.0f} %" if number else "0 %"
@@ -155,7 +155,7 @@ def short_summary(grid: ResultsGrid) -> str:
 
 
 def remarks(results: Any) -> list[tuple[str, str]]:
-    """Return (line, style) for every answer except a plain pass: the observation, and whether it is expected."""
+    """Return (line, style) for every answer except plain passes: the observation, and whether it is expected."""
     lines = []
     for result in results:
         judgement = result.judgement

@@ -30,7 +30,7 @@ _NAMED = 5  # packages without a hash that a summary lists
 
 @dataclass(frozen=True)
 class LockedPackage:
-    """One package of a lock, and the hashes of the files that may be installed."""
+    """One package of a lock, with the hashes of the files that may be installed."""
 
     pin: str
     """As 'numpy==2.4.6'."""
@@ -41,7 +41,7 @@ class LockedPackage:
 
     @property
     def lock_lines(self) -> str:
-        r"""The package as pip and uv read it.
+        r"""The package in the format of pip's and uv's lock files.
 
         >>> print(LockedPackage("a==1", ("sha256:00",)).lock_lines)
         a==1 \
@@ -52,7 +52,7 @@ class LockedPackage:
 
 @dataclass(frozen=True)
 class Resolution:
-    """The result of resolving: packages, or uv's message why there is no solution."""
+    """The result of resolving: packages, or uv's explanation why there is no solution."""
 
     packages: tuple[LockedPackage, ...] = ()
     """Sorted by pin; empty if there is no solution."""
@@ -80,7 +80,7 @@ def resolve_declared(
         context: The command's context.
         cell: The pair.
         timeout_s: Seconds for uv.
-        cut: Nothing uploaded after this day counts; the cell's date cut by default.
+        cut: Releases uploaded after this day are ignored; by default the cell's date cut.
     """
 
     def attempt(platform: str) -> Resolution:
@@ -100,7 +100,7 @@ def resolve_declared(
 
 
 def newer_glibc(explanation: str, platform: str) -> str:
-    """Return the platform with the newer glibc that uv says the wheels need, '' if it names none.
+    """Return the platform with the newer glibc that uv's hint says the wheels need; empty if it names none.
 
     >>> newer_glibc("hint: Wheels are available on: `manylinux_2_31_x86_64`", "x86_64-manylinux_2_28")
     'x86_64-manylinux_2_31'
@@ -205,7 +205,7 @@ def lock_text(packages: Iterable[LockedPackage]) -> str:
 
 
 def hash_coverage(packages: Iterable[LockedPackage]) -> str:
-    """Describe how many packages have hashes, and which have none."""
+    """Describe how many packages have hashes, and name those without."""
     packages = list(packages)
     bare = [item.pin for item in packages if not item.hashes]
     if not bare:
@@ -230,7 +230,7 @@ def package_facts(pins: Iterable[str]) -> tuple[Fact, ...]:
 
 
 def explain(text: str) -> str:
-    r"""Return uv's error message on one line, without box-drawing characters and markers in braces.
+    r"""Return uv's error message on one line, without box-drawing characters and markers.
 
     >>> explain("error: No solution found\n  cause: Because a{sys_platform == 'linux'}==1 is gone")
     'No solution found: Because a==1 is gone'

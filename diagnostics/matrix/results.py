@@ -1,4 +1,4 @@
-"""The results grid: one verdict for each layer of each cell.
+"""Build the results grid: one verdict for each layer of each cell.
 
 A `Question` is one layer to run for one cell. `ResultsGrid` looks up its answer in the store, and compares the answer
 with the outcome that `matrix.toml` expects now.
@@ -44,7 +44,7 @@ class Question:
 
     @cached_property
     def identity(self) -> str:
-        """The digest under which the store keeps the answer."""
+        """The digest under which the store saves the answer."""
         return question_identity(dict(self.inputs))
 
     @property
@@ -107,11 +107,11 @@ def matching_cells(cells: Sequence[Cell], globs: Sequence[str]) -> list[Cell]:
 
 
 def select_layers(matrix: Matrix, lists: Sequence[str], *, quick: bool) -> tuple[str, ...]:
-    """Return the layers named, `train` standing for all of its modes; all layers by default.
+    """Return the named layers, all by default; `train` stands for all of its modes.
 
     Args:
         matrix: The matrix file, which says what the profile `quick` leaves out.
-        lists: Names separated by commas.
+        lists: Names of layers, separated by commas.
         quick: Whether the profile `quick` applies.
 
     Raises:
@@ -167,7 +167,7 @@ class LayerResult:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """Codes of known issues: those that the layer observed, else those whose signature matches its output."""
+        """Codes of known issues that the layer reported, else those whose signature matches its output."""
         if self.event is None:
             return ()
         return self.event.answer.codes or matching_codes(self.event.answer)
@@ -192,7 +192,7 @@ class CellResults:
 
 
 class ResultsGrid:
-    """All results by cell and layer; a new answer updates the results of its cell."""
+    """All results by cell and layer; adding an answer updates the results of its cell."""
 
     def __init__(self, questions: Iterable[Question], events: Iterable[Event]) -> None:
         self._events: dict[str, list[Event]] = {}
@@ -273,7 +273,7 @@ def _stale_remark(question: Question, earlier: Event) -> str:
 
 
 def obstacle_of(question: Question, row: Mapping[str, LayerResult]) -> LayerResult | None:
-    """Return the layer that blocks a question: the first that must pass before it and did not; None if all passed."""
+    """Return the needed layer that blocks a question because it did not pass; None if all needed layers passed."""
     for needed in question.layer.needs:
         result = row.get(needed)
         if result is not None and (result.event is None or result.event.answer.outcome is not Outcome.PASS):
@@ -291,7 +291,7 @@ def matching_codes(answer: Answer) -> tuple[str, ...]:
 
 
 def import_errors(signs: Iterable[str]) -> list[str]:
-    """Return Python's message for each missing name, as signatures expect it.
+    """Return Python's error message for each missing name, in the form that signatures match.
 
     >>> import_errors(["vllm.a.B: no B in vllm.a (trl/x.py:1, at import)"])
     ["ImportError: cannot import name 'B' from 'vllm.a'"]
@@ -307,7 +307,7 @@ def import_errors(signs: Iterable[str]) -> list[str]:
 
 
 def depends_on_setting(code: str) -> bool:
-    """Return whether a setting decides this known issue, and not the release."""
+    """Return whether a known issue depends on a setting rather than on the release."""
     issue = catalog.load().get(code)
     return issue is not None and issue.status != "active"
 

@@ -39,7 +39,7 @@ class RunOptions:
 
 @dataclass
 class Run:
-    """One run: the results so far, and the lock for writing them."""
+    """One run of the matrix: the results so far, and a lock for writing them."""
 
     context: Context
     options: RunOptions
@@ -50,7 +50,7 @@ class Run:
     _stopped: threading.Event = field(default_factory=threading.Event)
 
     def is_due(self, question: Question) -> bool:
-        """Return whether a question has no answer or must run again, and nothing blocks it."""
+        """Return whether a question has no answer or must run again, and is not blocked."""
         if self.options.only is not None and question.key not in self.options.only:
             return False
         event = self.grid.result(question).event
@@ -87,13 +87,13 @@ class Run:
         self.display(event)
 
     def display(self, event: Event) -> None:
-        """Add a stored answer to the grid and display it."""
+        """Add a stored answer to the grid and show it."""
         self.grid.add(event)
         remaining = sum(result.event is None for result in self.grid.results)
         self.progress.finished(self.grid.row(event.cell).layers[event.layer], remaining)
 
     def _run_light(self, questions: Sequence[Question]) -> None:
-        """Run light questions in threads, neighbours in the order of releases together: they share parsed source."""
+        """Run questions of light layers in threads, sorted so that neighbours share parsed source."""
         ordered = sorted(questions, key=lambda item: (Version(item.cell.vllm), Version(item.cell.trl)))
         with ThreadPoolExecutor(self.options.jobs) as pool:
             try:
@@ -117,7 +117,7 @@ class Run:
 def answer_question(
     context: Context, question: Question, run_name: str, stopped: Callable[[], bool]
 ) -> Event:
-    """Run one layer and return its answer with everything it depends on; an infrastructure fault is tried again."""
+    """Run one layer and return its answer as an event; an infrastructure fault is retried."""
     started, clock = utc_now(), time.monotonic()
     for attempt in range(1, ATTEMPTS + 1):
         try:

@@ -33,11 +33,11 @@ _Time = Annotated[
 
 
 class StoreError(UserError):
-    """Raised when a store cannot be read or written; one line that says which, and why."""
+    """Raised when a store cannot be read or written; the one-line message says which and why."""
 
 
 class StoreBusyError(StoreError):
-    """Raised when another run of the matrix uses the store."""
+    """Raised when another run of the matrix is using the store."""
 
 
 class Event(Struct, frozen=True, tag_field="schema", tag="grpo-doctor.event.v1"):
@@ -69,7 +69,7 @@ class Event(Struct, frozen=True, tag_field="schema", tag="grpo-doctor.event.v1")
 
 
 def parse_event(line: str | bytes) -> Event:
-    """Return the event of a line.
+    """Parse one line of the store to an event.
 
     Raises:
         ValueError: the line is no event that a run writes; one line that says why.
@@ -86,7 +86,7 @@ def parse_event(line: str | bytes) -> Event:
 
 @dataclass(frozen=True)
 class Store:
-    """The folder in which a matrix keeps its answers."""
+    """The folder in which a matrix saves its answers."""
 
     folder: Path
 
@@ -96,7 +96,7 @@ class Store:
         return self.folder / "store.jsonl"
 
     def read_events(self) -> list[Event]:
-        """Return the events, oldest first. Lines that are none (a torn last one) are left out."""
+        """Return the events, oldest first, without invalid lines (such as a torn last one)."""
         if not self.path.exists():
             return []
         with _explained(self.path, "read"):
@@ -108,7 +108,7 @@ class Store:
         return events
 
     def append(self, event: Event) -> None:
-        """Add an event and return when it is on disk.
+        """Append an event and return when it is on disk.
 
         Raises:
             StoreError: it could not be written completely; earlier events are safe.
@@ -174,7 +174,7 @@ class Store:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the store for one run, and repair a torn last line.
+        """Lock the store for one run, and repair a torn last line.
 
         Raises:
             StoreBusyError: another process holds it.
@@ -228,7 +228,7 @@ def _read_log(folder: Path, name: str) -> dict[str, bytes]:
 
 @contextmanager
 def _explained(path: Path, done: str) -> Iterator[None]:
-    """Turn an error of the machine into one line that names the file."""
+    """Convert an OSError within the block to a StoreError in one line that names the file."""
     try:
         yield
     except OSError as error:
@@ -236,7 +236,7 @@ def _explained(path: Path, done: str) -> Iterator[None]:
 
 
 def latest(events: Iterable[Event]) -> Event | None:
-    """Return the newest event of one question; a finished one wins over a newer unfinished one.
+    """Return the newest event of one question; a finished event wins over a newer unfinished one.
 
     The newest by its time, since a merged store holds the events of several machines; within a second, the last.
     """
@@ -245,6 +245,6 @@ def latest(events: Iterable[Event]) -> Event | None:
 
 
 def is_flaky(events: Iterable[Event]) -> bool:
-    """Return whether the finished events of one question disagree: same inputs, different outcomes."""
+    """Return whether the finished events of one question disagree: equal inputs, different outcomes."""
     outcomes = {(event.answer.outcome, event.answer.codes) for event in events if event.finished}
     return len(outcomes) > 1

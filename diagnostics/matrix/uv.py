@@ -1,4 +1,4 @@
-"""Find uv and pass pip's settings on to it.
+"""Find uv, and translate pip's settings to uv's environment variables.
 
 Standard library only: the noxfile imports this module before anything is installed. People and companies configure pip
 (index, certificates, a folder of wheels); uv reads none of that, so the settings are copied to uv's names.
@@ -54,7 +54,7 @@ def find_uv() -> Path:
 
 
 def uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables to add for uv, so that it follows pip's settings; uv's own variables win.
+    """Return the variables to add so that uv follows pip's settings; existing uv variables win.
 
     >>> uv_environment({"PIP_FIND_LINKS": "/a /b", "PIP_CERT": "ca.pem", "SSL_CERT_FILE": "mine.pem"})
     {'UV_FIND_LINKS': '/a,/b'}
@@ -80,7 +80,7 @@ def find_links(environ: Mapping[str, str]) -> list[Path]:
 def torch_arguments(
     environ: Mapping[str, str], *, python: tuple[int, int] = sys.version_info[:2], version: str | None = None
 ) -> list[str]:
-    """Return the arguments that make `uv pip` take PyTorch's CPU build.
+    """Return the arguments that make `uv pip` install PyTorch's CPU build.
 
     A folder of wheels with such a build for this Python (and version) is enough; otherwise uv uses PyTorch's own index
     for CPUs. Without either uv installs the CUDA build, gigabytes that are not needed here.

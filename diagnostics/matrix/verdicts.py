@@ -33,7 +33,7 @@ class Outcome(StrEnum):
 
 
 class Verdict(StrEnum):
-    """An outcome compared with its expectation."""
+    """An observed outcome compared with the expected one."""
 
     PASS = "pass"  # noqa: S105 - a verdict
     FAIL = "fail"
@@ -76,7 +76,7 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Answer(Struct, frozen=True):
-    """The observation of one layer in one cell."""
+    """What one layer observed in one cell."""
 
     outcome: Outcome
     summary: str
@@ -104,7 +104,7 @@ class Answer(Struct, frozen=True):
 
 
 class Judgement(Struct, frozen=True):
-    """A verdict and its meaning for the run as a whole."""
+    """A verdict, and whether it is as expected."""
 
     verdict: Verdict
     expected: bool
@@ -162,7 +162,7 @@ def blocked_by(layer: str, judgement: Judgement) -> Judgement:
 
 
 def exit_code(judgements: Iterable[Judgement]) -> int:
-    """Return 0 if everything is as expected, 1 if something is not, 3 if the worst is something undecided."""
+    """Return 0 if everything is as expected, 1 if something is not, 3 if the worst is an undecided verdict."""
     judgements = list(judgements)
     if any(not item.expected and not item.incomplete for item in judgements):
         return 1

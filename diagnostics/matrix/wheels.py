@@ -1,7 +1,6 @@
-"""Find the wheel of a release, and read its Python files without installing it.
+"""Find the wheel of a release, and read its Python files by HTTP range requests, without installing it.
 
-The files are cached below the store's folder by the wheel's sha256, so that a second run, and a run without a network,
-reads from disk.
+The files are cached below the store's folder by the wheel's sha256, so a second run needs no network.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class WheelError(UserError):
 
 @dataclass(frozen=True)
 class WheelSources:
-    """The Python files of a wheel; each is read once and then kept in a folder."""
+    """The Python files of a wheel; each is fetched once and then cached in a folder."""
 
     name: str
     """As 'vllm 0.7.2'."""
@@ -101,7 +100,7 @@ def find_wheel(
 
 @functools.cache
 def _client() -> httpx.Client:
-    """Return the client of all wheels of this process."""
+    """Return the HTTP client shared by all wheels of this process."""
     return archives.connect()
 
 

@@ -25,7 +25,7 @@ def matrix_workflow(matrix: Matrix, cells: Sequence[Cell], *, cpu: str = CPU, gp
     Args:
         matrix: The whole file, for the layers' time limits.
         cells: The cells that get a job.
-        cpu: Label of the runner of cells, as 'ubuntu-latest'.
+        cpu: Label of the runner for cells, such as 'ubuntu-latest'.
         gpu: Labels of a self-hosted runner with a GPU, separated by commas; '': no such job.
     """
     jobs = [
@@ -65,7 +65,7 @@ def matrix_workflow(matrix: Matrix, cells: Sequence[Cell], *, cpu: str = CPU, gp
 
 
 def stale_workflow(matrix: Matrix) -> list[str]:
-    """Return a line if the committed workflow differs from what the matrix file makes."""
+    """Return a line if the committed workflow differs from the generated one; empty otherwise."""
     path = matrix.path.parent / ".github" / "workflows" / "matrix.yml"
     if not path.is_file() or path.read_text(encoding="utf-8") == matrix_workflow(matrix, matrix.cells):
         return []

@@ -1,1 +1,1 @@
-"""Reports as terminal text, Markdown, HTML, JSON, SARIF, JUnit and GitHub annotations."""
+"""Render reports as terminal text, Markdown, HTML, JSON, SARIF, JUnit and GitHub annotations."""

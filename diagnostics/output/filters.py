@@ -65,7 +65,7 @@ def select(report: Report, selected: Iterable[str], ignored: Iterable[str]) -> R
 
 
 def without_known(report: Report, baseline: Path) -> Report:
-    """Drop the findings that an earlier report had; raises BaselineError if the file is no report of this command."""
+    """Drop the findings that an earlier report (the baseline) already had."""
     known = _baseline_fingerprints(baseline, report.tool)
     return _filter(
         report, lambda finding: fingerprint(finding.to_json(), report.tool) not in known, "in the baseline"
@@ -73,9 +73,9 @@ def without_known(report: Report, baseline: Path) -> Report:
 
 
 def fingerprint(finding: dict[str, Any], tool: str = "lint") -> str:
-    """Return what identifies a finding over time: code, files and values, without line numbers and sizes.
+    """Return a finding's identity across runs: code, files and values, without line numbers and sizes.
 
-    Of a triage only the code counts, because log lines contain times, ranks and process ids.
+    For triage only the code counts, because log lines contain times, ranks and process ids.
 
     >>> one, other = ({"code": "ENV905", "evidence": [{"text": f"{n} GB are free", "place": ""}]} for n in (1.5, 2))
     >>> fingerprint(one) == fingerprint(other)

@@ -1,4 +1,4 @@
-"""A report as GitHub workflow commands, which become annotations in a pull request."""
+"""Render a report as GitHub workflow commands, which become annotations in a pull request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTML pages by Jinja templates with autoescape: one look for all commands, no scripts, nothing loaded.
+"""Render HTML pages from Jinja templates with autoescape: no scripts, no external resources.
 
 Templates lie in `diagnostics/output/templates/*.html.j2` and extend `page.html.j2`.
 """

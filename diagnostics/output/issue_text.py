@@ -1,4 +1,4 @@
-"""A known issue explained on a terminal."""
+"""Print known issues on a terminal: the explanation of a code, or the codes that match a text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def print_issues(console: Console, explained: Iterable[tuple[Mapping[str, Any], 
 
 
 def print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None = None) -> None:
-    """Print what a code means and the recommended fix, then why it happens, what else helps, and the evidence."""
+    """Print the meaning of a code and the recommended fix, then the cause, other mitigations and the evidence."""
     print_text(console, f"{document['code']}  {document['title']}", "bold")
     if document["kind"] == "check":
         print_text(console, "\n" + document["cause"])
@@ -92,7 +92,7 @@ def trigger_text(trigger: Mapping[str, Any]) -> str:
 
 
 def mitigation_result(mitigation: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what a test showed of a mitigation, and a style for it."""
+    """Return the test result of a mitigation as text, and a style for it."""
     if mitigation["evidence"] != "executed":
         return f"not tested ({EVIDENCE_LEVELS[mitigation['evidence']]})", "yellow"
     if not mitigation["fails"]:

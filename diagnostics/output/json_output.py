@@ -1,4 +1,4 @@
-"""A report as one JSON document, or as JSON lines."""
+"""Render a report as one JSON document, or as JSON lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def render(report: Report) -> str:
 
 
 def render_lines(report: Report) -> str:
-    """Return the report, then each check, then each finding, one object a line with a `type`."""
+    """Return JSON lines: the report, then each check, then each finding; `type` says which."""
     document = report.to_json()
     checks, findings = document.pop("checks", []), document.pop("findings", [])
     lines: list[dict[str, Any]] = [{"type": "report", **document}]

@@ -1,4 +1,4 @@
-"""A report as JUnit XML: one test case for each check, failed by findings at or above `--fail-on`."""
+"""Render a report as JUnit XML: one test case per check, failed by findings at or above `--fail-on`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def render(report: Report, fail_on: Severity) -> str:
 
 
 def to_document(name: str, suites: Iterable[tuple[str, list[ET.Element]]], **attributes: str) -> str:
-    """Return suites of test cases as one document, with their counts."""
+    """Return suites of test cases as one JUnit document with counts."""
     root = ET.Element("testsuites", {"name": name, **attributes})
     for label, cases in suites:
         suite = ET.SubElement(root, "testsuite", {"name": label, "tests": str(len(cases))})
@@ -74,5 +74,5 @@ def _finding_text(finding: Finding) -> str:
 
 
 def xml_text(text: str) -> str:
-    """Redact a text, and replace what XML cannot contain."""
+    """Redact a text, and replace characters that XML cannot contain."""
     return _NOT_XML.sub("?", redact(text))

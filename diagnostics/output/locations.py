@@ -1,4 +1,4 @@
-"""Files and lines of a finding, for formats that have a field for them."""
+"""List the files and lines of a finding, for output formats with a location field."""
 
 from __future__ import annotations
 

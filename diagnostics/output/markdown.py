@@ -1,4 +1,4 @@
-"""Markdown by Jinja templates that escape every value: nothing becomes markup, a mention or a link.
+"""Render Markdown from Jinja templates that escape every value: no value becomes markup, a mention or a link.
 
 Templates lie in `diagnostics/output/templates/*.md.j2`. In them `{{ value }}` is escaped prose and
 `{{ text | code_block }}` is a fenced block.
@@ -31,7 +31,7 @@ def render(report: Report) -> str:
 
 
 def issue_page(document: Mapping[str, Any]) -> str:
-    """Return the page of a known issue or check, of which the documentation site has one for each code.
+    """Return the documentation page of a known issue or check code.
 
     Args:
         document: The entry, as `explain --format json` prints it.

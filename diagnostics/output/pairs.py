@@ -1,4 +1,4 @@
-"""Which releases work together, out of the published table: the rows, the headline, and both on a screen."""
+"""Show which releases of vLLM and TRL worked together, from the published table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_REASONS = 3
 
 
 class Question(NamedTuple):
-    """A question about a pair, with its column heading and the layers that answer it."""
+    """A question about a pair, with its column heading and the matrix layers that answer it."""
 
     text: str
     head: tuple[str, str]
@@ -47,14 +47,14 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class TriedPair:
-    """A published pair with a run, also an incomplete one.
+    """A pair of releases that was run, completely or in part.
 
     Attributes:
-        state: `ran` with its engine, ran in `part`, or `fails`.
+        state: `ran` (with its engine), `part` (ran in part) or `fails`.
         declared: Whether their requirements can be met together.
-        answers: Of each question: ✔, ✘ with its codes, or nothing where it was not asked.
+        answers: For each question: ✔, ✘ with its codes, or empty if it was not run.
         crashes: Known crashes of the scheduler that were seen.
-        failed: Of each question that did not hold, why.
+        failed: For each failed question, the reason.
         install: The command that has the pair.
     """
 
@@ -70,7 +70,7 @@ class TriedPair:
 
 
 def tried(cells: Iterable[Mapping[str, Any]]) -> list[TriedPair]:
-    """The published pairs, the newest first."""
+    """Return the published pairs, newest first."""
     result = [_pair(cell) for cell in cells]
     return sorted(result, key=lambda pair: (Version(pair.vllm), Version(pair.trl)), reverse=True)
 
@@ -135,7 +135,7 @@ def headline(pairs: Sequence[TriedPair]) -> str:
 
 
 def document(pairs: Sequence[TriedPair], published: Compat) -> dict[str, Any]:
-    """Return the table for programs; `only_read` is empty, because `versions vllm==RELEASE` has such pairs."""
+    """Return the table as JSON data; `only_read` is always empty, see `versions vllm==RELEASE` for such pairs."""
     newest = best(pairs)
     questions = [question.text.replace("`", "") for question in QUESTIONS]
     return {

@@ -44,12 +44,12 @@ def for_sharing(value: T, *, locations: bool = True) -> T:
 
 
 def change_texts(value: T, line: Change, prose: Change | None = None, skip: Skip = frozenset()) -> T:
-    """Change every text in nested data and its dict keys.
+    """Apply a function to every text in nested data, and to its dict keys.
 
     Args:
         value: Dataclasses, dicts, lists and tuples of texts.
-        line: Changes a text.
-        prose: Changes a text of several lines; None for `line`.
+        line: Function for a text.
+        prose: Function for a text of several lines; None to use `line`.
         skip: Fields that stay as they are.
     """
     changed: T = _change(value, line, prose or line, skip)
@@ -84,12 +84,12 @@ def _change(value: Any, line: Change, prose: Change, skip: Skip) -> Any:
 
 
 def _tab_escaped(line: Change) -> Change:
-    """Return a change that also escapes tabs."""
+    """Return a function that does the same as `line` and also escapes tabs."""
     return lambda text: line(text).replace("\t", r"\u0009")
 
 
 def _dict_value(key: Any, item: Any, line: Change, prose: Change, skip: Skip) -> Any:
-    """Change a dict's value together with its key: the value of a key `password` is secret in any form."""
+    """Change a dict's value together with its key, because the value of a key `password` is always secret."""
     if not isinstance(key, str) or not isinstance(item, str):
         return _change(item, line, prose, skip)
     # Four numbers with dots are a release here, and an address everywhere else.

@@ -1,4 +1,4 @@
-"""Replace secrets, and what identifies a person or a machine, by placeholders.
+"""Replace secrets, and data that identifies a person or a machine, by placeholders.
 
 Secrets are recognised by their shape and by their key's name. `mask` is for the user's own screen,
 `redact` for shared output. Mask before cutting: half a secret has no shape, so `mask_and_cut` does both.
@@ -33,7 +33,7 @@ def _rule(pattern: str, replacement: str | Callable[[Match], str] = MASK, flags:
 
 
 def _labelled(*patterns: str) -> list[Rule]:
-    """Return rules for secrets whose label, the first group of the pattern, stays; case does not matter."""
+    """Return rules for secrets whose label (the pattern's first group) stays; case is ignored."""
     return [_rule(pattern, rf"\1{MASK}", re.IGNORECASE) for pattern in patterns]
 
 
@@ -79,7 +79,7 @@ def _unless_revision(match: Match) -> str:
 
 
 def _if_random_part(match: Match) -> str:
-    """Mask a long word unless it is a path: then no part between its slashes is random."""
+    """Mask a long word, unless it is a path in which no part between slashes is random."""
     part = max(match[0].split("/"), key=len)
     kinds = (str.isdigit, str.isupper, str.islower)
     return MASK if len(part) >= 20 and all(any(map(kind, part)) for kind in kinds) else match[0]
@@ -235,13 +235,13 @@ _ROUTED = re.compile("[23f][0-9a-f]{3}:", re.IGNORECASE)
 
 
 def _mail(match: Match) -> str:
-    """Keep `numpy@1.26`, a release, and `A@B.T`, an expression."""
+    """Redact a mail address, but keep `numpy@1.26` (a release) and `A@B.T` (an expression)."""
     last = match[0].rpartition(".")[2]
     return "<mail>" if len(last) > 1 and not last.isdigit() else match[0]
 
 
 def _address(match: Match) -> str:
-    """Keep four numbers behind the name of a library: they are its release."""
+    """Redact an IPv4 address, but keep four numbers after a library's name, which are its release."""
     return (
         match[0] if _RELEASE.search(match.string[max(0, match.start() - 32) : match.start()]) else "<address>"
     )
@@ -254,7 +254,7 @@ def _machine(match: Match) -> str:
 
 
 def _address6(match: Match) -> str:
-    """Replace global and local IPv6 addresses; a time, a slice and a C++ name are none."""
+    """Redact IPv6 addresses, but keep times, slices and C++ names."""
     text = match[0].partition("%")[0]
     if text.count(":") < 3 and not _ROUTED.match(text):
         return match[0]
@@ -408,7 +408,7 @@ def redact_path(path: str) -> str:
 
 @functools.lru_cache(2048)
 def _apply(rules: tuple[Rule, ...], text: str) -> str:
-    """Apply all rules until nothing changes: a replacement can uncover what stood behind it."""
+    """Apply all rules until nothing changes, because a replacement can make another rule match."""
     for _ in range(_ROUNDS):
         before = text
         for pattern, replacement in rules:

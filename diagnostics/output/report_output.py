@@ -1,6 +1,6 @@
-"""Options shared by commands that report findings, and the one function that writes a report.
+"""Define the options shared by commands that report findings, and write a report in the chosen format.
 
-A ported command:
+How a command uses this module:
 
     @click.command(cls=Command, examples=..., exit_codes=...)
     @click.argument("files", nargs=-1)

@@ -68,7 +68,7 @@ def _escape_match(match: re.Match[str]) -> str:
 
 
 class SanitizedStream:
-    """A text stream that escapes what is written; after a reader closes the pipe, the rest is dropped.
+    """A text stream that escapes what is written; after the reader closes the pipe, further output is dropped.
 
     Attributes:
         reader_gone: Whether a reader closed the pipe of any such stream.
@@ -130,7 +130,7 @@ class SanitizedStream:
 
 
 class _ColourStream(SanitizedStream):
-    """The stream behind a Rich console: its colours pass, blanks at wrapped line ends are dropped."""
+    """The stream behind a Rich console: colour sequences pass, trailing blanks of wrapped lines are dropped."""
 
     _pattern = _CONTROL_OR_COLOUR
 
@@ -139,7 +139,7 @@ class _ColourStream(SanitizedStream):
 
 
 class _CursorStream(_ColourStream):
-    """The stream behind a console that redraws a progress line: its cursor movements pass, too."""
+    """The stream behind a console that redraws a progress line: cursor movements pass as well."""
 
     _pattern = _CONTROL_OR_CURSOR
     _clears_progress = False
@@ -168,7 +168,7 @@ def unwrap(stream: Any) -> TextIO:
 
 
 def console(stream: TextIO | None = None, *, redraws: bool = False, **options: Any) -> Console:
-    """Return a Rich console that escapes all text; every console of ours is made here.
+    """Return a Rich console that escapes all text; every console in this project is created here.
 
     Args:
         stream: Where it prints; None for standard output.
@@ -191,7 +191,7 @@ def console(stream: TextIO | None = None, *, redraws: bool = False, **options: A
 
 
 def write_ci_commands(text: str) -> None:
-    """Write lines that a CI runner shall obey to standard output; their content is escaped by the caller."""
+    """Write CI workflow commands, which a runner executes, to standard output; the caller has escaped their content."""
     if before_write is not None:
         before_write()
     unwrap(sys.stdout).write(escape(text) + "\n")

@@ -1,4 +1,4 @@
-"""A report as SARIF 2.1.0, for code scanning and editors."""
+"""Render a report as SARIF 2.1.0, for code scanning and editors."""
 
 from __future__ import annotations
 

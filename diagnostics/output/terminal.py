@@ -1,4 +1,4 @@
-"""A report on a terminal: problem, location, recommended fix and evidence.
+"""Print a report on a terminal: problem, location, recommended fix and evidence.
 
 The first screen has at most five lines for each finding; `--verbose` prints everything. Commands with a form of their
 own use `print_text`, `print_finding` and `print_not_checked` from here.
@@ -107,7 +107,7 @@ def print_findings(console: Console, findings: list[Finding], *, verbose: bool =
 
 
 def print_finding(console: Console, finding: Finding, *, verbose: bool = False) -> None:
-    """Print one finding: code and title, the evidence, the fix, how well it is known; or everything known of it."""
+    """Print one finding: code and title, evidence, fix, certainty; with `verbose`, everything known about it."""
     _print_headline(console, finding)
     if verbose:
         _print_details(console, finding)
@@ -191,7 +191,7 @@ def _print_check(console: Console, check: CheckResult) -> None:
 
 
 def count_checks(report: Report) -> str:
-    """Return how the checks ended: "21 checks: 11 passed, 1 incomplete, 9 not applicable"."""
+    """Return the number of checks by outcome: "21 checks: 11 passed, 1 incomplete, 9 not applicable"."""
     counts = report.outcomes
     listed = [f"{counts[outcome]} {word}" for outcome, (word, _, _) in OUTCOMES.items() if counts[outcome]]
     if both := sum(check.outcome == "findings" and bool(check.not_judged) for check in report.checks):

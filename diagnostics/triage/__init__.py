@@ -1,1 +1,1 @@
-"""Triage: find the known issue behind the logs of a failed run."""
+"""The command `triage`: find the known issue behind the logs of a failed run."""

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from diagnostics.catalog.model import CONFIRMATION, KINDS, ROLES, Earlier, Issue, Signature
+from diagnostics.catalog.model import CONFIRMATION, KINDS, ROLES, EarlierTraceback, Issue, Signature
 from diagnostics.logs.tracebacks import Traceback
 from diagnostics.triage.model import Hit, Hits, LogFacts, has_frame
 from diagnostics.triage.rules import Rules
@@ -31,7 +31,7 @@ def without_values(text: str) -> str:
 
 
 def distinct_hits(hits: Iterable[Hit]) -> list[Hit]:
-    """Return the first hit of each text, ignoring values."""
+    """Return the first hit of each distinct text, ignoring values."""
     first: dict[str, Hit] = {}
     for hit in hits:
         first.setdefault(without_values(hit.text), hit)
@@ -48,10 +48,10 @@ class Candidate:
             names; `supported`: the message; `hypothesis`: the message in a release that is not affected.
         releases: Releases in the log of the packages that the entry names, as (package, release).
         triggers: Possible triggers, where the log shows them.
-        looked_to: The newest examined release, if that in the log is newer.
-        confirmed: Other candidates that confirm it and are benign alone.
-        broad: All its lines are also printed by failures of other causes.
-        late: All its lines also follow failures of other causes.
+        looked_to: The newest examined release, if the release in the log is newer.
+        confirmed: Other candidates that confirm it; on their own they are benign.
+        broad: Whether all its lines are also printed by failures with other causes.
+        late: Whether all its lines also appear as consequences of other failures.
     """
 
     issue: Issue
@@ -78,14 +78,14 @@ class Candidate:
         return tuple(distinct_hits(self.hits)[:_MAX_EVIDENCE])
 
     def as_hypothesis(self) -> Candidate:
-        """Return it as a broad hypothesis."""
+        """Return the candidate with certainty `hypothesis`, marked as broad."""
         return replace(self, certainty=HYPOTHESIS, broad=True)
 
 
 def find_candidates(
     logs: Sequence[LogFacts], rules: Rules, versions: dict[str, tuple[str, str]]
 ) -> list[Candidate]:
-    """Return the issues that the logs show, in the order of likelihood, each with its confirmations."""
+    """Return the known issues that the logs show, likeliest first, each with its confirmations."""
     by_code: dict[str, dict[str, dict[str, list[Hits]]]] = {}
     for log in logs:
         for index, hits in log.hits.items():
@@ -111,7 +111,7 @@ def _candidate(
     rules: Rules,
     versions: dict[str, tuple[str, str]],
 ) -> Candidate | None:
-    """Return the candidate for an issue; None if its signature is not complete, or only warnings show a crash."""
+    """Return the candidate for an issue; None if its signature is incomplete, or only warnings show a crash."""
     signature = issue.signature
     assert signature is not None
     excluding = [
@@ -186,7 +186,7 @@ def _certainty(
 
 
 def _is_in_named_code(signature: Signature, hits: Iterable[Hit]) -> bool:
-    """Whether a hit is in a traceback through the code that an entry names."""
+    """Return whether a hit is in a traceback through code that the entry names."""
     frames = {frame for hit in hits if hit.traceback for frame in hit.traceback.frames}
     return any(has_frame(frame, frames) for frame in signature.frames)
 
@@ -206,7 +206,7 @@ def _order(candidate: Candidate) -> tuple[object, ...]:
 
 
 def _triggers(issue: Issue, hits: Sequence[Hit], logs: Iterable[LogFacts]) -> tuple[str, ...]:
-    """Return the triggers that the tracebacks of the hits, or earlier ones of the same process, show."""
+    """Return the triggers that the tracebacks of the hits show, or earlier ones of the same process."""
     if not issue.triggers:
         return ()
     tracebacks = [hit.traceback for hit in hits if hit.traceback]
@@ -234,5 +234,5 @@ def _earlier_failures(
     )
 
 
-def _matches(sign: Earlier, traceback: Traceback) -> bool:
+def _matches(sign: EarlierTraceback, traceback: Traceback) -> bool:
     return traceback.type.endswith(sign.raised) and has_frame(sign.frame, traceback.frames)

@@ -69,7 +69,7 @@ def command(logs: tuple[str, ...], group: bool, excerpt: bool, output: ReportOpt
 
 
 def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False) -> Diagnosis:
-    """Read all logs of one run and judge them together; an excerpt needs no end of the run."""
+    """Read all logs of one run and judge them together; an `excerpt` needs no end of the run."""
     return judge([_scan(source, rules) for source in sources], rules, excerpt=excerpt)
 
 
@@ -79,7 +79,7 @@ def _scan(source: LogSource, rules: Rules) -> LogFacts:
 
 
 def exit_code(verdict: Diagnosis) -> int:
-    """Return 0: no failure and an end; 1: a known failure; 3: an unknown failure, no end, or an unread log."""
+    """Return 0 (no failure and an end), 1 (a known failure) or 3 (an unknown failure, no end, or an unread log)."""
     code = _EXIT.get(verdict.state, INCOMPLETE)
     return INCOMPLETE if code == FINE and verdict.problems else code
 
@@ -98,7 +98,7 @@ def _runs(arguments: Sequence[str], skipped: SkippedFiles) -> dict[str, list[Log
 
 
 def _print_groups(runs: dict[str, list[LogSource]], *, as_json: bool) -> int:
-    """Judge each run alone and print those with the same fingerprint together, the largest group first."""
+    """Judge each run separately, and print runs with equal fingerprints together, the largest group first."""
     rules = Rules(catalog.load())
     groups: dict[str, list[tuple[str, Diagnosis]]] = {}
     for name, sources in runs.items():

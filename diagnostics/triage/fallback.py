@@ -1,8 +1,8 @@
-"""Analyze logs in which no signature matches a root cause: leads, similar issues, symptoms, and the end of the run.
+"""Analyze logs in which no signature matches a root cause: find leads, similar issues, symptoms and the run's end.
 
-A lead is a known issue that fits a log although the line that would show it is missing: from a traceback without its
-last line, a repeated wait, a question, or a symptom in the metrics. Each lead is a hypothesis and names the test that
-would settle it.
+A lead is a known issue that may explain a log although no line proves it. Leads come from a traceback without its last
+line, a repeated wait, a prompt for input, or a symptom in the metrics. Each lead is a hypothesis, and names a test that
+would confirm or exclude it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WAITS = tuple(
 
 @dataclass(frozen=True)
 class Lead:
-    """A known issue that fits the log, the observation, and the test that would settle it."""
+    """A known issue that may explain the log: the observation, and the test that would confirm it."""
 
     issue: Issue
     why: str
@@ -53,7 +53,7 @@ class Lead:
 
 @dataclass(frozen=True)
 class Fallback:
-    """Observations in logs without a known root cause.
+    """What can be said about logs without a known root cause.
 
     Attributes:
         leads: Issues that fit.
@@ -62,8 +62,8 @@ class Fallback:
         last: The last line of each log.
         stall: Messages that the last lines of a log repeat without progress.
         failing: Lines that report a failure, by their words or level; no rule matched them.
-        message: The logs are pasted messages.
-        recovered: Metrics were NaN and are numbers again.
+        message: Whether the logs are pasted messages.
+        recovered: Whether metrics were NaN and are numbers again.
     """
 
     leads: tuple[Lead, ...] = ()
@@ -109,6 +109,7 @@ def _needs_leads(log: LogFacts, end: LogEnd) -> bool:
 
 
 def _is_question(end: LogEnd) -> bool:
+    """Return whether a log ends with a prompt for input."""
     return bool(end.last and not end.ended and _QUESTION.search(end.last.text))
 
 
@@ -176,7 +177,7 @@ def _leads_from_frames(issues: Mapping[str, Issue], log: LogFacts) -> Iterator[L
 
 
 def lead_from_broad_line(issue: Issue, hit: Hit) -> Lead:
-    """Return the lead for a line that failures of other causes also print."""
+    """Return the lead for a line that failures with other causes print too."""
     return Lead(
         issue,
         "a line that other failures also print",
@@ -186,7 +187,7 @@ def lead_from_broad_line(issue: Issue, hit: Hit) -> Lead:
 
 
 def unique_leads(*leads: Iterable[Lead]) -> tuple[Lead, ...]:
-    """Return leads in their order, each issue once."""
+    """Return leads in their order, without repeated issues."""
     by_code: dict[str, Lead] = {}
     for lead in itertools.chain(*leads):
         by_code.setdefault(lead.issue.code, lead)

@@ -33,7 +33,7 @@ _CRASHED = ("Fatal Python error", "Segmentation fault", "core dumped", "terminat
 
 
 class LineStages:
-    """Check lines one after another; `finish` ends the log."""
+    """Passes each line to all stages; `finish` ends the log."""
 
     def __init__(self, log: LogFacts, rules: Rules, anchors: AnchorSearch) -> None:
         self._log = log
@@ -52,7 +52,7 @@ class LineStages:
         self._number = self._part = 0
 
     def needs_every_line(self, number: int) -> bool:
-        """Whether a line must be checked even without an anchor."""
+        """Return whether a line must be checked even without an anchor, e.g. inside a traceback."""
         if number <= self._traceback_until and (self._tracebacks.open or self._boxed):
             self._inner_lines += 1
             if self._inner_lines == MAX_INNER_LINES:
@@ -61,7 +61,7 @@ class LineStages:
         return number <= self._table_until
 
     def add_lines(self, lines: Iterable[Line], number: int) -> None:
-        """Check the lines that are in one line of the log."""
+        """Check a line of the log: it may contain several log lines, in a JSON envelope."""
         for line in lines:
             # A very long line comes in pieces: the count continues.
             self._part = self._part + 1 if number == self._number else 0
@@ -119,7 +119,7 @@ class LineStages:
         return traceback
 
     def _is_ignored(self, traceback: Traceback) -> bool:
-        """Whether a traceback is below "Exception ignored in" in the same stream."""
+        """Return whether a traceback follows "Exception ignored in" in the same stream."""
         number = self._ignored.pop(traceback.stream, None)
         if number is not None:
             distance = _IGNORED_NEAR if traceback.stream else _IGNORED_NEXT
@@ -156,7 +156,7 @@ class LineStages:
             log.hits.setdefault(index, Hits()).add(hit)
 
     def _add_box_line(self, boxed: Traceback, line: Line) -> None:
-        """Match a message of a box with the lines below it, which may continue it: wrapped anywhere, or at spaces."""
+        """Match a message inside a rich box together with the wrapped lines that may continue it."""
         if line.stream != boxed.stream or _BAR.search(line.text):
             return
         self._box_lines.append(line.text)
@@ -175,7 +175,7 @@ class LineStages:
                     self._keep_hits([index], Line(text), boxed.end, boxed)
 
     def _excerpt(self, index: int, text: str) -> str:
-        """Return a line as evidence: of a long line the part that matches."""
+        """Return a line as evidence; for a long line only the part that matches."""
         text = text.strip()
         if len(text) > _SHOWN:
             text = mask(text)
@@ -206,13 +206,13 @@ class LineStages:
 
 
 def _is_continuation(piece: str) -> bool:
-    """Whether a line may continue the line before it: it has no prefix and starts no traceback or frame."""
+    """Return whether a line may continue the previous one: it has no prefix and starts no traceback or frame."""
     line, text = clean(piece), piece.lstrip()
     starts = line.level or line.clocks or line.stream or HEADER in piece or text.startswith('File "')
     return bool(text) and not starts and text[0] not in BOX
 
 
 def _is_fatal(text: str) -> bool:
-    """Whether a line reports an error; the plain search comes first because it is much faster."""
+    """Return whether a line reports an error."""
     has_exception = ("Error: " in text or "Exception: " in text) and _RAISED.search(text)
     return bool(has_exception) or any(mark in text for mark in _CRASHED)

@@ -112,7 +112,7 @@ class LogEnd:
         ended: The line that reports the end of the run.
         stall: The messages that the last lines repeat.
         failing: Lines that report a failure, by their words; no rule matched them.
-        message: The text is a pasted message rather than a log.
+        message: Whether the text is a pasted message rather than a log.
     """
 
     last: Hit | None
@@ -139,7 +139,7 @@ def find_end(log: LogFacts) -> LogEnd:
 
 
 def _open_total(texts: Iterable[str]) -> int:
-    """Return the largest total of the progress bars of a run that are not full in the last lines."""
+    """Return the largest total of progress bars that are not full in the last lines."""
     positions: dict[tuple[str, int], int] = {}
     for text in texts:
         bar = _POSITION.search(text)
@@ -161,7 +161,7 @@ def _find_end_line(lines: Sequence[tuple[Hit, str]], open_total: int) -> Hit | N
 
 
 def _repeated_totals(texts: Sequence[str]) -> set[str]:
-    """Return the totals of unnamed bars that were full more than once, with other lines in between: one per step."""
+    """Return the totals of unnamed bars that were full more than once with other lines between: one bar per step."""
     repeated: set[str] = set()
     seen: set[str] = set()
     after_line: set[str] = set()
@@ -198,7 +198,7 @@ def _last_lines(log: LogFacts) -> Iterator[tuple[Hit, str]]:
 
 
 def _reports_end(text: str, open_total: int, repeated: Collection[str]) -> bool:
-    """Whether a line reports the end of the run.
+    """Return whether a line reports the end of the run.
 
     Args:
         text: The line.
@@ -253,6 +253,6 @@ def _reports_wait(text: str) -> bool:
 
 
 def _repeated_part(text: str) -> str:
-    """Return the part of a message that a stalled run repeats: all but times, and the seconds or attempts of a wait."""
+    """Return a message without times, and without the seconds or attempts of a wait."""
     text = _TIME_OR_ADDRESS.sub("", text)
     return _SECONDS_OR_ATTEMPTS.sub("_", text) if _reports_wait(text) else text

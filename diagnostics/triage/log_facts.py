@@ -1,6 +1,6 @@
 """Read the installed releases and the frameworks that log lines report.
 
-`ANCHORS` are texts of such lines, for which the scan searches whole blocks.
+`ANCHORS` are texts in such lines; the scan searches whole blocks for them first.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _MAX_LINES = 20
 
 
 def explain_missing_names(verdict: Diagnosis) -> Iterator[Finding]:
-    """Yield a finding for the first error of the logs that is about a name of an indexed package."""
+    """Yield a finding for the first error in the logs about a missing name of an indexed package."""
     installed = {package: version for package, (version, _place) in verdict.versions.items()}
     hits = [*verdict.anchors, *(hit for candidate in verdict.candidates for hit in candidate.hits)]
     for hit in hits[:_MAX_LINES]:

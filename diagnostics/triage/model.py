@@ -1,4 +1,4 @@
-"""Define what the scan of one log collects: hits of patterns, tracebacks, errors, releases, head and tail."""
+"""Define the facts that the scan of one log collects: hits of patterns, tracebacks, errors, releases, metrics."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Hit:
 
 @dataclass
 class Hits:
-    """Matches of one pattern: the first lines, their number, and the ranks that printed them."""
+    """The matches of one pattern: the first lines, the number of matches, and the ranks that printed them."""
 
     first_hits: list[Hit] = field(default_factory=list)
     count: int = 0
@@ -64,7 +64,7 @@ class Hits:
 
 @dataclass
 class LogFacts:
-    """Facts of one log.
+    """The facts of one log.
 
     Attributes:
         rank: The rank of its process, where the file name has it.
@@ -73,7 +73,7 @@ class LogFacts:
         last: The traceback that ended last.
         errors: The first lines that report an error outside any traceback, and the last one.
         cut: Tracebacks without an end; of those without a header only the last one.
-        error_lines: The first lines that a logger calls an error and that are no exception.
+        error_lines: The first lines that a logger marks as an error and that contain no exception.
         head: The first bytes, the whole log if it is no longer; for its metrics.
         tail: The last bytes, for the end of the run.
         first_failed: torchrun's table of the rank that failed first.

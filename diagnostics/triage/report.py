@@ -77,7 +77,7 @@ def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
 
 
 def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
-    """Yield what the logs don't show, and what would show it."""
+    """Yield what the logs do not show, and what would show it."""
     fallback = verdict.fallback
     if verdict.state == "unknown":
         place = verdict.anchors[0].location if verdict.anchors else ""
@@ -123,7 +123,7 @@ def _stall(stall: Stall) -> NotChecked:
 
 
 def _note(verdict: Diagnosis) -> str:
-    """Explain the state; for a wrapper also where its root is, for the framework in the log."""
+    """Explain the verdict's state; for `wrapper` also where the root cause is logged in this framework."""
     if verdict.state == "empty" and verdict.problems:
         return _NOT_READ
     note = NOTES[verdict.state]
@@ -276,7 +276,7 @@ def _codes(candidates: tuple[Candidate, ...]) -> str:
 
 @dataclass(frozen=True)
 class TriageForm:
-    """The form of a triage report on a terminal; its JSON and Markdown are the common ones."""
+    """The terminal output of a triage report; JSON and Markdown have the common form."""
 
     def document(self, report: Report) -> dict[str, Any]:
         """Return nothing: the document is the common one."""

@@ -1,4 +1,4 @@
-"""Compile the catalog's signatures for one pass over a log.
+"""Compile the catalog's signatures into rules for one pass over a log.
 
 Each pattern is searched only in lines with a text (its anchor) that every match contains.
 """
@@ -40,10 +40,10 @@ class Rule:
 
 @dataclass
 class Rules:
-    """All patterns of the catalog: as one set for a line, and as anchors for a block.
+    """All patterns of the catalog: as one set that is matched against a line, and as anchors searched in a block.
 
     Attributes:
-        warned: Codes of issues whose samples show them in warnings.
+        warned: Codes of issues whose samples contain them in warnings.
         by_anchor: Indexes of the rules that may match where a text is found.
         anchors: RE2 patterns without groups; a line without any of them needs no further check.
         texts: The anchors that are plain texts.
@@ -78,15 +78,15 @@ class Rules:
 
     @cached_property
     def issue_search(self) -> IssueSearch:
-        """The entries by their words; built on first use."""
+        """The search index of the known issues; built on first use."""
         return IssueSearch(self.issues)
 
 
 class AnchorSearch:
-    """Search blocks for anchors, and drop an anchor that is in 400 lines.
+    """Searches blocks for anchors; an anchor that occurs in 400 lines is dropped.
 
-    Its patterns that did not match most of those lines replace it, so that a noisy log does not hide a failure at its
-    end.
+    It is then replaced by its patterns that did not match most of those lines, so that a noisy log does not hide a
+    failure at its end.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -97,7 +97,7 @@ class AnchorSearch:
         self._automaton: Any = rules.prefilter
 
     def search(self, data: bytes, position: int) -> Any:
-        """Return the next match of an anchor, or None."""
+        """Return the next match of an anchor from a position on; None if there is none."""
         return self._automaton.search(data, position) if self._anchors else None
 
     def count(self, match: bytes, hits: Mapping[int, Hits]) -> None:
@@ -115,7 +115,7 @@ class AnchorSearch:
             self.drop({name} if name != _FACTS else set(log_facts.ANCHOR_PATTERNS))
 
     def drop(self, names: set[str]) -> None:
-        """Stop to search for these texts or patterns."""
+        """Stop searching for these texts or patterns."""
         self._anchors = [anchor for anchor in self._anchors if not {anchor, _unquote(anchor)} & names]
         if self._anchors:
             self._automaton = literal_prefilter.any_of(self._anchors)
@@ -130,7 +130,7 @@ def _unquote(anchor: str) -> str:
 
 
 def _quote(text: str) -> str:
-    """Return a text as a pattern of bytes: RE2 reads its UTF-8 letter by letter."""
+    """Return a text as an RE2 pattern of bytes, which matches its UTF-8 encoding."""
     return "".join(map(_quote_letter, text))
 
 

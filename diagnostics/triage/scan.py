@@ -11,9 +11,9 @@ from diagnostics.logs import envelopes
 from diagnostics.logs.prefixes import clean
 from diagnostics.triage.line_stages import LineStages
 from diagnostics.triage.log_end import TAIL
+from diagnostics.triage.log_reader import LogSource, SourceError
 from diagnostics.triage.model import LogFacts
 from diagnostics.triage.rules import AnchorSearch, Rules
-from diagnostics.triage.streams import LogSource, SourceError
 
 # Bytes on each side of an anchor that are read of a long line.
 _WINDOW = 4096
@@ -47,7 +47,7 @@ def scan(source: LogSource, rules: Rules) -> LogFacts:
 
 
 class _BlockScanner:
-    """Pass the lines of blocks that need a check to the line stages."""
+    """Passes the lines of a block that need a check to the line stages."""
 
     def __init__(self, log: LogFacts, rules: Rules) -> None:
         self._log = log
@@ -84,7 +84,7 @@ class _BlockScanner:
         self._log.lines = max(self._log.lines, number if data[-1:] != b"\n" else number - 1)
 
     def _check_line(self, data: bytes, start: int, end: int, anchor: int, number: int) -> bool:
-        """Check a line, or the part around an anchor of a very long one; return whether it was the whole line."""
+        """Check a line, or the part of a very long line around an anchor; return whether it was complete."""
         if 2 * _WINDOW < end - start <= envelopes.LONGEST:
             inner = envelopes.unwrap_bytes(data[start:end])
             if inner is not None:
@@ -107,7 +107,7 @@ class _BlockScanner:
 
 
 def _is_in_sample(data: bytes, start: int, end: int) -> bool:
-    """Whether a line belongs to a sample that the same process printed before it and that has not ended."""
+    """Return whether a line belongs to a printed sample (prompt or completion) that has not ended."""
     context = data[max(0, start - _SAMPLE_BEFORE) : start]
     if b"[response]" not in context and b"[prompt]" not in context:
         return False

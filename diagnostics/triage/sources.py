@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diagnostics.fixes import count_of
-from diagnostics.triage.streams import LogSource, SourceError, looks_like_log
+from diagnostics.triage.log_reader import LogSource, SourceError, looks_like_log
 
 __all__ = ["LogSource", "SkippedFiles", "SourceError", "find_logs"]
 
@@ -92,7 +92,7 @@ def _mode(path: Path) -> int:
 
 
 def _folder_logs(folder: Path, skipped: SkippedFiles) -> list[LogSource]:
-    """Return the logs below a folder by name; each file once, even if several links lead to it."""
+    """Return the logs below a folder by name; a file is listed once, even if several links lead to it."""
     paths, identities = [], set()
     root = os.path.realpath(folder)
     for path in _files(folder, skipped):
@@ -120,7 +120,7 @@ def _folder_logs(folder: Path, skipped: SkippedFiles) -> list[LogSource]:
         raise SourceError(
             f"{folder}: no log in it (files such as *.log *.txt *.out *.err *.jsonl *.gz){reason}"
         )
-    return [LogSource(str(path.relative_to(folder)), path, inside=folder) for path in paths]
+    return [LogSource(str(path.relative_to(folder)), path, root=folder) for path in paths]
 
 
 def _files(folder: Path, skipped: SkippedFiles) -> list[Path]:

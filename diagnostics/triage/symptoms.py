@@ -1,7 +1,7 @@
-"""Find symptoms in the metrics of a log, each with its possible causes in the order of likelihood.
+"""Find symptoms in the metrics of a log, each with its possible causes, likeliest first.
 
-A metric shows that something is wrong and not why. The causes, in symptoms.toml, are hypotheses with the test that
-would settle them. The bounds are those of the frameworks' own documentation and checks.
+A metric shows that something is wrong, but not why. The causes in symptoms.toml are hypotheses, each with the test that
+would confirm it. The bounds are those of the frameworks' own documentation and checks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Matches = list[tuple[MetricRow, tuple[str, ...]]]
 
 @dataclass(frozen=True)
 class Cause:
-    """A possible cause; `code` is empty where no entry describes it, `settles` is the test that would settle it."""
+    """A possible cause; `code` is empty if no entry describes it, `settles` is the test that would confirm it."""
 
     code: str
     settles: str
@@ -31,7 +31,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Symptom:
-    """A symptom: in a few words, its meaning for the run, the lines that show it, and possible causes."""
+    """A symptom: its name, its meaning for the run, the lines that show it, and possible causes."""
 
     what: str
     means: str
@@ -87,7 +87,7 @@ def _is_permanent(rows: Sequence[MetricRow], last: MetricRow, names: tuple[str, 
 
 
 def has_recovered(rows: Sequence[MetricRow]) -> bool:
-    """Whether metrics were NaN and are numbers again."""
+    """Return whether metrics were NaN and are numbers again."""
     had_nan = any(math.isnan(value) for row in rows for _, value in row.metrics.values())
     return (
         had_nan
@@ -110,7 +110,7 @@ def _capped_rows(rows: Sequence[MetricRow]) -> Matches:
 
 
 def _rows_without_spread(rows: Sequence[MetricRow]) -> Matches:
-    """Return rows without any spread of rewards, if all rows are without; single ones are ordinary."""
+    """Return rows without any spread of rewards, if no row has one; single rows are ordinary."""
     flat = _rows_where("reward_std", lambda value: value == 0)(rows)
     uniform = _rows_where("all_alike", lambda share: share == 1)(rows)
     if flat and len(flat) == len(list(_rows_with(rows, "reward_std"))):
@@ -124,7 +124,7 @@ def _capped_rows_without_spread(rows: Sequence[MetricRow]) -> Matches:
 
 
 def _rows_that_differ_from_engine(rows: Sequence[MetricRow]) -> Matches:
-    """Return rows in which trainer and engine compute different probabilities for the same tokens."""
+    """Return rows in which trainer and engine give different probabilities to the same tokens."""
     return [
         *_rows_where("ratio", lambda value: not _MIN_RATIO <= value <= _MAX_RATIO)(rows),
         *_rows_where("probs_diff", lambda value: value > _MAX_DIFF)(rows),
@@ -142,13 +142,13 @@ def _rows_without_gradient(rows: Sequence[MetricRow]) -> Matches:
 
 
 def _rows_without_entropy(rows: Sequence[MetricRow]) -> Matches:
-    """Return rows without entropy, if the last row is without."""
+    """Return rows without entropy, if the last row has none."""
     matches = _rows_where("entropy", lambda value: 0 <= value < _MIN_ENTROPY)(rows)
     return matches if matches and matches[-1][0] is list(_rows_with(rows, "entropy"))[-1] else []
 
 
 def _rows_that_trained_nothing(rows: Sequence[MetricRow]) -> Matches:
-    """Return the summary of a run whose steps are too fast, if no step logged anything or the loss is 0.
+    """Return the summary of a run with impossibly fast steps, if no step was logged or the loss is 0.
 
     Rows before the summary may be those of an earlier run in the same file.
     """
@@ -175,11 +175,11 @@ RULES = msgspec.convert(
 
 
 def find_symptoms(rows: Sequence[MetricRow], *, pasted: bool = False) -> list[Symptom]:
-    """Return the symptoms in metrics, the one that explains most first, without those that another one implies.
+    """Return the symptoms in metrics, most explanatory first, without those that another symptom implies.
 
     Args:
         rows: Lines of metrics.
-        pasted: Somebody selected these lines, so one row is enough for every symptom.
+        pasted: Whether a person selected these lines, so that one row is enough for every symptom.
     """
     symptoms: list[Symptom] = []
     for rule in RULES:

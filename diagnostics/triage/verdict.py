@@ -47,10 +47,10 @@ class Diagnosis:
     """The verdict on the logs of one run.
 
     Attributes:
-        state: `known`; `wrapper`: only consequences of a root that is not in these logs; `hypothesis`: the logs or
-            their metrics fit known issues and show none; `unknown`: a failure that no entry describes; `clean`: no
-            failure, and the run reports its end; `not_judged`: no failure and no end, or lines that may report a
-            failure; `empty`: nothing to read.
+        state: `known`; `wrapper`: only consequences of a root cause that is not in these logs; `hypothesis`: a known
+            issue fits the logs or their metrics, but no line proves it; `unknown`: a failure that no entry describes;
+            `clean`: no failure, and the run reports its end; `not_judged`: no failure and no end, or lines that may
+            report a failure; `empty`: nothing to read.
         candidates: At most three, the most likely first.
         followed: Consequences of the root cause.
         anchors: Lines to read first if the root cause is unknown.
@@ -73,12 +73,12 @@ class Diagnosis:
 
     @property
     def leads(self) -> tuple[Lead, ...]:
-        """The known issues that fit the logs if the verdict is a hypothesis, else none."""
+        """The known issues that may explain the logs if the verdict is a hypothesis, else none."""
         return self.fallback.leads if self.state == HYPOTHESIS else ()
 
     @property
     def similar(self) -> tuple[Issue, ...]:
-        """Similar known issues if the root cause is unknown: those that fit first, then those with similar words."""
+        """Known issues with similar words, if the root cause is unknown; those that are leads come first."""
         if self.state not in {*_UNRESOLVED, HYPOTHESIS}:
             return ()
         listed = {it.issue.code for it in self.candidates} | {lead.issue.code for lead in self.leads}
@@ -92,7 +92,7 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
     Args:
         logs: Facts of each log.
         rules: The catalog's.
-        excerpt: The logs are parts, so no end of the run is expected.
+        excerpt: Whether the logs are excerpts, so that no end of the run is expected.
     """
     logs = sorted(logs, key=lambda log: log.source)
     versions = _versions(logs)
@@ -145,7 +145,7 @@ def _versions(logs: Iterable[LogFacts]) -> dict[str, tuple[str, str]]:
 def _drop_handled(
     all_candidates: list[Candidate], logs: Sequence[LogFacts], rules: Rules
 ) -> tuple[list[Candidate], list[Traceback]]:
-    """Return candidates and tracebacks without crashes that a logger only reported as warnings.
+    """Drop crashes that a logger only reported as warnings; if no other root is known, they become hypotheses.
 
     They become a hypothesis where something failed and no other root is known.
     """
@@ -219,7 +219,7 @@ def _unresolved_state(
 def _failed_earlier(
     failures: Iterable[Traceback], broad: Sequence[Candidate], rest: Iterable[Candidate]
 ) -> bool:
-    """Return whether an unknown failure precedes all lines of broad patterns, which several causes print."""
+    """Return whether an unknown failure precedes all lines of broad patterns, which have several causes."""
     claimed = _explained_traceback_ids([*broad, *rest])
     first = min(candidate.first.line for candidate in broad)
     return any(not _is_consequence(failure, claimed) and failure.end < first for failure in failures)
@@ -237,7 +237,7 @@ def _explained_traceback_ids(candidates: Iterable[Candidate]) -> set[int]:
 
 
 def _is_consequence(failure: Traceback, claimed: set[int]) -> bool:
-    """Return whether a traceback belongs to a candidate, or is typical of processes that are shutting down."""
+    """Return whether a traceback belongs to a candidate, or is typical of processes shutting down."""
     return id(failure) in claimed or failure.type.rpartition(".")[2] in _ENDING
 
 

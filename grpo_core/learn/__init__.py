@@ -1,1 +1,1 @@
-"""Learning: advantages, batches, log-probs, losses and updates."""
+"""The learning part of a step: advantages, batches, log-probs, losses and updates."""

@@ -1,4 +1,4 @@
-"""Advantages: a sample's reward relative to its group, by the configured formula."""
+"""Compute advantages: each sample's reward relative to its group, by the configured formula."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def group_advantages(
 
 
 def with_advantages(groups: Sequence[Group], options: LossConfig) -> list[Sample]:
-    """Return the samples of all groups, in order, with their advantages set."""
+    """Return the samples of all groups, in order, with their advantages filled in."""
     advantages = group_advantages(
         [[sample.reward for sample in group] for group in groups],
         baseline=options.advantage_baseline,

@@ -1,4 +1,4 @@
-"""Training batch: samples as tensors of ids, lengths, advantages and behaviour log-probs, padded at the end."""
+"""Build training batches: samples as padded tensors of ids, lengths, advantages and behaviour log-probs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Batch:
         advantages_B: One per sample.
         behaviour_BT: The engine's log-probs; zero after the end of a completion.
         trained_B: False for samples without a gradient (the overlong filter).
-        weights_BT: Each token's share in the loss of an optimizer step; zero until the update sets it.
+        weights_BT: Each token's weight in the loss of an optimizer step; zero until the update sets it.
     """
 
     ids_BL: torch.Tensor

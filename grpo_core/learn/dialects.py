@@ -1,7 +1,7 @@
-"""Dialects: other trainers' GRPO losses, as settings of this one.
+"""Define dialects: the GRPO losses of other trainers, expressed as settings of ours.
 
-A dialect describes a released version with the named form and otherwise its own defaults. Where it says *executed*, a
-test of this project runs the upstream code on the same numbers; where it says *read*, its source was read.
+A dialect describes one loss of one released version, otherwise with that release's defaults. *Executed* means that a
+test of this project runs the upstream code on the same numbers; *read* means that only its source was read.
 
 >>> dialect("verl-0.9.1/grpo").loss.dual_clip
 3.0
@@ -21,11 +21,11 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class Dialect:
-    """One form of one trainer's loss.
+    """One loss of another trainer, as settings of ours.
 
     Attributes:
         release: The trainer's package and its release: project-version.
-        form: The project's name of this loss.
+        form: The other trainer's name for this loss.
         settings: The keys of `LossConfig` that differ from our defaults.
     """
 
@@ -35,7 +35,7 @@ class Dialect:
 
     @property
     def loss(self) -> LossConfig:
-        """Return all settings of the loss."""
+        """Return the complete loss settings."""
         return LossConfig(**self.settings)
 
 

@@ -1,4 +1,4 @@
-"""Log-probs of given tokens, without ever holding the logits of all positions.
+"""Compute log-probs of given tokens without holding the logits of all positions in memory.
 
 A vocabulary is ten to a hundred times wider than a hidden state, so the logits of a whole batch are the largest tensor
 of a training step. Here positions go through the output layer in chunks, and the backward pass computes each chunk's
@@ -30,7 +30,7 @@ def chunked_logprobs(
         weight_VH: The output layer (without bias).
         ids_N: The id at each position.
         temperature: Divides the logits, as it did in sampling.
-        chunk: Positions whose logits exist at one time.
+        chunk: Number of positions whose logits are in memory at a time.
 
     Returns:
         Log-probs [N] with a gradient and entropies [N] without, both in nats and in float32 or wider.
@@ -42,7 +42,7 @@ def chunked_logprobs(
 
 
 class ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
-    """Store no logits for the backward pass, which computes each chunk's again.
+    """Autograd function that stores no logits for the backward pass, which recomputes those of each chunk.
 
     All chunks use the same memory. Allocators do not reliably reuse freed blocks of this size: glibc grew to the size
     of all logits.
@@ -91,7 +91,7 @@ class ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
 
 
 def logits_memory(hidden: torch.Tensor, weight: torch.Tensor, chunk: int) -> torch.Tensor:
-    """Allocate memory for the logits of a chunk, twice."""
+    """Allocate two buffers for the logits of one chunk."""
     dtype = torch.promote_types(weight.dtype, torch.float32)
     return hidden.new_empty(2, min(chunk, len(hidden)), len(weight), dtype=dtype)
 
@@ -99,7 +99,7 @@ def logits_memory(hidden: torch.Tensor, weight: torch.Tensor, chunk: int) -> tor
 def logprobs_of_chunk(
     hidden: torch.Tensor, weight: torch.Tensor, temperature: float, memory: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the log-probs of every id at each position; also returns spare memory of the same size."""
+    """Compute the log-probs of every id at each position; also returns a spare buffer of the same size."""
     logits, logprobs = memory[:, : len(hidden)]
     if logits.dtype == weight.dtype:
         torch.mm(hidden, weight.T, out=logits)
@@ -109,12 +109,12 @@ def logprobs_of_chunk(
 
 
 def slices(count: int, size: int) -> list[slice]:
-    """Divide `count` rows into parts of at most `size`, in order."""
+    """Yield slices of at most `size` that divide `count` rows, in order."""
     return [slice(start, start + size) for start in range(0, count, size)]
 
 
 def length_mask(lengths_B: torch.Tensor, width: int) -> torch.Tensor:
-    """Return True at the first `lengths_B[b]` of `width` places. Never derived from ids: a pad id may be sampled.
+    """Return a mask, True at the first `lengths_B[b]` of `width` positions; not from ids, as pad ids may be sampled.
 
     >>> length_mask(torch.tensor([1, 3]), 3).tolist()
     [[True, False, False], [True, True, True]]
@@ -142,7 +142,8 @@ def completion_logprobs(
         completion_lengths_B: Tokens of each completion.
         temperature: As in sampling.
         chunk: See `chunked_logprobs`.
-        known: Ids from this one on are outside of the distribution: the tokenizer lacks them. None: all are in it.
+        known: Number of ids that the tokenizer has; later ids are excluded from the distribution. None: all are
+            included.
 
     Returns:
         Two tensors [B, T] with T the longest completion; zero after the end of a completion.
@@ -170,7 +171,7 @@ def completion_logprobs(
 def _hidden_after_shared(
     model: Any, ids_BL: torch.Tensor, prompts: list[tuple[int, ...]], first_BT: torch.Tensor
 ) -> torch.Tensor:
-    """Compute the hidden states [B, T, H] that predict the completions; each different prompt is read once."""
+    """Compute the hidden states [B, T, H] that predict the completions; equal prompts are computed once."""
     shared, width = read_prompts(model, prompts), first_BT.shape[1] - 1
     hidden_BTH = shared.last_BH[:, None]
     if width:
@@ -197,7 +198,7 @@ _ROTATIONS = ("default", "linear", "llama3", "yarn")
 
 
 def can_share(model: Any) -> bool:
-    """Return whether this model's prompts can be read once and continued; otherwise each row is read in full."""
+    """Return whether a group's prompt can be computed once and its KV cache shared by the completions."""
     config = model.config
     rotation = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     return (
@@ -210,23 +211,23 @@ def can_share(model: Any) -> bool:
 
 
 def _recomputes(model: Any) -> bool:
-    """Return whether activations are checkpointed, by the name since transformers 5.23 or the earlier one."""
+    """Return whether gradient checkpointing is on, by its attribute since transformers 5.23 or the earlier one."""
     newer = "is_activation_checkpointing"
     return bool(getattr(model, newer) if hasattr(type(model), newer) else model.is_gradient_checkpointing)
 
 
 @dataclass(frozen=True)
 class SharedPrompts:
-    """B prompts in W places each, after the model has read them.
+    """The KV cache and last hidden states of B prompts, padded to W positions.
 
     Prompts of different lengths are padded at the end. No token sees the padding: attention is causal for the prompts,
     masked for what follows them, and no position counts it.
 
     Attributes:
-        cache: Their keys and values, as transformers stores them.
+        cache: The keys and values, as transformers stores them.
         last_BH: The hidden state that predicts the first token after each.
         lengths_B: Tokens of each.
-        gap_BW: Added to attention scores: 0 at tokens, the type's least value at the padding.
+        gap_BW: Additive attention mask: 0 at tokens, the dtype's lowest value at padding.
     """
 
     cache: Any
@@ -236,7 +237,7 @@ class SharedPrompts:
 
 
 def read_prompts(model: Any, prompts: Sequence[tuple[int, ...]]) -> SharedPrompts:
-    """Read each different prompt once; `prompts` has one per row, equal ones in a group."""
+    """Compute each different prompt once; `prompts` has one per row, and those of a group are equal."""
     places = {ids: place for place, ids in enumerate(dict.fromkeys(prompts))}
     width = max(map(len, places))
     padded = [[*ids, *[0] * (width - len(ids))] for ids in places]

@@ -1,4 +1,4 @@
-"""The policy loss: one loss per token with orthogonal switches, and three log-prob streams.
+"""Compute the policy loss: one loss per token with independent settings, from three log-prob streams.
 
 | stream    | numbers                                            | used for                               |
 |-----------|----------------------------------------------------|----------------------------------------|
@@ -20,7 +20,7 @@ from grpo_core.config import LossConfig
 
 @dataclass(frozen=True)
 class Streams:
-    """The log-probs that the current ones are compared with; each [B, T], none with a gradient."""
+    """The log-probs that the current ones are compared with; each [B, T], without gradient."""
 
     behaviour: torch.Tensor
     proximal: torch.Tensor
@@ -29,7 +29,7 @@ class Streams:
 
 @dataclass(frozen=True)
 class PolicyLoss:
-    """A part of a step's loss, and sums over its tokens (to be divided by the step's token count).
+    """One micro-batch's part of a step's loss, with sums over its tokens (divide by the step's token count).
 
     Attributes:
         value: Scalar with a gradient; the parts of a step add up to its loss.
@@ -45,7 +45,7 @@ class PolicyLoss:
 
 
 def token_weights(mask_BT: torch.Tensor, aggregation: str, max_tokens: int) -> torch.Tensor:
-    """Compute the share of each token in the loss of a whole optimizer step; zero where masked. [B, T].
+    """Compute each token's weight in the loss of a whole optimizer step; zero where masked. [B, T].
 
     Computed over the whole accumulation window before it is split. With a normaliser per micro-batch, the weight of a
     token depends on the other samples in its micro-batch: the fault behind trl#6024 and ms-swift#10117.
@@ -66,7 +66,7 @@ def token_weights(mask_BT: torch.Tensor, aggregation: str, max_tokens: int) -> t
 
 
 def masked(stream: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """Return a stream with zeros where masked: set before any exp, as 0 * inf is NaN, in the gradient too."""
+    """Return a stream with zeros where masked; must precede any exp, because 0 * inf is NaN, in gradients too."""
     return torch.where(mask_BT, stream, torch.zeros_like(stream))
 
 
@@ -103,7 +103,7 @@ def importance_weights(
 def surrogate(
     ratio: torch.Tensor, current: torch.Tensor, advantages: torch.Tensor, options: LossConfig
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the value per token that is maximised, and where a bound cut off its gradient. [B, T] each.
+    """Compute the surrogate objective per token, and where a bound removes its gradient. [B, T] each.
 
     Args:
         ratio: Current / proximal, [B, T] or [B, 1].
@@ -119,7 +119,7 @@ def surrogate(
 def clip(
     ratio: torch.Tensor, advantages: torch.Tensor, options: LossConfig
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """PPO (arXiv 1707.06347): the smaller of ratio * A and clipped ratio * A.
+    """Compute PPO's clipped surrogate (arXiv 1707.06347): the smaller of ratio * A and clipped ratio * A.
 
     Separate bounds are DAPO's clip-higher (2503.14476). `dual_clip` limits the loss of a negative advantage
     (1912.09729), `ratio_cap` the ratio where it is not clipped (TRL's delta).
@@ -136,7 +136,7 @@ def clip(
 def cispo(
     ratio: torch.Tensor, current: torch.Tensor, advantages: torch.Tensor, options: LossConfig
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """CISPO (arXiv 2506.13585): the ratio, clipped and without gradient, times A log pi."""
+    """Compute CISPO's surrogate (arXiv 2506.13585): the ratio, clipped and without gradient, times A log pi."""
     low, high = 1 - options.clip_low, 1 + options.clip_high
     return ratio.clamp(low, high).detach() * advantages * current, (ratio > high) & (advantages > 0)
 
@@ -144,7 +144,7 @@ def cispo(
 def sapo(
     ratio: torch.Tensor, advantages: torch.Tensor, options: LossConfig
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """SAPO (TRL 1.16.0): a sigmoid of the ratio, with one temperature for each sign of the advantage, times A."""
+    """Compute SAPO's surrogate (TRL 1.16.0): a sigmoid of the ratio, with a temperature per sign of A, times A."""
     positive, negative = options.sapo_temperature_positive, options.sapo_temperature_negative
     temperature = torch.where(advantages > 0, positive, negative)
     gate = torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature
@@ -182,7 +182,7 @@ def policy_loss(
     weights_BT: torch.Tensor,
     options: LossConfig,
 ) -> PolicyLoss:
-    """Compute the surrogate per token, plus the KL to a reference, weighed by `token_weights`.
+    """Compute the surrogate per token, plus the KL to a reference, weighted by `token_weights`.
 
     Args:
         current_BT: The trainer's log-probs, with gradient.

@@ -1,4 +1,4 @@
-"""The policy that is trained: a causal language model, with adapters, a reference and a bfloat16 copy as configured."""
+"""Define the trained policy: a causal language model with optional adapters, reference model and bfloat16 copy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from grpo_core.tasks import model
 
 
 class _Scorer(nn.Module):  # type: ignore[misc]
-    """Log-probs and entropies as a module's forward pass: the hook of PyTorch's data parallel wrappers."""
+    """Module whose forward pass returns log-probs and entropies, because data parallel wrappers hook `forward`."""
 
     def __init__(self, causal: Any, **options: Any) -> None:
         super().__init__()
@@ -38,9 +38,9 @@ class Policy:
     Attributes:
         causal: The transformers model.
         device: Its device.
-        module: Holds the parameters, for the optimizer and for checkpoints.
+        module: Module with the parameters, for the optimizer and for checkpoints.
         reference: The model before training, if the loss has a KL to it.
-        lowered: The copy that computes, where the compute type is not float32.
+        lowered: The low-precision copy that computes; None if the compute dtype is float32.
         vocabulary: Number of token ids that can be sampled: those that model and tokenizer both have.
     """
 
@@ -96,7 +96,7 @@ class Policy:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield full, merged parameters by transformers' own names, in the engine's type."""
+        """Yield the full parameters, adapters merged, by transformers' names, in the engine's dtype."""
         values = merged(self.causal) if self._adapters else self.causal.named_parameters()
         for name, value in values:
             yield name, value.to(self._engine_type)
@@ -126,12 +126,12 @@ class Policy:
             value.copy_(state[name])
 
     def gradients_local(self, *, last: bool) -> AbstractContextManager[None]:
-        """Keep gradients in each process until the `last` micro-batch of an update, which sums them up."""
+        """Keep gradients local to each rank until the `last` micro-batch of an update, which sums them."""
         return nullcontext() if last or self._parallel is None else self._parallel.no_sync()
 
 
 class ReferencePolicy:
-    """The model before training."""
+    """The model before training, for the KL in the loss."""
 
     def __init__(self, scorer: Any, adapters: Sequence[Any]) -> None:
         """Copy the model. With adapters, the model without them is the model before training."""
@@ -164,7 +164,7 @@ def recompute_activations(causal: Any) -> None:
 
 
 class LoweredCopy:
-    """A low-precision copy of a trained module; its gradients go to the float32 master weights.
+    """A low-precision copy of a trained module; its gradients are added to the float32 master weights.
 
     Attributes:
         module: The copy.
@@ -187,7 +187,7 @@ class LoweredCopy:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def refresh(self) -> None:
-        """Copy the master weights, rounded, if they were written to: by an update, or when a checkpoint is loaded."""
+        """Copy the master weights, rounded, if an update or a checkpoint has changed them."""
         if self._copied != self._versions():
             for trained, value in self._pairs:
                 value.copy_(trained)
@@ -199,7 +199,7 @@ class LoweredCopy:
 
 
 def _convert(scorer: Any, kind: torch.dtype, float32_parts: tuple[str, ...]) -> None:
-    """Convert a model to `kind` except the parts that stay in float32; norms round their output to `kind`."""
+    """Convert a model to a dtype, except for the parts that stay in float32; norms round their output."""
     head = scorer.causal.get_output_embeddings()
     if "head" in float32_parts and head.weight is scorer.causal.get_input_embeddings().weight:
         # Tied: the embedding is in the compute type.
@@ -259,7 +259,7 @@ def adapter_layers(causal: Any) -> list[Any]:
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def merged(causal: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the parameters with the adapters added, by the names they have without adapters."""
+    """Yield the parameters with the adapters merged, by the names that they have without adapters."""
     layers = dict(causal.named_modules())
     for name, value in causal.named_parameters():
         if ".lora_" in name:

@@ -1,11 +1,11 @@
-"""The groups sampled for one step; dynamic sampling (DAPO, arXiv 2503.14476) samples more until groups differ."""
+"""Collect the groups sampled for one step; dynamic sampling (DAPO) samples more until enough groups differ."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from grpo_core.config import Config
-from grpo_core.metrics import deviation, mean
+from grpo_core.run_files import deviation, mean
 from grpo_core.types import Completion, Group, Request, RunError
 
 
@@ -13,7 +13,7 @@ class Pool:
     """The groups sampled for one step.
 
     Attributes:
-        groups: In the order of their requests.
+        groups: The groups, in the order of their requests.
         requests: The requests of their completions, by id.
         ages: Age of each token in policy versions.
         rounds: Number of rollouts.
@@ -48,7 +48,7 @@ class Pool:
         return sorted(self.groups, key=lambda group: not has_signal(group))[: self._size]
 
     def metrics(self) -> dict[str, float]:
-        """Measure everything that was sampled, trained on or not."""
+        """Return metrics of everything that was sampled, trained on or not."""
         samples = [sample for group in self.groups for sample in group]
         rewards = [sample.reward for sample in samples]
         lengths = [len(sample.completion.ids) for sample in samples]
@@ -73,7 +73,7 @@ class Pool:
 
 
 def has_signal(group: Group) -> bool:
-    """Return whether any of its rewards differ; otherwise every advantage is zero."""
+    """Return whether any rewards of a group differ; otherwise every advantage is zero."""
     return len({sample.reward for sample in group}) > 1
 
 

@@ -1,4 +1,4 @@
-"""One rollout batch's optimizer updates: gradients add up over micro-batches, then AdamW takes a step."""
+"""Update the policy on one rollout batch: accumulate gradients over micro-batches, then take AdamW steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from grpo_core.types import RunError
 
 
 class NotFiniteError(RunError):
-    """Raised when a loss or gradient is NaN or infinite: the update is not made, the policy is unchanged."""
+    """Raised when a loss or gradient is NaN or infinite; the policy is then unchanged."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Part:
 
 
 class Updater:
-    """The optimizer of a policy. Each process works on its own rows of the batch, weighed over the whole batch.
+    """The optimizer of a policy. Each rank processes its slice of the batch, with weights over the whole batch.
 
     Attributes:
         updates: Updates so far; the policy version.
@@ -60,7 +60,7 @@ class Updater:
     def update(
         self, batch: Batch, on_gradients: Callable[[Policy, float], None] | None = None
     ) -> dict[str, float]:
-        """Make `train.iterations` updates on one batch and return the step's metrics.
+        """Run `train.iterations` updates on one batch, and return the step's metrics.
 
         Args:
             batch: All samples of the step.
@@ -128,7 +128,7 @@ class Updater:
             rows = batch.select(slice(size * number // count, size * (number + 1) // count))
             if options.mini_batch_normaliser == "mini_batch":
                 rows = replace(rows, weights_BT=self._weights(rows))
-            mine = rows.select(self._world.share(len(rows)))
+            mine = rows.select(self._world.slice_of(len(rows)))
             windows.append([Part(mine.select(part)) for part in slices(len(mine), options.micro_batch)])
         if count > 1:
             for micro_batch in (part for window in windows for part in window):
@@ -141,7 +141,7 @@ class Updater:
         return token_weights(batch.counted_BT, loss.aggregation, sampling.max_tokens)
 
     def _accumulate(self, window: list[Part]) -> tuple[float, list[tuple[float, float, float]]]:
-        """Compute the gradients of the whole window; the first pass also sets the proximal log-probs.
+        """Accumulate the gradients of a window; the first pass also sets the proximal log-probs.
 
         Each micro-batch has its own proximal log-probs: the ratio of the first update is exactly 1, in bits.
 

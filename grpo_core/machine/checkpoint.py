@@ -1,8 +1,8 @@
-"""Checkpoints: all state that a killed run needs to continue with the same numbers.
+"""Save and load checkpoints: all state that a killed run needs to continue with the same numbers.
 
 A checkpoint is a folder, written under another name and renamed when complete. Its `state.json` has the checksums of
-its files, and a checkpoint with another checksum is not loaded. No generator's state is needed: each request has its
-own seed. A reward function that draws numbers seeds them itself.
+its files; a checkpoint whose files do not match is skipped. No state of random generators is saved: each request has
+its own seed, and a reward function that uses random numbers must seed them itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCHEMA = "grpo-doctor.checkpoint.v1"
 
 @dataclass
 class State:
-    """The state of a run between two steps. A mode sets only what it has in flight.
+    """The state of a run between two steps. A rollout mode fills `flight` only if it has unfinished rollouts.
 
     Attributes:
         step: Steps done.
@@ -123,7 +123,7 @@ def check_resumable(path: Path, config: Config) -> None:
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any], defaults: dict[str, Any]) -> list[str]:
-    """Describe the settings that changed and have an effect on the numbers; a removed one may have its default."""
+    """Describe the changed settings that affect the numbers; a removed setting counts as its default."""
     changes = []
     for key in [*now, *(key for key in before if key not in now)]:
         value = now.get(key, REMOVED.get(key))

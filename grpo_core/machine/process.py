@@ -43,7 +43,7 @@ def versions() -> dict[str, str | None]:
 
 
 class Interrupts:
-    """Handle SIGINT so that it is not lost and tears no line in two.
+    """Handles SIGINT so that it is never lost and never splits a line that is being written.
 
     Python raises KeyboardInterrupt between any two bytecodes. Raised in a destructor it vanishes; raised in a callback
     of C++ code, such as autograd's, it comes out as another error. So the signal is also recorded.
@@ -59,7 +59,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Raise KeyboardInterrupt on SIGINT and record it; only the main thread can."""
+        """Record SIGINT and raise KeyboardInterrupt within the block; main thread only."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -71,7 +71,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def shielded(self) -> Iterator[None]:
-        """Let the block end first; then raise, also for a signal that was swallowed before."""
+        """Delay KeyboardInterrupt to the end of the block; also raise for a signal that was swallowed before."""
         self._shielded = True
         try:
             yield

@@ -1,4 +1,4 @@
-"""Select the devices of trainer and engine where a setting is `auto`, and check them before anything starts.
+"""Choose the devices of trainer and engine where a setting is `auto`, and check them before anything starts.
 
 In colocate mode trainer and engine take turns on the same devices. In async and server mode they work at the same time:
 each has its own GPUs, or both share one GPU whose memory is divided by `rollout.memory_share`.
@@ -16,7 +16,7 @@ TOLERANCES = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}
 
 
 def with_devices(config: Config, processes: int, visible: int) -> Config:
-    """Return the settings with devices, engine type and sync tolerance set where they are automatic.
+    """Return the settings with devices, engine dtype and sync tolerance filled in where they are automatic.
 
     Args:
         config: Checked settings.
@@ -53,7 +53,7 @@ def shared_gpu(config: Config, processes: int) -> bool:
 
 
 def check_devices(config: Config, processes: int, visible: int) -> None:
-    """Refuse a division of the GPUs or of a step that can't work.
+    """Refuse devices or batch sizes that cannot work.
 
     Args:
         config: The settings, with devices.

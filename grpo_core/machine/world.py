@@ -1,7 +1,7 @@
-"""The process group of a run (torch.distributed under torchrun), and one rollout engine that all ranks share.
+"""Define the process group of a run (torch.distributed under torchrun), and an engine that all ranks share.
 
-`World` is a run in a single process. `Processes` gathers and broadcasts values between ranks. `SharedEngine` makes
-every rank see the same answers of the rollout engine.
+`World` is the group of a single process, `Processes` that of several ranks. `SharedEngine` gives all ranks the same
+answers of the rollout engine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ E = TypeVar("E", bound="Engine")
 
 
 class World:
-    """The process group of a run in a single process; `Processes` is the one for several.
+    """The process group of a run in a single process; `Processes` is its subclass for several ranks.
 
     Attributes:
         rank: This process's number, from 0.
@@ -37,20 +37,20 @@ class World:
         """Whether this is rank 0, which writes files and prints."""
         return self.rank == 0
 
-    def share(self, count: int) -> slice:
-        """Return this rank's slice of `count` items, in order; all slices are equal if `size` divides `count`."""
+    def slice_of(self, count: int) -> slice:
+        """Return this rank's slice of `count` items; the slices are equal if `size` divides `count`."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def gather(self, value: T) -> list[T]:
         """All-gather: return the values of all ranks, in order, on every rank."""
         return [value]
 
-    def from_first(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """Broadcast: return rank 0's value on every rank."""
         return value
 
-    def shared(self, engine: E | None, *, each: bool = False) -> E:  # noqa: ARG002 - there is one
-        """Return the engine that all ranks call: with `each` every rank has its own, else only rank 0 has one."""
+    def share_engine(self, engine: E | None, *, per_rank: bool = False) -> E:  # noqa: ARG002 - there is one
+        """Return the engine for all ranks to call. `per_rank`: every rank has its own engine, else only rank 0."""
         assert engine is not None
         return engine
 
@@ -74,11 +74,11 @@ class Processes(World):
         dist.all_gather_object(values, value)
         return values
 
-    def shared(self, engine: E | None, *, each: bool = False) -> E:
-        """Return the engine that all ranks call: with `each` every rank has its own, else only rank 0 has one."""
-        return SharedEngine(engine, self, each=each)  # type: ignore[return-value]
+    def share_engine(self, engine: E | None, *, per_rank: bool = False) -> E:
+        """Return the engine for all ranks to call. `per_rank`: every rank has its own engine, else only rank 0."""
+        return SharedEngine(engine, self, per_rank=per_rank)  # type: ignore[return-value]
 
-    def from_first(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """Broadcast: return rank 0's value on every rank."""
         values = [value]
         dist.broadcast_object_list(values, src=0)
@@ -101,14 +101,15 @@ def join_world(config: Config) -> World:
 
 
 class SharedEngine:
-    """One rollout engine for all ranks: all make the same calls at the same time and get the same answers.
+    """A rollout engine for all ranks: all make the same calls at the same time, and get the same answers.
 
-    Either every rank has its own engine, which samples its share of the requests, or only rank 0 has an engine.
+    With `per_rank` every rank has its own engine, which samples a slice of the requests; otherwise only rank 0 has an
+    engine.
     """
 
-    def __init__(self, engine: Engine | None, world: World, *, each: bool) -> None:
+    def __init__(self, engine: Engine | None, world: World, *, per_rank: bool) -> None:
         """`engine` is None on ranks that have none."""
-        self._engine, self._world, self._each = engine, world, each
+        self._engine, self._world, self._per_rank = engine, world, per_rank
         self.name: str = self._first(lambda engine: engine.name)
         self.capabilities: Capabilities = self._first(lambda engine: engine.capabilities)
 
@@ -119,9 +120,9 @@ class SharedEngine:
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Sample one completion per request, in the order of the requests."""
-        if not self._each or len(requests) % self._world.size:  # a probe goes to every engine
+        if not self._per_rank or len(requests) % self._world.size:  # a probe goes to every engine
             return list(self._first(lambda engine: engine.generate(requests, params)))
-        share = requests[self._world.share(len(requests))]
+        share = requests[self._world.slice_of(len(requests))]
         parts = self._all(lambda engine: engine.generate(share, params))
         return [completion for part in parts for completion in part]
 

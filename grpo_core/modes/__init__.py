@@ -1,1 +1,1 @@
-"""The three rollout modes, and their state between two steps."""
+"""The three rollout modes (colocate, async, server), and their state between two steps."""

@@ -1,9 +1,9 @@
-"""The async mode's queue: rollouts that the engine samples ahead of the trainer.
+"""Manage the queue of the async mode: rollouts that the engine samples ahead of the trainer.
 
-Requests depend on counts alone, never on the clock, so a run can be repeated and resumed exactly. An idle engine
-receives the newest policy version and as many rollouts as will not be too old when they are trained on: a rollout after
-k others is trained on k updates later. With `max_staleness = 0` that is none before the update is made, and every
-number is that of colocate.
+Which rollouts are requested depends only on counts, never on time, so a run can be repeated and resumed exactly. An
+idle engine gets the newest policy version, and as many rollouts as will not be too old when they are trained on: a
+rollout behind k others is trained on k updates later. With `max_staleness = 0` nothing is requested ahead, and all
+numbers equal those of colocate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from grpo_core.types import Completion, Rollout
 
 
 class Ahead:
-    """The engine's queue, in order; a checkpoint saves it."""
+    """The engine's queue of rollouts, in order; checkpoints save it."""
 
     def __init__(self, trainer: Trainer, engine: ProcessEngine) -> None:
         """Continue with the rollouts that were being sampled when the run was killed, if any."""
@@ -87,7 +87,7 @@ class Ahead:
 
 @contextmanager
 def temporary_state(policy: Policy, state: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Give the policy older parameters within the block."""
+    """Load older parameters into the policy within the block."""
     now = {name: tensor.clone() for name, tensor in policy.state().items()}
     policy.load_state(state)
     try:

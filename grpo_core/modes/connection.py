@@ -1,4 +1,4 @@
-"""The server that samples for a run: started for it or running already, and reconnected to when it goes away."""
+"""Connect to the rollout server of a run: start it or use a running one, and reconnect when it goes away."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ from grpo_core.types import Completion, Rollout
 
 
 @contextmanager
-def connected(trainer: Trainer) -> Iterator[Connection]:
-    """Connect to the run's server; one that is started for the run ends with it.
+def connection_to_server(trainer: Trainer) -> Iterator[Connection]:
+    """Yield the connection to the run's server; a server that was started for the run ends with it.
 
     Raises:
-        EngineError: The server failed, for good.
-        SyncError: It has other weights than it was sent.
-        StalenessError: It answered from other weights. Each message says how to resume.
+        EngineError: The server failed permanently.
+        SyncError: After an upload, the server's weights differ from those sent.
+        StalenessError: A completion is from a policy version that is too old, or that was never published.
+
+    Each message says how to resume the run.
     """
     options = trainer.config.rollout
     host, port, process, token = options.host, options.port, None, None
@@ -49,7 +51,7 @@ def connected(trainer: Trainer) -> Iterator[Connection]:
 
 
 class Connection:
-    """A server that may go away and come back, with other weights or none.
+    """A connection to a server that may go away and come back, with other weights or none.
 
     Every call is safe to repeat: a completion depends on its request alone, and an upload replaces everything.
     """
@@ -60,7 +62,7 @@ class Connection:
         self._before, self._lost = self._sync.last, True
 
     def publish(self) -> None:
-        """Send the policy, and evaluate it if that is due."""
+        """Send the policy to the server, and evaluate it if that is due."""
         # A version that is sent again is compared to the probe before it, as the first time.
         self._before, self._lost = self._sync.last, True
         self._retry(self._publish_if_lost)
@@ -98,7 +100,7 @@ class Connection:
                 self._reconnect(error, deadline)
 
     def close(self) -> None:
-        """Free what the engine set up on this side."""
+        """Free the client's resources."""
         self._engine.close()
 
     def _connect(self) -> None:
@@ -109,7 +111,7 @@ class Connection:
             token = self._token or client_token(options.token_file, *address)
             engine = engine_for(options, *address, trainer.folder / "weights", token=token)
             check_trainable(engine)
-        self._engine = trainer.shared(engine)
+        self._engine = trainer.share_engine(engine)
         self._sync = trainer.publisher(self._engine)
 
     def _reconnect(self, error: EngineUnreachableError, deadline: float) -> None:

@@ -1,4 +1,4 @@
-"""The loops of the three rollout modes, to be read side by side."""
+"""Define the training loops of the three rollout modes, in a form that is easy to compare."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import Any
 
 from grpo_core.modes.ahead import Ahead
-from grpo_core.modes.connection import connected
+from grpo_core.modes.connection import connection_to_server
 from grpo_core.rollout.build import build_engine, engine_spec
 from grpo_core.rollout.subprocess_engine import ProcessEngine
 from grpo_core.trainer import Trainer
@@ -15,7 +15,7 @@ from grpo_core.trainer import Trainer
 def colocate(trainer: Trainer) -> None:
     """Wake, publish, sample, sleep, train. No token is older than the policy that it trains."""
     in_process = build_engine(engine_spec(trainer.config, trainer.model_dir))
-    with closing(trainer.shared(in_process, each=True)) as engine:
+    with closing(trainer.share_engine(in_process, per_rank=True)) as engine:
         sync = trainer.publisher(engine)
         sleeper: Any = engine if engine.capabilities.sleep else None
         for _ in trainer.steps():
@@ -39,7 +39,7 @@ def asynchronous(trainer: Trainer) -> None:
     if trainer.world.first:
         spec = engine_spec(trainer.config, trainer.model_dir)
         process = ProcessEngine(spec, timeout_s=options.timeout_s, sync=options.sync)
-    with closing(trainer.shared(process)) as engine:
+    with closing(trainer.share_engine(process)) as engine:
         ahead = Ahead(trainer, engine)
         for _ in trainer.steps():
             ahead.fill()
@@ -53,7 +53,7 @@ def asynchronous(trainer: Trainer) -> None:
 
 def server(trainer: Trainer) -> None:
     """Publish, sample, train; the engine is behind HTTP and may go away and come back."""
-    with connected(trainer) as connection:
+    with connection_to_server(trainer) as connection:
         for _ in trainer.steps():
             connection.publish()
             while not trainer.ready():

@@ -1,1 +1,1 @@
-"""Recording and replay of steps."""
+"""Record training steps, and replay them."""

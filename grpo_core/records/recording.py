@@ -1,4 +1,4 @@
-"""Recorded steps: all inputs of a step's loss as files, for any program to read.
+"""Record steps: write all inputs of a step's loss to files that any program can read, and read them back.
 
 `rollouts.jsonl` has one line per step, which names a safetensors file with the numbers and that file's checksum.
 docs/rollout-format.md describes both.
@@ -21,8 +21,8 @@ import torch
 from grpo_core.config import Config, RecordError
 from grpo_core.learn.policy import Policy
 from grpo_core.machine.process import versions
-from grpo_core.metrics import is_due
 from grpo_core.rollout.weights.digest import fingerprint_like, spot_digest
+from grpo_core.run_files import is_due
 from grpo_core.safe_io import UNREADABLE, read_bytes
 from grpo_core.settings import load
 from grpo_core.types import Completion, Prompt, Request, Sample
@@ -35,7 +35,7 @@ class Recorded:
     """A recorded step.
 
     Attributes:
-        entry: Its line of rollouts.jsonl.
+        entry: The step's line of rollouts.jsonl.
         numbers: The content of its safetensors file, as lists.
         samples: In the order of the batch.
         config: The settings; missing ones have their default.
@@ -48,9 +48,9 @@ class Recorded:
 
 
 class Recorder:
-    """Write steps into a folder, each completely or not at all.
+    """Writes steps into a folder, each completely or not at all.
 
-    All processes observe a step's first update, and the first writes it.
+    All ranks observe a step's first update; rank 0 writes it.
     """
 
     def __init__(self, folder: Path, config: Config, *, first: bool = True) -> None:
@@ -63,7 +63,7 @@ class Recorder:
             os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
 
     def begin_step(self, step: int, policy: Policy) -> Callable[[Policy, float], None] | None:
-        """Return the observer of the step's first update; None: the step is not recorded."""
+        """Return the observer for the step's first update; None if the step is not recorded."""
         self._result = {}
         if not is_due(step, self._config.output.record_every, self._config):
             return None
@@ -248,7 +248,7 @@ EXACT = "spot1-"  # prefix of a digest of every byte, at a third of the cost of 
 
 
 def digest_like(recorded: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """Compute the digest of tensors, of the recorded kind: `EXACT`, a sync's, or another program's.
+    """Compute a digest of tensors by the method of the recorded digest: `EXACT`, a sync's, or another program's.
 
     >>> digest_like(EXACT, [("a", torch.ones(1))])[:9]
     'spot1-v0-'
@@ -258,6 +258,6 @@ def digest_like(recorded: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> s
 
 
 def gradient_digest(policy: Policy, like: str = EXACT) -> str:
-    """Compute the digest of a policy's gradients, of the same kind as `like`."""
+    """Compute a digest of a policy's gradients by the method of the digest `like`."""
     gradients = ((name, value.grad) for name, value in policy.trained())
     return digest_like(like, ((name, gradient) for name, gradient in gradients if gradient is not None))

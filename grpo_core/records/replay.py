@@ -1,4 +1,4 @@
-"""Replay a recorded step: compute its loss and gradient again, with its own settings to the last bit or with others."""
+"""Replay a recorded step: recompute its loss and gradient, bit for bit or with other settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_THREADS = 4096
 def replay(
     folder: Path, step: int, policy: Path | None = None, overrides: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Compute loss and gradient of a recorded step's first update again, by the trainer's own code.
+    """Recompute loss and gradient of a recorded step's first update, with the trainer's own code.
 
     Args:
         folder: The run.
@@ -74,7 +74,7 @@ def replay(
 
 
 def _settings(recorded: Recorded, overrides: Sequence[str]) -> Config:
-    """Return the settings to replay with; those of a record are not trusted."""
+    """Validate a record's settings (they are not trusted), and return them with the overrides."""
     config = load(None, [*as_arguments(recorded.config.as_dict()), *overrides])
     if config.train.threads > MOST_THREADS:
         raise ConfigError(f"train.threads: {config.train.threads}: expected at most {MOST_THREADS}")

@@ -1,1 +1,1 @@
-"""Sampling of completions: the engine protocol, and the engines of the three modes."""
+"""Sample completions: the engine protocol, and the engines of the three modes."""

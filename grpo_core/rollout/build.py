@@ -1,4 +1,4 @@
-"""The available engines, and how to build one."""
+"""List the available engines, and build one from its settings."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class EngineSpec:
         seed: The engine's own seed; each request has its own.
         threads: Threads of torch.
         max_batch: Completions the embedded engine samples at one time.
-        dtype: The type of weights and computation.
-        memory_share: The share of the GPU's memory that the engine may use; 0: all of it.
+        dtype: The dtype of weights and computation.
+        memory_share: The fraction of the GPU's memory that the engine may use; 0: all of it.
     """
 
     engine: str

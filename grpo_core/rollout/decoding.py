@@ -51,7 +51,7 @@ class Decoder:
 
 
 class _Layer:
-    """A layer whose attributes are looked up once instead of at each token."""
+    """One decoder layer, with its attributes looked up once instead of at each token."""
 
     def __init__(self, layer: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
@@ -110,14 +110,14 @@ def _bind_norm(norm: Any) -> Any:
 
 
 def _fuse_linear(*layers: Any) -> Any:
-    """Return one product for linear layers with the same input."""
+    """Fuse linear layers with the same input into one matrix product."""
     weight = _join_parameters([layer.weight for layer in layers])
     bias = None if layers[0].bias is None else _join_parameters([layer.bias for layer in layers])
     return partial(functional.linear, weight=weight, bias=bias)
 
 
 def _join_parameters(parts: list[torch.Tensor]) -> torch.Tensor:
-    """Move parameters into one memory, one after the other, and return it: a later update of them changes it, too."""
+    """Move parameters into one contiguous tensor and return it; later updates of them change it, too."""
     first, sizes = parts[0], [part.numel() for part in parts]
     memory = [(part.untyped_storage().data_ptr(), part.storage_offset()) for part in parts]
     if memory != [(memory[0][0], sum(sizes[:index])) for index in range(len(parts))]:
@@ -128,7 +128,7 @@ def _join_parameters(parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _rows_per_prompt(prompts: list[tuple[int, ...]]) -> int:
-    """Return how many equal prompts follow each other, if all groups are equally large; else 1.
+    """Return how many equal prompts follow each other, if all groups have equal size; else 1.
 
     >>> _rows_per_prompt([(1,), (1,), (2,), (2,)]), _rows_per_prompt([(1,), (1,), (2,)])
     (2, 1)

@@ -1,4 +1,4 @@
-"""The embedded engine: a transformers model with a KV cache, sampling in this process.
+"""Implement the embedded engine: a transformers model with a KV cache that samples in this process.
 
 The sample of a request depends on its prompt and its seed alone. Each request has a generator of its own; no token
 attends to the padding between prompts of different lengths (a model that can't share its prompts runs those of one
@@ -26,7 +26,7 @@ from grpo_core.types import Completion, FinishReason, Request, SamplingParams
 
 
 class TransformersEngine:
-    """Samples with its own copy of the model, so that a weight update is real here, too.
+    """Engine with its own copy of the model, so that weight updates are real here, too.
 
     Attributes:
         policy_version: The version of the loaded weights; -1 before the first update.
@@ -158,7 +158,7 @@ class TransformersEngine:
     def _completion(
         self, request: Request, ids: list[int], logprobs: list[float], params: SamplingParams
     ) -> Completion:
-        """Cut after the first stop id: the row went on while others of its batch were running."""
+        """Build a completion that ends at the first stop id; the row was sampled on for the batch's sake."""
         end = next((index + 1 for index, token in enumerate(ids) if token in params.stop_ids), None)
         complete = tuple(ids[:end])
         full = len(complete) == params.max_tokens
@@ -189,10 +189,10 @@ def _uniform_numbers(requests: Sequence[Request], count: int) -> torch.Tensor:
 
 
 class EqualLengthDecoder:
-    """Does the same as `Decoder` for every model that has a cache, with prompts of one length."""
+    """Replaces `Decoder` for any model with a cache, for prompts of equal length."""
 
     def __init__(self, model: Any, prompts: list[tuple[int, ...]], _: int = 0) -> None:
-        """Run the prompts; the cache grows."""
+        """Compute the prompts; the cache grows as needed."""
         indices = {ids: index for index, ids in enumerate(dict.fromkeys(prompts))}
         rows_B = torch.tensor([indices[ids] for ids in prompts], device=model.device)
         out = model(torch.tensor(list(indices), device=model.device), use_cache=True)

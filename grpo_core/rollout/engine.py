@@ -1,4 +1,4 @@
-"""The engine protocol: the interface of everything that samples completions.
+"""Define the engine protocol: the interface of everything that samples completions.
 
 One engine has one owner: no two of its calls run at the same time, except `abort`, which any thread may call. What an
 engine can't do is in its `capabilities` before use, and is refused before anything has happened.
@@ -36,7 +36,7 @@ class EngineTimeoutError(EngineError):
 
 @dataclass(frozen=True)
 class Capabilities:
-    """The abilities of an engine.
+    """What an engine supports.
 
     Attributes:
         seeds: Each request's seed alone decides what is sampled.
@@ -57,7 +57,7 @@ class Capabilities:
     why_not: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def without(self, **why_not: str) -> Capabilities:
-        """Return these without the named ones, each with its reason.
+        """Return the capabilities without the named ones, each with its reason.
 
         >>> Capabilities(seeds=True, fingerprint=True, sleep=True).without(sleep="it has no memory").sleep
         False
@@ -67,7 +67,7 @@ class Capabilities:
 
 @runtime_checkable
 class Engine(Protocol):
-    """Samples completions from one policy version at a time."""
+    """Protocol: samples completions from one policy version at a time."""
 
     name: str
 
@@ -105,7 +105,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Sleeper(Protocol):
-    """An engine whose `capabilities.sleep` is true. Both calls may be repeated."""
+    """Protocol: an engine whose `capabilities.sleep` is true. Both calls may be repeated."""
 
     def sleep(self) -> None:
         """Free the memory of the weights; only `wake` may follow."""
@@ -116,10 +116,10 @@ class Sleeper(Protocol):
 
 @runtime_checkable
 class Aborter(Protocol):
-    """An engine whose `capabilities.abort` is true."""
+    """Protocol: an engine whose `capabilities.abort` is true."""
 
     def abort(self) -> None:
-        """From another thread: make the running `generate` return at once what it has, with reason `abort`.
+        """From another thread: make the running `generate` return at once with what it has, and reason `abort`.
 
         A completion that had not started is empty then. If none runs, nothing happens.
         """
@@ -133,7 +133,7 @@ def check_answers(
     aborted: bool = False,
     vocabulary: int | None = None,
 ) -> list[Completion]:
-    """Return the completions, if they answer these very requests in order, with tokens and finite log-probs.
+    """Return the completions if they match the requests in order, with tokens and finite log-probs.
 
     Args:
         completions: The engine's answers.
@@ -143,7 +143,7 @@ def check_answers(
         vocabulary: How many ids model and tokenizer both have, where that is known; no other id may be sampled.
 
     Raises:
-        EngineError: Names the first that doesn't.
+        EngineError: Names the first completion that does not.
     """
     place = f"{engine} engine, generate"
     if len(completions) != len(requests):
@@ -174,7 +174,7 @@ def _completion_fault(request: Request, completion: Completion, aborted: bool, v
 def check_requests(
     requests: Sequence[Request], params: SamplingParams, *, engine: str, vocabulary: int, max_model_len: int
 ) -> None:
-    """Refuse what no engine can sample as requested.
+    """Refuse requests that no engine can sample.
 
     Raises:
         EngineError: Names the request and what is wrong with it.

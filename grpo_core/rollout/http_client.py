@@ -1,4 +1,4 @@
-"""Calls to a rollout server: each has one time limit for all of it, and ends in an answer or in a named error."""
+"""Call a rollout server: each call has one time limit, and ends with an answer or an EngineError."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class HttpClient:
 
     Attributes:
         name: The engine's name, for messages.
-        timeout_s: What one call may take, from the connection to the answer's last byte.
-        death: Returns how the server's process ended; None while it runs, or where that is not known.
+        timeout_s: Time limit of one call, from connecting to the last byte of the answer.
+        death: Function that returns how the server's process ended; None while it runs, or if unknown.
     """
 
     def __init__(
         self, name: str, host: str, port: int, *, timeout_s: float, token: str | None = None
     ) -> None:
-        """Call nothing yet; `token` goes with every call."""
+        """Store the address and the token, which every call sends; no call is made yet."""
         self.name, self.timeout_s = name, timeout_s
         self.death: Callable[[], str | None] = lambda: None
         self._host, self._port = host, port
@@ -55,11 +55,11 @@ class HttpClient:
         return kind(f"{self.location(path)}: {message}")
 
     def deadline(self) -> float:
-        """Return when a call that begins now must be over."""
+        """Return the deadline of a call that begins now."""
         return time.monotonic() + self.timeout_s
 
     def json(self, method: str, path: str, body: Any = None, **options: Any) -> dict[str, Any]:
-        """Call, and return the object that was answered with status 200; for the arguments see `call`.
+        """Call the server, and return the JSON object of an answer with status 200; for the arguments see `call`.
 
         Raises:
             EngineError: Refused, or no JSON object; subclasses: no server at the address, or no answer in time.
@@ -102,8 +102,8 @@ class HttpClient:
             path: With the query.
             body: Bytes, an upload, or a dictionary, which is sent as JSON.
             headers: Besides those of every call.
-            deadline: Where several calls share one; else this call has `timeout_s`.
-            repeat: The call changes nothing, so it is made once more if the connection is lost.
+            deadline: A deadline that several calls share; by default this call has `timeout_s`.
+            repeat: Whether to repeat the call once if the connection is lost, because it changes nothing.
             patient: Repeat the call while the status is 503 and there is time: the server did nothing.
         """
         all_headers = {**self._headers, **(headers or {})}
@@ -172,7 +172,7 @@ class HttpClient:
 
 
 def _refusal_reason(document: Any) -> Any:
-    """Return what a server reports as wrong: FastAPI's `detail`, vLLM's `error.message`, or all of it."""
+    """Return the server's error text: FastAPI's `detail`, vLLM's `error.message`, or the whole body."""
     if isinstance(document, dict):
         error = document.get("error")
         if isinstance(error, dict) and "message" in error:
@@ -182,7 +182,7 @@ def _refusal_reason(document: Any) -> Any:
 
 
 def identify(http: HttpClient) -> str:
-    """Return which server answers, a key of `SERVERS`; `trl vllm-serve` of TRL 1.11 and later is `vllm serve`.
+    """Return which kind of server answers, a key of `SERVERS`; TRL's server counts as `vllm serve` since TRL 1.11.
 
     Raises:
         EngineError: Nobody there, none of these, or ours with a wrong `/info`.

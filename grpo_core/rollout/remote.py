@@ -1,4 +1,4 @@
-"""An engine behind HTTP: the client of `python -m grpo_core serve`, and the choice of a client for a server."""
+"""Implement the engine client of `python -m grpo_core serve`, and choose the client for a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from grpo_core.types import Completion, Request, SamplingParams
 
 
 class RemoteEngine:
-    """Samples on a server of our own. Every call has a time limit.
+    """Engine that samples on our own rollout server. Every call has a time limit.
 
     Attributes:
         capabilities: Those of the engine behind the server.
@@ -102,7 +102,7 @@ class RemoteEngine:
         self._closed = True
 
     def _check_weights(self, path: str, answer: Mapping[str, Any]) -> None:
-        """Check that an answer is from the weights sent last: another client's may have the same version."""
+        """Check that an answer comes from the weights sent last, not from another client's of the same version."""
         if self._weights and answer.get("weights") != self._weights:
             raise self._http.error(path, LOST, EngineUnreachableError)
 

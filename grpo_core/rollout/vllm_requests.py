@@ -1,6 +1,6 @@
-"""Requests as vLLM's sampling parameters, its outputs as completions, and the shapes of a stored model.
+"""Convert requests to vLLM's sampling parameters and its outputs to completions; read shapes of stored models.
 
-No parameter is left to a default.
+All sampling parameters are set explicitly, so that no default of vLLM applies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rollout engine on vLLM's own HTTP server: `vllm serve`, or `trl vllm-serve` of TRL 1.11 and later, which runs it.
+"""Implement the engine that samples on vLLM's own HTTP server: `vllm serve`, or TRL's since TRL 1.11.
 
 Tested with vLLM 0.31.0. docs/servers.md explains how to start a server for training. `capabilities` lists what a
 server cannot do, before it is used.
@@ -45,7 +45,7 @@ _UPDATING = "grpo-core: an update is under way, or has failed"
 
 
 class VllmServerEngine:
-    """Rollout engine that samples on a `vllm serve`: one HTTP call per completion, because a call has one seed.
+    """Engine that samples on a `vllm serve`: one HTTP call per completion, because a call has one seed.
 
     Each update stores a mark of its own in the server (`/update_weight_version`), and each rollout ends by reading it:
     a server that was restarted, or got weights from another trainer, is detected before its tokens are used.

@@ -1,4 +1,4 @@
-"""Requests to `vllm serve` and its answers: OpenAI's completions, with token ids in and out.
+"""Build requests to `vllm serve` and decode its answers, in the format of OpenAI's completions with token ids.
 
 Each parameter that shapes the distribution or ends a completion is in the request, and an answer that a default of the
 server has shaped is refused. Read in and tested with vLLM 0.31.0 (vllm/entrypoints/openai/completion/protocol.py and
@@ -67,10 +67,10 @@ def inspect_server(http: HttpClient) -> VllmServer:
 def check_logprobs(http: HttpClient, server: VllmServer) -> None:
     """Check by samples that a server's log-probs are those after the temperature.
 
-    Then four times the temperature makes the differences between the likeliest ids four times smaller.
+    If so, a temperature four times higher makes the differences between the likeliest ids four times smaller.
 
     Raises:
-        EngineError: They are those before it.
+        EngineError: They are those before the temperature.
     """
     try:
         hot = _top_logprobs(http, server, temperature=2.0)  # the maximum

@@ -1,4 +1,4 @@
-"""Requests, completions and capabilities as JSON, for an engine in another process or behind HTTP.
+"""Convert requests, completions and capabilities to and from JSON, for an engine in another process.
 
 JSON keeps floats exactly (Python writes the shortest text that reads back as the same float), so the trip changes no
 bit.

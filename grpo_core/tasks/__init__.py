@@ -1,1 +1,1 @@
-"""Data, rewards, and the tiny model of the shipped task."""
+"""Data sets, rewards, and the tiny model of the shipped task."""

@@ -1,4 +1,4 @@
-"""Prompts: rows of a file or a folder, or of the shipped task, and the rollouts made of them."""
+"""Build prompts from a data set or from the shipped task, and the rollouts made of them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from grpo_core.types import Prompt, Rollout
 
 
 class DataSet:
-    """Tokenized rows of a file or a folder, within the length limit or cut to it.
+    """Tokenized rows of a file or folder; overlong prompts are dropped or truncated.
 
     Attributes:
-        rows: Ids, other columns, and the prompt as in the data set.
+        rows: For each row: token ids, other columns, and the prompt as in the data set.
         dropped: Rows over the limit that were left out.
         truncated: Rows over the limit that lost their first tokens.
     """
@@ -62,13 +62,13 @@ class DataSet:
             prompts.append(self.prompt(f"{number}.{place}", row))
         return prompts
 
-    def prompt(self, name: str, row: int) -> Prompt:
-        """Return a row as a prompt with this id."""
+    def prompt(self, prompt_id: str, row: int) -> Prompt:
+        """Return a row as a prompt with the id `prompt_id`."""
         ids, columns, source = self.rows[row]
         text = self._tokenizer.decode(
             list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
-        return Prompt(name, text, ids, columns, source)
+        return Prompt(prompt_id, text, ids, columns, source)
 
 
 @functools.lru_cache(maxsize=2)  # a batch may end in the next epoch
@@ -81,7 +81,7 @@ def _epoch_order(rows: int, seed: int, epoch: int) -> list[int]:
 
 @contextlib.contextmanager
 def _wrap_errors(where: str) -> Iterator[None]:
-    """Turn any error of a template or package into one line that names the location."""
+    """Convert any error of a template or package to one line that names the location."""
     try:
         yield
     except Exception as error:
@@ -90,7 +90,7 @@ def _wrap_errors(where: str) -> Iterator[None]:
 
 
 def _prompt(config: Config, row: dict[str, Any], first: dict[str, Any]) -> Any:
-    """Return a row's prompt, a text or a list of messages; require the form of the first row."""
+    """Return a row's prompt, a text or messages; all rows must have the form of the first row."""
     name, template = config.data.prompt, config.data.template
     if name not in first:
         raise ValueError(f"no column {name!r} (data.prompt); there are {', '.join(first)}")
@@ -124,8 +124,8 @@ def _without_none(value: Any) -> Any:
 def _tokenize(tokenizer: Any, prompt: Any, begin: list[int]) -> list[int]:
     """Return the token ids of a prompt.
 
-    A template writes its begin token itself; tokenizing its text like any other would add a second one. A text gets the
-    begin token once if the tokenizer adds one, and never the end token that some tokenizers add.
+    A chat template already contains the begin token, so none is added. A plain text gets the begin token if the
+    tokenizer adds one, but never an end token.
     """
     if isinstance(prompt, str):
         ids: list[int] = tokenizer(prompt, add_special_tokens=False, verbose=False)["input_ids"]
@@ -183,7 +183,7 @@ class ShippedTask:
         self._prompts = functools.partial(task_prompts, config.task, tokenizer, seed=config.train.seed)
 
     def batch(self, number: int | str, count: int) -> list[Prompt]:
-        """Return a batch of an endless sequence; one with a name has rows that no step of training has."""
+        """Return a batch; `number` is the rollout's number, or a name for rows disjoint from training ("eval")."""
         return self._prompts(step=number, count=count)
 
 

@@ -1,4 +1,4 @@
-"""The tiny model and tokenizer of the shipped task, and the loading of any other."""
+"""Create the tiny model and tokenizer of the shipped task, and load any other model."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def load_tokenizer(folder: Path | str) -> Any:
 
 
 def known_ids(folder: Path | str, vocabulary: int) -> int:
-    """Return how many token ids from 0 both model and tokenizer have; without a tokenizer, all of the model's.
+    """Return the number of token ids that both model and tokenizer have; without a tokenizer, the model's.
 
     Models often have more output rows than their tokenizer has ids (TOK001). Such an id has no text: it is not sampled,
     and log-probs are of the distribution without it.

@@ -1,4 +1,4 @@
-"""The built-in reward functions, from letters in place to mathematics, and the loading of others."""
+"""Define the built-in reward functions, and load those of the user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CPU_S = 5.0  # processor time that the check of one mathematical answer may take
 
 
 def letters_in_place(completions: list[str], answer: list[str]) -> list[float]:
-    """Return the share of letters that are where the answer has them; too long or too short costs the same.
+    """Return the fraction of letters that are where the answer has them; a wrong length lowers it.
 
     >>> letters_in_place(["abc", "abd", "ab", "abcabc"], answer=["abc"] * 4)
     [1.0, 0.6666666666666666, 0.6666666666666666, 0.5]
@@ -129,7 +129,7 @@ def _out_of_time(*_: Any) -> None:
 
 
 def _limited(check: Callable[..., Any], *arguments: Any) -> Any:
-    """Run the check; None if it took more than `CPU_S`."""
+    """Call a function; return None if it takes more than `CPU_S` seconds of processor time."""
     before = signal.signal(signal.SIGPROF, _out_of_time)
     try:
         signal.setitimer(signal.ITIMER_PROF, CPU_S)

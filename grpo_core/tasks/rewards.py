@@ -1,4 +1,4 @@
-"""Rewards: the weighted sum of reward functions, and the checks of their results.
+"""Compute rewards: the weighted sum of reward functions, with checks of their results.
 
 A reward function is `fn(prompts, completions, **columns) -> list[float | None]`: texts in, one number per completion
 out, or None for no opinion. It is called by keyword with the values it has parameters for; columns are the other fields
@@ -27,7 +27,7 @@ Function = Callable[..., Any]
 
 
 class RewardError(RunError):
-    """Raised when a reward function raises, or returns something else than a reward; names function and sample."""
+    """Raised when a reward function fails or returns an invalid reward; names the function and the sample."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _call_all(calls: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _named_errors(name: str) -> Iterator[None]:
-    """Turn what a reward function raises into a `RewardError` that names it and the line."""
+    """Convert an error of a reward function to a `RewardError` that names the function and the line."""
     try:
         yield
     except ConfigError:
@@ -220,7 +220,7 @@ def _quote(text: str) -> str:
 
 
 class Scorer:
-    """Scores the completions of a run. Each process scores its share."""
+    """Scores the completions of a run; each rank scores its slice."""
 
     def __init__(self, config: Config, tokenizer: Any, world: World) -> None:
         """Load the reward functions.
@@ -243,7 +243,7 @@ class Scorer:
         Raises:
             RewardError: A reward function failed.
         """
-        group_size, share = len(completions) // len(prompts), self._world.share(len(completions))
+        group_size, share = len(completions) // len(prompts), self._world.slice_of(len(completions))
         repeated = [prompt for prompt in prompts for _ in range(group_size)]
         texts = [self._decode(completion) for completion in completions]
         scored_texts = texts[share]

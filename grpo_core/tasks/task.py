@@ -1,4 +1,4 @@
-"""The shipped task, repeat a word or reverse it; requests and seeds."""
+"""Generate the prompts of the shipped task (repeat or reverse a word), the requests, and their seeds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def task_prompts(
 ) -> list[Prompt]:
     """Build the prompts of one step: a function of seed and step alone, so the same in every mode.
 
-    A step with a name instead of a number has prompts that no step of training has.
+    If `step` is a name such as "eval", the prompts are disjoint from those of training.
 
     Raises:
         ValueError: The tokenizer returns no tokens for a prompt.

@@ -60,5 +60,5 @@ def repro(
 
 
 def _missing(needs: tuple[str, ...]) -> str | None:
-    absent = [name for name in needs if upstream.installed((name, f"{name}-cpu")) is None]
+    absent = [name for name in needs if upstream.first_installed((name, f"{name}-cpu")) is None]
     return f"{', '.join(absent)} is not installed here" if absent else None

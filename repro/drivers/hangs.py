@@ -39,10 +39,10 @@ _RAY_STARTS = 4
 
 @dataclass(frozen=True)
 class HangProgram:
-    """The program of a trigger.
+    """The program of a trigger, whose processes are expected to hang.
 
     Args:
-        run: takes the mitigation, "" for none.
+        run: the function to run; takes the mitigation, "" for none.
         names: its processes or threads, as they report that they are ready and done.
         needs: distributions that it needs besides those of its repro.
         simulated: simulated parts, if they differ from the repro's.
@@ -135,7 +135,7 @@ def report(word: str, name: str, pid: int | None = None) -> None:
 
 @contextlib.contextmanager
 def waiting(name: str = TRAINER, *, blocking: bool = False) -> Iterator[None]:
-    """Report that a process or thread is ready before a wait that may never end, and done after it.
+    """Report that a process or thread is ready before a wait that may never end, and that it is done afterwards.
 
     Args:
         name: of the process or thread.
@@ -209,7 +209,7 @@ def wait_limit(mitigation: str, name: str = "limit") -> float | None:
 
 
 def continue_later(pid: int | None, mitigation: str) -> None:
-    """Under the mitigation `continue_it`, send SIGCONT to a stopped process after 2 s."""
+    """With the mitigation `continue_it`, send SIGCONT to a stopped process after 2 s."""
     if mitigation == "continue_it" and pid:
         threading.Timer(2.0, os.kill, (pid, signal.SIGCONT)).start()
 
@@ -256,7 +256,7 @@ def free_port() -> int:
 
 
 def join_gloo(rank: int, port: int, world: int, **options: Any) -> None:
-    """Join ranks that meet at a port of this machine, over gloo."""
+    """Create a gloo process group at a port of this machine."""
     import torch.distributed as dist
 
     address = f"tcp://127.0.0.1:{port}"
@@ -264,7 +264,7 @@ def join_gloo(rank: int, port: int, world: int, **options: Any) -> None:
 
 
 def fork_to_all_reduce(blocking: int, run_before: Callable[[], object]) -> list[int]:
-    """Fork ranks for one all_reduce, before which one of them runs something else."""
+    """Fork ranks that call all_reduce; one of them first runs something else."""
     import torch
     import torch.distributed as dist
 
@@ -281,7 +281,7 @@ def fork_to_all_reduce(blocking: int, run_before: Callable[[], object]) -> list[
 
 
 def fork_ranks(ranks: int | Sequence[int], run: Callable[[int, int], None]) -> list[int]:
-    """Fork so many ranks, or these; call `run(rank, port)` in each with one free port. Return their process ids."""
+    """Fork ranks; call `run(rank, port)` in each, with one common free port. Return their process ids."""
     port, children = free_port(), []
     for rank in range(ranks) if isinstance(ranks, int) else ranks:
         child = os.fork()

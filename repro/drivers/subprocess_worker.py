@@ -1,4 +1,4 @@
-"""Run part of an attempt in another process: it gets a plan and returns a report, both as JSON."""
+"""Run a part of an attempt in another process: it gets its input (the plan) and returns a report, as JSON."""
 
 from __future__ import annotations
 

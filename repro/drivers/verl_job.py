@@ -1,4 +1,4 @@
-"""Program of RAY001's driver process: start Ray clusters, verl's named workers and a server that starts the engine.
+"""Run RAY001's driver process: start Ray clusters, verl's named workers, and the server that starts the engine.
 
 `subprocess_worker.run_program` runs it with a `RolloutPlan`; it reports what the engine saw and the workers' calls.
 """
@@ -16,7 +16,7 @@ from repro.drivers.verl_rollout import NAMES, NAMESPACE, RIGHT, WRONG, RolloutPl
 
 
 def run_job(plan: RolloutPlan) -> dict[str, Any]:
-    """Start the clusters of a plan, and the job in one of them; return the job's report."""
+    """Start the clusters of a plan and the verl job in one of them; return the job's report."""
     import ray
 
     with contextlib.ExitStack() as stack:

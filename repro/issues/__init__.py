@@ -1,4 +1,4 @@
-"""The repros of known issues: each module registers one issue or a family of them.
+"""The repros of known issues: each module registers one issue, or several related ones.
 
 Importing a module imports no upstream package.
 """

@@ -27,7 +27,7 @@ _SETTINGS = {"VLLM_USE_V1": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "
 
 
 def make_plan(mitigation: str | None) -> dict[str, Any]:
-    """Return the plan of the other process: the options of EngineArgs, and whether a platform is detected."""
+    """Return the settings of one attempt: the options of EngineArgs, and whether a platform is detected."""
     # With one GPU left to vLLM, TRL names the next device. A detected platform accepts its own device only.
     options: dict[str, Any] = {"device": "cpu" if mitigation == "detect_platform" else "cuda:1"}
     if mitigation == "async_output_off":

@@ -24,20 +24,20 @@ Collective = Callable[[], object]
 @hangs.trigger("HNG001", *hangs.RANK_NAMES)
 def gather_on_main(mitigation: str) -> None:
     """The main rank alone gathers, to log; the others go on to the barrier."""
-    _diverge(hangs.blocking_rank(0), mitigation, _prepare_gather)
+    _one_rank_diverges(hangs.blocking_rank(0), mitigation, _prepare_gather)
 
 
 @hangs.trigger("HNG001", *hangs.RANK_NAMES)
 def gather_skipped(mitigation: str) -> None:
     """A rank without completions leaves the gather out."""
-    _diverge(hangs.blocking_rank(1), mitigation, _prepare_gather, skips=True)
+    _one_rank_diverges(hangs.blocking_rank(1), mitigation, _prepare_gather, skips=True)
 
 
 @hangs.trigger("HNG001", *hangs.RANK_NAMES)
 def full_tensor_on_main(mitigation: str) -> None:
     """The main rank alone calls full_tensor() of a sharded DTensor, to log a norm; the others go on to the barrier."""
     import_module("torch.distributed.tensor")  # once, before the fork
-    _diverge(hangs.blocking_rank(0), mitigation, _prepare_full_tensor)
+    _one_rank_diverges(hangs.blocking_rank(0), mitigation, _prepare_full_tensor)
 
 
 @hangs.trigger("HNG001", *hangs.RANK_NAMES)
@@ -45,10 +45,11 @@ def state_dict_on_main(mitigation: str) -> None:
     """The main rank alone gets the full state dict of an FSDP2 model, to save it; the others go on to the barrier."""
     import_module("torch.distributed.checkpoint.state_dict")
     import_module("torch.distributed.fsdp")
-    _diverge(hangs.blocking_rank(0), mitigation, _prepare_state_dict)
+    _one_rank_diverges(hangs.blocking_rank(0), mitigation, _prepare_state_dict)
 
 
 def _prepare_gather() -> Collective:
+    """Return a function that gathers a tensor on all ranks."""
     import torch
     import torch.distributed as dist
 
@@ -56,6 +57,7 @@ def _prepare_gather() -> Collective:
 
 
 def _prepare_full_tensor() -> Collective:
+    """Return a function that gathers a sharded DTensor."""
     import torch
     from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
@@ -66,6 +68,7 @@ def _prepare_full_tensor() -> Collective:
 
 
 def _prepare_state_dict() -> Collective:
+    """Return a function that gathers the state dict of an FSDP2 model."""
     import torch
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
     from torch.distributed.fsdp import fully_shard
@@ -76,10 +79,10 @@ def _prepare_state_dict() -> Collective:
     return lambda: get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
 
 
-def _diverge(
+def _one_rank_diverges(
     blocking: int, mitigation: str, prepare: Callable[[], Collective], *, skips: bool = False
 ) -> None:
-    """Fork ranks of which one alone calls a collective, or alone skips it."""
+    """Fork ranks; only the `blocking` rank calls (with `skips`: omits) the collective that `prepare` returns."""
     import torch
     import torch.distributed as dist
 
@@ -144,6 +147,7 @@ def batch_missing(mitigation: str) -> None:
 
 
 def _get(port: int, path: str, limit: float | None) -> int:
+    """Request a path of a local server, with a time limit."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=limit)
     connection.request("GET", path)
     return connection.getresponse().status
@@ -210,7 +214,7 @@ def update_failed(mitigation: str) -> None:
 
 
 def _delay_all_reduce(wait: Callable[[float | None], object], mitigation: str) -> None:
-    """Let one rank wait before an all_reduce; with a time limit its row has no reward, and it is there in time."""
+    """Let one rank block before an all_reduce; with a mitigation it gives up in time, without a reward."""
 
     def wait_or_give_up() -> None:
         with contextlib.suppress(TimeoutError, RuntimeError):

@@ -58,7 +58,7 @@ def _serve(port: int, routes: dict[str, Callable[[], object]], loop: str = "asyn
     "HNG009", needs=("ray",), simulated="trainer, engine and judge: a driver and two actors of ours"
 )
 def get_in_actor(mitigation: str) -> None:
-    """A method of an async actor calls ray.get: its loop is blocked, and so is the method that the other needs."""
+    """A method of an async actor calls ray.get: it blocks the event loop, on which the awaited method would run."""
     ray = hangs.start_ray(3)
 
     class Judge:

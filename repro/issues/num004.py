@@ -101,7 +101,7 @@ def _compare_gradients(trigger: str, mitigation: str | None) -> Work:
 
 def inapplicable() -> str | None:
     """Return why the installed TRL can't show it, or None."""
-    distribution = upstream.installed(_NAMES)
+    distribution = upstream.first_installed(_NAMES)
     text = upstream.source("trl/trainer/grpo_trainer.py", _NAMES)
     if distribution is None or text is None:
         return "TRL is not installed here"

@@ -2,8 +2,8 @@
 
 In the engine process `ExternalRayDistributedExecutor` calls `ray.init(namespace=...)` without an address, lists the
 named actors, and asserts that there are as many as workers. The count is zero for five different reasons with the same
-message; each reason is a trigger here. Every attempt reports what tells them apart: the engine process's environment,
-its cluster and its server's, the expected prefix and names, and the names it saw.
+message; each reason is a trigger here. Every attempt reports what distinguishes them: the engine process's environment,
+the Ray cluster it joined and the one its server joined, the expected prefix and names, and the names it saw.
 
 It needs Linux and a separate environment: `repro/ray.txt` with verl and vLLM, both without their dependencies (vLLM's
 CUDA extension can't load on a machine without CUDA, and isn't used):
@@ -55,7 +55,7 @@ PLANS = {
 
 
 def make_plan(trigger: str, mitigation: str | None) -> RolloutPlan:
-    """Return the job's plan under a mitigation."""
+    """Return the settings of one attempt: those of the trigger, changed by the mitigation."""
     plan = PLANS[trigger]
     environment = plan.server_env
     changes: dict[str, dict[str, Any]] = {
@@ -114,7 +114,7 @@ def describe(report: Mapping[str, Any]) -> str:
 
 
 def _run_job(trigger: str, mitigation: str | None) -> Work:
-    """Run the job in a separate driver process, and read its report."""
+    """Run the verl job in a separate driver process, and return its report."""
     environment = {name: value for name, value in os.environ.items() if name not in _CLEARED} | _SETTINGS
     plan = asdict(make_plan(trigger, mitigation))
     return count_loaded(subprocess_worker.run_program("repro.drivers.verl_job", plan, environment))

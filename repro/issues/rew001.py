@@ -113,7 +113,7 @@ def _check_applicable(trigger: str) -> None:
 
 def inapplicable() -> str | None:
     """Return why the failure can't occur with the installed packages, or None."""
-    distribution = upstream.installed(_NAMES)
+    distribution = upstream.first_installed(_NAMES)
     if distribution is None:
         return "math-verify is not installed here"
     if distribution.version.startswith(("0.1.", "0.2.", "0.3.")):

@@ -107,7 +107,7 @@ def count_policy_logprobs(engine: Sequence[float], policy: Sequence[float], base
 
 def inapplicable() -> str | None:
     """Return why the installed TRL and vLLM can't show it, or None."""
-    distribution = upstream.installed(_NAMES)
+    distribution = upstream.first_installed(_NAMES)
     text = upstream.source(_FILE, _NAMES)
     if distribution is None or text is None:
         return f"there is no {_FILE} here: TRL 0.28 and newer have it"

@@ -85,7 +85,7 @@ def _without_path(error: str) -> str:
 
 def trl_is_missing() -> str | None:
     """Return that TRL is not installed here, or None."""
-    return None if upstream.installed(("trl",)) else "TRL is not installed here"
+    return None if upstream.first_installed(("trl",)) else "TRL is not installed here"
 
 
 def trl_or_vllm_is_missing() -> str | None:

@@ -95,7 +95,7 @@ def cmp025_older_trainer(mitigation: str | None) -> None:
 @_repro("ENV012", raises="ImportError: vLLM is not available")
 def env012_use_vllm(_mitigation: str | None) -> None:
     """Train with use_vllm=True where vLLM is not installed."""
-    if upstream.installed(upstream.VLLM) is not None:
+    if upstream.first_installed(upstream.VLLM) is not None:
         raise InapplicableError("vLLM is installed here")
     tiny_trl.take_step(tiny_trl.reward_nothing, use_vllm=True)
 

@@ -87,7 +87,7 @@ def test_a_failure_is_found_in_what_is_packed(run, tmp_path, data):
 )
 def test_a_bomb_is_refused(run, tmp_path, monkeypatch, data, said):
     """Compressed logs that expand too far, in bytes or parts, are incomplete, never clean."""
-    monkeypatch.setattr("diagnostics.triage.streams.BOMB_BYTES", 1 << 20)
+    monkeypatch.setattr("diagnostics.triage.log_reader.BOMB_BYTES", 1 << 20)
     (tmp_path / "a.log").write_bytes(data())
     code, document = run(tmp_path / "a.log")
     assert (code, said in json.dumps(document["checks"])) == (3, True)

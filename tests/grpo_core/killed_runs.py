@@ -25,7 +25,7 @@ from tests.grpo_core.forked import Template
 
 server_process.start_child = Template().start
 
-WRITERS = ("checkpoint.py", "metrics.py", "files.py")
+WRITERS = ("checkpoint.py", "run_files.py", "files.py")
 
 
 class Death:

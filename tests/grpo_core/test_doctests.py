@@ -13,7 +13,7 @@ MODULES = (
     "repro.cell_programs.server_start",
     "grpo_core.rollout.vllm_requests",
     "grpo_core.rollout.vllm_releases",
-    "grpo_core.metrics",
+    "grpo_core.run_files",
     "grpo_core.errors",
     "grpo_core.records.recording",
     "grpo_core.tasks.reward_functions",

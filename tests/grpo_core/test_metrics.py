@@ -11,7 +11,7 @@ import pytest
 
 from grpo_core import run
 from grpo_core.config import ConfigError
-from grpo_core.metrics import JsonLines, StepProgress, read_metrics
+from grpo_core.run_files import JsonLines, StepProgress, read_metrics
 from tests.cells import ROOT
 
 

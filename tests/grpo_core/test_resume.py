@@ -62,7 +62,7 @@ def test_the_kills_hit_different_places(killed):
     """In the middle of the mathematics as well as of the writing of checkpoints."""
     places = {death["killed_in"].split(":")[0] for report in map(killed, MODES) for death in report["deaths"]}
     assert len(places) > 10
-    assert places & {"checkpoint.py", "metrics.py", "files.py"}
+    assert places & {"checkpoint.py", "run_files.py", "files.py"}
 
 
 def quiet(_: dict) -> None:

@@ -33,7 +33,7 @@ def installed(tmp_path, monkeypatch):
 
 def proof():
     """The comparison, as the command makes it."""
-    return upstream.compare(upstream.installed(upstream.VLLM))
+    return upstream.compare(upstream.first_installed(upstream.VLLM))
 
 
 def test_an_untouched_distribution_is_unmodified(installed):
@@ -51,7 +51,7 @@ def test_a_touched_file_is_named(installed):
 
 def test_nothing_is_found_where_nothing_is_installed():
     """No distribution, no source, no error."""
-    assert upstream.installed(("no-such-distribution",)) is None
+    assert upstream.first_installed(("no-such-distribution",)) is None
     assert upstream.source("vllm/scheduler.py", ("no-such-distribution",)) is None
 
 

@@ -1,1 +1,1 @@
-"""Audit a live rollout server against the checkpoint that it should hold."""
+"""Audit a live rollout server: compare it with the checkpoint whose weights it should hold."""

@@ -1,7 +1,7 @@
-"""Check the prefix cache (P2) and the replicas (P14): the same ids must always get the same log-probs.
+"""Check the prefix cache (P2) and the replicas (P14): equal ids must always get equal log-probs.
 
-P2 sends prompts plain and with a fresh cache salt. It runs before any other probe with these ids, because the audit
-itself fills the cache with keys of the current weights.
+P2 sends each prompt twice: without and with a fresh cache salt, which bypasses cached keys. It runs first, because any
+other probe with these ids would fill the cache with keys of the current weights.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _SUSPICIOUS = 1e-4
 
 
 @dataclass(frozen=True)
-class Twins:
-    """Differences of prompts that were sent twice.
+class CacheComparison:
+    """Differences between the answers with and without the prefix cache.
 
     Attributes:
-        worst: Largest mean difference of the likeliest next ids.
-        hit: Whether plain prompts were found in the cache; None if unknown.
-        repeated: Difference of the worst prompt from itself, plain twice more.
+        worst: Largest mean log-prob difference of the likeliest next ids, over the prompts.
+        hit: Whether the server found prompts in its cache; None if unknown.
+        repeated: Difference between two more cached answers to the worst prompt: how far equal requests differ.
     """
 
     worst: float
@@ -40,8 +40,8 @@ class Twins:
     repeated: float = 0.0
 
 
-def probe_cache(server: Server, prompts: Sequences) -> Twins:
-    """Request the next ids after long prompts, plain first, then with a salt."""
+def probe_cache(server: Server, prompts: Sequences) -> CacheComparison:
+    """Request the next ids after long prompts, first with the cache, then with a salt that bypasses it."""
     hits, cost = server.cache_hits(), server.client.tokens
     salted = (secrets.token_hex(8) for _ in prompts)
     distances = [
@@ -54,44 +54,44 @@ def probe_cache(server: Server, prompts: Sequences) -> Twins:
     if worst > _SUSPICIOUS:  # two servers behind one address differ too, and each from itself
         prompt = prompts[distances.index(worst)]
         repeated = _distance(server.next_ids(prompt), server.next_ids(prompt))
-    return Twins(worst, len(distances), hit, server.client.tokens - cost, repeated)
+    return CacheComparison(worst, len(distances), hit, server.client.tokens - cost, repeated)
 
 
 def _distance(plain: dict[int, float], salted: dict[int, float]) -> float:
-    """Return the mean difference of the likeliest ids in both answers."""
+    """Return the mean log-prob difference of the likeliest ids of both answers."""
     likeliest = sorted(plain.keys() & salted.keys(), key=lambda token: -salted[token])[:_LIKELIEST]
     differences = [abs(plain[token] - salted[token]) for token in likeliest] or [_NO_ID_IN_COMMON]
     return sum(differences) / len(differences)
 
 
-def check_cache(twins: Twins, floor: float) -> Result:
-    """Compare the two answers to a prompt, relative to the rounding error of a log-prob."""
+def check_cache(comparison: CacheComparison, floor: float) -> Result:
+    """Judge the cached against the uncached answers, relative to the rounding error of a log-prob."""
     limit = _CACHE_ALARM * max(floor, 1e-5)
-    if twins.worst <= limit and twins.hit is not True:
+    if comparison.worst <= limit and comparison.hit is not True:
         need = ("prompts of the run (`prompts` in --trainer-config), or the same audit after the next weights: none of"
                 " these prompts was in the cache")  # fmt: skip
-        return replace(skipped("cache", "nothing_cached", need), tokens=twins.tokens)
+        return replace(skipped("cache", "nothing_cached", need), tokens=comparison.tokens)
     text = "{prompts} prompts, plain and with a fresh salt: the next ids' log-probs differ by {worst:.2g} at most"
-    fact = note("twins", text, worst=twins.worst, prompts=twins.prompts)
-    fields: dict[str, Any] = {"tokens": twins.tokens, "evidence": (fact,)}
-    if twins.worst > limit and twins.repeated > limit:
+    fact = note("twins", text, worst=comparison.worst, prompts=comparison.prompts)
+    fields: dict[str, Any] = {"tokens": comparison.tokens, "evidence": (fact,)}
+    if comparison.worst > limit and comparison.repeated > limit:
         return masked("cache", "replicas/weights", **fields)
-    fields |= {"residual": twins.worst, "floor": floor, "alarm": limit, "count": twins.prompts}
-    if twins.worst <= limit:
+    fields |= {"residual": comparison.worst, "floor": floor, "alarm": limit, "count": comparison.prompts}
+    if comparison.worst <= limit:
         return clean("cache", **fields)
     text = "keys of older weights are served from the prefix cache: a cached prompt differs from the same uncached one"
     return fault("cache/stale", text, "SYN001", **fields)
 
 
 def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float, alarm: float) -> Result:
-    """Score the same ids several times.
+    """Score the same ids several times, and check that all answers come from the same weights.
 
     Args:
         server: The server; several may answer behind its address.
         ids: A short sequence.
         exact: Log-probs of the weights that the engine holds; None to compare answers only with each other.
-        floor: Difference that rounding makes.
-        alarm: Difference from which on it is a fault.
+        floor: Difference that rounding alone causes.
+        alarm: Fault threshold: the difference from which on it is a fault.
     """
     import torch
 
@@ -117,7 +117,7 @@ def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float,
 
 
 def _cluster_sizes(rows: Sequence[Any], limit: float) -> list[int]:
-    """Return how many answers agree with each other, the largest set first."""
+    """Group answers that agree with each other; return the sizes of the groups, the largest first."""
     clusters: list[list[Any]] = []
     for row in rows:
         similar = (cluster for cluster in clusters if float((row - cluster[0]).abs().mean()) <= limit)
@@ -129,6 +129,6 @@ def _cluster_sizes(rows: Sequence[Any], limit: float) -> list[int]:
 
 
 def hides_weights(replicas: Result, weights: Result) -> bool:
-    """Return whether no weights explain the scores because several servers answer in turn."""
+    """Return whether the weights cannot be identified because servers with different weights answer in turn."""
     by_turns = any(fact.name == "behind" for fact in replicas.evidence)
     return replicas.is_fault and by_turns and weights.outcome in (FAULT, NOT_DECIDED)

@@ -1,7 +1,7 @@
-"""Identify the weights that the engine holds: the checkpoint's (P1), or which other weights (P3, P4).
+"""Identify the weights that the engine holds: the expected checkpoint's (P1), or which others (P3, P4).
 
-The engine scores ids that the audit chose, so neither sampling parameters nor templates matter. All sibling checkpoints
-of a small model are computed. Of a large model a few ids rule out most of them.
+The engine scores ids chosen by the audit, so sampling parameters and chat templates have no influence. For a small
+model all sibling checkpoints are computed completely; for a large model a few ids rule out most of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Identification:
 
     Attributes:
         weights: The weights that the engine computes with; None if unknown.
-        floor: Difference that rounding makes.
+        floor: Difference that rounding alone causes.
     """
 
     result: Result
@@ -52,11 +52,11 @@ def identify_weights(
 
     Args:
         reference: The weights that it should hold.
-        against: Weights that it may hold, the likeliest first.
+        against: Other weights that it may hold instead, the likeliest first.
         sequences: The scored ids.
         engine: Its log-prob of each id but the first of each sequence, concatenated.
-        dtype: The type it computes in; empty if unknown.
-        staleness: How many of the siblings, the nearest first, the trainer allows.
+        dtype: The engine's dtype; empty if unknown.
+        staleness: How many checkpoints behind the engine may be: so many siblings, the nearest first, are no fault.
     """
     scores = compare_in_best_type(reference, sequences, engine, dtype)
     siblings, notes = _compute_others(scores, against)
@@ -86,7 +86,7 @@ def identify_weights(
 
 
 def _compute_others(scores: Scores, against: Sequence[Reference]) -> tuple[Siblings, list[Note]]:
-    """Compute the other checkpoints, one in memory at a time; return their log-probs, and why some were left out."""
+    """Compute the other checkpoints' log-probs, one model in memory at a time; also return why some were left out."""
     computed: list[tuple[Reference, Any]] = []
     notes: list[Note] = []
     for sibling in against:
@@ -104,7 +104,7 @@ def _compute_others(scores: Scores, against: Sequence[Reference]) -> tuple[Sibli
 
 
 def _far_distance(scores: Scores, sibling: Reference) -> float | None:
-    """Return the distance of another large checkpoint if a few ids rule it out, because the engine is at this one."""
+    """Return the distance of a large sibling checkpoint if a few ids suffice to rule it out; None otherwise."""
     if not (scores.reference.large and scores.at_floor):
         return None
     exact = sibling.scores([scores.sequences[0][: _FEW_IDS + 1]], scores.dtype)
@@ -113,7 +113,7 @@ def _far_distance(scores: Scores, sibling: Reference) -> float | None:
 
 
 def _find_version(scores: Scores, siblings: Siblings, notes: list[Note]) -> tuple[Result, Reference] | None:
-    """Return the fault and the other checkpoint that the engine has loaded, if the differences identify one."""
+    """Return the fault, and the sibling checkpoint that the engine holds, if the differences identify one."""
     candidates: list[tuple[float, Slope, Reference]] = []
     for sibling, exact in siblings:
         slope = project(scores.difference, exact - scores.exact)
@@ -161,7 +161,7 @@ def _fault(scores: Scores, family: str, message: str, values: dict[str, Any], **
 
 
 def _find_other_weights(scores: Scores, siblings: Siblings) -> tuple[Result, Reference | None]:
-    """Explain weights that are no known checkpoint's: an adapter's factor, a partial update, newer, or on a line."""
+    """Explain weights of no known checkpoint: a scaled adapter, a partial update, newer, or interpolated."""
     if scores.reference.has_adapter and (adapter := _find_adapter_factor(scores)):
         return adapter
     slopes = [(project(scores.difference, exact - scores.exact), sibling) for sibling, exact in siblings]
@@ -182,7 +182,7 @@ def _find_other_weights(scores: Scores, siblings: Siblings) -> tuple[Result, Ref
 
 
 def _find_adapter_factor(scores: Scores) -> tuple[Result, Reference] | None:
-    """Find how many times the adapter is added, by the secant method from 0 and 1."""
+    """Find the factor by which the engine scales the adapter, by the secant method from 0 and 1."""
     reference = scores.reference
     before, at_before = 0.0, scores.scores_of(reference.scale_adapter(0.0))
     value, weights, at_value = 1.0, reference, scores.exact
@@ -209,8 +209,8 @@ def _find_adapter_factor(scores: Scores) -> tuple[Result, Reference] | None:
 def _find_newer(scores: Scores, siblings: Siblings, second: float) -> Result | None:
     """Report weights that are newer than all checkpoints.
 
-    Their difference from the newest must point where the last step pointed: weights with noise, and much older ones,
-    lie beyond the newest too.
+    Their difference from the newest checkpoint must point in the direction of the last step; otherwise noisy weights
+    and much older ones would pass as newer.
     """
     known = [(scores.reference, scores.exact), *siblings]
     numbered = sorted(
@@ -249,7 +249,7 @@ _LINES = {
 
 
 def _line_fault(scores: Scores, slope: Slope, sibling: Reference) -> Result:
-    """Report weights on the line through two checkpoints; between them the way counts from the other one."""
+    """Report weights on the line through two checkpoints: an interpolation or extrapolation."""
     family, way = "weights/beyond" if slope.value < 0 else "weights/between", 1 - slope.value
     if slope.value > 1:
         steps = sibling.step, scores.reference.step

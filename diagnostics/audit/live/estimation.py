@@ -33,7 +33,7 @@ _LEAST_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Fit:
-    """Estimated sampling parameters.
+    """Estimated sampling parameters, and how well they explain the log-probs.
 
     Attributes:
         changed: Parameters that are not the expected ones.
@@ -50,9 +50,9 @@ def fit_sampling(observed: Observed, expected: Sampling, floor: float, *, pairs:
     """Return the fewest changes of the expected parameters that explain the log-probs.
 
     Args:
-        observed: The tokens.
+        observed: The sampled tokens, with the reported log-probs and reference logits.
         expected: The parameters by which the trainer computes.
-        floor: Residual that rounding alone makes.
+        floor: Residual that rounding alone causes.
         pairs: Whether two changes at once may be tried.
     """
     start = Fit(expected, observed.residual(expected), ())
@@ -84,7 +84,7 @@ def _differs(fit: Fit, expected: Sampling) -> bool:
 
 
 def _improves_fit(observed: Observed, simple: Sampling, other: Sampling) -> bool:
-    """Return whether `other` fits significantly better than `simple`, over all tokens and by a minimum share."""
+    """Return whether `other` fits better than `simple` over all tokens: significantly, and by a minimum fraction."""
     gain = observed.differences(simple) - observed.differences(other)
     before, after = observed.residual(simple), observed.residual(other)
     if after > (1 - _BETTER) * before:
@@ -104,7 +104,7 @@ def search(
     """Return the best value of one parameter and its residual; each grid is finer than the one before.
 
     Args:
-        observed: The tokens.
+        observed: The sampled tokens, with the reported log-probs and reference logits.
         start: The other parameters.
         name: The parameter.
         around: Value to search near; None for the whole range.
@@ -129,7 +129,7 @@ def search(
 
 
 def _grid(low: float, high: float, scale: str, count: int) -> list[float]:
-    """Return values from `low` to `high`; whole numbers are denser at the low end, where a step of 1 matters more."""
+    """Return `count` values from `low` to `high`, spaced by `scale`; whole numbers are denser near the low end."""
     if scale == "whole":
         shares = [place / (_WHOLE_POINTS - 1) for place in range(_WHOLE_POINTS)]
         return sorted({float(round(low * (high / low) ** share)) for share in shares})
@@ -140,7 +140,7 @@ def _grid(low: float, high: float, scale: str, count: int) -> list[float]:
 
 
 def _fit_pairs(observed: Observed, few: Observed, expected: Sampling, best: Fit) -> Iterator[Fit]:
-    """Fit pairs of parameters on a coarse grid with few tokens, and the best of these pairs with all tokens."""
+    """Yield fits of two changed parameters: a coarse grid on the few tokens, then the best pairs on all tokens."""
     part = few.subset(_FEW_TOKENS)
     coarse: dict[frozenset[str], tuple[float, Sampling, tuple[str, str]]] = {}
     for first in dict.fromkeys((*best.changed, "temperature", "repetition_penalty")):
@@ -160,7 +160,7 @@ def _fit_pairs(observed: Observed, few: Observed, expected: Sampling, best: Fit)
 
 
 def _refine(observed: Observed, sampling: Sampling, names: Sequence[str]) -> Fit:
-    """Search each parameter in turn near its value, until that no longer helps."""
+    """Optimise each parameter in turn near its value, until none improves the fit."""
     residual = observed.residual(sampling)
     for _ in range(6 if len(names) > 1 else 1):
         before = residual
@@ -174,7 +174,7 @@ def _refine(observed: Observed, sampling: Sampling, names: Sequence[str]) -> Fit
 
 
 def _simplify(observed: Observed, fit: Fit, expected: Sampling) -> Fit:
-    """Reset parameters that make no difference."""
+    """Reset parameters whose change does not improve the fit."""
     sampling, changed = fit.sampling, list(fit.changed)
     for name in fit.changed:
         simpler = sampling.replace(name, expected.value(name))
@@ -186,7 +186,7 @@ def _simplify(observed: Observed, fit: Fit, expected: Sampling) -> Fit:
 
 
 def interval(observed: Observed, sampling: Sampling, name: str) -> tuple[float, float]:
-    """Return the 95 % confidence interval of a parameter: values whose residual is at most 2 standard errors larger."""
+    """Return the 95 % confidence interval of a parameter: residuals at most 2 standard errors above the best."""
     scale, least = RANGES[name][2:]
     differences = observed.differences(sampling)
     mean = trimmed_mean(differences)
@@ -196,7 +196,7 @@ def interval(observed: Observed, sampling: Sampling, name: str) -> tuple[float, 
 
 
 def middle_of_plateau(observed: Observed, sampling: Sampling, name: str) -> float:
-    """Return the middle of the values of top_p or min_p that keep the same tokens; other parameters unchanged."""
+    """Return the middle of the interval of top_p or min_p in which the same tokens are kept."""
     if name not in ("top_p", "min_p"):
         return sampling.value(name)
     same = observed.residual(sampling) * 1.001 + 1e-12
@@ -212,7 +212,7 @@ def _extend(
     step: float,
     growth: float,
 ) -> tuple[float, float]:
-    """Return how far a parameter can go down and up with a residual of at most `most`, in growing steps."""
+    """Return the lowest and highest value of a parameter with a residual of at most `most`, found in growing steps."""
     ends = []
     for direction in (-1, 1):
         end, size = sampling.value(name), step
@@ -254,9 +254,9 @@ def fit_bias(observed: Observed, sampling: Sampling) -> Sampling | None:
 
 
 def find_rare_bias(observed: Observed, sampling: Sampling, least: float) -> tuple[int, float, int] | None:
-    """Return an id whose log-prob is off by the same amount each time it is sampled: id, amount and number of times.
+    """Return the only id whose log-prob is off, always by the same amount: the id, amount and number of times.
 
-    None if other ids are off by `least`, too, or if none is.
+    None if no id, or more than one id, differs by more than `least` (the smallest difference that counts as off).
     """
     difference = observed.reported - observed.logprobs(sampling)
     is_off = (difference.abs() > least) & difference.isfinite()

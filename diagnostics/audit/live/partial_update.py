@@ -1,7 +1,7 @@
-"""Find tensors of the checkpoint that did not arrive in the engine and are still another checkpoint's (P4).
+"""Find tensors that a weight update left out: the engine still has another checkpoint's values in them (P4).
 
-The engine's difference is regressed on what each group of tensors alone would change; then those groups are swapped and
-compared again.
+The engine's log-prob difference is regressed on the effect of each group of tensors alone. Then the found groups are
+replaced in the model, and its log-probs are compared again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _EXPLAINS = 0.6
 
 @dataclass(frozen=True)
 class PartialUpdate:
-    """Groups of tensors that are still another checkpoint's.
+    """Groups of tensors that still have another checkpoint's values.
 
     Attributes:
-        shares: Estimated share of the other checkpoint in each group, and its standard error.
-        residual: Mean difference with these groups swapped.
-        mixed: The weights that the engine then holds.
+        shares: Estimated fraction of the other checkpoint in each group, and its standard error.
+        residual: Mean difference that remains when these groups are taken from the other checkpoint.
+        mixed: The resulting weights, which the engine is assumed to hold.
     """
 
     other: Reference
@@ -45,7 +45,7 @@ def find_partial_update(
 
     Args:
         scores: The engine's scores and the checkpoint's.
-        others: Checkpoints of which tensors may be left, the nearest first; of a large model only the first is tried.
+        others: Checkpoints whose values may remain, the nearest first; for a large model only the first is tried.
         second: Residual of the best single checkpoint.
     """
     best: PartialUpdate | None = None
@@ -95,7 +95,7 @@ def _group_tensors(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _fit_groups(scores: Scores, other: Reference) -> PartialUpdate | None:
-    """Regress the difference on what each group alone would make."""
+    """Regress the difference on the effect of each group of tensors alone."""
     import torch
 
     reference = scores.reference

@@ -1,7 +1,7 @@
-"""Inputs of the probes, the same in every audit: texts, sequences to score, prompts, and the token budget.
+"""Create the inputs of the probes: texts, sequences to score, prompts and the token budget; equal in every audit.
 
-Samples, prefix cache, replicas and a first comparison of weights always run. The remaining tokens go to a second
-comparison of weights, which runs only if the first is not clean.
+Sampling, prefix cache, replicas and a first comparison of weights always run. The remaining tokens are for a second
+comparison of weights, which runs only if the first finds a difference.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ TEXTS = (
 CHAT = ({"role": "user", "content": "What is 24 * 17? Answer with a number."},)
 
 
-def score_sequences(tokenizer: Any, vocabulary: int, longest: int, count: int, first: int) -> list[list[int]]:
-    """Return sequences to score: texts, then random ids, on which different weights differ most.
+def score_sequences(
+    tokenizer: Any, vocabulary: int, longest: int, count: int, bos_id: int
+) -> list[list[int]]:
+    """Return sequences to score: one of text, the others of random ids, which distinguish weights best.
 
     Args:
-        tokenizer: None for random ids only.
+        tokenizer: Tokenizes the texts; None for random ids only.
         vocabulary: Number of ids.
-        longest: Ids of one sequence.
-        count: Ids of all.
-        first: Id that a sequence begins with; -1 for none.
+        longest: Most ids in one sequence.
+        count: Ids in all sequences together.
+        bos_id: Begin-of-sequence id that each sequence starts with; -1 for none.
     """
-    head = [first] if first >= 0 else []
+    head = [bos_id] if bos_id >= 0 else []
     generator = random.Random(17 if tokenizer is not None else 18)
     sequences: list[list[int]] = []
     if tokenizer is not None:
@@ -52,20 +54,20 @@ def score_sequences(tokenizer: Any, vocabulary: int, longest: int, count: int, f
     return sequences
 
 
-def long_prompt(tokenizer: Any, vocabulary: int, size: int, first: int) -> list[int]:
-    """Return a prompt longer than a block of the cache, which nothing else of an audit begins with."""
+def long_prompt(tokenizer: Any, vocabulary: int, size: int, bos_id: int) -> list[int]:
+    """Return a prompt longer than a block of the prefix cache, which shares no beginning with other probes."""
     if tokenizer is None:
-        return score_sequences(None, vocabulary, size, size, first)[0][::-1]
-    head = [first] if first >= 0 else []
+        return score_sequences(None, vocabulary, size, size, bos_id)[0][::-1]
+    head = [bos_id] if bos_id >= 0 else []
     ids = tokenizer(" ".join((*reversed(TEXTS),) * 4), add_special_tokens=False)["input_ids"]
     return (head + list(ids))[:size]
 
 
 def sample_prompts(
-    tokenizer: Any, vocabulary: int, first: int, count: int, size: int = 10
+    tokenizer: Any, vocabulary: int, bos_id: int, count: int, size: int = 10
 ) -> list[list[int]]:
-    """Return beginnings of texts, or random ids, to sample from."""
-    head = [first] if first >= 0 else []
+    """Return `count` short prompts to sample from: beginnings of texts, or random ids without a tokenizer."""
+    head = [bos_id] if bos_id >= 0 else []
     if tokenizer is None:
         return [head + ids[1:] for ids in score_sequences(None, vocabulary, size, count * size, -1)]
     texts = [TEXTS[place % len(TEXTS)] for place in range(count)]
@@ -74,12 +76,12 @@ def sample_prompts(
 
 @dataclass(frozen=True)
 class Budget:
-    """Tokens of an audit.
+    """How many tokens each probe of an audit may cost.
 
     Attributes:
-        tokens: Prompt and sampled tokens of all probes.
-        longest: Tokens of one call.
-        prompts: Long prompts for the prefix cache.
+        tokens: Limit on prompt and sampled tokens of all probes together.
+        longest: Most tokens in one call.
+        prompts: Number of long prompts for the prefix cache.
     """
 
     tokens: int
@@ -88,31 +90,31 @@ class Budget:
 
     @property
     def sampling(self) -> int:
-        """Return the tokens for samples and their prompts."""
+        """Return the tokens reserved for samples and their prompts."""
         return self._scaled(_SAMPLING)
 
     @property
-    def first(self) -> int:
-        """Return how many ids are scored at first."""
+    def first_comparison(self) -> int:
+        """Return how many ids the first comparison of weights scores."""
         return min(_FIRST, self._ids(self.tokens - self._reserved))
 
-    def second(self, spent: int) -> int:
-        """Return how many more can be scored after the first cost so many tokens."""
+    def second_comparison(self, spent: int) -> int:
+        """Return how many ids the second comparison may score after the first cost `spent` tokens."""
         return min(self._scaled(_SECOND), self._ids(self.tokens - self._reserved - spent))
 
     @property
     def needed(self) -> int:
-        """Return the tokens that an audit takes at least."""
+        """Return the smallest number of tokens that an audit needs."""
         return self._reserved + _FIRST // 2
 
     @property
     def _reserved(self) -> int:
-        """Return the tokens for samples, replicas, and prompts that are sent twice, one of them twice more."""
+        """Return the tokens for samples, replicas, and long prompts: each is sent twice, and one of them four times."""
         replicas = CALLS * (REPLICA_IDS + 1)
         return self.sampling + replicas + 2 * (self.prompts + 1) * (self.longest + 1)
 
     def _ids(self, tokens: int) -> int:
-        """Return the ids that can be scored: a call samples one token, and the last may not be full."""
+        """Return how many ids can be scored with so many tokens: each call also samples one token."""
         return tokens * self.longest // (self.longest + 1) - 2
 
     def _scaled(self, default: int) -> int:

@@ -49,7 +49,7 @@ class LiveAudit:
         checkpoint: The folder whose weights it should hold.
         against: Other folders that it may hold; empty for those next to the checkpoint.
         trainer: Settings file of the trainer; None for temperature 1.
-        tokens: Prompt and sampled tokens at most.
+        tokens: Limit on prompt and sampled tokens.
         timeout_s: Deadline of one call.
         model: Name of the model to audit; empty for the first.
     """
@@ -65,11 +65,11 @@ class LiveAudit:
 
 @dataclass
 class _Session:
-    """The inputs of the probes, and their results so far.
+    """The inputs of the probes, and the results so far.
 
     Attributes:
-        first_id: Id that the tokenizer begins a sequence with; -1 for none.
-        vocabulary: Number of ids that both sides have.
+        bos_id: Begin-of-sequence id that the tokenizer adds; -1 for none.
+        vocabulary: Number of ids that both the tokenizer and the checkpoint have.
     """
 
     server: Server
@@ -83,7 +83,7 @@ class _Session:
 
     def __post_init__(self) -> None:
         bos = getattr(self.tokenizer, "bos_token_id", None)
-        self.first_id = -1 if bos is None else int(bos)
+        self.bos_id = -1 if bos is None else int(bos)
         size = self.reference.vocabulary
         self.vocabulary = size if self.tokenizer is None else min(size, len(self.tokenizer))
 
@@ -147,24 +147,24 @@ def _load_tokenizer(reference: Reference) -> tuple[Any, str]:
 def _check_weights(session: _Session) -> Identification:
     """Run P1 to P4, P2 and P14."""
     server = session.server
-    twins = _probe_cache(session)
+    comparison = _probe_cache(session)
     before = server.client.tokens
     identified, first = _identify(session)
     cost = server.client.tokens - before
     same = _check_replicas(session, identified, first[:REPLICA_IDS])
     if cache_replicas.hides_weights(same, identified.result):
         identified.result, identified.weights = masked("weights", same.family, decisive=True), None
-    cache = cache_replicas.check_cache(twins, identified.floor)
+    cache = cache_replicas.check_cache(comparison, identified.floor)
     session.results += [replace(identified.result, tokens=cost), cache, same]
     return identified
 
 
 def _identify(session: _Session) -> tuple[Identification, list[int]]:
-    """Identify the weights, with more ids if a first comparison is not clean; return the first sequence."""
+    """Identify the weights, by a second comparison if the first finds a difference; also return the first sequence."""
     import torch
 
     server, budget = session.server, session.budget
-    before, vocabulary, first = server.client.tokens, session.vocabulary, session.first_id
+    before, vocabulary, bos_id = server.client.tokens, session.vocabulary, session.bos_id
     dtype, staleness = str(session.settings.get("dtype", "")), session.trainer.max_staleness
     scores: list[float] = []
 
@@ -174,23 +174,23 @@ def _identify(session: _Session) -> tuple[Identification, list[int]]:
         return identify_weights(session.reference, session.against, sequences, engine, dtype, staleness)
 
     sequences = probe_inputs.score_sequences(
-        session.tokenizer, vocabulary, budget.longest, budget.first, first
+        session.tokenizer, vocabulary, budget.longest, budget.first_comparison, bos_id
     )
     identified = identify(list(sequences))
-    remaining = budget.second(server.client.tokens - before)
+    remaining = budget.second_comparison(server.client.tokens - before)
     # A version that explains all is known. A second comparison of a large model takes four times as long.
     is_known = identified.result.family == "weights/version" and identified.result.is_explained
     if not identified.result.is_clean and not is_known and remaining > budget.longest:
-        more = probe_inputs.score_sequences(None, vocabulary, budget.longest, remaining, first)
+        more = probe_inputs.score_sequences(None, vocabulary, budget.longest, remaining, bos_id)
         sequences += more
         identified = identify(more)
     return identified, sequences[0]
 
 
-def _probe_cache(session: _Session) -> cache_replicas.Twins:
-    """Send prompts twice: the trainer's, or a fixed one, which a second audit of the same server finds in its cache."""
+def _probe_cache(session: _Session) -> cache_replicas.CacheComparison:
+    """Send long prompts with and without the cache: the trainer's prompts, or a fixed one."""
     longest, tokenizer, texts = session.budget.longest, session.tokenizer, session.trainer.prompts
-    prompts = [probe_inputs.long_prompt(tokenizer, session.vocabulary, longest, session.first_id)]
+    prompts = [probe_inputs.long_prompt(tokenizer, session.vocabulary, longest, session.bos_id)]
     if texts and tokenizer is not None:
         prompts = [list(tokenizer(text)["input_ids"])[:longest] for text in texts[:_CACHE_PROMPTS]]
     return cache_replicas.probe_cache(session.server, prompts)
@@ -206,7 +206,7 @@ def _check_sampling(session: _Session, identified: Identification) -> None:
     """Run P5, P6, P8 and P9 with the weights that the engine holds."""
     server, tokenizer, weights = session.server, session.tokenizer, identified.weights
     before = server.client.tokens
-    prompts = probe_inputs.sample_prompts(tokenizer, session.vocabulary, session.first_id, _PROMPTS)
+    prompts = probe_inputs.sample_prompts(tokenizer, session.vocabulary, session.bos_id, _PROMPTS)
     remaining = session.budget.sampling - sum(map(len, prompts))
     size = max(4, remaining // (_COPIES * _PROMPTS) - len(prompts[0]))
     longest = int(session.settings.get("max_model_len") or 0)

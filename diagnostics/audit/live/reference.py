@@ -1,8 +1,9 @@
-"""Compute a checkpoint's logits and log-probs, which the engine's are compared with.
+"""Compute a checkpoint's logits and log-probs, to compare the engine's with them.
 
-They are computed twice. Exact: weights rounded to the engine's type, arithmetic with more digits. Native: arithmetic in
-the type itself. The mean difference of both is the floor, the error of a correct engine of that type. A LoRA adapter is
-added to its base with more digits (exact), as engines do that keep both apart, or merged before (native).
+They are computed twice. "Exact" rounds the weights to the engine's dtype and computes in float64 (float32 for large
+models). "Native" computes in the engine's dtype. The mean difference of both is the floor: the rounding error of a
+correct engine of that dtype. For "exact" a LoRA adapter stays separate from its base, as in engines that apply it at
+run time; for "native" it is merged first.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _UNSUPPORTED = ("use_dora", "fan_in_fan_out", "use_bdlora", "use_qalora", "lora_
 
 
 class Adapter:
-    """A LoRA adapter of peft, read without peft: two small matrices a tensor, whose product is added with a scale."""
+    """A LoRA adapter in peft's format, read without peft: for each tensor two low-rank matrices and a scale."""
 
     def __init__(self, folder: Path) -> None:
         """Read the settings only.
@@ -57,7 +58,7 @@ class Adapter:
             raise AuditError(f"{path}: {base}: expected a folder of weights")
 
     def products(self) -> dict[str, tuple[Any, Any, float]]:
-        """Return, by the base's tensor name, B, A and the scale of their product.
+        """Return, by the base tensor's name, the matrices B and A and the scale of their product.
 
         Raises:
             AuditError: The tensors are unreadable or of another kind.
@@ -87,7 +88,7 @@ class Adapter:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Return whether a folder holds an adapter and no whole weights."""
+    """Return whether a folder contains an adapter and no complete weights."""
     return (folder / _ADAPTER).is_file() and not (folder / "config.json").is_file()
 
 
@@ -96,7 +97,8 @@ class Reference:
 
     Attributes:
         name: The folder's own name.
-        step: Number at its end; -1 for `base`; None for other names.
+        step: Training step in the folder's name (40 for checkpoint-40); -1 for a folder named `base`; None for other
+            names.
         config: Its config.json, or its base's.
         weights: Folder of the whole weights: of an adapter, its base.
     """
@@ -121,22 +123,22 @@ class Reference:
 
     @property
     def large(self) -> bool:
-        """Return whether a forward pass takes long."""
+        """Return whether the model is so large that a forward pass takes long."""
         return bool(sum(parameter.numel() for parameter in self._load().parameters()) > _LARGE)
 
     @property
     def has_adapter(self) -> bool:
-        """Return whether it is an adapter on a base."""
+        """Return whether the weights are an adapter on a base model."""
         return self._adapter is not None
 
     @property
     def vocabulary(self) -> int:
-        """Return the number of ids that it has logits for."""
+        """Return the number of ids that the model has logits for."""
         return int(self.config.get("vocab_size") or self.config.get("text_config", {}).get("vocab_size") or 0)
 
     @property
     def dtype(self) -> str:
-        """Return the type of the stored weights, from config.json."""
+        """Return the dtype of the stored weights, from config.json."""
         dtype = str(self.config.get("dtype") or self.config.get("torch_dtype") or "float32")
         return dtype if dtype in DTYPES else "float32"
 
@@ -146,13 +148,13 @@ class Reference:
         return self._load().state_dict() if self._state is None else self._state
 
     def release(self) -> None:
-        """Free its models; they are read again when needed."""
+        """Free the loaded models; they are read again when needed."""
         self._models = {}
         if self._state is None:
             self._merged = self._base = None
 
     def logits(self, sequences: Sequences, dtype: str, *, native: bool = False) -> Iterator[Any]:
-        """Yield the logits of each sequence, a row for each id; sequences of one length are computed together."""
+        """Yield the logits of each sequence, one row per id; sequences of equal length are batched."""
         import torch
 
         model = self._model(dtype, native)
@@ -166,7 +168,7 @@ class Reference:
                     ).logits
 
     def scores(self, sequences: Sequences, dtype: str, *, native: bool = False) -> Any:
-        """Return the log-prob of each id but the first of each sequence, concatenated; each is computed once."""
+        """Return the log-prob of each id but the first of each sequence, concatenated; results are cached."""
         import torch
 
         keys = [(dtype, native, *ids) for ids in sequences]
@@ -206,17 +208,17 @@ class Reference:
             return self._models[dtype, native]
         import torch
 
-        kind = getattr(torch, dtype)
+        torch_dtype = getattr(torch, dtype)
         is_separate = self._adapter is not None and not native and self._state is None
         merged = self._load()
         model = copy.deepcopy(self._base if is_separate else merged)
         if self._state is not None:
             model.load_state_dict(self._state)
-        model = round_weights(model, kind)
+        model = round_weights(model, torch_dtype)
         if not native:
             model = model.to(torch.float32 if self.large else torch.float64)
         if is_separate:
-            self._add_adapter(model, kind)
+            self._add_adapter(model, torch_dtype)
         self._models[dtype, native] = model.eval()
         return model
 
@@ -228,8 +230,8 @@ class Reference:
                 self._merged = self._add_adapter(copy.deepcopy(self._base), None)
         return self._merged
 
-    def _add_adapter(self, model: Any, kind: Any) -> Any:
-        """Add the adapter, rounded to a type, to a model of its base."""
+    def _add_adapter(self, model: Any, dtype: Any) -> Any:
+        """Add the adapter, rounded to `dtype` (None: as stored), to a model of its base, in place."""
         import torch
 
         tensors = dict(model.named_parameters())
@@ -238,17 +240,17 @@ class Reference:
                 raise AuditError(f"{self.folder}: its base has no {name}")
             target = tensors[name]
             left_matrix, right_matrix = (
-                matrix.to(kind or matrix.dtype).to(target.dtype) for matrix in (left, right)
+                matrix.to(dtype or matrix.dtype).to(target.dtype) for matrix in (left, right)
             )
             with torch.no_grad():
                 target += self._adapter_factor * scale * (left_matrix @ right_matrix)
         return model
 
 
-def round_weights(model: Any, kind: Any) -> Any:
-    """Convert the weights to a type; buffers, as position frequencies, stay in 32 bits as in engines."""
+def round_weights(model: Any, dtype: Any) -> Any:
+    """Convert the parameters to a dtype; buffers such as rotary frequencies stay in float32, as in engines."""
     buffers = [(module, dict(module.named_buffers(recurse=False))) for module in model.modules()]
-    model = model.to(kind)
+    model = model.to(dtype)
     for module, tensors in buffers:
         for name, value in tensors.items():
             setattr(module, name, value)
@@ -268,7 +270,7 @@ def step_of(folder: Path) -> int | None:
 
 
 def sibling_checkpoints(checkpoint: Path, most: int = 4) -> list[Path]:
-    """Return other checkpoints in the same folder, the nearest step first, `base` included."""
+    """Return other checkpoints in the same folder, the nearest step first, including `base`."""
     own_step = step_of(checkpoint)
     siblings = []
     for path in checkpoint.resolve().parent.iterdir():

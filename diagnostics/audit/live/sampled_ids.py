@@ -1,7 +1,7 @@
 """Check which ids the engine sampled against the distribution whose log-probs it reports (P6).
 
-Raw log-probs, vLLM's default, do not depend on the sampling parameters. Then only the sampled ids can show a
-temperature, and that is never enough to call the sampling clean.
+vLLM reports raw log-probs by default, which do not depend on the sampling parameters. In that case only the sampled ids
+show the temperature; that can prove a fault, but never that the sampling is clean.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_ids(
     *,
     faulty: bool,
 ) -> list[Result]:
-    """Check for greedy sampling, one seed, and ids of another temperature than the reported one."""
+    """Check for greedy sampling, repeated seeds, and a temperature other than the reported log-probs show."""
     count, distribution = len(observed.ids), observed.distribution(sampling)
     top = distribution.max(1).values
     gap = top - distribution.gather(1, observed.places)[:, 0]
@@ -53,7 +53,7 @@ def check_ids(
 
 
 def _check_seeds(completions: Sequence[Completion], observed: Observed) -> Result | None:
-    """Check whether samples of a prompt are equal more often than chance allows."""
+    """Check whether samples of one prompt are equal more often than chance explains."""
     same, log_chance = 0, 0.0
     previous: dict[tuple[int, ...], tuple[int, ...]] = {}
     logprobs = observed.logprobs(Sampling())
@@ -72,7 +72,7 @@ def _check_seeds(completions: Sequence[Completion], observed: Observed) -> Resul
 def separate_raw(
     observed: Observed, fit: Fit, expected: Sampling, mode: str, results: list[Result], by_ids: list[Result]
 ) -> tuple[list[Result], list[Result]]:
-    """Decide between raw log-probs and sampling at temperature 1, which report the same, by the sampled ids."""
+    """Decide by the sampled ids between raw log-probs and sampling at temperature 1, which look alike."""
     sampling, family = fit.sampling, "sampling/temperature"
     is_neutral = replace(sampling, temperature=1.0) == Sampling() and _is_near(sampling.temperature, 1.0)
     is_expected = _is_near(expected.temperature, sampling.temperature)
@@ -104,7 +104,7 @@ def _raw_fault(observed: Observed, sampling: Sampling, expected: Sampling, *evid
 
 
 def _temperature(observed: Observed, sampling: Sampling) -> tuple[float, float]:
-    """Return the temperature under which the sampled ids are likeliest, and its standard error by the curvature."""
+    """Return the maximum-likelihood temperature of the sampled ids, and its standard error."""
     free = sampling.untruncated
 
     def likelihood(logarithm: float) -> float:
@@ -120,7 +120,7 @@ def _temperature(observed: Observed, sampling: Sampling) -> tuple[float, float]:
 
 
 def recheck_raw(observed: Observed, result: Result, mode: str) -> Result:
-    """Turn a clean result into an undecided one if the log-probs may be raw: those carry no sampling parameters."""
+    """Make a clean result undecided if the log-probs may be raw, because raw ones show no sampling parameters."""
     may_be_raw = not mode.startswith("processed") and observed.residual(Sampling()) <= (result.alarm or 0.0)
     if result.family != "sampling" or not result.is_clean or not may_be_raw:
         return result

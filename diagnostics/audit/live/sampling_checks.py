@@ -1,4 +1,4 @@
-"""Check samples of a server: sampling parameters (P5), and the tokens (P8) and prompts (P9) of the log-probs."""
+"""Check a server's samples: the sampling parameters (P5), and that log-probs fit their tokens (P8) and prompts (P9)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PENALTY = "the engine applies a {name} of {value:.3f}; the trainer computes wit
 
 @dataclass(frozen=True)
 class Samples:
-    """Completions with the logits of some weights, computed exactly and in the engine's own type.
+    """Completions, with the logits of given weights computed exactly and in the engine's dtype.
 
     Attributes:
         expected: The parameters by which the trainer computes.
@@ -58,17 +58,17 @@ class Samples:
 
     @cached_property
     def fit(self) -> Fit:
-        """Return the sampling parameters that explain the log-probs."""
+        """Return the sampling parameters that explain the reported log-probs best."""
         floor = self.floor(self.expected)
         return estimation.fit_sampling(self.exact, self.expected, floor, pairs=self.pairs)
 
     def shifted(self, shift: int, *, pairs: bool = True) -> Samples:
-        """Return the samples with each log-prob moved by `shift` tokens."""
+        """Return the samples with each reported log-prob moved by `shift` tokens."""
         exact, native = self.exact.shifted(shift), self.native.shifted(shift)
         return replace(self, exact=exact, native=native, pairs=pairs)
 
     def floor(self, sampling: Sampling) -> float:
-        """Return the difference that rounding alone makes."""
+        """Return the difference that rounding alone causes."""
         difference = self.native.logprobs(sampling) - self.exact.logprobs(sampling)
         return max(trimmed_mean(difference.abs().nan_to_num(0.0, 0.0, 0.0).clamp(max=2.0)), _LEAST_FLOOR)
 
@@ -85,7 +85,7 @@ def check_sampling(
     Args:
         reference: The weights that the engine holds.
         completions: Samples of the trainer's own request.
-        dtype: The type that the engine computes in.
+        dtype: The engine's dtype.
         expected: The parameters by which the trainer computes.
         mode: The server's logprobs_mode; empty if unknown.
     """
@@ -110,7 +110,7 @@ def check_sampling(
 
 
 def _check_token_ids(completions: Sequence[Completion]) -> list[Result]:
-    """Check that log-probs are reported for the sampled ids."""
+    """Check that the log-probs are reported for the sampled ids."""
     pairs = [pair for entry in completions for pair in zip(entry.ids, entry.reported, strict=False)]
     wrong = sum(sampled != reported for sampled, reported in pairs)
     message = "{wrong} of {count} log-probs are of another token than the sampled one"
@@ -119,7 +119,7 @@ def _check_token_ids(completions: Sequence[Completion]) -> list[Result]:
 
 
 def _check_placement(reference: Reference, samples: Samples, dtype: str) -> tuple[Samples, list[Result]]:
-    """Check whether log-probs fit better one token away, or with another prompt; return the realigned samples."""
+    """Check whether log-probs fit better one token away or with another prompt; return the realigned samples."""
     floor, before = samples.floor(samples.expected), samples.fit.residual
     if before <= 4 * floor or before < _LEAST_MISPLACED:
         return samples, []
@@ -184,7 +184,7 @@ def _check_pairing(reference: Reference, samples: Samples, dtype: str) -> tuple[
 
 
 def _judge_fit(samples: Samples) -> list[Result]:
-    """Report the estimated parameters; a residual above the alarm is unexplained, never a named value."""
+    """Report the estimated parameters; if the residual is above the fault threshold, report no parameter by name."""
     fit, observed, expected = samples.fit, samples.exact, samples.expected
     floor = samples.floor(fit.sampling)
     count, times, alarm = len(observed.ids), fit.residual / floor, _alarm_factor(floor)
@@ -207,7 +207,7 @@ def _judge_fit(samples: Samples) -> list[Result]:
 
 
 def _bias_fault(observed: Observed, fit: Fit, expected: Sampling, fields: dict[str, Any]) -> Result | None:
-    """Report a bias on one id, if that explains what the parameters leave."""
+    """Report a logit bias on one id, if it explains the residual that the parameters leave."""
     for start in (fit.sampling, expected):
         biased = estimation.fit_bias(observed, start)
         if biased is None or biased.bias is None:

@@ -1,7 +1,7 @@
 """Compute the log-prob that an engine should report for a sampled token, from logits and sampling parameters.
 
-vLLM's order applies: penalties and bias change the logits, then come temperature, min-p, top-k and top-p, and the
-log-prob is that of the token among the tokens that remain.
+The order is vLLM's: penalties and bias, temperature, min-p, top-k, top-p. The log-prob is renormalised over the
+remaining tokens.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ NEUTRAL: dict[str, Any] = {field.name: field.default for field in fields(Samplin
 
 
 class Observed:
-    """Sampled tokens with the logits that some weights give at their positions.
+    """Sampled tokens, their reported log-probs, and the logits of given weights at their positions.
 
     Attributes:
         reported: Log-prob that the engine reports for each token.
         ids: Sampled ids.
         samples: Index of the completion that each token belongs to.
         columns: Id of each kept logit, by position.
-        places: Column of the sampled id, by position.
+        places: Index of the sampled id in `columns`, by position.
     """
 
     def __init__(self, completions: Sequence[Completion], logits: Iterable[Any]) -> None:
@@ -111,7 +111,7 @@ class Observed:
     def compute(
         cls, reference: Reference, completions: Sequence[Completion], dtype: str, *, native: bool = False
     ) -> Observed:
-        """Compute the logits of completions with some weights, in the engine's type or (native=False) more exactly."""
+        """Compute the logits of completions with given weights, in the engine's dtype or (native=False) exactly."""
         sequences = [[*completion.prompt, *completion.ids] for completion in completions]
         rows = zip(completions, reference.logits(sequences, dtype, native=native), strict=True)
         return cls(completions, [row[len(completion.prompt) - 1 : -1].double() for completion, row in rows])
@@ -129,7 +129,7 @@ class Observed:
         return self._copy(tensors | {"_log_bin_size": self._log_bin_size} | changed)
 
     def subset(self, most: int) -> Observed:
-        """Return some tokens, spread over all."""
+        """Return at most `most` tokens, evenly spread."""
         return self.select(slice(None, None, max(1, -(-len(self.ids) // most))))
 
     def shifted(self, shift: int) -> Observed:
@@ -141,7 +141,7 @@ class Observed:
         return self.select(rows, reported=self.reported[rows - shift])
 
     def _narrow(self, size: int) -> None:
-        """Keep the likeliest, prompt and sampled ids of a large vocabulary, and average the others in bins."""
+        """Reduce a large vocabulary: keep the likeliest, prompt and sampled ids, and average the others in bins."""
         import torch
 
         self.places = self.ids[:, None]
@@ -164,7 +164,7 @@ class Observed:
         self.places, self.columns = (columns == self.ids[:, None]).int().argmax(1)[:, None], columns
 
     def penalised_logits(self, sampling: Sampling) -> Any:
-        """Return the logits with penalties and bias."""
+        """Return the logits after penalties and bias."""
         logits = self._logits
         if sampling.repetition_penalty != 1:
             seen, factor = self._in_prompt | (self._counts > 0), sampling.repetition_penalty
@@ -177,7 +177,7 @@ class Observed:
         return logits
 
     def logprobs(self, sampling: Sampling) -> Any:
-        """Return the log-prob of each token; minus infinity where it is truncated."""
+        """Return the log-prob of each sampled token; minus infinity where truncation removes the token."""
         if sampling == sampling.untruncated:
             logits = self.penalised_logits(sampling) / sampling.temperature
             return (logits.gather(1, self.places) - self._log_mass(logits, sampling))[:, 0]
@@ -200,7 +200,7 @@ class Observed:
         return torch.empty_like(logprobs).scatter_(1, order, logprobs)
 
     def _log_mass(self, logits: Any, sampling: Sampling) -> Any:
-        """Return the log of the total mass, with the averaged rest, which no penalty touches."""
+        """Return the log-sum-exp of the logits, including the averaged rest, which no penalty affects."""
         mass = logits.logsumexp(1, keepdim=True)
         if not self._rest.shape[1]:
             return mass
@@ -208,7 +208,7 @@ class Observed:
         return mass.logaddexp(rest)
 
     def _sort(self, sampling: Sampling) -> tuple[Any, Any, Any]:
-        """Return the sorted logits before the temperature, their order, and the sampled id's rank."""
+        """Return the logits sorted before the temperature, their order, and the sampled id's rank."""
         key = (
             sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty, sampling.bias
         )  # fmt: skip
@@ -219,7 +219,7 @@ class Observed:
         return self._sorted
 
     def _truncate(self, sampling: Sampling) -> tuple[Any, Any]:
-        """Return at each position how many ids min-p, top-k and top-p keep, and the log of their mass."""
+        """Return at each position how many ids min-p, top-k and top-p keep, and the log of their total probability."""
         import torch
 
         ordered, *_ = self._sort(sampling)
@@ -245,11 +245,11 @@ class Observed:
         return size, mass.log() + scaled_top
 
     def differences(self, sampling: Sampling) -> Any:
-        """Return the absolute difference of each reported log-prob, at most the cap."""
+        """Return the absolute difference of each reported log-prob from the computed one, capped."""
         return (self.reported - self.logprobs(sampling)).abs().nan_to_num(_CAP, _CAP, _CAP).clamp(max=_CAP)
 
     def residual(self, sampling: Sampling) -> float:
-        """Return the mean difference without the largest 2 %: rounding moves tokens over a nucleus's border."""
+        """Return the mean difference without the largest 2 %, because rounding moves tokens across a top-p border."""
         return trimmed_mean(self.differences(sampling))
 
     def residual_by_sample(self, sampling: Sampling) -> Any:
@@ -260,7 +260,7 @@ class Observed:
         return torch.bincount(self.samples, weights=self.differences(sampling)) / counts
 
     def surprise(self, sampling: Sampling) -> tuple[float, float, float]:
-        """Return the sampled ids' total log-prob, its expectation and its standard deviation."""
+        """Return the total log-prob of the sampled ids, with its expectation and standard deviation."""
         distribution = self.distribution(sampling)
         shares = distribution.exp()
         finite = distribution.masked_fill(distribution.isinf(), 0.0)

@@ -18,12 +18,12 @@ _LENGTHS = ("max_completion_length", "max_prompt_length")
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """The trainer's settings.
+    """The trainer's settings, as far as the audit needs them.
 
     Attributes:
         request: Sampling parameters of its requests; others are left to the server.
-        sampling: Parameters by which it computes log-probs: of trainers only the temperature.
-        length: Tokens of a prompt with its completion; 0 if unknown.
+        sampling: Parameters with which it computes log-probs: only the temperature, for all known trainers.
+        length: Longest prompt and completion together, in tokens; 0 if unknown.
         max_staleness: How many checkpoints older the engine's weights may be.
         prompts: Texts that may be in the engine's cache.
     """
@@ -76,7 +76,7 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
 
 
 def _flatten(document: dict[str, Any], depth: int = 0) -> dict[str, Any]:
-    """Return all settings by the last part of their names; outer ones win."""
+    """Return all settings by the last part of their dotted names; an outer setting wins over an inner one."""
     settings = {
         key.rpartition(".")[2]: value for key, value in document.items() if not isinstance(value, dict)
     }
@@ -113,12 +113,12 @@ def check_settings(server: dict[str, Any], trainer: TrainerSettings) -> list[Res
 
 
 def check_tokenization(server: Server, tokenizer: Any, problem: str) -> list[Result]:
-    """Check a text and a chat.
+    """Check that server and checkpoint tokenize a text and a chat alike.
 
     Args:
         server: The server.
         tokenizer: The checkpoint's; None if it cannot be read.
-        problem: Why it cannot.
+        problem: Why the tokenizer cannot be read; empty if it can.
     """
     if tokenizer is None:
         return [skipped("ids", "tokenizer_unread", "{problem}", decisive=True, problem=problem)]

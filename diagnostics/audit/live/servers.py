@@ -60,7 +60,7 @@ class Server:
         return settings
 
     def score(self, ids: Sequence[int]) -> list[float]:
-        """Score by `prompt_logprobs`, which do not depend on sampling parameters or cached keys."""
+        """Return the log-prob of each id by `prompt_logprobs`; sampling parameters and cached keys have no effect."""
         body = {"prompt": list(ids), "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
         entries = self._complete(body, len(ids) + 1)[0].get("prompt_logprobs")
         if not isinstance(entries, list) or len(entries) != len(ids):
@@ -94,7 +94,7 @@ class Server:
         return Completion(prompt, ids, tuple(map(float, values)), reported)
 
     def next_ids(self, ids: Sequence[int], salt: str = "") -> dict[int, float]:
-        """Return the most likely next ids with their log-probs; uses cached keys, if there are any."""
+        """Return the likeliest next ids with their log-probs; uses cached keys and values, if there are any."""
         body = {
             "prompt": list(ids), "max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0,
             "repetition_penalty": 1.0, "logprobs": 20, "return_tokens_as_token_ids": True,
@@ -111,14 +111,14 @@ class Server:
         return sum(hits) if hits else None
 
     def tokenize(self, text: str | list[dict[str, str]]) -> list[int] | None:
-        """Tokenise by /tokenize."""
+        """Tokenise a text by the endpoint /tokenize."""
         chat = {"messages": text, "add_generation_prompt": True}
         body = {"prompt": text} if isinstance(text, str) else chat
         answer = self.client.try_call("/tokenize", {"model": self.model, **body})
         return list(answer["tokens"]) if isinstance(answer, dict) and "tokens" in answer else None
 
     def _complete(self, body: dict[str, Any], cost: int) -> list[dict[str, Any]]:
-        """Return the choices that /v1/completions answers, in the order of the prompts."""
+        """Post to /v1/completions and return the choices in the order of the prompts."""
         try:
             answer = self.client.post("/v1/completions", {"model": self.model, **self._priority, **body})
         except RefusedError as error:
@@ -164,7 +164,7 @@ def check_awake(client: Client) -> str:
 
 
 def is_updating(metrics: str) -> bool:
-    """Return whether a weight update was started and not finished, by vLLM's counters.
+    """Return whether vLLM's counters show a weight update that was started and not finished.
 
     >>> is_updating('vllm:rl_weight_update_operation_duration_seconds_count{operation="start"} 2.0')
     True

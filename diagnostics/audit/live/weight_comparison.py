@@ -1,7 +1,6 @@
-"""Compare the engine's scores of chosen ids with a checkpoint's: is the difference only rounding?
+"""Compare the engine's log-probs of chosen ids with a checkpoint's, and decide whether only rounding differs.
 
-The difference between two checkpoints is a direction; the engine's difference, projected on it, shows whether the
-engine holds weights between them.
+To find weights between two checkpoints, the engine's difference is projected on the difference of the checkpoints.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ class Scores:
     Attributes:
         sequences: The ids.
         engine: The engine's log-prob of each id but the first of each sequence, concatenated.
-        exact: The checkpoint's.
-        floor: Mean difference that rounding to the type makes.
+        exact: The checkpoint's log-probs, computed exactly.
+        floor: Mean difference that rounding to the dtype causes.
     """
 
     reference: Reference
@@ -51,7 +50,7 @@ class Scores:
 
     @property
     def limit(self) -> float:
-        """Return the residual from which on it is a fault."""
+        """Return the fault threshold: the residual from which on it is a fault."""
         return ALARM[self.dtype] * self.floor
 
     @property
@@ -75,7 +74,7 @@ class Scores:
 
 
 def compare(reference: Reference, sequences: Sequences, engine: Any, dtype: str, exact: Any = None) -> Scores:
-    """Compare with a checkpoint in a type."""
+    """Compare the engine's log-probs with a checkpoint's in a dtype."""
     exact = reference.scores(sequences, dtype) if exact is None else exact
     floor = 0.0
     if dtype != "float32" or not reference.large:  # a large model is computed in 32 bits both times
@@ -85,9 +84,10 @@ def compare(reference: Reference, sequences: Sequences, engine: Any, dtype: str,
 
 
 def compare_in_best_type(reference: Reference, sequences: Sequences, engine: Any, dtype: str) -> Scores:
-    """Compare in the type that the server names, else in the finest type whose rounding explains the engine.
+    """Compare in the dtype that the server reports, else in the finest one whose rounding explains the difference.
 
-    If none does, the weights are wrong. Then the coarsest type is used, so that a type is never a fault.
+    If none does, the weights differ. Then the coarsest dtype is used, so that a wrong guess of the dtype is never a
+    fault.
     """
     if dtype in DTYPES:
         return compare(reference, sequences, engine, dtype)
@@ -105,7 +105,7 @@ def compare_in_best_type(reference: Reference, sequences: Sequences, engine: Any
 
 @dataclass(frozen=True)
 class Slope:
-    """Projection of the engine on the way from one checkpoint (0) to another (1).
+    """The engine's position on the line from one checkpoint (0) to another (1).
 
     Attributes:
         error: Standard error.

@@ -1,6 +1,6 @@
-"""Recompute advantages from rewards and groups (P11), to find their formula or a mistake in it.
+"""Recompute advantages from rewards and groups (P11), to recognise the formula or a mistake in it.
 
-All formulas are (reward - baseline) / (deviation + epsilon), with every baseline and scale that trainers have. A fault
+All formulas are (reward - baseline) / (deviation + epsilon), with every baseline and scale that trainers use. A fault
 is reported only if a mistake reproduces the recorded numbers and no correct formula does.
 """
 
@@ -27,7 +27,7 @@ _TOLERANCE = 2e-4
 
 @dataclass(frozen=True)
 class Formula:
-    """A way to compute advantages."""
+    """A formula for advantages: its baseline and scale."""
 
     baseline: str
     scale: str
@@ -68,7 +68,7 @@ _FORMULAS += [Formula(*choice) for choice in product(_PEERS, _PEERS[:3], (1, 0),
 
 @dataclass(frozen=True)
 class Step:
-    """Rewards and advantages of a step's samples, and the groups of their indices."""
+    """Rewards and advantages of one step's samples, and its groups as lists of sample indices."""
 
     rewards: list[float]
     advantages: list[float]
@@ -76,11 +76,11 @@ class Step:
 
     @property
     def has_spread(self) -> bool:
-        """Return whether a group's rewards differ; otherwise every formula makes zeros."""
+        """Return whether rewards differ in some group; without a spread every formula gives zeros."""
         return any(len({self.rewards[place] for place in group}) > 1 for group in self.groups)
 
     def interleaved(self) -> Groups:
-        """Return the groups of a trainer that takes every n-th sample."""
+        """Return the groups of a trainer that wrongly takes every n-th sample as a group."""
         size = len(self.groups)
         return [list(range(first, len(self.rewards), size)) for first in range(size)]
 
@@ -88,7 +88,8 @@ class Step:
 Compute = Callable[[Step, Formula], list[float]]
 
 
-def _right(step: Step, formula: Formula) -> list[float]:
+def _correct_advantages(step: Step, formula: Formula) -> list[float]:
+    """Compute the advantages by a formula, with the groups as recorded."""
     return formula.apply(step.rewards, step.groups)
 
 
@@ -108,14 +109,18 @@ def check_advantages(run: RunArtifacts) -> list[Result]:
 def _check_recording(recording: Recording) -> Result:
     best: tuple[float, str] | None = None
     count = 0
-    variants = [(weighing, _steps(recording, weighing)) for weighing in _weighings(recording)]
-    for weighing, steps in variants:
+    variants = [
+        (reward_source, _steps(recording, reward_source)) for reward_source in _reward_sources(recording)
+    ]
+    for reward_source, steps in variants:
         count = sum(len(step.rewards) for step in steps)
         if count < _ENOUGH:
             continue
-        ranked = sorted((_residual(steps, _right, formula), str(formula)) for formula in _FORMULAS)
+        ranked = sorted(
+            (_residual(steps, _correct_advantages, formula), str(formula)) for formula in _FORMULAS
+        )
         if ranked[0][0] <= _TOLERANCE:
-            return _explained(recording, count, weighing, ranked)
+            return _formula_result(recording, count, reward_source, ranked)
         best = min(best or ranked[0], ranked[0])
     if best is None:
         text = "steps with a group whose rewards differ; there are {count} such samples"
@@ -132,25 +137,27 @@ def _check_recording(recording: Recording) -> Result:
     return undecided("advantages", need, **fields)
 
 
-def _weighings(recording: Recording) -> list[str]:
-    """Return how the reward may be made of scores: as recorded, their sum, or one of them."""
+def _reward_sources(recording: Recording) -> list[str]:
+    """Return where the reward may come from: "" as recorded, "+" the sum of the scores, else the name of one score."""
     if any(row.reward is not None for row in recording.rows):
         return [""]
     names = list(dict.fromkeys(name for row in recording.rows[:64] for name in row.scores))
     return ["+", *names[:8]] if names else []
 
 
-def _steps(recording: Recording, weighing: str) -> list[Step]:
-    """Return the first steps whose samples all have a reward and an advantage, and a group with a spread."""
+def _steps(recording: Recording, reward_source: str) -> list[Step]:
+    """Return steps whose samples all have a reward and an advantage, and that have a group with a spread."""
     size = _group_size(recording)
     steps: list[Step] = []
     count = 0
     for rows in recording.steps().values():
-        totals = (row.total_reward if weighing in {"", "+"} else row.scores.get(weighing) for row in rows)
+        totals = (
+            row.total_reward if reward_source in {"", "+"} else row.scores.get(reward_source) for row in rows
+        )
         rewards = [reward for reward in totals if reward is not None]
         advantages = [row.advantage for row in rows if row.advantage is not None]
         if len(rewards) == len(advantages) == len(rows):
-            step = Step(rewards, advantages, _group_places(rows, size))
+            step = Step(rewards, advantages, _group_indices(rows, size))
             if step.has_spread:
                 steps.append(step)
                 count += len(rows)
@@ -160,13 +167,14 @@ def _steps(recording: Recording, weighing: str) -> list[Step]:
 
 
 def _group_size(recording: Recording) -> int:
-    """Return the most frequent size of a group: a prompt drawn twice in a step makes a group of twice that."""
+    """Return the most frequent group size; a prompt drawn twice in a step counts as two groups."""
     sizes = Counter(len(group) for rows in recording.steps().values() for group in group_samples(rows))
     counts = {size: sum(n for larger, n in sizes.items() if larger % size == 0) for size in sizes if size > 1}
     return max(counts, key=lambda size: (counts[size], size), default=0)
 
 
-def _group_places(rows: Sequence[Sample], size: int) -> Groups:
+def _group_indices(rows: Sequence[Sample], size: int) -> Groups:
+    """Return the groups of a step as lists of indices into its rows."""
     place = {id(row): index for index, row in enumerate(rows)}
     groups: Groups = []
     for group in group_samples(rows):
@@ -177,7 +185,7 @@ def _group_places(rows: Sequence[Sample], size: int) -> Groups:
 
 
 def _residual(steps: Sequence[Step], compute: Compute, formula: Formula) -> float:
-    """Return the largest difference of all samples but one in a hundred, which may be clipped."""
+    """Return the largest difference of computed and recorded advantages, without the largest 1 % (maybe clipped)."""
     differences: list[float] = []
     for step in steps:
         computed = compute(step, formula)
@@ -187,10 +195,13 @@ def _residual(steps: Sequence[Step], compute: Compute, formula: Formula) -> floa
     return sorted(differences)[-1 - len(differences) // 100] if differences else float("inf")
 
 
-def _explained(recording: Recording, count: int, weighing: str, ranked: list[tuple[float, str]]) -> Result:
+def _formula_result(
+    recording: Recording, count: int, reward_source: str, ranked: list[tuple[float, str]]
+) -> Result:
+    """Return a clean result that names the formulas that reproduce the recorded advantages."""
     fits = [name for residual, name in ranked if residual <= max(4 * ranked[0][0], 2e-6)]
     runner_ups = [RunnerUp(name, residual) for residual, name in ranked[len(fits) :]]
-    text, reward = "made by {ways}; reward: {reward}", weighing or "as recorded"
+    text, reward = "made by {ways}; reward: {reward}", reward_source or "as recorded"
     fact = note("advantages_fit", text, recording.kind, ways="; or ".join(fits[:4]), reward=reward)
     return clean(
         "advantages",
@@ -204,7 +215,7 @@ def _explained(recording: Recording, count: int, weighing: str, ranked: list[tup
 
 
 def _find_mistake(steps: list[Step], best: tuple[float, str], unlike: Note) -> Result | None:
-    """Return the mistake that makes the recorded numbers, if one does."""
+    """Return the fault whose mistake reproduces the recorded numbers; None if no known mistake does."""
     formulas = [formula for formula in _FORMULAS if formula.epsilon in (1e-4, 0.0)]
     for family, message, detail, compute in _mistakes(steps):
         residual, formula = min((_residual(steps, compute, formula), str(formula)) for formula in formulas)
@@ -231,7 +242,12 @@ def _mistakes(steps: Sequence[Step]) -> Iterator[tuple[str, str, str, Compute]]:
         yield "advantages/zero", message, "", lambda step, _: [0.0] * len(step.rewards)
         return
     message = "the advantages have the wrong sign: worse completions become likelier ({way})"
-    yield "advantages/sign", message, "", lambda step, formula: [-value for value in _right(step, formula)]
+    yield (
+        "advantages/sign",
+        message,
+        "",
+        lambda step, formula: [-value for value in _correct_advantages(step, formula)],
+    )
     message = (
         "the advantages belong to other groups than the prompts': samples were grouped interleaved ({way})"
     )
@@ -241,19 +257,26 @@ def _mistakes(steps: Sequence[Step]) -> Iterator[tuple[str, str, str, Compute]]:
     for shift in (1, -1, size, -size):
 
         def roll(step: Step, formula: Formula, shift: int = shift) -> list[float]:
-            values = _right(step, formula)
+            values = _correct_advantages(step, formula)
             by = shift % len(values)
             return values[-by:] + values[:-by] if by else values
 
         yield "advantages/shifted", message, f"{shift:+d}", roll
     if scale := _scale(steps):
         message = "the advantages are {told} times those of the rewards and groups ({way})"
-        multiply: Compute = lambda step, formula: [scale * value for value in _right(step, formula)]  # noqa: E731
+
+        def multiply(step: Step, formula: Formula) -> list[float]:
+            return [scale * value for value in _correct_advantages(step, formula)]
+
         yield "advantages/scaled", message, f"{scale:.4g}", multiply
 
 
 def _scale(steps: Sequence[Step]) -> float:
-    """Return the factor between the recorded and the usual advantages; 0 if there is none."""
-    pairs = [pair for step in steps for pair in zip(_right(step, _USUAL), step.advantages, strict=True)]
+    """Return the constant factor between recorded and usual advantages; 0 if there is none."""
+    pairs = [
+        pair
+        for step in steps
+        for pair in zip(_correct_advantages(step, _USUAL), step.advantages, strict=True)
+    ]
     norm = sum(a * a for a, _ in pairs)
     return sum(a * b for a, b in pairs) / norm if norm else 0.0

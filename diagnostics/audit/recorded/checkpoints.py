@@ -1,9 +1,9 @@
 """Compare consecutive checkpoints (P13): find frozen tensors, NaN, and updates lost to bfloat16 rounding.
 
 A few thousand evenly spaced elements of each tensor are compared. "Did not move" is reported only after all bytes were
-compared. A bfloat16 weight loses an update below half of its last place. Then small weights move and large ones never
-do, with a sharp edge. Weights trained in float32 and saved in bfloat16 have no such edge: half as many weights move
-among those twice as large.
+compared. A bfloat16 weight loses an update smaller than half the spacing of its values (half an ulp). In such a run
+small weights change and large ones never do, with a sharp edge. Weights trained in float32 and saved in bfloat16 have
+no such edge: among weights twice as large, half as many change.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _EXPONENTS = {"BF16": (7, 0xFF, "H"), "F16": (10, 0x1F, "H"), "F32": (23, 0xFF, 
 
 @dataclass
 class Comparison:
-    """Changes between two checkpoints.
+    """The changes between two checkpoints.
 
     Attributes:
-        shares: Share of compared elements that changed, by tensor.
+        shares: Fraction of compared elements that changed, by tensor.
         unchanged: Tensors whose bytes are all equal.
         invalid: Tensors with NaN or infinity in the later checkpoint.
         compared: bfloat16 only: elements compared, by exponent of the earlier value.
@@ -146,7 +146,7 @@ def _judge(comparisons: list[Comparison], rates: set[float]) -> Result:
 
 
 def _frozen_tensors(comparisons: list[Comparison]) -> list[str]:
-    """Return tensors that never move while those of the same name in other layers do."""
+    """Return tensors that never change while the same tensors of other layers do."""
     still = set.intersection(*(comparison.unchanged for comparison in comparisons))
     moving = {
         _layer_kind(name)
@@ -164,7 +164,7 @@ def _layer_kind(name: str) -> str:
 
 
 def _lost_updates(comparisons: list[Comparison]) -> float | None:
-    """Return the weight magnitude above which no weight moves; None if there is no edge."""
+    """Return the magnitude above which no weight changes; None if there is no such edge."""
     compared = sum((comparison.compared for comparison in comparisons), Counter[int]())
     changed = sum((comparison.changed for comparison in comparisons), Counter[int]())
     shares = {exponent: changed[exponent] / count for exponent, count in compared.items() if count >= 100}

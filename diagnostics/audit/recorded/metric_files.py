@@ -1,4 +1,4 @@
-"""Read metrics of a run: trainer_state.json, JSON lines, and logs. Evaluation metrics are left out everywhere."""
+"""Read the metrics of a run from trainer_state.json, JSON lines and logs; evaluation metrics are left out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SUMMARY = re.compile(rb"'(train_runtime|train_steps_per_second|train_loss)': '?
 
 
 def metric_row(values: Mapping[str, Any], place: str, step: int | None = None) -> MetricRow | None:
-    """Convert one step's metrics; None if no name among them is known."""
+    """Convert the metrics of one step; None if none of the names is known."""
     numbers = ((mask_and_cut(str(name), 200), _float(value)) for name, value in values.items())
     printed = dict(islice(((name, value) for name, value in numbers if value is not None), 500))
     if step is None:
@@ -90,7 +90,7 @@ def is_trainer_state(document: Any) -> bool:
 
 
 def newest_states(paths: Sequence[Path]) -> list[Path]:
-    """Return the last trainer_state.json of each run, which has the history of all earlier ones."""
+    """Return the last trainer_state.json of each run; it contains the history of the earlier ones."""
     folders: dict[Path, list[Path]] = {}
     for path in paths:
         parent = path.parent.parent if step_in_name(path.parent) >= 0 else path.parent
@@ -99,7 +99,7 @@ def newest_states(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_lines(path: Path, unread: UnreadInputs) -> MetricSeries | None:
-    """Read a file of JSON lines, one a step."""
+    """Read a file of JSON lines with one step per line."""
     rows: list[MetricRow | None] = []
     try:
         for line, entry in read_json_lines(path, unread):
@@ -114,7 +114,7 @@ def read_lines(path: Path, unread: UnreadInputs) -> MetricSeries | None:
 
 
 def read_log(path: Path, unread: UnreadInputs) -> MetricSeries | None:
-    """Read the lines of metrics at both ends of a log, and the summary that transformers prints at the end."""
+    """Read the metrics at the beginning and end of a log, and the summary that transformers prints at the end."""
     try:
         with safe_io.open_regular(path) as file:
             size = file.seek(0, 2)

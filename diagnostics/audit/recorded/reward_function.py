@@ -83,7 +83,7 @@ def _check_recording(recording: Recording, rows: list[Sample], reward: Reward) -
 
 
 def _unstable(reward: Reward, rows: list[Sample], rewards: Rewards) -> Result | None:
-    """Report other rewards from a second call or from a worker thread."""
+    """Report a reward function that gives other rewards when called again, or in a worker thread."""
     count = len(rows)
     if different := _count_differences(rewards, _call(reward, rows)[0]):
         message = "the reward function returns other rewards for the same texts: {apart} of {count}"
@@ -100,7 +100,7 @@ def _unstable(reward: Reward, rows: list[Sample], rewards: Rewards) -> Result | 
 
 
 def _compare(recording: Recording, rows: list[Sample], rewards: Rewards) -> Result:
-    """Compare with the recorded scores that agree best, because the function's name may differ."""
+    """Compare with the recorded scores that agree best, because their name may differ from the function's."""
     names = list(dict.fromkeys(name for row in rows for name in row.scores))
     choices = [[row.scores.get(name) for row in rows] for name in names] or [[row.reward for row in rows]]
     recorded = min(choices, key=lambda scores: _count_differences(rewards, scores))

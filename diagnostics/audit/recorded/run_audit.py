@@ -1,6 +1,6 @@
 """Audit a run's folder or file: read its samples, metrics and checkpoints, and run all checks.
 
-A file's name selects its reader; if the name says nothing, its first line does.
+A file's name selects its reader; if the name is unknown, its first line does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from diagnostics.audit.recorded.run_data import (
     MAX_LINE,
     Checkpoint,
     MetricSeries,
-    Reading,
+    ReadBudget,
     Recording,
     RunArtifacts,
     UnreadInputs,
@@ -53,7 +53,7 @@ Kinds = dict[str, list[Path]]
 
 
 def audit_run(path: Path, reward: str = "") -> Audit:
-    """Audit a run's folder or one file of it; cheap checks first.
+    """Audit a run's folder or one of its files; cheap checks run first.
 
     Args:
         path: The folder or file.
@@ -87,7 +87,7 @@ def audit_run(path: Path, reward: str = "") -> Audit:
 
 
 def _subject(path: Path, run: RunArtifacts) -> dict[str, str]:
-    """Return what was read, by role."""
+    """Return the report's subject: each kind of input with its counts."""
     subject = {"run": str(path)}
     for recording in run.recordings:
         total, read = recording.files
@@ -99,7 +99,7 @@ def _subject(path: Path, run: RunArtifacts) -> dict[str, str]:
 
 
 def report_unread(unread: UnreadInputs) -> list[Result]:
-    """Report inputs that were not read; the audit is then incomplete."""
+    """Return a result that lists the inputs that could not be read; the audit is then incomplete."""
     if not unread:
         return []
     count, (place, reason) = len(unread), unread[0]
@@ -113,12 +113,12 @@ def report_unread(unread: UnreadInputs) -> list[Result]:
 
 def read_run(path: Path) -> RunArtifacts:
     """Read a run's folder, or one file of it."""
-    reading = Reading()
+    budget = ReadBudget()
     kinds: Kinds = defaultdict(list)
-    for file in _walk(path, reading.unread) if path.is_dir() else [path]:
-        kinds[_detect_kind(file, reading.unread, named=file == path)].append(file)
-    recordings, series = _read_recordings(kinds, reading), _read_series(kinds, reading.unread)
-    return RunArtifacts(tuple(recordings), tuple(series), _checkpoints(kinds["weights"]), reading.unread)
+    for file in _walk(path, budget.unread) if path.is_dir() else [path]:
+        kinds[_detect_kind(file, budget.unread, named=file == path)].append(file)
+    recordings, series = _read_recordings(kinds, budget), _read_series(kinds, budget.unread)
+    return RunArtifacts(tuple(recordings), tuple(series), _checkpoints(kinds["weights"]), budget.unread)
 
 
 def read_metrics(path: Path, unread: UnreadInputs) -> MetricSeries | None:
@@ -128,7 +128,7 @@ def read_metrics(path: Path, unread: UnreadInputs) -> MetricSeries | None:
 
 
 def _walk(root: Path, unread: UnreadInputs) -> Iterator[Path]:
-    """Yield all files below a folder; links to folders are not followed."""
+    """Yield all files below a folder, without following links to folders."""
     count = 0
 
     def report(error: OSError) -> None:
@@ -145,7 +145,7 @@ def _walk(root: Path, unread: UnreadInputs) -> Iterator[Path]:
 
 
 def _detect_kind(path: Path, unread: UnreadInputs, *, named: bool) -> str:
-    """Return the kind of a file, empty for none; `named` is whether the user named it."""
+    """Return the kind of a file, empty if it is no input; `named`: the user named it on the command line."""
     kind = next((kind for kind, pattern in _NAMES.items() if pattern.fullmatch(path.name)), "")
     if kind == "jsonl":
         kind = _json_kind(path)
@@ -169,7 +169,7 @@ def _content_kind(path: Path) -> str:
 
 
 def _json_kind(path: Path) -> str:
-    """Return the kind of a file of JSON lines, by its first object; empty if that is none."""
+    """Return the kind of a JSON lines file by its first object; empty if it has none of ours."""
     try:
         with safe_io.open_regular(path) as file:
             entry = parse_object(file.readline(MAX_LINE))
@@ -179,7 +179,7 @@ def _json_kind(path: Path) -> str:
 
 
 def _limit(groups: Sequence[list[Path]], most: int, unread: UnreadInputs) -> Sequence[list[Path]]:
-    """Return the first of some groups of files; the others are not read."""
+    """Return the first `most` groups of files, and note the others as unread."""
     if len(groups) > most:
         unread.add(groups[most][0].parent, f"{len(groups) - most} more of this kind were not read")
     return groups[:most]
@@ -192,12 +192,12 @@ def _by_folder(paths: list[Path]) -> list[list[Path]]:
     return list(folders.values())
 
 
-def _read_recordings(kinds: Kinds, reading: Reading) -> list[Recording]:
+def _read_recordings(kinds: Kinds, budget: ReadBudget) -> list[Recording]:
     recordings: list[Recording] = []
     for kind in ("parquet", "verl", "swift", "rollouts"):
         groups = [[path] for path in kinds[kind]] if kind == "rollouts" else _by_folder(kinds[kind])
-        chosen = _limit(groups, _MAX_RECORDINGS, reading.unread)
-        recordings += filter(None, (sample_files.read_samples(kind, paths, reading) for paths in chosen))
+        chosen = _limit(groups, _MAX_RECORDINGS, budget.unread)
+        recordings += filter(None, (sample_files.read_samples(kind, paths, budget) for paths in chosen))
     return recordings
 
 
@@ -210,7 +210,7 @@ def _read_series(kinds: Kinds, unread: UnreadInputs) -> Iterator[MetricSeries]:
 
 
 def _checkpoints(paths: list[Path]) -> tuple[Checkpoint, ...]:
-    """Return the folders with weights, in the order of the numbers in their names."""
+    """Return the folders with weights, ordered by the step in their names."""
     groups = [(files[0].parent, tuple(sorted(files)[:512])) for files in _by_folder(paths)]
     checkpoints = [Checkpoint(step_in_name(folder), folder, files) for folder, files in groups]
     return tuple(sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, str(checkpoint.folder))))

@@ -1,4 +1,4 @@
-"""Data model of a recorded run for every trainer: samples, metrics and checkpoints. Also helpers of its readers."""
+"""Define the data model of a recorded run (samples, metrics, checkpoints), and helpers to read its files."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RecursionError, Overflo
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A sample's tokens. Every stream is as long as `ids`, or empty if it was not recorded.
+    """A sample's tokens. Each stream has one value per id, or is empty if it was not recorded.
 
     Attributes:
         ids: Prompt and completion.
-        prompt: Number of prompt tokens; -1 if unknown.
+        prompt_length: Number of prompt tokens; -1 if unknown.
         trained: Whether a token is in the loss.
-        engine: Log-probs that the engine reported; None for tokens without one, as the prompt's.
+        engine: Log-probs that the engine reported; None for tokens without one, such as those of the prompt.
         trainer: Log-probs that the trainer computed.
         versions: Policy version that sampled each token.
         ended: `stop`, `length`, or empty.
     """
 
     ids: tuple[int, ...]
-    prompt: int = -1
+    prompt_length: int = -1
     trained: tuple[bool, ...] = ()
     engine: tuple[float | None, ...] = ()
     trainer: tuple[float | None, ...] = ()
@@ -43,13 +43,13 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sample.
+    """One recorded completion with its prompt and reward.
 
     Attributes:
         reward: The reward that advantages are computed from, if known.
         scores: Reward of each function, before weights.
-        group: The group's name in the recording; empty for groups by equal prompt.
-        columns: Other columns, as the right answer.
+        group: The group's name in the recording; empty if samples are grouped by equal prompts.
+        columns: Other columns of the data set, such as the reference answer.
         place: File and line.
     """
 
@@ -75,7 +75,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Recording:
-    """Samples of one kind of file.
+    """The samples of one file format.
 
     Attributes:
         kind: Name of the file format.
@@ -137,7 +137,7 @@ class UnreadInputs(list[tuple[str, str]]):
     """Inputs that exist and were not checked, as (path, reason); every reader adds its own."""
 
     def add(self, place: object, reason: str | Exception) -> None:
-        """Add an input and a reason. Of an exception, the reason is the masked first line, or the class name."""
+        """Add an input and the reason; an exception is reduced to its first line with secrets masked."""
         if isinstance(reason, Exception):
             lines = str(reason).strip().splitlines()
             reason = mask_and_cut(lines[0], 200) if lines else type(reason).__name__
@@ -171,14 +171,14 @@ def group_samples(rows: Sequence[Sample]) -> list[list[Sample]]:
     return list(groups.values())
 
 
-class Reading:
-    """Read budget of one run: the bytes and samples left, and the inputs that were not read."""
+class ReadBudget:
+    """The bytes and samples that may still be read of a run, and the inputs that were not read."""
 
     def __init__(self) -> None:
         self.bytes, self.rows, self.unread = MAX_RUN, MAX_ROWS, UnreadInputs()
 
     def spend(self, size: int) -> None:
-        """Take bytes from the budget.
+        """Subtract bytes from the budget.
 
         Raises:
             ValueError: It is used up.
@@ -191,7 +191,7 @@ class Reading:
 def read_json_lines(
     path: Path, unread: UnreadInputs, most: int = MAX_FILE
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, object) of a JSON Lines file; lines that are no object are noted in `unread`.
+    """Yield (line number, object) of a JSON lines file; lines that are no object are added to `unread`.
 
     Raises:
         OSError: The file cannot be read at all.
@@ -224,7 +224,7 @@ def parse_object(line: bytes) -> dict[str, Any] | None:
 
 
 def number(value: object) -> float | None:
-    """Convert a number to float; None for anything else and for NaN.
+    """Convert a number to float; None for anything else, including booleans and NaN.
 
     >>> number("1"), number(True), number(2), number(float("nan"))
     (None, None, 2.0, None)
@@ -238,12 +238,12 @@ def number(value: object) -> float | None:
 
 
 def numbers(value: object) -> tuple[float | None, ...]:
-    """Convert a list's items, None for what is not a number; empty for anything but a list."""
+    """Convert a list's items to float, None for non-numbers; empty if it is no list."""
     return tuple(map(number, value)) if isinstance(value, list) else ()
 
 
 def whole_number(value: object) -> int | None:
-    """Convert a whole number, also one written as text."""
+    """Convert an integer, also one written as text; None for anything else."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12:
         return int(value)
     converted = number(value)

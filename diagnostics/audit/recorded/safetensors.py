@@ -1,4 +1,4 @@
-"""Read safetensors files without torch: names, types, shapes, and elements as numbers. Files are mapped into memory."""
+"""Read safetensors files without torch: names, dtypes, shapes and elements. Files are mapped into memory."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from diagnostics.audit.recorded.run_data import (
     MAX_ROWS,
     MAX_RUN,
     READ_ERRORS,
-    Reading,
+    ReadBudget,
     Recording,
     Sample,
     Tokens,
@@ -53,25 +53,25 @@ def detect_format(entry: dict[str, Any]) -> str:
     return "swift" if is_swift else ""
 
 
-def read_samples(kind: str, paths: Sequence[Path], reading: Reading) -> Recording | None:
+def read_samples(kind: str, paths: Sequence[Path], budget: ReadBudget) -> Recording | None:
     """Read the files of one format: `parquet`, `rollouts`, or a format of JSON lines."""
     if kind == "parquet":
-        return read_parquet(paths, reading)
+        return read_parquet(paths, budget)
     if kind == "rollouts":
-        return _read_rollouts(paths[0], reading)
+        return _read_rollouts(paths[0], budget)
     rows: list[Sample] = []
     files = 0
     for path in sorted(paths, key=step_in_name)[-MAX_FILES:]:
         try:
-            reading.spend(path.stat().st_size if kind == "verl" else 0)
-            for line, entry in read_json_lines(path, reading.unread, min(MAX_FILE, reading.bytes)):
-                if detect_format(entry) == kind and reading.rows > 0:
+            budget.spend(path.stat().st_size if kind == "verl" else 0)
+            for line, entry in read_json_lines(path, budget.unread, min(MAX_FILE, budget.bytes)):
+                if detect_format(entry) == kind and budget.rows > 0:
                     samples = _LINE_PARSERS[kind](entry, f"{path.name}:{line}", step_in_name(path))
                     rows += samples
-                    reading.rows -= len(samples)
+                    budget.rows -= len(samples)
             files += 1
         except READ_ERRORS as error:
-            reading.unread.add(path, error)
+            budget.unread.add(path, error)
     name = {"verl": "step.jsonl", "swift": "completions.jsonl"}[kind]
     return Recording(name, tuple(rows), (len(paths), files)) if rows else None
 
@@ -129,34 +129,34 @@ def _single_score(scores: dict[str, float | None]) -> float | None:
     return next(iter(scores.values())) if len(scores) == 1 else None
 
 
-def read_parquet(paths: Sequence[Path], reading: Reading) -> Recording | None:
+def read_parquet(paths: Sequence[Path], budget: ReadBudget) -> Recording | None:
     """Read TRL's `completions_*.parquet`, one file a log event."""
     if importlib.util.find_spec("pyarrow") is None:
-        reading.unread.add(f"{paths[0].parent}/*.parquet", "reading Parquet takes pyarrow")
+        budget.unread.add(f"{paths[0].parent}/*.parquet", "reading Parquet takes pyarrow")
         return None
     rows: list[Sample] = []
     files = 0
     for path in sorted(paths, key=step_in_name)[-MAX_FILES:]:
         try:
-            rows += _parquet_rows(path, reading)
+            rows += _parquet_rows(path, budget)
             files += 1
         except Exception as error:  # noqa: BLE001 - pyarrow's errors have no common class
-            reading.unread.add(path, error)
+            budget.unread.add(path, error)
     return Recording("completions.parquet", tuple(rows), (len(paths), files)) if rows else None
 
 
-def _parquet_rows(path: Path, reading: Reading) -> list[Sample]:
+def _parquet_rows(path: Path, budget: ReadBudget) -> list[Sample]:
     from pyarrow import parquet
 
     data = safe_io.read_bytes(path, MAX_FILE)
     file = parquet.ParquetFile(io.BytesIO(data))
     metadata = file.metadata
     unpacked = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-    if unpacked > MAX_FILE or metadata.num_rows > min(MAX_ROWS, reading.rows):
+    if unpacked > MAX_FILE or metadata.num_rows > min(MAX_ROWS, budget.rows):
         raise ValueError(f"{metadata.num_rows} rows of {unpacked // safe_io.MIB} MiB: over the size limit")
     if missing := _PARQUET_COLUMNS - set(file.schema_arrow.names):
         raise ValueError(f"no column {', '.join(sorted(missing))}")
-    reading.spend(max(unpacked, len(data)))
+    budget.spend(max(unpacked, len(data)))
     rows: list[Sample] = []
     size = 0
     # A text stored once may be repeated in every row, so batches are small.
@@ -169,7 +169,7 @@ def _parquet_rows(path: Path, reading: Reading) -> list[Sample]:
         rows += [
             _parquet_sample(entry, f"{path.name}:{place}") for place, entry in enumerate(entries, len(rows))
         ]
-    reading.rows -= len(rows)
+    budget.rows -= len(rows)
     return rows
 
 
@@ -199,38 +199,38 @@ def _parquet_sample(entry: dict[str, Any], place: str) -> Sample:
     )
 
 
-def _read_rollouts(path: Path, reading: Reading) -> Recording | None:
+def _read_rollouts(path: Path, budget: ReadBudget) -> Recording | None:
     """Read our `rollouts.jsonl` with its safetensors; the last line of a step counts."""
     entries: dict[int, dict[str, Any]] = {}
     try:
-        for _, entry in read_json_lines(path, reading.unread):
+        for _, entry in read_json_lines(path, budget.unread):
             if detect_format(entry) == "rollouts" and (step := whole_number(entry.get("step"))) is not None:
                 entries[step] = entry
     except OSError as error:
-        reading.unread.add(path, error)
+        budget.unread.add(path, error)
         return None
     rows: list[Sample] = []
     files = 0
     for step in sorted(entries)[-MAX_FILES:]:
-        if reading.rows <= 0:
+        if budget.rows <= 0:
             break
         try:
-            samples = _rollout_samples(path.parent, entries[step], reading)
+            samples = _rollout_samples(path.parent, entries[step], budget)
         except READ_ERRORS as error:
-            reading.unread.add(f"{path}: step {step}", error)
+            budget.unread.add(f"{path}: step {step}", error)
             continue
         rows += samples
         files += 1
-        reading.rows -= len(samples)
+        budget.rows -= len(samples)
     return Recording("rollouts.jsonl", tuple(rows), (len(entries), files)) if rows else None
 
 
-def _rollout_samples(folder: Path, entry: dict[str, Any], reading: Reading) -> list[Sample]:
+def _rollout_samples(folder: Path, entry: dict[str, Any], budget: ReadBudget) -> list[Sample]:
     name = str(entry["file"])
     data = safe_io.read_bytes(folder / name, MAX_FILE, inside=folder)
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise ValueError(f"{name}: torn or altered: its SHA-256 is not the recorded one")
-    reading.spend(4 * len(data))
+    budget.spend(4 * len(data))
     tensors = {key: safetensors.elements(tensor) for key, tensor in safetensors.parse(data).items()}
     prompt_ids = _split(tensors["prompt_ids"], tensors["prompt_lengths"])
     streams = {

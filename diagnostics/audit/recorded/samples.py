@@ -1,4 +1,4 @@
-"""Check recorded samples: the order of prompts, prompts in completions, duplicates, ends, and rewards in groups."""
+"""Check recorded samples: prompt order, pairing of prompts and completions, duplicates, truncation, rewards."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def check_samples(run: RunArtifacts) -> Iterator[Result]:
 
 
 def _in_file_order(recording: Recording) -> list[list[Sample]]:
-    """Split the samples by step as they were written: a resumed run may write a number twice."""
+    """Split the samples by step in file order, because a resumed run may write a step number twice."""
     return [list(rows) for _, rows in groupby(recording.rows, key=lambda row: row.step)]
 
 
 def _prompt_order(recording: Recording) -> Result:
-    """Check whether prompts come again before all prompts have come once, as after a resume that went back."""
+    """Check whether prompts repeat before all were used once, as after a resume that restarts the data order."""
     prompts, count = {row.prompt for row in recording.rows}, len(recording.rows)
     if count >= 32 and len(prompts) == 1 and "" not in prompts:
         message = (
@@ -99,7 +99,7 @@ def _prompts_by_step(recording: Recording) -> list[tuple[int, frozenset[str]]]:
 
 
 def _pairing(recording: Recording) -> Result:
-    """Check whether completions begin with their prompt, or contain another sample's."""
+    """Check whether completions repeat their prompt, or contain another sample's prompt."""
     rows = [row for row in recording.rows[:8192] if row.prompt and row.completion]
     if len(rows) < 16:
         return skipped("pairing", "want_texts", "texts of prompts and completions")
@@ -125,7 +125,7 @@ def _pairing(recording: Recording) -> Result:
 
 
 def _duplicates(recording: Recording, groups: list[list[Sample]], series: Sequence[MetricSeries]) -> Result:
-    """Check whether samples of a group are all equal although the policy is not sure of them."""
+    """Check whether all samples of a group are equal although their probability is low."""
     if len(groups) < _LEAST_GROUPS:
         need = "at least four groups of two samples or more; there are {count}"
         return skipped("samples", "want_groups", need, count=len(groups))
@@ -149,7 +149,7 @@ def _duplicates(recording: Recording, groups: list[list[Sample]], series: Sequen
 
 
 def _is_sure_of_samples(recording: Recording, series: Sequence[MetricSeries]) -> bool | None:
-    """Return whether the policy gives one completion all the probability; None if that is unknown."""
+    """Return whether the policy gives one completion nearly all probability; None if unknown."""
     probabilities = [probability for row in recording.rows if (probability := _probability(row)) is not None]
     if probabilities:
         return mean(probabilities) > 0.9
@@ -158,18 +158,18 @@ def _is_sure_of_samples(recording: Recording, series: Sequence[MetricSeries]) ->
 
 
 def _identity(row: Sample) -> object:
-    return row.tokens.ids[max(0, row.tokens.prompt) :] if row.tokens else row.completion
+    return row.tokens.ids[max(0, row.tokens.prompt_length) :] if row.tokens else row.completion
 
 
 def _probability(row: Sample) -> float | None:
     """Return the engine's probability of the completion."""
-    logprobs = row.tokens.engine[max(0, row.tokens.prompt) :] if row.tokens else ()
+    logprobs = row.tokens.engine[max(0, row.tokens.prompt_length) :] if row.tokens else ()
     known = [value for value in logprobs if value is not None]
     return exp(min(0.0, sum(known))) if known and len(known) == len(logprobs) else None
 
 
 def _ends(recording: Recording) -> Result:
-    """Check whether completions end at all, and on one end token."""
+    """Check whether completions end at all, and with the same end token."""
     ended = [row.tokens for row in recording.rows if row.tokens and row.tokens.ended]
     count = len(ended)
     if count < 16:
@@ -203,7 +203,7 @@ def _rewards(recording: Recording, groups: list[list[Sample]]) -> Result:
 
 
 def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
-    """Check for groups without a gradient because their rewards are equal."""
+    """Check for groups that give no gradient because their rewards are equal."""
     lowest, highest = min(map(min, groups)), max(map(max, groups))
     flat = [group[0] for group in groups if min(group) == max(group)]
     easy = sum(reward >= highest for reward in flat) if highest > lowest else 0

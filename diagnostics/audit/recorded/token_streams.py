@@ -1,8 +1,8 @@
 """Check recorded tokens: the loss mask, and the engine's log-probs against the trainer's (P5, P8).
 
-Three causes of a log-prob mismatch have a pattern of their own. With a shift by one or two tokens, the shifted streams
-correlate. With truncated sampling (top-p, …) the engine is never below the trainer. With stale weights the difference
-grows from step to step. Other causes take an audit of the server.
+Three causes of a log-prob mismatch have recognisable patterns. If the streams are shifted by one or two tokens, they
+correlate after shifting back. With truncated sampling (top-p, …) the engine is never below the trainer. With stale
+weights the difference grows from step to step. Other causes need an audit of the live server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ALARM = 0.05
 
 
 def check_masks(run: RunArtifacts) -> list[Result]:
-    """Check which tokens are in the loss against which were sampled."""
+    """Check that the loss mask of each recording selects some tokens."""
     masked = (
         (recording, [row.tokens for row in recording.rows if row.tokens and row.tokens.trained])
         for recording in run.recordings
@@ -74,14 +74,17 @@ def check_streams(run: RunArtifacts) -> list[Result]:
 
 
 def _pairs(rows: list[Sample], shift: int = 0) -> list[Pair]:
-    """Pair each log-prob of the engine with the trainer's `shift` tokens later, for the newest policy version."""
+    """Pair each engine log-prob with the trainer's `shift` tokens later, for tokens of the newest policy version."""
     pairs: list[Pair] = []
     for row in rows:
         tokens = row.tokens
         if tokens is None or len(pairs) >= _MAX_PAIRS:
             break
-        newest = max(tokens.versions[max(0, tokens.prompt) :], default=0)
-        first, last = max(0, tokens.prompt, -shift), min(len(tokens.engine), len(tokens.trainer) - shift)
+        newest = max(tokens.versions[max(0, tokens.prompt_length) :], default=0)
+        first, last = (
+            max(0, tokens.prompt_length, -shift),
+            min(len(tokens.engine), len(tokens.trainer) - shift),
+        )
         for place in range(first, last):
             engine, trainer = tokens.engine[place], tokens.trainer[place + shift]
             is_current = not tokens.versions or tokens.versions[place] == newest
@@ -91,22 +94,31 @@ def _pairs(rows: list[Sample], shift: int = 0) -> list[Pair]:
 
 
 def _check_pairs(recording: Recording, rows: list[Sample], pairs: list[Pair]) -> Result:
-    """Return the fault of the first cause that is recognised, else a result by the mean difference."""
+    """Return the fault of the first recognised cause; otherwise judge the mean absolute difference."""
     differences = [abs(pair.difference) for pair in pairs]
-    size = stats.mean(differences)
-    values = {"size": size, "median": stats.median(differences), "count": len(pairs)}
+    mean_difference = stats.mean(differences)
+    values = {"size": mean_difference, "median": stats.median(differences), "count": len(pairs)}
     text = "engine less trainer: {size:.2g} on average, {median:.2g} median, over {count} tokens"
     fact = note("streams", text, recording.kind, **values)
-    fields: dict[str, Any] = {"residual": size, "floor": _FLOOR, "alarm": _ALARM, "count": len(pairs)}
-    if size > _EXACT and (cause := _shift(rows, pairs) or _truncation(pairs, size) or _drift(pairs, size)):
+    fields: dict[str, Any] = {
+        "residual": mean_difference,
+        "floor": _FLOOR,
+        "alarm": _ALARM,
+        "count": len(pairs),
+    }
+    if mean_difference > _EXACT and (
+        cause := _shift(rows, pairs) or _truncation(pairs, mean_difference) or _drift(pairs, mean_difference)
+    ):
         hint = Note(
             "one_law", "only one difference can be recognised in two streams: audit again after this fix"
         )
-        return replace(cause, evidence=(fact, hint), runner_up=RunnerUp("unchanged", size), **fields)
+        return replace(
+            cause, evidence=(fact, hint), runner_up=RunnerUp("unchanged", mean_difference), **fields
+        )
     fields["evidence"] = (fact,)
-    if size <= _FLOOR:
+    if mean_difference <= _FLOOR:
         return clean("streams", **fields)
-    if size < _ALARM:
+    if mean_difference < _ALARM:
         text = (
             "more tokens, or the engine's type: rounding alone makes {floor:g} in bfloat16, a fault {alarm:g}"
         )
@@ -132,12 +144,12 @@ def _correlation(pairs: list[Pair]) -> float:
     return stats.correlation([pair.engine for pair in pairs], [pair.trainer for pair in pairs])
 
 
-def _truncation(pairs: list[Pair], size: float) -> Result | None:
-    """Recognise engine log-probs that are never below the trainer's: the engine truncates the distribution."""
+def _truncation(pairs: list[Pair], mean_difference: float) -> Result | None:
+    """Recognise engine log-probs that are never below the trainer's: the engine samples a truncated distribution."""
     below = sorted(-pair.difference for pair in pairs)
     rounding = max(1e-3, below[-max(1, len(pairs) // 200)])
     above = [pair.difference for pair in pairs if pair.difference > 3 * rounding]
-    if size < 3 * _EXACT or len(above) < 0.2 * len(pairs) or rounding > 0.2 * stats.mean(above):
+    if mean_difference < 3 * _EXACT or len(above) < 0.2 * len(pairs) or rounding > 0.2 * stats.mean(above):
         return None
     message = ("the engine's log-probs are above the trainer's ({above:.0%} of tokens, none below): it samples from a"
                " truncated distribution (top-p, top-k or min-p)")  # fmt: skip
@@ -147,16 +159,16 @@ def _truncation(pairs: list[Pair], size: float) -> Result | None:
     )
 
 
-def _drift(pairs: list[Pair], size: float) -> Result | None:
-    """Recognise a difference that grows from step to step: the engine keeps older weights."""
+def _drift(pairs: list[Pair], mean_difference: float) -> Result | None:
+    """Recognise a difference that grows with each step: the engine keeps older weights."""
     steps: dict[int, list[float]] = {}
     for pair in pairs:
         steps.setdefault(pair.step, []).append(abs(pair.difference))
     means = [stats.mean(steps[step]) for step in sorted(steps) if len(steps[step]) >= 16]
-    if len(means) < 3 or size < _FLOOR:
+    if len(means) < 3 or mean_difference < _FLOOR:
         return None
     first, last = means[0], stats.mean(means[-max(1, len(means) // 4) :])
-    if first > min(_FLOOR, size / 4) or last < 4 * max(first, _EXACT):
+    if first > min(_FLOOR, mean_difference / 4) or last < 4 * max(first, _EXACT):
         return None
     message = ("the engine agrees in the first step ({first:.2g}) and drifts away ({last:.2g} after {steps} steps):"
                " it keeps older weights")  # fmt: skip

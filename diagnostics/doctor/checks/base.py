@@ -1,4 +1,4 @@
-"""The registry of doctor's checks. A check is a function that reads collected facts and yields findings."""
+"""Register doctor's checks: functions that read collected facts and yield findings."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def finding(
     certainty: str = "established",
     known_by: str = "static",
 ) -> Finding:
-    """Return a finding under one of the checks' own codes; established, because it was read from the environment."""
+    """Return a finding under a check code; its certainty is `established`, since the environment was read."""
     return Finding(code, find_check(code).title, severity, certainty, known_by, detail, tuple(evidence), fix)
 
 
@@ -122,7 +122,7 @@ def check(
     not_checked: Callable[[Examined], list[NotChecked]] | None = None,
     machine: bool = False,
 ) -> Callable[[Any], Any]:
-    """Register the function below as a check; a name that is not in CHECKS is an error."""
+    """Return a decorator that registers a function as (part of) a check; a name that is not in CHECKS is an error."""
     if name not in CHECKS:
         raise ValueError(f"no check is named {name!r}: expected one of {', '.join(CHECKS)}")
 

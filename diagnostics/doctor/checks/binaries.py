@@ -1,4 +1,4 @@
-"""Check that compiled packages fit: their shared libraries, the system's C libraries, one CUDA release, this Python."""
+"""Check compiled packages: shared libraries, the system's C libraries, CUDA releases, the Python release."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _no_extensions(case: Examined) -> str:
 
 @check("compiled modules", skip=_no_extensions)
 def compiled_modules(case: Examined) -> Iterator[Finding]:
-    """ENV910 for compiled modules that need missing libraries; those of the driver do not count."""
+    """Report compiled modules that need missing libraries (ENV910), except those of the driver."""
     bad: dict[str, list[str]] = {}
     for module in case.environment.extensions:
         missing = sorted(set(module.missing) - _DRIVER_LIBRARIES)
@@ -120,7 +120,7 @@ def _top_module(path: str) -> str:
 
 @check("system libraries", machine=True)
 def system_libraries(case: Examined) -> Iterator[Finding]:
-    """ENV911 if glibc or libstdc++ is older than a wheel's tag or a compiled module requires."""
+    """Report a glibc or libstdc++ older than a wheel's tag or a compiled module requires (ENV911)."""
     environment, libraries = case.environment, case.machine.libraries
     available = {"GLIBC": libraries.libc.removeprefix("glibc "), "GLIBCXX": libraries.libstdcxx}
     evidence, kinds, modules = [], set(), ["torch"]
@@ -173,7 +173,7 @@ def _required_glibc(tag: str) -> tuple[int, int] | None:
 
 @check("mixed builds")
 def excluded_python(case: Examined) -> Iterator[Finding]:
-    """ENV912 if a package excludes this Python."""
+    """Report packages that exclude this Python (ENV912)."""
     release = parse_version(case.environment.python_release)
     packages = case.environment.packages.values()
     ranges = {item.name: parsed for item in packages if (parsed := parse_specifier(item.requires_python))}
@@ -197,7 +197,7 @@ def excluded_python(case: Examined) -> Iterator[Finding]:
 
 @check("mixed builds")
 def mixed_cuda(case: Examined) -> Iterator[Finding]:
-    """ENV913 for libraries of several CUDA releases, or two NCCLs."""
+    """Report libraries of several CUDA releases, or two NCCLs (ENV913)."""
     environment = case.environment
     releases: dict[str, list[str]] = {}
     for name in environment.packages:
@@ -240,7 +240,7 @@ def _required_names(environment: Environment) -> set[str]:
 
 @check("mixed builds")
 def shared_folders(case: Examined) -> Iterator[Finding]:
-    """ENV914 for two distributions that write the same folder."""
+    """Report two distributions that write the same folder (ENV914)."""
     environment = case.environment
     for module, names in _SAME_FOLDER:
         packages = [environment.packages[name] for name in names if name in environment.packages]

@@ -28,7 +28,7 @@ def _not_in_table(case: Examined) -> str:
 
 @check("compatibility table", skip=_not_in_table)
 def compatibility(case: Examined) -> Iterator[Finding]:
-    """Report a pair that failed, was only read, or is unknown; nothing if a run passed."""
+    """Report a pair that failed, that was only read, or that is unknown; nothing if a run passed."""
     vllm, trl = case.environment.vllm, case.environment.packages.get("trl")
     assert vllm is not None
     assert trl is not None
@@ -61,13 +61,13 @@ def _unknown_pair(compat: Compat, installed: Evidence, pair: tuple[str, str]) ->
 
 
 def _is_listed(version: str, first: str) -> bool:
-    """Return whether the matrix reads such releases; the table shows if a release is newer than its list."""
+    """Return whether the matrix covers such releases, and not only older ones."""
     parsed = parse_version(version)
     return parsed is not None and not parsed.is_prerelease and compare(version, first) != -1
 
 
 def _read_pair(case: Examined, known: StaticResult, installed: Evidence, pair: tuple[str, str]) -> Finding:
-    """Report a pair whose metadata and source were read, and that was never run."""
+    """Report a pair of which only metadata and source were read."""
     contract = f"{(known.contract or 'unknown').replace('_', ' ')} {known.missing}".strip()
     read = (
         f"declares: vllm{known.declares or ', any'}; contract: {contract}; requirements, at the pair's own date: "
@@ -129,7 +129,7 @@ def _matrix(*words: str) -> Run:
 
 
 def better_pairs(case: Examined) -> tuple[str, tuple[Install, ...]]:
-    """Return the nearest pairs with a better result, in words, and how to install the first, as in the fix plan."""
+    """Return the nearest pairs with a better result as text, and how to install the first, as in the fix plan."""
     sets, refused = choose_sets(case.environment, case.compat, case.issues)
     ran, read = (
         ", ".join(_pair(item) for item in sets if item.evidence == level) for level in ("executed", "static")

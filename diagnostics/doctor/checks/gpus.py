@@ -52,7 +52,7 @@ def _no_driver(case: Examined) -> str:
 
 @check("GPU driver", skip=_no_driver, machine=True)
 def driver(case: Examined) -> Iterator[Finding]:
-    """ENV908 for a failing driver, ENV006 for one too old, ENV014 for a PyTorch without CUDA on a GPU machine."""
+    """Report a failing driver (ENV908), one that is too old (ENV006), or PyTorch's CPU build with a GPU (ENV014)."""
     gpus = case.machine.gpus
     built, source = cuda_of(case.environment)
     if gpus.state in {"failed", "timeout"} or (gpus.state == "none" and (gpus.module or gpus.nodes)):
@@ -137,7 +137,7 @@ def _no_gpus(case: Examined) -> str:
 
 @check("GPUs", skip=_no_gpus, machine=True)
 def devices(case: Examined) -> Iterator[Finding]:
-    """ENV909 for broken, restricted or mixed GPUs, ENV008 and RAY023 for wrong lists, MEM004 for used memory."""
+    """Report broken or mixed GPUs (ENV909), wrong device lists (ENV008, RAY023) and used memory (MEM004)."""
     gpus = case.machine.gpus.devices
     yield from filter(None, map(_gpu_problem, gpus))
     yield from _visible_devices(case)
@@ -154,7 +154,7 @@ def devices(case: Examined) -> Iterator[Finding]:
 
 
 def _gpu_problem(gpu: Gpu) -> Finding | None:
-    """Return ENV909 for a GPU that is broken, admits one process, or is split by MIG; None for a sound one."""
+    """Return ENV909 for a GPU that is broken, in exclusive mode or split by MIG; None otherwise."""
     broken = [gpu.problem] if gpu.problem else []
     if gpu.ecc_uncorrected:
         broken.append(f"{gpu.ecc_uncorrected} uncorrectable memory errors since the driver was loaded")

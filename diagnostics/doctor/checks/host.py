@@ -1,4 +1,4 @@
-"""Check that the machine has room for a run: shared memory, limits, disks, memory, processors, default config files."""
+"""Check that the machine can run training: shared memory, limits, disks, memory, processors, default config files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SHM = "/dev/shm"  # noqa: S108 - a location in a report
 
 @check("shared memory", machine=True)
 def shared_memory(case: Examined) -> Iterator[Finding]:
-    """ENV001 if /dev/shm is tiny or full."""
+    """Report a /dev/shm that is small or full (ENV001)."""
     disk = case.machine.disk("shared memory")
     if disk is None or disk.total_gb is None or disk.free_gb is None:
         return
@@ -63,7 +63,7 @@ def _no_limits(case: Examined) -> str:
 
 @check("limits", skip=_no_limits, machine=True)
 def limits(case: Examined) -> Iterator[Finding]:
-    """ENV002 for few open files, ENV904 for few processes or little locked memory with InfiniBand."""
+    """Report low limits of open files (ENV002), of processes, or of locked memory with InfiniBand (ENV904)."""
     machine = case.machine
     files, processes, locked = (machine.limits.get(name) for name in ("nofile", "nproc", "memlock"))
     if files and files.soft is not None and files.soft < FEW_FILES:
@@ -104,7 +104,7 @@ def _limit_text(name: str, limit: Limit) -> str:
 
 @check("disks", machine=True)
 def disks(case: Examined) -> Iterator[Finding]:
-    """ENV003 for file systems with little room, ENV917 for folders that cannot be written."""
+    """Report file systems that are nearly full (ENV003), and folders that cannot be written (ENV917)."""
     reported = set()
     for disk in case.machine.disks:
         if disk.purpose == "shared memory":
@@ -130,7 +130,7 @@ def _why_full(disk: Disk) -> str:
 
 
 def folder_variable(environment: Environment, purpose: str) -> str:
-    """Return the variable that moves a folder, or ""; of several the one that is in effect."""
+    """Return the environment variable that relocates a folder; of several, the one in effect."""
     # The older name still works.
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") if purpose == "hub cache" else ():
         if environment.variables.get(name):
@@ -158,7 +158,7 @@ def _not_writable(disk: Disk, variable: str, *, silent: bool) -> Finding:
 
 @check("disks", machine=True)
 def offline_hub(case: Examined) -> Iterator[Finding]:
-    """ENV004 if the hub is switched off and its cache does not exist."""
+    """Report an offline hub setting without a cache (ENV004)."""
     names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     offline = next((name for name in names if case.variables.get(name, "").lower() in _ON), None)
     cache = case.machine.disk("hub cache")
@@ -177,7 +177,7 @@ def offline_hub(case: Examined) -> Iterator[Finding]:
 
 @check("memory", machine=True)
 def memory(case: Examined) -> Iterator[Finding]:
-    """ENV905 if the host or the control group has little memory left."""
+    """Report a host or control group with little free memory (ENV905)."""
     size = case.machine.memory
     evidence = []
     limit, used = size.limit_gb, size.used_gb
@@ -198,7 +198,7 @@ def memory(case: Examined) -> Iterator[Finding]:
 
 @check("processors", machine=True)
 def processors(case: Examined) -> Iterator[Finding]:
-    """ENV906 for more threads than processors."""
+    """Report more threads than processors (ENV906)."""
     available = case.machine.processors
     value = case.variables.get("OMP_NUM_THREADS", "").split(",")[0]
     threads = int(value) if value.isdecimal() and len(value) < 6 else 0
@@ -226,7 +226,7 @@ def _no_files(case: Examined) -> str:
 
 @check("default files", skip=_no_files, machine=True)
 def default_files(case: Examined) -> Iterator[Finding]:
-    """ENV920 if accelerate's default config does not fit this machine."""
+    """Report a default config of accelerate that does not fit this machine (ENV920)."""
     for file in case.machine.configs:
         if evidence := _config_evidence(file, case.machine):
             move = Run(("mv", file.path, f"{file.path}.away"))

@@ -1,4 +1,4 @@
-"""Check which known issues of the catalog affect the installed releases, alone or together."""
+"""Check which known issues affect the installed releases, alone or in combination."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PAIRS = {"CMP003": {"trl": "<0.29", "transformers": ">=5.3"}}
 
 
 def nothing_installed(case: Examined) -> str:
-    """Return that no supported package is installed, or ""."""
+    """Return a reason to skip if no supported package is installed; empty otherwise."""
     supported = {*ENGINES, *TRAINERS}
     if supported & set(case.environment.packages):
         return ""
@@ -48,8 +48,8 @@ def _active(issues: dict[str, Issue]) -> Iterator[Issue]:
 def known_issues(case: Examined) -> Iterator[Finding]:
     """Report every active issue that affects the installed releases.
 
-    A claim that is only reported and has no upper bound distinguishes no release from another: with it every
-    environment would be flagged. Such issues are left to `triage`, which sees whether they happened.
+    A claim from a report without an upper bound would flag every environment. Such issues are left to `triage`, which
+    sees whether they happened.
     """
     for issue in _active(case.issues):
         result = affects(issue, case.environment.releases)

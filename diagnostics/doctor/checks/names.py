@@ -1,4 +1,4 @@
-"""Names that an installed package takes from another, and that the installed release of that lacks."""
+"""Check for names that one installed package imports from another whose installed release lacks them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _installed(case: Examined) -> list[Release]:
 
 
 def fixed_by_move(finding: Finding, environment: Environment, versions: Mapping[str, str]) -> bool:
-    """Return whether a CMP906 finding goes away with these versions: no name is missing at import."""
+    """Return whether these versions resolve a CMP906 finding: no name is missing at import."""
     if finding.code != "CMP906":
         return False
     installed = [Release(name, package.version) for name, package in environment.packages.items()]
@@ -53,7 +53,7 @@ def _fewer_than_two(case: Examined) -> str:
 
 @check("names of other packages", skip=_fewer_than_two)
 def missing_names(case: Examined) -> Iterator[Finding]:
-    """CMP906 for each two packages of which one uses names that the other lacks."""
+    """Report each pair of packages of which one uses names that the other lacks (CMP906)."""
     for user, provider in permutations(_installed(case), 2):
         comparison = query.check(user, provider)
         if comparison is None or not comparison.missing:

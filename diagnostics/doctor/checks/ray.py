@@ -1,4 +1,4 @@
-"""Check for Ray clusters on this machine that a run would join, or whose leftovers it would wait for."""
+"""Check for Ray clusters on this machine that a run would join by mistake, or that are dead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _no_ray(case: Examined) -> str:
 
 @check("Ray", skip=_no_ray, machine=True)
 def ray_clusters(case: Examined) -> Iterator[Finding]:
-    """RAY015 for the address of a dead cluster, RAY012 for a running one, RAY901 for another release."""
+    """Report the address of a dead cluster (RAY015), a running one (RAY012), or another Ray release (RAY901)."""
     for cluster in case.machine.ray:
         yield from _current_cluster(case, cluster)
         if cluster.release and cluster.running != () and cluster.release != case.environment.version("ray"):

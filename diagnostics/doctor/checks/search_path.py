@@ -25,7 +25,7 @@ def _unread(case: Examined) -> list[NotChecked]:
 
 @check("search path", not_checked=_unread)
 def shadows(case: Examined) -> Iterator[Finding]:
-    """ENV925 if another module is found under the name of an installed package or a standard library module."""
+    """Report modules that hide an installed package or a standard library module (ENV925)."""
     groups: dict[tuple[str, Severity], list[Shadow]] = {}
     for shadow in case.environment.shadows:
         # A copy may be intended, and a run may avoid the working folder.
@@ -60,7 +60,7 @@ def _advice(source: str, shadows: list[Shadow]) -> str:
 
 @check("search path")
 def missing_folders(case: Examined) -> Iterator[Finding]:
-    """ENV926 if an editable install's folder is missing, or a `.pth` file names a folder that does not exist."""
+    """Report editable installs and `.pth` entries whose folder does not exist (ENV926)."""
     environment = case.environment
     stale = _stale_entries(environment)
     lost = [package for package in environment.packages.values() if package.lost]
@@ -114,7 +114,7 @@ def _not_followed(case: Examined) -> list[NotChecked]:
 
 @check("entry points", skip=_no_entry, not_checked=_not_followed)
 def entry_points(case: Examined) -> Iterator[Finding]:
-    """ENV012 if a module that every run of a trainer imports is nowhere on the search path."""
+    """Report modules that every run of a trainer imports and that are nowhere on the search path (ENV012)."""
     missing: dict[str, Evidence] = {}
     for entry in case.environment.entry_points:
         for module, place in entry.missing:

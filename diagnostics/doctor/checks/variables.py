@@ -1,4 +1,4 @@
-"""Check environment variables that turn off a feature, name a missing device, or are left over from a launcher."""
+"""Check environment variables that turn off features, name missing devices, or are left over from a launcher."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _evidence(case: Examined, *names: str) -> list[Evidence]:
 
 @check(_VARIABLES)
 def ray_address(case: Examined) -> Iterator[Finding]:
-    """ENV902 if RAY_ADDRESS is a dashboard's URL."""
+    """Report a RAY_ADDRESS that is a dashboard's URL (ENV902)."""
     if case.variables.get("RAY_ADDRESS", "").startswith(("http://", "https://")):
         advice = "Unset RAY_ADDRESS, or set it to the cluster's own address (ip:6379)."
         fix = Fix.of(advice, Unset(("RAY_ADDRESS",)))
@@ -56,7 +56,7 @@ def ray_address(case: Examined) -> Iterator[Finding]:
 
 @check(_VARIABLES)
 def removed_engine(case: Examined) -> Iterator[Finding]:
-    """ENV903 for VLLM_USE_V1=0 with a vLLM that has only the V1 engine."""
+    """Report VLLM_USE_V1=0 with a vLLM that has only the V1 engine (ENV903)."""
     vllm = case.environment.vllm
     if case.variables.get("VLLM_USE_V1") == "0" and vllm and in_range(vllm.version, ">=0.11"):
         evidence = [*_evidence(case, "VLLM_USE_V1"), Evidence(f"{vllm.name} {vllm.version}", vllm.place)]
@@ -67,7 +67,7 @@ def removed_engine(case: Examined) -> Iterator[Finding]:
 
 @check(_VARIABLES)
 def proxies(case: Examined) -> Iterator[Finding]:
-    """NET901 if requests to localhost would go to a proxy."""
+    """Report that requests to localhost would go to a proxy (NET901)."""
     proxy = next((name for name in _PROXIES if case.variables.get(name)), None)
     # Python's clients read the lower-case spelling if it has a value.
     spelling = "no_proxy" if case.variables.get("no_proxy") else "NO_PROXY"
@@ -90,7 +90,7 @@ def proxies(case: Examined) -> Iterator[Finding]:
 
 @check("network devices", machine=True)
 def network_devices(case: Examined) -> Iterator[Finding]:
-    """NET902 for a network device that does not exist."""
+    """Report the name of a network device that does not exist (NET902)."""
     interfaces = case.machine.interfaces
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
         value = case.variables.get(name, "")
@@ -110,7 +110,7 @@ def network_devices(case: Examined) -> Iterator[Finding]:
 
 @check(_VARIABLES)
 def switches(case: Examined) -> Iterator[Finding]:
-    """NET904 for disabled NCCL transports or error handling, ENV918 for debugging, RAY902 for disabled Ray features."""
+    """Report disabled NCCL features (NET904), debugging switches (ENV918) and disabled Ray features (RAY902)."""
     for code, (severity, advice, variables) in _SWITCHES.items():
         results = [
             (name, f"{name}={case.variables[name]}: {effect}")
@@ -122,7 +122,7 @@ def switches(case: Examined) -> Iterator[Finding]:
 
 @check(_VARIABLES)
 def allocator(case: Examined) -> Iterator[Finding]:
-    """CFG112 for expandable segments with a vLLM whose sleep mode refuses them."""
+    """Report expandable segments with a vLLM whose sleep mode refuses them (CFG112)."""
     vllm, issue = case.environment.vllm, case.issues["CFG112"]
     effects = {
         "PYTORCH_CUDA_ALLOC_CONF": "does not start with it, unless the trainer switches it off first, as some do.",
@@ -140,7 +140,7 @@ def allocator(case: Examined) -> Iterator[Finding]:
 
 @check(_VARIABLES)
 def unknown_to_vllm(case: Examined) -> Iterator[Finding]:
-    """ENV915 for variables that this vLLM does not read."""
+    """Report VLLM_* variables that the installed vLLM does not read (ENV915)."""
     known, vllm = case.environment.vllm_variables, case.environment.vllm
     if not known or vllm is None:
         return
@@ -156,7 +156,7 @@ def unknown_to_vllm(case: Examined) -> Iterator[Finding]:
 
 @check(_VARIABLES)
 def launcher(case: Examined) -> Iterator[Finding]:
-    """ENV916 for torchrun's variables (RANK, WORLD_SIZE, …) in a process that no launcher started."""
+    """Report torchrun's variables (RANK, WORLD_SIZE, …) in a process that no launcher started (ENV916)."""
     names = tuple(name for name in _LAUNCHER if name in case.variables)
     launched = any(name.startswith("TORCHELASTIC_") for name in case.variables)
     if {"RANK", "WORLD_SIZE"} & set(names) and not launched:
@@ -168,7 +168,7 @@ def launcher(case: Examined) -> Iterator[Finding]:
 
 @check(_VARIABLES)
 def other_places(case: Examined) -> Iterator[Finding]:
-    """ENV919 if PYTHONPATH, PYTHONHOME or LD_PRELOAD puts other modules or libraries before the environment's own."""
+    """Report PYTHONPATH, PYTHONHOME or LD_PRELOAD entries that precede the environment's own modules (ENV919)."""
     foreign = [
         path
         for path in case.variables.get("PYTHONPATH", "").split(":")

@@ -1,6 +1,6 @@
-"""Build the fix plan of a report: `fix_plan` lists its parts, and every finding ends up in exactly one of them.
+"""Build the fix plan of a report; every finding ends up in exactly one part of it.
 
-Steps are ordered, and none undoes an earlier one. Requirements that exclude each other are named as a conflict.
+Steps are ordered so that none undoes an earlier one. Requirements that exclude each other are reported as a conflict.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def fix_plan(
 def _split_findings(
     findings: list[Finding], issues: dict[str, Issue]
 ) -> tuple[list[Finding], list[Finding], list[Finding]]:
-    """Return the findings whose fix is an installation and nothing else, the other known issues, and the rest."""
+    """Split findings: those fixed by an installation alone, other known issues, and the rest."""
     open_findings = [item for item in findings if item.code not in _MERGED]
     # A package that a check of a known issue found missing is installed with the others.
     installs = [
@@ -119,7 +119,7 @@ def _needs_another_pair(finding: Finding) -> bool:
 
 
 def _compatible_with(step: Step, versions: dict[str, str]) -> Step:
-    """Return a step; if it would install another release than the chosen set, only its explanation."""
+    """Return a step; if its command installs releases other than the chosen ones, return only its advice."""
     listed = ", ".join(
         f"{constraint.name}{constraint.versions} (the set has {versions[constraint.name]})"
         for edit in step.text
@@ -132,7 +132,7 @@ def _compatible_with(step: Step, versions: dict[str, str]) -> Step:
 
 
 def _in_order(environment: Environment, steps: list[Step]) -> list[Step]:
-    """Order steps: blockers first, then by kind. Add requirements that keep other packages working."""
+    """Sort steps, blockers first and then by kind; add requirements that keep other packages working."""
 
     def key(step: Step) -> tuple[object, ...]:
         return step.severity is not Severity.BLOCKER, KINDS.index(step.kind), -step.severity, step.codes
@@ -152,7 +152,7 @@ def _in_order(environment: Environment, steps: list[Step]) -> list[Step]:
 
 
 def _drop_replaced_installs(steps: list[Step]) -> list[Step]:
-    """Drop installations whose packages a later step installs in other releases; a bare step joins the later one."""
+    """Drop installations whose packages a later step installs in other releases."""
     remaining: list[Step] = []
     for step in reversed(steps):
         replacing = {
@@ -190,7 +190,7 @@ def _ranges(action: Install) -> dict[str, str]:
 
 
 def _with_record(steps: list[Step], environment: Environment, installer: Installer) -> tuple[Step, ...]:
-    """Return the steps with one that records the packages before, the command that restores them, and a last check."""
+    """Return the steps with a first one that records the packages, a restore command, and a final check."""
     results = []
     for step in steps:
         changes = any(isinstance(action, Install | Uninstall) for action in step.commands)
@@ -213,7 +213,7 @@ def _with_record(steps: list[Step], environment: Environment, installer: Install
 
 
 def _refusals(refused: list[PinnedSet], sets: list[PinnedSet]) -> list[Conflict]:
-    """Name the nearer pairs that ran, but that other packages exclude."""
+    """Explain why nearer pairs that ran are not chosen: other installed packages exclude them."""
     resolution = "No set in the table fits everything that is needed here; give up one of them."
     if sets:
         resolution = f"The plan takes {sets[0].source} instead."

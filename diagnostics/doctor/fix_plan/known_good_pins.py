@@ -1,4 +1,4 @@
-"""Choose the pair of vLLM and TRL to move to: near the installed one, known to work, and free of what doctor reports.
+"""Choose the releases of vLLM and TRL to install: near the installed ones, known to work, without known findings.
 
 `choose_sets` lists the steps. Candidates are the cells of the compatibility table, which ran, and the pairs of its
 static part, of which metadata and source were read.
@@ -47,16 +47,16 @@ class Pin:
 
 @dataclass(frozen=True)
 class PinnedSet:
-    """Versions known to work together, and the evidence.
+    """Versions that are known to work together, with the evidence.
 
     Attributes:
         source: The cell of the compatibility table, or its static part.
         evidence: `executed` if the pair ran together, `static` if it was only read.
         changes: Differences to the installed versions, by package.
         distance: Minor releases from the installed pair, over vLLM and TRL.
-        gone: Codes of known issues of the installed versions that these do not have.
-        brings: Codes of known issues that only these versions have.
-        against: Requirements of other installed packages that it violates.
+        gone: Codes of known issues that the installed versions have and these do not.
+        brings: Codes of known issues that these versions have and the installed ones do not.
+        against: Requirements of other installed packages that these versions violate.
     """
 
     source: str
@@ -127,7 +127,7 @@ def choose_sets(
     wanted: Iterable[Constraint] = (),
     without: Collection[str] = (),
 ) -> tuple[list[PinnedSet], list[PinnedSet]]:
-    """Return the sets to move to, the best first, and those that ran but break another package.
+    """Return the sets to install, best first, and the sets that ran but violate another package's requirement.
 
     Args:
         environment: The installed packages, which constrain the sets too.
@@ -187,7 +187,7 @@ def _is_run(name: str, layer: dict[str, Any]) -> bool:
 
 
 def _unverified(cell: dict[str, Any], ran_with: Mapping[str, str]) -> Iterator[str]:
-    """Yield what the runs of a cell did not verify."""
+    """Yield what the runs of a cell did not verify, as text."""
     for name, layer in cell["layers"].items():
         if layer["verdict"] != "pass":
             reason = f" ({layer['reason'].rstrip('.')})" if layer.get("reason") else ""
@@ -279,7 +279,7 @@ def _nearness(pair: _Pair, item: PinnedSet) -> tuple[object, ...]:
 
 
 def _nearest_sets(sets: list[tuple[_Pair, PinnedSet]]) -> list[PinnedSet]:
-    """Return the nearest sets that ran and the nearest that were only read, in the order in which to propose them."""
+    """Return the nearest sets that ran and the nearest that were only read, in the order to propose them."""
     executed = [item for pair, item in sets if pair.ran]
     read: list[PinnedSet] = []
     # One set for each combination of changed packages.
@@ -292,7 +292,7 @@ def _nearest_sets(sets: list[tuple[_Pair, PinnedSet]]) -> list[PinnedSet]:
 
 
 def _moved_to(item: PinnedSet, environment: Environment) -> Environment:
-    """Return the environment with a set's versions."""
+    """Return the environment as it would be with a set's versions."""
     packages = {
         name: replace(package, version=item.versions[name], requires=()) if name in item.versions else package
         for name, package in environment.packages.items()
@@ -307,7 +307,7 @@ def _warnings(environment: Environment, issues: dict[str, Issue]) -> set[str]:
 
 
 def _with_issues(item: PinnedSet, environment: Environment, issues: dict[str, Issue]) -> PinnedSet:
-    """Return a set with the known issues that it ends and those that it brings."""
+    """Return a set with the codes of known issues that it removes and adds."""
     fixed, brings = [], []
     for code, issue in issues.items():
         if issue.status != "active" or not set(issue.components[:1]) & set(item.versions):
@@ -323,5 +323,5 @@ def _with_issues(item: PinnedSet, environment: Environment, issues: dict[str, Is
 
 
 def public(version: str) -> str:
-    """Return a version without its local part, `0.8.5` of `0.8.5+cpu`."""
+    """Return a version without its local part: `0.8.5` for `0.8.5+cpu`."""
     return version.partition("+")[0]

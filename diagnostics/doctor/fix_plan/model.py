@@ -1,4 +1,4 @@
-"""The data of a fix plan (steps, sets of versions, conflicts), its JSON document, and how a terminal shows it."""
+"""Define the data of a fix plan (steps, sets of versions, conflicts), its JSON document and its terminal output."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ KINDS = ("system", "variables", "repair", "packages", "configuration", "look")
 
 @dataclass(frozen=True)
 class Step:
-    """One step.
+    """One step of the plan.
 
     Attributes:
         kind: One of KINDS.
         severity: The worst of the findings it fixes.
         codes: Those findings.
-        why: One line each.
+        why: The reasons, one line each.
         known_by: Evidence that it helps: declared, static or executed; empty if there is none.
         cost: Its cost, or that it is unknown.
-        undo: How to take it back.
+        undo: Commands that undo it.
         commands: Exact commands to copy; never run.
         text: Advice that is no command.
         established: Whether it surely affects the user; a known issue of a release may never occur.
@@ -49,7 +49,7 @@ class Step:
 
     @property
     def need(self) -> str:
-        """`must` for what stops training, `should` for faults, `consider` for risks, `then` for the last check."""
+        """`must` for blockers, `should` for faults, `consider` for risks, `then` for the final check."""
         if self.kind == "look":
             return "then"
         if self.severity >= Severity.ERROR:
@@ -58,7 +58,7 @@ class Step:
 
     @property
     def detail_lines(self) -> list[tuple[str, str]]:
-        """Its parts with their names, without its commands."""
+        """The step's parts with their names, without its commands."""
         parts = {
             "why": self.why, "evidence": [self.known_by] if self.known_by else [],
             "do": map(edit_text, self.text), "cost": [self.cost], "undo": map(edit_text, self.undo),
@@ -79,7 +79,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Conflict:
-    """Two requirements that exclude each other, and what the plan does about it."""
+    """Two requirements that exclude each other, and how the plan resolves that."""
 
     between: tuple[str, ...]
     resolution: str
@@ -87,14 +87,14 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole plan; the `extra` of a report.
+    """The whole plan, stored as the `extra` of a report.
 
     Attributes:
         installer: Its name.
         marks: The files it was recognised by.
         outcome: `nothing` to do, `plan`, or `unknown`: there are findings, but no known fix.
         unseen: What was not checked; the plan has no step for it.
-        help: Where to go on.
+        help: Where to find further help.
     """
 
     subject: dict[str, Any]
@@ -151,7 +151,7 @@ class Plan:
         return [*(f"not checked: {line}" for line in self.unseen), *self.help]
 
     def render(self, report: Report, console: Console, *, verbose: bool) -> None:
-        """Print the plan; without `verbose` only what to do, in order."""
+        """Print the plan; without `verbose` only the commands and edits, in order."""
         del report
         for line in self.head:
             print_text(console, line)

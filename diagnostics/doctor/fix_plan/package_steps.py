@@ -1,4 +1,4 @@
-"""Steps that change packages: everything that is to be installed in one command, and requirements in conflict."""
+"""Build the steps that change packages: one command that installs everything, and conflicting requirements."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def install_step(
 
 
 def optional_step(causes: list[Finding], first: PinnedSet, installer: Installer) -> list[Step]:
-    """Return the step for a pair of which nothing bad is known: the nearest pair that is known to work."""
+    """Return the step that proposes the nearest known-good pair when nothing bad is known of the installed one."""
     step = Step(
         "packages",
         f"If you prefer versions that {_fit(first)}",
@@ -115,7 +115,7 @@ def _caveats(requirements: list[str], installer: Installer) -> tuple[Advice, ...
 
 
 def _combine(required: Iterable[Constraint]) -> list[str]:
-    """Return one requirement a package, with all its ranges; what cannot be satisfied is left out."""
+    """Return one requirement per package with all its ranges; unsatisfiable ones are left out."""
     by_name: dict[str, dict[str, None]] = {}
     for item in required:
         by_name.setdefault(item.name, {}).update({item.versions: None} if item.versions else {})
@@ -123,7 +123,7 @@ def _combine(required: Iterable[Constraint]) -> list[str]:
 
 
 def conflicts(environment: Environment, required: list[Constraint]) -> list[Conflict]:
-    """Return the constraints on one package that no version satisfies, those of installed packages included."""
+    """Return the constraints on a package that no version satisfies, including those of installed packages."""
     results = []
     names = dict.fromkeys(item.name for item in required)
     declared = constraints_on(environment, names) if names else []

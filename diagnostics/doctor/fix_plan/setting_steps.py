@@ -1,4 +1,4 @@
-"""Steps that leave packages alone: environment variables, limits and files of the machine, and options of a trainer.
+"""Build the steps that change settings: environment variables, machine limits and files, and trainer options.
 
 `system_steps` carries out the fixes of doctor's own findings. `setting_steps` applies the mitigations of known issues.
 """
@@ -66,7 +66,7 @@ def mitigation_constraints(
 
 
 def is_certain(finding: Finding) -> bool:
-    """Return whether a finding surely affects the user; a known issue of a release may never occur."""
+    """Return whether a finding certainly affects the user; a known issue of a release may never occur."""
     return finding.certainty == "established" or finding.severity >= Severity.ERROR
 
 
@@ -151,7 +151,7 @@ def _restore_variables(names: list[str], environment: Environment) -> tuple[Acti
 def _chosen_mitigations(
     findings: list[Finding], issues: dict[str, Issue], environment: Environment
 ) -> list[tuple[Finding, Mitigation]]:
-    """Return the first recommended mitigation of each finding that has an edit for this environment."""
+    """Return for each finding its best mitigation that has an edit for this environment."""
     results = []
     frameworks = configured_in(environment.packages) or ("vllm",)
     for finding in findings:

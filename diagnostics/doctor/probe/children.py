@@ -1,4 +1,4 @@
-"""Run the probe programs in child processes of the examined environment's Python, and clean up after them.
+"""Run the probe programs in child processes of the examined environment's Python, and clean up afterwards.
 
 Each child has its own session, no standard input, a time limit and a scratch folder. Every child gets a variable with a
 unique value; processes that outlive it are found by that value and killed, also after an interrupt.
@@ -56,7 +56,7 @@ class ChildEnded:
 
 
 class Children:
-    """A scratch folder for the children of one run, and the way to start them.
+    """A context manager that starts child processes in a scratch folder; at its end no process and no file is left.
 
     A context manager: when it ends, no process and no file is left.
     """
@@ -98,7 +98,7 @@ class Children:
         Args:
             what: What is probed, in words.
             program: Its name in `programs`.
-            arguments: Of the program.
+            arguments: The program's arguments.
             limit_s: Seconds after which it is killed.
             offline: Whether the hub is switched off.
         """
@@ -119,14 +119,14 @@ class Children:
         return ChildEnded(what, _read_answer(answer), done.code, done.timed_out, done.seconds, place / "log")
 
     def _variables(self, place: Path, answer: Path, *, offline: bool) -> dict[str, str]:
-        """Return the user's variables with every cache in our folder."""
+        """Return the user's variables, with every cache redirected into the scratch folder."""
         scratch = str(place)
         variables = {_MARK: self._mark, "GRPO_DOCTOR_ANSWER": str(answer)}
         variables |= dict.fromkeys(_CACHES, scratch) | dict.fromkeys(_SWITCHES, "1")
         return {**self._environ, **variables, **(dict.fromkeys(_OFFLINE, "1") if offline else {})}
 
     def _end_strays(self) -> None:
-        """Kill processes with our mark; a child may have started some in sessions of their own."""
+        """Kill remaining processes that carry our marker variable; a child may have started some in other sessions."""
         mark = f"{_MARK}={self._mark}".encode()
         with contextlib.ExitStack() as stack:
             ending = []

@@ -1,4 +1,4 @@
-"""Interpret how a probe's child process ended: the check passed, or a finding with the cause of the failure."""
+"""Turn the end of a probe's child process into a result: passed, or a finding with the cause of the failure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _UNINFORMATIVE = (
 def child_result(
     ended: ChildEnded, code: str, environment: Environment | None, rules: Rules, failures: dict[str, str]
 ) -> CheckResult:
-    """Return the check result of one child process.
+    """Return the check result for a child process that ended.
 
     Args:
         ended: The child.
@@ -92,7 +92,7 @@ def describe_end(ended: ChildEnded) -> str:
 def _explain(
     ended: ChildEnded, code: str, environment: Environment | None, reason: str, rules: Rules
 ) -> Finding:
-    """Return the damaged file, the known issue or the missing module behind a failure, else the check's own code."""
+    """Return the cause of a failure: a damaged file, a known issue or a missing module; else the check's own code."""
     text = f"{ended.what}: {reason}."
     evidence = Evidence(reason, str(ended.answer.get("where") or ended.what))
     guess = _triage(ended, rules)
@@ -160,7 +160,7 @@ def _observed_issue(issue: Issue, evidence: Evidence, fix: Fix, detail: str) -> 
 
 
 def _triage(ended: ChildEnded, rules: Rules) -> Finding | None:
-    """Return what triage finds in the root exception, or else in the whole output."""
+    """Return triage's verdict on the root exception, or else on the whole output."""
     logs = [ended.log]
     if root := str(ended.answer.get("root") or ""):
         logs.insert(0, ended.log.with_name("root"))
@@ -195,7 +195,7 @@ def platform_findings(
     machine: Machine,
     issues: dict[str, Issue],
 ) -> list[Finding]:
-    """ENV922 and ENG004: compare the platforms of PyTorch and vLLM with the machine."""
+    """Compare the platforms that PyTorch and vLLM report with the machine (ENV922, ENG004)."""
     results = []
     gpus = machine.gpus.devices if machine.gpus.state == "ok" else ()
     if torch is not None and torch.ok and gpus:
@@ -229,7 +229,7 @@ def _platform_finding(text: str, advice: str, ended: ChildEnded) -> Finding:
 
 
 def parity_findings(ended: ChildEnded) -> list[Finding]:
-    """NUM901 if the engine's log-probs differ from those of transformers."""
+    """Report NUM901 if the engine's log-probs differ from those of transformers."""
     answer = ended.answer
     value, device = answer.get("largest"), str(answer.get("device"))
     tolerance = tolerance_of(device)
@@ -251,5 +251,5 @@ def parity_findings(ended: ChildEnded) -> list[Finding]:
 
 
 def tolerance_of(device: str) -> float:
-    """Return the largest difference of log-probs that is rounding on a device."""
+    """Return the largest log-prob difference that counts as rounding on a device."""
     return TOLERANCES.get(device, TOLERANCES["cpu"])

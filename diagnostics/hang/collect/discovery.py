@@ -36,7 +36,7 @@ _WORKER = re.compile(r"^VLLM::Worker(?:_\w*?TP(\d{1,4}))?|TP(\d{1,4})")
 
 
 def role_of_title(title: str) -> tuple[str, int | None]:
-    """Return the role and the rank in a command line; `process` if it names none.
+    """Return the role and the rank that a process title names; `process` if it names none.
 
     >>> role_of_title("VLLM::Worker_TP1"), role_of_title("ray::Trainer.step"), role_of_title("python train.py")
     (('engine worker', 1), ('Ray actor', None), ('process', None))
@@ -68,7 +68,7 @@ class ProcessEntry:
 
 
 def process_table() -> dict[int, ProcessEntry]:
-    """Return all visible processes, without their environment."""
+    """Return all visible processes, without their environment variables."""
     entries = {}
     for pid in proc.list_pids():
         fields = proc.stat_fields(pid)
@@ -123,7 +123,7 @@ def _may_be_rank(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> boo
 
 
 def _starts_other_ranks(processes: dict[int, ProcessEntry], entry: ProcessEntry) -> bool:
-    """Return whether a process gives its children other ranks than its own: then it is a launcher."""
+    """Return whether a process sets other ranks for its children, as a launcher does."""
     rank = entry.environment.get("RANK")
     ranks = {
         child.environment["RANK"]
@@ -136,14 +136,14 @@ def _starts_other_ranks(processes: dict[int, ProcessEntry], entry: ProcessEntry)
 def select_processes(
     processes: dict[int, ProcessEntry], pids: Sequence[int], pattern: str, *, everything: bool, ours: int
 ) -> set[int]:
-    """Return the requested processes, all their descendants and the other ranks of the same job.
+    """Return the requested processes, their descendants, and the other ranks of the same job.
 
     Args:
         processes: All visible processes.
         pids: Processes that were named.
         pattern: Pattern for command lines.
         everything: Whether to take every process of the caller that looks like part of a job.
-        ours: This process; neither it nor an ancestor is found by a pattern.
+        ours: Our own process id; neither this process nor an ancestor matches a pattern.
     """
     for entry in processes.values():
         entry.environment = proc.environment(entry.pid)
@@ -167,7 +167,7 @@ def select_processes(
 
 
 def job_address(environment: dict[str, str]) -> str:
-    """Return the address of the ranks' store, which distinguishes jobs."""
+    """Return the address of the ranks' rendezvous store, which identifies the job."""
     if "RANK" not in environment:
         return ""
     return f"{environment.get('MASTER_ADDR', '')}:{environment.get('MASTER_PORT', '')}"

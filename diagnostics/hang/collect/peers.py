@@ -12,14 +12,14 @@ from diagnostics.hang.snapshot import Descriptor, Lock, Process, Socket
 
 @dataclass
 class Host:
-    """All processes of the host, their open files, and all sockets."""
+    """All processes of the host with their open files, and all sockets."""
 
     processes: dict[int, discovery.ProcessEntry]
     descriptors: dict[int, tuple[Descriptor, ...] | None] = field(default_factory=dict)
     sockets: dict[int, Socket] = field(default_factory=dict)
 
     def survey(self, pids: Iterable[int]) -> None:
-        """Read the descriptors of all processes that may be read, and all sockets."""
+        """Read the descriptors of all readable processes, and all sockets."""
         self.descriptors = {pid: proc.descriptors(pid) for pid in self.processes}
         self.sockets = sockets.all_sockets(pids)
 
@@ -33,7 +33,7 @@ class Host:
         return owners
 
     def resolved(self, items: tuple[Descriptor, ...] | None) -> tuple[Descriptor, ...]:
-        """Return descriptors with the kind of their sockets."""
+        """Return descriptors with the kind of their socket filled in."""
         return tuple(
             replace(item, kind=self.sockets[item.inode].kind)
             if item.kind == "socket" and item.inode in self.sockets
@@ -43,7 +43,7 @@ class Host:
 
 
 def connected_processes(host: Host, chosen: set[int]) -> set[int]:
-    """Return Python processes at the other end of TCP connections, their descendants, and so on."""
+    """Return Python processes that are connected to the chosen ones by TCP, directly or not, and their descendants."""
     owners = host.owners()
     visited = chosen | discovery.ancestors(host.processes, os.getpid())
     connected: set[int] = set()
@@ -60,7 +60,7 @@ def connected_processes(host: Host, chosen: set[int]) -> set[int]:
 
 
 def _other_ends(host: Host, item: Descriptor) -> list[int]:
-    """Return the other end of a TCP connection; until it is accepted, the sockets that listen at its port."""
+    """Return the peer of a TCP connection; before it is accepted, the sockets that listen at its port."""
     connection = host.sockets.get(item.inode) if item.kind == "socket" else None
     if connection is None or connection.kind != "tcp" or connection.state == "LISTEN":
         return []

@@ -1,4 +1,4 @@
-"""Read /proc: state, threads, descriptors, system calls, shared memory of a process."""
+"""Read the state, threads, descriptors, system calls and shared memory of a process from /proc."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def _load_syscalls(machine: str) -> dict[int, str]:
-    """Read the names of system calls: runs of consecutive numbers, `number:name name name`."""
+    """Load the names of system calls from lines `number:name name name`, for consecutive numbers."""
     file = "syscalls_generic.txt" if machine in {"aarch64", "arm64"} else "syscalls_x86_64.txt"
     names, number = {}, 0
     for word in Path(__file__).with_name(file).read_text(encoding="ascii").split():
@@ -93,7 +93,7 @@ def with_timeout(function: Callable[[], T], default: T, timeout_s: float = FILE_
 
 
 def stat_fields(pid: int, tid: int = 0) -> list[str]:
-    """Return the fields of `stat` of a process or thread from the third on: state, parent, ...; empty if it ended."""
+    """Return the fields of a process's or thread's `stat` from the third on (state, parent, ...); empty if ended."""
     return read_proc(pid, f"task/{tid}/stat" if tid else "stat").rpartition(")")[2].split()
 
 
@@ -125,7 +125,7 @@ def command_line(pid: int) -> str:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """Return the variables of ENVIRONMENT and no other; a value of unreasonable length is left out."""
+    """Return the variables named in ENVIRONMENT and no others; overlong values are left out."""
     values = {}
     for item in read_proc(pid, "environ").split("\0"):
         name, _, value = item.partition("=")
@@ -135,16 +135,16 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def runnable_ns(pid: int, tid: int) -> int | None:
-    """Return nanoseconds in which a thread ran or waited for a processor; None if unknown."""
+    """Return the nanoseconds in which a thread ran or waited for a processor; None if unknown."""
     parts = read_proc(pid, f"task/{tid}/schedstat").split()
     return int(parts[0]) + int(parts[1]) if len(parts) == 3 else None
 
 
 class SchedulerClocks:
-    """Clocks of the scheduler: one per processor, seconds or hours apart.
+    """The scheduler's clocks, one per processor; they differ by seconds or hours.
 
-    Each omits what its processor spent on interrupts, so the clock of the processor that a thread last ran on is
-    read by running there for a moment.
+    Each clock omits the time that its processor spent on interrupts. So the clock of the processor on which a thread
+    last ran is read by running there for a moment.
     """
 
     def __init__(self) -> None:
@@ -246,7 +246,7 @@ def system_call(pid: int, tid: int) -> dict[str, Any]:
 
 
 def _waited_fds(pid: int, name: str, values: list[int]) -> tuple[int, ...]:
-    """Return the descriptors that a call for several of them waits for."""
+    """Return the descriptors that a call such as poll or select waits for."""
     if name.startswith("epoll"):
         lines = read_proc(pid, f"fdinfo/{values[0]}").splitlines()
         return tuple(int(line.split()[1]) for line in lines if line.startswith("tfd:"))
@@ -279,7 +279,7 @@ def _opened_path(pid: int, address: int) -> str:
 
 
 def shared_memory(pid: int) -> tuple[tuple[str, ...], list[tuple[int, int, int]]]:
-    """Return names of memory shared with other processes, and (start, end, inode) of the semaphores in it."""
+    """Return the names of shared memory, and (start, end, inode) of each mapping with semaphores."""
     names, semaphores = set(), []
     for line in read_proc(pid, "maps").splitlines():
         parts = line.split(maxsplit=5)

@@ -1,4 +1,4 @@
-"""Take a snapshot: select the processes, sample them for some seconds, and add the processes they wait for."""
+"""Take a snapshot: select the processes, sample them for some seconds, and add processes that they wait for."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def take_snapshot(selection: Selection, *, sleep: Callable[[float], None] = time
 
 
 def snapshot_as_json(options: dict[str, Any], _folder: str) -> dict[str, Any]:
-    """Return the snapshot of this host as JSON, or why there is none: what runs on another host.
+    """Return the snapshot of this host as JSON, or the reason why there is none; other hosts run this function.
 
     Args:
         options: `pattern`, `seconds` and `samples` of a Selection.
@@ -113,7 +113,7 @@ class _Observation:
     problem: str = ""
 
     def io_moved(self) -> bool | None:
-        """Return whether it read or wrote anything; None if unknown."""
+        """Return whether the process read or wrote any bytes; None if unknown."""
         if self.before.moved is None or self.after.moved is None:
             return None
         return self.before.moved != self.after.moved
@@ -125,7 +125,7 @@ class _Observation:
 
 
 class _Observer:
-    """Samples processes, and builds the processes of a snapshot from the samples.
+    """Samples processes, and builds the snapshot's processes from the samples.
 
     Attributes:
         seconds: How long the last sampling took.
@@ -161,7 +161,7 @@ class _Observer:
         return [self._process(pid, observations.get(pid)) for pid in sorted(pids)]
 
     def _sample(self, observations: dict[int, _Observation], pythons: list[int]) -> None:
-        """Add a stack of each process; one that has not run since has the same stack."""
+        """Add one stack sample per process; a process that has not run since keeps its last stack."""
         changed = []
         for pid in pythons:
             observation = observations[pid]
@@ -231,7 +231,7 @@ class _Observer:
         return tuple(threads)
 
     def not_inspected(self, observed: list[Process]) -> list[str]:
-        """Return what could not be read, with what would make it readable."""
+        """Return what could not be read, and what would make it readable."""
         texts = [] if self.program else [NO_PYSPY]
         reasons: dict[str, list[int]] = {}
         for pid, reason in self.refused.items():

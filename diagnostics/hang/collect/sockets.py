@@ -1,7 +1,7 @@
-"""List all TCP and unix sockets of this host by inode, with their other ends and times of last traffic.
+"""List all TCP and unix sockets of this host by inode, with their peers and the times of last traffic.
 
-They come from the kernel over netlink, as for `ss`, which needs no permission; from /proc/net where netlink is not
-available, and for processes in another network namespace.
+They are read from the kernel over netlink, like `ss` does, which needs no permission. /proc/net is used if netlink is
+not available, and for processes in another network namespace.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LAST_SENT, _LAST_RECEIVED = 44, 52
 
 
 def all_sockets(pids: Iterable[int]) -> dict[int, Socket]:
-    """Return the sockets by inode, those of the processes' own network namespaces included."""
+    """Return the sockets by inode, including those in the processes' own network namespaces."""
     sockets: list[Socket] = []
     visited = {""}
     with contextlib.suppress(OSError, AttributeError, struct.error):
@@ -117,7 +117,7 @@ def _unix_sockets() -> Iterator[Socket]:
 
 
 def _address(address: bytes, port: int) -> str:
-    """Format as "127.0.0.1:80"; an IPv4-mapped IPv6 address becomes IPv4, so that both ends match."""
+    """Format an address as "127.0.0.1:80"; an IPv4-mapped IPv6 address becomes IPv4, so that both ends are equal."""
     ip = ipaddress.ip_address(address)
     ip = getattr(ip, "ipv4_mapped", None) or ip
     return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"

@@ -1,4 +1,4 @@
-"""Read Python stacks with py-spy, within a time limit and without stopping the process, or explain what forbids it."""
+"""Read Python stacks with py-spy, within a time limit and without stopping the process; or explain why that fails."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _kernel_tid(pid: int, thread: Thread, tasks: dict[int, int]) -> int:
 
 
 def merge_samples(samples: Sequence[Thread]) -> Thread:
-    """Return the last sample of a thread, with whether all samples had the same functions on the stack.
+    """Return the last sample of each thread, marked `steady` if all samples had the same functions on the stack.
 
     Line numbers are not compared: they change in a loop that only waits again.
     """
@@ -214,7 +214,7 @@ def _read_source(path: str) -> list[str] | None:
 
 
 def unreadable_processes(pids: Iterable[int]) -> dict[int, str]:
-    """Return each process whose memory may not be read, with the reason and what would permit it."""
+    """Return the processes whose memory may not be read, with the reason and what would permit it."""
     return {pid: reason for pid in pids if (reason := _reason(pid))}
 
 

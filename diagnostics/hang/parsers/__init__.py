@@ -1,4 +1,4 @@
-"""Parse dumps of other tools: stacks, flight recorders, watchdog messages, and our own bundles."""
+"""Parse dumps of other tools (stacks, flight recorders, watchdog messages) and our own bundles into snapshots."""
 
 
 class ParseError(ValueError):

@@ -1,4 +1,4 @@
-"""Save and load a snapshot as JSON, without anything that identifies a person or a machine."""
+"""Save and load a snapshot as a JSON file (bundle), without personal data or names of machines."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _TITLE = 120
 
 
 def save(snapshot: Snapshot, path: Path) -> None:
-    """Write a bundle, completely or not at all, readable by its owner alone; a link at the path is replaced."""
+    """Write a bundle atomically, readable by its owner alone; a link at the path is replaced."""
     text = json.dumps(redacted(snapshot.to_json()), indent=0, ensure_ascii=False)
     write_atomically(path, escape(text))
 
 
 def redacted(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document without personal data; addresses are numbered, so both ends of a connection still match."""
+    """Return the document without personal data; addresses are numbered, so that connections still match."""
     addresses: dict[str, str] = {}
 
     def clean(key: str, value: Any) -> Any:
@@ -64,7 +64,7 @@ def load(document: Any, name: str) -> Snapshot:
 
 
 def _cut_texts(value: Any) -> Any:
-    """Cut every text of a document to MAX_TEXT: patterns need time that grows faster than the length."""
+    """Truncate every text of a document to MAX_TEXT, which bounds the time of pattern matching."""
     if isinstance(value, dict):
         return {key: _cut_texts(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -120,7 +120,7 @@ def _parse_text(text: str, name: str) -> Snapshot:
 
 
 def clean_lines(text: str) -> list[str]:
-    r"""Return the lines of a text, cut and without colours; interleaved lines are sorted by rank.
+    r"""Return a text's lines without colours, truncated; lines interleaved by rank are grouped by rank.
 
     >>> clean_lines("\x1b[1ma"), clean_lines("[rank1]: a\n[rank0]: b\n[rank1]: c")
     (['a'], ['rank 1', 'a', 'c', 'rank 0', 'b'])
@@ -139,7 +139,7 @@ def clean_lines(text: str) -> list[str]:
 
 
 def _with_roles(processes: Sequence[Process], source: str) -> Snapshot:
-    """Add roles by process titles and frames, the only evidence in a dump."""
+    """Set roles by process titles and frames, because a dump has no other evidence."""
     labelled = []
     for process in processes:
         role, rank = role_of_title(process.title)
@@ -152,7 +152,7 @@ def _with_roles(processes: Sequence[Process], source: str) -> Snapshot:
 
 
 def _distinct_pids(processes: Sequence[Process]) -> list[Process]:
-    """Make process ids unique: dumps may repeat one, or have none."""
+    """Make process ids unique, because dumps may repeat an id or have none."""
     unused = itertools.count(max((process.pid for process in processes), default=0) + 1)
     distinct: dict[int, Process] = {}
     for process in processes:

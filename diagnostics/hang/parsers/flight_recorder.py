@@ -27,7 +27,7 @@ _PurePythonUnpickler: Any = pickle._Unpickler  # noqa: SLF001
 
 
 class _DataUnpickler(_PurePythonUnpickler):  # type: ignore[misc]  # typed Any above
-    """Unpickler for plain data: it refuses names of classes and functions, and keys other than texts and numbers."""
+    """Unpickler for plain data: refuses classes and functions, and dict keys other than strings and numbers."""
 
     dispatch = {code: _PurePythonUnpickler.dispatch[code] for code in _OPCODES}  # noqa: RUF012
 
@@ -52,7 +52,7 @@ class _DataUnpickler(_PurePythonUnpickler):  # type: ignore[misc]  # typed Any a
 
 
 def is_pickle(data: bytes) -> bool:
-    """Return whether data may be a pickle: it begins with the opcode and number of a protocol."""
+    """Return whether data may be a pickle, by its first two bytes."""
     return data[:1] == b"\x80" and len(data) > 2 and data[1] <= 5
 
 
@@ -76,7 +76,7 @@ def load_pickle(data: bytes, name: str) -> dict[str, Any]:
 
 
 def _check_size(document: Any) -> None:
-    """Refuse a document with more than MAX_ITEMS values; shared references can make it endless to walk."""
+    """Refuse a document with more than MAX_ITEMS values; shared references could make it endless."""
     queue, count = [document], 0
     while queue:
         value = queue.pop()
@@ -127,7 +127,7 @@ def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
 
 
 def _frame(item: Any) -> StackFrame:
-    """Return a recorded stack frame in our form."""
+    """Convert a recorded stack frame to a StackFrame."""
     name = cut_at_word(str(item.get("name", ""))).rpartition(".")[2]
     return StackFrame(cut_at_word(str(item.get("filename", ""))), name, int(item.get("line", 0) or 0))
 

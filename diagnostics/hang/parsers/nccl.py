@@ -1,7 +1,7 @@
-"""Parse reports about NCCL's ranks: the messages of PyTorch's watchdog, and the JSON of NCCL's RAS client.
+"""Parse reports about NCCL's ranks: messages of PyTorch's watchdog, and the JSON of NCCL's RAS client.
 
-The watchdog reports each rank whose collective timed out: these ranks are the victims. Another rank is taken for the
-blocking one only if the watchdog reports that it started fewer collectives of the same process group.
+The watchdog reports each rank whose collective timed out: these ranks are victims. Another rank counts as blocking only
+if the watchdog reports that it started fewer collectives of the same process group.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NAMES = {
 
 @dataclass
 class _RankReport:
-    """What the watchdog reports of one rank in one process group; None for numbers that it does not report.
+    """The watchdog's report on one rank in one process group; None for numbers that it does not contain.
 
     Attributes:
         number: Sequence number of the collective that timed out.
@@ -101,7 +101,7 @@ def _read_timeout(line: str, groups: _Groups) -> None:
 
 
 def _group_snapshot(reports: dict[int, _RankReport]) -> Snapshot:
-    """Return the ranks of a group: those that timed out wait, those that started fewer collectives are missing."""
+    """Return a process group's ranks: timed-out ranks wait, those that started fewer collectives are missing."""
     waiting = {rank: r for rank, r in reports.items() if r.waits}
     first = min((r.number for r in waiting.values() if r.number is not None), default=None)
     names = {r.number: r.name for r in waiting.values() if r.name}
@@ -129,7 +129,7 @@ def _operation(name: str) -> str:
 
 
 def _rank_process(rank: int, operation: str = "") -> Process:
-    """Return a rank that waits in a collective operation, or is in none."""
+    """Return a rank as a process: it waits in a collective operation, or in none."""
     pid = rank + 1
     frame = StackFrame(C10D, operation) if operation else BETWEEN
     return Process(
@@ -170,6 +170,6 @@ def _communicator_snapshot(communicator: dict[str, Any]) -> Snapshot:
 
 
 def _is_uneven(part: Snapshot) -> bool:
-    """Return whether the ranks of a communicator started different numbers of collectives, or some are missing."""
+    """Return whether ranks of a communicator started different numbers of collectives, or some are missing."""
     missing = any(process.world != len(part.processes) for process in part.processes)
     return missing or len({collective.enqueued for collective in part.collectives}) > 1

@@ -1,4 +1,4 @@
-"""Parse stacks in text: py-spy and `ray stack`, faulthandler, pystack, gdb with and without Python, tracebacks.
+"""Parse stacks in text form: py-spy, `ray stack`, faulthandler, pystack, gdb, tracebacks.
 
 A traceback counts only if it ended in a KeyboardInterrupt: then it shows where the thread was blocked. After any other
 error the thread has left that stack.
@@ -54,11 +54,11 @@ _STARTS_THREAD = re.compile(r"_bootstrap(_inner)?|_{0,2}clone3?|(start_thread|th
 
 @dataclass
 class _ThreadDraft:
-    """A thread whose lines are being read.
+    """A thread that is being read line by line.
 
     Attributes:
         outermost_first: Order of its frames; None until the first frame shows it.
-        ends_in_error: Whether it is a traceback, and no interrupt has been read yet.
+        ends_in_error: Whether it is a traceback in which no KeyboardInterrupt has been read yet.
     """
 
     tid: int
@@ -80,6 +80,8 @@ class _ThreadDraft:
 
 @dataclass
 class _ProcessDraft:
+    """A process that is being read line by line."""
+
     pid: int = 0
     title: str = ""
     rank: int | None = None
@@ -91,7 +93,7 @@ class _ProcessDraft:
 
 
 def parse_stacks(lines: list[str]) -> tuple[list[Process], bool]:
-    """Return the processes in a dump, and whether py-spy printed it, which names the main thread reliably."""
+    """Return the processes in a dump, and whether py-spy printed it (only py-spy marks the main thread reliably)."""
     reader = _StackReader()
     for line in lines:
         reader.read_line(line)
@@ -207,7 +209,7 @@ class _StackReader:
 
 
 def _with_main(threads: list[Thread]) -> list[Thread]:
-    """Name the main thread, if none is named so: the last one whose stack does not begin with a thread's start."""
+    """Mark the main thread, if none is marked: the last one whose stack does not begin with a thread's start."""
     if not any(thread.name == "MainThread" for thread in threads):
         for place in reversed(range(len(threads))):
             # faulthandler prints the thread that was started first last.

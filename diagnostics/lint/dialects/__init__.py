@@ -27,7 +27,7 @@ class Start(Struct, frozen=True, forbid_unknown_fields=True):
         overrides: One of the words has to set a key that begins with one of these.
         flags: One of the words has to be one of these options.
         framework_parser: The framework's own parser reads the options.
-        extra: Options that this way of starting sets.
+        extra: Options that this way of starting implies.
     """
 
     program: str = ""
@@ -84,7 +84,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
             key `b` of an option `a` that is a table, and `!name` is the opposite of the option.
         server_names: The same for its server.
         rank: Order of recognition: frameworks with a program of their own first, those known by options last.
-        specific: How little the keys of its files say: 0 if no other file has them.
+        specific: Rank of its file keys by ambiguity; 0 if no other framework's files have them.
         commands: A pattern for texts that may contain one of its commands.
         style: `flags` or `overrides` (Hydra's `a.b=c`).
         file_keys: Keys of which one shows its files; `file_sections` are nested ones.
@@ -135,7 +135,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         return next((entry for entry in entries if in_range(release, entry.releases)), None)
 
     def describes_file(self, tree: dict[str, Any]) -> bool:
-        """Tell whether a structured file is one of this framework, by its keys."""
+        """Return whether the keys of a structured file are those of this framework."""
         keys = top_keys(tree)
         if set(self.not_file_keys) & keys:
             return False
@@ -158,7 +158,7 @@ class Launch:
     rest: tuple[str, ...] = ()
 
     def matches(self, start: Start) -> bool:
-        """Tell whether this is the given way to start a framework."""
+        """Return whether this launch is the given way to start a framework."""
         if self.program:
             return self.program == start.program and self.verb in start.verbs
         pattern, name = (start.module, self.module) if self.module else (start.script, self.script)

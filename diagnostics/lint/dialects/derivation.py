@@ -1,4 +1,4 @@
-"""Make the run plan of a run from its framework's options.
+"""Make a run plan from a framework's options.
 
 A dialect's TOML file names the options and their defaults. This module adds the values that follow from several
 settings: the rollout mode, the number of training processes, whether the run evaluates.
@@ -28,7 +28,7 @@ _VERL_ROLLOUT = "actor_rollout_ref.rollout."
 
 
 def make_plan(settings: Settings, versions: Versions) -> RunPlan:
-    """Make the run plan of settings, for the given releases."""
+    """Make the run plan for settings and the given releases."""
     dialect = DIALECTS[settings.framework]
     plan = RunPlan(settings.framework, settings, versions=versions)
     plan.put("framework", Value(settings.framework, settings.place, "framework"))
@@ -71,7 +71,7 @@ def _option_value(settings: Settings, option: str) -> Value | None:
 
 
 def _fill_defaults(plan: RunPlan, defaults: Iterable[Default]) -> None:
-    """Fill in defaults, unless something unread may set the value.
+    """Fill in defaults, except where an unread source may set the value.
 
     A default that differs between releases is used only if the release is known.
     """
@@ -153,7 +153,7 @@ def _launched_processes(settings: Settings) -> Value | None:
 
 
 def truncates(name: str, value: Value) -> bool:
-    """Whether a sampling setting, by its name in the plan, removes tokens from the distribution."""
+    """Return whether a sampling setting, by its name in the plan, removes tokens from the distribution."""
     return value.known and not isinstance(value.data, str) and value.data not in NEUTRAL[name]
 
 
@@ -253,7 +253,7 @@ def _derive_swift_mode(plan: RunPlan) -> None:
 
 
 def _derive_hydra_trainer(plan: RunPlan, evaluation: str) -> None:
-    """Derive what verl and EasyR1 share: devices on all nodes, and the frequency of evaluation."""
+    """Derive what verl and EasyR1 have in common: devices on all nodes, and how often to evaluate."""
     plan.put("devices.train", multiply(plan.values.get("devices.per_node"), plan.values.get("devices.nodes")))
     frequency = plan.option(evaluation)
     if frequency is not None and isinstance(frequency.data, int):

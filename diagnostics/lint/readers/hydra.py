@@ -58,10 +58,10 @@ def compose_config(settings: Settings, *, required: bool) -> None:
 
 
 class ComposedConfig:
-    """A config with the files of its list of defaults.
+    """A config composed from the files in its defaults list.
 
     Attributes:
-        values: What these files set, by key; the file that names another one wins.
+        values: The values by key; a file wins over the files that it names.
         missing: Files of the list that were not found.
     """
 
@@ -73,7 +73,7 @@ class ComposedConfig:
 
     @property
     def options(self) -> dict[str, Value | None]:
-        """The values, and each table as None; empty if a part is missing."""
+        """The values, with None for each table; empty if a file is missing."""
         keys = self.values.keys()
         tables = {key.rsplit(".", count)[0] for key in keys for count in range(1, key.count(".") + 1)}
         return {} if self.missing else self.values | dict.fromkeys(tables - keys)

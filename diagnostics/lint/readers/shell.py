@@ -48,7 +48,7 @@ _PLACEHOLDER = re.compile(r"(?<=[\s=])<([A-Za-z](?:[\w. -]{0,60}\w)?)>(?=\s|$)")
 
 @dataclass
 class Command:
-    """A simple command: its words, and the variables that are set for it or exported before it."""
+    """A simple command: its words, and the variables that it gets."""
 
     words: list[Word]
     env: dict[str, Value]
@@ -76,7 +76,7 @@ def read_script(text: str, file: str, first_line: int = 1) -> list[Command]:
 
 
 def read_nested(word: Word, file: str) -> list[Command]:
-    """Read a word that is itself a script, as in `bash -c "..."`."""
+    """Parse a word that is itself a script, as in `bash -c "..."`."""
     return _ScriptReader(file, max(1, word.line)).read_text(word.text)
 
 
@@ -149,7 +149,7 @@ class _ScriptReader:
     _visit_test_command = _visit_word = _visit_file_redirect = _visit_heredoc_redirect = _visit_comment
 
     def _visit_list(self, node: Node) -> None:
-        """Walk `A && B`: after a test, or behind `||`, B may not run."""
+        """Walk `A && B`; after a test, and after `||`, B may not run."""
         first, second = node.named_children[0], node.named_children[-1]
         self._walk(first)
         operator = node.children[1].type if len(node.children) > 1 else "&&"
@@ -164,7 +164,7 @@ class _ScriptReader:
         self.expander.scopes.pop()
 
     def _branch(self, *nodes: Node, on_arguments: bool = False) -> None:
-        """Walk nodes that may not run, and merge what they set."""
+        """Walk nodes that may not run, and merge the variables that they set."""
         if len(self.expander.scopes) >= _MAX_DEPTH:
             return
         self.expander.count_output(0)
@@ -219,7 +219,7 @@ class _ScriptReader:
             self._branch(bodies[-1], on_arguments=script_arguments and "@" not in self.scope.arrays)
 
     def _tests_arguments(self, condition: str) -> bool:
-        """Whether a condition holds only if the script itself gets arguments."""
+        """Return whether a condition holds only if the script gets arguments."""
         return "@" not in self.scope.arrays and bool(_TESTS_ARGUMENTS.search(condition))
 
     def _visit_function_definition(self, node: Node) -> None:
@@ -367,7 +367,7 @@ class _ScriptReader:
         return True
 
     def _source(self, word: Word) -> None:
-        """Apply `source FILE`: its variables are the script's own."""
+        """Run `source FILE`, whose variables become the script's own."""
         if _ACTIVATES.search(word.clean):
             return
         fits = self.sourced < _MAX_NESTED

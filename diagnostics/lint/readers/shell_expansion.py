@@ -1,4 +1,4 @@
-"""Expand the words of a shell script, parsed by tree-sitter, as far as their values are known.
+"""Expand the words of a shell script as far as their values are known; tree-sitter parses the script.
 
 `$X`, `${X:-default}`, arrays, arithmetic and `$(dirname "$0")` are expanded. Every unknown part becomes the mark HOLE.
 """
@@ -81,7 +81,7 @@ class Expander:
         return int(node.start_point[0]) + self.first_line
 
     def count_output(self, size: int) -> None:
-        """Count expanded text, so that a script which doubles a variable line by line is refused."""
+        """Count expanded text, to refuse a script that doubles a variable with each line."""
         self._produced += size
         if size > _MAX_WORD or self._produced > MAX_NODES * 100:
             raise UnreadableError(f"{self.file}: its variables expand without end")
@@ -312,7 +312,7 @@ def _value(text: str, *, quoted: bool) -> str:
 
 
 def _mark_words(text: str) -> str:
-    """Mark each word of an unquoted text as a default."""
+    """Mark each word of an unquoted text as a default value."""
     return re.sub(r"(?<![^ \t\n])(?=[^ \t\n])", SOFT, text)
 
 

@@ -1,4 +1,4 @@
-"""Hold the variables of a shell script at one point, with marks for unknown text and for defaults.
+"""Define the variables of a shell script at one point, with marks for unknown text and for default values.
 
 `Scope.merge_branch` decides what is still known after a branch that may or may not run. `slurm_variables` returns what
 Slurm sets before the script starts.

@@ -45,7 +45,7 @@ def parse_documents(text: str, file: str, syntax: str) -> list[Any]:
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Value]:
-    """Lay nested tables out under dotted keys; a list stays one value."""
+    """Flatten nested tables to dotted keys; a list stays one value."""
     if not isinstance(tree, dict):
         return {prefix: _join_list(tree).with_key(prefix)} if prefix else {}
     flat: dict[str, Value] = {}
@@ -179,7 +179,7 @@ def _put_item(container: dict[str, Any], key: Any, node: Any) -> None:
 
 
 def parse_json(text: str, file: str) -> Any:
-    """Parse a JSON text as the YAML that it is, for its lines; an empty table or list is a Value of an empty list.
+    """Parse JSON with the YAML parser, which records lines; an empty table or list becomes an empty list.
 
     Raises:
         UnreadableError: See `parse_documents`.

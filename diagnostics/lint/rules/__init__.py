@@ -1,4 +1,4 @@
-"""Rules check a run plan: functions registered by `@rule`, and entries of `declared.toml`."""
+"""The rules that check a run plan: functions registered by `@rule`, and entries of `declared.toml`."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _generation_size(plan: RunPlan) -> tuple[int | None, tuple[str, ...], bool |
 
 
 def _needs_whole_groups(plan: RunPlan) -> bool | None:
-    """Tell whether the release needs whole groups: TRL from 0.15 on; None if nothing shows which it is."""
+    """Return whether the release needs whole groups (TRL from 0.15 on); None if the release is unknown."""
     if plan.framework != "trl":
         return True
     known = plan.versions.within("trl", ">=0.15")
@@ -83,7 +83,7 @@ def _needs_whole_groups(plan: RunPlan) -> bool | None:
 
 
 def _required_multiple(plan: RunPlan, group: int) -> str:
-    """Return what a generation has to be a multiple of; one that is set has to hold whole passes, too."""
+    """Return the number that a generation must be a multiple of."""
     if "batch.generation" not in plan.values:
         return str(group)
     sizes = [value.data for value in plan.evidence("batch.per_device", "devices.train")]
@@ -94,7 +94,7 @@ def _required_multiple(plan: RunPlan, group: int) -> str:
 
 
 def _fitting_groups(total: int, group: int) -> str:
-    """Return the other fix: a group of 2 or more that fits."""
+    """Return the alternative fix: a group size of 2 or more that divides the total."""
     fitting = [size for size in range(2, min(total, 4096) + 1) if total % size == 0]
     nearest = sorted(sorted(fitting, key=lambda size: abs(size - group))[:3])
     return f", or use num_generations {' or '.join(map(str, nearest))}" if nearest else ""
@@ -147,7 +147,7 @@ def verl_batches_divide(plan: RunPlan) -> Iterator[Problem]:
 
 
 def _verl_validates(plan: RunPlan) -> bool | None:
-    """Tell whether the release has these checks: from 0.3 on; the micro-batch's old name may be an earlier one."""
+    """Return whether the release has these checks: verl from 0.3 on."""
     known = plan.versions.within("verl", ">=0.3")
     micro = "actor_rollout_ref.actor.ppo_micro_batch_size"
     older = micro in plan.options and f"{micro}_per_gpu" not in plan.options

@@ -53,7 +53,7 @@ def long_prompts_are_filtered(plan: RunPlan) -> Iterator[Problem]:
 
 
 def _uses_v0(plan: RunPlan) -> bool:
-    """Tell whether the V0 engine runs: the only one before 0.8, by a variable up to 0.10.2, removed in 0.11."""
+    """Return whether the V0 engine runs: the only one before vLLM 0.8, selectable up to 0.10.2, removed in 0.11."""
     if plan.versions.within("vllm", ">=0.11"):
         return False
     return plan.get("engine.v1") is False or plan.versions.within("vllm", "<0.8") is True
@@ -115,7 +115,7 @@ def _entries_with_table() -> tuple[Issue, ...]:
 
 
 def _may_match(plan: RunPlan, conditions: Iterable[tuple[str, object]]) -> bool:
-    """Whether no known value contradicts a condition; only then is an unknown value worth reporting."""
+    """Return whether no known value contradicts a condition; otherwise an unknown value need not be reported."""
     pairs = [(plan.values.get(name), expected) for name, expected in conditions]
     return all(value is not None and (not value.known or value.data == expected) for value, expected in pairs)
 

@@ -179,7 +179,7 @@ def added_keys_are_new(plan: RunPlan) -> Iterator[Problem]:
 
 
 def _has_value(value: Value | None) -> bool:
-    """Whether a config's value is one that `+` does not replace; a reference to another value may be null."""
+    """Return whether a config's value cannot be replaced by `+`; a reference to another value may be null."""
     if value is None or not value.known or value.data is None:
         return False
     return value.data != "???" and "${" not in str(value.data)

@@ -32,7 +32,7 @@ _LABEL_OPTION = re.compile(
 
 @rule("CFG120", check="options")
 def placeholders_are_filled_in(plan: RunPlan) -> Iterator[Problem]:
-    """A value is still a placeholder."""
+    """No value may still be a placeholder of a template."""
     settings = plan.settings
     values = [*settings.options.values(), *settings.launcher.values(), *settings.env.values()]
     certain = [value for value in values if _matches(_PLACEHOLDER, value)]

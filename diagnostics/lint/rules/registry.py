@@ -26,13 +26,13 @@ class Problem:
 
     Attributes:
         message: What is wrong, in a sentence with this run's numbers.
-        values: The settings it is based on; the first one's location is shown.
+        values: The settings it is based on; the location of the first is shown.
         fix: What to change.
         severity: Its severity if all these settings are certain; otherwise it is a warning at most.
         code: Its code, if the rule has several.
         applies: Whether the release is affected; None if the release is not known.
-        package: The package whose release that is; the framework if empty.
-        fix_is_complete: `fix` is enough; the mitigations of the code's entry are for its other cases.
+        package: The package whose release `applies` refers to; the framework if empty.
+        fix_is_complete: Whether `fix` is enough, so that the mitigations of the code's entry are not needed.
         triggers: The entry's triggers that apply here.
     """
 
@@ -58,7 +58,7 @@ class Rule:
     Attributes:
         name: Its name, under which its cases are listed.
         codes: The codes it finds; none for the rule that checks the catalog's [[config]] tables.
-        check: Its group.
+        check: The group of rules it belongs to.
         function: The function.
         place: The file and line of its definition.
         frameworks: The frameworks it checks; empty for all.
@@ -108,7 +108,7 @@ def registered_rules() -> list[Rule]:
 
 
 def codes_without_table() -> set[str]:
-    """Return the codes whose rule replaces the [[config]] table of their entry."""
+    """Return the codes whose [[config]] table is not checked because a rule replaces it."""
     return {code for entry in _rules if not entry.keeps_config_tables for code in entry.codes}
 
 

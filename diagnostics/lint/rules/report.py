@@ -34,7 +34,7 @@ def load_entry(code: str) -> model.Issue:
 
 
 def to_finding(plan: RunPlan, code: str, problem: Problem) -> Finding | None:
-    """Turn a problem into a finding; None if the release is not affected."""
+    """Convert a problem to a finding; None if the release is not affected."""
     if problem.applies is False:
         return None
     values = [value for value in problem.values if value is not None]
@@ -91,7 +91,7 @@ def _evidence(value: Value) -> list[Evidence]:
 
 
 def _is_changed_copy(plan: RunPlan) -> bool:
-    """Whether the project's own copy was changed: the run sets options that no release has."""
+    """Return whether the project's copy of a framework was changed: the run sets options that no release has."""
     if not plan.own_copy:
         return False
     names = option_index.option_names(plan.framework, plan.role)

@@ -100,12 +100,12 @@ def ports_are_valid_and_distinct(plan: RunPlan) -> Iterator[Problem]:
 
 
 def _server_is_here(plan: RunPlan) -> bool:
-    """Whether the server certainly shares the trainer's ports: it is given at a loopback address."""
+    """Return whether the server is certainly on the trainer's machine, because its address is loopback."""
     return bool(plan.get("server.host") or plan.get("server.address")) and server_is_local(plan)
 
 
 def _list_ports(value: Value | None) -> list[Value]:
-    """Return the whole numbers of a value: one, or a list of them."""
+    """Return the whole numbers in a value: one number or a list."""
     if value is None or not value.known:
         return []
     items = value.data if isinstance(value.data, list) else [value.data]

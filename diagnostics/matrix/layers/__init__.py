@@ -1,4 +1,4 @@
-"""All layers, in the order in which they run for a cell. Each module has the layers of one subject."""
+"""All layers, in the order in which they run for a cell. Each module defines the layers of one subject."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The type `Layer`: one check that runs for a cell, with everything that its answer depends on."""
+"""Define the type `Layer`: one check that runs for a cell, with everything that its answer depends on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One check."""
+    """One check that runs for a cell."""
 
     name: str
     question: str
@@ -39,7 +39,7 @@ class Layer:
 
 
 class EarlyAnswer(Exception):  # noqa: N818 - not an error: the answer of a layer that ends early
-    """Raised where a layer's answer is known before its program has run, or because it failed."""
+    """Raised if a layer's answer is known before its program has ended; carries the answer."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.summary)

@@ -1,4 +1,4 @@
-"""Layer `contract`: does this vLLM's source provide what TRL's source uses? Read in both wheels."""
+"""Layer `contract`: check whether this vLLM's source has all names that TRL's source uses; read in both wheels."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CONFIG = "trl/trainer/grpo_config.py"
 
 @dataclass(frozen=True)
 class Undecided:
-    """A possible fault of a GRPO run that source could not decide."""
+    """A possible fault of a GRPO run that the source does not decide."""
 
     subject: str
     why: str
@@ -54,7 +54,7 @@ class Undecided:
 
 @dataclass
 class Contract(Comparison):
-    """The comparison of a TRL with a vLLM."""
+    """The comparison of a TRL release with a vLLM release."""
 
     undecided: list[Undecided] = field(default_factory=list)
     holding: list[Ruling] = field(default_factory=list)
@@ -69,7 +69,7 @@ def is_grpo_file(file: str) -> bool:
 def compare_apis(
     trainer: Sources, engine: Surface, version: Version, rules: tuple[Rule, ...] | None = None
 ) -> Contract:
-    """Look up every use of the engine in the trainer's source, and apply every rule (None: the project's)."""
+    """Look up every use of the engine in the trainer's source, and apply every rule (None: those of the project)."""
     assert isinstance(engine.source, SourceFacts)
     uses, unparsed = _collect_uses(trainer)
     off = fields_off_by_default(trainer.read(_CONFIG)) if _CONFIG in trainer.names() else frozenset()

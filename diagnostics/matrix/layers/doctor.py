@@ -51,7 +51,7 @@ def _check(context: Context, cell: Cell) -> Answer:
 
 
 def doctor_answer(document: Mapping[str, Any]) -> Answer:
-    """Return the answer of doctor's report: one sign a finding, as 'error CMP902'."""
+    """Return the answer for doctor's report, with one sign per finding, such as 'error CMP902'."""
     checks, findings = document.get("checks", []), document.get("findings", [])
     crashed = [f"{item['check']}: {item['reason']}" for item in checks if item["outcome"] == "crashed"]
     if crashed:

@@ -29,7 +29,7 @@ USABLE = ("install", "import")
 
 @dataclass(frozen=True)
 class Completed:
-    """A program that ended by itself."""
+    """A program that ended by itself, before its time limit."""
 
     process: Finished
     excerpt: str
@@ -61,7 +61,7 @@ def program_layer(
 
     Args:
         name: Name of the layer.
-        question: For the page.
+        question: The question that the layer answers, for the HTML page.
         program: Arguments of `python -m`; those of the matrix file are added.
         schema: Schema of the program's document.
         answer: Converts the document.
@@ -95,7 +95,7 @@ def program_layer(
 
 
 def environment_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
-    """Return the inputs of everything that runs in the cell's environment."""
+    """Return the inputs of all layers that run in the cell's environment."""
     try:
         _path, version = context.interpreter(cell.python)
     except InterpreterError:
@@ -104,7 +104,7 @@ def environment_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
 
 
 def program_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
-    """Return the inputs of a program in the cell besides its arguments."""
+    """Return the inputs of a program in the cell, without its arguments."""
     assert cell.recipe is not None
     variables = tuple(cell.recipe.environment.items())
     return {**environment_inputs(context, cell), "variables": str(variables)}
@@ -200,7 +200,7 @@ def read_document(completed: Completed, schema: str) -> Reply:
 
 
 def blame(process: Finished) -> Outcome:
-    """Return whose fault a missing answer is: a crash (a signal) is the cell's, anything else our program's.
+    """Return who is to blame for a missing answer: the cell after a crash (a signal), else our own program.
 
     SIGKILL comes from outside, mostly because memory ran out.
     """
@@ -209,7 +209,7 @@ def blame(process: Finished) -> Outcome:
 
 
 def signal_text(process: Finished) -> str:
-    """Return which signal ended a program."""
+    """Return which signal ended a program, as text."""
     try:
         name = signal.Signals(-process.code).name
     except ValueError:
@@ -220,7 +220,7 @@ def signal_text(process: Finished) -> str:
 def executed_answer(
     reply: Completed, cell: Cell, outcome: Outcome, summary: str, versions: Any = None, **more: Any
 ) -> Answer:
-    """Return the answer of a program in the cell: with versions, excerpt and log."""
+    """Return the answer of a program that ran in the cell, with versions, excerpt and log."""
     return Answer(
         outcome,
         summary if outcome is Outcome.PASS else mask_and_cut(summary, 300),
@@ -243,7 +243,7 @@ def document_error(document: Mapping[str, Any]) -> str:
 
 
 def versions_that_ran(cell: Cell, versions: Any) -> tuple[tuple[str, str], ...]:
-    """Return what ran: the versions a program reported, and the recipe's differences."""
+    """Return the versions that a program reported, and the recipe's differences from the declared ones."""
     reported = versions if isinstance(versions, dict) else {}
     ran = {str(name): str(value) for name, value in reported.items() if value}
     for name, remark in (cell.recipe.differs if cell.recipe else {}).items():

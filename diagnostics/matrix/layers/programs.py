@@ -28,7 +28,7 @@ SERVERS = {"vllm": "vllm serve", "trl": "trl vllm-serve"}
 
 
 def _program_answer(reply: Reply, cell: Cell, problem: str, summary: str) -> Answer:
-    """Return a pass with its summary, or a failure whose problem is a sign that an expectation can name."""
+    """Return a pass with its summary, or a failure whose problem is a sign that expectations can name."""
     outcome = Outcome.FAIL if problem else Outcome.PASS
     details, signs = document_lines(reply.document), (problem,) if problem else ()
     versions = reply.document.get("versions")
@@ -71,7 +71,7 @@ def server_answer(reply: Reply, cell: Cell) -> Answer:
 
 
 def trl_answer(reply: Reply, cell: Cell) -> Answer:
-    """Return the answer of steps with the cell's own TRL; its exception is a sign that an expectation can name."""
+    """Return the answer of training steps with the cell's own TRL; an exception becomes a sign."""
     document = reply.document
     logged: Mapping[str, list[float]] = document.get("logged") or {}
     problem = _problem(document)

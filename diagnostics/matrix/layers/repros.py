@@ -103,7 +103,7 @@ def _locations(code: str, reproduced: Iterable[tuple[str, Any]]) -> str:
 
 
 def _mitigation_lines(code: str, attempts: Iterable[tuple[str, Any]]) -> Iterator[str]:
-    """Yield one line a mitigation: the triggers against which it helps, and those against which it does not."""
+    """Yield one line per mitigation: the triggers it helps against, and those it does not."""
     results: dict[str, dict[str, list[str]]] = {}
     for name, attempt in attempts:
         if name == code and attempt.get("mitigation"):

@@ -1,4 +1,4 @@
-"""Layers `resolve` and `resolve:today`: resolve the declared requirements of a TRL and vLLM pair with uv.
+"""Layers `resolve` and `resolve:today`: resolve the declared requirements of a pair of TRL and vLLM with uv.
 
 `resolve` uses packages up to the cell's date cut. `resolve:today` uses packages up to the last day of the breadth.
 """

@@ -1,1 +1,1 @@
-"""Our rollout server: `python -m grpo_core serve`."""
+"""Our rollout server, started by `python -m grpo_core serve`."""

@@ -1,4 +1,4 @@
-"""Access control of the rollout server: refuse requests before their body is read, and close slow connections.
+"""Control access to the rollout server: refuse requests before their body is read, and close slow connections.
 
 A web page in a browser can send requests to servers on the user's own machine. With DNS rebinding it can even read the
 answers; the Host header is then the page's own name. So a server on loopback requires a loopback name as Host, and
@@ -39,7 +39,7 @@ class Limits:
     Attributes:
         generate_bytes: Largest body, weight uploads excluded.
         weights_bytes: Largest weight upload.
-        waiting: Requests that may run or wait for the engine; further ones get status 503.
+        waiting: Number of requests that may run or wait for the engine; further ones get status 503.
         call_s: Seconds in which a body must arrive, and in which a request must wait and run.
     """
 
@@ -130,7 +130,7 @@ def _with_deadline(receive: Receive, limit_s: float) -> Receive:
 
 
 class HttpConnection(H11Protocol):
-    """A connection for one request, whose headers must arrive in time."""
+    """An HTTP connection that serves one request, whose headers must arrive in time."""
 
     head_s = 20.0
 

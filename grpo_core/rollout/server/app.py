@@ -1,4 +1,4 @@
-"""The rollout server's HTTP application: token ids in and out, weights in.
+"""Define the HTTP application of the rollout server: token ids in and out, weights in.
 
 `AccessControl` decides about every call before its body is read, `EngineQueue` gives one call at a time to the engine.
 """
@@ -68,7 +68,7 @@ class RefusalAnswer(BaseModel):
 
 
 class MemoryBody(BaseModel):
-    """A policy version in shared memory that a sender has made."""
+    """A policy version in shared memory, which the sender has created."""
 
     name: Annotated[str, Field(max_length=200)]
     version: Annotated[int, Field(ge=0, lt=2**63)]

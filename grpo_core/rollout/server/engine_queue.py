@@ -1,4 +1,4 @@
-"""The only way to a server's engine: one call at a time, in one thread, behind a bounded queue."""
+"""Queue the calls of a server's engine: one at a time, in one thread, with a bounded number waiting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _POLL_S = 0.01
 
 
 class EngineQueue:
-    """Runs calls in turn; weight updates pass the calls that wait, so these are sampled from the new version.
+    """Runs calls in turn; weight updates overtake waiting calls, which are then sampled from the new version.
 
     The call that runs when weights arrive ends by itself: a call is never sampled from two versions.
 
@@ -28,9 +28,8 @@ class EngineQueue:
         engine: The engine, for properties that can be read at any time.
         limits: Limits of every request.
         calls: Number of calls that run or wait, updates excluded.
-        weights: Identifies the weights held: a new text at each update, empty before the first. Two clients may both
-            have sent a version 3; a client that finds another text than its update returned was answered from somebody
-            else's weights.
+        weights: Id of the loaded weights, sent with each answer: a new random text at each update, empty before the
+            first. Two clients may both upload a version 3; by the id a client notices answers from the other's weights.
     """
 
     def __init__(self, engine: Engine, thread: Executor, limits: Limits) -> None:

@@ -1,4 +1,4 @@
-"""The server's token: where it comes from, and how a client of the same user finds it.
+"""Create, save and read the access token of a rollout server, so that clients of the same user find it.
 
 It is in the environment (`GRPO_CORE_TOKEN`) or in a file (`rollout.token_file`), never on a command line or in a
 setting, which others can read. A server on loopback that has neither makes one and saves it in a file that only its

@@ -1,1 +1,1 @@
-"""Moving a policy version from the trainer to an engine in another process, and the proof of its arrival."""
+"""Send a policy version from the trainer to an engine in another process, and prove that it arrived."""

@@ -1,4 +1,4 @@
-"""Digests of weights: a sample cheap enough for every sync, which proves that they arrived, and SHA-256 of all bytes.
+"""Compute digests of weights: a sampled one that is cheap enough for every sync, and SHA-256 of all bytes.
 
 `spot_digest` splits bytes into blocks of 4 KiB. A block's sum is that of its 512 words of 8 bytes, each times a fixed
 odd number of its own, modulo 2**64; the result is BLAKE2b over all sums, in their order. Integers overflow in the same
@@ -77,7 +77,7 @@ def fingerprint_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 
 def fingerprint_like(digest: str, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> str:
-    """Compute the digest of tensors in the same way as another digest, for a policy version.
+    """Compute a digest of tensors by the method of another digest, for a policy version.
 
     >>> fingerprint_like("spot128-v2-0", [("a", torch.ones(1))], 3)[:11]
     'spot128-v3-'
@@ -88,7 +88,7 @@ def fingerprint_like(digest: str, tensors: Iterable[tuple[str, torch.Tensor]], v
 
 
 def words_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor's bytes as words of 8, in their order; without a copy where alignment allows it."""
+    """Return a tensor's bytes as 8-byte words in order, without a copy if alignment allows it."""
     if not tensor.numel():
         return torch.empty(0, dtype=torch.int64, device=tensor.device)
     tensor = tensor.contiguous()
@@ -100,7 +100,7 @@ def words_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sample(words: torch.Tensor, version: int, every: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the blocks [N, 512] to read: those at the ends, or all of a small tensor; and those between."""
+    """Return the blocks [N, 512] that the digest reads: all of a small tensor; the ends and a sample of a large one."""
     (count, rest), begin, phase = divmod(words.numel(), _WORDS), words.storage_offset(), version % every
     if count <= every:
         return blocks_of(words), words.new_empty(0, _WORDS)

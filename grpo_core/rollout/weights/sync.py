@@ -1,4 +1,4 @@
-"""Both ends of a weight sync between two processes: the trainer's sender, and the receiver next to the engine.
+"""Send weights between two processes: the trainer's sender, and the receiver next to the engine.
 
 In the same process nothing has to be moved: the engine gets the tensors. Elsewhere the weights are a safetensors file:
 in memory of this machine that both processes can read (`shm`), or in the body of a request (`http`, also called
@@ -37,7 +37,7 @@ _TYPES = {
 
 
 class TensorFile:
-    """Tensors laid out as a safetensors file, to be written once: the library's `save` copies everything twice.
+    """Tensors laid out as a safetensors file that is written once; the library's `save` copies everything twice.
 
     Attributes:
         size: Size of the file, in bytes.
@@ -64,7 +64,7 @@ class TensorFile:
         self.size = len(self._header) + end
 
     def write(self, memory: torch.Tensor) -> None:
-        """Write the file to memory [size] of bytes, whichever device the tensors are on."""
+        """Write the file to a byte buffer of `size` bytes, from tensors on any device."""
         end = len(self._header)
         memory[:end] = torch.frombuffer(self._header, dtype=torch.uint8)
         for _, tensor in self._entries:
@@ -80,7 +80,7 @@ class TensorFile:
 
 
 class Sender:
-    """Sends weights through shared memory, or in the body of a request."""
+    """Sends weights through shared memory or in the body of a request."""
 
     KINDS = ("auto", "inline", "http", "shm")
 
@@ -124,7 +124,7 @@ class Sender:
 
 @contextmanager
 def _shared(file: TensorFile) -> Iterator[str]:
-    """Yield the path of sealed memory with a file's bytes; the descriptor is closed afterwards.
+    """Yield the path of sealed shared memory that contains a file; closed afterwards.
 
     Raises:
         EngineError: There is no such memory here.
@@ -153,7 +153,7 @@ def _shared(file: TensorFile) -> Iterator[str]:
 
 
 def load_shared(name: str, most: int) -> dict[str, torch.Tensor]:
-    """Map the tensors in a sender's memory, without a copy.
+    """Map the tensors in a sender's shared memory, without a copy.
 
     Args:
         name: The memory's path, as the sender announces it.

@@ -172,7 +172,7 @@ class _Pending:
 
 
 class V0Engine:
-    """One engine: the real scheduler, and the loop around it."""
+    """A V0 engine: the real scheduler, and a mirror of the loop around it."""
 
     def __init__(self, setup: Setup) -> None:
         from vllm.core.scheduler import Scheduler
@@ -319,7 +319,7 @@ class V0Engine:
 def count_answers(
     engines: Sequence[V0Engine], calls: Sequence[tuple[Sequence[SchedulerRequest], Sequence[Delivered]]]
 ) -> Work:
-    """Count, for each call's requests, the completions that came back to that call.
+    """Count, for each call's requests, the completions that were returned to that call.
 
     The work's note names empty answers, and sequences that grew past the limit.
     """

@@ -68,7 +68,7 @@ class V1Request:
         max_tokens: to generate at most.
         min_tokens: to generate at least.
         stop_at: the sampled token of that number is a stop token; 0: none is.
-        family: which beginning its prompt has.
+        family: number of the prompt prefix that it shares with other requests.
         priority: lower is served first, where the engine goes by priority.
     """
 
@@ -147,7 +147,7 @@ FIRST_TOKEN = 100  # the token of number n is this and n: equal prompts get equa
 
 
 class Runner:
-    """Simulated workers: they sample made-up tokens, and record what each slot of the KV cache holds.
+    """Simulated workers: they sample invented tokens, and record the content of each KV cache slot.
 
     Their handling of a scheduler's output mirrors `GPUModelRunner._update_states` and its bookkeeping of sampled
     tokens (vLLM 0.31.0, vllm/v1/worker/gpu_model_runner.py:1192): new requests bring their tokens and blocks, running
@@ -276,7 +276,7 @@ class Runner:
 
 
 class V1Engine:
-    """One engine: the real scheduler, and the loop around it."""
+    """A V1 engine: the real scheduler, and a mirror of the loop around it."""
 
     def __init__(self, setup: V1Setup) -> None:
         from vllm.v1.structured_output import StructuredOutputManager

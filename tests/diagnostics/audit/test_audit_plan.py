@@ -30,8 +30,8 @@ def test_least_number_of_tokens_is_never_exceeded(trained):
 def test_more_tokens_than_usual_are_more_for_what_was_not_decided():
     usual, more = Budget(4000, 256), Budget(12000, 256)
     assert more.sampling >= 3 * usual.sampling
-    assert more.second(0) >= 3 * usual.second(0)
-    assert more.first == usual.first
+    assert more.second_comparison(0) >= 3 * usual.second_comparison(0)
+    assert more.first_comparison == usual.first_comparison
 
 
 def test_too_few_tokens_are_refused_with_the_number_needed(capsys):

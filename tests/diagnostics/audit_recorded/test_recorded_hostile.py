@@ -27,7 +27,7 @@ def test_dictionary_encoded_text_counts_in_every_row(tmp_path, monkeypatch):
     path = tmp_path / "completions_00001.parquet"
     parquet.write_table(table, path, compression="zstd")
     monkeypatch.setattr(sample_files, "MAX_RUN", 1_000_000)
-    reading = run_data.Reading()
+    reading = run_data.ReadBudget()
     assert sample_files.read_parquet([path], reading) is None
     assert "MiB of text" in reading.unread[0][1]
 

@@ -54,7 +54,7 @@ def test_other_processes_do_nothing(tmp_path):
 
 
 def test_error_in_the_audit_ends_no_training(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("diagnostics.audit.alarms.check_metrics", lambda _: 1 / 0)
+    monkeypatch.setattr("diagnostics.audit.finding_tracker.check_metrics", lambda _: 1 / 0)
     callback, _ = train(tmp_path, WRONG)
     assert not callback.active
     assert caplog.text.count("ZeroDivisionError: division by zero") >= 1

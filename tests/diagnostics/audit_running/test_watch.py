@@ -5,7 +5,7 @@ import json
 import pytest
 
 from diagnostics.__main__ import main
-from diagnostics.audit.alarms import FOUND, GONE, Findings
+from diagnostics.audit.finding_tracker import FOUND, GONE, FindingTracker
 from diagnostics.audit.results import FAULT, NOT_DECIDED, Result
 from diagnostics.audit.watch import Watch
 from tests.diagnostics.audit_running.lines import append_lines, healthy
@@ -65,7 +65,7 @@ def test_line_that_stays_cut_off_is_not_clean(tmp_path):
 
 
 def test_finding_takes_two_scans_and_goes_after_three():
-    findings, fault = Findings(), Result("curves/clip", FAULT, "curves", "clipped")
+    findings, fault = FindingTracker(), Result("curves/clip", FAULT, "curves", "clipped")
     kinds = [
         [change.kind for change in findings.update(step, [fault] if step < 3 else [])] for step in range(1, 7)
     ]

@@ -1,1 +1,1 @@
-"""Programs that the examined environment's Python runs. They use its packages, and doctor never imports them."""
+"""Programs that the examined environment's Python runs. They use its packages; doctor itself never imports them."""

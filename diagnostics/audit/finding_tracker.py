@@ -1,7 +1,7 @@
 """Track the findings of repeated scans of a run's metrics: which appear, reappear and disappear, and when.
 
 A finding is reported when two scans agree, and withdrawn when three scans no longer find it. The callback imports this
-in a training environment, so it imports only what is installed there.
+module in a training environment, so it may only import packages that are installed there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCANS_THAT_AGREE, _GONE_AFTER = 2, 3
 
 @dataclass(frozen=True)
 class Change:
-    """A finding that appeared or was withdrawn.
+    """A finding that a scan reported or withdrew.
 
     Attributes:
         kind: FOUND or GONE.
@@ -33,7 +33,7 @@ class Change:
 
     @property
     def log_line(self) -> str:
-        """Return one line of a log."""
+        """Return the change as one line of a log."""
         if self.kind == GONE:
             return f"step {self.step}: gone: {self.result.message}"
         code = f" {code_of(self.result)}".rstrip()
@@ -41,7 +41,7 @@ class Change:
         return f"step {self.step}: FAULT{code}: {self.result.message}{place}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return one JSON line."""
+        """Return the change as data of one JSON line."""
         result = self.result
         return {
             "type": "change",
@@ -57,8 +57,8 @@ class Change:
 
 
 @dataclass
-class Alarm:
-    """State of one fault family: the scans that found it or missed it since it changed, and when it was active."""
+class TrackedFinding:
+    """Scans that found or missed one fault family since its state changed, and the steps in which it was active."""
 
     result: Result
     hits: int = 0
@@ -69,7 +69,7 @@ class Alarm:
     until: int = 0
 
     def confirm(self, step: int, result: Result, needed: int) -> list[Change]:
-        """Count a scan that found it; report it if `needed` scans did."""
+        """Count a scan that found the fault; report it once `needed` scans did."""
         self.result, self.misses, self.until = result, 0, step
         self.hits += 1
         if self.active or self.hits < needed:
@@ -79,7 +79,7 @@ class Alarm:
         return [Change(FOUND, step, result)]
 
     def miss(self, step: int) -> list[Change]:
-        """Count a scan that did not find it."""
+        """Count a scan that did not find the fault; withdraw it after three such scans."""
         self.misses += 1
         if self.active and self.misses < _GONE_AFTER:
             return []
@@ -87,43 +87,50 @@ class Alarm:
         return [Change(GONE, step, self.result)] if was_active else []
 
 
-class Findings:
-    """The findings of all scans of a run's metrics."""
+class FindingTracker:
+    """The findings of all scans of a run's metrics, with the steps in which they appeared and disappeared."""
 
     def __init__(self) -> None:
-        self._alarms: dict[str, Alarm] = {}
+        self._tracked: dict[str, TrackedFinding] = {}
         self._series: Sequence[MetricSeries] = ()
         self.scans = 0
 
     def scan(self, step: int, series: Sequence[MetricSeries], needed: int = SCANS_THAT_AGREE) -> list[Change]:
-        """Check the metrics and return what changed; a new finding needs so many scans that agree."""
+        """Check the metrics and return what changed; a new finding must be found by `needed` scans first."""
         self.scans, self._series = self.scans + 1, series
         return self.update(step, check_metrics(series), needed)
 
     def update(self, step: int, results: Sequence[Result], needed: int = SCANS_THAT_AGREE) -> list[Change]:
-        """Take the results of a scan and return what changed."""
+        """Take the results of one scan and return what changed."""
         current = {
             result.family: result for result in results if result.is_fault and result.values.get("open", True)
         }
         changes: list[Change] = []
         for family, result in current.items():
-            changes += self._alarms.setdefault(family, Alarm(result)).confirm(step, result, needed)
-        for family, alarm in self._alarms.items():
-            changes += alarm.miss(step) if family not in current else []
+            changes += self._tracked.setdefault(family, TrackedFinding(result)).confirm(step, result, needed)
+        for family, finding in self._tracked.items():
+            changes += finding.miss(step) if family not in current else []
         return changes
 
     @property
-    def reported(self) -> dict[str, Alarm]:
-        """Return the alarms that were reported at least once, by family."""
-        return {family: alarm for family, alarm in self._alarms.items() if alarm.times}
+    def reported(self) -> dict[str, TrackedFinding]:
+        """Return the findings that were reported at least once, by fault family."""
+        return {family: finding for family, finding in self._tracked.items() if finding.times}
 
     def finish(self, subject: dict[str, str], more: Sequence[Result] = ()) -> Audit:
-        """Return the audit: whether the run learns, all findings with their time, the last scan, and `more` results."""
+        """Return the audit of the whole run: its learning check, all findings with their steps, and the last scan.
+
+        Args:
+            subject: The audited files, for the report's header.
+            more: Further results to add.
+        """
         faults = []
-        for alarm in self.reported.values():
-            span = "since step {since}" if alarm.active else "from step {since} to {until}, {times} times"
-            fact = note("active", f"active {span}", since=alarm.since, until=alarm.until, times=alarm.times)
-            faults.append(replace(alarm.result, evidence=(*alarm.result.evidence, fact)))
+        for finding in self.reported.values():
+            span = "since step {since}" if finding.active else "from step {since} to {until}, {times} times"
+            fact = note(
+                "active", f"active {span}", since=finding.since, until=finding.until, times=finding.times
+            )
+            faults.append(replace(finding.result, evidence=(*finding.result.evidence, fact)))
         families = {result.family for result in faults}
         results = check_metrics(self._series)
         faults += [result for result in results if result.is_fault and result.family not in families]

@@ -1,4 +1,4 @@
-"""Write the files of a run, metrics and completions as JSON lines, and print its progress.
+"""Write and read the files of a run: metrics and completions as JSON lines; and print its progress.
 
 Each line is flushed: an interrupted run keeps every line it had written. docs/metrics.md explains each name.
 """
@@ -20,7 +20,7 @@ LONG_SILENCE_S = 20.0  # then the next step is printed
 
 
 class JsonLines:
-    """A file of JSON objects, one per line."""
+    """A file of JSON objects, one per line, that survives a kill."""
 
     def __init__(self, path: Path, keep_bytes: int = 0) -> None:
         """Start a new file, or cut it to its first `keep_bytes` and append: the rest was written after a checkpoint.
@@ -40,11 +40,11 @@ class JsonLines:
         self._file = path.open("ab" if keep_bytes else "wb")
 
     def position(self) -> int:
-        """Return the file's size, all of it complete lines: the `keep_bytes` to continue from here."""
+        """Return the file's size in bytes, the `keep_bytes` from which a resumed run continues."""
         return self._file.tell()
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        """Write one line. NaN is refused: it is not JSON, and no value here may be NaN."""
+        """Write one line. NaN raises an error, because it is not JSON."""
         self._file.write(json.dumps(entry, allow_nan=False).encode() + b"\n")
         self._file.flush()
 
@@ -83,7 +83,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class RunFiles:
-    """The line files of a run, new or cut back to the steps of a checkpoint."""
+    """The JSON lines files of a run, new or cut back to the steps of a checkpoint."""
 
     def __init__(self, config: Config, folder: Path, keep_bytes: Mapping[str, int]) -> None:
         """Open the files in `folder`; `keep_bytes` has the bytes of each that stay."""
@@ -101,7 +101,7 @@ class RunFiles:
         self._lines["metrics"].write(entry)
 
     def positions(self) -> dict[str, int]:
-        """Return the current bytes of each line file."""
+        """Return the current size of each file in bytes."""
         return {name: lines.position() for name, lines in self._lines.items()}
 
     def close(self) -> None:
@@ -128,12 +128,12 @@ def _completion_entry(step: int, sample: Sample) -> dict[str, Any]:
 
 
 def is_due(step: int, every: int, config: Config) -> bool:
-    """Return True at the first step, every `every` steps after it, and at the last."""
+    """Return whether an action is due: at the first step, every `every` steps after it, and at the last."""
     return bool(every) and ((step - 1) % every == 0 or step == config.train.steps)
 
 
 class StepProgress:
-    """Print a step's metrics on standard error: the first, the last, about twenty between, and after a long silence."""
+    """Prints metrics on standard error: of the first and last step, of about twenty between, and after long silence."""
 
     def __init__(
         self, steps: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic

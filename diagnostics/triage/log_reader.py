@@ -68,15 +68,15 @@ class LogSource:
     """One log; `path` is None for standard input.
 
     Attributes:
-        inside: The folder in which it was found; links that lead out of it are refused.
+        root: The folder in which it was found; links that lead out of it are refused.
     """
 
     name: str
     path: Path | None
-    inside: Path | None = None
+    root: Path | None = None
 
     def blocks(self) -> Iterator[bytes]:
-        """Read the log once, in bounded memory: blocks that end at the end of a line.
+        """Read the log once in bounded memory, and yield blocks that end at the end of a line.
 
         Raises:
             SourceError: It can't be read, is no text, is damaged, or unpacks to too many bytes.
@@ -86,7 +86,7 @@ class LogSource:
                 stream = sys.stdin.buffer
                 yield from _text_blocks(stream if hasattr(stream, "peek") else io.BufferedReader(stream))  # type: ignore[arg-type]
                 return
-            with safe_io.open_regular(self.path, inside=self.inside, pipes=True) as raw:
+            with safe_io.open_regular(self.path, inside=self.root, pipes=True) as raw:
                 yield from _text_blocks(raw)
         except EOFError:
             raise SourceError(f"{self.name}: the packed file is cut off; read as far as it goes") from None
@@ -98,7 +98,7 @@ class LogSource:
 
 
 def looks_like_log(path: Path) -> bool:
-    """Whether a file begins like a log. True also for an unreadable file: the problem is reported on reading."""
+    """Return whether a file begins like a log; also true for an unreadable file, which is reported on reading."""
     try:
         with safe_io.open_regular(path) as raw:
             head = raw.peek(4096)[:4096]
@@ -110,7 +110,7 @@ def looks_like_log(path: Path) -> bool:
 
 
 class _Gzip:
-    """`zlib` with the interface of `bz2` and `lzma` decompressors."""
+    """Gzip decompressor with the interface of those of `bz2` and `lzma`."""
 
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj(wbits=31)
@@ -135,7 +135,7 @@ _UNPACKERS: dict[bytes, tuple[str, Callable[[], Any]]] = {
 
 
 def _unpacked_chunks(raw: io.BufferedReader, head: bytes) -> Iterator[bytes] | None:
-    """Return the unpacked bytes of a file that begins like a compressed one, else None."""
+    """Return the unpacked bytes of a file that begins like a compressed one; None for any other file."""
     for magic, (kind, new_unpacker) in _UNPACKERS.items():
         if head.startswith(magic):
             return _unpack(raw, kind, new_unpacker)
@@ -143,7 +143,7 @@ def _unpacked_chunks(raw: io.BufferedReader, head: bytes) -> Iterator[bytes] | N
 
 
 def _unpack(raw: io.BufferedReader, kind: str, new_unpacker: Callable[[], Any]) -> Iterator[bytes]:
-    """Unpack a compressed stream of any number of members, up to the bounds above.
+    """Unpack a compressed stream, within limits on its unpacked size, compression ratio and number of members.
 
     Raises:
         EOFError: It is cut off.
@@ -182,7 +182,7 @@ def _unpack(raw: io.BufferedReader, kind: str, new_unpacker: Callable[[], Any]) 
 
 
 def _utf16_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
-    """Yield UTF-16, which PowerShell writes for `>`, as UTF-8."""
+    """Yield a UTF-16 file (as PowerShell's `>` writes) as UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-16")("replace")
     while data := raw.read(BLOCK):
         if text := decoder.decode(data):
@@ -190,7 +190,7 @@ def _utf16_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
 
 
 def _plain_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
-    """Yield a file without blocks of NUL, which a log has that was truncated while it was written."""
+    """Yield a file without blocks of NUL bytes, which a log has if it was truncated while being written."""
     zeros = b""
     while data := raw.read(BLOCK):
         zeros = b"" if data[0] or data.strip(b"\0") else data
@@ -201,7 +201,7 @@ def _plain_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
 
 
 def is_text(data: bytes) -> bool | None:
-    r"""Whether a log can begin with these bytes, in any superset of ASCII; None if they are all NUL.
+    r"""Return whether a log can begin with these bytes, in any superset of ASCII; None if all are NUL.
 
     >>> is_text(b"step 1\r\n"), is_text(bytes(64) + b"step 2\n"), is_text(b"s\0t\0e\0p\0"), is_text(bytes(99))
     (True, True, False, None)
@@ -251,7 +251,7 @@ def _line_blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _text_blocks(raw: io.BufferedReader) -> Iterator[bytes]:
-    """Yield the blocks of a log, without holes at its beginning.
+    """Yield the blocks of a log, without NUL bytes at its beginning.
 
     Raises:
         NoLogError: It does not begin as text.
