@@ -124,7 +124,7 @@ def _edge_between(
     index: JobIndex, source: Process, target: Process, records: dict[int | None, Collective]
 ) -> Edge:
     """Return the edge to a rank in another collective; recorded numbers show whether it started fewer."""
-    edge = _edge(index, source, target, f"is in another: {name_collective(index.states[target.key])}")
+    edge = _edge(index, source, target, f"is in another: {describe_collective(index.states[target.key])}")
     mine, theirs = records.get(source.rank), records.get(target.rank)
     if mine is None or theirs is None or mine.enqueued <= theirs.enqueued:
         return edge
