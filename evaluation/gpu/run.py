@@ -262,7 +262,7 @@ def killed_run(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
 def hang_and_audit(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
     """`hang` names a deadlock in a process that holds CUDA; `audit` finds no fault in the run of the shipped task."""
     del out
-    program = [sys.executable, "tests/gpu/programs/locks_with_tensors.py", device]
+    program = [sys.executable, "tests/gpu/programs/crossed_locks.py", device]
     process = subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""An index of two small packages with three and two releases, built from wheels that a fake index serves."""
+"""An API index of two small packages with three and two releases, built from wheels of a fake package index."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def make_sdist(package, version, files, requires):
 
 
 class FakeIndex:
-    """A package index that serves wheels, whole or by ranges, or sdists."""
+    """A package index that serves wheels, whole or by HTTP range requests."""
 
     def __init__(self, releases, *, sdists=False, **sizes):
         make, ending = (make_sdist, ".tar.gz") if sdists else (make_wheel, "-py3-none-any.whl")
@@ -139,7 +139,7 @@ class FakeIndex:
         self.sizes = sizes
 
     def client(self):
-        """Return a client whose requests end here."""
+        """Return an HTTP client whose requests end here."""
         return httpx.Client(transport=httpx.MockTransport(self.answer))
 
     def answer(self, request):
@@ -169,15 +169,15 @@ class FakeIndex:
         }
 
 
-def forget():
-    """Clear what is cached of an index."""
+def clear_cache():
+    """Clear everything cached of an index."""
     for function in _CACHED:
         function.cache_clear()
 
 
 @pytest.fixture(scope="session")
 def index_folder(tmp_path_factory):
-    """A folder with the index of both packages."""
+    """A folder with the API index of both packages."""
     folder = tmp_path_factory.mktemp("api")
     with FakeIndex(RELEASES).client() as client:
         for name, package in PACKAGES.items():
@@ -189,11 +189,11 @@ def index_folder(tmp_path_factory):
 
 @pytest.fixture
 def index(index_folder, monkeypatch):
-    """The index in place of the shipped one; commands are not resolved."""
+    """The small index in place of the shipped one."""
     monkeypatch.setattr(store, "FOLDER", index_folder)
     monkeypatch.setattr(
         version_answers, "resolve", lambda _releases: version_answers.Resolution(None, "offline")
     )
-    forget()
+    clear_cache()
     yield store
-    forget()
+    clear_cache()

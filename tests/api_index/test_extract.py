@@ -1,4 +1,4 @@
-"""What is extracted of one source file."""
+"""The names, signatures and options that are extracted from one source file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from diagnostics.api_index.extract import extract
 
 
-def facts(text, module="pkg.mod", **rest):
-    """Extract a module."""
+def extract_module(text, module="pkg.mod", **rest):
+    """Extract a module from its source text."""
     return extract(textwrap.dedent(text), module, **rest)
 
 
@@ -45,35 +45,35 @@ def facts(text, module="pkg.mod", **rest):
     ],
 )  # fmt: skip
 def test_each_kind_of_name_has_its_entry(text, name, entry):
-    """One line of source, one entry."""
-    assert facts(text)[name] == entry
+    """One line of source gives one entry."""
+    assert extract_module(text)[name] == entry
 
 
 def test_names_for_type_checkers_exist_only_in_lazy_modules():
     """transformers' `_LazyModule` offers them at run time; a plain module does not."""
     plain = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .a import X\n"
     lazy = plain + "else:\n    import sys\n    sys.modules[__name__] = _LazyModule(__name__)\n"
-    assert "X" not in facts(plain)
-    assert facts(lazy, is_package=True)["X"] == "import pkg.mod.a:X"
+    assert "X" not in extract_module(plain)
+    assert extract_module(lazy, is_package=True)["X"] == "import pkg.mod.a:X"
 
 
-def test_import_structures_are_tables_of_names():
-    """The table that transformers, TRL and ms-swift give to `_LazyModule`."""
+def test_import_structure_tables_are_read():
+    """transformers, TRL and ms-swift pass these tables to `_LazyModule`."""
     text = """
         _import_structure = {"a": ["X"]}
         _import_structure["b"] = ["Y"]
         _import_structure["a"].extend(["Z"])
         sys.modules[__name__] = _LazyModule(__name__, _import_structure)
     """
-    result = facts(text, "pkg", is_package=True)
+    result = extract_module(text, "pkg", is_package=True)
     assert [result[name] for name in "XYZ"] == ["import pkg.a:X", "import pkg.b:Y", "import pkg.a:Z"]
 
 
-def test_options_that_a_parser_adds_in_a_loop_are_read():
-    """OpenRLHF adds its optimizers' options in a loop; a name that nothing fixes is no option."""
+def test_parser_options_added_in_a_loop_are_read():
+    """OpenRLHF adds its optimizers' options in a loop; a name that isn't constant is no option."""
     text = """
         for one in ("a", "b"):
             p.add_argument(f"--{one}.lr")
             p.add_argument(f"--{other}.lr")
     """
-    assert [name for name in facts(text) if name.startswith("--")] == ["--a.lr", "--b.lr"]
+    assert [name for name in extract_module(text) if name.startswith("--")] == ["--a.lr", "--b.lr"]

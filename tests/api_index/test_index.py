@@ -1,4 +1,4 @@
-"""The index of two small packages: building, looking up, comparing, explaining."""
+"""The API index of two small packages: building it, looking names up, comparing releases, explaining import errors."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from diagnostics.doctor.checks import names
 from diagnostics.doctor.checks.base import Examined
 from diagnostics.matrix import uv
 from diagnostics.triage import command as triage
-from tests.api_index.conftest import ENGINE, PACKAGES, RELEASES, FakeIndex, forget
+from tests.api_index.conftest import ENGINE, PACKAGES, RELEASES, FakeIndex, clear_cache
 from tests.diagnostics.environments import Maker
 
 OLD, NEW = Release("trl", "1.0"), Release("trl", "1.1")
 
 
-def test_a_name_has_its_releases(index):
-    """Unchanged names are stored once; a module that went is not in later releases."""
+def test_name_lookup_returns_releases(index):
+    """Unchanged names are stored once; a removed module is not in later releases."""
     vllm = index.load("vllm")
     assert vllm.releases == ["0.1", "0.2", "0.3"]
     assert ["vllm.ports" in vllm.modules(number) for number in range(3)] == [True, True, False]
@@ -59,13 +59,13 @@ def test_star_imports_are_resolved_by_all(index):
         ("nothere", ()),
     ],
 )
-def test_choices_are_those_of_the_types(index, option, accepted):
-    """Optional ones and named ones, too; a type that accepts any text has none."""
+def test_choices_come_from_literal_types(index, option, accepted):
+    """Optional and aliased types count; a type that accepts any text has no choices."""
     assert options.choices(Release("vllm", "0.2"), option) == accepted
 
 
-def test_a_second_build_fetches_nothing(tmp_path):
-    """And a new release costs only its own files."""
+def test_second_build_fetches_nothing(tmp_path):
+    """A new release costs only its own files."""
     index, cache = FakeIndex(RELEASES), build.Cache("vllm", tmp_path)
     with index.client() as client:
         lines = list(build.fetch(client, PACKAGES["vllm"], cache))
@@ -79,8 +79,7 @@ def test_a_second_build_fetches_nothing(tmp_path):
         assert index.requests == ["vllm"]
 
 
-def test_a_large_wheel_is_read_by_ranges(tmp_path):
-    """Only blocks are asked for."""
+def test_large_wheel_is_read_by_range_requests(tmp_path):
     index, cache = FakeIndex(RELEASES), build.Cache("vllm", tmp_path)
     big = max(map(len, index.wheels.values()))
     build.archives._SMALL, before = big - 1, build.archives._SMALL
@@ -115,14 +114,14 @@ def test_an_sdist_is_read_like_a_wheel(tmp_path):
         (NEW, "0.3", [], []),
     ],
 )
-def test_missing_names_by_release_and_moment(index, user, provider, at_import, when_called):
-    """A name that no release has counts for none; one with an alternative is not missing."""
+def test_missing_names_by_release_and_time(index, user, provider, at_import, when_called):
+    """A name that no release has is not reported; a name with an alternative is not missing."""
     pair = query.compatibility(user, Release("vllm", provider))
     assert [item.use.text for item in pair.at_import] == at_import
     assert [item.use.text for item in pair.when_called] == when_called
 
 
-def test_requirements_decide_too(index):
+def test_requirements_can_exclude_a_pair(index):
     """Ranges of an extra count; pins of a third package that exclude each other are a conflict."""
     assert query.compatibility(OLD, Release("vllm", "0.3")).allowed is False
     assert query.compatibility(OLD, Release("vllm", "0.2")).allowed is True
@@ -131,7 +130,7 @@ def test_requirements_decide_too(index):
     )
 
 
-def run(*arguments):
+def run_versions(*arguments):
     """Run `versions`; return exit code and output."""
     result = CliRunner().invoke(versions.command, arguments, standalone_mode=False)
     return result.return_value, result.output, result.exception
@@ -149,9 +148,9 @@ def run(*arguments):
         (["vllm", "trl"], 0, "uv pip install vllm==0.3 trl==1.1"),
     ],
 )
-def test_versions_answers_a_question(index, question, code, install):
-    """Which release for which; two releases that do not fit are a finding, and never recommended."""
-    result, output, _error = run(*question)
+def test_versions_recommends_a_fitting_release(index, question, code, install):
+    """Two releases that do not fit are a finding, and never recommended."""
+    result, output, _error = run_versions(*question)
     assert result == code
     assert set(install.split()) <= set(output.split())
     assert ("pip install" in output) is bool(install)
@@ -167,22 +166,22 @@ def test_versions_answers_a_question(index, question, code, install):
     ],
 )
 def test_installed_packages_are_checked_against_each_other(index, tmp_path, installed, code, line):
-    """By their metadata alone; the document has the pairs."""
+    """Only their metadata is read; the document has the pairs."""
     maker = Maker(tmp_path / "env")
     for name, version in installed.items():
         maker.add(name, version)
     python = str(maker.prefix / "bin" / "python")
-    result, output, _error = run("--python", python)
+    result, output, _error = run_versions("--python", python)
     assert (result, line in " ".join(output.split())) == (code, True)
-    document = json.loads(run("--python", python, "--format", "json")[1])
+    document = json.loads(run_versions("--python", python, "--format", "json")[1])
     assert [pair["fits"] for pair in document["pairs"]] == [not code] * (len(installed) - 1)
 
 
-def test_an_environment_without_indexed_packages_is_refused(index, tmp_path):
-    """Nothing was checked, so nothing fits; and an environment is no question about releases."""
+def test_environment_without_indexed_packages_is_refused(index, tmp_path):
+    """An environment can't be combined with packages."""
     python = str(Maker(tmp_path / "env").add("vllm", "7").prefix / "bin" / "python")
-    assert "no package with a release in the index" in str(run("--python", python)[2])
-    assert "name no packages" in str(run("vllm", "--python", python)[2])
+    assert "no package with a release in the index" in str(run_versions("--python", python)[2])
+    assert "name no packages" in str(run_versions("vllm", "--python", python)[2])
 
 
 @pytest.mark.parametrize(
@@ -194,8 +193,8 @@ def test_an_environment_without_indexed_packages_is_refused(index, tmp_path):
         ("sleep 30", None, "no answer of the index within"),
     ],
 )
-def test_the_command_is_resolved_from_wheels(tmp_path, monkeypatch, script, resolves, text):
-    """With our Python, outside the user's folder; what is not known is not said."""
+def test_install_command_is_resolved_from_wheels(tmp_path, monkeypatch, script, resolves, text):
+    """uv runs with our Python, outside the user's folder; no answer gives an unknown result."""
     program = tmp_path / "uv"
     program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\ncat > {tmp_path}/input\n{script}\n')
     program.chmod(0o755)
@@ -209,17 +208,16 @@ def test_the_command_is_resolved_from_wheels(tmp_path, monkeypatch, script, reso
     assert (tmp_path / "input").read_text() == "trl==1.1\n"
 
 
-def test_without_uv_the_command_is_not_resolved(monkeypatch):
-    """And that is said."""
+def test_missing_uv_leaves_the_command_unresolved(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nothere/python")
     monkeypatch.setitem(sys.modules, "uv", None)
     monkeypatch.setenv("PATH", "/nothere")
     assert version_answers.resolve([NEW]) == version_answers.Resolution(None, "uv is not installed")
 
 
-def test_versions_has_a_document(index):
-    """For programs, with the places of the missing names."""
-    result, output, _error = run("trl==1.0", "vllm==0.3", "--format", "json")
+def test_versions_json(index):
+    """The document has the locations of the missing names."""
+    result, output, _error = run_versions("trl==1.0", "vllm==0.3", "--format", "json")
     document = json.loads(output)
     assert (result, document["schema"], document["take"]) == (1, "grpo-doctor.versions-answer.v1", {})
     assert document["pairs"][0]["missing"][0] == {
@@ -240,16 +238,16 @@ def test_versions_has_a_document(index):
         ("", ["0.10", "0.8.5.post1", "0.8.5"]),
     ],
 )
-def test_a_text_names_releases(monkeypatch, version, releases):
-    """A release is itself only, without its local suffix; a shorter text is a line of releases."""
+def test_version_text_selects_releases(monkeypatch, version, releases):
+    """A release selects itself, without its local suffix; a shorter text selects a series."""
     monkeypatch.setattr(
         store, "load", lambda _package: SimpleNamespace(releases=["0.8.5", "0.8.5.post1", "0.10"])
     )
     assert query.find_releases("vllm", version) == releases
 
 
-def test_optional_imports_and_other_hardware_are_not_missing(tmp_path, monkeypatch):
-    """A `try` whose handler takes nothing is an alternative for every package; `inputs` is not `npu`."""
+def test_optional_imports_are_not_missing(tmp_path, monkeypatch):
+    """A `try` whose handler imports nothing is an alternative; other hardware's names don't count."""
     trainer = """
         try:
             from peft import Gone
@@ -273,14 +271,14 @@ def test_optional_imports_and_other_hardware_are_not_missing(tmp_path, monkeypat
             list(build.fetch(client, package, cache))
             build.pack(package, cache, tmp_path)
     monkeypatch.setattr(store, "FOLDER", tmp_path)
-    forget()
+    clear_cache()
     comparison = query.check(Release("trl", "1"), Release("peft", "2"))
-    forget()
+    clear_cache()
     assert [item.use.text for item in comparison.missing] == ["peft.inputs.parse"]
 
 
-def test_a_removed_mapping_of_auto_classes_is_missing():
-    """In the shipped index: trl 0.22.2 fails at import with transformers 5.0.0."""
+def test_removed_auto_class_mapping_is_missing():
+    """In the shipped index, trl 0.22.2 fails at import with transformers 5.0.0."""
     pair = query.compatibility(Release("trl", "0.22.2"), Release("transformers", "5.0.0"))
     assert "MODEL_FOR_VISION_2_SEQ_MAPPING_NAMES" in {item.use.name for item in pair.at_import}
 
@@ -351,19 +349,19 @@ def test_a_registration_counts_unless_it_may_fail(statement, registered):
     assert [use.path[0] for use in uses if use.kind == "registered"] == registered
 
 
-def test_an_optional_auto_class_is_not_missing():
-    """In the shipped index: verl 0.9.1 needs a transformers that lacks it, and says so in a `try`."""
+def test_optional_auto_class_is_not_missing():
+    """In the shipped index, verl 0.9.1 needs a transformers without it, and imports it in a `try`."""
     pair = query.compatibility(Release("verl", "0.9.1"), Release("transformers", "5.9.0"))
     assert not pair.contradicted
 
 
 @pytest.mark.parametrize("content", [b"", b"PK junk", "cut"])
-def test_a_damaged_file_is_named(index, index_folder, tmp_path, monkeypatch, content):
-    """In one line, not as a fault of the program."""
+def test_damaged_index_file_is_named(index, index_folder, tmp_path, monkeypatch, content):
+    """One line, without a traceback."""
     whole = (index_folder / "vllm.zip").read_bytes()
     (tmp_path / "vllm.zip").write_bytes(whole[:200] if content == "cut" else content)
     monkeypatch.setattr(store, "FOLDER", tmp_path)
-    error = run("vllm==0.3")[2]
+    error = run_versions("vllm==0.3")[2]
     assert isinstance(error, UserError)
     assert "vllm.zip: not a file of the API index" in str(error)
 
@@ -379,9 +377,9 @@ def test_a_damaged_file_is_named(index, index_folder, tmp_path, monkeypatch, con
         (["trl==1.0", "trl==1.1"], "named twice"),
     ],
 )
-def test_a_question_that_cannot_be_answered_is_refused(index, question, message):
-    """In one line that says what the index has; a package would be compared with itself."""
-    assert message in str(run(*question)[2])
+def test_unanswerable_query_is_refused(index, question, message):
+    """One line has the existing names; a package can't be compared with itself."""
+    assert message in str(run_versions(*question)[2])
 
 
 @pytest.mark.parametrize(
@@ -404,15 +402,15 @@ def test_a_question_that_cannot_be_answered_is_refused(index, question, message)
         ("AttributeError: module 'vllm.ports' has no attribute 'get_open_port'", "", "", ()),
     ],
 )
-def test_an_error_is_explained(index, message, installed, direction, changes):
-    """Which releases have the name, which side is to change, and the nearest release."""
+def test_import_error_is_explained(index, message, installed, direction, changes):
+    """The explanation has the releases with the name, the side to change, and the nearest release."""
     explanation = explain_missing(message, {"vllm": installed} if installed else {})
     assert (explanation.direction, explanation.changes) == (direction, changes)
     assert explanation.callers[0].package == "trl"
 
 
-def test_a_newer_caller_is_a_change_too(index):
-    """If the installed trainer takes a name that its next release does not."""
+def test_newer_caller_is_recommended(index):
+    """The installed trainer uses a name that its next release does not."""
     message = "TypeError: LLM.__init__() got an unexpected keyword argument 'device'"
     explanation = explain_missing(message, {"vllm": "0.2", "trl": "1.0"})
     assert explanation.changes == ("vllm<=0.1", "trl>=1.1")
@@ -421,12 +419,11 @@ def test_a_newer_caller_is_a_change_too(index):
 @pytest.mark.parametrize(
     "message", ["ValueError: x", "ImportError: cannot import name 'a' from 'other.b'", "x" * 10**6]
 )
-def test_other_errors_are_not_explained(index, message):
-    """Nothing is said about what the index does not have."""
+def test_unknown_names_are_not_explained(index, message):
     assert explain_missing(message) is None
 
 
-def test_the_shipped_index_is_small_and_complete():
+def test_shipped_index_is_small_and_valid():
     """Every file has the schema; all are at most 8 MB together."""
     files = sorted(store.FOLDER.glob("*.zip"))
     assert sum(path.stat().st_size for path in files) <= 8_000_000
@@ -445,15 +442,15 @@ def test_the_shipped_index_is_small_and_complete():
         ("!=5.0,>=4.56", "<5.1", False),
     ],
 )
-def test_a_conflict_is_what_no_release_can_satisfy(index, monkeypatch, ours, theirs, conflict):
-    """Also between the bounds, where no requirement names a release."""
+def test_requirement_conflicts(index, monkeypatch, ours, theirs, conflict):
+    """Versions between two bounds count, even if no requirement names them."""
     ranges = {OLD: {"x": [(SpecifierSet(ours), "")]}, NEW: {"x": [(SpecifierSet(theirs), "")]}}
     monkeypatch.setattr(query, "requirements_of", ranges.get)
     assert bool(list(query.conflicts(OLD, NEW))) is conflict
 
 
-def test_doctor_reports_names_that_the_installed_release_lacks(index, tmp_path):
-    """By metadata alone, with the place in the package that takes them."""
+def test_doctor_reports_missing_names(index, tmp_path):
+    """It reads metadata only, and reports the import's location."""
     maker = Maker(tmp_path / "env").add("vllm", "0.3").add("trl", "1.0")
     case = Examined(packages.collect(maker.prefix, {}), {}, Compat())
     (finding,) = names.missing_names(case)
@@ -465,7 +462,7 @@ def test_doctor_reports_names_that_the_installed_release_lacks(index, tmp_path):
 
 
 def test_triage_explains_a_missing_name(index, tmp_path):
-    """With the release that the log reports, and the change."""
+    """The explanation has the release of the log, and the change."""
     log = tmp_path / "run.log"
     log.write_text(
         "vllm==0.3\nTraceback (most recent call last):\n"

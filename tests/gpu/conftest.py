@@ -1,4 +1,4 @@
-"""Fixtures of the trainer's suites for any device; sets a variable that CUDA reads once, before it starts."""
+"""Fixtures of the tests for any device; sets a variable that CUDA reads once, before it starts."""
 
 import os
 
@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from grpo_core.settings import load
-from tests.grpo_core.conftest import SHORT, cache, children, model_dir  # noqa: F401 - fixtures
+from tests.grpo_core.conftest import SHORT, children, model_dir, token_cache  # noqa: F401 - fixtures
 
 # cuBLAS reads it when its handle is made; PyTorch's deterministic mode requires it.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @pytest.fixture(autouse=True)
-def as_before():
-    """A run settles threads and algorithms for its process; the next test finds them as they were."""
+def restore_torch_settings():
+    """Restore the threads and algorithms that a run sets for its process."""
     threads, exact = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     yield
     torch.set_num_threads(threads)
@@ -23,7 +23,7 @@ def as_before():
 
 @pytest.fixture
 def short_run(tmp_path):
-    """Settings of a run of a few seconds with trainer and engine on a device."""
+    """Build the settings of a run of a few seconds with trainer and engine on a device."""
 
     def build(device: str, mode: str = "colocate", **settings):
         where = {"train.device": device, "rollout.device": device}

@@ -1,7 +1,7 @@
-"""Devices for a test's body: the CPU, which proves the body, and a GPU, which the test is for.
+"""Devices of the GPU tests: each test runs on the CPU, which checks the test itself, and on a GPU.
 
 A test that takes `device` from DEVICES is two tests: the first runs everywhere, the second is marked `gpu` and is
-skipped, by name, where PyTorch sees no GPU.
+skipped where PyTorch sees no GPU.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROUNDING = 2e-4
 
 
 def on_gpu(test):
-    """Mark a test that has no body on a CPU."""
+    """Mark a test that can't run on a CPU."""
     for mark in ON_GPU:
         test = mark(test)
     return test
@@ -41,7 +41,7 @@ def gpu_cell(cell: str) -> Path:
 
 
 def cell_on(device: str, cell: str) -> Path:
-    """The cell with wheels for this device."""
+    """Return the cell with wheels for this device."""
     return cell_python(cell) if device == "cpu" else gpu_cell(cell)
 
 
@@ -53,7 +53,7 @@ def smi() -> str:
     return program
 
 
-def held_bytes(tensors) -> int:
-    """Count the bytes of the storages of these tensors, each once, on any device."""
+def storage_bytes(tensors) -> int:
+    """Count the bytes of these tensors' storages, each once, on any device."""
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
     return sum(storages.values())

@@ -1,7 +1,7 @@
-"""Released wheels of vLLM and TRL with their own PyTorch: on a GPU those of a cell's lock, on a CPU vLLM's CPU builds.
+"""Released wheels of vLLM and TRL with their own PyTorch, on a GPU or, by vLLM's CPU builds, on a CPU.
 
-The cells for a GPU lie in the folder GRPO_DOCTOR_GPU_CELLS, each made of `locks/CELL.txt`; the twins run in the cells
-that `nox -s tests-cells` builds. A cell that is not there is a skip that says how to get it.
+The cells for a GPU are in the folder GRPO_DOCTOR_GPU_CELLS, each made of `locks/CELL.txt`; the CPU tests run in the
+cells that `nox -s tests-cells` builds. A missing cell is a skip that says how to build it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from tests.cells import ROOT, run_with
 from tests.gpu.devices import ON_GPU, cell_on, gpu_cell
 
-PROGRAM = ROOT / "tests" / "gpu" / "programs" / "one_engine.py"
+PROGRAM = ROOT / "tests" / "gpu" / "programs" / "start_vllm.py"
 NEWEST = "vllm-0.31.0+trl-1.16.0"
 # The last with the V0 scheduler, and one of the first that refuse over-long prompts.
 OLD = ("vllm-0.7.3+trl-0.16.1", "vllm-0.8.5.post1+trl-0.17.0")
@@ -26,13 +26,13 @@ IN_A_CELL = ("cpu", GPU_ONLY)
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 
-def engine(device, cell, **options):
-    """Start one engine; return its process, and its answer if it gave one."""
+def start_vllm(device, cell, **options):
+    """Start one engine; return its process, and its document if it printed one."""
     done = run_with(cell_on(device, cell), str(PROGRAM), json.dumps(options), timeout_s=900)
     return done, json.loads(done.stdout) if done.returncode == 0 else None
 
 
-def codes(text, tmp_path):
+def triage_codes(text, tmp_path):
     """Return the codes that triage finds in a log."""
     (tmp_path / "log").write_text(text)
     command = [sys.executable, "-m", "diagnostics", "triage", str(tmp_path / "log"), "--format", "json"]
@@ -45,9 +45,9 @@ def codes(text, tmp_path):
     ("device", "eager"),
     [("cpu", True), pytest.param("cuda", True, marks=ON_GPU), pytest.param("cuda", False, marks=ON_GPU)],
 )
-def test_an_engine_samples_what_transformers_computes(device, cell, eager):
-    """With captured graphs as without them; on a CPU there are none to capture."""
-    done, answer = engine(device, cell, eager=eager, share=0.3)
+def test_vllm_logprobs_match_transformers(device, cell, eager):
+    """With captured graphs and without them; on a CPU there are none to capture."""
+    done, answer = start_vllm(device, cell, eager=eager, share=0.3)
     assert answer is not None, done.stderr[-3000:]
     assert (answer["device"], {len(row) for row in answer["ids"]}) == (device, {12})
     assert answer["apart"] < TOLERANCE[device]
@@ -55,9 +55,9 @@ def test_an_engine_samples_what_transformers_computes(device, cell, eager):
 
 @pytest.mark.parametrize("device", [GPU_ONLY])
 @pytest.mark.parametrize("cell", IN_CELLS)
-def test_vllm_asleep_gives_memory_back(device, cell):
-    """The bytes that the driver counts: nearly all of its share while it sleeps; it samples the same afterwards."""
-    done, answer = engine(device, cell, share=0.5, sleep=True)
+def test_sleeping_vllm_frees_memory(device, cell):
+    """The driver counts nearly all of its share as free, and afterwards it samples the same tokens."""
+    done, answer = start_vllm(device, cell, share=0.5, sleep=True)
     assert answer is not None, done.stderr[-3000:]
     before, asleep, awake = answer["free"]
     assert asleep - before > 0.4 * answer["total"]
@@ -78,20 +78,22 @@ def test_vllm_asleep_gives_memory_back(device, cell):
         pytest.param("cuda", {"share": 0.6, "wanted": 0.8}, {"MEM007"}, marks=ON_GPU),
     ],
 )
-def test_a_share_of_memory_ends_as_the_catalogue_says(device, options, expected, tmp_path):
-    """Too little of the device, and what triage makes of it: the code of that shortage and no other of its kind."""
-    done, answer = engine(device, NEWEST, **options)
+def test_memory_shortage_has_its_code(device, options, expected, tmp_path):
+    """Triage of the log gives the code of that shortage and no other of its kind."""
+    done, answer = start_vllm(device, NEWEST, **options)
     assert (answer is not None) == (not expected), done.stderr[-3000:]
     if expected:
-        kind = {code for code in codes(done.stdout + done.stderr, tmp_path) if "MEM004" <= code <= "MEM007"}
+        kind = {
+            code for code in triage_codes(done.stdout + done.stderr, tmp_path) if "MEM004" <= code <= "MEM007"
+        }
         assert kind == expected
 
 
 @pytest.mark.parametrize("device", IN_A_CELL)
 @pytest.mark.parametrize("cell", OLD)
 @pytest.mark.parametrize("code", ["SCH001", "SCH002"])
-def test_the_scheduler_fails_in_the_released_wheel(device, cell, code):
-    """And nothing of the harness does."""
+def test_scheduler_assertion_reproduces_in_the_released_wheel(device, cell, code):
+    """No failure is in the harness."""
     done = run_with(cell_on(device, cell), "-m", "repro", "run", code, "--json", timeout_s=1800)
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout)["codes"][code]
@@ -101,8 +103,8 @@ def test_the_scheduler_fails_in_the_released_wheel(device, cell, code):
 
 @pytest.mark.parametrize("device", IN_A_CELL)
 @pytest.mark.parametrize("cell", OLD)
-def test_cmp001_is_of_a_platform_that_is_not_detected(device, cell):
-    """Without a GPU it happens; with one vLLM detects its platform, and it does not."""
+def test_cmp001_needs_an_undetected_platform(device, cell):
+    """Without a GPU it occurs; with one vLLM detects its platform, and it does not."""
     done = run_with(cell_on(device, cell), "-m", "repro", "run", "CMP001", "--json", timeout_s=900)
     result = json.loads(done.stdout)["codes"]["CMP001"]
     outcomes = [
@@ -117,8 +119,8 @@ def test_cmp001_is_of_a_platform_that_is_not_detected(device, cell):
     ("device", "cell"),
     [("cpu", IN_CELLS[0]), *(pytest.param("cuda", cell, marks=ON_GPU) for cell in IN_CELLS)],
 )
-def test_trls_own_trainer_takes_steps_with_vllm(device, cell):
-    """In its process, three steps, and the weights moved; vLLM's newer CPU builds can't take TRL's weights."""
+def test_trl_trains_with_vllm(device, cell):
+    """Three steps in its process change the weights; vLLM's newer CPU builds can't take TRL's weights."""
     # The engine that the release takes by itself: what else runs in a cell here asks for V0.
     program = (
         "import os, runpy, sys; os.environ.pop('VLLM_USE_V1', None); sys.argv[1:] = ['vllm', '--json']; "
@@ -132,8 +134,8 @@ def test_trls_own_trainer_takes_steps_with_vllm(device, cell):
 
 @pytest.mark.parametrize("device", IN_A_CELL)
 @pytest.mark.parametrize("mode", ["colocate", "async", "server"])
-def test_our_trainer_samples_with_vllm(device, mode, tmp_path):
-    """In all modes: every sync is proven on the probe."""
+def test_our_trainer_trains_with_vllm(device, mode, tmp_path):
+    """In all modes every sync is proven by the probe."""
     python = cell_on(device, NEWEST)
     command = ["train", f"--rollout.mode={mode}", "--rollout.engine=vllm", "--rollout.timeout_s=500"]
     where = [f"--train.device={device}", f"--rollout.device={device}", f"--output.dir={tmp_path}"]
@@ -146,8 +148,8 @@ def test_our_trainer_samples_with_vllm(device, mode, tmp_path):
 
 
 @pytest.mark.parametrize("device", IN_A_CELL)
-def test_doctors_live_tier_starts_an_engine(device):
-    """On the device that the cell's wheels are for; its log-probs are transformers'."""
+def test_doctor_live_starts_an_engine(device):
+    """It uses the device of the cell's wheels, and its log-probs equal transformers'."""
     python = cell_on(device, NEWEST)
     command = [sys.executable, "-m", "diagnostics", "doctor", "--python", str(python), "--tier", "live"]
     done = subprocess.run(
@@ -160,7 +162,7 @@ def test_doctors_live_tier_starts_an_engine(device):
 
 
 @pytest.mark.parametrize("device", [GPU_ONLY])
-def test_a_cell_for_a_gpu_has_its_locks_versions(device):
+def test_gpu_cell_matches_its_lock(device):
     """vLLM, TRL and PyTorch have the versions of the cell's lock, and PyTorch is built for CUDA."""
     del device
     program = (

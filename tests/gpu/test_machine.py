@@ -1,4 +1,4 @@
-"""doctor, hang and audit on a machine with a GPU: facts against other tools' facts, processes that hold CUDA."""
+"""doctor, hang and audit on a machine with a GPU: device facts, processes that use CUDA, and servers on a device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.diagnostics.audit.conftest import trained  # noqa: F401 - a fixture
 from tests.diagnostics.audit.standin import Engine, Wrong, serving
 from tests.gpu.devices import DEVICES, on_gpu, smi
 
-PROGRAM = Path(__file__).parent / "programs" / "locks_with_tensors.py"
+PROGRAM = Path(__file__).parent / "programs" / "crossed_locks.py"
 # Field of `nvidia-smi --query-gpu`, and our attribute.
 FACTS = {
     "name": lambda gpu: gpu.name,
@@ -41,8 +41,8 @@ CROSSED = next(case for case in bench.cases() if case.name == "two_locks")
 WORDS = {"Enabled": True, "Disabled": False}
 
 
-def told_by_smi(text: str, field: str):
-    """A value as nvidia-smi prints it without units, as ours is; None where it has none."""
+def parse_smi_value(text: str, field: str):
+    """Return a value of nvidia-smi without units, or None if it has none."""
     if text in ABSENT:
         return None
     if field in NEAR_GB:
@@ -52,16 +52,16 @@ def told_by_smi(text: str, field: str):
     return WORDS.get(text, int(text) if text.isdigit() else text)
 
 
-def test_what_nvidia_smi_prints_is_read():
-    """Units, words and what it does not know: the part of the comparison that needs no GPU."""
+def test_nvidia_smi_output_is_parsed():
+    """Units, words and unknown values: this part of the comparison needs no GPU."""
     read = [
-        told_by_smi("81559", "memory.total"),
-        told_by_smi("Exclusive Process", "compute_mode"),
-        told_by_smi("Default", "compute_mode"),
-        told_by_smi("Disabled", "mig.mode.current"),
-        told_by_smi("[N/A]", "mig.mode.current"),
-        told_by_smi("0", "ecc.errors.uncorrected.volatile.total"),
-        told_by_smi("9.0", "compute_cap"),
+        parse_smi_value("81559", "memory.total"),
+        parse_smi_value("Exclusive Process", "compute_mode"),
+        parse_smi_value("Default", "compute_mode"),
+        parse_smi_value("Disabled", "mig.mode.current"),
+        parse_smi_value("[N/A]", "mig.mode.current"),
+        parse_smi_value("0", "ecc.errors.uncorrected.volatile.total"),
+        parse_smi_value("9.0", "compute_cap"),
     ]
     assert read[0] == pytest.approx(85.52, abs=0.01)
     assert read[1:] == ["exclusive_process", "default", False, None, 0, "9.0"]
@@ -69,22 +69,22 @@ def test_what_nvidia_smi_prints_is_read():
 
 @on_gpu
 @pytest.mark.parametrize("field", FACTS)
-def test_a_fact_is_that_of_nvidia_smi(field):
-    """The facts of every device, in the driver's order."""
+def test_device_facts_match_nvidia_smi(field):
+    """The facts of every device are in the driver's order."""
     command = [smi(), f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     facts = gpus.collect(limit_s=60)
     assert facts.state == "ok"
     assert len(printed) == len(facts.devices)
     for line, gpu in zip(printed, facts.devices, strict=True):
-        expected = told_by_smi(line.strip(), field)
+        expected = parse_smi_value(line.strip(), field)
         fact = facts.driver if FACTS[field] is None else FACTS[field](gpu)
         assert fact == (pytest.approx(expected, abs=NEAR_GB[field]) if field in NEAR_GB else expected)
 
 
 @on_gpu
-def test_the_facts_are_those_that_cuda_itself_tells():
-    """The facts of the devices that PyTorch sees, by their UUIDs."""
+def test_device_facts_match_cuda():
+    """The devices that PyTorch sees are matched by their UUIDs."""
     known = {gpu.uuid.removeprefix("GPU-"): gpu for gpu in gpus.collect(limit_s=60).devices}
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
@@ -94,8 +94,8 @@ def test_the_facts_are_those_that_cuda_itself_tells():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_doctor_judges_driver_and_devices_where_there_are_some(device):
-    """They are not passed over where there is a GPU, and nothing is made up where there is none."""
+def test_doctor_checks_driver_and_devices(device):
+    """They are checked if there is a GPU, and not reported if there is none."""
     if device == "cpu" and torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     command = [sys.executable, "-m", "diagnostics", "doctor", "--format", "json"]
@@ -108,8 +108,8 @@ def test_doctor_judges_driver_and_devices_where_there_are_some(device):
 @pytest.mark.slow
 @pytest.mark.skipif(stacks.find_tool() is None, reason="needs py-spy")
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_hang_is_named_in_a_process_that_holds_a_device(device):
-    """Among the driver's own threads and maps, too, two crossed locks are what holds it up."""
+def test_deadlock_is_found_in_a_process_that_uses_a_device(device):
+    """Two crossed locks are the cause, among the driver's own threads and maps too."""
     process = subprocess.Popen(
         [sys.executable, str(PROGRAM), device], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -128,8 +128,8 @@ def test_a_hang_is_named_in_a_process_that_holds_a_device(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_server_on_a_device_is_clean(trained, device, dtype):  # noqa: F811 - the fixture
-    """Its kernels' rounding is no fault, in either type."""
+def test_audit_of_a_correct_server_is_clean(trained, device, dtype):  # noqa: F811 - the fixture
+    """Rounding of the device's kernels is no fault, in either dtype."""
     engine = Engine(trained / "checkpoint-120", dtype, seed=1)
     engine.model.to(device)
     with serving(engine) as url:
@@ -143,7 +143,7 @@ def test_a_server_on_a_device_is_clean(trained, device, dtype):  # noqa: F811 - 
     ("law", "family"),
     [({"temperature": 0.83}, "sampling/temperature"), ({"top_k": 23}, "sampling/top_k")],
 )
-def test_a_fault_of_a_server_on_a_device_is_named(trained, device, law, family):  # noqa: F811 - the fixture
+def test_audit_names_the_fault_of_a_server(trained, device, law, family):  # noqa: F811 - the fixture
     """The audit reports this fault and no other."""
     engine = Engine(trained / "checkpoint-120", "bfloat16", Wrong(law=law), seed=1)
     engine.model.to(device)

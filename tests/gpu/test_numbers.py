@@ -1,4 +1,4 @@
-"""The numbers of a step on a device: log-probs, decoding and draws, against the plain way on the CPU in float64."""
+"""Log-probs, decoding and sampling on a device equal the plain computation on the CPU in float64."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PROMPTS = ((1, 2, 3), (1, 2, 3), (4, 5, 6, 7, 8), (4, 5, 6, 7, 8))
 
 
 @pytest.fixture(autouse=True)
-def settled():
+def deterministic():
     """Use one thread and deterministic kernels, as every run does."""
     make_deterministic(1)
 
 
-def head(device, dtype):
-    """Hidden states, an output layer and ids, the same on every device."""
+def output_layer(device, dtype):
+    """Return hidden states, an output layer and ids, the same on every device."""
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(POSITIONS, WIDTH, generator=generator)
     weight = torch.randn(VOCABULARY, WIDTH, generator=generator) * 0.2
@@ -37,8 +37,8 @@ def head(device, dtype):
     )
 
 
-def model_of(family, device):
-    """A random model of two layers, with heads that share keys."""
+def build_model(family, device):
+    """Return a random model of two layers, with heads that share keys."""
     import transformers
 
     torch.manual_seed(0)
@@ -64,9 +64,9 @@ def model_of(family, device):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("chunk", [16, 1000])
-def test_chunked_log_probs_and_gradients_are_the_plain_ones(device, dtype, chunk):
-    """In chunks that divide the positions and in one; what 16 bits allow is their own rounding, no more."""
-    hidden, weight, ids = head(device, dtype)
+def test_chunked_logprobs_and_gradients_match_float64(device, dtype, chunk):
+    """16-bit dtypes differ by their own rounding only."""
+    hidden, weight, ids = output_layer(device, dtype)
     values, _ = chunked_logprobs(hidden, weight, ids, temperature=0.7, chunk=chunk)
     values.sum().backward()
     plain, layer = (each.detach().cpu().double().requires_grad_() for each in (hidden, weight))
@@ -84,11 +84,11 @@ def test_chunked_log_probs_and_gradients_are_the_plain_ones(device, dtype, chunk
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_backward_pass_repeats_itself_to_the_bit(device, dtype):
+def test_backward_pass_is_deterministic(device, dtype):
     """Every operation has the deterministic kernel that `make_deterministic` requires."""
     grads = []
     for _ in range(2):
-        model = model_of("Llama", device).to(dtype)
+        model = build_model("Llama", device).to(dtype)
         ids = torch.tensor(
             [[*prompt, 9, 10, 11][:8] + [0] * (5 - len(prompt)) for prompt in PROMPTS], device=device
         )
@@ -103,9 +103,9 @@ def test_a_backward_pass_repeats_itself_to_the_bit(device, dtype):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_our_decoding_is_that_of_transformers(device, family):
-    """Token by token, behind prompts of two lengths, in each family that it is written for."""
-    model, found = model_of(family, device), []
+def test_decoding_matches_transformers(device, family):
+    """Token by token, after prompts of two lengths, in each supported model family."""
+    model, found = build_model(family, device), []
     with torch.inference_mode():
         ours = Decoder(model, list(PROMPTS), 6)
         alone = [EqualLengthDecoder(model, [prompt]) for prompt in PROMPTS]
@@ -120,8 +120,8 @@ def test_our_decoding_is_that_of_transformers(device, family):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_draw_falls_on_the_same_token_as_on_a_cpu(device):
-    """Never on one of probability zero, the last one's draw near 1 included; one row as well as many."""
+def test_sampled_tokens_match_the_cpu(device):
+    """Never one of probability zero, even for a draw near 1; in one row as well as in many."""
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(64, VOCABULARY, generator=generator) * 3
     logits[:, ::3] = -torch.inf
@@ -138,7 +138,7 @@ def test_a_draw_falls_on_the_same_token_as_on_a_cpu(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_what_is_sampled_does_not_depend_on_the_neighbours(model_dir, device):
+def test_samples_do_not_depend_on_the_batch(model_dir, device):
     """Requests together, alone, and in another order give the same tokens."""
     engine = TransformersEngine(model_dir, max_model_len=64, device=device)
     held = dict(load_model(model_dir).named_parameters())
@@ -153,8 +153,8 @@ def test_what_is_sampled_does_not_depend_on_the_neighbours(model_dir, device):
 
 @on_gpu
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
-def test_chunks_keep_a_devices_memory(backward):
-    """Compare the peak memory with that of all logits at once, like benchmarks/logprobs.py on a CPU."""
+def test_chunks_limit_peak_memory(backward):
+    """The peak is compared with that of all logits at once, like benchmarks/logprobs.py on a CPU."""
     found = []
     for chunk in (256, None):
         hidden = torch.randn(6144, 256, device="cuda", requires_grad=backward)

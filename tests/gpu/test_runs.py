@@ -1,4 +1,4 @@
-"""Whole runs on a device: bits that repeat, modes that agree, and first steps that are those of a CPU."""
+"""Training runs on a device: repeatable bits, modes that agree, and first steps that equal the CPU's."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ SWITCHES = {
 }
 
 
-def quiet(_: dict) -> None:
-    """No progress."""
+def ignore_progress(_: dict) -> None:
+    """Accept progress and print nothing."""
 
 
 def trained(config) -> tuple[dict, list[dict]]:
-    """The document of a run that went well, and its metrics without the wall times."""
-    document = run.train(config, quiet)
+    """Train; return the summary, and the metrics without wall times."""
+    document = run.train(config, ignore_progress)
     assert document["outcome"] == "ok", document["error"]
     lines = [json.loads(line) for line in Path(document["metrics"]).read_text().splitlines()]
     return document, [{k: v for k, v in entry.items() if not k.startswith("time/")} for entry in lines]
@@ -44,8 +44,8 @@ def trained(config) -> tuple[dict, list[dict]]:
 @pytest.mark.long
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mode", ["async", "server"])
-def test_nothing_stale_means_the_same_bits_in_all_modes(short_run, device, mode):
-    """Parameters and metrics of another mode are those of colocate, by kernels that repeat themselves."""
+def test_modes_are_bit_identical_without_staleness(short_run, device, mode):
+    """Kernels that repeat themselves give the parameters and metrics of colocate."""
     waiting = {"rollout.max_staleness": 0}
     expected, expected_metrics = trained(short_run(device))
     weights, metrics = trained(short_run(device, mode, **waiting))
@@ -56,8 +56,8 @@ def test_nothing_stale_means_the_same_bits_in_all_modes(short_run, device, mode)
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", TYPES)
-def test_a_run_repeats_itself_to_the_bit(short_run, device, dtype):
-    """In every type that a GPU computes in."""
+def test_run_is_deterministic(short_run, device, dtype):
+    """This holds in every dtype that a GPU computes in."""
     types = {"model.dtype": dtype, "rollout.dtype": dtype, "rollout.sync_tolerance": FLOORS[dtype]}
     results = [trained(short_run(device, **types, **{"output.name": name})) for name in ("one", "two")]
     assert results[0][0]["parameters"] == results[1][0]["parameters"]
@@ -66,8 +66,8 @@ def test_a_run_repeats_itself_to_the_bit(short_run, device, dtype):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", TYPES)
-def test_trainer_and_engine_are_no_further_apart_than_the_type_allows(short_run, device, dtype):
-    """The floor of a type: every sync is proven within it, and it is no more than that."""
+def test_trainer_engine_mismatch_is_within_the_dtypes_rounding(short_run, device, dtype):
+    """Every sync is proven within this tolerance, which is no larger than needed."""
     types = {"model.dtype": dtype, "rollout.dtype": dtype, "rollout.sync_tolerance": FLOORS[dtype]}
     document, metrics = trained(short_run(device, **types))
     assert document["max_logprob_difference"] <= FLOORS[dtype]
@@ -76,8 +76,8 @@ def test_trainer_and_engine_are_no_further_apart_than_the_type_allows(short_run,
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_an_engine_of_16_bits_is_further_from_a_trainer_of_32(short_run, device):
-    """The mismatch that users train with, measured."""
+def test_16_bit_engine_differs_from_32_bit_trainer(short_run, device):
+    """This is the mismatch that users train with, measured."""
     exact, _ = trained(short_run(device))
     coarse = {"rollout.dtype": "bfloat16", "rollout.sync_tolerance": 0.2, "output.name": "coarse"}
     coarse_weights, _ = trained(short_run(device, **coarse))
@@ -85,19 +85,19 @@ def test_an_engine_of_16_bits_is_further_from_a_trainer_of_32(short_run, device)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_run_in_two_parts_is_the_run_in_one(short_run, device):
-    """Weights, optimizer and generators come back from the checkpoint to the device they were on."""
+def test_resumed_run_is_identical(short_run, device):
+    """Weights, optimizer and generators return from the checkpoint to their device."""
     expected, expected_metrics = trained(short_run(device, **{"output.name": "whole"}))
-    run.train(short_run(device, **{"output.name": "parts", "train.steps": 2}), quiet)
-    longer = run.train(short_run(device, **{"output.name": "parts"}), quiet, resume=True)
+    run.train(short_run(device, **{"output.name": "parts", "train.steps": 2}), ignore_progress)
+    longer = run.train(short_run(device, **{"output.name": "parts"}), ignore_progress, resume=True)
     assert longer["parameters"] == expected["parameters"]
     assert longer["steps"] == len(expected_metrics) == 4
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", SWITCHES)
-def test_the_first_step_is_that_of_a_cpu(short_run, device, name):
-    """Loss, gradient and mismatch, up to the order in which kernels add; the same tokens were sampled."""
+def test_first_step_matches_the_cpu(short_run, device, name):
+    """Loss, gradient and mismatch agree up to the order of additions, on the same sampled tokens."""
     settings = {**SWITCHES[name], "train.steps": 1}
     _, (on_device,) = trained(short_run(device, **settings, **{"output.name": "here"}))
     _, (on_cpu,) = trained(short_run("cpu", **settings, **{"output.name": "there"}))
@@ -118,8 +118,8 @@ def test_evaluation_changes_nothing(short_run, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_recorded_step_is_replayed_to_the_bit(short_run, device):
-    """From its file, by this process, on the device it was made on."""
+def test_replay_is_bit_identical(short_run, device):
+    """It is replayed from its file by this process, on the same device."""
     from grpo_core.records.replay import replay
 
     document, _ = trained(short_run(device, **{"output.record_every": 1, "checkpoint.keep": 4}))

@@ -1,4 +1,4 @@
-"""Weights to and from an engine on a device: digests, proofs, memory that comes back, and the ways there are."""
+"""Weights to and from an engine on a device: digests, sync proofs, freed memory, and transports."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from grpo_core.settings import load
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request, SamplingParams
 from tests.cells import ROOT
-from tests.gpu.devices import DEVICES, held_bytes, on_gpu
-from tests.grpo_core.test_weights import HalfUpdate, LostUpdate, LostUpdateUnreadable, OldVersion, step
+from tests.gpu.devices import DEVICES, on_gpu, storage_bytes
+from tests.grpo_core.test_sync_proof import HalfUpdate, LostUpdate, LostUpdateUnreadable, OldVersion, perturb
 
-PROGRAM = Path(__file__).parent / "programs" / "handed_over.py"
+PROGRAM = Path(__file__).parent / "programs" / "share_tensor.py"
 PARAMS = SamplingParams(max_tokens=8)
 REQUESTS = [Request(f"r{i}", (1, 2, 3, 10), seed=i) for i in range(4)]
 
 
-def engine_on(device, model_dir, kind=TransformersEngine, dtype="float32"):
-    """With version 0 of the weights, and those weights on the same device."""
+def start_engine(device, model_dir, kind=TransformersEngine, dtype="float32"):
+    """Return an engine with version 0 of the weights, and those weights on the same device."""
     engine = kind(model_dir, max_model_len=64, device=device, dtype=dtype)
     weights = {
         name: value.detach().to(device, getattr(torch, dtype))
@@ -40,9 +40,9 @@ def engine_on(device, model_dir, kind=TransformersEngine, dtype="float32"):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_a_digest_is_that_of_the_same_bits_on_a_cpu(device, dtype, model_dir):
+def test_digest_matches_the_cpu(device, dtype, model_dir):
     """Trainer and engine compare digests across devices, for every dtype."""
-    engine, weights = engine_on(device, model_dir, dtype=dtype)
+    engine, weights = start_engine(device, model_dir, dtype=dtype)
     on_cpu = {name: value.cpu() for name, value in weights.items()}
     assert engine.fingerprint() == spot_digest(on_cpu.items(), 0)
 
@@ -66,14 +66,14 @@ def test_every_update_is_proven(device, model_dir):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", [LostUpdate, HalfUpdate, OldVersion, LostUpdateUnreadable])
-def test_an_update_that_did_not_arrive_ends_the_run(device, model_dir, kind):
+def test_lost_update_ends_the_run(device, model_dir, kind):
     """If trainer and engine share a device, no tensor is read from the wrong one's memory."""
     config = load(None, [f"--train.device={device}"])
     policy = Policy(str(model_dir), config)
     sync = Publisher(policy, kind(model_dir, max_model_len=64, device=device), (0, 1, 2, 10), tolerance=1e-3)
     sync.publish(0)
     moved = load_model(model_dir)
-    step(moved, 1e-2)
+    perturb(moved, 1e-2)
     with torch.no_grad():
         for value, moved_value in zip(policy.causal.parameters(), moved.parameters(), strict=True):
             value.copy_(moved_value)
@@ -82,33 +82,33 @@ def test_an_update_that_did_not_arrive_ends_the_run(device, model_dir, kind):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_an_engine_asleep_gives_its_weights_bytes_back(device, model_dir):
-    """All storages are freed; after waking and a weight update it samples the same tokens as before."""
-    engine, weights = engine_on(device, model_dir)
+def test_sleeping_engine_frees_its_weights(device, model_dir):
+    """All storages are freed; after waking and an update it samples the same tokens as before."""
+    engine, weights = start_engine(device, model_dir)
     expected = engine.generate(REQUESTS, PARAMS)
-    held_before = held_bytes(engine._model.parameters())
+    held_before = storage_bytes(engine._model.parameters())
     assert held_before == sum(value.numel() * value.element_size() for value in weights.values())
     engine.sleep()
-    assert held_bytes(engine._model.parameters()) == 0
+    assert storage_bytes(engine._model.parameters()) == 0
     with pytest.raises(EngineError, match="asleep"):
         engine.generate(REQUESTS, PARAMS)
     engine.wake()
-    assert held_bytes(engine._model.parameters()) == held_before
+    assert storage_bytes(engine._model.parameters()) == held_before
     engine.update_weights(weights.items(), 0)
     assert engine.generate(REQUESTS, PARAMS) == expected
 
 
 @on_gpu
-def test_the_device_has_the_bytes_back(tmp_path):
-    """Free memory, by allocator and driver, rises by the weights of an engine that sleeps."""
+def test_sleeping_engine_frees_device_memory(tmp_path):
+    """Free memory, by allocator and driver, rises by the weights of the engine."""
     from grpo_core.config import ModelConfig, TaskConfig
     from grpo_core.tasks import model
 
     wide = ModelConfig(hidden_size=1024, layers=4)
     model.make_tiny(tmp_path / "model", wide, TaskConfig().letters, seed=0)
-    engine, weights = engine_on("cuda", tmp_path / "model")
+    engine, weights = start_engine("cuda", tmp_path / "model")
     del weights
-    size = held_bytes(engine._model.parameters())
+    size = storage_bytes(engine._model.parameters())
     torch.cuda.empty_cache()
     allocated, (free, _) = torch.cuda.memory_allocated(), torch.cuda.mem_get_info()
     engine.sleep()
@@ -121,7 +121,7 @@ def test_the_device_has_the_bytes_back(tmp_path):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_shared_memory_takes_tensors_from_a_device(device):
-    """A trainer's weights are where it trains; what arrives has their bits."""
+    """The received tensors have the bits of the trainer's."""
     received = {}
 
     def load(name, version):
@@ -137,8 +137,8 @@ def test_shared_memory_takes_tensors_from_a_device(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_tensor_is_handed_to_another_process_without_a_copy(device):
-    """PyTorch's own way: CUDA IPC on a GPU, shared memory on a CPU. The other has its bits, and writes there."""
+def test_tensor_is_shared_with_another_process(device):
+    """CUDA IPC on a GPU, shared memory on a CPU: the other process reads the bits and writes there."""
     command = [sys.executable, str(PROGRAM), device]
     done = subprocess.run(
         command, env=None, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
@@ -148,8 +148,8 @@ def test_a_tensor_is_handed_to_another_process_without_a_copy(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_group_of_one_sums(device, tmp_path):
-    """NCCL, or gloo on a CPU, starts and ends in one process: as far as NCCL goes on one GPU."""
+def test_process_group_of_one(device, tmp_path):
+    """NCCL, or gloo on a CPU, starts, sums and ends in one process."""
     import torch.distributed as dist
 
     backend = "nccl" if device == "cuda" else "gloo"

@@ -1,4 +1,4 @@
-"""A tiny model on disk, settings for short runs, and a look at this process's children."""
+"""Fixtures of the trainer tests: a tiny model on disk, settings of short runs, and this process's child processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from grpo_core.config import Config, ModelConfig, TaskConfig
 from grpo_core.rollout.server import process
 from grpo_core.settings import load
 from grpo_core.tasks import model
-from tests.grpo_core.forked import Template
+from tests.grpo_core.fork_server import Template
 
 START_CHILD = process.start_child
 SHORT = {
@@ -24,8 +24,8 @@ SHORT = {
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory):
-    """Tokens that servers keep for this user are kept for these tests alone."""
+def token_cache(tmp_path_factory):
+    """Keep the tokens that servers store for their user in a folder of these tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("GRPO_CORE_TOKEN", raising=False)
@@ -34,7 +34,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory) -> Path:
-    """The tiny model of seed 0."""
+    """The folder of the tiny model with seed 0."""
     folder = tmp_path_factory.mktemp("model")
     model.make_tiny(folder, ModelConfig(), TaskConfig().letters, seed=0)
     return folder
@@ -50,7 +50,7 @@ def forked_servers():
 
 @pytest.fixture
 def started_servers(monkeypatch):
-    """Start servers as users do."""
+    """Start servers as separate Python programs, as users do, instead of forking them."""
     monkeypatch.setattr(process, "start_child", START_CHILD)
 
 

@@ -1,4 +1,4 @@
-"""Advantages against closed forms."""
+"""Advantages equal closed forms for every baseline and scale, including groups without a deviation."""
 
 import math
 
@@ -16,14 +16,14 @@ from grpo_core.learn.advantages import group_advantages
 )
 @pytest.mark.parametrize("scale", ["group", "leave_one_out", "none"])
 @pytest.mark.parametrize("ddof", [0, 1])
-def test_a_group_of_one_is_never_divided(baseline, expected, scale, ddof):
+def test_group_of_one_is_not_scaled(baseline, expected, scale, ddof):
     """It has no deviation, so the advantage is the reward minus its baseline, never 0/0."""
     actual = group_advantages([[0.7], [0.1, 0.2, 0.4]], baseline=baseline, scale=scale, ddof=ddof)
     np.testing.assert_allclose(actual[0], [expected], rtol=1e-15)
 
 
-def test_a_batch_of_one_reward_is_its_own_baseline():
-    """The smallest batch: zero or the reward itself, under every scale."""
+def test_batch_of_one_reward():
+    """The advantage is zero or the reward itself, under every scale."""
     for baseline, expected in (("group", 0.0), ("leave_one_out", 0.0), ("batch", 0.0), ("none", 0.7)):
         for scale in ("group", "leave_one_out", "batch", "none"):
             assert group_advantages([[0.7]], baseline=baseline, scale=scale) == ((expected,),)
@@ -35,8 +35,7 @@ BASELINES = SCALES = ("group", "leave_one_out", "batch", "none")
 @pytest.mark.parametrize("baseline", BASELINES)
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("ddof", [0, 1])
-def test_every_baseline_with_every_scale(baseline, scale, ddof):
-    """Against numpy, written out sample by sample."""
+def test_every_baseline_and_scale_matches_numpy(baseline, scale, ddof):
     rewards = np.random.default_rng(1).normal(size=(3, 4))
     expected = np.zeros_like(rewards)
     for (g, i), reward in np.ndenumerate(rewards):
@@ -48,8 +47,8 @@ def test_every_baseline_with_every_scale(baseline, scale, ddof):
     np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
-def test_where_the_others_agree_nothing_is_divided():
-    """If the other rewards are all equal, dividing by epsilon would dominate the step; NeMo-RL does not divide."""
+def test_leave_one_out_std_of_equal_rewards_does_not_scale():
+    """Dividing by epsilon would dominate the step; NeMo-RL does not divide."""
     actual = group_advantages(
         [[1.0, 0.0, 0.0, 0.0]], baseline="leave_one_out", scale="leave_one_out", epsilon=1e-6
     )
@@ -59,8 +58,8 @@ def test_where_the_others_agree_nothing_is_divided():
 
 @pytest.mark.parametrize("baseline", BASELINES)
 @pytest.mark.parametrize("scale", SCALES)
-def test_equal_rewards_of_a_whole_batch_are_no_signal(baseline, scale):
-    """Exactly zero under every baseline, exactly the reward without one."""
+def test_equal_rewards_in_batch_give_zero_advantage(baseline, scale):
+    """Exactly zero with every baseline, exactly the reward without one."""
     actual = group_advantages([[0.1] * 3] * 3, baseline=baseline, scale=scale, epsilon=1e-12)
     assert actual == ((0.1 if baseline == "none" else 0.0,) * 3,) * 3
 
@@ -72,8 +71,8 @@ def test_equal_rewards_of_a_whole_batch_are_no_signal(baseline, scale):
     st.sampled_from(SCALES),
     st.randoms(use_true_random=False),
 )
-def test_order_has_no_say(rewards, baseline, scale, random):
-    """A sample's advantage stays its own, bit for bit, however samples and groups are ordered."""
+def test_advantages_do_not_depend_on_order(rewards, baseline, scale, random):
+    """A sample's advantage is bit-identical however samples and groups are ordered."""
     advantages = group_advantages(rewards, baseline=baseline, scale=scale)
     groups = random.sample(range(len(rewards)), len(rewards))
     orders = [random.sample(range(3), 3) for _ in groups]
@@ -82,7 +81,7 @@ def test_order_has_no_say(rewards, baseline, scale, random):
     assert group_advantages(moved, baseline=baseline, scale=scale) == expected
 
 
-def test_a_group_of_one_that_is_not_a_number_ends_nothing():
-    """It has no deviation to divide by; its advantage is not a number either."""
+def test_nan_in_group_of_one_stays_nan():
+    """A NaN reward gives a NaN advantage instead of an exception."""
     ((value,),) = group_advantages([[float("nan")]], scale="group", ddof=1)
     assert math.isnan(value)

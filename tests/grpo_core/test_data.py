@@ -1,4 +1,4 @@
-"""Prompts come from the task or from the user's rows: the same ones for the same number, whatever the format."""
+"""Prompts of the shipped task or the user's data set: formats, order, chat templates, length limits, refused data."""
 
 import gzip
 import json
@@ -51,17 +51,18 @@ def make_tokenizer(folder, *, begin=True, end=False, template=True):
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    """With a begin token and a chat template."""
+    """A byte tokenizer with a begin token and a chat template."""
     return make_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 def write_lines(path, rows):
+    """Write the rows as JSON lines."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
-def write(folder, kind, rows):
-    """The rows as a file or folder of that kind."""
+def write_dataset(folder, kind, rows):
+    """Write the rows in a format: a file or a folder."""
     if kind == "jsonl":
         return write_lines(folder / "rows.jsonl", rows)
     if kind == "jsonl.gz":
@@ -78,8 +79,8 @@ def write(folder, kind, rows):
     return folder / kind
 
 
-def settings(path="", *, seed=0, max_length=256, max_tokens=6, eval_path="", eval_prompts=64, **data):
-    """Settings that are about data, with a model that is not the tiny one."""
+def data_settings(path="", *, seed=0, max_length=256, max_tokens=6, eval_path="", eval_prompts=64, **data):
+    """Return settings with this data set and a model that is not the tiny one."""
     options = {"model.path": "elsewhere", "model.max_length": max_length, "sampling.max_tokens": max_tokens}
     options |= {"train.seed": seed, "eval.path": eval_path, "eval.prompts": eval_prompts, "data.path": path}
     options |= {f"data.{key}": value for key, value in data.items()}
@@ -87,37 +88,40 @@ def settings(path="", *, seed=0, max_length=256, max_tokens=6, eval_path="", eva
 
 
 def texts(prompts):
+    """Return the texts of prompts."""
     return [prompt.text for prompt in prompts]
 
 
 @pytest.mark.parametrize("rows", [TEXTS, CHATS], ids=["texts", "chats"])
 @pytest.mark.parametrize("kind", ["jsonl.gz", "parquet", "folder", "splits"])
 def test_every_format_gives_the_same_prompts(tmp_path, tokenizer, kind, rows):
-    """Ids, texts and columns are those of JSON lines, though Arrow fills in keys that other messages have."""
-    expected = build_prompts(settings(write(tmp_path, "jsonl", rows)), tokenizer).batch(3, 9)
-    assert build_prompts(settings(write(tmp_path, kind, rows)), tokenizer).batch(3, 9) == expected
+    """Ids, texts and columns equal those of JSON lines, though Arrow adds missing keys to messages."""
+    expected = build_prompts(data_settings(write_dataset(tmp_path, "jsonl", rows)), tokenizer).batch(3, 9)
+    assert (
+        build_prompts(data_settings(write_dataset(tmp_path, kind, rows)), tokenizer).batch(3, 9) == expected
+    )
 
 
-def test_an_epoch_is_a_permutation_and_each_has_its_own(tmp_path, tokenizer):
-    """Batches go through the rows without regard for where an epoch ends."""
-    path = write(tmp_path, "jsonl", TEXTS)
-    prompts = build_prompts(settings(path), tokenizer)
+def test_each_epoch_has_its_own_permutation(tmp_path, tokenizer):
+    """A batch may span the end of an epoch."""
+    path = write_dataset(tmp_path, "jsonl", TEXTS)
+    prompts = build_prompts(data_settings(path), tokenizer)
     sampled = [text for number in range(7) for text in texts(prompts.batch(number, 5))]
     epochs = [sampled[start : start + 7] for start in range(0, 35, 7)]
     everything = sorted(f"<s>{row['prompt']}" for row in TEXTS)
     assert [sorted(epoch) for epoch in epochs] == [everything] * 5
     assert len({tuple(epoch) for epoch in epochs}) == 5
-    reseeded = texts(build_prompts(settings(path, seed=1), tokenizer).batch(0, 7))
+    reseeded = texts(build_prompts(data_settings(path, seed=1), tokenizer).batch(0, 7))
     assert sorted(reseeded) == everything
     assert reseeded != epochs[0]
 
 
-def test_a_batch_is_a_function_of_its_number(tmp_path, tokenizer):
-    """After a restart, in any order, and repeated: the same prompts, with ids of number and position."""
-    path = write(tmp_path, "jsonl", TEXTS)
-    prompts = build_prompts(settings(path), tokenizer)
+def test_batch_depends_only_on_its_number(tmp_path, tokenizer):
+    """After a restart, in any order and repeated, a batch has the same prompts and ids."""
+    path = write_dataset(tmp_path, "jsonl", TEXTS)
+    prompts = build_prompts(data_settings(path), tokenizer)
     first = [prompts.batch(number, 4) for number in range(6)]
-    again = build_prompts(settings(path), tokenizer)
+    again = build_prompts(data_settings(path), tokenizer)
     assert [again.batch(number, 4) for number in reversed(range(6))] == first[::-1]
     assert [prompt.id for prompt in first[5]] == ["5.0", "5.1", "5.2", "5.3"]
     assert texts(first[0] + first[1]) == texts(prompts.batch(0, 8))
@@ -125,28 +129,27 @@ def test_a_batch_is_a_function_of_its_number(tmp_path, tokenizer):
 
 @pytest.mark.parametrize(("epochs", "steps"), [(1.0, 4), (3.0, 11), (0.1, 1), (0.0, 300)])
 def test_epochs_set_the_number_of_steps(tmp_path, tokenizer, epochs, steps):
-    """Seven rows, two a step: the last batch is filled from the next epoch."""
-    config = settings(write(tmp_path, "jsonl", TEXTS))
+    """With seven rows, two a step, the last batch is filled from the next epoch."""
+    config = data_settings(write_dataset(tmp_path, "jsonl", TEXTS))
     config = replace(config, train=replace(config.train, epochs=epochs, prompts_per_step=2))
     assert with_steps(config, build_prompts(config, tokenizer)).train.steps == steps
 
 
-def test_the_order_of_epochs_stays_as_it_is():
-    """Runs of today can be compared with runs of yesterday."""
+def test_epoch_order_is_stable_across_releases():
     assert _epoch_order(8, 0, 0) == [3, 5, 0, 6, 2, 4, 7, 1]
     assert _epoch_order(8, 0, 1) == [1, 2, 0, 6, 4, 5, 7, 3]
 
 
-def test_without_shuffling_rows_come_in_the_order_of_the_file(tmp_path, tokenizer):
-    """Epoch after epoch; the prompt's column is not among those for reward functions."""
-    prompts = build_prompts(settings(write(tmp_path, "jsonl", TEXTS), shuffle=False), tokenizer)
+def test_unshuffled_rows_keep_file_order(tmp_path, tokenizer):
+    """Every epoch is in file order; the prompt column is not passed to reward functions."""
+    prompts = build_prompts(data_settings(write_dataset(tmp_path, "jsonl", TEXTS), shuffle=False), tokenizer)
     batch = prompts.batch(1, 5)
     assert [prompt.columns["answer"] for prompt in batch] == ["10", "12", "0", "2", "4"]
     assert batch[0].columns == {"answer": "10", "hints": [5, 5]}
 
 
-def test_the_shipped_task_gives_the_words_it_always_gave(model_dir):
-    """Words of seed 0, as before there were data sets."""
+def test_shipped_task_words_are_stable(model_dir):
+    """The words of seed 0 are those of releases before data sets existed."""
     letters = load_tokenizer(model_dir)
     prompts = build_prompts(Config(), letters)
     assert (prompts.dropped, prompts.truncated) == (0, 0)
@@ -155,23 +158,27 @@ def test_the_shipped_task_gives_the_words_it_always_gave(model_dir):
     assert prompts.batch(7, 4) == task.task_prompts(Config().task, letters, seed=0, step=7, count=4)
 
 
-def test_evaluation_takes_the_first_rows_of_its_data_set(tmp_path, tokenizer):
+def test_evaluation_uses_the_first_rows(tmp_path, tokenizer):
     """They do not depend on the seed; if there are fewer rows, each is used once."""
-    path = write(tmp_path, "jsonl", TEXTS)
-    few = [build_eval_prompts(settings(eval_path=path, seed=s, eval_prompts=3), tokenizer) for s in (0, 1)]
+    path = write_dataset(tmp_path, "jsonl", TEXTS)
+    few = [
+        build_eval_prompts(data_settings(eval_path=path, seed=s, eval_prompts=3), tokenizer) for s in (0, 1)
+    ]
     assert few[0] == few[1]
     assert texts(few[0]) == [f"<s>{row['prompt']}" for row in TEXTS[:3]]
-    assert len(build_eval_prompts(settings(eval_path=path), tokenizer)) == len(TEXTS)
+    assert len(build_eval_prompts(data_settings(eval_path=path), tokenizer)) == len(TEXTS)
     with pytest.raises(ConfigError, match=r"eval.path = '': a run on data.path"):
-        build_eval_prompts(settings(path), tokenizer)
+        build_eval_prompts(data_settings(path), tokenizer)
 
 
 @pytest.mark.parametrize("begin", [True, False])
 @pytest.mark.parametrize("end", [True, False])
-def test_a_chat_has_the_ids_of_the_template_and_one_begin_token(tmp_path, begin, end):
-    """The template writes it, so the tokenizer must not, and the text says what the model sees."""
+def test_chat_has_one_begin_token(tmp_path, begin, end):
+    """The template writes it, so the tokenizer must not, and the text is what the model sees."""
     tokenizer = make_tokenizer(tmp_path / "tokenizer", begin=begin, end=end)
-    prompts = build_prompts(settings(write(tmp_path, "jsonl", CHATS), shuffle=False), tokenizer).batch(0, 7)
+    prompts = build_prompts(
+        data_settings(write_dataset(tmp_path, "jsonl", CHATS), shuffle=False), tokenizer
+    ).batch(0, 7)
     for row, prompt in zip(CHATS, prompts, strict=True):
         rendered = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=False)
         ids = tokenizer(rendered, add_special_tokens=False)["input_ids"]
@@ -182,11 +189,13 @@ def test_a_chat_has_the_ids_of_the_template_and_one_begin_token(tmp_path, begin,
 
 @pytest.mark.parametrize("begin", [True, False])
 @pytest.mark.parametrize("end", [True, False])
-def test_a_text_has_one_begin_token_if_the_tokenizer_adds_one_and_no_end_token(tmp_path, begin, end):
-    """Also where the text brings its begin token along."""
+def test_text_has_one_begin_token_and_no_end_token(tmp_path, begin, end):
+    """This holds also if the text begins with the begin token."""
     tokenizer = make_tokenizer(tmp_path / "tokenizer", begin=begin, end=end, template=False)
     rows = [{"prompt": "one"}, {"prompt": "<s>two"}]
-    prompts = build_prompts(settings(write(tmp_path, "jsonl", rows), shuffle=False), tokenizer).batch(0, 2)
+    prompts = build_prompts(
+        data_settings(write_dataset(tmp_path, "jsonl", rows), shuffle=False), tokenizer
+    ).batch(0, 2)
     assert texts(prompts) == ["<s>one" if begin else "one", "<s>two"]
     assert [len(prompt.ids) for prompt in prompts] == [3 + begin, 4]
 
@@ -194,44 +203,44 @@ def test_a_text_has_one_begin_token_if_the_tokenizer_adds_one_and_no_end_token(t
 @pytest.mark.parametrize(
     ("template", "text"), [("auto", "<s>Hi"), ("none", "<s>Hi"), ("chat", "<s><user>Hi<assistant>")]
 )
-def test_a_text_goes_through_the_template_if_it_is_told_to(tmp_path, tokenizer, template, text):
+def test_chat_template_setting_applies_to_text(tmp_path, tokenizer, template, text):
     """The text becomes one user message."""
-    path = write(tmp_path, "jsonl", [{"prompt": "Hi"}])
-    assert texts(build_prompts(settings(path, template=template), tokenizer).batch(0, 1)) == [text]
+    path = write_dataset(tmp_path, "jsonl", [{"prompt": "Hi"}])
+    assert texts(build_prompts(data_settings(path, template=template), tokenizer).batch(0, 1)) == [text]
 
 
 ROWS_BY_LENGTH = [{"prompt": "x" * n, "answer": n} for n in (3, 9, 4, 12)]  # and a begin token each
 
 
-def test_prompts_over_the_limit_are_dropped_and_counted(tmp_path, tokenizer):
+def test_overlong_prompts_are_dropped_and_counted(tmp_path, tokenizer):
     """Columns stay with their prompts."""
-    path = write(tmp_path, "jsonl", ROWS_BY_LENGTH)
-    prompts = build_prompts(settings(path, max_prompt_tokens=5, shuffle=False), tokenizer)
+    path = write_dataset(tmp_path, "jsonl", ROWS_BY_LENGTH)
+    prompts = build_prompts(data_settings(path, max_prompt_tokens=5, shuffle=False), tokenizer)
     assert (prompts.dropped, prompts.truncated) == (2, 0)
     batch = prompts.batch(0, 3)
     rows = [(prompt.text, prompt.columns["answer"]) for prompt in batch]
     assert rows == [("<s>xxx", 3), ("<s>xxxx", 4), ("<s>xxx", 3)]
 
 
-def test_prompts_over_the_limit_lose_their_first_tokens(tmp_path, tokenizer):
-    """The text is what is left: of a chat, the end of the question and the turn of the assistant."""
+def test_overlong_prompts_are_truncated_on_the_left(tmp_path, tokenizer):
+    """A truncated chat keeps the end of the question and the assistant's turn."""
     rows = [
         {"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "abcdef"}]},
         {"prompt": [{"role": "user", "content": "a"}]},
     ]
-    path = write(tmp_path, "jsonl", rows)
-    config = settings(path, max_prompt_tokens=4, over_limit="truncate", shuffle=False)
+    path = write_dataset(tmp_path, "jsonl", rows)
+    config = data_settings(path, max_prompt_tokens=4, over_limit="truncate", shuffle=False)
     prompts = build_prompts(config, tokenizer)
     assert (prompts.dropped, prompts.truncated) == (0, 1)
     assert texts(prompts.batch(0, 2)) == ["def<assistant>", "<s><user>a<assistant>"]
 
 
-def test_the_limit_leaves_room_for_the_completion(tmp_path, tokenizer):
-    """By default; a larger one is refused with the other settings."""
-    path = write(tmp_path, "jsonl", ROWS_BY_LENGTH)
-    assert build_prompts(settings(path, max_length=16, max_tokens=6), tokenizer).dropped == 1
+def test_default_prompt_limit_leaves_room_for_the_completion(tmp_path, tokenizer):
+    """A larger limit is refused."""
+    path = write_dataset(tmp_path, "jsonl", ROWS_BY_LENGTH)
+    assert build_prompts(data_settings(path, max_length=16, max_tokens=6), tokenizer).dropped == 1
     with pytest.raises(ConfigError, match="the longest prompt and completion don't fit the model"):
-        settings(path, max_length=16, max_tokens=6, max_prompt_tokens=50)
+        data_settings(path, max_length=16, max_tokens=6, max_prompt_tokens=50)
 
 
 @pytest.mark.parametrize(
@@ -245,11 +254,11 @@ def test_the_limit_leaves_room_for_the_completion(tmp_path, tokenizer):
         ({"max_tokens": 256, "over_limit": "truncate"}, "row 1: a prompt of 4 tokens; at most 0 are allowed"),
     ],
 )
-def test_prompts_over_the_limit_end_the_run(tmp_path, tokenizer, options, says):
+def test_overlong_prompts_are_refused(tmp_path, tokenizer, options, says):
     """This happens if configured, or if no prompt is left."""
-    path = write(tmp_path, "jsonl", ROWS_BY_LENGTH)
+    path = write_dataset(tmp_path, "jsonl", ROWS_BY_LENGTH)
     with pytest.raises(ConfigError) as caught:
-        build_prompts(settings(path, **options), tokenizer)
+        build_prompts(data_settings(path, **options), tokenizer)
     assert str(caught.value).startswith(f"data.path = '{path}'")
     assert says in str(caught.value)
 
@@ -291,76 +300,77 @@ USER = {"role": "user", "content": "Hi"}
         ([{"prompt": "a"}], {"split": "train"}, ": no split 'train' (data.split) among: none"),
     ],
 )
-def test_bad_data_is_refused_with_key_file_and_place(tmp_path, tokenizer, content, options, says):
-    """One line each."""
+def test_bad_data_is_refused_with_key_file_and_line(tmp_path, tokenizer, content, options, says):
     path = tmp_path / "rows.jsonl"
     if isinstance(content, str):
         path.write_text(content)
     elif content is not None:
         write_lines(path, content)
     with pytest.raises(ConfigError) as caught:
-        build_prompts(settings(path, **options), tokenizer)
+        build_prompts(data_settings(path, **options), tokenizer)
     assert str(caught.value).startswith(f"data.path = '{path}'")
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.jsonl.gz", "rows.jsonl"])
-def test_bytes_that_are_something_else_are_refused(tmp_path, tokenizer, name):
+def test_corrupt_files_are_refused(tmp_path, tokenizer, name):
     """The error has the file reader's message."""
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow")
     path = tmp_path / name
     path.write_bytes(b"\xff\xfe neither of them")
     with pytest.raises(ConfigError, match=rf"^data.path = '{path}': \S.*$"):
-        build_prompts(settings(path), tokenizer)
+        build_prompts(data_settings(path), tokenizer)
 
 
-def test_a_folder_without_a_data_set_is_refused(tmp_path, tokenizer):
-    """With what was looked for."""
+def test_folder_without_dataset_is_refused(tmp_path, tokenizer):
+    """The error lists the files that were looked for."""
     pytest.importorskip("datasets")
     with pytest.raises(ConfigError, match="neither a `Dataset` directory nor a `DatasetDict` directory"):
-        build_prompts(settings(tmp_path), tokenizer)
+        build_prompts(data_settings(tmp_path), tokenizer)
 
 
-def test_a_split_is_chosen_by_name(tmp_path, tokenizer):
-    """One that is not there, or none where there are several, is answered with those there are."""
+def test_split_is_chosen_by_name(tmp_path, tokenizer):
+    """A missing split, or no choice among several, is refused with the existing ones."""
     datasets = pytest.importorskip("datasets")
     tables = {name: datasets.Dataset.from_list(TEXTS[:n]) for name, n in (("train", 5), ("test", 2))}
     datasets.DatasetDict(tables).save_to_disk(str(tmp_path / "both"))
     path = tmp_path / "both"
-    config = settings(path, split="test", eval_path=path / "test", shuffle=False)
+    config = data_settings(path, split="test", eval_path=path / "test", shuffle=False)
     assert texts(build_prompts(config, tokenizer).batch(0, 2)) == texts(build_eval_prompts(config, tokenizer))
     for split in ("", "val"):
         with pytest.raises(ConfigError, match=rf"no split '{split}' \(data.split\) among: train, test; the"):
-            build_prompts(settings(path, split=split), tokenizer)
+            build_prompts(data_settings(path, split=split), tokenizer)
 
 
 @pytest.mark.parametrize(("name", "package"), [("rows.parquet", "pyarrow"), ("", "datasets")])
-def test_a_missing_package_is_named(tmp_path, tokenizer, monkeypatch, name, package):
-    """With the key that needs it."""
+def test_missing_package_is_named(tmp_path, tokenizer, monkeypatch, name, package):
+    """The error has the key that needs it."""
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setitem(sys.modules, f"{package}.parquet", None)
     with pytest.raises(ConfigError, match=rf"^data.path = .*{package}.*; install it$"):
-        build_prompts(settings(tmp_path / name), tokenizer)
+        build_prompts(data_settings(tmp_path / name), tokenizer)
 
 
-def test_a_tokenizer_without_a_template_is_named_where_one_is_needed(tmp_path):
-    """Which is for chats, and for texts that are to be one."""
+def test_missing_chat_template_is_refused(tmp_path):
+    """Chats need one, and so do texts with `chat_template` on."""
     tokenizer = make_tokenizer(tmp_path / "tokenizer", template=False)
-    path = write(tmp_path, "jsonl", CHATS)
+    path = write_dataset(tmp_path, "jsonl", CHATS)
     with pytest.raises(ConfigError, match=r"row 1: .*chat_template is not set"):
-        build_prompts(settings(path), tokenizer)
-    path = write(tmp_path, "jsonl", TEXTS)
+        build_prompts(data_settings(path), tokenizer)
+    path = write_dataset(tmp_path, "jsonl", TEXTS)
     with pytest.raises(ConfigError, match=r"row 1: .*chat_template is not set"):
-        build_prompts(settings(path, template="chat"), tokenizer)
+        build_prompts(data_settings(path, template="chat"), tokenizer)
 
 
-def test_the_tiny_model_refuses_what_it_cannot_read(tmp_path, model_dir):
-    """Its tokenizer would make padding of it."""
-    config = replace(settings(write(tmp_path, "jsonl", [{"prompt": "abc>"}])), model=ModelConfig())
+def test_tiny_model_refuses_unknown_characters(tmp_path, model_dir):
+    """Its tokenizer would turn them into padding."""
+    config = replace(
+        data_settings(write_dataset(tmp_path, "jsonl", [{"prompt": "abc>"}])), model=ModelConfig()
+    )
     letters = load_tokenizer(model_dir)
     assert build_prompts(config, letters).batch(0, 1)[0].ids == (0, 1, 2, 10)
-    config = replace(settings(write(tmp_path, "jsonl", TEXTS)), model=ModelConfig())
+    config = replace(data_settings(write_dataset(tmp_path, "jsonl", TEXTS)), model=ModelConfig())
     with pytest.raises(ConfigError, match=r"row 1: .*the tiny model reads abcdefghij> only; set model.path"):
         build_prompts(config, letters)

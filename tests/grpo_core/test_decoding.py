@@ -1,4 +1,4 @@
-"""Layers that read the same are one product: a weight sync reaches it, to the bit, in every kind of model."""
+"""The decoder fuses projections with a common input (q/k/v, gate/up) into one matmul, which weight syncs update."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from grpo_core.rollout.decoding import Decoder
 from grpo_core.rollout.embedded import TransformersEngine
 from grpo_core.rollout.engine import EngineError
 from grpo_core.types import Request, SamplingParams
-from tests.grpo_core.test_sharing import PROMPTS, built
+from tests.grpo_core.test_prompt_sharing import PROMPTS, build_model
 
 KINDS = [
     ("llama", {}),
@@ -23,7 +23,7 @@ PARAMS = SamplingParams(max_tokens=5)
 
 
 def other_weights(model):
-    """Other weights and biases of the same names, none of them zero."""
+    """Return other, nonzero weights and biases of the same names."""
     generator = torch.Generator().manual_seed(1)
     return [
         (name, torch.randn(value.shape, generator=generator) / 8) for name, value in model.named_parameters()
@@ -31,7 +31,7 @@ def other_weights(model):
 
 
 def decoded(model, tokens=3):
-    """The logits behind some tokens, by a decoder made now."""
+    """Return the logits after the tokens, from a fresh decoder."""
     decoder = Decoder(model, PROMPTS, room=tokens)
     for token in range(tokens):
         decoder.append(torch.full((len(PROMPTS),), token + 4))
@@ -39,9 +39,9 @@ def decoded(model, tokens=3):
 
 
 @pytest.mark.parametrize(("kind", "settings"), KINDS)
-def test_what_is_written_into_the_parts_decodes(kind, settings):
-    """To the bit as in a model that never held anything else, and up to rounding as transformers has it."""
-    model, fresh = built(kind, **settings), built(kind, **settings)
+def test_sync_updates_fused_weights(kind, settings):
+    """The logits are bit-identical to a fresh model's, and equal transformers' up to rounding."""
+    model, fresh = build_model(kind, **settings), build_model(kind, **settings)
     with torch.inference_mode():
         before = decoded(model)
     with torch.no_grad():
@@ -59,12 +59,12 @@ def test_what_is_written_into_the_parts_decodes(kind, settings):
 @pytest.fixture
 def folder(tmp_path):
     """Make a checkpoint folder."""
-    built("qwen2").save_pretrained(tmp_path / "model")
+    build_model("qwen2").save_pretrained(tmp_path / "model")
     return tmp_path / "model"
 
 
-def test_an_engine_samples_what_one_that_never_held_older_weights_does(folder):
-    """Behind a sync between two calls, one behind sleeping, and one whose tensors lie otherwise in memory."""
+def test_synced_engine_samples_like_a_fresh_one(folder):
+    """This holds after a sync between two calls, after sleep, and with non-contiguous tensors."""
     engine, fresh = (TransformersEngine(folder, max_model_len=32) for _ in range(2))
     sent = other_weights(engine._model)
     fresh.update_weights(sent, 1)
@@ -82,8 +82,8 @@ def test_an_engine_samples_what_one_that_never_held_older_weights_does(folder):
     assert engine.fingerprint() == fresh.fingerprint()
 
 
-def test_a_partial_sync_changes_nothing(folder):
-    """Without the keys' weight, or with one of another shape, what was sampled is sampled again."""
+def test_partial_sync_changes_nothing(folder):
+    """A sync without the keys' weight, or with another shape, leaves the samples as they were."""
     engine = TransformersEngine(folder, max_model_len=32)
     sent = dict(other_weights(engine._model))
     engine.update_weights(sent.items(), 0)
@@ -95,18 +95,18 @@ def test_a_partial_sync_changes_nothing(folder):
         assert engine.generate(REQUESTS, PARAMS) == expected
 
 
-def test_merged_adapters_reach_the_product(folder):
-    """Adapters of the queries only, or of the fused MLP as well, give the result of a model with merged weights."""
-    trained = built("qwen2")
+def test_merged_lora_updates_fused_weights(folder):
+    """Adapters of the queries only, or of the fused MLP too, sample like a model with merged weights."""
+    trained = build_model("qwen2")
     with torch.random.fork_rng(devices=[]):
         inject(trained, ModelConfig(lora_rank=2, lora_targets=("q_proj", "up_proj")), 0)
     for name, value in trained.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(value, std=0.5)
-    engine, plain = TransformersEngine(folder, max_model_len=32), built("qwen2")
+    engine, plain = TransformersEngine(folder, max_model_len=32), build_model("qwen2")
     engine.generate(REQUESTS, PARAMS)
     engine.update_weights(merged(trained), 0)
     with torch.no_grad():
         plain.load_state_dict(dict(merged(trained)))
         assert torch.equal(decoded(engine._model), decoded(plain))
-        assert not torch.equal(decoded(plain), decoded(built("qwen2")))
+        assert not torch.equal(decoded(plain), decoded(build_model("qwen2")))

@@ -1,4 +1,4 @@
-"""Each dialect against its project's formula, written out in plain Python, a token at a time, with its numbers."""
+"""Each dialect's loss and gradient equal its project's formula, written out token by token in plain Python."""
 
 from __future__ import annotations
 
@@ -33,41 +33,41 @@ SAMPLES = [
 
 
 def ppo(token, low, high, ratio=None):
-    """The pessimistic one of ratio * A and clipped ratio * A."""
+    """Return the smaller of ratio * A and clipped ratio * A."""
     ratio = token.ratio if ratio is None else ratio
     return -min(ratio * token.advantage, min(max(ratio, 1 - low), 1 + high) * token.advantage)
 
 
-def dual(token, low, high):
-    """PPO's, and for negative advantages no more than three times them."""
+def dual_clip(token, low, high):
+    """Return PPO's value, bounded below by three times a negative advantage."""
     loss = ppo(token, low, high)
     return min(loss, -3.0 * token.advantage) if token.advantage < 0 else loss
 
 
 def cispo(token, low, high):
-    """The clipped ratio is a number, the log-prob is what is trained."""
+    """Return the log-prob weighted by the clipped, constant ratio."""
     return -min(max(token.ratio, low), high) * token.advantage * token.current
 
 
 def sapo(token):
-    """A sigmoid takes the clip's place."""
+    """Return SAPO's value, with a sigmoid in place of the clip."""
     heat = 1.0 if token.advantage > 0 else 1.05
     return -4 / heat / (1 + math.exp(-heat * (token.ratio - 1))) * token.advantage
 
 
 def k3(token, limit=math.inf):
-    """exp(x) - x - 1 of x = reference - current."""
+    """Return exp(x) - x - 1 of x = reference - current."""
     x = token.reference - token.current
     return min(math.exp(x) - x - 1, limit)
 
 
 def masked_sequence(token):
-    """TRL's default correction: a sequence whose product of weights is above 3 is dropped."""
+    """Apply TRL's default correction: drop a sequence whose product of weights is above 3."""
     return token.sequence_weight if token.sequence_weight <= 3.0 else 0.0
 
 
 def truncated(token):
-    """Open-instruct's correction."""
+    """Return open-instruct's truncated correction weight."""
     return min(token.weight, 2.0)
 
 
@@ -75,16 +75,19 @@ def truncated(token):
 
 
 def normalised(epsilon, deviation=statistics.stdev):
+    """Return the advantages of a group, divided by its deviation plus epsilon."""
     return lambda rewards: [
         (reward - statistics.fmean(rewards)) / (deviation(rewards) + epsilon) for reward in rewards
     ]
 
 
 def centred(rewards):
+    """Return the rewards minus their mean."""
     return [reward - statistics.fmean(rewards) for reward in rewards]
 
 
 def nemo(rewards):
+    """Return NeMo-RL's leave-one-out advantages."""
     peers = [rewards[:i] + rewards[i + 1 :] for i in range(len(rewards))]
     return [
         (reward - statistics.fmean(rest)) / (statistics.stdev(rest) + 1e-6)
@@ -96,30 +99,37 @@ def nemo(rewards):
 
 
 def by_token(rows):
+    """Average over all tokens."""
     return sum(map(sum, rows)) / sum(map(len, rows))
 
 
 def by_sequence(rows):
+    """Average each sequence, then over sequences."""
     return statistics.fmean(sum(row) / len(row) for row in rows)
 
 
-def by_place(rows):
+def by_max_length(rows):
+    """Divide by the number of sequences times the maximum length."""
     return sum(map(sum, rows)) / (len(rows) * LONGEST)
 
 
 def by_sum(rows):
+    """Sum over tokens."""
     return statistics.fmean(map(sum, rows))
 
 
 def trl(loss):
+    """Apply TRL's default correction to a loss."""
     return lambda token: masked_sequence(token) * loss(token)
 
 
 def with_kl(loss, coefficient, limit=math.inf):
+    """Add the KL estimate with a coefficient."""
     return lambda token: loss(token) + coefficient * k3(token, limit)
 
 
-def clip(token):
+def clip_02(token):
+    """Return PPO's value with a clip of 0.2."""
     return ppo(token, 0.2, 0.2)
 
 
@@ -133,10 +143,10 @@ def capped(token):
 
 TRL, VERL = normalised(1e-4), normalised(1e-6)
 LOSS_TYPES = {
-    "grpo": (clip, by_sequence),
-    "bnpo": (clip, by_token),
-    "dapo": (clip, by_token),
-    "dr_grpo": (clip, by_place),
+    "grpo": (clip_02, by_sequence),
+    "bnpo": (clip_02, by_token),
+    "dapo": (clip_02, by_token),
+    "dr_grpo": (clip_02, by_max_length),
     "cispo": (capped, by_token),
     "sapo": (sapo, by_sequence),
 }
@@ -154,21 +164,21 @@ def clip_higher(token):
 # Advantages, loss of a token, and its aggregation.
 FORMULAS = {
     **{f"trl-1.16.0/{form}": (TRL, trl(loss), total) for form, (loss, total) in LOSS_TYPES.items()},
-    "trl-1.16.0/luspo": (TRL, trl(clip), by_sum),
+    "trl-1.16.0/luspo": (TRL, trl(clip_02), by_sum),
     **{
-        f"trl-0.17.0/{form}": (TRL, with_kl(clip, 0.04), LOSS_TYPES[form][1])
+        f"trl-0.17.0/{form}": (TRL, with_kl(clip_02, 0.04), LOSS_TYPES[form][1])
         for form in ("grpo", "bnpo", "dr_grpo")
     },
     **{
         f"ms-swift-4.6.0/{form}": (TRL, with_kl(loss, 0.04, 10), total)
         for form, (loss, total) in LOSS_TYPES.items()
     },
-    "verl-0.9.1/grpo": (VERL, lambda token: dual(token, 0.2, 0.2), by_token),
+    "verl-0.9.1/grpo": (VERL, lambda token: dual_clip(token, 0.2, 0.2), by_token),
     "verl-0.9.1/gspo": (VERL, gspo, by_token),
     "verl-0.9.1/cispo": (VERL, lambda token: cispo(token, 0.8, 1.2), by_token),
     "verl-0.9.1/sapo": (VERL, sapo, by_sequence),
-    "easyr1-0.3.2/grpo": (VERL, with_kl(lambda token: dual(token, 0.2, 0.3), 0.01, 10), by_token),
-    "openrlhf-0.11.2/group_norm": (normalised(1e-9), clip, by_token),
+    "easyr1-0.3.2/grpo": (VERL, with_kl(lambda token: dual_clip(token, 0.2, 0.3), 0.01, 10), by_token),
+    "openrlhf-0.11.2/group_norm": (normalised(1e-9), clip_02, by_token),
     "openrlhf-0.11.2/gspo": (normalised(1e-9), gspo, by_sequence),
     "open-instruct-0.3.0/dapo": (centred, open_instruct(clip_higher), by_token),
     "open-instruct-0.3.0/dapo-standard": (
@@ -179,14 +189,14 @@ FORMULAS = {
     "open-instruct-0.3.0/cispo": (centred, open_instruct(lambda token: cispo(token, 0.0, 1.272)), by_token),
     "nemo-rl-0.7.0/grpo": (
         nemo,
-        lambda token: clip(token) + 0.01 * min(k3(token), 10) * token.ratio,
+        lambda token: clip_02(token) + 0.01 * min(k3(token), 10) * token.ratio,
         by_token,
     ),
 }
 
 
 def expected_loss(name: str) -> float:
-    """From rewards and log-probs to the step's loss."""
+    """Return the step's loss from rewards and log-probs."""
     advantages_of, loss_of, total = FORMULAS[name]
     advantages = [advantage for group in REWARDS for advantage in advantages_of(group)]
     rows = []
@@ -214,14 +224,14 @@ def expected_loss(name: str) -> float:
 
 @pytest.fixture(autouse=True)
 def _float64():
-    """Closed forms are compared in float64."""
+    """Compare closed forms in float64."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
 
 
 def loss_function(options: LossConfig):
-    """Our loss of the same samples as a function of the current log-probs, and these."""
+    """Return our loss as a function of the current log-probs, and these log-probs."""
     width = max(map(len, SAMPLES))
     padded = torch.tensor([[*sample, *[(0.0,) * 4] * (width - len(sample))] for sample in SAMPLES])
     mask = torch.arange(width)[None] < torch.tensor([len(sample) for sample in SAMPLES])[:, None]
@@ -235,7 +245,7 @@ def loss_function(options: LossConfig):
 
 
 def far_token(options, *, current=0.0, reference=0.0, advantage=0.0) -> tuple[float, float]:
-    """Loss and gradient of one token, whose log-probs are this far from the proximal one."""
+    """Return loss and gradient of one token at these distances from the proximal log-prob."""
     proximal, mask = torch.tensor([[-1.0]]), torch.tensor([[True]])
     values = (proximal + current).requires_grad_()
     weights = token_weights(mask, options.aggregation, 1)
@@ -246,27 +256,26 @@ def far_token(options, *, current=0.0, reference=0.0, advantage=0.0) -> tuple[fl
 
 
 def test_every_dialect_has_a_formula():
-    """A new record comes with its formula."""
     assert set(FORMULAS) == set(DIALECTS)
 
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_closed_form(name):
-    """The whole way, from rewards and log-probs to the loss, to twelve digits."""
+    """From rewards and log-probs, the loss equals the formula to twelve digits."""
     ours, current = loss_function(DIALECTS[name].loss)
     assert math.isclose(ours(current).item(), expected_loss(name), rel_tol=1e-12)
 
 
 @pytest.mark.parametrize("name", [name for name, record in DIALECTS.items() if record.form != "cispo"])
-def test_gradient_is_that_of_the_value(name):
-    """Against finite differences; CISPO's is not meant to be."""
+def test_gradient_matches_finite_differences(name):
+    """CISPO's gradient is deliberately not that of its value."""
     ours, current = loss_function(DIALECTS[name].loss)
     assert torch.autograd.gradcheck(ours, (current.clone().requires_grad_(),))
 
 
 @pytest.mark.parametrize("name", [name for name, record in DIALECTS.items() if record.form == "cispo"])
-def test_cispos_gradient_is_that_of_the_log_prob(name):
-    """The policy's part of the value is linear in the log-prob: times it, the gradient gives the value back."""
+def test_cispo_gradient_is_linear_in_logprob(name):
+    """Log-prob times gradient gives the policy part of the value."""
     ours, current = loss_function(LossConfig(**{**DIALECTS[name].settings, "kl_coefficient": 0.0}))
     current = current.clone().requires_grad_()
     value = ours(current)
@@ -274,8 +283,7 @@ def test_cispos_gradient_is_that_of_the_log_prob(name):
     torch.testing.assert_close((current.grad * current).sum(), value, rtol=1e-12, atol=0)
 
 
-def test_an_unknown_dialect_names_the_nearest():
-    """A mistyped version finds its neighbour."""
+def test_unknown_dialect_suggests_the_nearest():
     with pytest.raises(ConfigError, match=r"no dialect 'trl-1.15.0/dapo'; the nearest: .*trl-1.16.0/dapo"):
         dialect("trl-1.15.0/dapo")
 
@@ -290,8 +298,8 @@ def test_an_unknown_dialect_names_the_nearest():
         ({"kl_estimator": "k3", "kl_limit": 10.0, "kl_log_ratio_limit": 20.0}, 900.0, 10.0),
     ],
 )
-def test_a_kl_limit_that_binds_ends_the_gradient(options, difference, expected):
-    """The limit applies to reference - current; 900 would overflow without it."""
+def test_clamped_kl_has_no_gradient(options, difference, expected):
+    """The limit applies to reference - current; without it 900 would overflow."""
     loss, gradient = far_token(
         LossConfig(kl_coefficient=1.0, correction="none", **options), reference=difference
     )
@@ -311,8 +319,8 @@ def test_a_kl_limit_that_binds_ends_the_gradient(options, difference, expected):
         ("trl-0.17.0/bnpo", 30.0, -1.0, math.exp(30)),
     ],
 )
-def test_limits_of_the_log_ratio(name, log_ratio, advantage, expected):
-    """One token far away from the policy that was before."""
+def test_log_ratio_clamp(name, log_ratio, advantage, expected):
+    """A token far from the proximal policy has the clamped value and gradient."""
     options = LossConfig(**{**DIALECTS[name].settings, "kl_coefficient": 0.0})
     loss, _ = far_token(options, current=log_ratio, advantage=advantage)
     assert math.isclose(loss, expected, rel_tol=1e-12)
@@ -329,7 +337,7 @@ def test_limits_of_the_log_ratio(name, log_ratio, advantage, expected):
         ("nemo-rl-0.7.0/grpo", -50.0, 0.01 * 10),
     ],
 )
-def test_limits_of_the_kl(name, difference, expected):
-    """One token far away from the reference, without an advantage."""
+def test_kl_clamp(name, difference, expected):
+    """A token far from the reference, without an advantage, has the clamped KL."""
     loss, _ = far_token(DIALECTS[name].loss, reference=difference)
     assert math.isclose(loss, expected, rel_tol=1e-12)

@@ -1,4 +1,4 @@
-"""Two processes train the policy that one trains."""
+"""Training on two ranks gives the same policy as training on one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CASES = {
 
 
 def torchrun(settings: dict, *flags: str) -> dict:
-    """A run by two processes; the document that rank 0 printed."""
+    """Train on two ranks; return the document that rank 0 printed."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -45,15 +45,15 @@ def torchrun(settings: dict, *flags: str) -> dict:
     return documents[0]
 
 
-def saved(folder) -> torch.Tensor:
-    """All parameters of a finished run, in one row."""
+def saved_parameters(folder) -> torch.Tensor:
+    """Return all parameters of a finished run as one flat tensor."""
     tensors = safetensors.torch.load_file(folder / "policy" / "model.safetensors")
     return torch.cat([tensors[name].reshape(-1) for name in sorted(tensors)])
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """The run by one process: its folder and metrics."""
+def single_rank(tmp_path_factory):
+    """The run on one rank: its folder and metrics."""
     folder = tmp_path_factory.mktemp("alone")
     settings = {**SHORT, **SETTINGS, "output.dir": folder, "output.name": "run"}
     document = run.train(load(None, [f"--{k}={v}" for k, v in settings.items()]), lambda _: None)
@@ -62,33 +62,33 @@ def alone(tmp_path_factory):
 
 
 def read_lines(folder) -> list[dict]:
-    """Metrics of a run."""
+    """Return the metrics of a run."""
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_two_processes_are_one(alone, tmp_path, case):
-    """Losses, gradients and metrics to 1e-6 relative; parameters to 1e-6 in relative norm.
+def test_two_ranks_match_one(single_rank, tmp_path, case):
+    """Losses, gradients and metrics agree to 1e-6 relative; parameters to 1e-6 in relative norm.
 
     Not each parameter to 1e-6: where a gradient is zero up to rounding, Adam takes a step of a size that depends on
     rounding alone. It is one parameter in forty thousand here, off by 2e-6.
     """
     settings = {**SHORT, **SETTINGS, **CASES[case], "output.dir": tmp_path, "output.name": "run"}
     torchrun(settings)
-    for single, two in zip(read_lines(alone), read_lines(tmp_path / "run"), strict=True):
+    for single, two in zip(read_lines(single_rank), read_lines(tmp_path / "run"), strict=True):
         for name in single.keys() - {"sync/moved", "sync/difference"}:
             if not name.startswith(("time/", "logprob_difference")):
                 assert two[name] == pytest.approx(single[name], rel=1e-6, abs=1e-7), name
-    expected, actual = saved(alone), saved(tmp_path / "run")
+    expected, actual = saved_parameters(single_rank), saved_parameters(tmp_path / "run")
     assert float((actual - expected).norm() / expected.norm()) < 1e-6
     assert float((actual - expected).abs().max()) < 1e-5
 
 
-def test_two_processes_resume(alone, tmp_path):
-    """From one process's checkpoint, too: the run is the same."""
+def test_two_ranks_resume(single_rank, tmp_path):
+    """Resumed from a checkpoint of one rank or of two, the run is the same."""
     settings = {**SHORT, **SETTINGS, "output.dir": tmp_path, "output.name": "run"}
     torchrun({**settings, "train.steps": 3})
     torchrun(settings, "--resume")
     assert len(read_lines(tmp_path / "run")) == 5
-    expected, actual = saved(alone), saved(tmp_path / "run")
+    expected, actual = saved_parameters(single_rank), saved_parameters(tmp_path / "run")
     assert float((actual - expected).norm() / expected.norm()) < 1e-6

@@ -1,4 +1,4 @@
-"""The examples in docstrings are true."""
+"""The examples in the docstrings of grpo_core run and give their documented results."""
 
 import doctest
 import importlib
@@ -25,7 +25,6 @@ MODULES = (
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings(name):
-    """Each example runs and gives its documented result."""
     module = importlib.import_module(name)
     names = (
         {}

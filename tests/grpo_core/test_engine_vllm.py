@@ -1,4 +1,4 @@
-"""The in-process vLLM engine in a real cell: this process has no vLLM and reads what was seen there."""
+"""The in-process vLLM engine in the matrix's cells: conformance, refusals, the probe command and equal modes."""
 
 import importlib
 import json
@@ -21,13 +21,13 @@ TOLERANCE = 1e-4  # of a log-prob in float32: seen are 1e-6 to 1e-5
 
 @pytest.fixture(scope="module", params=CELLS)
 def cell(request) -> str:
-    """Each release that has a cell with its real engine."""
+    """Each vLLM release that has a cell."""
     return request.param
 
 
 @pytest.fixture(scope="module")
 def in_cell(cell, tmp_path_factory):
-    """Run the cell's Python on copies of grpo_core and the conformance suite, with pytest beside them."""
+    """Run the cell's Python on copies of grpo_core and the conformance suite."""
     python = cell_python(cell)
     stage = tmp_path_factory.mktemp("stage")
     shutil.copytree(ROOT / "grpo_core", stage / "grpo_core")
@@ -56,23 +56,22 @@ def in_cell(cell, tmp_path_factory):
     return run
 
 
-def test_it_passes_the_conformance_suite(in_cell):
-    """All of it: updates and stale keys, seeds, neighbours, stops, refusals, aborts, a second engine behind a first."""
+def test_vllm_engine_passes_the_conformance_suite(in_cell):
     options = ["-q", "-c", os.devnull, "--rootdir", ".", "--import-mode=importlib", "-p", "no:cacheprovider"]
     options += ["-p", "tests.grpo_core.conformance.plugin", SUITE, "--engine", "vllm"]
     assert " passed" in in_cell("-m", "pytest", *options)
 
 
 @pytest.fixture(scope="module")
-def seen(in_cell, tmp_path_factory) -> dict:
-    """Return the output of `cell_programs/vllm_engine.py`: effects of vLLM on the process and on its engine."""
+def cell_report(in_cell, tmp_path_factory) -> dict:
+    """The output of `cell_programs/vllm_engine.py`: vLLM's effects on the process and on its engine."""
     return dict(json.loads(in_cell(PROGRAM, tmp_path_factory.mktemp("model"))))
 
 
-def test_the_engine_says_what_it_is_and_what_it_lacks(seen, cell):
-    """Each lack with its reason; updates, seeds and aborts work in all of these releases."""
-    assert seen["engine_version"] == CELLS[cell]
-    capabilities = seen["capabilities"]
+def test_engine_reports_its_capabilities(cell_report, cell):
+    """Each missing one has a reason; all of these releases support updates, seeds and aborts."""
+    assert cell_report["engine_version"] == CELLS[cell]
+    capabilities = cell_report["capabilities"]
     lacks = {name for name, can in capabilities.items() if can is False}
     assert lacks == {"fingerprint", "sleep"}
     assert set(capabilities["why_not"]) == lacks
@@ -86,21 +85,21 @@ def test_the_engine_says_what_it_is_and_what_it_lacks(seen, cell):
         ("interruption", "an earlier generate did not end; close it and start another"),
     ],
 )
-def test_refusals_say_what_was_wrong(seen, what, says):
-    """The engine refuses inputs that vLLM would change or mix up silently; after Ctrl-C vLLM still has the requests."""
-    assert seen["interrupted"]
-    assert seen["refusals"][what].startswith("vllm engine, ")
-    assert says in seen["refusals"][what]
+def test_invalid_inputs_are_refused(cell_report, what, says):
+    """vLLM would change or mix up these inputs silently; after Ctrl-C it still has the requests."""
+    assert cell_report["interrupted"]
+    assert cell_report["refusals"][what].startswith("vllm engine, ")
+    assert says in cell_report["refusals"][what]
 
 
-def test_starting_leaves_the_trainers_generators_and_threads_alone(seen):
-    """Starting vLLM seeds every generator and lowers torch's threads; the trainer must not notice."""
-    assert seen["generator_kept"]
-    assert seen["threads_kept"]
+def test_start_keeps_random_state_and_threads(cell_report):
+    """vLLM seeds every generator and lowers torch's threads at start; the trainer's must not change."""
+    assert cell_report["generator_kept"]
+    assert cell_report["threads_kept"]
 
 
-def test_the_probe_command_passes(in_cell):
-    """The shipped check of an engine: same log-probs before and after an update that moves them."""
+def test_probe_command_passes(in_cell):
+    """Trainer and engine agree on log-probs before and after a weight update."""
     document = json.loads(in_cell("-m", "grpo_core", "probe", "--rollout.engine", "vllm", "--json"))
     assert document["outcome"] == "ok"
     assert document["change_seen"]
@@ -112,11 +111,11 @@ def test_the_probe_command_passes(in_cell):
 
 @pytest.mark.slow
 @pytest.mark.timeout(2800)
-def test_the_three_modes_train_the_same_parameters(in_cell, cell, tmp_path):
-    """In this process, in one of its own (waiting for each update) and behind HTTP: not a bit differs.
+def test_three_modes_train_the_same_parameters(in_cell, cell, tmp_path):
+    """colocate, async that waits for each update, and server mode agree bit for bit.
 
-    Where vLLM brings Intel's extension into the process it shares with the trainer (0.10.2), that alone changes how
-    the trainer's own sums are rounded: colocate then trains other bits, on log-probs as close as the others'.
+    Where vLLM brings Intel's extension into the process it shares with the trainer (0.10.2), that alone changes how the
+    trainer's own sums are rounded: colocate then trains other bits, on log-probs as close as the others'.
     """
     documents = []
     for mode in ("colocate", "async", "server"):

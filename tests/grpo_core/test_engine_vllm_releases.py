@@ -1,4 +1,4 @@
-"""VllmEngine detects a release's features by its attributes; runs without vLLM."""
+"""VllmEngine detects the features of a vLLM release by its attributes; vLLM is not needed."""
 
 import json
 import os
@@ -14,15 +14,15 @@ from grpo_core.rollout.engine import EngineError
 COMPAT = Path(__file__).parents[2] / "diagnostics/data/compat.json"
 
 
-def test_releases_that_ran_are_not_warned_of():
-    """Each release whose engine a cell of the matrix has run."""
+def test_tested_releases_give_no_warning():
+    """A release counts as tested if a cell of the matrix has run its engine."""
     cells = json.loads(COMPAT.read_text())["cells"]
     ran = {cell["vllm"] for cell in cells if cell["layers"].get("engine", {}).get("verdict") == "pass"}
     assert {releases.release(version) for version in ran} - set(releases.TESTED) == set()
 
 
 class Model(torch.nn.Module):
-    """Loads by name and returns the loaded names, as vLLM's models do."""
+    """Model that loads weights by name and returns the loaded names, as vLLM's models do."""
 
     def __init__(self, *, packed=False, forgets=""):
         super().__init__()
@@ -34,7 +34,7 @@ class Model(torch.nn.Module):
 
 
 class Llm:
-    """Calls in the worker, which is in this process."""
+    """Engine whose worker calls run in this process."""
 
     def __init__(self, **runner):
         self.worker = SimpleNamespace(model_runner=SimpleNamespace(**runner))
@@ -48,35 +48,35 @@ class Llm:
         return [call(*args, **(kwargs or {}))]
 
 
-def by_path():
-    """`reload_weights` of the first releases: no arguments, reads the disk."""
+def reload_from_disk():
+    """`reload_weights` of old releases: no arguments, reads the disk."""
 
 
-def by_tensors(weights_iterator=None):
+def reload_from_tensors(weights_iterator=None):
     """`reload_weights` of current releases."""
 
 
 NEW = {"a": torch.ones(2), "b": torch.ones(2)}
 
 
-def test_a_release_that_reloads_tensors_is_given_them():
+def test_reload_weights_gets_the_tensors():
     """Packed or not: `load_weights` would fail on packed parameters."""
-    llm = Llm(reload_weights=by_tensors, model=Model(packed=True))
+    llm = Llm(reload_weights=reload_from_tensors, model=Model(packed=True))
     releases.load_weights(llm, NEW)
     assert llm.reloaded == NEW
 
 
-@pytest.mark.parametrize("runner", [{}, {"reload_weights": by_path}])
-def test_an_older_release_loads_into_its_model(runner):
-    """And every parameter of vLLM's own must have come."""
+@pytest.mark.parametrize("runner", [{}, {"reload_weights": reload_from_disk}])
+def test_older_release_uses_load_weights(runner):
+    """Every parameter of vLLM's model must have been loaded."""
     llm = Llm(model=Model(), **runner)
     releases.load_weights(llm, NEW)
     with pytest.raises(EngineError, match=r"vLLM did not load b; use a release"):
         releases.load_weights(Llm(model=Model(forgets="b"), **runner), NEW)
 
 
-def test_an_older_release_that_packed_its_weights_is_not_touched():
-    """The error names the parameters and the way out."""
+def test_packed_weights_of_older_release_are_refused():
+    """The error names the parameters and the fix."""
     with pytest.raises(EngineError, match=r"vLLM did not load a, b; use a release whose reload_weights"):
         releases.load_weights(Llm(model=Model(packed=True)), NEW)
 
@@ -98,15 +98,15 @@ def test_an_older_release_that_packed_its_weights_is_not_touched():
         ),
     ],
 )
-def test_each_release_is_started_with_its_own_words(monkeypatch, version, given, expected):
-    """V0 where V1 reports log-probs of another distribution, whatever is set; V1 where V0 may be missing."""
+def test_start_options_fit_the_release(monkeypatch, version, given, expected):
+    """V0 where V1 reports log-probs of a different distribution; V1 where V0 may be missing."""
     monkeypatch.setattr(os, "environ", dict(given))
     releases.prepare_start(version, 1.5)
     assert {name: os.environ.get(name) for name in expected} == expected
 
 
-def test_a_cache_that_was_not_dropped_is_an_error():
-    """False means so; None is what V1 of 0.10 answers."""
+def test_failed_prefix_cache_reset_is_an_error():
+    """False means failure; V1 of 0.10 returns None."""
     releases.reset_prefix_cache(SimpleNamespace(reset_prefix_cache=lambda: None))
     with pytest.raises(EngineError, match="prefix cache was not dropped"):
         releases.reset_prefix_cache(SimpleNamespace(reset_prefix_cache=lambda: False))

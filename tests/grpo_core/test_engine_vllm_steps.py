@@ -1,4 +1,4 @@
-"""The loop that steps vLLM, on a scheduler that keeps count: this process has no vLLM."""
+"""The loop that submits requests to vLLM and steps it, on a fake scheduler; vLLM is not needed."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ from grpo_core.rollout.vllm_engine import Job, Stepper
 
 
 class CountingEngine:
-    """Gives each request one token a step; notes what it was given at one time."""
+    """Gives each request one token per step, and records how much it had at a time."""
 
     def __init__(self, *, blocks=100, sequences=8, tokens=50):
         self.vllm_config = SimpleNamespace(
@@ -49,52 +49,51 @@ class CountingEngine:
 
 @pytest.fixture(autouse=True)
 def plain_prompts(monkeypatch):
-    """A prompt in vLLM's words takes vLLM."""
+    """Pass prompts as plain ids, because vLLM's prompt class needs vLLM."""
     monkeypatch.setattr(vllm_steps, "engine_prompt", lambda ids: ids)
 
 
-def jobs(*lengths, most=3):
-    """One for each length of a prompt."""
-    return [Job(tuple(range(length)), SimpleNamespace(max_tokens=most)) for length in lengths]
+def make_jobs(*lengths, max_tokens=3):
+    """Return one job for each prompt length, with this many tokens at most."""
+    return [Job(tuple(range(length)), SimpleNamespace(max_tokens=max_tokens)) for length in lengths]
 
 
 def never():
-    """No abort."""
+    """Never abort."""
     return False
 
 
-def test_each_job_gets_its_own_last_output_whatever_the_order_of_ends():
-    """Twice, so that names of the first call can't be mistaken for those of the second."""
+def test_jobs_get_their_own_output_in_any_finish_order():
+    """A second call can't mistake request names of the first for its own."""
     engine = CountingEngine()
     stepper = Stepper(engine)
-    batch = [*jobs(3, 1, 2), *jobs(9, most=1)]
+    batch = [*make_jobs(3, 1, 2), *make_jobs(9, max_tokens=1)]
     for _ in range(2):
         outputs = stepper.run(batch, never)
         assert [output.prompt for output in outputs] == [job.ids for job in batch]
         assert all(output.finished for output in outputs)
 
 
-def test_vllm_never_has_to_split_or_queue_a_prompt():
-    """Each step gets as many of forty prompts as fit into its budget, the cache and a batch."""
+def test_prompts_are_submitted_within_the_step_budget():
+    """Each step gets as many of forty prompts as fit its token budget, the cache and a batch."""
     engine = CountingEngine(blocks=20, sequences=6, tokens=50)
-    assert all(Stepper(engine).run(jobs(*(range(1, 41)), most=5), never))
+    assert all(Stepper(engine).run(make_jobs(*(range(1, 41)), max_tokens=5), never))
     assert max(engine.new_tokens) <= 50
     assert engine.most_blocks <= 20
     assert 1 < engine.most_running <= 6
 
 
-def test_a_job_that_fills_the_engine_runs_alone():
-    """It is let in when nothing else runs, instead of waiting for ever."""
+def test_job_that_fills_the_engine_runs_alone():
     engine = CountingEngine(blocks=6, tokens=50)
-    assert all(Stepper(engine).run(jobs(50, 2, 50), never))
+    assert all(Stepper(engine).run(make_jobs(50, 2, 50), never))
     assert max(engine.new_tokens) == 50
 
 
-def test_an_abort_ends_the_loop_with_what_there_is():
-    """The thread that steps aborts running requests in vLLM; waiting requests are never submitted."""
+def test_abort_returns_partial_outputs():
+    """The stepping thread aborts running requests in vLLM; waiting requests are never submitted."""
     engine = CountingEngine(sequences=2)
     steps = iter([False, False, True])
-    outputs = Stepper(engine).run(jobs(1, 2, 3), lambda: next(steps))
+    outputs = Stepper(engine).run(make_jobs(1, 2, 3), lambda: next(steps))
     assert [output is None for output in outputs] == [False, False, True]
     assert not any(output.finished for output in outputs[:2])
     assert engine.aborted == ["0", "1"]
@@ -107,9 +106,9 @@ def test_an_abort_ends_the_loop_with_what_there_is():
         (lambda engine: engine.left.clear() or [], "vLLM lost 2 requests before they ended"),
     ],
 )
-def test_a_scheduler_that_loses_count_is_found_out(fault, says):
-    """Neither a wrong pairing nor a loop without end."""
+def test_inconsistent_scheduler_is_an_error(fault, says):
+    """It causes neither a wrong pairing nor an endless loop."""
     engine = CountingEngine()
     engine.step = lambda: fault(engine)
     with pytest.raises(EngineError, match=says):
-        Stepper(engine).run(jobs(1, 2), never)
+        Stepper(engine).run(make_jobs(1, 2), never)

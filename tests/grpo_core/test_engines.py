@@ -1,4 +1,4 @@
-"""Building engines and their capabilities; their behaviour is tested in `conformance/suite.py`."""
+"""Engines are built by name, check their inputs and outputs, and serialize exactly; see also `conformance/suite.py`."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def embedded(model_dir):
         yield engine
 
 
-def test_the_same_requests_give_the_same_bits(embedded):
-    """Ids and log-probs alike, where the conformance suite leaves log-probs to rounding."""
+def test_repeated_requests_are_bit_identical(embedded):
+    """The conformance suite allows rounding of log-probs; the embedded engine must be exact."""
     assert embedded.generate(REQUESTS, PARAMS) == embedded.generate(REQUESTS, PARAMS)
 
 
-def test_an_engine_without_weights_has_no_fingerprint(embedded):
-    """Asleep, and awake before the update."""
+def test_fingerprint_needs_weights(embedded):
+    """Asleep, and awake before an update, there is none."""
     embedded.sleep()
     with pytest.raises(EngineError, match="fingerprint: the engine is asleep; wake it first"):
         embedded.fingerprint()
@@ -66,8 +66,8 @@ def test_an_engine_without_weights_has_no_fingerprint(embedded):
         embedded.fingerprint()
 
 
-def test_samples_follow_the_distribution():
-    """Inverse CDF: each token's share of the unit interval is its probability at the temperature."""
+def test_inverse_cdf_sampling_follows_the_distribution():
+    """Each token's share of the unit interval is its probability at the temperature."""
     logits = torch.tensor([2.0, 0.0, -1.0, float("-inf")])
     draws = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
     ids, logprobs = sample_tokens(logits.expand(4000, 4) / 1.5, draws)
@@ -77,16 +77,16 @@ def test_samples_follow_the_distribution():
     torch.testing.assert_close(logprobs.exp(), expected[ids], rtol=1e-6, atol=0)
 
 
-def test_the_extremes_of_a_draw_never_hit_an_impossible_token():
-    """0 and the last float below 1, with impossible tokens at both ends."""
+def test_extreme_draws_never_select_an_impossible_token():
+    """The draws are 0 and the last float below 1, with impossible tokens at both ends."""
     logits = torch.tensor([[float("-inf"), 0.0, 0.0, float("-inf")]]).expand(2, 4)
     ids, _ = sample_tokens(logits, torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64))
     assert ids.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("at", [1, 4])
-def test_an_abort_ends_everything_behind_the_token_it_came_at(tmp_path, at):
-    """The fake lets a test act at a certain token: that one is kept, and what had not begun is empty."""
+def test_abort_stops_after_the_current_token(tmp_path, at):
+    """Requests that had not begun are empty."""
     observed = []
 
     def between() -> None:
@@ -107,8 +107,7 @@ GOOD = [Completion("a", (1, 2), (-0.5, -0.1), (0, 0), "stop"), Completion("b", (
 ASKED = [Request("a", (0,), 1), Request("b", (0,), 2)]
 
 
-def test_the_wire_changes_no_bit():
-    """Floats come back as they went."""
+def test_serialization_keeps_every_bit():
     odd = Completion("a", (1,), (-0.1 - 2**-50,), (3,), "stop")
     assert decode_completions(encode_completions([odd]), ASKED[:1], "x") == [odd]
 
@@ -134,8 +133,7 @@ def test_the_wire_changes_no_bit():
         ),
     ],
 )
-def test_other_answers_than_were_asked_for_are_refused(answer, says):
-    """Whatever engine they come from."""
+def test_mismatched_completions_are_refused(answer, says):
     with pytest.raises(EngineError, match="x engine, generate") as caught:
         decode_completions(answer, ASKED, "x")
     assert says in str(caught.value)
@@ -155,8 +153,8 @@ CUT, EMPTY = Completion("a", (1,), (-0.5,), (0,), "abort"), Completion("a", (), 
         (replace(CUT, finish_reason="error"), True, False),
     ],
 )
-def test_only_what_the_caller_cut_short_may_end_with_abort(completion, aborted, accepted):
-    """`abort` may leave some ids, or none."""
+def test_abort_reason_needs_an_abort(completion, aborted, accepted):
+    """An aborted completion may have some ids or none."""
     batch = [ASKED[0]]
     if accepted:
         assert check_answers([completion], batch, "x", aborted=aborted) == [completion]
@@ -165,8 +163,8 @@ def test_only_what_the_caller_cut_short_may_end_with_abort(completion, aborted, 
             check_answers([completion], batch, "x", aborted=aborted)
 
 
-def test_other_parameters_are_refused_by_name():
-    """The first three; how many more there are is said. So is one of whole numbers, which would be converted."""
+def test_unexpected_parameters_are_refused_by_name():
+    """The error names three and counts the rest. An integer parameter, which would be converted, is refused."""
     stored = {"a": (1, 2), "b": (3,), "c": (4,)}
     received = {name: torch.zeros(shape) for name, shape in stored.items()}
     check_parameters(dict(reversed(received.items())), stored, "x")
@@ -183,14 +181,13 @@ def test_other_parameters_are_refused_by_name():
 ABLE = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True)
 
 
-def test_capabilities_go_over_the_wire():
-    """Each with its reason."""
+def test_capabilities_are_serialized_with_reasons():
     able = ABLE.without(sleep="it is behind a wire", update="nor can it be sent to")
     assert decode_capabilities(encode_capabilities(able), "x") == able
 
 
-def test_an_older_or_newer_side_is_understood():
-    """Fields that the other side does not send have defaults; unknown fields are ignored."""
+def test_protocol_accepts_older_and_newer_peers():
+    """Missing fields get defaults; unknown fields are ignored."""
     actual = decode_capabilities({"seeds": True, "fingerprint": True, "sleep": True, "flies": True}, "x")
     assert actual == replace(ABLE, abort=False, truncation=False)
 
@@ -198,14 +195,14 @@ def test_an_older_or_newer_side_is_understood():
 @pytest.mark.parametrize(
     "body", [None, [], {}, {"seeds": True, "fingerprint": True, "sleep": False, "why_not": 3}]
 )
-def test_capabilities_that_are_none_are_refused(body):
+def test_invalid_capabilities_are_refused(body):
     """The error names the engine."""
     with pytest.raises(EngineError, match="x engine: its capabilities can't be read"):
         decode_capabilities(body, "x")
 
 
-def test_the_engines_that_can_be_chosen_are_those_that_can_be_built():
-    """One table is both; whatever else is asked for is refused by name."""
+def test_engine_names_match_the_build_table():
+    """Any other name is refused."""
     with pytest.raises(
         ConfigError, match=r"rollout\.engine = 'other': expected one of 'transformers', 'vllm'"
     ):
@@ -215,8 +212,7 @@ def test_the_engines_that_can_be_chosen_are_those_that_can_be_built():
         build_engine(EngineSpec("other", "", max_model_len=8))
 
 
-def test_a_mode_that_can_be_chosen_has_a_loop_of_its_own(monkeypatch, short_run):
-    """And no two have the same."""
+def test_each_mode_has_its_own_loop(monkeypatch, short_run):
     (modes_field,) = [field for field in fields(RolloutConfig) if field.name == "mode"]
     ran = []
     for name in loops.LOOPS:
@@ -227,8 +223,8 @@ def test_a_mode_that_can_be_chosen_has_a_loop_of_its_own(monkeypatch, short_run)
 
 
 @pytest.mark.parametrize("mode", ["colocate", "server"])
-def test_ids_that_the_tokenizer_lacks_are_never_sampled(short_run, tmp_path, mode):
-    """Nor have they a share of any distribution: trainer and engine agree on the log-probs."""
+def test_ids_without_a_token_are_never_sampled(short_run, tmp_path, mode):
+    """They have probability zero: trainer and engine agree on the log-probs."""
     make_tiny(tmp_path / "model", ModelConfig(), "abcdefghij", seed=0)
     wide = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     wide.resize_token_embeddings(64)
@@ -244,7 +240,7 @@ def test_ids_that_the_tokenizer_lacks_are_never_sampled(short_run, tmp_path, mod
     assert document["max_logprob_difference"] < 1e-5
 
 
-def test_an_engine_that_samples_an_id_the_tokenizer_lacks_is_refused():
+def test_sampled_id_without_a_token_is_refused():
     """No reward function could judge its text."""
     request = Request("r", (1,), seed=0)
     answer = Completion("r", (13,), (-1.0,), (0,), "stop")

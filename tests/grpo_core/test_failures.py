@@ -1,4 +1,4 @@
-"""A failure ends the run at once with a named error and leaves no process."""
+"""A failure ends the run at once with a named error and leaves no child process."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from grpo_core.rollout.embedded import TransformersEngine
 from grpo_core.tasks.rewards import Scorer
 
 
-def ends(pid: int, within_s: float) -> bool:
-    """Wait for a process that isn't our child to end: its pidfd becomes readable then."""
+def ends_within(pid: int, within_s: float) -> bool:
+    """Wait for another process's child to end by its pidfd; return whether it did in time."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -38,8 +38,10 @@ def ends(pid: int, within_s: float) -> bool:
         ("server", "grpo_core serve", "The server started for this run has ended with signal 9"),
     ],
 )
-def test_an_engine_that_dies_ends_the_run_by_name(short_run, started_servers, children, mode, module, says):
-    """Killed during step 2 of 50: the error says what died and how, and the steps made are kept."""
+def test_killed_engine_ends_the_run_with_a_named_error(
+    short_run, started_servers, children, mode, module, says
+):
+    """Killed in step 2 of 50: the error names process and signal, and finished steps are kept."""
 
     def kill(entry):
         if entry["step"] == 2:
@@ -71,7 +73,7 @@ def test_stale_weights_end_the_run(short_run, monkeypatch):
     assert document["steps"] == 2
 
 
-def test_a_broken_reward_ends_the_run(short_run, tmp_path):
+def test_failing_reward_function_ends_the_run(short_run, tmp_path):
     """The error names the reward function."""
     (tmp_path / "broken.py").write_text("def judge(completions):\n    return []\n")
     settings = {"reward.functions": f"{tmp_path}/broken.py:judge"}
@@ -80,7 +82,7 @@ def test_a_broken_reward_ends_the_run(short_run, tmp_path):
     assert "returned 0 rewards for 16 completions" in document["error"]
 
 
-def test_an_engine_that_answers_other_requests_ends_the_run(short_run, monkeypatch):
+def test_mismatched_completions_end_the_run(short_run, monkeypatch):
     """Completions are paired by id, and a wrong pairing is never trained on."""
     honest = TransformersEngine.generate
     monkeypatch.setattr(TransformersEngine, "generate", lambda self, *args: honest(self, *args)[::-1])
@@ -89,15 +91,14 @@ def test_an_engine_that_answers_other_requests_ends_the_run(short_run, monkeypat
     assert "request 0.0.0 was answered with '0.3.3'" in document["error"]
 
 
-def test_an_unforeseen_error_is_not_swallowed(short_run, monkeypatch):
-    """A fault of ours keeps its own traceback."""
+def test_unexpected_error_keeps_its_traceback(short_run, monkeypatch):
     monkeypatch.setattr(Scorer, "groups", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run.train(short_run(), lambda entry: None)
 
 
-def started(short_run, mode) -> subprocess.Popen:
-    """`train` as a program, past the first of its many steps."""
+def start_training(short_run, mode) -> subprocess.Popen:
+    """Start `train` as a program, and wait until its first steps are logged."""
     folder = Path(short_run(mode).output.dir)
     arguments = (
         f"train --rollout.mode {mode} --train.steps 100000 --train.prompts_per_step 2 --output.name r".split()
@@ -119,9 +120,9 @@ def started(short_run, mode) -> subprocess.Popen:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [pytest.param("async", marks=pytest.mark.long), "server"])
-def test_ctrl_c_keeps_what_was_logged_and_leaves_no_child(short_run, children, mode):
-    """Exit code 130, one JSON document, whole lines in the logs, the child gone."""
-    with started(short_run, mode) as process:
+def test_ctrl_c_keeps_logs_and_ends_children(short_run, children, mode):
+    """Exit code 130, one JSON document, complete log lines, no child process."""
+    with start_training(short_run, mode) as process:
         (child,) = children(process.pid)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=500)
@@ -131,15 +132,15 @@ def test_ctrl_c_keeps_what_was_logged_and_leaves_no_child(short_run, children, m
     assert document["outcome"] == "interrupted"
     lines = Path(document["metrics"]).read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, document["steps"] + 1))
-    assert ends(child, within_s=0)
+    assert ends_within(child, within_s=0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["async", pytest.param("server", marks=pytest.mark.long)])
-def test_no_orphan_outlives_a_killed_trainer(short_run, children, mode):
+def test_child_ends_after_trainer_is_killed(short_run, children, mode):
     """SIGKILL gives the trainer no chance to clean up; its child notices by itself."""
-    with started(short_run, mode) as process:
+    with start_training(short_run, mode) as process:
         (child,) = children(process.pid)
         process.kill()
         process.communicate(timeout=500)
-    assert ends(child, within_s=500)
+    assert ends_within(child, within_s=500)

@@ -1,4 +1,4 @@
-"""Calls to a server end in an answer or in a named error, within their time; and who answers is found out."""
+"""The HTTP client: retries, time limits, refused responses, and the detection of the kind of server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnre
 from grpo_core.rollout.http_client import PROTOCOL, HttpClient, identify
 from grpo_core.rollout.remote import RemoteEngine, engine_for
 from grpo_core.types import Request, SamplingParams
-from tests.grpo_core.scripted import simulated
+from tests.grpo_core.simulated_server import simulated
 
 INFO = {
     "schema": PROTOCOL,
@@ -26,11 +26,11 @@ INFO = {
 
 
 def http(server, timeout_s: float = 500) -> HttpClient:
+    """Return a client of the simulated server."""
     return HttpClient("some", "127.0.0.1", server.port, timeout_s=timeout_s, token="secret")
 
 
-def test_an_answer_is_returned_and_the_token_is_sent():
-    """The object itself; the token goes with every call."""
+def test_response_is_returned_and_token_is_sent():
     with simulated(lambda call: call.answer({"a": 1})) as server:
         assert http(server).json("POST", "/x", {"b": 2}) == {"a": 1}
     (call,) = server.calls
@@ -40,8 +40,8 @@ def test_an_answer_is_returned_and_the_token_is_sent():
 
 @pytest.mark.parametrize("lost", ["nothing", "half"])
 @pytest.mark.parametrize("repeat", [True, False])
-def test_a_lost_connection_is_tried_again_only_where_that_is_safe(lost, repeat):
-    """Once, and only a call that changes nothing; otherwise the loss has its name."""
+def test_lost_connection_is_retried_once_if_safe(lost, repeat):
+    """Only calls that change nothing are repeated; otherwise the loss is an error."""
 
     def handle(call):
         if len(server.calls) == 1:
@@ -64,8 +64,8 @@ def test_a_lost_connection_is_tried_again_only_where_that_is_safe(lost, repeat):
 @pytest.mark.parametrize(
     "head", [b"HTTP/1.1 200 SIMULATED\r\nContent-Length: 100000\r\n\r\n", b"HTTP/1.1 200 "]
 )
-def test_an_answer_in_drops_is_over_at_the_time_limit(head):
-    """A byte now and then does not prolong the call, neither in the head nor in the body."""
+def test_slow_trickle_response_times_out(head):
+    """Single bytes do not prolong the call, neither in the head nor in the body."""
 
     def handle(call):
         call.sock.sendall(head)
@@ -79,8 +79,8 @@ def test_an_answer_in_drops_is_over_at_the_time_limit(head):
         assert time.monotonic() - started < 300
 
 
-def test_a_busy_server_is_asked_again_until_time_is_up(monkeypatch):
-    """Status 503 means that nothing was done. The clock is the test's."""
+def test_status_503_is_retried_until_the_timeout(monkeypatch):
+    """Status 503 means that the server did nothing. The test controls the clock."""
 
     def handle(call):
         busy = len(server.calls) <= 2
@@ -119,8 +119,8 @@ def test_a_busy_server_is_asked_again_until_time_is_up(monkeypatch):
         (b'{"a": "' + b"x" * 2000 + b'"}', 200, "an answer of more than 1000 bytes"),
     ],
 )
-def test_other_answers_are_errors_that_name_the_place(monkeypatch, text, status, says):
-    """Garbage, refusals and floods."""
+def test_invalid_responses_name_the_endpoint(monkeypatch, text, status, says):
+    """Garbage, refusals and oversized responses are errors."""
     monkeypatch.setattr(client, "_MAX_ANSWER", 1000 if text.startswith(b'{"a"') else 2**30)
     with (
         simulated(lambda call: call.answer(text=text, status=status)) as server,
@@ -130,14 +130,13 @@ def test_other_answers_are_errors_that_name_the_place(monkeypatch, text, status,
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no such host", "x" * 70])
-def test_nobody_there_is_an_engine_error(host):
-    """Whatever the address looks like."""
+def test_refused_connection_is_an_engine_error(host):
     with pytest.raises(EngineUnreachableError, match="is the server up"):
         HttpClient("some", host, 9, timeout_s=500).json("GET", "/x")
 
 
-def serving(documents):
-    """A handler that answers each path with its document, and others with 404."""
+def serve_documents(documents):
+    """Return a handler that answers each path with its document, and other paths with 404."""
 
     def handle(call):
         path = call.path.partition("?")[0]
@@ -154,9 +153,9 @@ def serving(documents):
         ({"/openapi.json": {"paths": {"/generate/": {}, "/health/": {}}}}, "trl"),
     ],
 )
-def test_who_answers_is_found_out(documents, found):
+def test_server_kind_is_detected(documents, found):
     """The server's own description decides which client is used."""
-    with simulated(serving(documents)) as server:
+    with simulated(serve_documents(documents)) as server:
         assert identify(http(server)) == found
 
 
@@ -169,10 +168,10 @@ def test_who_answers_is_found_out(documents, found):
         {"/openapi.json": {"paths": {"/": {}}}},
     ],
 )
-def test_a_server_of_another_kind_is_refused_with_what_was_expected(documents):
-    """All three are named."""
+def test_unknown_server_kind_is_refused(documents):
+    """The error lists the three supported kinds."""
     with (
-        simulated(serving(documents)) as server,
+        simulated(serve_documents(documents)) as server,
         pytest.raises(
             EngineError, match=r"no rollout server answers there.*grpo_core serve.*vllm serve.*trl vllm"
         ),
@@ -180,8 +179,8 @@ def test_a_server_of_another_kind_is_refused_with_what_was_expected(documents):
         identify(http(server))
 
 
-def test_a_wrong_token_is_told_as_such():
-    """Not as a server of another kind."""
+def test_wrong_token_is_reported():
+    """It is not reported as an unknown kind of server."""
     refusal = {"detail": "the token is missing or wrong"}
     with (
         simulated(lambda call: call.answer(refusal, status=401)) as server,
@@ -203,18 +202,18 @@ def test_a_wrong_token_is_told_as_such():
         ),
     ],
 )
-def test_another_server_than_was_named_is_refused(tmp_path, wanted, documents, says):
-    """With what was expected, what answers, and what to set."""
+def test_unexpected_server_kind_is_refused(tmp_path, wanted, documents, says):
+    """The error has the expected kind, the actual kind, and the setting to change."""
     options = RolloutConfig(server=wanted, timeout_s=500)
-    with simulated(serving(documents)) as server, pytest.raises(EngineError, match=says):
+    with simulated(serve_documents(documents)) as server, pytest.raises(EngineError, match=says):
         engine_for(options, "127.0.0.1", server.port, tmp_path)
 
 
 @pytest.mark.parametrize("wanted", ["auto", "grpo-core"])
-def test_our_own_server_is_connected_to(tmp_path, wanted):
-    """Capabilities that this version doesn't know are passed over; a server's engine never sleeps for one client."""
+def test_connects_to_our_server(tmp_path, wanted):
+    """Unknown capabilities are ignored; one client can't put the server's engine to sleep."""
     options = RolloutConfig(server=wanted, timeout_s=500)
-    with simulated(serving({"/info": INFO})) as server:
+    with simulated(serve_documents({"/info": INFO})) as server:
         engine = engine_for(options, "127.0.0.1", server.port, tmp_path)
     assert isinstance(engine, RemoteEngine)
     assert (engine.name, engine.policy_version) == ("remote transformers", 3)
@@ -233,17 +232,16 @@ def test_our_own_server_is_connected_to(tmp_path, wanted):
         ({"engine": None}, "no engine that can be used"),
     ],
 )
-def test_a_server_that_says_half_is_refused(broken, says):
-    """An incomplete answer is an engine error."""
+def test_incomplete_info_is_refused(broken, says):
     with (
-        simulated(serving({"/info": {**INFO, **broken}})) as server,
+        simulated(serve_documents({"/info": {**INFO, **broken}})) as server,
         pytest.raises(EngineError, match=f"remote.* engine.*{says}"),
     ):
         RemoteEngine("127.0.0.1", server.port, timeout_s=500)
 
 
-def test_an_answer_changed_on_its_way_is_a_lost_one():
-    """If the announced checksum does not match, the request is repeated once."""
+def test_corrupted_response_is_retried_once():
+    """A response that does not match its checksum counts as lost."""
 
     def handle(call):
         body, sent = b'{"a": 1}', b'{"a": 2}' if len(server.calls) == 1 else b'{"a": 1}'
@@ -258,7 +256,11 @@ def test_an_answer_changed_on_its_way_is_a_lost_one():
 
 
 class SimulatedOwn:
-    """SIMULATED: our own server, as far as one client of it goes."""
+    """SIMULATED: the endpoints of our server that a client of it uses.
+
+    With `stamps`, each response has an id of the server's weights, by which a client notices an upload by another
+    client.
+    """
 
     def __init__(self, *, stamps: bool) -> None:
         self.stamp, self.stamps, self.version = "", stamps, 3
@@ -288,8 +290,8 @@ class SimulatedOwn:
 
 
 @pytest.mark.parametrize("stamps", [True, False])
-def test_weights_of_another_version_are_noticed_and_of_another_client_where_the_server_stamps_them(stamps):
-    """For a server without stamps only the version is compared."""
+def test_foreign_weights_are_detected(stamps):
+    """Without stamps only the version is compared; with stamps also another client's upload is noticed."""
     batch, params = [Request("r", (1,), 0)], SamplingParams(max_tokens=1)
     simulation = SimulatedOwn(stamps=stamps)
     with simulated(simulation) as server:
@@ -311,8 +313,8 @@ def test_weights_of_another_version_are_noticed_and_of_another_client_where_the_
             engine.generate(batch, params)
 
 
-def test_a_server_of_an_older_trl_is_refused(tmp_path):
-    """It takes weights by NCCL alone: the run ends at its start, with what to use instead."""
+def test_older_trl_server_is_refused(tmp_path):
+    """It takes weights by NCCL only: the run ends at its start, with an alternative."""
     description = {"paths": {"/generate/": {}, "/health/": {}}}
     with (
         simulated(lambda call: call.answer(description)) as server,

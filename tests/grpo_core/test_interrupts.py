@@ -14,16 +14,16 @@ def ctrl_c() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def test_it_raises_where_nothing_is_shielded():
-    """And the handler that was there before comes back."""
+def test_unshielded_interrupt_raises_at_once():
+    """Afterwards the previous handler is installed again."""
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), Interrupts().watched():
         ctrl_c()
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_what_is_shielded_ends_first():
-    """It raises behind the block, once."""
+def test_shielded_block_finishes_before_the_interrupt():
+    """The interrupt is raised once, after the block."""
     interrupts, done = Interrupts(), []
 
     def work() -> None:
@@ -37,8 +37,8 @@ def test_what_is_shielded_ends_first():
     assert done == ["ended"]
 
 
-def test_one_that_was_swallowed_is_raised_again():
-    """A destructor swallows the exception; it is raised again."""
+def test_swallowed_interrupt_is_raised_again():
+    """A destructor swallows the exception."""
     interrupts = Interrupts()
     with interrupts.watched():
         with contextlib.suppress(KeyboardInterrupt):
@@ -47,8 +47,8 @@ def test_one_that_was_swallowed_is_raised_again():
             pass
 
 
-def test_one_that_comes_out_as_another_error_ends_the_run_as_interrupted(short_run):
-    """A callback of C++ code turns the interrupt into another error; the run still ends as interrupted."""
+def test_interrupt_converted_to_another_error_still_interrupts(short_run):
+    """A callback of C++ code turns the interrupt into a different error."""
 
     def report(entry):
         if entry["step"] == 2:

@@ -1,7 +1,7 @@
-"""The trainer learns: in every mode, over seeds, and TRL learns the same task about as well.
+"""The trainer learns in every mode and with every seed, about as well as TRL's trainer.
 
-The task here is the shipped one with words of a single letter, which takes three seconds of CPU time a run;
-`evaluation/trainer/learning.py` asks the same of the whole task, and compares the curves.
+The task is the shipped one with words of a single letter, which takes three seconds of CPU time a run.
+`evaluation/trainer/learning.py` runs the whole task, and compares the curves.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ BEGINNING = 0.1
 MEAN_OF_ALL_STEPS = (0.57, 0.70)
 
 
-def curve(mode: str, seed: int, folder: Path) -> list[float]:
-    """The reward of each step of one run of the command line."""
+def reward_curve(mode: str, seed: int, folder: Path) -> list[float]:
+    """Train by the command line; return the reward of each step."""
     command = [
         *(sys.executable, "-m", "grpo_core", "train", *TASK, "--json"),
         *(f"--rollout.mode={mode}", f"--train.seed={seed}", "--rollout.max_staleness=1"),
@@ -58,12 +58,12 @@ def curve(mode: str, seed: int, folder: Path) -> list[float]:
 @pytest.mark.long
 @pytest.mark.parametrize(("mode", "seeds"), [("colocate", SEEDS), ("async", SEEDS), ("server", SEEDS[:1])])
 def test_every_seed_learns_in_every_mode(mode, seeds, tmp_path):
-    """From below 0.1 to at least 0.85, the mean of the last tenth of 80 steps, in each of five seeds.
+    """Mean rewards rise from below 0.1 to at least 0.85 in the last tenth of 80 steps, for each seed.
 
-    The server's bits are those of colocate (test_modes.py), so one seed stands for its others.
+    Server mode is bit-identical to colocate (test_modes.py), so it runs one seed only.
     """
     with ThreadPoolExecutor(2) as pool:
-        curves = list(pool.map(lambda seed: curve(mode, seed, tmp_path), seeds))
+        curves = list(pool.map(lambda seed: reward_curve(mode, seed, tmp_path), seeds))
     assert [len(values) for values in curves] == [STEPS] * len(seeds)
     reached = [fmean(values[-STEPS // 10 :]) for values in curves]
     assert min(reached) >= REACHED, reached
@@ -72,8 +72,8 @@ def test_every_seed_learns_in_every_mode(mode, seeds, tmp_path):
 
 @pytest.mark.vllm
 @pytest.mark.slow
-def test_trl_learns_the_same_task_within_our_range(tmp_path):
-    """TRL's own trainer, same settings and prompts: it gets there, as early as further seeds of ours do."""
+def test_trl_learns_as_well_as_we_do(tmp_path):
+    """With the same settings and prompts, TRL's trainer learns within the range of our seeds."""
     answer = tmp_path / "trl.json"
     done = run_in_cell("vllm-0.31.0+trl-1.16.0", str(PROGRAM), str(answer), *TASK, "--train.seed=1")
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,4 +1,4 @@
-"""Chunked log-probs compared with the naive computation: value, gradient and peak memory."""
+"""Chunked log-probs equal the naive computation in value and gradient, and never hold the logits of all positions."""
 
 import pytest
 import torch
@@ -8,15 +8,15 @@ from grpo_core.learn.logprobs import chunked_logprobs, completion_logprobs
 from grpo_core.tasks.model import load_model
 
 
-def naive(hidden, weight, ids, temperature):
-    """All logits at once."""
+def naive_logprobs(hidden, weight, ids, temperature):
+    """Return log-probs and entropy from all logits at once."""
     everything = torch.log_softmax(hidden @ weight.T / temperature, -1)
     return everything.gather(-1, ids[:, None])[:, 0], -(everything.exp() * everything).sum(-1)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 100])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_value_entropy_and_gradient_are_the_naive_ones(chunk, temperature):
+def test_chunked_logprobs_match_naive(chunk, temperature):
     """In float64 to 1e-12, for chunks that divide the positions and chunks that don't."""
     generator = torch.Generator().manual_seed(0)
     hidden, weight, upstream = (
@@ -27,7 +27,7 @@ def test_value_entropy_and_gradient_are_the_naive_ones(chunk, temperature):
     for way in ("naive", "chunked"):
         h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
         if way == "naive":
-            values, entropies = naive(h, w, ids, temperature)
+            values, entropies = naive_logprobs(h, w, ids, temperature)
         else:
             values, entropies = chunked_logprobs(h, w, ids, temperature=temperature, chunk=chunk)
         (values * upstream).sum().backward()
@@ -36,8 +36,8 @@ def test_value_entropy_and_gradient_are_the_naive_ones(chunk, temperature):
         torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_the_logits_of_all_positions_never_exist(monkeypatch):
-    """No call of the output layer sees more than a chunk, forward or backward; every position is seen twice."""
+def test_logits_are_computed_in_chunks(monkeypatch):
+    """No call of the output layer exceeds a chunk; each position is computed forward and again backward."""
     chunk_sizes = []
     original = logprobs.logprobs_of_chunk
 
@@ -56,16 +56,15 @@ def test_the_logits_of_all_positions_never_exist(monkeypatch):
     assert sum(chunk_sizes) == 20
 
 
-def test_no_positions_give_no_log_probs():
-    """An empty batch of positions is not an error."""
+def test_empty_batch_gives_empty_logprobs():
     values, entropies = chunked_logprobs(
         torch.randn(0, 4), torch.randn(6, 4), torch.zeros(0, dtype=torch.long), temperature=1.0, chunk=4
     )
     assert (values.shape, entropies.shape) == ((0,), (0,))
 
 
-def test_padding_and_its_id_change_nothing(model_dir):
-    """The log-probs of a completion are the same alone and beside a longer one, whatever id pads it."""
+def test_padding_does_not_change_logprobs(model_dir):
+    """A completion's log-probs are the same alone and next to a longer one, whatever the padding id."""
     model = load_model(model_dir)
     short, long = [0, 1, 10, 3, 11], [2, 3, 4, 10, 5, 6, 7, 8, 11]
 
@@ -80,8 +79,8 @@ def test_padding_and_its_id_change_nothing(model_dir):
         assert padded[0, 2:].tolist() == [0.0, 0.0, 0.0]
 
 
-def test_log_probs_are_those_of_the_model_itself(model_dir):
-    """Shifted by one: the token at place p is predicted at p - 1, at the sampling temperature."""
+def test_logprobs_match_the_model(model_dir):
+    """The token at position p is predicted at p - 1, at the sampling temperature."""
     model = load_model(model_dir)
     ids = torch.tensor([[0, 1, 2, 10, 4, 5, 11]])
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The loss against closed forms in float64, and its gradient against finite differences."""
+"""The loss equals closed forms in float64, and its gradient equals finite differences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from grpo_core.learn.losses import (
 
 @pytest.fixture(autouse=True)
 def _float64():
-    """Closed forms are compared in float64."""
+    """Compare closed forms in float64."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -35,8 +35,10 @@ def _float64():
 PLAIN = LossConfig(correction="none")
 
 
-def one_token(current, proximal, advantage, options=PLAIN, behaviour=None, reference=None) -> torch.Tensor:
-    """The loss of a batch of one token."""
+def one_token_loss(
+    current, proximal, advantage, options=PLAIN, behaviour=None, reference=None
+) -> torch.Tensor:
+    """Return the loss of a batch of one token."""
 
     def cell(value):
         return torch.tensor([[value]])
@@ -62,7 +64,7 @@ def one_token(current, proximal, advantage, options=PLAIN, behaviour=None, refer
 def test_clipped_surrogate(ratio, advantage, expected):
     """-min(ratio * A, clip(ratio) * A), on both sides of both clips."""
     torch.testing.assert_close(
-        one_token(math.log(ratio), 0.0, advantage), torch.tensor(expected), rtol=1e-12, atol=0
+        one_token_loss(math.log(ratio), 0.0, advantage), torch.tensor(expected), rtol=1e-12, atol=0
     )
 
 
@@ -71,14 +73,14 @@ def test_clipped_surrogate(ratio, advantage, expected):
     [("k1", 0.3), ("k2", 0.045), ("k3", math.exp(-0.3) + 0.3 - 1)],
 )
 def test_kl_estimators(estimator, expected):
-    """With log-ratio reference - current = -0.3."""
+    """The log-ratio reference - current is -0.3."""
     options = LossConfig(kl_coefficient=0.5, kl_estimator=estimator, correction="none")
-    loss = one_token(-1.0, -1.0, 2.0, options, reference=-1.3)
+    loss = one_token_loss(-1.0, -1.0, 2.0, options, reference=-1.3)
     torch.testing.assert_close(loss, torch.tensor(-2.0 + 0.5 * expected), rtol=1e-12, atol=0)
 
 
-def test_k1_and_k3_estimate_the_kl():
-    """Their expectation under the current policy is KL(current || reference), summed exactly."""
+def test_k1_and_k3_are_unbiased():
+    """Their exact expectation under the current policy is KL(current || reference)."""
     current = torch.log_softmax(torch.tensor([0.3, -1.0, 2.0]), -1)
     reference = torch.log_softmax(torch.tensor([1.0, 0.0, 0.5]), -1)
     exact = (current.exp() * (current - reference)).sum()
@@ -89,10 +91,10 @@ def test_k1_and_k3_estimate_the_kl():
         torch.testing.assert_close(expected, exact, rtol=1e-12, atol=0)
 
 
-def test_the_correction_is_proximal_over_behaviour_and_truncated():
-    """The engine sampled with half the trainer's probability: weight 2, or the cap; and it has no gradient."""
+def test_importance_correction_is_truncated_ratio():
+    """The weight proximal / behaviour is 2, or the cap, and has no gradient."""
     options = LossConfig(correction="truncate", correction_cap=3.0)
-    loss = one_token(math.log(0.5), math.log(0.5), 1.0, options, behaviour=math.log(0.25))
+    loss = one_token_loss(math.log(0.5), math.log(0.5), 1.0, options, behaviour=math.log(0.25))
     torch.testing.assert_close(loss, torch.tensor(-2.0), rtol=1e-12, atol=0)
     proximal = torch.tensor([[0.0]], requires_grad=True)
     weights = importance_weights(proximal, torch.tensor([[-5.0]]), torch.tensor([[True]]), options)
@@ -100,7 +102,7 @@ def test_the_correction_is_proximal_over_behaviour_and_truncated():
 
 
 def test_token_weights():
-    """Lengths 1 and 3 of at most 4: all tokens equal, all sequences equal, or all places equal."""
+    """Lengths 1 and 3 of at most 4: weights per token, per sequence, or per position."""
     mask = torch.tensor([[True, False, False], [True, True, True]])
     assert token_weights(mask, "token", 4).tolist() == [[0.25, 0, 0], [0.25, 0.25, 0.25]]
     torch.testing.assert_close(
@@ -109,8 +111,8 @@ def test_token_weights():
     assert token_weights(mask, "constant", 4).tolist() == [[0.125, 0, 0], [0.125, 0.125, 0.125]]
 
 
-def test_what_stands_behind_the_end_has_no_influence():
-    """NaN and infinity in masked places reach neither the loss nor the gradient; a masked row gives zero."""
+def test_masked_positions_have_no_influence():
+    """NaN and infinity there reach neither loss nor gradient; a fully masked row gives zero."""
     bad = float("nan")
     current = torch.tensor([[0.0, bad], [bad, float("inf")]], requires_grad=True)
     spoiled = torch.tensor([[0.0, float("-inf")], [bad, bad]])
@@ -131,7 +133,7 @@ STREAMS = ("current", "proximal", "behaviour", "reference")
 
 @dataclass(frozen=True)
 class Step:
-    """Groups of samples; a sample is its reward and, per token, the streams. No tokens: it was filtered."""
+    """Groups of samples. A sample is its reward and the log-probs of each token; no tokens: it was filtered."""
 
     rewards: list[list[float]]
     samples: list[list[torch.Tensor]]
@@ -139,7 +141,7 @@ class Step:
 
 @st.composite
 def steps(draw) -> Step:
-    """Small steps, with ties among rewards, filtered samples and single tokens."""
+    """Draw small steps with ties among rewards, filtered samples and single tokens."""
     groups, size = draw(st.integers(1, 3)), draw(st.integers(2, 4))
     lengths = draw(st.lists(st.integers(0, 5), min_size=groups * size, max_size=groups * size))
     rewards = draw(
@@ -156,10 +158,10 @@ def steps(draw) -> Step:
     return Step([rewards[i : i + size] for i in starts], [samples[i : i + size] for i in starts])
 
 
-def learn(
+def loss_and_gradients(
     step: Step, options: LossConfig, padding: int = 0, micro_batch: int = 99
 ) -> tuple[float, list[list]]:
-    """The loss of a step and the gradient of each sample's log-probs."""
+    """Return the loss of a step and the gradient of each sample's log-probs."""
     flat = [sample for group in step.samples for sample in group]
     width = max(1, *map(len, flat)) + padding
     padded = torch.full((len(flat), width, len(STREAMS)), float("nan"))
@@ -183,7 +185,7 @@ def learn(
     return value, [[next(gradients) for _ in group] for group in step.samples]
 
 
-def assert_same(one: tuple, other: tuple, dtype: str) -> None:
+def assert_close(one: tuple, other: tuple, dtype: str) -> None:
     """Check that losses and gradients are equal up to rounding of the summands."""
     size = max(1.0, sum(float(gradient.abs().sum()) for gradient in chain(*one[1])))
     tolerance = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype] * size}
@@ -203,10 +205,9 @@ each_precision = pytest.mark.parametrize("dtype", ["float64", "float32"])
 @each_precision
 @settings(max_examples=40, deadline=None)
 @given(step=steps(), options=configurations, random=st.randoms(use_true_random=False))
-def test_order_changes_nothing(dtype, step, options, random):
-    """Samples within groups, and groups within the step, may have any order."""
+def test_order_of_samples_and_groups_does_not_matter(dtype, step, options, random):
     torch.set_default_dtype(getattr(torch, dtype))
-    value, gradients = learn(step, options)
+    value, gradients = loss_and_gradients(step, options)
     size = len(step.rewards[0])
     groups = random.sample(range(len(step.rewards)), len(step.rewards))
     orders = [random.sample(range(size), size) for _ in groups]
@@ -214,26 +215,30 @@ def test_order_changes_nothing(dtype, step, options, random):
     def moved(nested):
         return [[nested[g][i] for i in order] for g, order in zip(groups, orders, strict=True)]
 
-    assert_same(
-        learn(Step(moved(step.rewards), moved(step.samples)), options), (value, moved(gradients)), dtype
+    assert_close(
+        loss_and_gradients(Step(moved(step.rewards), moved(step.samples)), options),
+        (value, moved(gradients)),
+        dtype,
     )
 
 
 @each_precision
 @settings(max_examples=40, deadline=None)
 @given(step=steps(), options=configurations, padding=st.integers(1, 4), micro_batch=st.integers(1, 5))
-def test_padding_and_micro_batches_change_nothing(dtype, step, options, padding, micro_batch):
-    """However wide the padding, NaN here, and wherever the step is split, it is the same loss and gradient."""
+def test_padding_and_micro_batches_do_not_matter(dtype, step, options, padding, micro_batch):
+    """NaN padding of any width and any split of the step give the same loss and gradient."""
     torch.set_default_dtype(getattr(torch, dtype))
-    assert_same(learn(step, options, padding, micro_batch), learn(step, options), dtype)
+    assert_close(
+        loss_and_gradients(step, options, padding, micro_batch), loss_and_gradients(step, options), dtype
+    )
 
 
 @settings(max_examples=40, deadline=None)
 @given(step=steps(), options=configurations)
-def test_a_filtered_sample_has_no_loss(step, options):
-    """A step with only filtered samples: exactly zero, and nothing is NaN."""
+def test_step_of_filtered_samples_has_zero_loss(step, options):
+    """The loss is exactly zero, and nothing is NaN."""
     empty = Step(step.rewards, [[sample[:0] for sample in group] for group in step.samples])
-    value, gradients = learn(empty, options)
+    value, gradients = loss_and_gradients(empty, options)
     assert value == 0.0
     assert all(gradient.shape == (0,) for group in gradients for gradient in group)
 
@@ -241,8 +246,8 @@ def test_a_filtered_sample_has_no_loss(step, options):
 @each_precision
 @settings(max_examples=40, deadline=None)
 @given(lengths=st.lists(st.integers(0, 4), min_size=1, max_size=4), options=configurations)
-def test_the_ratio_is_one_in_bits(dtype, lengths, options):
-    """If current equals proximal, the ratio is exactly one, per token and per sequence, in every dialect."""
+def test_ratio_of_equal_policies_is_exactly_one(dtype, lengths, options):
+    """This holds per token and per sequence, in every dialect."""
     torch.set_default_dtype(getattr(torch, dtype))
     mask = torch.arange(5)[None] < torch.tensor(lengths)[:, None]
     current = torch.randn(len(lengths), 5)
@@ -270,14 +275,14 @@ def test_the_ratio_is_one_in_bits(dtype, lengths, options):
     ],
 )
 def test_surrogates(options, ratio, advantage, expected):
-    """Each switch at a point where it decides the value."""
+    """Each switch is tested at a point where it decides the value."""
     options = LossConfig(correction="none", **options)
-    actual = one_token(math.log(ratio), 0.0, advantage, options)
+    actual = one_token_loss(math.log(ratio), 0.0, advantage, options)
     torch.testing.assert_close(actual, torch.tensor(expected), rtol=1e-12, atol=0)
 
 
-def test_a_sequences_ratio_is_its_geometric_mean():
-    """GSPO: one ratio for all tokens of a sequence; masked tokens do not count."""
+def test_sequence_ratio_is_the_geometric_mean():
+    """GSPO has one ratio for all tokens of a sequence; masked tokens do not count."""
     current = torch.tensor([[math.log(1.1), math.log(0.9), 7.0]])
     mask = torch.tensor([[True, True, False]])
     actual = ratios(current, torch.zeros(1, 3), mask, LossConfig(ratio="sequence"))
@@ -294,7 +299,7 @@ def test_a_sequences_ratio_is_its_geometric_mean():
     ],
 )
 def test_correction_levels_and_modes(level, mode, expected):
-    """Weights 2 and 3 with a cap of 2: moved to the bound or dropped, by token or by their product, 6."""
+    """Weights 2 and 3 with a cap of 2 are truncated or masked, per token or by their product, 6."""
     options = LossConfig(correction=mode, correction_level=level, correction_cap=2.0 + 1e-9)
     behaviour = torch.tensor([[-math.log(2.0), -math.log(3.0)]])
     actual = importance_weights(torch.zeros(1, 2), behaviour, torch.tensor([[True, True]]), options)
@@ -302,7 +307,7 @@ def test_correction_levels_and_modes(level, mode, expected):
 
 
 def four_completions(advantages: torch.Tensor, **options):
-    """Value and gradient of the loss of four completions of different lengths."""
+    """Return value and gradient of the loss of four completions of different lengths."""
     generator = torch.Generator().manual_seed(0)
     current = (torch.randn(4, 5, generator=generator) * 0.5 - 1.5).requires_grad_()
     noise = [torch.randn(4, 5, generator=generator) * 0.3 for _ in range(2)]
@@ -318,8 +323,8 @@ def four_completions(advantages: torch.Tensor, **options):
 ADVANTAGES = (1.0, -0.5, 0.3, -1.2)
 
 
-def test_a_sequences_ratio_with_each_tokens_gradient():
-    """The value of `sequence`; the gradient is spread by each token's own weight, not by their mean."""
+def test_sequence_token_ratio():
+    """The value is that of `sequence`; each token's gradient has its own weight, not their mean."""
     advantages = torch.tensor(ADVANTAGES)
     plain = {"aggregation": "sequence", "correction": "none", "clip_low": 1.0, "clip_high": 1e9}
     value, gradient = four_completions(advantages, ratio="sequence", **plain)

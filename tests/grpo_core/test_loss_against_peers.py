@@ -1,4 +1,4 @@
-"""Our loss, its gradient and our advantages against verl's, OpenRLHF's and ms-swift's own code, on the same tensors."""
+"""Our loss, its gradient and our advantages equal those of verl, OpenRLHF and ms-swift on the same tensors."""
 
 import json
 import os
@@ -41,8 +41,8 @@ RECORDS = {
 SINGLE = {"ppo with KL", "grpo vectorized", "grpo vectorized no std"}
 
 
-def run(program, stage):
-    """Run a program with the peers' Python, with grpo_core and nothing else of ours to import; or skip."""
+def run_peer_program(program, stage):
+    """Run a program with the peers' Python and a copy of grpo_core, or skip."""
     python = os.environ.get("GRPO_DOCTOR_PEERS")
     if not python or not Path(python).exists():
         pytest.skip(
@@ -71,9 +71,9 @@ def run(program, stage):
 @pytest.mark.peers
 @pytest.mark.slow
 @pytest.mark.parametrize("program", EXPECTED)
-def test_loss_gradient_and_advantages_are_the_peers(program, tmp_path):
-    """Each case that our settings can express is equal up to rounding, with the step split into micro-batches."""
-    done = run(program, tmp_path)
+def test_loss_gradient_and_advantages_match_the_peer(program, tmp_path):
+    """Each case that our settings can express is equal up to rounding, also in micro-batches."""
+    done = run_peer_program(program, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout)
     version, losses, advantages = EXPECTED[program]

@@ -1,4 +1,4 @@
-"""Our loss, its gradient and our advantages against TRL's own code, on the same tensors."""
+"""Our loss, its gradient and our advantages equal TRL's on the same tensors."""
 
 import json
 import os
@@ -13,13 +13,13 @@ pytestmark = pytest.mark.vllm
 PROGRAMS = Path(__file__).parent / "cell_programs"
 
 
-def newest() -> Path:
-    """The Python of the matrix's cell with the newest TRL."""
+def newest_trl_python() -> Path:
+    """Return the Python of the matrix's cell with the newest TRL."""
     return cell_python("vllm-0.31.0+trl-1.16.0")
 
 
-def oldest() -> Path:
-    """That of TRL 0.17.0's own environment, without vLLM."""
+def trl_017_python() -> Path:
+    """Return the Python of an environment with TRL 0.17.0 and without vLLM."""
     peers = os.environ.get("GRPO_DOCTOR_PEERS")
     python = Path(peers or "").parents[2] / "peers-trl-0.17.0" / "bin" / "python" if peers else Path()
     if not python.is_file():
@@ -34,17 +34,17 @@ def oldest() -> Path:
     ("python", "release", "program", "cases", "types"),
     [
         (
-            newest,
+            newest_trl_python,
             "1.16.0",
             "trl_loss.py",
             1260,
             {"grpo", "bnpo", "dapo", "dr_grpo", "luspo", "cispo", "sapo"},
         ),
-        (oldest, "0.17.0", "trl_017_loss.py", 144, {"grpo", "bnpo", "dr_grpo"}),
+        (trl_017_python, "0.17.0", "trl_017_loss.py", 144, {"grpo", "bnpo", "dr_grpo"}),
     ],
 )
-def test_loss_gradient_advantages_and_defaults_are_trls(python, release, program, cases, types):
-    """Each loss type with every switch TRL has for it, and what TRL does when asked for nothing else."""
+def test_loss_gradient_advantages_and_defaults_match_trl(python, release, program, cases, types):
+    """Each loss type with every option that TRL has for it, and TRL's defaults."""
     done = run_with(python(), str(PROGRAMS / program))
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout)

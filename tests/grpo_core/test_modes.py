@@ -1,4 +1,4 @@
-"""The three rollout modes: the same numbers where nothing is stale, a bound where something may be."""
+"""The three rollout modes give the same numbers without staleness, and keep the staleness bound with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grpo_core.types import Completion
 
 
 def trained(config) -> dict:
-    """The summary of a run, with its metrics and completions read back."""
+    """Train; return the summary with the metrics and completions read back."""
     document = run.train(config, lambda entry: None)
     assert document["outcome"] == "ok", document["error"]
     lines = {name: Path(document[name]).read_text().splitlines() for name in ("metrics", "completions")}
@@ -23,15 +23,15 @@ def trained(config) -> dict:
     }
 
 
-def numbers(document: dict) -> list[dict]:
-    """The metrics that are no wall times."""
+def without_wall_times(document: dict) -> list[dict]:
+    """Return the metrics that are not wall times."""
     entries = document["metrics_lines"]
     return [{k: v for k, v in entry.items() if not k.startswith("time/")} for entry in entries]
 
 
 @pytest.mark.slow
-def test_nothing_stale_means_the_same_bits_in_all_modes(short_run):
-    """Parameters, metrics and completions of colocate, async at staleness 0, and server are bitwise equal."""
+def test_modes_are_bit_identical_without_staleness(short_run):
+    """Parameters, metrics and completions of colocate, async at staleness 0, and server are equal."""
     settings = {"train.steps": 10, "train.warmup_updates": 0}
     colocate = trained(short_run("colocate", **settings))
     waiting = trained(short_run("async", **{"rollout.max_staleness": 0}, **settings))
@@ -40,24 +40,24 @@ def test_nothing_stale_means_the_same_bits_in_all_modes(short_run):
     for mode in (waiting, server):
         assert mode["parameters"] == colocate["parameters"]
         assert mode["completions_lines"] == colocate["completions_lines"]
-        assert numbers(mode) == numbers(colocate)
+        assert without_wall_times(mode) == without_wall_times(colocate)
         assert mode["max_staleness"] == 0
         assert mode["syncs_proven_by_fingerprint"] == mode["syncs"] == 10
 
 
 @pytest.mark.long
-def test_a_wide_model_has_the_same_bits_in_all_modes(short_run):
-    """One that multiplies by oneDNN, in the trainer, in an engine of its process and in one of another."""
+def test_modes_are_bit_identical_for_a_wide_model(short_run):
+    """A wide model multiplies by oneDNN, in the trainer's process and in others."""
     settings = {"train.steps": 3, "model.hidden_size": 128, "model.layers": 2, "rollout.max_staleness": 0}
     runs = [trained(short_run(mode, **settings)) for mode in ("colocate", "async", "server")]
     assert {document["parameters"] for document in runs} == {runs[0]["parameters"]}
-    assert [numbers(document) for document in runs] == [numbers(runs[0])] * 3
+    assert [without_wall_times(document) for document in runs] == [without_wall_times(runs[0])] * 3
     assert runs[0]["max_logprob_difference"] < 1e-5
 
 
 @pytest.mark.slow
-def test_async_is_one_version_ahead_and_never_more(short_run):
-    """The first rollout is fresh, each later one a version old, and every token says so; each sync is proven."""
+def test_async_rollouts_are_at_most_one_version_old(short_run):
+    """The first rollout is fresh, later ones a version old, as each token records; each sync is proven."""
     document = trained(short_run("async", **{"train.steps": 5}))
     assert [entry["staleness/max"] for entry in document["metrics_lines"]] == [0, 1, 1, 1, 1]
     assert [entry["policy_version"] for entry in document["metrics_lines"]] == [0, 1, 2, 3, 4]
@@ -69,15 +69,15 @@ def test_async_is_one_version_ahead_and_never_more(short_run):
     assert stale["logprob_difference/max"] > 10 * document["max_logprob_difference"]  # the age shows
 
 
-def test_a_run_repeats_itself(short_run):
-    """One seed always gives the same bits; another seed gives others."""
+def test_same_seed_gives_identical_runs(short_run):
+    """A different seed gives a different run."""
     first, again = (trained(short_run(**{"output.name": name})) for name in ("first", "again"))
     reseeded = trained(short_run(**{"train.seed": 1}))
     assert first["parameters"] == again["parameters"] != reseeded["parameters"]
 
 
 def test_trainer_and_engine_agree_on_every_token(short_run):
-    """Fresh rollouts: log-probs differ by rounding, and the importance ratio is 1 up to it."""
+    """On fresh rollouts log-probs differ by rounding only, and the importance ratio is 1 up to it."""
     document = trained(short_run())
     assert document["max_logprob_difference"] < 1e-5
     for entry in document["metrics_lines"]:
@@ -85,8 +85,8 @@ def test_trainer_and_engine_agree_on_every_token(short_run):
         assert entry["ratio/mean"] == 1.0
 
 
-def test_what_is_written_down(short_run):
-    """One line a step and a completion, complete and consistent; the settings beside them."""
+def test_run_folder_contents(short_run):
+    """One line a step and a completion, complete and consistent, and the settings."""
     document = trained(short_run(**{"loss.kl_coefficient": 0.1}))
     expected = {
         "reward/mean",
@@ -110,7 +110,7 @@ def test_what_is_written_down(short_run):
 
 
 def completion(*versions: int) -> Completion:
-    """A completion whose tokens are from these versions."""
+    """Return a completion whose tokens have these versions."""
     count = len(versions)
     return Completion("r", (1,) * count, (-1.0,) * count, versions, "length")
 
@@ -121,26 +121,25 @@ def test_staleness_is_counted_per_token():
 
 
 @pytest.mark.parametrize(("version", "limit"), [(5, 0), (6, 1), (4, 3)])
-def test_tokens_too_old_or_from_the_future_are_refused(version, limit):
-    """This does not depend on the request."""
+def test_too_old_or_future_versions_are_refused(version, limit):
     with pytest.raises(StalenessError, match=r"request r: a token was sampled by version"):
         staleness([completion(4, 5)], version, limit)
 
 
-def without_times(config) -> tuple[list[dict], str]:
-    """The metrics of a run that are no wall times, and its parameters."""
+def metrics_and_parameters(config) -> tuple[list[dict], str]:
+    """Train; return the metrics without wall times, and the parameters."""
     document = trained(config)
-    return numbers(document), document["parameters"]
+    return without_wall_times(document), document["parameters"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mode", ["colocate", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("async", "server"))]
 )
-def test_evaluation_is_pinned_and_changes_nothing(short_run, mode):
-    """It has the version that the step trains, comes from one owner between two rollouts, and moves no parameter."""
-    plain, parameters = without_times(short_run(mode))
-    entries, evaluated = without_times(
+def test_evaluation_uses_the_trained_version_and_changes_nothing(short_run, mode):
+    """One caller makes it between two rollouts, and it changes no parameter."""
+    plain, parameters = metrics_and_parameters(short_run(mode))
+    entries, evaluated = metrics_and_parameters(
         short_run(mode, **{"eval.every": 2, "eval.prompts": 6, "output.name": "evaluated"})
     )
     assert evaluated == parameters
@@ -152,7 +151,7 @@ def test_evaluation_is_pinned_and_changes_nothing(short_run, mode):
 
 
 @pytest.mark.slow
-def test_deeper_ahead_is_older_and_never_too_old(short_run):
-    """The engine gets as many rollouts at once as the bound allows; the clock decides nothing."""
+def test_rollouts_ahead_keep_the_staleness_bound(short_run):
+    """The engine gets as many rollouts ahead as the bound allows, independent of time."""
     document = trained(short_run("async", **{"train.steps": 7, "rollout.max_staleness": 3}))
     assert [entry["staleness/max"] for entry in document["metrics_lines"]] == [0, 1, 2, 3, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""The trained policy: adapters, and what crosses to engines and checkpoints."""
+"""The trained policy: LoRA adapters, the reference policy, and the weights that go to engines and checkpoints."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from grpo_core.tasks.model import load_model
 from grpo_core.types import Completion, Prompt, Sample
 
 
-def policy(model_dir, **settings) -> Policy:
-    """A policy under settings given by key."""
+def make_policy(model_dir, **settings) -> Policy:
+    """Return a policy on the tiny model with these settings."""
     return Policy(
         str(model_dir), load(None, [f"--{key}={value}" for key, value in settings.items()]), World()
     )
 
 
 def three_rows():
-    """Three completions."""
+    """Return three completions."""
     completions = [
         Completion(f"r{i}", tuple(range(1, 4 + i)), (-2.0,) * (3 + i), (0,) * (3 + i), "length")
         for i in range(3)
@@ -38,20 +38,20 @@ def three_rows():
     )
 
 
-def move(parameters) -> None:
-    """Some other values."""
+def perturb(parameters) -> None:
+    """Change the parameters."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for value in parameters:
             value.add_(torch.randn(value.shape, generator=generator) * 0.05)
 
 
-def test_adapters_start_as_nothing_and_cross_merged(model_dir, tmp_path):
-    """Before training the log-probs are the model's; after it, a plain model with the merged weights has them."""
-    adapted, plain = policy(model_dir, **{"model.lora_rank": 4}), policy(model_dir)
+def test_adapters_start_neutral_and_are_merged_for_engines(model_dir, tmp_path):
+    """At first the log-probs are the model's; later, those of a plain model with merged weights."""
+    adapted, plain = make_policy(model_dir, **{"model.lora_rank": 4}), make_policy(model_dir)
     assert {name.rpartition(".lora_")[1] for name, _ in adapted.trained()} == {".lora_"}
     assert torch.equal(adapted.logprobs(three_rows(), 1.0)[0], plain.logprobs(three_rows(), 1.0)[0])
-    move([value for _, value in adapted.trained()])
+    perturb([value for _, value in adapted.trained()])
     assert not torch.allclose(adapted.logprobs(three_rows(), 1.0)[0], plain.logprobs(three_rows(), 1.0)[0])
     merged = dict(adapted.tensors())
     parameters = dict(plain.causal.named_parameters())
@@ -66,18 +66,18 @@ def test_adapters_start_as_nothing_and_cross_merged(model_dir, tmp_path):
     )
 
 
-def test_the_reference_of_adapters_is_the_model_without_them(model_dir):
-    """No copy is kept; and asking for it leaves the adapters on."""
-    adapted = policy(model_dir, **{"model.lora_rank": 4, "loss.kl_coefficient": 0.1})
-    move([value for _, value in adapted.trained()])
+def test_adapter_reference_is_the_base_model(model_dir):
+    """No copy is kept, and computing it leaves the adapters on."""
+    adapted = make_policy(model_dir, **{"model.lora_rank": 4, "loss.kl_coefficient": 0.1})
+    perturb([value for _, value in adapted.trained()])
     before = adapted.logprobs(three_rows(), 1.0)[0]
-    expected = policy(model_dir).logprobs(three_rows(), 1.0)[0]
+    expected = make_policy(model_dir).logprobs(three_rows(), 1.0)[0]
     assert torch.equal(adapted.reference.logprobs(three_rows(), 1.0), expected)
     assert torch.equal(adapted.logprobs(three_rows(), 1.0)[0], before)
 
 
-def test_adapters_alone_are_trained_saved_and_resumed(short_run):
-    """A run on adapters: the base stays, every sync is proven, and a resumed run is the whole one."""
+def test_only_adapters_are_trained_saved_and_resumed(short_run):
+    """The base does not change, every sync is proven, and a resumed run equals the whole one."""
     settings = {"model.lora_rank": 4, "train.learning_rate": 0.02, "loss.kl_coefficient": 0.01}
     full_run = run.train(short_run(**settings, **{"output.name": "whole"}), lambda _: None)
     assert full_run["outcome"] == "ok"
@@ -96,17 +96,17 @@ def test_adapters_alone_are_trained_saved_and_resumed(short_run):
     assert all("_proj" in name for name in moved)
 
 
-def test_adapters_on_layers_that_are_not_there(model_dir):
+def test_unknown_adapter_layers_are_refused(model_dir):
     """One line with the key and the names."""
     with pytest.raises(ConfigError, match=r"model.lora_targets = \['nothing'\]: "):
-        policy(model_dir, **{"model.lora_rank": 4, "model.lora_targets": "nothing"})
+        make_policy(model_dir, **{"model.lora_rank": 4, "model.lora_targets": "nothing"})
 
 
 def test_gradient_checkpointing_changes_no_gradient(model_dir):
-    """With gradient checkpointing layers run twice, and gradients are equal."""
+    """Layers run twice, and gradients are equal."""
     gradients, calls = [], []
     for recompute in ("false", "true"):
-        model = policy(model_dir, **{"model.gradient_checkpointing": recompute})
+        model = make_policy(model_dir, **{"model.gradient_checkpointing": recompute})
         count = [0]
         model.causal.model.layers[0].mlp.register_forward_pre_hook(
             lambda *_, count=count: count.__setitem__(0, count[0] + 1)
@@ -118,33 +118,33 @@ def test_gradient_checkpointing_changes_no_gradient(model_dir):
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
-def test_an_older_version_is_there_for_as_long_as_it_is_needed(model_dir):
+def test_older_version_is_kept_while_needed(model_dir):
     """A resumed asynchronous run needs the weights that sampled its rollouts in flight."""
-    trained = policy(model_dir)
+    trained = make_policy(model_dir)
     old, digest = {name: value.clone() for name, value in trained.state().items()}, trained.fingerprint()
-    move(trained.causal.parameters())
+    perturb(trained.causal.parameters())
     now = trained.fingerprint()
     with temporary_state(trained, old):
         assert trained.fingerprint() == digest
     assert trained.fingerprint() == now != digest
 
 
-def test_the_trained_policy_is_left_as_a_checkpoint(short_run):
-    """Loadable by transformers, with the parameters the run ended with, and its tokenizer."""
+def test_final_checkpoint_loads_in_transformers(short_run):
+    """It has the final parameters and the tokenizer."""
     document = run.train(short_run(), lambda _: None)
     folder = Path(document["metrics"]).parent / "policy"
-    assert policy(folder).fingerprint() == document["parameters"]
+    assert make_policy(folder).fingerprint() == document["parameters"]
     assert json.loads((folder / "tokenizer_config.json").read_text())["eos_token"] == "<end>"
 
 
-def test_ids_that_the_tokenizer_lacks_are_neither_sampled_nor_scored(short_run, model_dir, tmp_path):
+def test_ids_without_a_token_are_neither_sampled_nor_scored(short_run, model_dir, tmp_path):
     """TOK001: seven more output rows, whose ids would be a third of all samples."""
     folder = tmp_path / "padded"
     shutil.copytree(model_dir, folder)
     model = load_model(model_dir)
     model.resize_token_embeddings(20)
     model.save_pretrained(folder)
-    assert policy(folder).vocabulary == 13
+    assert make_policy(folder).vocabulary == 13
     document = run.train(short_run(**{"model.path": folder, "train.steps": 2}), lambda _: None)
     assert (document["outcome"], document["error"]) == ("ok", None)
     samples = [json.loads(line) for line in Path(document["completions"]).read_text().splitlines()]

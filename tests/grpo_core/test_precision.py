@@ -1,4 +1,4 @@
-"""bfloat16 in trainer and engine: the parts that stay in float32, the proofs that still hold, and the losses."""
+"""bfloat16 in trainer and engine: float32 parts, sync proofs, and numbers that are equal in all modes."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 TOLERANT = {"rollout.sync_tolerance": 0.2}
 
 
-def quiet(_: dict) -> None:
+def ignore_progress(_: dict) -> None:
     """No progress."""
 
 
 def trained(short_run, name: str, **settings):
-    """The document of a run that went well."""
-    document = run.train(short_run(**{**TOLERANT, "output.name": name, **settings}), quiet)
+    """Train; return the summary and the metrics."""
+    document = run.train(short_run(**{**TOLERANT, "output.name": name, **settings}), ignore_progress)
     assert document["outcome"] == "ok", document["error"]
     return document
 
 
 def policies(model_dir, device: str = "cpu", **model):
-    """The plain policy and the mixed one, of the same weights."""
+    """Return the float32 policy and the mixed-precision policy with the same weights."""
     options = [f"--model.{key}={value}" for key, value in {"dtype": "bfloat16", **model}.items()]
     where = [f"--train.device={device}", f"--model.path={model_dir}"]
     config = load(None, [*options, *where, "--rollout.dtype=float32"])
@@ -40,7 +40,7 @@ def policies(model_dir, device: str = "cpu", **model):
 
 
 def some_rows(device: str = "cpu"):
-    """Four completions of two prompts."""
+    """Return four completions of two prompts."""
     answers = [
         ((1, 2, 3, 10), (1, 2, 3, 11)),
         ((4, 5, 10), (4, 5, 11)),
@@ -60,7 +60,7 @@ def gradient(policy, device: str = "cpu") -> torch.Tensor:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])])
-def test_log_probs_and_gradients_are_near_those_of_float32(model_dir, device):
+def test_bfloat16_logprobs_and_gradients_are_close_to_float32(model_dir, device):
     """Gradients are added up and kept in float32."""
     plain, mixed = policies(model_dir, device)
     with torch.no_grad():
@@ -74,8 +74,8 @@ def test_log_probs_and_gradients_are_near_those_of_float32(model_dir, device):
     assert {value.dtype for _, value in mixed.trained()} == {torch.float32}
 
 
-def test_gradients_of_micro_batches_add_up_in_float32(model_dir):
-    """A second pass adds the same again, to the bit: nothing is rounded to the compute type in between."""
+def test_micro_batch_gradients_accumulate_in_float32(model_dir):
+    """A second pass adds the same gradient bit for bit: no rounding to the compute dtype."""
     _, mixed = policies(model_dir)
     once = gradient(mixed).clone()
     assert torch.equal(gradient(mixed), 2 * once)
@@ -84,8 +84,8 @@ def test_gradients_of_micro_batches_add_up_in_float32(model_dir):
 @pytest.mark.parametrize(
     ("parts", "kept"), [("head,norms", {"lm_head", "norm"}), ("head", {"lm_head"}), ("", set())]
 )
-def test_the_parts_that_stay_in_float32_are_those_that_are_named(model_dir, parts, kept):
-    """All others are in the compute type."""
+def test_only_named_parts_stay_in_float32(model_dir, parts, kept):
+    """All other parts have the compute dtype."""
     _, mixed = policies(model_dir, float32_parts=parts)
     float32_names = {
         name for name, value in mixed.lowered.module.named_parameters() if value.dtype == torch.float32
@@ -94,16 +94,16 @@ def test_the_parts_that_stay_in_float32_are_those_that_are_named(model_dir, part
     assert {part for part in kept if any(part in name for name in float32_names)} == kept
 
 
-def test_the_engines_type_is_apart_from_the_trainers(short_run):
-    """In bfloat16 it is further from a float32 trainer than one in float32 is, and by how much is said."""
+def test_engine_dtype_may_differ_from_trainer_dtype(short_run):
+    """A bfloat16 engine differs from a float32 trainer by more than rounding; the run reports it."""
     exact = trained(short_run, "exact")
     different = trained(short_run, "apart", **{"rollout.dtype": "bfloat16"})
     assert exact["max_logprob_difference"] < 1e-5 < different["max_logprob_difference"]
     assert different["syncs_proven_by_fingerprint"] == 4
 
 
-def test_resumed_it_is_the_same_run(short_run):
-    """Checkpoints have the trained weights; the copy is made from them."""
+def test_resumed_bfloat16_run_is_identical(short_run):
+    """Checkpoints have the float32 weights; the copy is made from them."""
 
     def stops(entry: dict) -> None:
         if entry["step"] == 2:
@@ -113,12 +113,12 @@ def test_resumed_it_is_the_same_run(short_run):
     full_run = trained(short_run, "whole", **types)
     config = short_run(**{**types, "output.name": "parts"})
     assert run.train(config, stops)["outcome"] == "interrupted"
-    again = run.train(config, quiet, resume=True)
+    again = run.train(config, ignore_progress, resume=True)
     assert (again["steps"], again["parameters"]) == (4, full_run["parameters"])
 
 
 def tied_model(folder: Path) -> Path:
-    """A small Llama whose output layer is its embedding, with the tiny model's tokenizer."""
+    """Write a small Llama whose output layer is its embedding, with the tiny model's tokenizer."""
     from transformers import AutoConfig, LlamaForCausalLM
 
     make_tiny(folder, ModelConfig(), TaskConfig().letters, seed=0)
@@ -131,12 +131,12 @@ def tied_model(folder: Path) -> Path:
     return folder
 
 
-def test_a_type_alone_is_enough_and_gives_the_same_bits_in_every_mode(short_run):
-    """The engine takes the trainer's type, and the tolerance fits it."""
+def test_model_dtype_alone_is_bit_identical_in_every_mode(short_run):
+    """The engine takes the trainer's dtype, and the tolerance fits it."""
     settings = {"model.dtype": "bfloat16", "rollout.max_staleness": 0, "train.steps": 2}
     parameters = set()
     for mode in ("colocate", "async", "server"):
-        document = run.train(short_run(mode, **settings, **{"output.name": mode}), quiet)
+        document = run.train(short_run(mode, **settings, **{"output.name": mode}), ignore_progress)
         assert (document["outcome"], document["error"]) == ("ok", None)
         assert document["syncs_proven_by_fingerprint"] == document["syncs"] == 2
         assert 1e-6 < document["max_logprob_difference"] < 0.2
@@ -153,18 +153,18 @@ def test_a_type_alone_is_enough_and_gives_the_same_bits_in_every_mode(short_run)
     ids=lambda more: ",".join(more) or "alone",
 )
 def test_bfloat16_trains_a_tied_model_with_adapters_and_a_reference(short_run, tmp_path, more):
-    """The first loss has no KL: policy and reference compute in the same type."""
+    """The first loss has no KL: policy and reference compute in the same dtype."""
     if "model.lora_rank" in more:
         pytest.importorskip("peft")
     settings = {"model.dtype": "bfloat16", "model.path": tied_model(tmp_path / "tied"), **more}
-    document = run.train(short_run(**settings), quiet)
+    document = run.train(short_run(**settings), ignore_progress)
     assert (document["outcome"], document["error"]) == ("ok", None)
     metrics = [json.loads(line) for line in Path(document["metrics"]).read_text().splitlines()]
     assert metrics[0]["kl"] == 0
     assert all(entry["grad_norm"] > 0 for entry in metrics if entry["reward/zero_variance_groups"] < 1)
 
 
-def test_a_tied_weight_gets_the_gradients_of_embedding_and_output_layer(tmp_path):
-    """The summed gradient equals that of float32 up to the rounding of the compute type."""
+def test_tied_weight_sums_both_gradients(tmp_path):
+    """The sum equals that of float32 up to the rounding of the compute dtype."""
     actual, expected = map(gradient, reversed(policies(tied_model(tmp_path))))
     assert torch.nn.functional.cosine_similarity(actual, expected, dim=0) > 0.999

@@ -1,4 +1,4 @@
-"""A separate server that dies and is restarted."""
+"""The trainer reconnects to a separate server that dies and is restarted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grpo_core.modes import connection
 
 @pytest.fixture
 def start(forked_servers, model_dir):
-    """Start a server in a separate process; returns it and its port."""
+    """Start a server in a separate process; return it and its port."""
     servers = []
 
     def start_server(port: int = 0):
@@ -23,12 +23,12 @@ def start(forked_servers, model_dir):
 
     yield start_server
     for server in servers:
-        end(server)
+        kill_server(server)
         server.stdin.close()
         server.stdout.close()
 
 
-def end(server) -> None:
+def kill_server(server) -> None:
     """Kill a server, and wait until it has ended."""
     if server.returncode is None:
         server.kill()
@@ -37,8 +37,8 @@ def end(server) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", [pytest.param("publish", marks=pytest.mark.long), "generate"])
-def test_a_server_killed_and_started_again_changes_no_number(short_run, model_dir, start, monkeypatch, when):
-    """The trainer reconnects, sends the weights again and repeats the request: every completion is the same."""
+def test_server_restart_changes_no_number(short_run, model_dir, start, monkeypatch, when):
+    """The trainer reconnects, sends the weights again and repeats the request."""
     undisturbed = run.train(short_run(**{"model.path": model_dir, "output.name": "whole"}), lambda _: None)
     process, port = start()
     original = getattr(connection.Connection, when)
@@ -47,7 +47,7 @@ def test_a_server_killed_and_started_again_changes_no_number(short_run, model_di
     def killed_before(self, *arguments):
         calls.append(when)
         if len(calls) == 3:
-            end(process)
+            kill_server(process)
             restarts.append(threading.Thread(target=start, args=(port,)))
             restarts[0].start()
         return original(self, *arguments)
@@ -61,14 +61,14 @@ def test_a_server_killed_and_started_again_changes_no_number(short_run, model_di
 
 
 @pytest.mark.long
-def test_a_server_that_stays_away_ends_the_run_by_name(short_run, model_dir, start, monkeypatch):
-    """With the address and what failed; and the run can be resumed."""
+def test_missing_server_ends_the_run_with_a_named_error(short_run, model_dir, start, monkeypatch):
+    """The error has the address and the failed call; the run can be resumed."""
     process, port = start()
     original = connection.Connection.generate
 
     def killed_before(self, rollout):
         if rollout.number == 2:
-            end(process)
+            kill_server(process)
         return original(self, rollout)
 
     monkeypatch.setattr(connection.Connection, "generate", killed_before)

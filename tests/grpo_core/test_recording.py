@@ -1,4 +1,4 @@
-"""Recorded steps: nothing is lost, nothing torn or altered is read, and a kill leaves whole steps."""
+"""Recorded steps keep every value; damaged records are refused, and a kill leaves complete steps."""
 
 import dataclasses
 import datetime
@@ -18,8 +18,8 @@ from grpo_core.types import Completion, Prompt, Request, Sample
 RESULT = {"loss": 0.1 + 0.2, "gradient": "ab" * 32}
 
 
-def a_step(logprob=-1.5):
-    """Two groups of two samples with all that a sample can have, and their requests in another order."""
+def make_step(logprob=-1.5):
+    """Return two groups of two samples with all fields, and their requests in a different order."""
     samples = []
     for i in range(4):
         prompt = Prompt(f"p{i // 2}", f"text {i // 2}\n", (7, 8, 9)[: 2 + i // 2], {"answer": ["é", None]})
@@ -35,14 +35,14 @@ def a_step(logprob=-1.5):
 
 @pytest.fixture
 def config():
-    """Settings with a value of each type that isn't its default."""
+    """Settings with a non-default value of each type."""
     reward = ["--reward.weights=1,0.3", "--reward.functions=exact,format"]
     return load(None, [*reward, "--loss.clip_high=0.28", "--loss.kl_importance=true", "--output.name=a=b c"])
 
 
-def test_a_step_comes_back_as_it_was(tmp_path, config):
-    """Samples, seeds, settings and result are equal to what was written, floats to the last bit."""
-    samples, requests = a_step()
+def test_recorded_step_round_trips(tmp_path, config):
+    """Samples, seeds, settings and result are equal, floats to the last bit."""
+    samples, requests = make_step()
     Recorder(tmp_path, config).write(3, 2, samples, requests, RESULT)
     recorded = read_step(tmp_path, 3)
     assert recorded.samples == samples
@@ -54,9 +54,9 @@ def test_a_step_comes_back_as_it_was(tmp_path, config):
 
 
 @pytest.mark.parametrize(("logprob", "dtype"), [(-1.5, torch.float32), (-0.1, torch.float64)])
-def test_log_probs_are_as_narrow_as_loses_nothing(tmp_path, config, logprob, dtype):
-    """Values of float32 are kept in it; -0.1 as Python has it is not one of them."""
-    samples, requests = a_step(logprob)
+def test_logprobs_use_the_narrowest_exact_dtype(tmp_path, config, logprob, dtype):
+    """Values of float32 are stored in it; Python's -0.1 is not one of them."""
+    samples, requests = make_step(logprob)
     Recorder(tmp_path, config).write(1, 0, samples, requests, RESULT)
     (path,) = tmp_path.glob("rollouts/*.safetensors")
     numbers = load_file(path)
@@ -64,9 +64,9 @@ def test_log_probs_are_as_narrow_as_loses_nothing(tmp_path, config, logprob, dty
     assert read_step(tmp_path, 1).samples == samples
 
 
-def test_shapes_and_types_are_those_of_the_documentation(tmp_path, config):
-    """Each tensor has the type and the length that docs/rollout-format.md gives it: M prompts, N samples."""
-    samples, requests = a_step()
+def test_shapes_and_dtypes_are_documented(tmp_path, config):
+    """Each tensor has the dtype and shape of docs/rollout-format.md: M prompts, N samples."""
+    samples, requests = make_step()
     Recorder(tmp_path, config).write(1, 0, samples, requests, RESULT)
     (path,) = tmp_path.glob("rollouts/*.safetensors")
     described = {name: (str(v.dtype)[6:], tuple(v.shape)) for name, v in load_file(path).items()}
@@ -85,7 +85,7 @@ def test_shapes_and_types_are_those_of_the_documentation(tmp_path, config):
     }
 
 
-def test_the_example_of_the_documentation_can_be_read(tmp_path):
+def test_documented_writer_example_is_readable(tmp_path):
     """The program in docs/rollout-format.md, which uses nothing of ours, writes a step that is read here."""
     from tests.cells import ROOT
 
@@ -99,9 +99,9 @@ def test_the_example_of_the_documentation_can_be_read(tmp_path):
     assert recorded.config.loss.clip_high == 0.28
 
 
-def test_columns_that_json_cannot_hold_are_left_out(tmp_path, config):
-    """A date or a NaN in the user's data set must not end a run; a tuple comes back as a list."""
-    samples, requests = a_step()
+def test_columns_without_a_json_form_are_omitted(tmp_path, config):
+    """A date or a NaN in a data set must not end a run; a tuple becomes a list."""
+    samples, requests = make_step()
     columns = {"when": datetime.date(2025, 1, 2), "odd": math.nan, "pair": (1, 2), "answer": "x"}
     prompt = dataclasses.replace(samples[0].prompt, columns=columns)
     samples[0] = dataclasses.replace(samples[0], prompt=prompt)
@@ -110,9 +110,9 @@ def test_columns_that_json_cannot_hold_are_left_out(tmp_path, config):
 
 
 @pytest.mark.parametrize("change", ["altered", "torn", "gone"])
-def test_a_changed_file_is_refused_in_one_line(tmp_path, config, change):
-    """One bit, a missing end, or no file at all: the error names the file and says what to do."""
-    samples, requests = a_step()
+def test_damaged_record_is_refused(tmp_path, config, change):
+    """One changed bit, a missing end or a missing file: the error names the file and the fix."""
+    samples, requests = make_step()
     Recorder(tmp_path, config).write(1, 0, samples, requests, RESULT)
     (path,) = tmp_path.glob("rollouts/*.safetensors")
     data = path.read_bytes()
@@ -126,61 +126,60 @@ def test_a_changed_file_is_refused_in_one_line(tmp_path, config, change):
     assert "\n" not in str(caught.value)
 
 
-def test_a_step_that_is_not_there_is_named_with_those_that_are(tmp_path, config):
-    """So that a person sees at once which to ask for."""
+def test_missing_step_error_lists_recorded_steps(tmp_path, config):
     recorder = Recorder(tmp_path, config)
     for step in (2, 4):
-        recorder.write(step, step - 1, *a_step(), RESULT)
+        recorder.write(step, step - 1, *make_step(), RESULT)
     with pytest.raises(RecordError, match=r"rollouts\.jsonl: no .* of step 3; there is: \[2, 4\]"):
         read_step(tmp_path, 3)
     with pytest.raises(RecordError, match=r"rollouts\.jsonl.*No such file"):
         read_step(tmp_path / "nowhere", 1)
 
 
-def test_settings_of_another_version_are_refused_by_name(tmp_path, config):
-    """A key that isn't known can't be ignored: it may have changed the loss."""
-    Recorder(tmp_path, config).write(1, 0, *a_step(), RESULT)
+def test_unknown_recorded_settings_are_refused(tmp_path, config):
+    """An unknown key may have changed the loss, so it can't be ignored."""
+    Recorder(tmp_path, config).write(1, 0, *make_step(), RESULT)
     path = tmp_path / "rollouts.jsonl"
     path.write_text(path.read_text().replace('"clip_low"', '"clip_lowest"'))
     with pytest.raises(RecordError, match=r"step 1: .*loss\.clip_lowest: unknown key"):
         read_step(tmp_path, 1)
 
 
-def test_a_kill_at_any_byte_leaves_whole_steps(tmp_path, config):
-    """Wherever the last line was cut, the steps before it are read, and recording goes on behind them."""
+def test_kill_at_any_byte_leaves_complete_steps(tmp_path, config):
+    """Earlier steps are readable, and recording continues after them."""
     recorder = Recorder(tmp_path, config)
-    recorder.write(1, 0, *a_step(), RESULT)
+    recorder.write(1, 0, *make_step(), RESULT)
     path = tmp_path / "rollouts.jsonl"
     first = path.read_bytes()
-    recorder.write(2, 1, *a_step(), RESULT)
+    recorder.write(2, 1, *make_step(), RESULT)
     complete = path.read_bytes()
     for cut in range(len(first), len(complete), 397):
         path.write_bytes(complete[:cut])
         assert read_step(tmp_path, 1).entry["step"] == 1
         with pytest.raises(RecordError, match="of step 2"):
             read_step(tmp_path, 2)
-        Recorder(tmp_path, config).write(2, 1, *a_step(), RESULT)
+        Recorder(tmp_path, config).write(2, 1, *make_step(), RESULT)
         assert path.read_bytes() == complete
 
 
-def test_the_record_of_a_step_made_again_counts(tmp_path, config):
-    """After a restart a step is recorded again; until its line is written, the old record can be read."""
-    Recorder(tmp_path, config).write(1, 0, *a_step(), {**RESULT, "loss": 1.0})
+def test_rerecorded_step_replaces_the_old_record(tmp_path, config):
+    """Until the new line is written, the old record can be read."""
+    Recorder(tmp_path, config).write(1, 0, *make_step(), {**RESULT, "loss": 1.0})
     path = tmp_path / "rollouts.jsonl"
     before = path.read_bytes()
-    again = a_step(logprob=-2.5)
+    again = make_step(logprob=-2.5)
     Recorder(tmp_path, config).write(1, 0, *again, {**RESULT, "loss": 2.0})
-    for samples, loss in ((again[0], 2.0), (a_step()[0], 1.0)):
+    for samples, loss in ((again[0], 2.0), (make_step()[0], 1.0)):
         recorded = read_step(tmp_path, 1)
         assert (recorded.samples, recorded.entry["result"]["loss"]) == (samples, loss)
         path.write_bytes(before)
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_a_record_names_no_file_outside_of_its_run(tmp_path, config, link):
+def test_record_can_not_refer_outside_its_run(tmp_path, config, link):
     """The error shows nothing of another file, not even part of its hash."""
     folder = tmp_path / "run"
-    Recorder(folder, config).write(1, 0, *a_step(), {})
+    Recorder(folder, config).write(1, 0, *make_step(), {})
     (tmp_path / "secret").write_bytes(b"secret")
     path = folder / "rollouts.jsonl"
     entry = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""A recorded step computed again: the same bits, the first thing that differs, or another dialect's numbers."""
+"""Replaying a recorded step: equal bits, the first difference, or the numbers of a different dialect."""
 
 import dataclasses
 import hashlib
@@ -33,8 +33,8 @@ SETTINGS = [
 ]
 
 
-def sampled(step):
-    """Two groups of four samples: random ids and log-probs, a function of the step."""
+def sample_step(step):
+    """Return two groups of four samples with random ids and log-probs, a function of the step."""
     generator = torch.Generator().manual_seed(step)
     rewards = torch.rand(8, generator=generator, dtype=torch.float64).tolist()
     flat = [a for group in group_advantages([rewards[:4], rewards[4:]]) for a in group]
@@ -49,18 +49,18 @@ def sampled(step):
 
 
 def build_policy(model_dir, config) -> Policy:
-    """A policy on the tiny model."""
+    """Return a policy on the tiny model."""
     return Policy(str(model_dir), config, World())
 
 
-def looking(seen: list):
-    """Record loss and gradient of a step's first update."""
+def record_gradient(seen: list):
+    """Return a hook that records loss and gradient of a step's first update."""
     return lambda policy, loss: seen.append((loss, gradient_digest(policy)))
 
 
 @pytest.fixture(scope="module")
-def run(model_dir, tmp_path_factory):
-    """A folder with two recorded steps, and the policy of each as a file of parameters and as a checkpoint."""
+def recorded_run(model_dir, tmp_path_factory):
+    """A folder with two recorded steps, and the policy of each as a parameter file and as a checkpoint."""
     folder = tmp_path_factory.mktemp("run")
     make_deterministic(1)
     config = load(None, [f"--model.path={model_dir}", *SETTINGS])
@@ -69,35 +69,35 @@ def run(model_dir, tmp_path_factory):
     for step in (1, 2):
         save_file(policy.state(), folder / f"{step}.safetensors")
         policy.causal.save_pretrained(folder / f"policy-{step}")
-        version, digest, samples = updater.updates, policy.fingerprint(), sampled(step)
+        version, digest, samples = updater.updates, policy.fingerprint(), sample_step(step)
         observed = []
-        updater.update(make_batch(samples), looking(observed))
+        updater.update(make_batch(samples), record_gradient(observed))
         requests = [Request(s.completion.request_id, s.prompt.ids, 0) for s in samples]
         result = {"loss": observed[0][0], "gradient": observed[0][1], "policy": digest}
         recorder.write(step, version, samples, requests, result)
     return folder
 
 
-def record_again(run, folder, samples, **result) -> None:
-    """Write the first step of a run into a folder, with other samples or another result."""
-    recorded = read_step(run, 1)
+def record_again(recorded_run, folder, samples, **result) -> None:
+    """Record the first step of a run into a folder, with other samples or another result."""
+    recorded = read_step(recorded_run, 1)
     requests = [Request(s.completion.request_id, s.prompt.ids, 0) for s in samples]
     Recorder(folder, recorded.config).write(1, 0, samples, requests, {**recorded.entry["result"], **result})
 
 
-def test_a_step_replayed_has_the_recorded_bits(run):
-    """From a file of parameters and from a checkpoint; the first step also from the model of the run."""
+def test_replay_is_bit_identical(recorded_run):
+    """The policy may be a parameter file or a checkpoint; for the first step also the run's model."""
     for step, policy in [(1, None), (1, "1.safetensors"), (2, "2.safetensors"), (2, "policy-2")]:
-        document = replay(run, step, policy and run / policy)
+        document = replay(recorded_run, step, policy and recorded_run / policy)
         assert (document["outcome"], document["first_difference"]) == ("equal", None)
         assert document["loss"] == document["recorded_loss"] != 0
         assert document["gradient"] == document["recorded_gradient"]
 
 
-def test_the_digest_is_of_the_whole_unclipped_gradient(model_dir):
-    """The digest covers all parameters of the first update and equals that of a plain step with the same settings."""
+def test_digest_covers_the_unclipped_gradient(model_dir):
+    """It equals that of a plain step with the same settings, over all parameters of the first update."""
     config = load(None, ["--train.max_grad_norm=1e-3", "--train.micro_batch=3"])
-    batch = make_batch(sampled(1))
+    batch = make_batch(sample_step(1))
     policy = build_policy(model_dir, config)
     updater = Updater(policy, config, World())
     loss = updater.gradients(batch)
@@ -107,43 +107,41 @@ def test_the_digest_is_of_the_whole_unclipped_gradient(model_dir):
     assert torch.cat([value.reshape(-1) for value in gradients.values()]).norm() > 1e-2
     assert updater.updates == 0
     observed = []
-    metrics = updater.update(batch, looking(observed))
+    metrics = updater.update(batch, record_gradient(observed))
     assert observed == [(loss, digest_like(EXACT, gradients.items()))]
     assert metrics["loss"] == loss
 
 
-def test_the_wrong_policy_is_named_as_the_first_difference(run):
-    """A replay from other parameters can't give the recorded numbers, and says why."""
-    document = replay(run, 2, run / "policy-1")
+def test_wrong_policy_is_the_first_difference(recorded_run):
+    document = replay(recorded_run, 2, recorded_run / "policy-1")
     assert (document["outcome"], document["first_difference"]) == ("different", "policy")
 
 
 @pytest.mark.parametrize(("key", "value"), [("loss", 0.5), ("gradient", "00" * 32)])
-def test_what_differs_is_named(run, tmp_path, key, value):
+def test_changed_result_is_named(recorded_run, tmp_path, key, value):
     """A loss, or only a gradient, that isn't the recorded one."""
-    record_again(run, tmp_path, read_step(run, 1).samples, **{key: value})
+    record_again(recorded_run, tmp_path, read_step(recorded_run, 1).samples, **{key: value})
     document = replay(tmp_path, 1)
     assert (document["outcome"], document["first_difference"]) == ("different", key)
     assert document[f"recorded_{key}"] == value
 
 
-def test_one_changed_log_prob_changes_the_gradient(run, tmp_path):
-    """The behaviour stream takes part to the last bit: its smallest change is seen."""
-    recorded = read_step(run, 1)
+def test_smallest_logprob_change_changes_the_gradient(recorded_run, tmp_path):
+    recorded = read_step(recorded_run, 1)
     first = recorded.samples[0]
     value = torch.tensor(first.completion.logprobs[0])
     next_values = (float(torch.nextafter(value, torch.tensor(0.0))), *first.completion.logprobs[1:])
     completion = dataclasses.replace(first.completion, logprobs=next_values)
     changed = dataclasses.replace(first, completion=completion)
-    record_again(run, tmp_path, [changed, *recorded.samples[1:]])
+    record_again(recorded_run, tmp_path, [changed, *recorded.samples[1:]])
     assert replay(tmp_path, 1)["gradient"] != recorded.entry["result"]["gradient"]
 
 
-def test_other_settings_give_another_dialects_loss_on_the_same_rollouts(run, model_dir):
-    """The loss is that of a trainer which had these settings, its advantages made of the recorded rewards."""
+def test_replay_with_another_dialect(recorded_run, model_dir):
+    """The loss is that of a trainer with these settings, with advantages of the recorded rewards."""
     overrides = ["--loss.advantage_scale=none", "--loss.aggregation=sequence"]
-    document = replay(run, 1, None, overrides)
-    samples = sampled(1)
+    document = replay(recorded_run, 1, None, overrides)
+    samples = sample_step(1)
     rewards = [sample.reward for sample in samples]
     flat = [a for g in group_advantages([rewards[:4], rewards[4:]], scale="none") for a in g]
     batch = make_batch([dataclasses.replace(s, advantage=a) for s, a in zip(samples, flat, strict=True)])
@@ -151,26 +149,28 @@ def test_other_settings_give_another_dialects_loss_on_the_same_rollouts(run, mod
     policy = build_policy(model_dir, config)
     loss = Updater(policy, config, World()).gradients(batch)
     assert (document["loss"], document["gradient"]) == (loss, gradient_digest(policy))
-    assert document["recorded_loss"] == replay(run, 1)["loss"] != document["loss"]
+    assert document["recorded_loss"] == replay(recorded_run, 1)["loss"] != document["loss"]
     assert (document["outcome"], document["first_difference"]) == ("different", "loss")
     assert document["overrides"] == overrides
 
 
-def test_recorded_advantages_are_taken_as_they_are(run, tmp_path):
-    """Another program's advantages needn't follow from its settings; only a wish for others replaces them."""
-    samples = [dataclasses.replace(sample, advantage=2.0) for sample in read_step(run, 1).samples]
-    record_again(run, tmp_path, samples)
+def test_recorded_advantages_are_used_unchanged(recorded_run, tmp_path):
+    """Only advantage settings replace them; another program's need not follow from its settings."""
+    samples = [dataclasses.replace(sample, advantage=2.0) for sample in read_step(recorded_run, 1).samples]
+    record_again(recorded_run, tmp_path, samples)
     twice = replay(tmp_path, 1)["loss"]
-    assert twice != replay(run, 1)["loss"]
+    assert twice != replay(recorded_run, 1)["loss"]
     assert replay(tmp_path, 1, None, ["--loss.clip_low=0.2"])["loss"] == twice
-    assert replay(tmp_path, 1, None, ["--loss.advantage_scale=group"])["loss"] == replay(run, 1)["loss"]
+    assert (
+        replay(tmp_path, 1, None, ["--loss.advantage_scale=group"])["loss"] == replay(recorded_run, 1)["loss"]
+    )
 
 
 @pytest.mark.parametrize("change", ["missing", "unknown", "shape", "not safetensors", "gone", "pipe"])
-def test_parameters_of_another_model_are_refused(run, tmp_path, change):
-    """In one line that names the file."""
+def test_parameters_of_another_model_are_refused(recorded_run, tmp_path, change):
+    """One line names the file."""
     path = tmp_path / "policy.safetensors"
-    tensors = load_file(run / "1.safetensors")
+    tensors = load_file(recorded_run / "1.safetensors")
     if change == "missing":
         del tensors["causal.lm_head.weight"]
     elif change == "unknown":
@@ -184,14 +184,14 @@ def test_parameters_of_another_model_are_refused(run, tmp_path, change):
     elif change != "gone":
         save_file(tensors, path)
     with pytest.raises(ConfigError, match=r"policy\.safetensors") as caught:
-        replay(run, 1, path)
+        replay(recorded_run, 1, path)
     assert "\n" not in str(caught.value)
 
 
-def changed(run, tmp_path, settings=None, numbers=None):
+def change_record(recorded_run, tmp_path, settings=None, numbers=None):
     """Change a run's settings or numbers, and its checksum."""
-    shutil.copytree(run, tmp_path / "run")
-    lines = (run / "rollouts.jsonl").read_text().splitlines()
+    shutil.copytree(recorded_run, tmp_path / "run")
+    lines = (recorded_run / "rollouts.jsonl").read_text().splitlines()
     entry = json.loads(lines[0])
     for name, value in (settings or {}).items():
         section, key = name.split(".")
@@ -213,24 +213,24 @@ def changed(run, tmp_path, settings=None, numbers=None):
         ({"train.device": "cuda:77"}, "step 1: can't be computed here: |train.device"),
     ],
 )
-def test_settings_of_a_record_do_nothing_but_compute(run, tmp_path, settings, said):
-    """No thousands of threads, no hub, no fault: refused in one line."""
-    folder = changed(run, tmp_path, settings)
+def test_recorded_settings_can_not_start_anything(recorded_run, tmp_path, settings, said):
+    """Excessive threads and hub names are refused in one line."""
+    folder = change_record(recorded_run, tmp_path, settings)
     with pytest.raises(ConfigError, match=said) as caught:
-        replay(folder, 1, run / "1.safetensors")
+        replay(folder, 1, recorded_run / "1.safetensors")
     assert "\n" not in str(caught.value)
 
 
-def test_ids_of_another_vocabulary_are_refused(run, tmp_path):
+def test_ids_of_another_vocabulary_are_refused(recorded_run, tmp_path):
     """The error names the largest id."""
-    ids = torch.tensor(read_step(run, 1).numbers["prompt_ids"])
-    folder = changed(run, tmp_path, numbers={"prompt_ids": ids + 2**40})
+    ids = torch.tensor(read_step(recorded_run, 1).numbers["prompt_ids"])
+    folder = change_record(recorded_run, tmp_path, numbers={"prompt_ids": ids + 2**40})
     with pytest.raises(ConfigError, match=r"token id \d{13} was recorded, and the model has"):
-        replay(folder, 1, run / "1.safetensors")
+        replay(folder, 1, recorded_run / "1.safetensors")
 
 
-def test_a_real_run_replays_itself(short_run):
-    """Each recorded step of a run, found with its policy in the run's own folder, on adapters too."""
+def test_every_recorded_step_of_a_run_replays(short_run):
+    """The policy is found in the run's own folder, also with adapters."""
     keeps = {"output.record_every": 1, "checkpoint.keep": 9, "train.iterations": 2}
     for name, rank in {"plain": 0, "adapters": 4}.items():
         config = short_run(**keeps, **{"output.name": name, "model.lora_rank": rank})
@@ -240,8 +240,8 @@ def test_a_real_run_replays_itself(short_run):
             assert replay(folder, step)["outcome"] == "equal", (name, step)
 
 
-def test_a_policy_that_is_not_kept_is_asked_for(short_run):
-    """The error has its version and the setting that keeps it."""
+def test_missing_policy_error_names_its_setting(short_run):
+    """The error has the version and the setting that keeps it."""
     document = run_module.train(short_run(**{"output.record_every": 1}), lambda _: None)
     with pytest.raises(ConfigError, match=r"step 3 started from policy version 2, and no checkpoint kept"):
         replay(Path(document["metrics"]).parent, 3)

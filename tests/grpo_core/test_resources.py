@@ -1,4 +1,4 @@
-"""Which devices train and which sample is checked before anything starts."""
+"""The division of devices between trainer and engine is checked before a run starts."""
 
 import pytest
 
@@ -7,14 +7,14 @@ from grpo_core.machine.resources import check_devices, shared_gpu, with_devices
 from grpo_core.settings import load
 
 
-def config_of(**settings) -> Config:
-    """Settings given by section and key, as in `train__device`."""
+def make_config(**settings) -> Config:
+    """Return settings given by section and key, as in `train__device`."""
     return load(None, [f"--{key.replace('__', '.')}={value}" for key, value in settings.items()])
 
 
-def split_of(mode, train, rollout, port=0) -> Config:
-    """Settings of a division of devices."""
-    return config_of(rollout__mode=mode, train__device=train, rollout__device=rollout, rollout__port=port)
+def make_split(mode, train, rollout, port=0) -> Config:
+    """Return settings of a division of devices."""
+    return make_config(rollout__mode=mode, train__device=train, rollout__device=rollout, rollout__port=port)
 
 
 @pytest.mark.parametrize(
@@ -29,10 +29,10 @@ def split_of(mode, train, rollout, port=0) -> Config:
         (("server", "cuda", "cuda", 8000), 4, 4, False),
     ],
 )
-def test_splits_that_work(split, processes, visible, shared):
-    """Both sides on all GPUs by turns, or all GPUs shared out; an external server's are not ours to count."""
-    check_devices(split_of(*split), processes, visible)
-    assert shared_gpu(split_of(*split), processes) is shared
+def test_valid_device_splits(split, processes, visible, shared):
+    """Both sides share all GPUs in turn, or divide them; an external server's GPUs don't count."""
+    check_devices(make_split(*split), processes, visible)
+    assert shared_gpu(make_split(*split), processes) is shared
 
 
 @pytest.mark.parametrize(
@@ -45,10 +45,10 @@ def test_splits_that_work(split, processes, visible, shared):
         (("colocate", "cuda", "cuda"), 2, 1, "cuda:1 does not exist here"),
     ],
 )
-def test_splits_that_cannot_work_name_both_sides(split, processes, visible, says):
+def test_invalid_device_splits_are_refused(split, processes, visible, says):
     """The error has the keys, the actual and the expected numbers."""
     with pytest.raises(ConfigError, match=rf"^train.device = .* {visible} GPU\(s\) are visible: .*{says}"):
-        check_devices(split_of(*split), processes, visible)
+        check_devices(make_split(*split), processes, visible)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_splits_that_cannot_work_name_both_sides(split, processes, visible, says
         ({"rollout__engine": "vllm"}, "vLLM would join their process group; set rollout.mode"),
     ],
 )
-def test_what_several_processes_cannot_share(settings, says):
-    """Alone it is fine, in two processes it is refused by key and value."""
-    config = with_devices(config_of(**settings), 1, 0)
+def test_settings_that_need_a_single_process(settings, says):
+    """In one process they are accepted, in two they are refused by key and value."""
+    config = with_devices(make_config(**settings), 1, 0)
     check_devices(config, 1, 0)
     with pytest.raises(ConfigError, match=says):
         check_devices(config, 2, 0)
@@ -79,9 +79,9 @@ def test_what_several_processes_cannot_share(settings, says):
         ("async", ("auto", "cpu"), 1, 2, ("cuda", "cpu")),
     ],
 )
-def test_devices_that_are_not_set_are_gpus_where_there_are_any(mode, devices, processes, visible, chosen):
-    """In the modes that sample and train at once the engine gets its own GPU, if there is one."""
-    resolved = with_devices(split_of(mode, *devices), processes, visible)
+def test_default_devices(mode, devices, processes, visible, chosen):
+    """GPUs if there are any; modes that sample during training give the engine its own, if possible."""
+    resolved = with_devices(make_split(mode, *devices), processes, visible)
     assert (resolved.train.device, resolved.rollout.device) == chosen
 
 
@@ -95,7 +95,7 @@ def test_devices_that_are_not_set_are_gpus_where_there_are_any(mode, devices, pr
         ({"model__dtype": "bfloat16", "rollout__sync_tolerance": 0.01}, "bfloat16", 0.01),
     ],
 )
-def test_the_engines_type_and_the_tolerance_follow_the_trainers_type(settings, dtype, tolerance):
-    """Explicit settings are not changed."""
-    resolved = with_devices(config_of(**settings), 1, 0)
+def test_default_engine_dtype_and_tolerance(settings, dtype, tolerance):
+    """They follow the trainer's dtype; explicit settings are not changed."""
+    resolved = with_devices(make_config(**settings), 1, 0)
     assert (resolved.rollout.dtype, resolved.rollout.sync_tolerance) == (dtype, tolerance)

@@ -1,4 +1,4 @@
-"""A killed and resumed run has exactly the same numbers as an uninterrupted one."""
+"""A killed and resumed run has exactly the same numbers as an uninterrupted one; unusable runs are refused."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ SHORT += ["--output.completions_every=1", "--eval.every=3", "--eval.prompts=8"]
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory):
-    """Return the program's output in a mode, computed once."""
+def killed_runs(tmp_path_factory):
+    """Return the output of the kill-and-resume program for a mode, computed once."""
 
     @functools.cache
     def run_killed(mode: str) -> dict:
         folder = str(tmp_path_factory.mktemp("killed"))
-        program = ["-m", "tests.grpo_core.killed_runs", folder, str(KILLS), "0"]
+        program = ["-m", "tests.grpo_core.kill_and_resume", folder, str(KILLS), "0"]
         command = [sys.executable, *program, *MODES[mode], *SHORT]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
@@ -46,9 +46,9 @@ def killed(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
-def test_killed_at_random_calls_and_resumed_it_is_the_same_run(killed, mode):
-    """Parameters bitwise; metrics (wall times aside) and completions line by line, none lost, none twice."""
-    report = killed(mode)
+def test_killed_and_resumed_run_is_identical(killed_runs, mode):
+    """Parameters are bit-identical; metrics (except wall times) and completions have no line lost or doubled."""
+    report = killed_runs(mode)
     assert len(report["deaths"]) == KILLS
     assert report["outcome"] == "ok"
     assert report["parameters"][0] == report["parameters"][1]
@@ -58,9 +58,10 @@ def test_killed_at_random_calls_and_resumed_it_is_the_same_run(killed, mode):
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_the_kills_hit_different_places(killed):
-    """In the middle of the mathematics as well as of the writing of checkpoints."""
-    places = {death["killed_in"].split(":")[0] for report in map(killed, MODES) for death in report["deaths"]}
+def test_kills_hit_training_and_checkpointing(killed_runs):
+    places = {
+        death["killed_in"].split(":")[0] for report in map(killed_runs, MODES) for death in report["deaths"]
+    }
     assert len(places) > 10
     assert places & {"checkpoint.py", "run_files.py", "files.py"}
 
@@ -69,8 +70,8 @@ def quiet(_: dict) -> None:
     """No progress."""
 
 
-def test_more_steps_are_a_longer_run(short_run):
-    """Four steps and then two more are six: what was saved holds the whole state."""
+def test_finished_run_can_be_extended(short_run):
+    """Four steps and then two more equal six: the checkpoint has the whole state."""
     full_run = run.train(short_run(**{"train.steps": 6, "output.name": "whole"}), quiet)
     run.train(short_run(**{"train.steps": 4, "output.name": "parts"}), quiet)
     longer = run.train(short_run(**{"train.steps": 6, "output.name": "parts"}), quiet, resume=True)
@@ -78,8 +79,8 @@ def test_more_steps_are_a_longer_run(short_run):
     assert longer["parameters"] == full_run["parameters"]
 
 
-def test_a_damaged_checkpoint_is_passed_over(short_run, capsys):
-    """Its checksum shows it; the run resumes from the one before and ends the same."""
+def test_damaged_checkpoint_is_skipped(short_run, capsys):
+    """Its checksum differs; the run resumes from the one before and ends the same."""
     settings = {"train.steps": 4, "checkpoint.keep": 2}
     full_run = run.train(short_run(**settings), quiet)
     folder = Path(full_run["metrics"]).parent / "checkpoints"
@@ -94,16 +95,16 @@ def test_a_damaged_checkpoint_is_passed_over(short_run, capsys):
 
 
 @pytest.mark.parametrize("damage", ["{", "", '{"schema": "other"}', "[]"])
-def test_a_state_that_is_none_is_passed_over(tmp_path, damage):
-    """Cut off, empty, or another program's: no checkpoint is found, and nothing is raised."""
+def test_invalid_state_file_is_skipped(tmp_path, damage):
+    """A truncated, empty or foreign file counts as no checkpoint, without an exception."""
     checkpoint.save(tmp_path, State(step=1), keep=1)
     assert load(tmp_path).step == 1
     (tmp_path / "step-00000001" / "state.json").write_text(damage)
     assert load(tmp_path) is None
 
 
-def test_every_setting_that_changed_is_named_and_defaults_as_such(short_run):
-    """All are listed at once, so that one correction is enough."""
+def test_changed_settings_are_all_listed(short_run):
+    """One error lists them all and marks defaults, so that one correction is enough."""
     run.train(short_run(**{"train.seed": 3, "loss.clip_low": 0.1}), quiet)
     with pytest.raises(ConfigError) as caught:
         run.train(short_run(**{"loss.clip_low": 0.3}), quiet, resume=True)
@@ -115,8 +116,8 @@ def test_every_setting_that_changed_is_named_and_defaults_as_such(short_run):
     assert "\n" not in message
 
 
-def test_a_run_is_never_overwritten(short_run):
-    """A run of the same name without --resume is refused, and all its files are as they were."""
+def test_existing_run_is_never_overwritten(short_run):
+    """A run of the same name without --resume is refused, and no file changes."""
     document = run.train(short_run(**{"output.record_every": 1}), quiet)
     folder = Path(document["metrics"]).parent
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -125,7 +126,7 @@ def test_a_run_is_never_overwritten(short_run):
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_a_name_under_which_no_step_was_made_is_free(short_run):
+def test_name_of_run_without_steps_can_be_reused(short_run):
     """After a configuration error, the corrected run can use the same name."""
     config = short_run()
     folder = Path(config.output.dir, "colocate")
@@ -135,8 +136,8 @@ def test_a_name_under_which_no_step_was_made_is_free(short_run):
     assert run.train(config, quiet)["steps"] == 4
 
 
-def test_a_run_is_resumed_as_it_was_begun(short_run):
-    """Another setting is refused by name and both values; one that moves no number is not."""
+def test_resume_refuses_settings_that_change_numbers(short_run):
+    """The error has the setting and both values; a setting that changes no number is accepted."""
     run.train(short_run(), quiet)
     with pytest.raises(ConfigError, match=r"^train.learning_rate = 0.1, begun with 0.0015: the run in "):
         run.train(short_run(**{"train.learning_rate": 0.1}), quiet, resume=True)
@@ -147,8 +148,8 @@ def test_a_run_is_resumed_as_it_was_begun(short_run):
             run.train(short_run(), quiet, resume=True)
 
 
-def test_resuming_needs_a_run_that_is_there(short_run):
-    """Without a name, or under one that no run has, nothing is started; one killed before its first step begins."""
+def test_resume_needs_an_existing_run(short_run):
+    """A missing or unknown name is refused; a run killed before its first step starts anew."""
     with pytest.raises(ConfigError, match="--resume needs the name"):
         run.train(short_run(**{"output.name": ""}), quiet, resume=True)
     folder = Path(short_run().output.dir)
@@ -159,8 +160,8 @@ def test_resuming_needs_a_run_that_is_there(short_run):
     assert run.train(short_run(**{"output.name": "august"}), quiet, resume=True)["steps"] == 4
 
 
-def test_a_checkpoint_that_cannot_be_written_says_so(tmp_path):
-    """One line with the folder and the step, not a traceback."""
+def test_unwritable_checkpoint_is_reported(tmp_path):
+    """One line has the folder and the step, without a traceback."""
     (tmp_path / "checkpoints").write_text("in the way")
     with pytest.raises(ConfigError, match=r"checkpoints: step 3 can't be saved: "):
         checkpoint.save(tmp_path / "checkpoints", State(step=3), keep=1)

@@ -26,14 +26,14 @@ needs_math_verify = pytest.mark.skipif(
 )
 
 
-def test_the_shipped_reward_is_the_share_of_letters_in_place():
-    """Missing and superfluous letters cost alike; nothing at all is zero."""
+def test_letters_in_place_reward():
+    """Missing and superfluous letters cost alike; an empty completion gets zero."""
     scores = letters_in_place(["abc", "ab", "abcab", "", "cab"], answer=["abc"] * 5)
     assert scores == [1.0, 2 / 3, 3 / 5, 0.0, 0.0]
 
 
-def test_an_exact_answer_is_exact():
-    """White space around does not matter, within it does; numbers are compared as text."""
+def test_exact_match_reward():
+    """Surrounding white space is ignored, inner white space is not; numbers are compared as text."""
     scores = exact(["\n42 ", "4 2", "42.0", "", "x"], answer=["42", "42", 42, "", None])
     assert scores == [1.0, 0.0, 0.0, 1.0, None]
 
@@ -55,33 +55,33 @@ def test_an_exact_answer_is_exact():
         ("", 0.0),
     ],
 )
-def test_the_format_is_two_pairs_of_tags_and_nothing_else(completion, value):
-    """Each tag once, in order, with only white space around the pairs."""
+def test_format_reward_requires_both_tag_pairs(completion, value):
+    """Each tag occurs once, in order, with only white space around the pairs."""
     assert tags(["2+2?"], [completion]) == [value]
 
 
-def test_a_prompt_may_have_opened_the_thinking():
-    """Chat templates of reasoning models open the thinking in the prompt; a second opening is then wrong."""
+def test_format_reward_accepts_tag_opened_by_the_prompt():
+    """Chat templates of reasoning models open it there; a second opening is then wrong."""
     completions = ["a</think><answer>4</answer>", "<think>a</think><answer>4</answer>"]
     assert tags(["2+2?<|assistant|><think>\n"] * 2, completions) == [1.0, 0.0]
 
 
 @pytest.mark.timeout(300)
-def test_the_format_of_a_hostile_text_takes_no_longer():
-    """Megabytes of openings, on which a pattern with two lazy spans takes hours."""
+def test_format_reward_has_no_quadratic_blowup():
+    """A pattern with two lazy spans takes hours on megabytes of opening tags."""
     hostile = ["<think>" * 300_000, "<think>a</think>" + "<answer>" * 300_000, "<think" * 300_000]
     assert tags([""] * 3, hostile) == [0.0] * 3
 
 
-def test_repetition_counts_ngrams_that_were_there_before():
-    """Three of the six trigrams in "a b c a b c a b" are different; case and spaces do not matter."""
+def test_repetition_penalty_counts_repeated_ngrams():
+    """The text "a b c a b c a b" has three different trigrams of six; case and spaces do not matter."""
     scores = repetition(["a b c a b c a b", "A b\nc  a B c a b", "a a a a a a", "a b", "", "a b c"])
     assert scores == [-0.5, -0.5, -0.75, 0.0, 0.0, 0.0]
 
 
 @given(st.integers(1, 200), st.integers(0, 200), st.integers(0, 400), st.floats(0, 4))
-def test_the_overlong_punishment_is_equation_13_of_dapo(buffer, room, tokens, penalty):
-    """Its three cases, as the paper writes them, with L_cache = buffer and L_max = buffer + room."""
+def test_overlong_penalty_is_equation_13_of_dapo(buffer, room, tokens, penalty):
+    """Its three cases, with L_cache = buffer and L_max = buffer + room."""
     longest = buffer + room
     if tokens <= longest - buffer:
         expected = 0.0
@@ -98,14 +98,14 @@ GIVEN = [r"so \boxed{\frac{1}{2}}", "it is 0.5", "$0.4$", "no idea", r"$x = \fra
 
 
 @needs_math_verify
-def test_mathematics_is_compared_by_value():
-    """Right, right in other words, wrong, and not readable at all; and a row without an answer."""
+def test_math_answers_are_compared_by_value():
+    """Correct, equivalent, wrong and unreadable answers, and a row without an expected answer."""
     scores = math_answers(GIVEN, answer=[r"\frac{1}{2}"] * 5 + [None])
     assert scores == [1.0, 1.0, 0.0, 0.0, 1.0, None]
 
 
 @needs_math_verify
-def test_a_worker_thread_is_refused():
+def test_math_reward_refuses_worker_threads():
     """The time limit works in the main thread only; without one, some answers take forever."""
     with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match="works in the main thread only"):
         pool.submit(math_answers, GIVEN, answer=["1/2"] * 6).result()
@@ -124,21 +124,21 @@ def test_a_worker_thread_is_refused():
         (r"We add: $1+1=2$. So \boxed{2}", r"\boxed{2}", r"\boxed{1}"),
     ],
 )
-def test_an_expected_answer_is_read_whole(gold, right, wrong):
-    """Bare LaTeX is: math-verify itself would read the first number of it."""
+def test_expected_answer_is_read_completely(gold, right, wrong):
+    """math-verify alone would read only the first number of bare LaTeX."""
     assert math_answers([right, wrong], solution=[gold, gold]) == [1.0, 0.0]
 
 
 @needs_math_verify
-def test_an_expected_answer_that_can_not_be_read_is_named():
-    """Nothing could ever be right there: that is no zero."""
+def test_unreadable_expected_answer_is_an_error():
+    """No completion could ever be correct, so a zero reward would mislead."""
     with pytest.raises(ValueError, match=r"math-verify .* can't read the expected answer ''"):
         math_answers(["4"] * 3, answer=["4", "", "4"])
 
 
 @needs_math_verify
-def test_what_takes_too_long_to_check_is_a_zero_that_is_told(monkeypatch):
-    """And what comes behind it is checked as ever."""
+def test_check_that_times_out_gives_zero_and_a_warning(monkeypatch):
+    """Later completions are checked normally."""
     assert math_answers(["3"], answer=["3"]) == [1.0]  # the first answer imports more
     monkeypatch.setattr(reward_functions, "CPU_S", 0.5)
     with pytest.warns(UserWarning, match=r"not checked in 0.5 s, so 0: the completion that ends in '\$9\^"):
@@ -146,13 +146,13 @@ def test_what_takes_too_long_to_check_is_a_zero_that_is_told(monkeypatch):
     assert scores == [0.0, 1.0]
 
 
-def test_mathematics_needs_its_column():
-    """One of two."""
+def test_math_reward_needs_an_answer_column():
+    """One of two column names is required."""
     with pytest.raises(ConfigError, match=r"math needs a column answer or solution, found level"):
         math_answers(["1"], level=[1])
 
 
-def test_mathematics_needs_its_package(monkeypatch):
+def test_math_reward_names_its_missing_package(monkeypatch):
     """The message names the key and the package."""
     monkeypatch.setattr(reward_functions.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"reward\.functions: 'math' needs math-verify; pip install"):

@@ -1,4 +1,4 @@
-"""Reward functions are found, called right and summed up, and wrong ones are named."""
+"""Reward functions are loaded, called with the right arguments and summed; invalid functions and rewards are named."""
 
 import asyncio
 import sys
@@ -14,7 +14,7 @@ from grpo_core.types import Completion, Prompt
 
 
 def batch(texts, **columns):
-    """Prompts, completions and texts for `score`; each column is a list, aligned with the texts."""
+    """Return prompts, completions and texts for `score`; each column is a list, aligned with the texts."""
     prompts, completions = [], []
     for place, text in enumerate(texts):
         row = {key: values[place] for key, values in columns.items()}
@@ -30,7 +30,7 @@ def scored(function, texts, **columns):
 
 
 def totals(scores):
-    """The rewards."""
+    """Return the total rewards."""
     return [total for total, _ in scores]
 
 
@@ -39,7 +39,8 @@ def by_function(rewards):
     return {name: [scores[name] for _, scores in rewards] for name in rewards[0][1]}
 
 
-def settings(tokens=8, data="", **reward):
+def reward_settings(tokens=8, data="", **reward):
+    """Return settings with these reward options."""
     return Config(
         reward=RewardConfig(**reward), sampling=SamplingConfig(max_tokens=tokens), data=DataConfig(path=data)
     )
@@ -48,8 +49,8 @@ def settings(tokens=8, data="", **reward):
 # Calls of a function.
 
 
-def test_a_function_gets_what_it_has_parameters_for():
-    """Arguments are passed by name in any order: TRL's functions needn't take prompts."""
+def test_function_gets_the_arguments_it_names():
+    """Arguments are passed by name in any order: functions for TRL needn't take prompts."""
     received = {}
 
     def spy(completions, answer, prompts=None, absent="default"):
@@ -61,8 +62,8 @@ def test_a_function_gets_what_it_has_parameters_for():
     assert received == {**expected, "absent": "default"}
 
 
-def test_open_parameters_get_every_column():
-    """A `**kwargs` function gets every column; columns that a row lacks are None."""
+def test_kwargs_function_gets_every_column():
+    """Columns that a row lacks are None."""
     received = {}
 
     def spy(prompts, completions, **columns):
@@ -75,8 +76,8 @@ def test_open_parameters_get_every_column():
     assert received == {"answer": ["x", "y"], "level": [None, 3]}
 
 
-def test_a_column_that_the_data_lacks_is_a_setting_to_mend():
-    """The message names the function, the column, and the columns there are."""
+def test_missing_column_is_a_configuration_error():
+    """The message names the function, the column, and the existing columns."""
 
     def judge(completions, solution):
         raise AssertionError
@@ -88,8 +89,8 @@ def test_a_column_that_the_data_lacks_is_a_setting_to_mend():
     )
 
 
-def test_what_a_function_does_to_its_lists_stays_its_own():
-    """The next function, in any thread, sees the columns whole."""
+def test_functions_can_not_change_each_others_columns():
+    """The next function, in any thread, gets unchanged lists."""
 
     def vandal(completions, answer):
         answer.clear()
@@ -105,8 +106,8 @@ def test_what_a_function_does_to_its_lists_stays_its_own():
 # Use of the rewards.
 
 
-def test_the_sum_is_weighted_and_leaves_out_who_says_nothing():
-    """None is not zero: it takes no part; scores by function are Python floats before weights."""
+def test_total_is_weighted_and_skips_none():
+    """None is not zero; scores by function are unweighted Python floats."""
     functions = {
         "first": lambda completions: [np.float32(1), None, torch.tensor(3.0)],
         "second": lambda completions: [10.0, 20.0, None],
@@ -116,8 +117,8 @@ def test_the_sum_is_weighted_and_leaves_out_who_says_nothing():
     assert by_function(rewards) == {"first": [1.0, None, 3.0], "second": [10.0, 20.0, None]}
 
 
-def test_a_sample_that_nobody_has_a_reward_for_is_named():
-    """An overlong penalty is no judgement: it does not count."""
+def test_sample_without_any_reward_is_an_error():
+    """The overlong penalty alone does not count as a reward."""
     silent = RewardSet({"a": lambda completions: [1.0, None]}, (1.0,), overlong=lambda tokens: -1.0)
     with pytest.raises(RewardError, match=r"a: None has a reward for sample 1 \(request r1\)"):
         silent.score(*batch(["x", "y"]))
@@ -145,15 +146,15 @@ SAMPLE_1 = (
         (0.5, "raised TypeError: 'float' object is not iterable"),
     ],
 )
-def test_what_is_no_reward_is_refused_by_name(returned, says):
+def test_invalid_rewards_are_refused_by_name(returned, says):
     """The message names the function, the sample, its request and the value."""
     with pytest.raises(RewardError, match=r"^reward function it ") as caught:
         scored(lambda completions: returned, ["abc", "xyz"])
     assert says in str(caught.value)
 
 
-def test_an_error_names_function_file_and_line():
-    """Also `sys.exit`: it is a fault of the reward, not an end without a word."""
+def test_reward_error_names_function_file_and_line():
+    """This includes `sys.exit`, which would otherwise end the run silently."""
 
     def careless(completions):
         return [1 / float(text) for text in completions]
@@ -173,24 +174,24 @@ def test_an_error_names_function_file_and_line():
 # Settings.
 
 
-def test_nothing_asked_for_is_the_shipped_tasks_reward():
-    """The share of letters in place, unweighted."""
+def test_default_is_the_shipped_reward():
+    """It is the share of letters in place, unweighted."""
     rewards = build_rewards(Config()).score(*batch(["abc", "ab"], answer=["abc", "abc"]))
     assert totals(rewards) == [1.0, 2 / 3]
     assert by_function(rewards) == {"letters_in_place": [1.0, 2 / 3]}
 
 
-def test_functions_weights_and_the_overlong_penalty_come_together():
+def test_functions_weights_and_overlong_penalty_combine():
     """The penalty counts tokens and has a separate column; weights do not apply to it."""
     penalty = {"overlong_buffer": 4, "overlong_penalty": 0.5}
-    config = settings(functions=("exact", "repetition"), weights=(2.0, 1.0), **penalty)
+    config = reward_settings(functions=("exact", "repetition"), weights=(2.0, 1.0), **penalty)
     rewards = build_rewards(config).score(*batch(["abcd", "abcdef", "abcdefgh"], answer=["abcd"] * 3))
     assert totals(rewards) == [2.0, -0.25, -0.5]
     expected = {"exact": [1.0, 0.0, 0.0], "repetition": [0.0] * 3, "overlong": [0.0, -0.25, -0.5]}
     assert by_function(rewards) == expected
 
 
-def test_functions_of_ones_own_files(tmp_path):
+def test_functions_from_user_files(tmp_path):
     """Each file runs once as a separate module, so files of the same name do not conflict."""
     for folder, value in (("a", 1), ("b", 2)):
         (tmp_path / folder).mkdir()
@@ -203,7 +204,7 @@ def test_functions_of_ones_own_files(tmp_path):
     specs = tuple(
         f"{tmp_path}/{name}" for name in ("a/random.py:first1", "a/random.py:count", "b/random.py:first2")
     )
-    rewards = build_rewards(settings(functions=specs)).score(*batch(["x"]))
+    rewards = build_rewards(reward_settings(functions=specs)).score(*batch(["x"]))
     values = {"random.py:first1": [1.0], "random.py:count": [2.0], "random.py:first2": [2.0]}
     assert by_function(rewards) == values
 
@@ -220,7 +221,7 @@ def test_functions_of_ones_own_files(tmp_path):
         ("{tmp}/exits.py:judge", "running {tmp}/exits.py raised SystemExit: 3"),
     ],
 )
-def test_a_function_that_is_not_there_is_a_setting_to_mend(tmp_path, spec, says):
+def test_unknown_function_is_a_configuration_error(tmp_path, spec, says):
     """The message has the requested name and the existing ones."""
     (tmp_path / "mine.py").write_text(
         "LIMIT = 3\ndef correct(completions): ...\ndef short(completions): ...\n"
@@ -228,36 +229,36 @@ def test_a_function_that_is_not_there_is_a_setting_to_mend(tmp_path, spec, says)
     (tmp_path / "wrong.py").write_text("import math\ndef judge(\n")
     (tmp_path / "exits.py").write_text("raise SystemExit(3)")
     with pytest.raises(ConfigError) as caught:
-        build_rewards(settings(functions=(spec.format(tmp=tmp_path),)))
+        build_rewards(reward_settings(functions=(spec.format(tmp=tmp_path),)))
     assert str(caught.value).startswith(f"reward.functions: {spec.format(tmp=tmp_path)!r}: ")
     assert says.format(tmp=tmp_path) in str(caught.value)
 
 
-def test_one_function_can_not_be_asked_for_twice():
+def test_duplicate_function_is_refused():
     """Their metrics would have the same name."""
     with pytest.raises(ConfigError, match=r"reward\.functions: 'exact' is named twice"):
-        build_rewards(settings(functions=("exact", "exact")))
+        build_rewards(reward_settings(functions=("exact", "exact")))
 
 
-def test_ones_own_data_needs_a_reward_of_ones_own():
-    """The shipped task's reward is not for other tasks."""
+def test_user_data_needs_a_reward_function():
+    """The shipped task's reward does not fit other tasks."""
     with pytest.raises(ConfigError, match=r"reward\.functions: expected one or more"):
-        build_rewards(settings(data="rows.jsonl"))
+        build_rewards(reward_settings(data="rows.jsonl"))
 
 
 # Functions written for TRL.
 
 
-def conversation(text, *messages, step=0, function=None):
-    """The score of one function of TRL's on one completion of a conversation."""
+def score_trl_function(text, *messages, step=0, function=None):
+    """Return the score of one TRL reward function on a completion of a conversation."""
     prompts, completions, texts = batch([text])
     prompts = [Prompt("p", "rendered", (1,), {"answer": "x"}, list(messages))]
     rewards = RewardSet({"it": function}, (1.0,), convention="trl", steps=9)
     return rewards.score(prompts, completions, texts, step=step)[0][0]
 
 
-def test_a_function_of_trl_gets_messages_ids_and_state():
-    """They are passed as keywords, whether the function names them or takes all."""
+def test_trl_function_gets_messages_ids_and_state():
+    """They are passed as keywords, whether the function names them or takes `**kwargs`."""
     received = {}
 
     def spy(prompts, completions, **kwargs):
@@ -265,7 +266,7 @@ def test_a_function_of_trl_gets_messages_ids_and_state():
         return [1.0]
 
     user = {"role": "user", "content": "hi"}
-    assert conversation("yes", user, step=4, function=spy) == 1.0
+    assert score_trl_function("yes", user, step=4, function=spy) == 1.0
     assert (received["prompts"], received["completions"]) == (
         [[user]],
         [[{"role": "assistant", "content": "yes"}]],
@@ -274,8 +275,8 @@ def test_a_function_of_trl_gets_messages_ids_and_state():
     assert (received["trainer_state"].global_step, received["trainer_state"].max_steps) == (4, 9)
 
 
-def test_ids_and_state_go_to_functions_that_name_them_whatever_the_convention():
-    """Others with ** get the columns of the data alone."""
+def test_ids_and_state_are_passed_only_if_named():
+    """Functions with `**kwargs` get only the columns of the data."""
     received = {}
 
     def by_name(completion_ids, trainer_state):
@@ -290,8 +291,8 @@ def test_ids_and_state_go_to_functions_that_name_them_whatever_the_convention():
     assert set(received) == {"prompts", "answer"}
 
 
-def test_async_functions_run_together_and_their_errors_are_named():
-    """As with TRL's `asyncio.gather`: each waits for the other here."""
+def test_async_functions_run_concurrently():
+    """As with TRL's `asyncio.gather`, each waits for the other here; an error names its function."""
     together = asyncio.Barrier(2)
 
     async def waits(completions):
@@ -311,8 +312,8 @@ def test_async_functions_run_together_and_their_errors_are_named():
         scored(fails, ["a"])
 
 
-def test_by_trls_convention_special_tokens_are_stripped(short_run, tmp_path):
-    """Our own convention keeps them, except the stop id at the end."""
+def test_trl_convention_strips_special_tokens(short_run, tmp_path):
+    """Our own convention removes only the stop id at the end."""
     (tmp_path / "own.py").write_text(
         "def clean(completions, **kwargs):\n"
         "    assert kwargs['completion_ids'] and kwargs['trainer_state'].max_steps == 1\n"
@@ -321,6 +322,10 @@ def test_by_trls_convention_special_tokens_are_stripped(short_run, tmp_path):
         "    kwargs['log_extra'](column='notes', values=completions)\n"
         "    return [float(len(text)) for text in completions]\n"
     )
-    settings = {"reward.functions": f"{tmp_path}/own.py:clean", "reward.convention": "trl", "train.steps": 1}
-    document = run.train(short_run(**settings), lambda _: None)
+    reward_settings = {
+        "reward.functions": f"{tmp_path}/own.py:clean",
+        "reward.convention": "trl",
+        "train.steps": 1,
+    }
+    document = run.train(short_run(**reward_settings), lambda _: None)
     assert (document["outcome"], document["error"]) == ("ok", None)

@@ -1,4 +1,4 @@
-"""The reference server over real HTTP: what it answers, and what it refuses."""
+"""The rollout server over real HTTP: its endpoints, its uploads of weights, and the calls it refuses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ JSON = {"Content-Type": "application/json"}
 
 @pytest.fixture(scope="module")
 def server(model_dir):
-    """A server that wants a token."""
+    """A server that requires a token."""
     with mock.patch("grpo_core.rollout.server.process.new_token", return_value=TOKEN):
         process = ServerProcess(EngineSpec("transformers", str(model_dir), max_model_len=256), timeout_s=500)
     with closing(process):
@@ -43,7 +43,7 @@ def server(model_dir):
 
 
 def call(server, method, path, body=b"", token=TOKEN, **headers):
-    """Status and JSON of one call."""
+    """Make one call; return its status and JSON."""
     connection = http.client.HTTPConnection(server.host, server.port, timeout=500)
     if token:
         headers["Authorization"] = f"Bearer {token}"
@@ -56,7 +56,7 @@ def call(server, method, path, body=b"", token=TOKEN, **headers):
 
 
 def generate_body(**changes) -> bytes:
-    """A valid generate call, changed."""
+    """Return the body of a valid generate call with these changes."""
     body = {
         "requests": [{"id": "a", "prompt_ids": [0, 1, 10], "seed": 3}],
         "params": {"max_tokens": 4, "temperature": 1.0, "stop_ids": [11]},
@@ -64,7 +64,7 @@ def generate_body(**changes) -> bytes:
     return json.dumps({**body, **changes}).encode()
 
 
-def test_it_says_who_it_is(server):
+def test_info_identifies_the_server(server):
     """/health works without the engine, /info with it, and the interface is described."""
     assert call(server, "GET", "/health") == (200, {"status": "ok"})
     status, info = call(server, "GET", "/info")
@@ -79,8 +79,8 @@ def test_it_says_who_it_is(server):
             assert operation["security"] == [{"HTTPBearer": []}], path
 
 
-def test_it_says_what_its_engine_can_and_what_its_limits_are(server):
-    """Every capability with true or false, and the reasons of the false ones."""
+def test_info_lists_capabilities_and_limits(server):
+    """Every capability is true or false, and the false ones have reasons."""
     info = call(server, "GET", "/info")[1]
     can = dict(info["capabilities"])
     assert {"seeds", "fingerprint", "sleep", "abort", "update", "truncation"} == set(can) - {"why_not"}
@@ -91,8 +91,8 @@ def test_it_says_what_its_engine_can_and_what_its_limits_are(server):
 
 @pytest.mark.parametrize("token", [None, "wrong", ""])
 @pytest.mark.parametrize("path", ["/info", "/generate", "/weights", "/openapi.json", "/no/such"])
-def test_without_the_token_nothing_is_answered(server, token, path):
-    """But that it lives; nor is a body read."""
+def test_only_health_needs_no_token(server, token, path):
+    """Other calls are refused before their body is read."""
     assert call(server, "GET", "/health", token=token) == (200, {"status": "ok"})
     assert call(server, "POST" if path in ("/generate", "/weights") else "GET", path, token=token)[0] == 401
 
@@ -100,8 +100,8 @@ def test_without_the_token_nothing_is_answered(server, token, path):
 @pytest.mark.parametrize(
     ("given", "status"), [(f"any:{TOKEN}", 200), ("any:wrong", 401), (TOKEN, 401), ("", 401)]
 )
-def test_the_token_may_be_the_password_of_the_address(server, given, status):
-    """http://any:TOKEN@host works for clients that can't send a header; a user name alone is no token."""
+def test_token_may_be_the_password_of_basic_auth(server, given, status):
+    """http://any:TOKEN@host works for clients that can't send a header; a user name alone is refused."""
     basic = "Basic " + base64.b64encode(given.encode()).decode()
     assert call(server, "GET", "/info", token=None, Authorization=basic)[0] == status
 
@@ -126,28 +126,28 @@ def test_the_token_may_be_the_password_of_the_address(server, given, status):
         generate_body(params={"max_tokens": 4, "temperature": 1.0, "stop_ids": [], "x": "\ud800"})[:-1],
     ],
 )
-def test_bad_generate_calls_are_the_clients_fault(server, body):
-    """Status 422 with the reason, and the server continues."""
+def test_invalid_generate_calls_get_status_422(server, body):
+    """The answer has the reason, and the server continues."""
     status, answer = call(server, "POST", "/generate", body, **JSON)
     assert (status, isinstance(answer["detail"], str)) == (422, True)
     assert call(server, "POST", "/generate", generate_body(), **JSON)[0] == 200
 
 
-def test_a_refusal_names_the_field(server):
-    """In one line, as people read it."""
+def test_refusal_names_the_field(server):
+    """The reason is one line for people."""
     body = generate_body(params={"max_tokens": 4, "temperature": 0, "stop_ids": []})
     _, answer = call(server, "POST", "/generate", body, **JSON)
     assert answer["detail"] == "body.params.temperature: Input should be greater than or equal to 0.01"
 
 
 def weights_upload(model_dir, version=0):
-    """Body and headers of a good upload."""
+    """Return body and headers of a valid upload."""
     body = safetensors.torch.save({n: t.detach() for n, t in load_model(model_dir).named_parameters()})
     return body, {"X-Content-SHA256": hashlib.sha256(body).hexdigest(), "X-Policy-Version": str(version)}
 
 
 def stored_weights(server):
-    """Which weights the server has, and what it calls them."""
+    """Return the server's fingerprint and version of its weights."""
     digest = call(server, "GET", "/fingerprint")[1]["fingerprint"]
     return digest, call(server, "GET", "/info")[1]["policy_version"]
 
@@ -166,8 +166,8 @@ def stored_weights(server):
         "no version",
     ],
 )
-def test_damaged_weights_are_refused_and_the_old_ones_kept(server, model_dir, fault):
-    """A wrong checksum or none, no safetensors, cut off, tensors of another model or type, a version that is none."""
+def test_invalid_uploads_keep_the_old_weights(server, model_dir, fault):
+    """Wrong or no checksum, no safetensors, truncated, another model's tensors, an invalid version."""
     before = stored_weights(server)
     body, headers = weights_upload(model_dir)
     bodies = {"garbage": b"garbage", "empty": b"", "truncated": body[:-8]}
@@ -194,8 +194,8 @@ def test_damaged_weights_are_refused_and_the_old_ones_kept(server, model_dir, fa
         ({"name": "/proc/1/fd/99999", "version": 1}, "weight sync by shared memory"),
     ],
 )
-def test_other_memory_than_a_senders_is_refused(server, body, says):
-    """Each with its reason, and the server continues."""
+def test_foreign_shared_memory_is_refused(server, body, says):
+    """Each refusal has its reason, and the server continues."""
     before = stored_weights(server)
     status, answer = call(server, "POST", "/sync/load", json.dumps(body).encode(), **JSON)
     assert (status, says in answer["detail"]) == (422, True), answer
@@ -203,7 +203,7 @@ def test_other_memory_than_a_senders_is_refused(server, body, says):
 
 
 def test_oversized_bodies_are_refused_by_their_header(server):
-    """Before a byte of them is read."""
+    """The body is not read."""
     connection = http.client.HTTPConnection(server.host, server.port, timeout=500)
     with closing(connection):
         connection.putrequest("POST", "/weights")
@@ -214,7 +214,7 @@ def test_oversized_bodies_are_refused_by_their_header(server):
 
 
 def begin_upload(server, model_dir):
-    """A connection on which half of an upload has been sent, and the other half."""
+    """Send half of an upload; return the connection and the other half."""
     body, headers = weights_upload(model_dir, version=8)
     connection = http.client.HTTPConnection(server.host, server.port, timeout=500)
     connection.putrequest("POST", "/weights")
@@ -226,15 +226,15 @@ def begin_upload(server, model_dir):
 
 
 def upload_until_accepted(server, model_dir, version):
-    """Status and version of the first answer that isn't 503: the server may not yet have seen another upload end."""
+    """Upload until the status isn't 503, because another upload may not have ended; return status and version."""
     body, headers = weights_upload(model_dir, version)
     answers = (call(server, "POST", "/weights", body, **headers) for _ in range(2000))
     status, answer = next(answer for answer in answers if answer[0] != 503)
     return status, answer.get("policy_version")
 
 
-def test_two_uploads_at_once_are_one_too_many(server, model_dir):
-    """The second gets a retry status, the first is accepted; meanwhile completions are sampled."""
+def test_second_concurrent_upload_gets_status_503(server, model_dir):
+    """The first is accepted; completions are sampled meanwhile."""
     upload_until_accepted(server, model_dir, 7)
     connection, rest = begin_upload(server, model_dir)
     with closing(connection):
@@ -247,7 +247,7 @@ def test_two_uploads_at_once_are_one_too_many(server, model_dir):
         assert (response.status, json.loads(response.read())["policy_version"]) == (200, 8)
 
 
-def test_a_client_that_dies_in_the_middle_leaves_the_server_as_it_was(server, model_dir):
+def test_aborted_upload_changes_nothing(server, model_dir):
     """The next upload works."""
     before = stored_weights(server)
     for _ in range(3):
@@ -256,14 +256,14 @@ def test_a_client_that_dies_in_the_middle_leaves_the_server_as_it_was(server, mo
     assert upload_until_accepted(server, model_dir, 9) == (200, 9)
 
 
-def test_a_repeated_upload_is_the_same_as_one(server, model_dir):
+def test_repeated_upload_is_idempotent(server, model_dir):
     """A client that did not receive the answer repeats its upload."""
     answers = [upload_until_accepted(server, model_dir, 4) for _ in range(2)]
     assert answers == [(200, 4)] * 2
 
 
-def test_a_body_in_chunks_is_refused(server):
-    """Its size would be known only when it is there. All in one piece: who answers it closes, and reads no more."""
+def test_chunked_body_is_refused(server):
+    """Its size would be known only after reading it; the connection is closed instead."""
     body = generate_body()
     head = (
         f"POST /generate HTTP/1.1\r\nHost: {server.host}:{server.port}\r\nAuthorization: Bearer {TOKEN}\r\n"
@@ -274,8 +274,8 @@ def test_a_body_in_chunks_is_refused(server):
         assert connection.makefile("rb").readline().split()[1] == b"411"
 
 
-def test_clients_at_once_do_not_disturb_each_other(server):
-    """Eight calls in flight: each gets the completions it gets alone."""
+def test_concurrent_clients_get_their_own_completions(server):
+    """Eight calls in flight return the same completions as alone."""
     engine = RemoteEngine(server.host, server.port, timeout_s=500, token=TOKEN)
     params = SamplingParams(max_tokens=6, stop_ids=(11,))
     batches = [[Request(f"{i}.{j}", (i, j, 10), seed=i * 10 + j) for j in range(3)] for i in range(8)]
@@ -285,13 +285,13 @@ def test_clients_at_once_do_not_disturb_each_other(server):
     assert together == alone
 
 
-def test_a_refusal_reaches_the_client_with_its_reason(server):
-    """Here, of the token."""
+def test_client_error_has_the_refusal_reason(server):
+    """The refused token is an example."""
     with pytest.raises(EngineError, match="status 401: the token is missing or wrong"):
         RemoteEngine(server.host, server.port, timeout_s=500, token="wrong")
 
 
-def test_a_server_that_does_not_answer_in_time_is_a_timeout(server):
+def test_stopped_server_is_a_timeout(server):
     """A stopped process keeps its port open: only a timeout detects it."""
     engine = RemoteEngine(server.host, server.port, timeout_s=500, token=TOKEN)
     engine._http.timeout_s = 0.5
@@ -306,8 +306,8 @@ def test_a_server_that_does_not_answer_in_time_is_a_timeout(server):
     assert call(server, "GET", "/health")[0] == 200
 
 
-def test_a_run_can_use_a_server_that_runs_already(server, model_dir, short_run, monkeypatch):
-    """The run uses host, port and token; the server outlives it and keeps its last published version."""
+def test_run_uses_an_external_server(server, model_dir, short_run, monkeypatch):
+    """It uses host, port and token; the server outlives it and keeps its last published version."""
     monkeypatch.setenv("GRPO_CORE_TOKEN", TOKEN)
     settings = {"rollout.port": server.port, "model.path": model_dir, "train.steps": 2}
     document = run.train(short_run("server", **settings), lambda entry: None)
@@ -316,7 +316,7 @@ def test_a_run_can_use_a_server_that_runs_already(server, model_dir, short_run, 
     assert call(server, "GET", "/info")[1]["policy_version"] == 1
 
 
-def test_sigterm_ends_it_in_order(forked_servers, model_dir):
+def test_sigterm_ends_the_server_cleanly(forked_servers, model_dir):
     """Before, it printed one line of JSON with its address."""
     process = forked_servers.start(["grpo_core", "serve", "--model.path", str(model_dir)], threads=1)
     address = json.loads(process.stdout.readline())
@@ -329,8 +329,8 @@ def test_sigterm_ends_it_in_order(forked_servers, model_dir):
 
 
 @pytest.mark.slow
-def test_sigterm_ends_a_running_call_too(forked_servers, tmp_path, capfd):
-    """Within seconds, though the call would take longer; the client gets what there is, stderr nothing."""
+def test_sigterm_ends_a_running_call(forked_servers, tmp_path, capfd):
+    """It ends within seconds; the client gets the partial completions, and stderr is empty."""
     make_tiny(tmp_path, ModelConfig(max_length=200_100), TaskConfig().letters, seed=0)
     capfd.readouterr()
     options = ["--model.path", str(tmp_path), "--model.max_length", "200100", "--rollout.timeout_s", "600"]

@@ -1,4 +1,4 @@
-"""Whose turn it is at a server's engine: queue, time limit, and what an update does to a running call."""
+"""The rollout server's queue: order of calls, time limits, cancellation, and the place of a weight update."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class GateEngine:
             self.end.set()
 
 
-def in_a_queue(scenario, engine, **options):
-    """Run a scenario with a queue before the engine, in a separate event loop and thread."""
+def run_with_queue(scenario, engine, **options):
+    """Run a scenario with a queue before the engine, in its own event loop and thread."""
 
     async def run():
         with ThreadPoolExecutor(1) as thread:
@@ -59,12 +59,12 @@ def in_a_queue(scenario, engine, **options):
 
 
 async def wait_until_sampling(engine) -> None:
-    """Wait until `generate` is in the engine."""
+    """Wait until the engine is in `generate`."""
     assert await asyncio.to_thread(engine.begun.wait, 500)
 
 
-def test_an_update_follows_the_running_call_and_passes_those_that_wait():
-    """What waited is sampled from the new."""
+def test_update_goes_before_waiting_calls():
+    """It waits for the running call; waiting calls are sampled from the new weights."""
     engine = GateEngine()
 
     async def scenario(queue):
@@ -78,12 +78,12 @@ def test_an_update_follows_the_running_call_and_passes_those_that_wait():
         engine.end.set()
         return await asyncio.gather(first, second, update)
 
-    assert in_a_queue(scenario, engine)[:2] == ["sampled 0", "quick 1"]
+    assert run_with_queue(scenario, engine)[:2] == ["sampled 0", "quick 1"]
     assert engine.log == ["sampled 0", "updated 1", "quick 1"]
 
 
-def test_a_call_over_its_time_is_ended_and_the_next_one_served():
-    """Status 503 names the limit; the engine call is aborted, and its result is dropped."""
+def test_call_over_its_time_limit_is_aborted():
+    """Status 503 names the limit, the result is dropped, and the next call is served."""
     engine = GateEngine()
 
     async def scenario(queue):
@@ -91,11 +91,11 @@ def test_a_call_over_its_time_is_ended_and_the_next_one_served():
             await queue.call(lambda held: held.generate())
         return caught.value.status_code, await queue.call(lambda held: held.quick())
 
-    assert in_a_queue(scenario, engine, call_s=3.0) == (503, "quick 0")
+    assert run_with_queue(scenario, engine, call_s=3.0) == (503, "quick 0")
 
 
-def test_a_call_that_waits_too_long_never_reaches_the_engine():
-    """An engine that can't abort continues the first call; the second times out before its turn."""
+def test_waiting_call_times_out_before_the_engine():
+    """The engine can't abort the first call, so the second times out in the queue."""
     engine = GateEngine(abort=False)
 
     async def scenario(queue):
@@ -108,12 +108,12 @@ def test_a_call_that_waits_too_long_never_reaches_the_engine():
         engine.end.set()
         return (await queue.update({}, 7))["policy_version"]
 
-    assert in_a_queue(scenario, engine, call_s=0.3) == 7
+    assert run_with_queue(scenario, engine, call_s=0.3) == 7
     assert engine.log == ["sampled 0", "updated 7"]
 
 
-def test_a_cancelled_call_gives_its_turn_on():
-    """Whether it waited or ran."""
+def test_cancelled_call_passes_its_turn_on():
+    """It may have been waiting or running."""
     engine = GateEngine()
 
     async def scenario(queue):
@@ -127,14 +127,14 @@ def test_a_cancelled_call_gives_its_turn_on():
         engine.end.set()
         return queue.calls, await queue.call(lambda held: held.quick())
 
-    assert in_a_queue(scenario, engine) == (0, "quick 0")
+    assert run_with_queue(scenario, engine) == (0, "quick 0")
     assert engine.log == ["sampled 0", "quick 0"]
 
 
 @pytest.mark.parametrize(
     ("error", "status"), [(EngineError("no such token"), 422), (EngineUnreachableError("gone"), 503)]
 )
-def test_what_the_engine_refuses_is_the_clients_fault_and_what_breaks_is_not(error, status):
+def test_status_distinguishes_refusal_from_failure(error, status):
     """The status shows whether a retry can help."""
 
     def refuse(_):
@@ -145,11 +145,11 @@ def test_what_the_engine_refuses_is_the_clients_fault_and_what_breaks_is_not(err
             await queue.call(refuse)
         return caught.value.status_code
 
-    assert in_a_queue(scenario, GateEngine()) == status
+    assert run_with_queue(scenario, GateEngine()) == status
 
 
-def test_a_full_queue_is_told_to_come_back_but_weights_are_let_in():
-    """Status 503 for the call too many; when one ends, there is room again."""
+def test_full_queue_gives_status_503_except_for_weights():
+    """When a call ends, there is room again."""
     engine = GateEngine()
 
     async def scenario(queue):
@@ -163,12 +163,12 @@ def test_a_full_queue_is_told_to_come_back_but_weights_are_let_in():
         await asyncio.gather(first, update)
         return caught.value.status_code, await queue.call(lambda held: held.quick())
 
-    assert in_a_queue(scenario, engine, waiting=1) == (503, "quick 1")
+    assert run_with_queue(scenario, engine, waiting=1) == (503, "quick 1")
 
 
 @pytest.mark.parametrize("abort", [True, False])
-def test_a_server_that_stops_answers_every_call(abort):
-    """The running call with what the abort leaves it, or else with 503; those that wait with 503."""
+def test_stopping_server_answers_every_call(abort):
+    """The running call gets its aborted result or 503; waiting calls get 503."""
     engine = GateEngine(abort=abort)
 
     async def scenario(queue):
@@ -181,7 +181,7 @@ def test_a_server_that_stops_answers_every_call(abort):
             running, waiting, queue.call(lambda held: held.quick()), return_exceptions=True
         )
 
-    first, *alternatives = in_a_queue(scenario, engine)
+    first, *alternatives = run_with_queue(scenario, engine)
     assert first == "sampled 0" if abort else first.detail == "the server is stopping"
     assert [(refusal.status_code, refusal.detail) for refusal in alternatives] == [
         (503, "the server is stopping")

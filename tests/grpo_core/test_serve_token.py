@@ -1,4 +1,4 @@
-"""The server's token: who has it, where it is kept, and who is never shown it."""
+"""The rollout server's token: where it comes from, where it is stored, and that it is never shown."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def status(host, port, token=None, path="/info") -> int:
         return connection.getresponse().status
 
 
-def test_a_trainers_own_server_has_a_token_that_nobody_sees(model_dir):
-    """Another one each time; not on its command line, which every user of the machine can read."""
+def test_own_server_has_a_secret_random_token(model_dir):
+    """It differs each time and is not on the command line, which every user can read."""
     assert new_token() != new_token()
     with closing(ServerProcess(EngineSpec("transformers", str(model_dir), 256), timeout_s=500)) as server:
         assert len(server.token) > 40
@@ -40,8 +40,8 @@ def test_a_trainers_own_server_has_a_token_that_nobody_sees(model_dir):
         assert status(server.host, server.port, server.token) == 200
 
 
-def test_a_run_leaves_no_token_in_its_files(short_run, monkeypatch, capfd):
-    """Neither its own server's, nor one that is in the environment; nor is one printed."""
+def test_run_writes_no_token(short_run, monkeypatch, capfd):
+    """Neither its server's token nor the environment's is in its files or output."""
     created, received = [], "given-to-nobody-in-particular"
     monkeypatch.setattr(server_process, "new_token", lambda: created.append(new_token()) or created[-1])
     monkeypatch.setenv("GRPO_CORE_TOKEN", received)
@@ -57,8 +57,8 @@ def test_a_run_leaves_no_token_in_its_files(short_run, monkeypatch, capfd):
         assert received.encode() not in text
 
 
-def test_a_server_that_is_given_none_makes_one_and_says_where(forked_servers, model_dir, short_run):
-    """A trainer of the same user finds it; it is deleted when the server ends."""
+def test_server_without_a_token_creates_a_token_file(forked_servers, model_dir, short_run):
+    """A trainer of the same user finds the file; it is deleted when the server ends."""
     process = forked_servers.start(
         ["grpo_core", "serve", "--exit-with-stdin", f"--model.path={model_dir}"], 1
     )
@@ -90,8 +90,8 @@ def test_a_server_that_is_given_none_makes_one_and_says_where(forked_servers, mo
         (["--rollout.token_file=/dev/null/here"], {}, "the server's token can't be kept there"),
     ],
 )
-def test_what_contradicts_is_refused(model_dir, monkeypatch, capsys, options, variables, says):
-    """In one line, with exit code 2, and without the token."""
+def test_contradicting_token_options_are_refused(model_dir, monkeypatch, capsys, options, variables, says):
+    """One line without the token, and exit code 2."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert cli.main(["serve", f"--model.path={model_dir}", *options]) == 2
@@ -101,8 +101,8 @@ def test_what_contradicts_is_refused(model_dir, monkeypatch, capsys, options, va
     assert "a\x7fc" not in err
 
 
-def test_the_environment_goes_before_the_file(tmp_path, monkeypatch):
-    """And is taken out of it where it must not be handed on."""
+def test_environment_token_precedes_the_file(tmp_path, monkeypatch):
+    """The variable is removed if it must not reach child processes."""
     (tmp_path / "token").write_text("of the file\n")
     file = str(tmp_path / "token")
     assert server_token("") is client_token("", "10.0.0.5", 1) is None
@@ -114,22 +114,22 @@ def test_the_environment_goes_before_the_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["", "\n", "two\nlines", "a" * 4096, "\u00e9", "\x00"])
-def test_what_is_no_token_is_refused_without_being_shown(tmp_path, text):
-    """The error names the file, not the token."""
+def test_invalid_token_is_refused_without_being_shown(tmp_path, text):
+    """The error names the file."""
     (tmp_path / "token").write_text(text)
     with pytest.raises(ConfigError, match=f"^{tmp_path}/token: a token is a line of 1 to 4096 printable"):
         server_token(str(tmp_path / "token"))
 
 
-def test_a_file_that_waits_for_a_writer_is_not_waited_for(tmp_path):
-    """A pipe."""
+def test_token_file_may_not_be_a_pipe(tmp_path):
+    """Reading a pipe would block."""
     os.mkfifo(tmp_path / "token")
     with pytest.raises(ConfigError, match="no regular file"):
         server_token(str(tmp_path / "token"))
 
 
-def test_only_a_file_that_is_the_users_alone_is_looked_up():
-    """And only for this machine."""
+def test_only_private_token_files_are_used():
+    """They are used for servers of this machine only."""
     with saved_token("", 4711) as (token, place):
         assert place == token_path(4711)
         assert client_token("", "127.0.0.1", 4711) == token
@@ -140,8 +140,8 @@ def test_only_a_file_that_is_the_users_alone_is_looked_up():
     assert not place.exists()
 
 
-def test_a_link_in_its_place_is_replaced_and_not_followed(tmp_path):
-    """The link's target does not change, and the token file of a later server is not deleted."""
+def test_symlink_at_the_token_path_is_replaced(tmp_path):
+    """Its target does not change, and the token file of a later server is not deleted."""
     (tmp_path / "other").write_text("other")
     (tmp_path / "token").symlink_to(tmp_path / "other")
     with saved_token(str(tmp_path / "token"), 1) as (token, place):

@@ -1,4 +1,4 @@
-"""Settings are read, overridden and refused by name."""
+"""Settings from files, the command line and dialects; invalid ones are refused by name."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from grpo_core.settings import describe_settings, load
 
 
 def test_command_line_overrides_the_file(tmp_path):
-    """Both ways of writing it; an integer does for a number; nothing at all is the shipped task."""
+    """`--key value` and `--key=value` work; an integer is accepted for a float; the default is the shipped task."""
     assert load(None, []) == Config()
     path = tmp_path / "a.toml"
     path.write_text('[train]\nsteps = 7\nlearning_rate = 1\n[rollout]\nmode = "async"\n')
@@ -22,7 +22,7 @@ def test_command_line_overrides_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["colocate", "async", "server"])
-def test_the_examples_are_valid(name, request):
+def test_example_configurations_are_valid(name, request):
     """Each example configures the mode it is named after."""
     assert load(request.config.rootpath / "examples" / f"{name}.toml", []).rollout.mode == name
 
@@ -54,8 +54,7 @@ def test_the_examples_are_valid(name, request):
         (None, "No such file or directory; expected a TOML file"),
     ],
 )
-def test_a_bad_file_is_refused_with_file_key_and_what_was_expected(tmp_path, text, says):
-    """One line each."""
+def test_invalid_file_is_refused_with_file_key_and_expectation(tmp_path, text, says):
     path = tmp_path / "bad.toml"
     if text is not None:
         path.write_text(text)
@@ -99,16 +98,16 @@ OUR_SERVER = (
         ("--rollout.mode server --rollout.host gpu7", "give the port of the server that runs there"),
     ],
 )
-def test_a_bad_command_line_is_refused(arguments, says):
-    """Contradictions name both keys, their values and where they come from."""
+def test_invalid_command_line_is_refused(arguments, says):
+    """Contradictions name both keys, their values and their sources."""
     with pytest.raises(ConfigError) as caught:
         load(None, arguments.split())
     assert says in str(caught.value)
 
 
 @pytest.mark.parametrize(("value", "resumes"), [("none", True), ("token_k3", False)])
-def test_a_run_of_an_earlier_release_resumes_unless_it_used_a_removed_option(tmp_path, value, resumes):
-    """Its config.json has keys that are no longer there; their former defaults can still be set."""
+def test_old_run_with_removed_keys_resumes(tmp_path, value, resumes):
+    """Its config.json has removed keys; it resumes if they have their former defaults."""
     assert load(None, ["--loss.reject=none", "--output.page=False", "--loss.gate_limit=0.1"]) == Config()
     config = load(None, [f"--output.dir={tmp_path}", "--output.name=run"])
     settings = config.as_dict()
@@ -124,8 +123,8 @@ def test_a_run_of_an_earlier_release_resumes_unless_it_used_a_removed_option(tmp
 
 
 @pytest.mark.parametrize(("correction", "consequence"), [("truncate", "weighs"), ("none", "does not weigh")])
-def test_sampling_from_another_distribution_than_the_trained_one_is_noted(correction, consequence):
-    """One warning names the settings and what follows."""
+def test_truncated_sampling_gives_a_warning(correction, consequence):
+    """One warning names the settings and the consequence."""
     notes = []
     options = ["--sampling.top_p=0.9", "--sampling.top_k=5", f"--loss.correction={correction}"]
     assert load(None, options, notes.append).sampling.truncation == {"top_p": 0.9, "top_k": 5}
@@ -150,8 +149,8 @@ def test_sampling_from_another_distribution_than_the_trained_one_is_noted(correc
         ("--loss.dialect=ms-swift-4.6.0/sapo", ""),  # values of a dialect are not explicit settings
     ],
 )
-def test_settings_without_effect_are_noted(settings, expected):
-    """With the option that they need."""
+def test_settings_without_effect_give_a_warning(settings, expected):
+    """The warning names the option that they need."""
     warnings = []
     load(None, settings.split(), warnings.append)
     setting, _, needed = expected.partition(": ")
@@ -174,8 +173,8 @@ def test_settings_load_without_torch():
     assert done.stdout == "False\n"
 
 
-def test_a_dialect_sets_what_is_not_set(tmp_path):
-    """An explicit key stays; a dialect that there is not is named with those near it."""
+def test_dialect_sets_defaults_only(tmp_path):
+    """An explicit key stays; an unknown dialect is refused with similar names."""
     path = tmp_path / "a.toml"
     path.write_text('[loss]\ndialect = "verl-0.9.1/grpo"\nclip_high = 0.28\n')
     loss = load(path, []).loss

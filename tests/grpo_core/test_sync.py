@@ -1,4 +1,4 @@
-"""Every transport delivers all weights or none, also with failures in between."""
+"""Every weight transport delivers all weights or none, also with failures in between."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from grpo_core.tasks.model import load_model
 KINDS = ("inline", "shm")
 
 
-def weights(seed: int) -> dict[str, torch.Tensor]:
-    """Make weights of several types and sizes, one of them not contiguous."""
+def make_weights(seed: int) -> dict[str, torch.Tensor]:
+    """Return weights of several dtypes and sizes, one of them not contiguous."""
     torch.manual_seed(seed)
     return {
         "embed": torch.randn(700, 513),
@@ -43,7 +43,7 @@ def weights(seed: int) -> dict[str, torch.Tensor]:
 
 
 class Receiver:
-    """Both calls of a sender, in this process; stores copies of what arrives."""
+    """The receiving side of a sender in this process; stores copies of the tensors."""
 
     def __init__(self):
         self.tensors, self.names, self.refuse = {}, [], None
@@ -72,51 +72,51 @@ class Receiver:
 
 @pytest.mark.parametrize("kind", [*KINDS, "auto", "http"])
 def test_every_transport_moves_weights_bit_for_bit(kind):
-    """Three versions in a row, the last one larger."""
+    """It sends three versions in a row, the last one larger."""
     receiver = Receiver()
     sender = receiver.sender(kind)
     for version in range(3):
-        sent = weights(version) | ({"more": torch.randn(3, 5, 70_000)} if version == 2 else {})
+        sent = make_weights(version) | ({"more": torch.randn(3, 5, 70_000)} if version == 2 else {})
         assert sender.send(sent.items(), version) == version
         assert receiver.has_weights(sent)
     assert len(receiver.names) == (3 if kind in ("auto", "shm") else 0)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "auto"])
-def test_a_refused_version_does_not_disturb_the_next(kind):
-    """The engine's own reason reaches the sender."""
+def test_refused_version_does_not_affect_the_next(kind):
+    """The engine's reason reaches the sender."""
     receiver = Receiver()
     sender, receiver.refuse = receiver.sender(kind), EngineError("nothing was loaded: a is missing")
     with pytest.raises(EngineError, match="nothing was loaded: a is missing"):
-        sender.send(weights(0).items(), 0)
+        sender.send(make_weights(0).items(), 0)
     receiver.refuse = None
-    sender.send(weights(1).items(), 1)
-    assert receiver.has_weights(weights(1))
+    sender.send(make_weights(1).items(), 1)
+    assert receiver.has_weights(make_weights(1))
 
 
-def test_shared_memory_has_no_name_cannot_be_changed_and_goes_with_its_last_user():
-    """The kernel refuses every write from the moment it is announced."""
+def test_shared_memory_is_sealed_and_anonymous():
+    """The kernel refuses every write after it is announced; it is freed with its last user."""
 
     def mappings() -> int:
         return Path("/proc/self/maps").read_text().count("/memfd:grpo-core-weights")
 
     before = mappings()
-    with _shared(TensorFile(weights(0).items())) as name:
+    with _shared(TensorFile(make_weights(0).items())) as name:
         assert re.fullmatch(rf"/proc/{os.getpid()}/fd/\d+", name)
         with pytest.raises(PermissionError):
             os.write(int(name.rpartition("/")[2]), b"x")
         tensors = load_shared(name, 2**30)
     assert not os.path.lexists(name)
     assert mappings() > before
-    assert torch.equal(tensors["embed"], weights(0)["embed"])
+    assert torch.equal(tensors["embed"], make_weights(0)["embed"])
     del tensors
     gc.collect()
     assert mappings() == before
 
 
 @pytest.mark.parametrize("fault", ["file", "elsewhere", "size", "gone", "unsealed", "garbage"])
-def test_only_what_a_sender_makes_is_mapped(tmp_path, fault):
-    """No file, no path, no larger size, nothing that could change under the reader, and no other bytes."""
+def test_only_sealed_sender_memory_is_mapped(tmp_path, fault):
+    """Files, paths, wrong sizes, writable memory and other bytes are refused."""
     descriptor = os.memfd_create("grpo-core-weights", os.MFD_ALLOW_SEALING)
     os.write(descriptor, b"garbage" * 9)
     name, most = f"/proc/{os.getpid()}/fd/{descriptor}", 2**20
@@ -139,7 +139,7 @@ def test_only_what_a_sender_makes_is_mapped(tmp_path, fault):
 
 
 @contextmanager
-def no_room(size: int = 4096):
+def limit_file_size(size: int = 4096):
     """Limit the file size to simulate a full disk; the error is then 'File too large'."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -150,27 +150,27 @@ def no_room(size: int = 4096):
 
 
 @pytest.mark.parametrize("fault", ["no room", "no such system"])
-def test_without_shared_memory_auto_goes_inline_and_shm_ends(monkeypatch, capsys, fault):
-    """The reason is printed once; where shared memory was set it is the error, with the size."""
+def test_without_shared_memory_auto_falls_back_to_inline(monkeypatch, capsys, fault):
+    """The reason is printed once; with `shm` it is an error that has the size."""
     if fault == "no such system":
         monkeypatch.delattr(os, "memfd_create")
     receiver = Receiver()
     sender = receiver.sender("auto")
     reason = r"\d{7} bytes.*File too large; make room" if fault == "no room" else "memfd_create"
-    with no_room(4096 if fault == "no room" else resource.RLIM_INFINITY):
+    with limit_file_size(4096 if fault == "no room" else resource.RLIM_INFINITY):
         with pytest.raises(EngineError, match=reason):
-            receiver.sender("shm").send(weights(0).items(), 0)
+            receiver.sender("shm").send(make_weights(0).items(), 0)
         for version in range(2):
-            sender.send(weights(version).items(), version)
-            assert receiver.has_weights(weights(version))
+            sender.send(make_weights(version).items(), version)
+            assert receiver.has_weights(make_weights(version))
     message = capsys.readouterr().err
     assert message.count("weights go inline, which is slower") == 1
     assert re.search(reason, message)
 
 
 @pytest.mark.parametrize("kind", ["smoke", "files"])
-def test_an_unknown_transport_is_refused(kind):
-    """With those that there are."""
+def test_unknown_transport_is_refused(kind):
+    """The error lists the existing ones."""
     with pytest.raises(EngineError, match=rf"rollout.sync = '{kind}': there are auto, inline"):
         Receiver().sender(kind)
 
@@ -180,8 +180,8 @@ def test_an_unknown_transport_is_refused(kind):
     shapes=st.lists(st.lists(st.integers(0, 30), max_size=3), max_size=6),
     kinds=st.lists(st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool]), min_size=6),
 )
-def test_what_is_sent_is_safetensors(shapes, kinds):
-    """The library reads it."""
+def test_payload_is_safetensors(shapes, kinds):
+    """The safetensors library reads it."""
     sent = {f"t{i}": (torch.rand(shape) * 9).to(kinds[i]) for i, shape in enumerate(shapes)}
     actual = safetensors.torch.load(bytes(TensorFile(sent.items()).to_bytes()))
     assert actual.keys() == sent.keys()
@@ -190,7 +190,7 @@ def test_what_is_sent_is_safetensors(shapes, kinds):
 
 @pytest.fixture(scope="module")
 def process(model_dir):
-    """Start an engine in a separate process."""
+    """An engine in a separate process."""
     spec = EngineSpec("transformers", str(model_dir), max_model_len=64)
     with closing(ProcessEngine(spec, timeout_s=500)) as engine:
         yield engine
@@ -198,7 +198,7 @@ def process(model_dir):
 
 @pytest.mark.parametrize("kind", ["auto", *KINDS])
 def test_every_transport_reaches_another_process(process, model_dir, kind):
-    """The child's digest equals that of the sent weights; a refused version leaves the one before."""
+    """The child's digest equals that of the sent weights; a refused version keeps the one before."""
     model = load_model(model_dir)
     process._sender = Sender(kind, process._load_shared, process._upload)
     for version in range(2):
@@ -214,8 +214,8 @@ def test_every_transport_reaches_another_process(process, model_dir, kind):
     assert (process.policy_version, process.fingerprint()) == (1, stored)
 
 
-def test_a_killed_receiver_is_named(model_dir):
-    """Killed during an update: an error that names it, within the time limit."""
+def test_killed_receiver_is_reported(model_dir):
+    """Killed during an update, it gives an error that names it, within the time limit."""
     spec = EngineSpec("transformers", str(model_dir), max_model_len=64)
     with closing(ProcessEngine(spec, timeout_s=500, sync="shm")) as engine:
         load = engine._load_shared
@@ -242,8 +242,8 @@ engine.update_weights([("a", torch.zeros(1000))], 0)
 """
 
 
-def test_a_killed_sender_leaves_no_process(model_dir):
-    """And so no memory, which had no name."""
+def test_killed_sender_leaves_no_process(model_dir):
+    """Its anonymous shared memory is freed with the processes."""
     command = [sys.executable, "-c", _DIES_WRITING, str(model_dir)]
     sender = subprocess.Popen(command, stdout=subprocess.PIPE)
     child = int(sender.stdout.readline())

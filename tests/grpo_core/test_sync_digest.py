@@ -1,4 +1,4 @@
-"""Exact detection limits of the cheap digest: each statement of docs/sync.md is a test here."""
+"""The detection limits of the cheap digest of weights, as docs/sync.md states them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ versions = st.integers(0, 10**6)
 
 
 def random_bytes(seed: int, sizes=SIZES) -> dict[str, torch.Tensor]:
-    """Tensors of any values."""
+    """Return tensors of arbitrary values."""
     generator = torch.Generator().manual_seed(seed)
     return {n: torch.randint(0, 256, (size,), generator=generator).byte() for n, size in sizes.items()}
 
@@ -28,20 +28,20 @@ DIGESTS = [spot_digest(HELD.items(), version) for version in range(EVERY)]
 
 
 def is_read(size: int, place: int, version: int) -> bool:
-    """Whether the digest of this version reads this byte of a tensor of so many, as docs/sync.md has it."""
+    """Return whether the digest of this version reads the byte at this place of a tensor, as in docs/sync.md."""
     blocks, block = size // BLOCK, place // BLOCK
     return size <= SMALL or block in (0, blocks - 1, blocks) or block % EVERY == version % EVERY
 
 
 @st.composite
 def byte_positions(draw):
-    """A tensor and one of its bytes."""
+    """Draw a tensor and one of its bytes."""
     name = draw(st.sampled_from(sorted(SIZES)))
     return name, draw(st.integers(0, SIZES[name] - 1))
 
 
 def flipped(name: str, place: int, bit: int) -> dict[str, torch.Tensor]:
-    """The tensors with one bit of one byte turned over."""
+    """Return the tensors with one bit of one byte flipped."""
     changed = HELD[name].clone()
     changed[place] ^= 1 << bit
     return {**HELD, name: changed}
@@ -51,16 +51,16 @@ def flipped(name: str, place: int, bit: int) -> dict[str, torch.Tensor]:
 @given(where=byte_positions(), bit=st.integers(0, 7), version=st.integers(0, EVERY - 1))
 @example(where=("layer", LARGE - 1), bit=7, version=0)
 @example(where=("head", SMALL + BLOCK - 1), bit=7, version=5)
-def test_a_flipped_bit_is_found_where_the_digest_reads(where, bit, version):
-    """For certain there, and nowhere else: one time in 128 inside of a large tensor."""
+def test_flipped_bit_is_detected_where_the_digest_reads(where, bit, version):
+    """It is detected exactly there: one time in 128 inside of a large tensor."""
     differs = spot_digest(flipped(*where, bit).items(), version) != DIGESTS[version]
     assert differs == is_read(SIZES[where[0]], where[1], version)
 
 
 @settings(max_examples=15, deadline=None)
 @given(where=byte_positions(), bit=st.integers(0, 7), start=versions)
-def test_a_bit_that_stays_wrong_is_found_within_128_versions(where, bit, start):
-    """Whatever 128 in a row they are: every byte is read by one of them."""
+def test_persistent_flipped_bit_is_detected_within_128_versions(where, bit, start):
+    """Any 128 consecutive versions read every byte."""
     wrong = flipped(*where, bit)
     assert any(
         spot_digest(wrong.items(), version) != spot_digest(HELD.items(), version)
@@ -70,16 +70,16 @@ def test_a_bit_that_stays_wrong_is_found_within_128_versions(where, bit, start):
 
 @bits
 @given(where=byte_positions(), bit=st.integers(0, 7), version=versions)
-def test_with_all_blocks_read_every_flipped_bit_is_found(where, bit, version):
-    """`every = 1`."""
+def test_full_digest_detects_every_flipped_bit(where, bit, version):
+    """`every = 1` reads all blocks."""
     wrong = flipped(*where, bit)
     assert spot_digest(wrong.items(), version, 1) != spot_digest(HELD.items(), version, 1)
 
 
 @bits
 @given(start=st.integers(1, 200), length=st.integers(1, 160), version=st.integers(0, EVERY - 1))
-def test_a_run_of_damaged_blocks_is_found_as_often_as_it_is_long(start, length, version):
-    """N blocks inside of a large tensor by n of 128 versions; 128 of them, 512 KiB, by each."""
+def test_longer_damage_is_detected_more_often(start, length, version):
+    """n of 128 versions detect n blocks inside of a large tensor; each detects 512 KiB."""
     changed = HELD["layer"].clone()
     changed[start * BLOCK : (start + length) * BLOCK] ^= 255
     differs = spot_digest({**HELD, "layer": changed}.items(), version) != DIGESTS[version]
@@ -88,16 +88,16 @@ def test_a_run_of_damaged_blocks_is_found_as_often_as_it_is_long(start, length, 
 
 @bits
 @given(name=st.sampled_from(sorted(SIZES)), version=st.integers(0, EVERY - 1))
-def test_a_tensor_that_stayed_old_is_found(name, version):
-    """Any one of them, by any version."""
+def test_stale_tensor_is_detected(name, version):
+    """Any version detects any stale tensor."""
     stale = {**HELD, name: OLD[name]}
     assert spot_digest(stale.items(), version) != DIGESTS[version]
 
 
 @bits
 @given(cut=st.integers(0, sum(SIZES.values()) - 4), version=st.integers(0, EVERY - 1), front=st.booleans())
-def test_an_update_that_was_loaded_to_some_point_is_found(cut, version, front):
-    """From the front or from the back, in the order of any layout: a tensor's ends are always read."""
+def test_partly_loaded_update_is_detected(cut, version, front):
+    """Loaded from the front or the back, in any order of layout: the ends of tensors are always read."""
     mixed, rest = {}, cut
     for name in sorted(SIZES, reverse=not front):
         count = min(rest, SIZES[name])
@@ -111,8 +111,8 @@ def test_an_update_that_was_loaded_to_some_point_is_found(cut, version, front):
 
 @bits
 @given(version=versions, first=st.integers(0, 3), second=st.integers(0, 3))
-def test_swapped_tensors_are_found(version, first, second):
-    """Two of one shape under each other's names."""
+def test_swapped_tensors_are_detected(version, first, second):
+    """Two tensors of one shape have each other's names."""
     stored = {f"layers.{i}": torch.full((200, 400), float(i)) for i in range(4)}
     swapped = {
         **stored,
@@ -123,8 +123,7 @@ def test_swapped_tensors_are_found(version, first, second):
     assert same == (first == second)
 
 
-def test_names_types_shapes_and_the_version_count():
-    """Equal bytes under another name, type, shape or version have another digest."""
+def test_digest_depends_on_names_dtypes_shapes_and_version():
     base = torch.arange(12, dtype=torch.int32)
     variants_others = [("b", base), ("a", base.view(3, 4)), ("a", base.view(torch.float32))]
     digests = {spot_digest([entry], 1) for entry in [("a", base), *variants_others]} | {
@@ -143,8 +142,8 @@ def test_names_types_shapes_and_the_version_count():
     offset=st.integers(0, 9),
     version=versions,
 )
-def test_layout_changes_nothing(shape, kind, offset, version):
-    """Transposed, or a piece of a longer buffer that begins at any element: the same digest."""
+def test_digest_does_not_depend_on_layout(shape, kind, offset, version):
+    """Transposed, or a slice of a longer buffer at any offset: the same digest."""
     plain = (torch.rand(shape) * 3).to(kind)
     buffer = torch.zeros(plain.numel() + offset + 1, dtype=kind)
     piece = buffer[offset : offset + plain.numel()].view(plain.shape)
@@ -153,8 +152,8 @@ def test_layout_changes_nothing(shape, kind, offset, version):
     assert len({spot_digest([("a", value)], version) for value in (plain, piece, turned)}) == 1
 
 
-def test_the_digest_is_the_same_everywhere():
-    """Trainer and server may run other releases of PyTorch: the value is part of the interface."""
+def test_digest_value_is_stable():
+    """It is part of the interface: trainer and server may run different releases of PyTorch."""
     tensors = {"a": torch.arange(200_000, dtype=torch.float32), "b": torch.arange(5, dtype=torch.float64)}
     assert spot_digest(tensors.items(), 7) == "spot128-v7-e1c9887765e3c3078f57144f998afd12"
 
@@ -162,15 +161,15 @@ def test_the_digest_is_the_same_everywhere():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("every", [1, EVERY])
-def test_the_digest_is_the_same_on_a_gpu(every):
-    """Integers wrap there as here."""
+def test_digest_is_the_same_on_a_gpu(every):
+    """Integers overflow alike on both devices."""
     tensors = {**HELD, "double": torch.arange(70_000, dtype=torch.float64)}
     on_gpu = {name: value.cuda() for name, value in tensors.items()}
     assert spot_digest(tensors.items(), 7, every) == spot_digest(on_gpu.items(), 7, every)
 
 
-def test_what_is_missed_is_what_the_documents_say():
-    """Nothing but top bits of an even number of words of a block; and a sign of 8-byte types is no such case."""
+def test_documented_misses():
+    """It misses only top bits of an even number of words of a block, and not the sign of 8-byte dtypes."""
     words = torch.arange(512, dtype=torch.int64).view(torch.uint8)
     wrong = words.clone()
     wrong[[7, 15]] ^= 128

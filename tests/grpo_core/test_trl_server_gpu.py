@@ -1,4 +1,4 @@
-"""`trl vllm-serve` with its own weight sync, which goes by NCCL: what can't run without two GPUs."""
+"""`trl vllm-serve` with its own weight sync by NCCL, which needs two GPUs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def server(tmp_path_factory):
         yield port, folder / "model"
 
 
-def test_it_takes_weights_from_trls_own_client(server, tmp_path):
+def test_nccl_updates_from_trls_client(server, tmp_path):
     """Log-probs after each of five updates over NCCL are those of the weights that were sent."""
     from trl.generation.vllm_client import VLLMClient
 
@@ -57,14 +57,14 @@ def test_it_takes_weights_from_trls_own_client(server, tmp_path):
 
 
 def load_on_gpu(trained):
-    """A copy on the second GPU."""
+    """Return a copy of the model on the second GPU."""
     import copy
 
     return copy.deepcopy(trained).to("cuda:1")
 
 
-def test_it_is_an_engine_of_ours(server, tmp_path):
-    """TRL's server implements our engine interface; its model files are read like those of `vllm serve`."""
+def test_trl_server_implements_our_engine_interface(server, tmp_path):
+    """Its model files are read like those of `vllm serve`."""
     port, model_dir = server
     engine = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path, name="trl vllm-serve")
     with closing(engine):

@@ -1,4 +1,4 @@
-"""top_p, top_k, min_p and repetition_penalty: what is sampled, and the log-probs of what was really sampled from."""
+"""Sampling with top_p, top_k, min_p and repetition_penalty, and log-probs of the truncated distribution."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ CHANGES = [
 
 
 def probabilities(logits: torch.Tensor, prompts=((0,),), **changes) -> torch.Tensor:
+    """Return the truncated probabilities of the logits."""
     return SamplingDistribution(replace(NONE, **changes), prompts).logits(logits).softmax(-1)
 
 
@@ -51,12 +52,12 @@ def probabilities(logits: torch.Tensor, prompts=((0,),), **changes) -> torch.Ten
     ],
 )
 def test_closed_forms(changes, expected):
-    """Truncate, then divide by what is left."""
+    """Truncated probabilities are renormalized."""
     torch.testing.assert_close(probabilities(LOGITS, **changes), torch.tensor([expected]), atol=1e-6, rtol=0)
 
 
-def test_a_repetition_penalty_applies_to_prompt_and_completion():
-    """A positive logit is divided and a negative one multiplied, once, however often the id was there."""
+def test_repetition_penalty_applies_to_prompt_and_completion():
+    """A positive logit is divided and a negative one multiplied, once per id."""
     logits, params = torch.tensor([[1.0, -1.0, 2.0, -2.0]]), replace(NONE, repetition_penalty=2.0)
     distribution = SamplingDistribution(params, [(0, 1, 1)])
     assert distribution.logits(logits).tolist() == [[0.5, -2.0, 2.0, -2.0]]
@@ -66,8 +67,8 @@ def test_a_repetition_penalty_applies_to_prompt_and_completion():
 
 
 @pytest.mark.parametrize("changes", CHANGES)
-def test_the_distribution_is_that_of_transformers(changes):
-    """Its logits processors, in the order of `generate`."""
+def test_distribution_matches_transformers(changes):
+    """transformers applies its logits processors in the order of `generate`."""
     from transformers.generation import logits_process as peer
 
     params = replace(NONE, **changes)
@@ -90,7 +91,7 @@ def test_the_distribution_is_that_of_transformers(changes):
 
 
 @pytest.mark.parametrize("changes", CHANGES)
-def test_the_engine_reports_log_probs_of_the_distribution_it_samples_from(model_dir, changes):
+def test_engine_reports_truncated_logprobs(model_dir, changes):
     """Each is recomputed from the model's logits after the tokens before it."""
     engine, params = TransformersEngine(model_dir, max_model_len=32), replace(NONE, **changes)
     requests = [Request(f"r{index}", (1, 2, index % 3), seed=index) for index in range(6)]
@@ -106,8 +107,8 @@ def test_the_engine_reports_log_probs_of_the_distribution_it_samples_from(model_
     assert engine.generate(requests, NONE) != completions
 
 
-def test_every_engine_gets_the_parameters():
-    """By vLLM's names, where -1 is no top_k; and over the wire to our own server."""
+def test_engines_get_truncation_parameters():
+    """vLLM uses -1 for no top_k; our server gets them by JSON."""
     params, request = SamplingParams(4, 0.7, (3,), 0.9, 5, 0.0, 1.1), Request("r", (1,), seed=0)
     names = ("top_p", "top_k", "min_p", "repetition_penalty")
     arguments = sampling_arguments(params, request)
@@ -118,8 +119,8 @@ def test_every_engine_gets_the_parameters():
 
 
 @pytest.mark.parametrize("mode", ["colocate", "server"])
-def test_a_run_trains_on_the_log_probs_of_what_was_sampled_from(short_run, mode):
-    """Sampled tokens are likelier there than in the full distribution: ratios below 1 before the first update."""
+def test_run_trains_on_truncated_logprobs(short_run, mode):
+    """Sampled tokens are likelier there than in the full distribution: ratios are below 1 at first."""
     document = run.train(short_run(mode, **{"sampling.top_k": 3, "train.steps": 1}), lambda _: None)
     assert (document["outcome"], document["error"]) == ("ok", None)
     entry = json.loads(Path(document["metrics"]).read_text())
@@ -131,7 +132,7 @@ def test_a_run_trains_on_the_log_probs_of_what_was_sampled_from(short_run, mode)
     assert min(value for sample in samples for value in sample["logprobs"]) > math.log(0.1)
 
 
-def test_an_engine_that_cannot_is_refused_by_name(short_run, monkeypatch):
+def test_engine_without_truncation_is_refused(short_run, monkeypatch):
     """An older server would ignore the parameters."""
     able = TransformersEngine.capabilities
     monkeypatch.setattr(TransformersEngine, "capabilities", able.without(truncation="it is old"))

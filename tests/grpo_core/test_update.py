@@ -1,4 +1,4 @@
-"""An optimizer step: one normaliser for the window, proximal log-probs, and no step on NaN."""
+"""An optimizer step: one normaliser for the batch, proximal log-probs, schedules, and no step on NaN."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from grpo_core.types import Completion, Prompt, Sample
 
 
 def batch(advantages=(1.0, -0.5, 0.3, -0.8, 0.2)):
-    """Completions of different lengths, to prompts of different lengths."""
+    """Return completions of different lengths, to prompts of different lengths."""
     samples = []
     for i, advantage in enumerate(advantages):
         ids = tuple((i + j) % 10 for j in range(1 + 2 * i % 5))
@@ -27,7 +27,7 @@ def batch(advantages=(1.0, -0.5, 0.3, -0.8, 0.2)):
 
 
 def updated(model_dir, **settings):
-    """The last gradient and the metrics of one batch, under settings given by key."""
+    """Return the last gradient and the metrics of one batch under these settings."""
     config = load(None, [f"--{key}={value}" for key, value in settings.items()])
     policy = Policy(str(model_dir), config, World())
     metrics = Updater(policy, config, World()).update(batch())
@@ -35,11 +35,11 @@ def updated(model_dir, **settings):
 
 
 @pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
-def test_micro_batches_change_nothing_but_rounding(model_dir, aggregation):
-    """The gradient of five samples at once is that of them in twos or one by one.
+def test_micro_batches_change_only_rounding(model_dir, aggregation):
+    """The gradient of five samples at once equals that of twos and of ones.
 
-    Gradients, not parameters: Adam's first step has the same size whatever a gradient's, so where one is zero
-    up to rounding, the parameters differ by rounding's sign.
+    Gradients, not parameters: Adam's first step has the same size whatever a gradient's, so where one is zero up to
+    rounding, the parameters differ by rounding's sign.
     """
     settings = {"loss.aggregation": aggregation, "train.warmup_updates": 0, "loss.kl_coefficient": 0.1}
     full_batch, whole_metrics = updated(model_dir, **{"train.micro_batch": 5}, **settings)
@@ -50,8 +50,8 @@ def test_micro_batches_change_nothing_but_rounding(model_dir, aggregation):
         assert split_metrics == pytest.approx(whole_metrics, rel=1e-5, abs=1e-6)
 
 
-def test_the_ratio_is_exactly_one_at_the_first_update_and_then_moves(model_dir):
-    """Proximal log-probs are those of the parameters the step started with, for all iterations."""
+def test_ratio_is_exactly_one_at_the_first_update(model_dir):
+    """Proximal log-probs come from the parameters before the step, for all iterations."""
     _, first = updated(model_dir, **{"train.micro_batch": 2})
     assert (first["ratio/mean"], first["clip_ratio"], first["kl"]) == (1.0, 0.0, 0.0)
     _, second = updated(
@@ -61,7 +61,7 @@ def test_the_ratio_is_exactly_one_at_the_first_update_and_then_moves(model_dir):
     assert second["clip_ratio"] > 0
 
 
-def test_no_step_is_made_on_a_loss_that_is_not_finite(model_dir):
+def test_non_finite_loss_makes_no_step(model_dir):
     """The parameters and the version stay as they were."""
     config = load(None, [])
     policy = Policy(str(model_dir), config, World())
@@ -77,15 +77,15 @@ def test_no_step_is_made_on_a_loss_that_is_not_finite(model_dir):
 
 
 def trained(short_run, name: str, **settings):
-    """The parameters, and the metrics."""
+    """Train a short run; return its parameter fingerprint and metrics."""
     document = run.train(short_run(**{"output.name": name, "train.steps": 2, **settings}), lambda _: None)
     assert document["outcome"] == "ok", document["error"]
     lines = Path(document["metrics"]).read_text().splitlines()
     return document["parameters"], [json.loads(line) for line in lines]
 
 
-def test_mini_batches_update_one_after_the_other(short_run):
-    """Twice as many updates, whose ratios are to the policy before the first; and other parameters."""
+def test_mini_batches_update_in_sequence(short_run):
+    """There are twice as many updates, with ratios to the policy before the first."""
     parameters, metrics = trained(short_run, "two", **{"train.mini_batches": 2})
     assert [entry["policy_version"] for entry in metrics] == [0, 2]
     assert metrics[0]["ratio/mean"] != 1.0
@@ -93,8 +93,8 @@ def test_mini_batches_update_one_after_the_other(short_run):
 
 
 @pytest.mark.parametrize(("aggregation", "same"), [("sequence_sum", True), ("token", False)])
-def test_a_mini_batch_has_its_own_normaliser_or_the_rollouts(short_run, aggregation, same):
-    """With equal weights and equal parts, both normalisers give the same result."""
+def test_mini_batch_normaliser(short_run, aggregation, same):
+    """With equal weights and equal parts, the mini-batch's and the rollout's normaliser agree."""
     settings = {"train.mini_batches": 2, "loss.aggregation": aggregation}
     results = [
         trained(short_run, name, **settings, **{"train.mini_batch_normaliser": name})[0]
@@ -104,8 +104,8 @@ def test_a_mini_batch_has_its_own_normaliser_or_the_rollouts(short_run, aggregat
 
 
 @pytest.mark.parametrize("scheduler", ["linear", "cosine"])
-def test_a_schedule_is_that_of_transformers(short_run, scheduler):
-    """Its rate at every update, from the warm-up to the last."""
+def test_schedule_matches_transformers(short_run, scheduler):
+    """The learning rate agrees at every update, from the warm-up to the last."""
     from transformers import get_scheduler
 
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1e-2)
@@ -120,8 +120,8 @@ def test_a_schedule_is_that_of_transformers(short_run, scheduler):
     assert [entry["lr"] for entry in metrics] == pytest.approx(expected, rel=1e-12, abs=1e-15)
 
 
-def test_a_resumed_run_with_mini_batches_and_a_schedule_is_the_same_run(short_run):
-    """Adam's constants, too: bit for bit, as of one that was never interrupted."""
+def test_resumed_run_with_mini_batches_and_schedule_is_identical(short_run):
+    """It is bit-identical, also with non-default Adam betas."""
     settings = {"train.mini_batches": 2, "train.scheduler": "cosine", "train.beta2": 0.99}
     settings |= {"train.warmup_updates": 1, "train.steps": 3}
 

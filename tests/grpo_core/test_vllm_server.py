@@ -1,4 +1,4 @@
-"""The client of `vllm serve`: against a SIMULATED server, whose answers can be wrong, and against the real one."""
+"""The client of `vllm serve` against a SIMULATED server whose responses can be wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError, En
 from grpo_core.rollout.vllm_requests import mix_seed
 from grpo_core.rollout.vllm_server import VllmServerEngine
 from grpo_core.types import Request, SamplingParams
-from tests.grpo_core.scripted import simulated
+from tests.grpo_core.simulated_server import simulated
 
 END = 11
 PARAMS = SamplingParams(max_tokens=6, temperature=0.8, stop_ids=(END,))
@@ -23,7 +23,7 @@ WEIGHTS = {"a.weight": torch.arange(4.0).reshape(2, 2), "b.weight": torch.ones(3
 
 
 class SimulatedVllm:
-    """SIMULATED: the endpoints of vLLM 0.31.0 that the client uses, with an answer that can be bent."""
+    """SIMULATED: the endpoints of vLLM 0.31.0 that the client uses, with responses that a test can change."""
 
     paths = (
         "/v1/completions", "/v1/models", "/version", "/pause", "/resume",
@@ -121,27 +121,31 @@ class SimulatedVllm:
 
 @pytest.fixture
 def vllm(model_dir):
+    """The simulated server's state and handlers."""
     return SimulatedVllm(model_dir)
 
 
 @pytest.fixture
 def server(vllm):
+    """The simulated server."""
     with simulated(vllm) as running:
         yield running
 
 
 @pytest.fixture
 def engine(server, tmp_path):
-    with closing(connected(server, tmp_path)) as built:
+    """A client connected to the simulated server."""
+    with closing(connect_engine(server, tmp_path)) as built:
         built._shapes = {name: tuple(tensor.shape) for name, tensor in WEIGHTS.items()}
         yield built
 
 
-def connected(server, tmp_path, **options) -> VllmServerEngine:
+def connect_engine(server, tmp_path, **options) -> VllmServerEngine:
+    """Connect a client to the simulated server."""
     return VllmServerEngine("127.0.0.1", server.port, timeout_s=500, folder=tmp_path / "weights", **options)
 
 
-def test_it_is_an_engine_that_says_what_it_can_do(engine):
+def test_client_reports_its_capabilities(engine):
     """Each missing capability has an explanation."""
     assert isinstance(engine, Engine)
     able = engine.capabilities
@@ -155,8 +159,8 @@ def test_it_is_an_engine_that_says_what_it_can_do(engine):
     assert set(able.why_not) == {"fingerprint", "sleep", "abort"}
 
 
-def test_everything_that_shapes_a_completion_is_in_the_request(engine, vllm):
-    """Each call has its own seed and id, and leaves no default to the server or to the model's files."""
+def test_request_has_every_sampling_parameter(engine, vllm):
+    """Each call has its own seed and id, and leaves no default to the server or the model's files."""
     completions = engine.generate(REQUESTS, PARAMS)
     assert [completion.request_id for completion in completions] == [request.id for request in REQUESTS]
     assert {body["seed"] for body in vllm.asked} == {mix_seed(request) for request in REQUESTS}
@@ -176,8 +180,8 @@ def test_everything_that_shapes_a_completion_is_in_the_request(engine, vllm):
     assert {v for c in completions for v in c.versions} == {-1}
 
 
-def bend(**changes):
-    """Return changes of a choice, or of `id`."""
+def change_choice(**changes):
+    """Return a function that changes a choice of the response, or its `id`."""
 
     def apply(choice, answer) -> None:
         for key, value in changes.items():
@@ -189,15 +193,18 @@ def bend(**changes):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (bend(id="cmpl-another"), "is to another request"),
-        (bend(prompt_token_ids=[9]), "is to another request"),
-        (bend(token_ids=[1, 2, 3, 4, 5, 6, 7]), "7 ids, but log-probs of"),
-        (bend(logprobs=None), "the answer is no completion"),
-        (bend(logprobs={"tokens": ["token_id:1"], "token_logprobs": [None]}), "the answer is no completion"),
-        (bend(token_ids=None), "the answer is no completion"),
-        (bend(finish_reason="stop"), r"it ended at id 8, which is none of the stop ids \[11\]"),
-        (bend(finish_reason="error"), "ended with reason 'error'"),
-        (bend(finish_reason="abort"), "ended with reason 'abort'"),
+        (change_choice(id="cmpl-another"), "is to another request"),
+        (change_choice(prompt_token_ids=[9]), "is to another request"),
+        (change_choice(token_ids=[1, 2, 3, 4, 5, 6, 7]), "7 ids, but log-probs of"),
+        (change_choice(logprobs=None), "the answer is no completion"),
+        (
+            change_choice(logprobs={"tokens": ["token_id:1"], "token_logprobs": [None]}),
+            "the answer is no completion",
+        ),
+        (change_choice(token_ids=None), "the answer is no completion"),
+        (change_choice(finish_reason="stop"), r"it ended at id 8, which is none of the stop ids \[11\]"),
+        (change_choice(finish_reason="error"), "ended with reason 'error'"),
+        (change_choice(finish_reason="abort"), "ended with reason 'abort'"),
         (lambda choice, answer: answer["choices"].append(choice), "the answer is no completion"),
         (lambda choice, answer: answer.pop("choices"), "the answer is no completion"),
         (
@@ -210,14 +217,14 @@ def bend(**changes):
         ),
     ],
 )
-def test_answers_to_other_requests_or_shaped_by_the_server_are_refused(engine, vllm, change, says):
-    """The error names the request; nothing is guessed."""
+def test_mismatched_or_altered_completions_are_refused(engine, vllm, change, says):
+    """The error names the request; no value is guessed."""
     vllm.bend = change
     with pytest.raises(EngineError, match=f"request r0.*{says}"):
         engine.generate([REQUESTS[0]], PARAMS)
 
 
-def test_one_failing_call_fails_the_rollout_by_name(engine, vllm):
+def test_one_failing_call_fails_the_rollout(engine, vllm):
     """The error has the server's message."""
     engine.generate(REQUESTS, PARAMS)
     vllm.failing["/v1/completions"] = (400, {"error": {"message": "max_tokens too large"}})
@@ -225,8 +232,8 @@ def test_one_failing_call_fails_the_rollout_by_name(engine, vllm):
         engine.generate(REQUESTS, PARAMS)
 
 
-def test_a_server_whose_engine_has_died_is_one_that_went_away(engine, vllm):
-    """VLLM's front end outlives its engine by a moment."""
+def test_dead_engine_counts_as_lost_server(engine, vllm):
+    """vLLM's front end outlives its engine by a moment."""
     engine.generate(REQUESTS, PARAMS)
     vllm.failing["/v1/completions"] = (500, {"error": {"message": "EngineCore encountered an issue."}})
     vllm.failing["/health"] = (503, {})
@@ -244,14 +251,14 @@ def test_a_server_whose_engine_has_died_is_one_that_went_away(engine, vllm):
         (REQUESTS[1], SamplingParams(4, temperature=0.001), "temperature 0.001 is below 0.01"),
     ],
 )
-def test_what_vllm_would_change_without_a_word_is_refused(engine, vllm, request_, params, says):
+def test_parameters_that_vllm_changes_silently_are_refused(engine, vllm, request_, params, says):
     """The error comes before any request."""
     with pytest.raises(EngineError, match=says):
         engine.generate([REQUESTS[0], request_], params)
     assert vllm.asked == []
 
 
-def test_an_update_is_made_while_the_server_is_paused(engine, vllm, tmp_path):
+def test_update_pauses_the_server(engine, vllm, tmp_path):
     """Order: mark as unfinished, load, clear the cache, mark as this version, resume; no file remains."""
     engine.update_weights(WEIGHTS.items(), 7)
     assert vllm.done == [
@@ -271,8 +278,8 @@ def test_an_update_is_made_while_the_server_is_paused(engine, vllm, tmp_path):
     assert {v for c in engine.generate(REQUESTS, PARAMS) for v in c.versions} == {7}
 
 
-def test_closed_it_refuses(engine):
-    """Twice closed is closed."""
+def test_closed_client_refuses(engine):
+    """Closing twice is allowed."""
     engine.close()
     engine.close()
     with pytest.raises(EngineError, match="generate: the engine is closed"):
@@ -284,7 +291,7 @@ def test_closed_it_refuses(engine):
 @pytest.mark.parametrize(
     "failing", ["/update_weight_version", "/collective_rpc", "/reset_prefix_cache", "/pause"]
 )
-def test_a_failed_update_is_told_and_nothing_is_sampled_until_one_succeeds(engine, vllm, failing):
+def test_failed_update_blocks_sampling_until_one_succeeds(engine, vllm, failing):
     """The server continues for other clients; for us it has no version."""
     engine.update_weights(WEIGHTS.items(), 1)
     document = {"success": False} if failing == "/reset_prefix_cache" else {"error": {"message": "no"}}
@@ -300,8 +307,8 @@ def test_a_failed_update_is_told_and_nothing_is_sampled_until_one_succeeds(engin
     assert {v for c in engine.generate(REQUESTS, PARAMS) for v in c.versions} == {2}
 
 
-def test_weights_that_are_not_the_models_are_refused_whole(engine, vllm):
-    """VLLM would only log a parameter that did not come."""
+def test_incomplete_weights_are_refused(engine, vllm):
+    """vLLM would only log a missing parameter."""
     with pytest.raises(EngineError, match=r"b.weight is missing; extra is not in the model"):
         engine.update_weights([("a.weight", WEIGHTS["a.weight"]), ("extra", torch.ones(1))], 1)
     with pytest.raises(EngineError, match=r"b.weight is \(2,\), not \(3,\)"):
@@ -310,7 +317,7 @@ def test_weights_that_are_not_the_models_are_refused_whole(engine, vllm):
 
 
 @pytest.mark.parametrize("mark", ["default", "grpo-core: 7-somebody"])
-def test_a_server_that_lost_our_weights_is_noticed(engine, vllm, mark):
+def test_lost_weights_are_detected(engine, vllm, mark):
     """After a restart, or an update by another client, its tokens are not used."""
     engine.update_weights(WEIGHTS.items(), 7)
     vllm.mark = mark
@@ -318,8 +325,8 @@ def test_a_server_that_lost_our_weights_is_noticed(engine, vllm, mark):
         engine.generate(REQUESTS, PARAMS)
 
 
-def test_a_rollout_is_over_at_the_time_limit(server, vllm, tmp_path):
-    """All its calls share it."""
+def test_rollout_times_out(server, vllm, tmp_path):
+    """All its calls share the limit."""
     engine = VllmServerEngine("127.0.0.1", server.port, timeout_s=500, folder=tmp_path)
     engine.generate(REQUESTS, PARAMS)
     engine._http.timeout_s = 1
@@ -337,11 +344,11 @@ def test_a_rollout_is_over_at_the_time_limit(server, vllm, tmp_path):
         ("/collective_rpc", "serves no /collective_rpc"),
     ],
 )
-def test_a_server_that_takes_no_weights_says_so_before_use(vllm, tmp_path, lacking, says):
-    """It can be sampled from; an update is refused with the same words."""
+def test_server_without_updates_is_reported_at_connect(vllm, tmp_path, lacking, says):
+    """It can be sampled from; an update is refused with the same reason."""
     vllm.paths = [path for path in vllm.paths if path != lacking]
     with simulated(vllm) as server:
-        engine = connected(server, tmp_path)
+        engine = connect_engine(server, tmp_path)
         assert not engine.capabilities.update
         assert says in engine.capabilities.why_not["update"]
         assert len(engine.generate(REQUESTS, PARAMS)) == len(REQUESTS)
@@ -352,19 +359,19 @@ def test_a_server_that_takes_no_weights_says_so_before_use(vllm, tmp_path, lacki
 @pytest.mark.parametrize(
     ("sync", "updates"), [("auto", True), ("files", True), ("shm", False), ("http", False)]
 )
-def test_weights_go_by_files_alone(server, tmp_path, sync, updates):
+def test_weights_are_sent_by_files_only(server, tmp_path, sync, updates):
     """Another transport is refused with a reason."""
-    capabilities = connected(server, tmp_path, sync=sync).capabilities
+    capabilities = connect_engine(server, tmp_path, sync=sync).capabilities
     assert capabilities.update is updates
     assert ("by files" in capabilities.why_not.get("update", "")) is not updates
 
 
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
-def test_what_log_probs_mean_is_found_out_where_it_is_not_told(vllm, tmp_path, mode):
-    """vLLM 0.31.0 cannot report its configuration in some environments; its answers show the mode."""
+def test_logprobs_mode_is_detected_if_not_reported(vllm, tmp_path, mode):
+    """vLLM 0.31.0 cannot report its configuration in some environments; its responses show the mode."""
     vllm.mode = mode
     with simulated(vllm) as server:
-        engine = connected(server, tmp_path)
+        engine = connect_engine(server, tmp_path)
         if mode == "raw_logprobs":
             with pytest.raises(EngineError, match="start it with --logprobs-mode processed_logprobs"):
                 engine.generate(REQUESTS, PARAMS)
@@ -373,16 +380,16 @@ def test_what_log_probs_mean_is_found_out_where_it_is_not_told(vllm, tmp_path, m
             assert len(engine.generate(REQUESTS, PARAMS)) == len(REQUESTS)
 
 
-def test_a_server_that_can_not_be_asked_exactly_is_refused(vllm, tmp_path):
-    """A release without seeds, or something else altogether."""
+def test_unsupported_server_is_refused(vllm, tmp_path):
+    """Examples are a release without seeds, and a server of another kind."""
     vllm.fields = ["model", "prompt", "seed"]
     with (
         simulated(vllm) as server,
         pytest.raises(EngineError, match="can't be asked with ignore_eos, logprobs"),
     ):
-        connected(server, tmp_path)
+        connect_engine(server, tmp_path)
     with (
         simulated(lambda call: call.answer(text=json.dumps({"hello": 1}).encode())) as server,
         pytest.raises(EngineError, match="expected `vllm serve`, but its answers lack KeyError"),
     ):
-        connected(server, tmp_path)
+        connect_engine(server, tmp_path)

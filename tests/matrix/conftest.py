@@ -1,4 +1,4 @@
-"""A toy world for the matrix: tiny real wheels in a real index on loopback, and tiny programs for its cells."""
+"""A toy project for the matrix: tiny real wheels in a real index on loopback, and tiny programs for its cells."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    """A client killed in the middle of an answer is what some of the tests are about; its broken pipe is not news."""
+    """HTTP server that ignores broken pipes: some tests kill a client in the middle of a response."""
 
     def handle_error(self, *asked: object) -> None:
         if not isinstance(sys.exc_info()[1], ConnectionError):
@@ -130,7 +130,7 @@ def serve_index(folder: Path) -> Iterator[Index]:
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[Index]:
-    """An empty index, serving."""
+    """An empty index that is being served."""
     with serve_index(tmp_path / "index") as new_index:
         yield new_index
 
@@ -188,7 +188,7 @@ NOTHING = {**CRASH, "outcome": "not_reproduced", "where": None}
 
 
 def toy_vllm(version: str, *attempts: dict[str, object], before: str = "") -> dict[str, str]:
-    """The files of a toy vLLM whose repro program reports these attempts."""
+    """Return the files of a toy vLLM whose repro program reports these attempts."""
     behaviour = {"attempts": list(attempts), "before": before}
     body = f"__version__ = {version!r}\nBEHAVIOUR = {behaviour!r}\n"
     return {
@@ -198,7 +198,7 @@ def toy_vllm(version: str, *attempts: dict[str, object], before: str = "") -> di
 
 
 def toy_trl(imports: str) -> dict[str, str]:
-    """The files of a toy TRL that takes these lines from vLLM."""
+    """Return the files of a toy TRL with these import lines for vLLM."""
     body = textwrap.indent(textwrap.dedent(imports).strip(), "    ")
     guard = "from ..import_utils import is_vllm_available\nif is_vllm_available():\n"
     return {"trl/__init__.py": "", "trl/trainer/grpo_trainer.py": f"{guard}{body}\n"}
@@ -225,7 +225,7 @@ torch = "none at all"
 
 
 def cell(vllm: str, trl: str, layers: tuple[str, ...], *, recipe: str | None = "toy", more: str = "") -> str:
-    """A cell's table."""
+    """Return a cell's table."""
     name = f'cells."vllm-{vllm}+trl-{trl}"'
     lines = [
         f"[{name}]",
@@ -241,7 +241,7 @@ def cell(vllm: str, trl: str, layers: tuple[str, ...], *, recipe: str | None = "
 
 @dataclass
 class World:
-    """A matrix file with its index, programs, store and environment variables."""
+    """A toy project: matrix file, index, programs, store and environment variables."""
 
     folder: Path
     index: Index
@@ -259,7 +259,7 @@ class World:
         return path
 
     def command(self, *arguments: str, store: Path | None = None) -> list[str]:
-        """Return the command line of a command."""
+        """Return the command line that runs the matrix."""
         places = {
             "file": self.folder / "matrix.toml",
             "store": store or self.store,
@@ -271,7 +271,7 @@ class World:
     def run(
         self, *arguments: str, store: Path | None = None, **environ: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, in this process."""
+        """Run the matrix to its end, in this process."""
         out, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
         with (
             mock.patch.dict(os.environ, {**self.environ, **environ}, clear=True),
@@ -356,12 +356,12 @@ DEEP = ("resolve", "contract", "install", "import", "scheduler")
 
 @pytest.fixture
 def toy() -> Callable[..., str]:
-    """Make a cell's table."""
+    """Return a cell's table with default releases."""
     return cell
 
 
 class _Toy:
-    """Helpers that tests take from here (test modules can't import a conftest)."""
+    """Builders that tests get by a fixture, because test modules can't import a conftest."""
 
     vllm = staticmethod(toy_vllm)
     trl = staticmethod(toy_trl)

@@ -1,4 +1,4 @@
-"""matrix.toml: refused values and their messages, and the choice of cells and layers."""
+"""matrix.toml: invalid values and their messages, and the selection of cells and layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROJECT = Path(__file__).resolve().parents[2] / "matrix.toml"
 
 @pytest.fixture
 def load(tmp_path):
-    """Write a matrix file and load it."""
+    """A function that writes a matrix file and loads it."""
 
     def write(text):
         path = tmp_path / "matrix.toml"
@@ -29,7 +29,7 @@ def load(tmp_path):
     return write
 
 
-def test_no_lock_of_the_project_names_a_machine():
+def test_locks_name_no_machine():
     """Only packages of a folder of wheels have no hash, as the header states."""
     for path in (PROJECT.parent / "locks").glob("*.txt"):
         text = path.read_text(encoding="utf-8")
@@ -60,7 +60,7 @@ def test_no_lock_of_the_project_names_a_machine():
         ("grpo-doctor.matrix.v1", "v2", "schema is 'v2': expected 'grpo-doctor.matrix.v1'"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_refused_with_file_and_line(load, kit, tmp_path, old, new, message):
+def test_invalid_value_is_refused_with_file_and_line(load, kit, tmp_path, old, new, message):
     """The message is one line: file, line, key, value and what was expected."""
     text = kit.head + kit.cell("1.0", "1.0", kit.deep)
     old = old.replace("PY", kit.python)
@@ -92,14 +92,14 @@ def test_a_wrong_value_is_refused_with_file_and_line(load, kit, tmp_path, old, n
         ('[CELL.expect]\nscheduler = "fail"', "Expected `object`, got `str`"),
     ],
 )
-def test_a_wrong_expectation_is_refused(load, kit, more, message):
-    """An expectation names a layer of the cell, an outcome other than a pass, and a reason."""
+def test_invalid_expectation_is_refused(load, kit, more, message):
+    """An expectation needs a layer of the cell, an outcome other than a pass, and a reason."""
     with pytest.raises(TomlError) as refused:
         load(kit.head + kit.cell("1.0", "1.0", kit.deep, more=more))
     assert message in str(refused.value)
 
 
-def test_an_unreadable_file_is_refused(load, tmp_path):
+def test_unreadable_file_is_refused(load, tmp_path):
     """A syntax error, a missing file and a file without cells are one line each."""
     with pytest.raises(TomlError, match=r"is not TOML: .*line 2"):
         load("a = 1\nb = = 2\n")
@@ -109,8 +109,8 @@ def test_an_unreadable_file_is_refused(load, tmp_path):
         load('schema = "grpo-doctor.matrix.v1"\nplatform = "linux"\n')
 
 
-def test_profiles_and_patterns_choose_cells(load, kit):
-    """Patterns choose among all cells; without one the profile does, and full contains quick."""
+def test_profiles_and_patterns_select_cells(load, kit):
+    """Patterns select among all cells; without one the profile does, and full contains quick."""
     rare = kit.cell("3.0", "1.0", kit.light, recipe=None).replace('["quick"]', '["full"]')
     matrix = load(kit.head + kit.cell("1.0", "1.0", kit.deep) + kit.cell("2.0", "1.0", kit.deep) + rare)
     chosen = [
@@ -120,7 +120,7 @@ def test_profiles_and_patterns_choose_cells(load, kit):
     assert chosen == [["1.0", "2.0"], ["1.0", "2.0", "3.0"], ["1.0", "3.0"]]
 
 
-def test_a_layer_includes_the_layers_it_needs(load, kit):
+def test_layer_includes_its_requirements(load, kit):
     """`train` means every mode, `resolve` only itself."""
     matrix = load(kit.head + kit.cell("1.0", "1.0", (*kit.deep, "engine", "train:async")))
     assert with_needs(matrix.cells[0], ("scheduler",)) == ["install", "import", "scheduler"]
@@ -128,8 +128,8 @@ def test_a_layer_includes_the_layers_it_needs(load, kit):
     assert chosen == ("train:colocate", "train:async", "train:server", "resolve", "import")
 
 
-def test_quick_leaves_layers_out(load, kit):
-    """Only where no layer is named; an unknown layer in `quick_without` is refused."""
+def test_quick_profile_omits_layers(load, kit):
+    """Only if no layer is named; an unknown layer in `quick_without` is refused."""
     text = kit.head + kit.cell("1.0", "1.0", ["resolve", "install", "import", "repro:NUM001"])
     matrix = load(text.replace("platform =", 'quick_without = ["repro", "import"]\nplatform ='))
     assert with_needs(matrix.cells[0], select_layers(matrix, [], quick=True)) == ["resolve", "install"]
@@ -142,7 +142,6 @@ def test_quick_leaves_layers_out(load, kit):
     "module",
     ["uv", "resolve", "locks", "results", "identity", "layers.resolve"],
 )
-def test_examples_in_docstrings_hold(module):
-    """The doctests of the package pass."""
+def test_docstring_examples(module):
     results = doctest.testmod(importlib.import_module(f"diagnostics.matrix.{module}"))
     assert (results.attempted > 0, results.failed) == (True, 0)

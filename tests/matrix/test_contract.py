@@ -1,4 +1,4 @@
-"""The contract layer on fabricated packages: breaks, guarded uses and undecidable uses."""
+"""The contract layer on synthetic packages: breaks, guarded uses and undecidable uses of the engine's API."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GRPO = "trl/trainer/grpo_trainer.py"
 
 @dataclass
 class MemorySources:
-    """Modules in memory."""
+    """Source modules in memory."""
 
     files: Mapping[str, str]
 
@@ -91,7 +91,7 @@ ENGINE = {
 
 
 def compare_with_engine(trainer, *, version="1.0", file=GRPO, engine=ENGINE, more=None):
-    """Compare one file of a trainer, and `more` of it, with the engine, without the project's rules of behaviour."""
+    """Compare one file of a trainer, and `more` of it, with the engine, without the behaviour rules."""
     sources = MemorySources({file: textwrap.dedent(trainer), **(more or {})})
     surface = Surface(
         SourceFacts(MemorySources({name: textwrap.dedent(text) for name, text in engine.items()})), "vllm"
@@ -135,8 +135,8 @@ NOTHING = "from vllm import Nothing"
         (f"def f():\n    {NOTHING}", ["vllm.Nothing"]),
     ],
 )  # fmt: skip
-def test_a_name_is_there_or_missing(line, missing):
-    """Every way by which a name can be there; lazy promises that lead nowhere; inside functions too."""
+def test_name_is_found_or_missing(line, missing):
+    """Every way by which a name can exist, lazy names without a target, and imports in functions."""
     assert check(line) == (missing, [], [])
 
 
@@ -166,15 +166,15 @@ def test_a_name_is_there_or_missing(line, missing):
         ('Version(peft.__version__) > Version("1")', "undecided"),
     ],
 )
-def test_a_condition_around_a_use_decides(condition, outcome):
-    """Dead code is no break; an unknown condition is not judged, in a file of GRPO."""
+def test_condition_around_a_use(condition, outcome):
+    """Dead code is no break; an unknown condition is undecided in a file of GRPO."""
     trainer = f"def f(self):\n    if {condition}:\n        {NOTHING}"
     missing, guarded, undecided = check(trainer)
     assert (missing == ["vllm.Nothing"], guarded) == (outcome == "missing", [])
     assert [item.partition(":")[0] for item in undecided] == ["vllm.Nothing"] * (outcome == "undecided")
 
 
-def test_a_condition_kept_in_a_name_is_decided():
+def test_condition_stored_in_a_constant():
     """TRL stores is_vllm_available(min_version=…) in a constant; `else` is then taken."""
     trainer = """
         _NEW = is_vllm_available(min_version="1.1")
@@ -196,8 +196,8 @@ def test_a_condition_kept_in_a_name_is_decided():
         ("self.mode == 'x' and self.regex", "body"),
     ],
 )
-def test_what_only_an_option_reaches_breaks_only_with_it(condition, where):
-    """An option that the settings leave off is listed and no break; the other branch is always reached."""
+def test_use_behind_an_option_breaks_only_with_it(condition, where):
+    """An option that is off is listed without a break; the other branch is always reached."""
     settings = "class GRPOConfig:\n    vllm_regex: str | None = field(default=None, metadata={})\n    mode: str = 'x'\n"
     more = {"trl/trainer/grpo_config.py": settings}
     for branch in ("body", "orelse"):
@@ -217,15 +217,15 @@ def test_what_only_an_option_reaches_breaks_only_with_it(condition, where):
         ("raise RuntimeError('too old')", True),
     ],
 )
-def test_one_arm_of_a_try_is_enough(handler, missing):
-    """try/except ImportError: a fallback that works is no break; one that breaks too, or only raises, is."""
+def test_try_needs_one_working_branch(handler, missing):
+    """A fallback that works is no break; one that breaks too, or only raises, is."""
     result = check(f"try:\n    {NOTHING}\nexcept ImportError:\n    {handler}\n")
     assert ("vllm.Nothing" in result[0]) is missing
     assert ("vllm.Nothing" in result[1]) is not missing
 
 
 def test_other_trainers_do_not_break_grpo():
-    """A break in another trainer's file is seen, and marked; what is undecided there is a remark."""
+    """A break in another trainer's file is marked; an undecided use there is a remark."""
     other = "trl/trainer/online_dpo_trainer.py"
     result = compare_with_engine(NOTHING, more={other: NOTHING})
     places = {item.location: is_grpo_file(item.use.file) for item in result.missing}
@@ -235,7 +235,7 @@ def test_other_trainers_do_not_break_grpo():
 
 
 def test_arguments_are_checked_against_the_signature():
-    """LLM passes keywords to EngineArgs; a struct's keywords are its fields; `**name` of a known dictionary counts."""
+    """LLM passes keywords to EngineArgs; a struct's keywords are its fields; a known `**dict` counts."""
     trainer = """
         from vllm import LLM, SamplingParams
         def f(self):
@@ -256,7 +256,7 @@ def test_arguments_are_checked_against_the_signature():
 
 
 def test_attribute_paths_are_followed_as_far_as_types_are_known():
-    """Attributes of base classes count; a path is followed through known types, and the result has its end."""
+    """Attributes of base classes count, and the result has the end of the path."""
     trainer = """
         from vllm import LLM
         class T:
@@ -277,8 +277,8 @@ def test_attribute_paths_are_followed_as_far_as_types_are_known():
     ]
 
 
-def test_an_annotated_type_proves_no_absence():
-    """An annotated object may be of a subclass at run time: the path is followed only as far as it exists."""
+def test_annotated_type_does_not_prove_absence():
+    """An object may be of a subclass at run time: the path is followed only as far as it exists."""
     engine = {
         "vllm/__init__.py": """
             class Base:
@@ -300,8 +300,8 @@ def test_an_annotated_type_proves_no_absence():
     assert check(line.format("config.gone"), engine=engine)[0] == ["vllm.LLM.engine.config.gone"]
 
 
-def test_a_patched_path_must_exist():
-    """TRL 0.14 and 0.15 patch a private method by its dotted name; entering the patch fails if it is missing."""
+def test_patched_path_must_exist():
+    """TRL 0.14 and 0.15 patch a private method by its dotted name, which fails if it is missing."""
     line = 'from unittest.mock import patch\nwith patch("vllm.entrypoints.llm.LLM.{}", return_value=None):\n    pass'
     assert check(line.format("generate"))[0] == []
     assert check(line.format("_gone"))[0] == ["vllm.entrypoints.llm.LLM._gone"]
@@ -309,8 +309,8 @@ def test_a_patched_path_must_exist():
     assert check(patching)[0] == ["vllm.worker.worker.Worker._x"]
 
 
-def test_keywords_of_methods_are_checked():
-    """`wake_up(tags=)` of a release whose `wake_up` takes none; overloads count together, `**kwargs` takes all."""
+def test_method_keywords_are_checked():
+    """Overloads count together, and `**kwargs` takes all keywords."""
     engine = {
         "vllm/__init__.py": """
             class LLM:
@@ -335,8 +335,8 @@ class VLLMClient:
 """
 
 
-def test_routes_that_the_client_asks_must_be_in_the_server():
-    """They may be in any file of the server; a trainer's own server comes first."""
+def test_client_routes_must_exist_in_the_server():
+    """Any file of the server counts; a trainer's own server comes first."""
     serving = {"vllm/entrypoints/serve/health.py": '@router.get("/health")\ndef health(): ...'}
     client = {"file": "trl/generation/vllm_client.py", "engine": ENGINE | serving}
     assert check(CLIENT, **client)[0] == ["/start_weight_update"]
@@ -347,7 +347,7 @@ def test_routes_that_the_client_asks_must_be_in_the_server():
 
 
 def test_launch_options_must_be_known_to_the_server():
-    """Fields of its arguments, `--no-` before a switch, or words of its parser."""
+    """Options are fields of its arguments, `--no-` switches, or words of its parser."""
     trainer = 'command += ["--weight-transfer-config", "x", "--dtype", "auto", "--no-max-model-len", "--odd"]'
     serving = {"vllm/entrypoints/openai/cli_args.py": 'parser.add_argument("--odd")'}
     where = {"file": "trl/scripts/vllm_serve.py", "engine": ENGINE | serving}
@@ -361,21 +361,21 @@ def test_launch_options_must_be_known_to_the_server():
         "class LLM:\n    def __getattr__(self, name): ...",
     ],
 )
-def test_a_class_that_is_not_seen_whole_proves_nothing(engine):
-    """A base from another package may have the attribute: no break, and not judged."""
+def test_partly_known_class_is_undecided(engine):
+    """A base from another package may have the attribute."""
     line = "from vllm import LLM\nllm = LLM()\nllm.anything()"
     unknown = [f"vllm.LLM.anything: followed as far as LLM ({GRPO}:3)"]
     assert check(line, engine={"vllm/__init__.py": engine}) == ([], [], unknown)
 
 
-def test_circular_re_exports_end():
-    """Two modules that import a name from each other: it is nowhere."""
+def test_circular_reexports_terminate():
+    """Two modules that import a name from each other do not define it."""
     engine = {"vllm/__init__.py": "from vllm.a import X", "vllm/a.py": "from vllm import X"}
     assert check("from vllm import X", engine=engine)[0] == ["vllm.X"]
 
 
-def test_a_file_on_the_way_that_cannot_be_parsed_is_not_judged():
-    """It may use anything; a template in a corner of the wheel decides nothing."""
+def test_unparsable_file_on_the_import_path_is_undecided():
+    """A template elsewhere in the wheel changes nothing."""
     text = "from vllm import LLM\nprint 'x'"
     (undecided,) = check(text)[2]
     assert undecided.startswith(f"{GRPO}: {GRPO}:2 cannot be parsed by this Python")

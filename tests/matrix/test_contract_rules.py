@@ -1,4 +1,4 @@
-"""The rules of behaviour: cases on sources made of the rules' own lines, and pairs as recorded from real wheels."""
+"""The behaviour rules of the contract layer: cases on synthetic sources, and results recorded from real wheels."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def layer_result(engine, behaviour=(RULE,)):
 @pytest.mark.parametrize(
     ("rule", "case"), CASES, ids=lambda it: getattr(it, "subject", getattr(it, "outcome", ""))
 )
-def test_each_case_is_found_in_its_own_lines(rule, case):
-    """It decides if its lines exist, and its rule ignores trainers without the rule's own lines."""
+def test_case_is_found_by_its_lines(rule, case):
+    """It decides if its lines exist, and its rule ignores trainers without the rule's lines."""
     trainer, engine = sources_with(rule.trl), sources_with(case.vllm)
     (decision,) = list(apply_rules(trainer, engine, (rule,)))
     assert decision.case is case
@@ -67,14 +67,14 @@ def test_each_case_is_found_in_its_own_lines(rule, case):
 
 
 @pytest.mark.parametrize("rule", project_rules(), ids=lambda it: it.subject)
-def test_an_engine_that_no_case_knows_is_not_decided(rule):
-    """The engine was not read, so the rule gives no verdict."""
+def test_engine_without_a_case_is_undecided(rule):
+    """The rule's lines were not found in the engine, so there is no verdict."""
     (decision,) = apply_rules(sources_with(rule.trl), MemorySources({}), (rule,))
     assert decision.case is None
 
 
-def test_a_rule_decides_a_path_that_source_does_not_follow():
-    """Holds, breaks, or not judged with what would let it be judged."""
+def test_rule_decides_a_path_beyond_the_source():
+    """The outcome is holds, breaks, or undecided with the missing information."""
     assert layer_result({"vllm/b.py": "self.deep = Deep("}).outcome is Outcome.PASS
     broken = layer_result({"vllm/a.py": "class Engine"})
     assert (broken.outcome, broken.facts) == (Outcome.FAIL, (("missing", "vllm.LLM.deep", "when called"),))
@@ -86,8 +86,8 @@ def test_a_rule_decides_a_path_that_source_does_not_follow():
     )
 
 
-def test_a_path_without_a_rule_is_not_judged():
-    """The result has the part that was followed, and the missing rule."""
+def test_path_without_a_rule_is_undecided():
+    """The result has the followed part of the path, and the missing rule."""
     result = layer_result({}, ())
     assert result.outcome is Outcome.NOT_CHECKED
     assert result.signs[0].startswith(
@@ -95,8 +95,8 @@ def test_a_path_without_a_rule_is_not_judged():
     )
 
 
-def test_a_line_is_found_however_it_is_wrapped():
-    """Blanks and line ends between words; file and line of where it begins; absence names the file looked at."""
+def test_wrapped_line_is_found():
+    """White space between words is ignored; an absence names the file that was searched."""
     sources = MemorySources({"a.py": "x\nraise TypeError(\n    'no' )\n"})
     assert SourceLine(("b.py", "a.py"), "raise TypeError( 'no' )").find(sources) == "a.py:2"
     assert SourceLine(("a.py",), "raise", absent=True).find(sources) is None
@@ -104,7 +104,7 @@ def test_a_line_is_found_however_it_is_wrapped():
     assert SourceLine(("b.py",), "raise").find(sources) is None
 
 
-def test_rules_with_unknown_keys_or_outcomes_are_refused(tmp_path, monkeypatch):
+def test_invalid_rules_are_refused(tmp_path, monkeypatch):
     """The message names the key or the value."""
     path = tmp_path / "rules.toml"
     path.write_text('[[rule]]\nsubject = "a"\nsays = "s"\nway = "w"\ntrl = []\ncase = []\ncolour = 1\n')
@@ -114,8 +114,8 @@ def test_rules_with_unknown_keys_or_outcomes_are_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("pair", RECORDED["pairs"], ids=lambda it: f"{it['trl']}-{it['vllm']}")
-def test_pairs_as_recorded_from_real_wheels(pair):
-    """The rules that apply to a pair and their results, from the lines of both released wheels."""
+def test_recorded_pairs_of_real_wheels(pair):
+    """The rules that apply to a pair give the recorded results on the lines of both wheels."""
     trainer, engine = (
         MemorySources({file: "\n".join(lines) for file, lines in RECORDED[name][pair[name]].items()})
         for name in ("trl", "vllm")

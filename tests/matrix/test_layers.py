@@ -1,4 +1,4 @@
-"""Layers' answers from programs in cells that report, or fail to."""
+"""Outcomes of the matrix's layers from programs in cells that report, crash or hang."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from diagnostics.process import Completed
 
 
 def make_reply(document, excerpt="", folder=Path()):
-    """A program in a cell that printed a document."""
+    """Return the reply of a program in a cell that printed a document."""
     return in_cell.Reply(Completed(0, "", "", 1.0, False), excerpt, "logs/cell/it", folder, document)
 
 
@@ -36,7 +36,7 @@ def workplace(tmp_path, kit):
 
 @pytest.fixture
 def run_layer(workplace, monkeypatch):
-    """Run the scheduler layer with a program that ends as scripted."""
+    """A function that runs the scheduler layer with a scripted program."""
 
     def ask_scheduler(output, code=0, *, timed_out=False):
         monkeypatch.setattr(environments, "ensure_environment", lambda *_, **__: None)
@@ -69,20 +69,20 @@ def document(kit, *attempts, modified=()):
         ("", -9, Outcome.INFRA_ERROR, "ended by SIGKILL"),
     ],
 )
-def test_no_answer_is_blamed_on_whom_it_should(run_layer, output, code, outcome, said):
-    """A crash is the cell's; garbage, refusals and a kill from outside are ours or the machine's."""
+def test_missing_document_is_attributed(run_layer, output, code, outcome, said):
+    """A crash is the cell's; garbage, refusals and an external kill are ours or the machine's."""
     answer = run_layer(output, code)
     assert (answer.outcome, said in answer.summary) == (outcome, True), answer.summary
 
 
-def test_a_program_out_of_time_is_a_timeout(run_layer):
-    """Whatever it had printed."""
+def test_program_over_its_limit_is_a_timeout(run_layer):
+    """This holds even if it printed a document."""
     answer = run_layer('{"schema": "grpo-doctor.repro.v1"}', -15, timed_out=True)
     assert (answer.outcome, answer.summary) == (Outcome.TIMEOUT, "no answer within 300 s")
 
 
-def test_a_reproduced_crash_fails_with_its_code_and_place(run_layer, kit):
-    """Codes, file:line, what helped: all in the answer."""
+def test_reproduced_crash_fails_with_code_and_location(run_layer, kit):
+    """The answer has the codes, file:line and the mitigations that helped."""
     useless = {**kit.crash, "mitigation": "lock", "outcome": "not_mitigated"}
     answer = run_layer(document(kit, kit.crash, kit.cured, useless), 1)
     assert (answer.outcome, answer.codes) == (Outcome.FAIL, ("SCH001",))
@@ -103,14 +103,14 @@ def test_a_reproduced_crash_fails_with_its_code_and_place(run_layer, kit):
         ({"outcome": "mitigated", "mitigation": "x"}, Outcome.INFRA_ERROR, "it tried nothing"),
     ],
 )
-def test_attempts_make_an_outcome(run_layer, kit, changes, outcome, said):
-    """Not reproduced passes; code that isn't there is not run; a broken or hanging repro is no verdict on the cell."""
+def test_outcome_of_attempts(run_layer, kit, changes, outcome, said):
+    """Not reproduced is a pass; a broken or hanging repro is no verdict on the cell."""
     answer = run_layer(document(kit, {**kit.crash, **changes}))
     assert (answer.outcome, said in answer.summary) == (outcome, True), answer.summary
 
 
-def test_modified_upstream_files_are_no_evidence(run_layer, kit):
-    """If the installed files aren't the wheel's, there is no verdict on the release."""
+def test_modified_upstream_files_give_no_verdict(run_layer, kit):
+    """Installed files that aren't the wheel's say nothing about the release."""
     answer = run_layer(document(kit, kit.crash, modified=["vllm/core/scheduler.py"]), 1)
     assert (answer.outcome, answer.codes) == (Outcome.INFRA_ERROR, ())
 
@@ -130,8 +130,8 @@ def test_modified_upstream_files_are_no_evidence(run_layer, kit):
         ({"syncs_proven": 1}, Outcome.FAIL, "only 1 of 2 weight syncs were proven"),
     ],
 )
-def test_a_training_run_counts_only_with_proven_syncs(workplace, changes, outcome, said):
-    """Steps taken and every weight sync proven, or it isn't training."""
+def test_training_run_needs_proven_syncs(workplace, changes, outcome, said):
+    """It needs steps, and a proof of every weight sync."""
     document = {
         "outcome": "ok",
         "engine": "vllm",
@@ -146,8 +146,8 @@ def test_a_training_run_counts_only_with_proven_syncs(workplace, changes, outcom
     assert (answer.outcome, answer.summary) == (outcome, said)
 
 
-def test_a_cell_sees_none_of_the_user_s_settings(workplace):
-    """Clean variables: no tokens; offline; a separate home; PYTHONPATH has only staged copies."""
+def test_cell_does_not_inherit_user_settings(workplace):
+    """No tokens, offline, a separate home, and a PYTHONPATH of staged copies only."""
     environment = workplace.cell_environ(workplace.matrix.cells[0])
     assert "secret" not in environment.values()
     assert environment["HF_HUB_OFFLINE"] == "1"
@@ -174,15 +174,15 @@ WRONG = {"outcome": "failed", "why": "assert 1 < 0"}
         ({"a": OK}, 3, Outcome.INFRA_ERROR, "pytest ended with 3: 1 passed"),
     ],
 )
-def test_a_conformance_run_passes_if_something_did_and_nothing_failed(found, code, outcome, said):
-    """Skipped tests do not count as passes, and an exit code unknown to pytest gives no answer."""
+def test_conformance_run_needs_a_passed_test(found, code, outcome, said):
+    """Skipped tests are no passes, and an unknown exit code of pytest gives no answer."""
     assert conformance.suite_outcome(
         found, in_cell.Completed(Completed(code, "", "", 1.0, False), "", "", Path())
     ) == (outcome, said)
 
 
-def test_an_environment_gets_the_name_that_its_recipe_adds(workplace):
-    """The recipe adds a metadata-only distribution, which version checks find."""
+def test_recipe_adds_a_distribution_name(workplace):
+    """A metadata-only distribution satisfies version checks."""
     cell = workplace.matrix.cells[0]
     packages = environments.environment_folder(workplace, cell) / "lib" / "python3.11" / "site-packages"
     packages.mkdir(parents=True)
@@ -191,8 +191,8 @@ def test_an_environment_gets_the_name_that_its_recipe_adds(workplace):
     assert (distribution.name, distribution.version) == ("vllm", "1.0+cpu")
 
 
-def test_a_server_that_does_not_start_fails_with_what_it_said_first(workplace):
-    """The first error is a sign, which an expectation can name; a server that answered passes."""
+def test_failed_server_start_has_its_first_error(workplace):
+    """An expectation can name this error; a server that answered passes."""
     cell = workplace.matrix.cells[0]
     error = "ended with 1 before it was up: PackageNotFoundError: No package metadata was found for vllm"
     failed = {"server": "trl vllm-serve", "outcome": "failed", "error": error}
@@ -206,8 +206,8 @@ def test_a_server_that_does_not_start_fails_with_what_it_said_first(workplace):
     assert programs.server_answer(make_reply({}), cell).outcome is Outcome.FAIL
 
 
-def test_steps_of_the_cell_s_own_trainer_pass_and_what_it_raised_is_a_sign(workplace):
-    """With its place; a mode that TRL doesn't have is not run."""
+def test_trl_training_layer(workplace):
+    """Steps pass, an exception is recorded with its location, and a missing mode is not run."""
     cell = workplace.matrix.cells[0]
     logged = {"loss": [0.1], "sampling/sampling_logp_difference/mean": [0.001, 0.002]}
     document = {"outcome": "ok", "steps": 3, "seconds": 1.5, "moved": 0.01, "logged": logged, "error": None}
@@ -225,8 +225,8 @@ def test_steps_of_the_cell_s_own_trainer_pass_and_what_it_raised_is_a_sign(workp
     assert programs.trl_answer(make_reply({}), cell).outcome is Outcome.FAIL
 
 
-def test_findings_of_doctor_are_signs_and_a_crashed_check_fails():
-    """The signs are severity and code; the layer does not check whether the findings are right."""
+def test_doctor_layer_records_findings():
+    """The layer does not judge the findings; a crashed check fails."""
     finding = {"severity": "error", "code": "CMP902", "title": "known to fail", "detail": "because"}
     checks = [{"check": "a", "outcome": "findings"}, {"check": "b", "outcome": "skipped", "reason": "why"}]
     answer = doctor.doctor_answer({"checks": checks, "findings": [finding]})
@@ -235,7 +235,7 @@ def test_findings_of_doctor_are_signs_and_a_crashed_check_fails():
     assert doctor.doctor_answer({"checks": crashed, "findings": []}).outcome is Outcome.FAIL
 
 
-def test_every_layer_comes_after_the_layers_it_needs():
+def test_layers_are_ordered_by_requirements():
     """No name occurs twice."""
     names = [layer.name for layer in LAYERS]
     assert len(set(names)) == len(names)

@@ -1,4 +1,4 @@
-"""The stand-in for a libstdc++ that is too old, built and loaded for real."""
+"""The replacement for a libstdc++ that is too old, built and loaded for real."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from diagnostics.matrix import libstdcxx
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
 
-def test_a_version_that_needs_more_than_is_known_is_refused_with_the_remedy(tmp_path):
-    """The stand-in has one symbol; later versions need others, so it would be wrong for them."""
+def test_unsupported_symbol_version_is_refused(tmp_path):
+    """The replacement has one symbol; later versions need others."""
     with pytest.raises(
         libstdcxx.NotProvidedError, match=r"GLIBCXX_3.4.99.*install libstdc\+\+ of gcc 13 or newer"
     ):
@@ -24,8 +24,8 @@ def test_a_version_that_needs_more_than_is_known_is_refused_with_the_remedy(tmp_
 
 
 @needs_compiler
-def test_a_library_that_needs_the_symbol_loads_and_works(tmp_path):
-    """And so does C++ that uses the rest of libstdc++, which is the machine's own."""
+def test_library_that_needs_the_symbol_loads(tmp_path):
+    """C++ code that uses the rest of the machine's libstdc++ works too."""
     stand_in = tmp_path / libstdcxx.SONAME
     library = libstdcxx._system_library()
     offered = {name for name in libstdcxx._symbol_versions(library) if name != "GLIBCXX_3.4.32"}
@@ -56,7 +56,7 @@ def test_a_library_that_needs_the_symbol_loads_and_works(tmp_path):
 
 
 @needs_compiler
-def test_a_cell_s_python_loads_it_when_it_starts(tmp_path, monkeypatch):
+def test_cell_python_loads_it_at_startup(tmp_path, monkeypatch):
     """One line in site-packages names the library."""
     monkeypatch.setattr(libstdcxx, "_symbol_versions", lambda _library: {"GLIBCXX_3.4"})
     assert libstdcxx.provide(tmp_path, "3.4.32") is True

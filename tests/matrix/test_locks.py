@@ -41,8 +41,8 @@ HINT = f"{NO_WHEEL} hint: Wheels are available on: `manylinux_2_31_aarch64`, `ma
 SOLVED = Resolution((LockedPackage("vllm==0.15.0", ("sha256:0",)),))
 
 
-def test_a_pylock_becomes_lines_with_hashes():
-    """Wheels win over source archives; a file in a folder of this machine has no hash, and that is reported."""
+def test_pylock_becomes_requirements_with_hashes():
+    """Wheels are preferred; a file in a local folder has no hash, and that is reported."""
     packages = read_pylock(PYLOCK)
     assert packages == (
         LockedPackage("both==1.0", ("sha256:11", "sha256:22")),
@@ -54,14 +54,13 @@ def test_a_pylock_becomes_lines_with_hashes():
 
 
 @pytest.mark.parametrize("text", ["packages = 1", "a = 1", "[[packages]]\nname = 'a'", "not TOML"])
-def test_other_output_of_uv_is_no_empty_lock(text):
-    """It is an error."""
+def test_invalid_pylock_is_an_error(text):
     with pytest.raises(ValueError, match=r"."):
         read_pylock(text)
 
 
 def resolve_by_platform(monkeypatch, **results):
-    """Resolve a pair where uv's result depends on the platform; return it and the platforms tried."""
+    """Resolve a pair whose result depends on the platform; return it and the platforms tried."""
     tried = []
 
     def compile_on(_context, _cell, _requirements, arguments, *_rest, **_options):
@@ -74,8 +73,8 @@ def resolve_by_platform(monkeypatch, **results):
     return resolve.resolve_declared(context, cell, timeout_s=1), tried
 
 
-def test_a_wheel_for_a_newer_glibc_is_resolved_there(monkeypatch):
-    """It is no statement about the pair: there is a solution, on that platform, and the older one is named."""
+def test_newer_glibc_is_tried(monkeypatch):
+    """There is a solution on that platform, and the result names the older one."""
     resolution, tried = resolve_by_platform(monkeypatch, **{"28": Resolution(explanation=HINT), "31": SOLVED})
     assert tried == ["x86_64-manylinux_2_28", "x86_64-manylinux_2_31"]
     answer = resolution_answer(resolution)
@@ -88,8 +87,8 @@ def test_a_wheel_for_a_newer_glibc_is_resolved_there(monkeypatch):
     assert answer.summary.endswith("(resolved for x86_64 with glibc 2.28)")
 
 
-def test_an_install_verifies_hashes(world, kit):
-    """A file with another hash than the lock's is refused; with the lock as made it installs."""
+def test_install_verifies_hashes(world, kit):
+    """A file whose hash differs from the lock is refused."""
     aside = world.folder / "wheels"
     kit.wheel(aside, "local", "1.0+here", {"local/__init__.py": ""})
     world.index.add("local", "0.9")
@@ -111,7 +110,7 @@ def test_an_install_verifies_hashes(world, kit):
 
 @pytest.fixture
 def locked_context(tmp_path, kit):
-    """Make a context of one cell whose two locks exist as they should be."""
+    """A function that makes a context of one cell with two valid locks."""
     (tmp_path / "locks").mkdir()
 
     def write_lock(change=lambda text: text):
@@ -139,8 +138,8 @@ def locked_context(tmp_path, kit):
         (('"trl=={trl}"]', '"trl>1.0"]'), "has trl 1.0 where the recipe requires trl>1.0"),
     ],
 )
-def test_a_stale_lock_is_reported(locked_context, change, message):
-    """A lock for another date or Python, or without a requirement of the recipe; a current one is not reported."""
+def test_stale_lock_is_reported(locked_context, change, message):
+    """The lock has another date or Python, or lacks a requirement of the recipe."""
     context = locked_context(lambda text: text.replace(*change) if change[0] else text)
     problems = locks.check_locks(context, context.matrix.cells)
     assert bool(problems) is bool(message)
@@ -148,7 +147,6 @@ def test_a_stale_lock_is_reported(locked_context, change, message):
 
 
 def test_missing_and_orphaned_locks_are_reported(locked_context):
-    """Each by its file."""
     context = locked_context()
     (context.locks / "vllm-1.0+trl-1.0.cpu.txt").unlink()
     (context.locks / "vllm-9.0+trl-1.0.txt").write_text("")
@@ -157,6 +155,5 @@ def test_missing_and_orphaned_locks_are_reported(locked_context):
     assert "vllm-9.0+trl-1.0.txt: no cell of matrix.toml has this lock" in orphan
 
 
-def test_the_committed_locks_and_workflows_are_current(capsys):
-    """`lock --check` reports nothing."""
+def test_committed_locks_and_workflows_are_current(capsys):
     assert (command.main(["lock", "--check"]), capsys.readouterr().out) == (0, "")

@@ -1,4 +1,4 @@
-"""Signatures of known issues in failed answers."""
+"""Known issues are recognised in the logs of failed matrix layers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from diagnostics.matrix.results import matching_codes
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 
-def test_every_signature_matches_in_a_failed_answer():
-    """Each entry's own positive samples, as the log of a failed layer, give its code; a pass gives none."""
+def test_every_signature_matches_in_a_failed_layer():
+    """Each entry's positive samples give its code in a failed layer's log, and none in a pass."""
     missed, checked = [], 0
     for code, issue in catalog.load().items():
         for sample in issue.signature.samples if issue.signature else ():
@@ -23,8 +23,8 @@ def test_every_signature_matches_in_a_failed_answer():
     assert (missed, checked > 0) == ([], True)
 
 
-def test_a_missing_name_has_the_code_of_its_import_error():
-    """The layer `contract` reads; Python would raise."""
+def test_missing_name_has_the_code_of_its_import_error():
+    """The contract layer reads the source; Python would raise the error."""
     signs = (
         "vllm.sampling_params.GuidedDecodingParams: no GuidedDecodingParams in vllm.sampling_params (a.py:1)",
         "vllm.worker.worker.Worker: no module vllm.worker.worker (trl/a.py:2, at import)",

@@ -1,4 +1,4 @@
-"""Publishing from a store with some of the results keeps the other published verdicts."""
+"""Publishing some results of a store keeps the other published verdicts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMPLETE = {(cell, layer): "pass" for cell in (FIRST, SECOND) for layer in CHOSE
 
 
 def make_event(question, outcome):
-    """An answer; a failed contract misses `gone` at import, and `zap` when called."""
+    """Return an answer; a failed contract misses `gone` at import, and `zap` when called."""
     facts = (("missing", "zap", "when called"), ("missing", "gone", "at import")) if outcome == "fail" else ()
     answer = Answer(Outcome(outcome), f"saw {outcome}", question.layer.evidence, facts=facts)
     time = "2026-01-02T00:00:00Z"
@@ -35,7 +35,7 @@ def make_event(question, outcome):
 
 @pytest.fixture
 def publish(tmp_path, kit, use_index):
-    """Publish a store with these answers, {(cell, layer): outcome}, over an existing document."""
+    """A function that publishes these answers, {(cell, layer): outcome}, over an existing document."""
     use_index(trl=TRL, vllm=VLLM)
 
     def build_store(answers, published, *, cells=("1.0", "2.0"), layers=CHOSEN, updated=None):
@@ -68,8 +68,8 @@ def verdicts(publication):
     }
 
 
-def test_unanswered_questions_stay_as_published(publish):
-    """A store with one answer changes that one; the cell's verdict follows, and the pairs stay."""
+def test_missing_answers_keep_published_verdicts(publish):
+    """One answer changes one verdict and the cell's; the pairs stay."""
     complete = publish(COMPLETE, {})
     assert (complete.kept, complete.lost, complete.unanswered) == (0, [], [])
     publication = publish({(FIRST, "install"): "fail"}, complete.document)
@@ -84,13 +84,13 @@ def test_unanswered_questions_stay_as_published(publish):
 
 
 def test_unfinished_answers_change_nothing(publish):
-    """Neither a fault of the machine nor a timeout."""
+    """Examples are a fault of the machine and a timeout."""
     complete = publish(COMPLETE, {}).document
     publication = publish({(FIRST, "install"): "infra_error", (FIRST, "resolve"): "timeout"}, complete)
     assert (verdicts(publication)[FIRST, "install"], publication.changed) == ("pass", [])
 
 
-def test_only_chosen_cells_are_updated(publish):
+def test_only_selected_cells_are_updated(publish):
     """The others stay as published, even if the store has other results."""
     complete = publish(COMPLETE, {}).document
     answers = {(FIRST, "install"): "fail", (SECOND, "install"): "fail", (PAIR, "contract"): "fail"}
@@ -99,8 +99,8 @@ def test_only_chosen_cells_are_updated(publish):
     assert publication.document["breadth"] == complete["breadth"]
 
 
-def test_verdicts_without_a_cell_are_named_as_lost(publish):
-    """A removed cell, a layer that the cell no longer has, a pair that is no longer generated."""
+def test_verdicts_without_a_cell_are_reported_as_lost(publish):
+    """A removed cell, a removed layer of a cell, and a pair that is no longer generated."""
     complete = publish(COMPLETE, {}).document
     complete["breadth"]["trl"]["0.1"] = {"declares": "", "contract": {"pass": "0.2"}}
     publication = publish({}, complete, cells=("1.0",), layers=("resolve",))
@@ -114,7 +114,7 @@ def test_verdicts_without_a_cell_are_named_as_lost(publish):
     assert publication.unanswered == [f"{FIRST} install: not_run: not run yet"]
 
 
-def test_doctor_reads_the_published_pairs_as_answered(publish, tmp_path):
+def test_doctor_reads_the_published_pairs(publish, tmp_path):
     """Doctor reads TRL, layer, outcome and the first missing name; unfinished answers are absent."""
     answers = {
         **COMPLETE,
@@ -135,8 +135,8 @@ def test_doctor_reads_the_published_pairs_as_answered(publish, tmp_path):
     assert (known.contract, known.missing, known.allowed) == ("fail", "gone", True)
 
 
-def test_the_shipped_table_keeps_its_schema():
-    """docs/compat-v1.schema.json describes it."""
+def test_shipped_table_follows_its_schema():
+    """The schema is docs/compat-v1.schema.json."""
     schema = json.loads((ROOT / "docs" / "compat-v1.schema.json").read_text())
     validator = pytest.importorskip("jsonschema").Draft202012Validator(schema)
     validator.check_schema(schema)
@@ -144,8 +144,8 @@ def test_the_shipped_table_keeps_its_schema():
     assert [error.message for error in validator.iter_errors(shipped)] == []
 
 
-def test_an_empty_store_publishes_what_is_published(tmp_path):
-    """For the project's own table: every verdict stays, none is open or lost."""
+def test_empty_store_changes_nothing(tmp_path):
+    """In the project's own table every verdict stays, none is open or lost."""
     from diagnostics.matrix import command
 
     target = tmp_path / "compat.json"
@@ -157,8 +157,8 @@ def test_an_empty_store_publishes_what_is_published(tmp_path):
     assert [part["breadth"] for part in parts] == [parts[0]["breadth"]] * 2
 
 
-def test_the_command_writes_nothing_where_a_verdict_is_lost_or_open(world, kit):
-    """Exit 1 for a loss, 3 for an open question; --drop accepts the loss, --dry-run only prints."""
+def test_publish_refuses_lost_or_open_verdicts(world, kit):
+    """Exit 1 for a loss, 3 for an open verdict; --drop accepts the loss, --dry-run only prints."""
     target = world.folder / "out" / "compat.json"
     world.index.add("vllm", "1.0")
     world.index.add("trl", "1.0", extras={"vllm": ("vllm",)})

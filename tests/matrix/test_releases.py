@@ -1,4 +1,4 @@
-"""Generated cells: which ones there are, their date cuts and expectations."""
+"""Generated cells of the matrix: which pairs of releases, their date cuts and expectations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DAY = datetime.date(2025, 1, 1)
 
 
 def uploaded(day, vllm="", python=">=3.9"):
-    """A release, uploaded so many days after the first."""
+    """Return a release that was uploaded so many days after the first."""
     requirement = f'vllm{vllm}; extra == "vllm"' if vllm else ""
     return DAY + datetime.timedelta(days=day), requirement, python
 
@@ -54,7 +54,7 @@ VLLM = {**{f"0.{minor}": uploaded(4 * minor) for minor in range(1, 12)}, "0.12":
 
 @pytest.fixture
 def generate(tmp_path, kit, use_index):
-    """Generate the cells of a matrix with one written cell, by id."""
+    """A function that generates the cells of a matrix with one written cell, by id."""
     use_index(trl=TRL, vllm=VLLM)
 
     def cells(table=BREADTH, more=""):
@@ -65,8 +65,8 @@ def generate(tmp_path, kit, use_index):
     return cells
 
 
-def test_each_minor_release_meets_its_range_and_two_on_each_side(generate):
-    """The newest of each minor release of TRL until the day; a range, a pin, an open bound; no other Python."""
+def test_each_minor_release_is_paired_with_its_range(generate):
+    """With two releases on each side of the range; pins, open bounds and other Pythons are handled."""
     pairs = {}
     for cell in generate().values():
         pairs.setdefault(cell.trl, []).append(cell.vllm)
@@ -77,15 +77,15 @@ def test_each_minor_release_meets_its_range_and_two_on_each_side(generate):
 
 
 def test_all_pairs_are_compared_and_some_are_resolved(generate):
-    """The ends of an open bound's releases and some between are resolved, and every excluded one."""
+    """Resolved are the ends of an open bound, some between, and every excluded one."""
     cells = generate().values()
     resolved = [cell.vllm for cell in cells if cell.trl == "1.0.1" and "resolve" in cell.layers]
     assert resolved == ["0.2", "0.3", "0.4", "0.8", "0.12"]
     assert all("contract" in cell.layers for cell in cells)
 
 
-def test_the_date_cut_follows_the_later_upload_and_ends_today(generate):
-    """Ten days after the later of both; never after the last day of the breadth."""
+def test_date_cut_follows_the_later_upload(generate):
+    """Ten days after the later of both, and never after the last day of the table."""
     cuts = {name: cell.exclude_newer for name, cell in generate().items()}
     assert cuts["vllm-0.3+trl-1.0.1"] == DAY + datetime.timedelta(days=12 + 10)
     assert cuts["vllm-0.3+trl-1.1.0"] == DAY + datetime.timedelta(days=30 + 10)
@@ -108,7 +108,7 @@ def test_expectations_follow_from_metadata_and_rules(generate):
     assert written.exclude_newer == datetime.date(2025, 6, 1)
 
 
-def test_a_rule_applies_within_its_ranges(generate):
+def test_rule_applies_within_its_ranges(generate):
     """Both TRL and vLLM must match."""
     cells = generate(BREADTH.replace(">=1.1", ">=1.0"))
     assert cells["vllm-0.8+trl-1.0.1"].expect["contract"].reason == "It is gone."
@@ -125,7 +125,7 @@ def test_a_rule_applies_within_its_ranges(generate):
         ("days = 10", "dayz = 10", "did you mean days"),
     ],
 )
-def test_a_wrong_table_is_refused(generate, old, new, message):
+def test_invalid_table_is_refused(generate, old, new, message):
     """The message is one line: file, line, key, value and what was expected."""
     with pytest.raises(TomlError) as refused:
         generate(BREADTH.replace(old, new))
@@ -133,8 +133,8 @@ def test_a_wrong_table_is_refused(generate, old, new, message):
     assert "\n" not in str(refused.value)
 
 
-def test_the_project_generates_every_minor_release_of_trl():
-    """Every minor release of TRL since 0.14, at least 150 resolved cells, two releases on each side of a range."""
+def test_project_covers_every_minor_release_of_trl():
+    """All since 0.14, at least 150 resolved cells, two releases on each side of a range."""
     matrix = load_matrix(ROOT / "matrix.toml", LAYERS)
     cells = releases.generated_cells(matrix)
     minors = {tuple(map(int, item.version.split(".")[:2])) for item in releases.indexed_releases("trl")}
@@ -149,7 +149,7 @@ def test_the_project_generates_every_minor_release_of_trl():
 
 @pytest.fixture
 def breadth_world(world, kit, use_index):
-    """A toy index with two vLLM and two TRL releases, and a matrix that generates cells from it."""
+    """A toy project that generates cells from two vLLM and two TRL releases."""
     for version in ("1.0", "2.0"):
         world.index.add("vllm", version, kit.vllm(version))
     world.index.add("trl", "1.0", kit.trl("from vllm import LLM"), extras={"vllm": ("vllm<2",)})
@@ -162,8 +162,8 @@ def breadth_world(world, kit, use_index):
     return world
 
 
-def test_generated_cells_run_and_not_again(breadth_world):
-    """Cells are generated, several run at a time; the second run runs nothing."""
+def test_generated_cells_run_once(breadth_world):
+    """Several run at a time; a second run runs nothing."""
     world, command = breadth_world, ("run", "--profile", "breadth", "--jobs", "3")
     first = world.run(*command)
     assert first.returncode == 1, first.stdout + first.stderr
@@ -176,8 +176,8 @@ def test_generated_cells_run_and_not_again(breadth_world):
     assert (world.store / "report" / "breadth" / "index.html").exists()
 
 
-def test_add_tries_the_newest_release_and_writes_its_cell(breadth_world):
-    """Printed without --write; with it the cell is in the file, has its lock, and is answered already."""
+def test_add_writes_a_cell_for_the_newest_release(breadth_world):
+    """Without --write it only prints; the new cell has its lock and its answers."""
     world = breadth_world
     path = world.folder / "matrix.toml"
     unchanged = path.read_text()

@@ -1,4 +1,4 @@
-"""Reports of the grid: table, page, Markdown and JSON; hostile text in all of them."""
+"""Reports of the matrix as table, page, Markdown and JSON, with hostile text in all of them."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def grid(tmp_path, kit):
     return ResultsGrid(questions, events)
 
 
-def test_the_table_has_every_verdict_and_the_totals(grid):
-    """Symbols and words; remarks for everything except a plain pass; a narrow screen splits the columns."""
+def test_table_has_every_verdict_and_the_totals(grid):
+    """All verdicts except a plain pass have remarks; a narrow screen splits the columns."""
     text = report.terminal_table(grid, colour=False)
     assert "● ✘ expected fail" in text
     assert (
@@ -71,8 +71,8 @@ def test_the_table_has_every_verdict_and_the_totals(grid):
     assert report.short_summary(grid).startswith("vllm-2.0+trl-1.0 install: FAIL: ")
 
 
-def test_reports_hold_no_secret_markup_or_control_character(grid, tmp_path):
-    """Logs of upstream code are untrusted; reports are uploaded and pasted."""
+def test_reports_are_sanitized(grid, tmp_path):
+    """Secrets, markup and control characters of untrusted logs are removed or escaped."""
     page = report.write_reports(tmp_path / "report", grid)
     texts = {path.name: path.read_text() for path in page.parent.iterdir()}
     assert set(texts) == {"index.html", "report.md", "report.json"}
@@ -83,8 +83,8 @@ def test_reports_hold_no_secret_markup_or_control_character(grid, tmp_path):
             assert "<script>" not in text, name
 
 
-def test_the_page_links_every_verdict_to_its_evidence(grid, tmp_path):
-    """Verdict, command and inputs are on the page, which loads nothing."""
+def test_page_links_verdicts_to_evidence(grid, tmp_path):
+    """It has verdict, command and inputs, and loads nothing from elsewhere."""
     page = report.write_reports(tmp_path, grid).read_text()
     assert 'href="#vllm-1.0+trl-1.0.scheduler"' in page
     assert 'id="vllm-1.0+trl-1.0.scheduler"' in page

@@ -1,4 +1,4 @@
-"""The whole command on a toy world: real uv, a real index on loopback, real environments, tiny packages."""
+"""The matrix command on a toy project: real uv, a real index on loopback, real environments, tiny packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def locked_world(tmp_path_factory, kit):
-    """Three locked cells: a working one, one with a known crash, one whose trainer wants a newer engine."""
+    """Three locked cells: a working one, one with a known crash, one whose trainer needs a newer engine."""
     folder = tmp_path_factory.mktemp("locked")
     with kit.serve_index(folder / "index") as package_index:
         world = kit.make_world(folder, package_index)
@@ -55,14 +55,14 @@ def locked_world(tmp_path_factory, kit):
 
 
 @pytest.fixture
-def small(locked_world, tmp_path):
-    """A copy of the locked world, with nothing run yet."""
+def fresh_world(locked_world, tmp_path):
+    """A copy of the locked project, with nothing run yet."""
     return copy_world(locked_world, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def finished_world(locked_world, tmp_path_factory):
-    """A copy of the locked world after one run."""
+    """A copy of the locked project after one run."""
     world = copy_world(locked_world, tmp_path_factory.mktemp("finished"))
     assert world.run("run").returncode == 0
     return world
@@ -70,11 +70,12 @@ def finished_world(locked_world, tmp_path_factory):
 
 @pytest.fixture
 def finished(finished_world, tmp_path):
-    """A copy of the world after one run, with its store and environments."""
+    """A copy of the finished project, with its store and environments."""
     return copy_world(finished_world, tmp_path)
 
 
 def copy_world(world, folder):
+    """Copy a project into a folder."""
     shutil.copytree(world.folder, folder / "project", symlinks=True)
     return replace(world, folder=folder / "project")
 
@@ -98,16 +99,16 @@ EXPECTED = {
 }
 
 
-def test_a_run_fills_the_table_and_an_unchanged_one_asks_nothing(small):
-    """All layers run on real environments; a second run answers from the store."""
-    first = small.run("run")
+def test_unchanged_second_run_uses_the_store(fresh_world):
+    """The first run runs all layers on real environments."""
+    first = fresh_world.run("run")
     assert first.returncode == 0, first.stdout + first.stderr
-    assert verdicts(small.report()) == EXPECTED
-    before = (small.store / "store.jsonl").read_bytes()
-    second = small.run("run")
+    assert verdicts(fresh_world.report()) == EXPECTED
+    before = (fresh_world.store / "store.jsonl").read_bytes()
+    second = fresh_world.run("run")
     assert second.returncode == 0
     assert second.stdout == first.stdout
-    assert (small.store / "store.jsonl").read_bytes() == before
+    assert (fresh_world.store / "store.jsonl").read_bytes() == before
     assert "…" not in second.stderr  # no layer ran
 
 
@@ -120,15 +121,15 @@ def change_matrix(world, old, new):
 
 
 def layers_run(done):
-    """Return the (cell, layer) that a run started."""
+    """Return each (cell, layer) that a run started."""
     return {tuple(line.split()[-3:-1]) for line in done.stderr.splitlines() if line.endswith("…")}
 
 
 CODES, OTHER_CODES = (f'codes = ["{code}"]\n            reason' for code in ("SCH001", "SCH002"))
 
 
-def test_what_is_not_as_expected_decides_the_exit_code(finished, kit):
-    """An unexpected failure and an unexpected pass end with 1; a corrected expectation runs nothing."""
+def test_unexpected_verdicts_decide_the_exit_code(finished, kit):
+    """Unexpected failures and passes exit with 1; a corrected expectation runs nothing."""
     change_matrix(finished, 'reason = "known"', 'reason = "known better"')
     done = finished.run("run")
     assert ("known better" in done.stdout, layers_run(done)) == (True, set())
@@ -143,8 +144,8 @@ def test_what_is_not_as_expected_decides_the_exit_code(finished, kit):
     assert (done.returncode, "UNEXPECTED PASS" in done.stdout) == (1, True)
 
 
-def test_only_what_failed_is_asked_again(finished):
-    """--only-failed repeats what is not as expected and nothing that never ran."""
+def test_only_failed_repeats_unexpected_verdicts(finished):
+    """It repeats nothing that is as expected or never ran."""
     change_matrix(finished, CODES, OTHER_CODES)
     some = ("--cells", "vllm-2.0+trl-1.0")
     store = finished.store / "store.jsonl"
@@ -154,8 +155,8 @@ def test_only_what_failed_is_asked_again(finished):
     assert layers_run(finished.run("run", "--only-failed")) == {("vllm-2.0+trl-1.0", "scheduler")}
 
 
-def test_what_changed_or_is_named_is_run_again(finished):
-    """Changed code in cells runs the layers that use it again, a comment none; --fresh those named, not their needs."""
+def test_changed_code_and_fresh_run_again(finished):
+    """A changed comment runs nothing; --fresh repeats the named layers, not their requirements."""
     program = finished.folder / "programs" / "grpo_core" / "__main__.py"
     program.write_text(program.read_text() + "# changed\n")
     assert layers_run(finished.run("run")) == set()
@@ -167,33 +168,36 @@ def test_what_changed_or_is_named_is_run_again(finished):
     }
 
 
-def test_too_little_disk_is_an_infrastructure_fault_with_figures(small):
-    """Nothing is built when disk is short; the verdict says how much, what needs it isn't run, exit 3."""
-    change_matrix(small, "disk_gb = 0.01", "disk_gb = 900000.0")
-    done = small.run("run", "--cells", "vllm-1.0+trl-1.0")
+def test_low_disk_space_is_an_infrastructure_fault(fresh_world):
+    """Nothing is built, the verdict has the figures, and the exit code is 3."""
+    change_matrix(fresh_world, "disk_gb = 0.01", "disk_gb = 900000.0")
+    done = fresh_world.run("run", "--cells", "vllm-1.0+trl-1.0")
     assert done.returncode == 3, done.stdout + done.stderr
-    layers = small.report()["vllm-1.0+trl-1.0"]
+    layers = fresh_world.report()["vllm-1.0+trl-1.0"]
     assert layers["install"]["verdict"] == "infra_error"
     assert "900000.0 GB of free disk are required" in layers["install"]["summary"]
     assert (layers["import"]["verdict"], layers["import"]["summary"]) == ("not_run", "install: infra_error")
-    assert not list((small.store / "environments").iterdir())
-    change_matrix(small, "disk_gb = 900000.0", "disk_gb = 0.01")
-    assert small.run("run", "--cells", "vllm-1.0+trl-1.0").returncode == 0
+    assert not list((fresh_world.store / "environments").iterdir())
+    change_matrix(fresh_world, "disk_gb = 900000.0", "disk_gb = 0.01")
+    assert fresh_world.run("run", "--cells", "vllm-1.0+trl-1.0").returncode == 0
 
 
-def test_an_index_that_cannot_be_reached_blames_no_cell(small):
-    """A dead index is an infrastructure fault for resolve and contract, tried twice, and asked again next time."""
-    environ = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple/", "UV_CACHE_DIR": str(small.folder / "empty")}
-    done = small.run("run", "--layers", "resolve,contract", **environ, UV_HTTP_RETRIES="0")
+def test_unreachable_index_is_an_infrastructure_fault(fresh_world):
+    """It is tried twice, and again in the next run."""
+    environ = {
+        "PIP_INDEX_URL": "http://127.0.0.1:9/simple/",
+        "UV_CACHE_DIR": str(fresh_world.folder / "empty"),
+    }
+    done = fresh_world.run("run", "--layers", "resolve,contract", **environ, UV_HTTP_RETRIES="0")
     assert done.returncode == 3, done.stdout
-    reports = verdicts(small.report()).values()
+    reports = verdicts(fresh_world.report()).values()
     assert {layers[name] for layers in reports for name in ("resolve", "contract")} == {"infra_error"}
-    assert small.run("run").returncode == 0
-    assert verdicts(small.report()) == EXPECTED
+    assert fresh_world.run("run").returncode == 0
+    assert verdicts(fresh_world.report()) == EXPECTED
 
 
-def test_a_package_named_after_the_network_is_no_network_fault(world, kit):
-    """uv's messages about networkx (which torch needs) are not treated as network failures."""
+def test_networkx_message_is_no_network_fault(world, kit):
+    """torch needs networkx, which uv's messages name."""
     world.index.add("vllm", "1.0")
     world.index.add("trl", "1.0", extras={"vllm": ("vllm", "networkx==9")})
     world.write(kit.cell("1.0", "1.0", ("resolve",), recipe=None))
@@ -201,8 +205,8 @@ def test_a_package_named_after_the_network_is_no_network_fault(world, kit):
     assert world.report()["vllm-1.0+trl-1.0"]["resolve"]["verdict"] == "unresolvable"
 
 
-def test_an_environment_is_built_again_if_asked_or_incomplete(finished):
-    """--fresh with the install layer removes it and builds it again; one without its marker is never used."""
+def test_environment_is_rebuilt_if_fresh_or_incomplete(finished):
+    """An environment without its marker is never used."""
     place = finished.store / "environments" / "vllm-1.0+trl-1.0"
     (place / "left-over").write_text("")
     again = ("run", "--cells", "vllm-1.0+trl-1.0", "--layers", "install", "--fresh")
@@ -229,20 +233,18 @@ def hanging_world(tmp_path_factory, kit):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupt_keeps_what_is_finished_and_ends_the_cell_s_program(
-    hanging_world, tmp_path, number, code
-):
-    """Ctrl-C (or SIGTERM) while a program hangs in a cell: a valid store, the table so far, nothing left running."""
+def test_interrupt_keeps_results_and_ends_the_program(hanging_world, tmp_path, number, code):
+    """After Ctrl-C or SIGTERM the store is valid, the table is printed, and no process remains."""
     world = copy_world(hanging_world, tmp_path)
     pid = world.store / "home" / "pid"
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(world.command("run"), env=world.environ, cwd=ROOT, **streams)
-    _until(lambda: pid.exists() and pid.read_text())
+    wait_until(lambda: pid.exists() and pid.read_text())
     process.send_signal(number)
     output, errors = process.communicate(timeout=500)
     assert process.returncode == code, errors
     assert "3 of 5 results passed" in output
-    _until(lambda: not _alive(int(pid.read_text())))
+    wait_until(lambda: not is_running(int(pid.read_text())))
     assert len((world.store / "store.jsonl").read_text().splitlines()) == 3
 
 
@@ -255,8 +257,8 @@ def test_an_interrupt_keeps_what_is_finished_and_ends_the_cell_s_program(
         (["--store", "FILE"], "cannot be used as a store: File exists"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(capsys, tmp_path, arguments, said):
-    """Unknown names, numbers below one, a cluster or store that is none: one line, exit 2, no traceback."""
+def test_invalid_arguments_are_refused_in_one_line(capsys, tmp_path, arguments, said):
+    """Exit code 2, without a traceback."""
     (tmp_path / "file").write_text("")
     command_line = [str(tmp_path / "file") if item == "FILE" else item for item in arguments]
     if "--store" not in command_line:
@@ -267,14 +269,16 @@ def test_what_cannot_be_is_refused_in_one_line(capsys, tmp_path, arguments, said
     assert said in errors
 
 
-def _until(condition, timeout_s=500):
+def wait_until(condition, timeout_s=500):
+    """Wait until the condition holds."""
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end, "waited too long"
         time.sleep(0.02)
 
 
-def _alive(pid):
+def is_running(pid):
+    """Return whether a process runs."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""The store: torn writes, the latest answer, and untrusted events and logs of other stores."""
+"""The matrix's store of answers: torn writes, the latest answer, and untrusted stores that are merged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ELSEWHERE = [
 def make_event(
     identity="a", outcome="pass", summary="ünï\ncode", codes=(), started="2026-01-01T00:00:00Z", log=""
 ):
-    """An event with a hostile summary."""
+    """Return an event with a hostile summary."""
     answer = Answer(
         Outcome(outcome),
         summary,
@@ -39,7 +39,7 @@ def make_event(
     )
 
 
-def test_an_event_survives_the_way_to_disk_and_back():
+def test_event_round_trips():
     """Line breaks and other scripts included; one event is one line."""
     line = make_event().to_line()
     assert "\n" not in line
@@ -50,7 +50,7 @@ def test_an_event_survives_the_way_to_disk_and_back():
     "line",
     ["", "{", "[]", "null", '{"schema": "other"}', '{"schema": "grpo-doctor.event.v1"}', "[" * 100_000],
 )
-def test_other_lines_are_refused(line, tmp_path):
+def test_invalid_lines_are_refused(line, tmp_path):
     """`parse_event` refuses them; reading a store skips them."""
     with pytest.raises(ValueError, match=r"."):
         parse_event(line)
@@ -59,8 +59,8 @@ def test_other_lines_are_refused(line, tmp_path):
     assert store.read_events() == [make_event()]
 
 
-def test_a_store_cut_off_anywhere_keeps_all_complete_events(tmp_path):
-    """For every length that a torn write can leave: complete events stay, the torn one goes, the next is complete."""
+def test_truncated_store_keeps_complete_events(tmp_path):
+    """At every length of a torn write, complete events stay, and the next one is complete."""
     lines = [(make_event(name).to_line() + "\n").encode() for name in "abc"]
     data = b"".join(lines)
     second = len(lines[0]) + len(lines[1])
@@ -75,8 +75,8 @@ def test_a_store_cut_off_anywhere_keeps_all_complete_events(tmp_path):
         assert [item.identity for item in store.read_events()] == expected
 
 
-def test_one_run_at_a_time(tmp_path):
-    """A locked store refuses a second run, names the first, and is free afterwards."""
+def test_locked_store_refuses_a_second_run(tmp_path):
+    """The message names the first run; afterwards the store is free."""
     store = Store(tmp_path)
     with store.locked(), pytest.raises(StoreBusyError, match=r"process \d+"), store.locked():
         pass
@@ -84,7 +84,7 @@ def test_one_run_at_a_time(tmp_path):
         pass
 
 
-def test_a_full_disk_is_reported_in_one_line(tmp_path):
+def test_full_disk_is_reported(tmp_path):
     """The message names the file and the reason."""
     (tmp_path / "store.jsonl").symlink_to("/dev/full")
     with pytest.raises(StoreError, match=r"store\.jsonl: cannot be written: No space left on device"):
@@ -109,13 +109,13 @@ def test_the_latest_finished_answer_counts():
         ([("timeout",), ("pass",)], False),
     ],
 )
-def test_answers_that_disagree_are_flaky(answers, flaky):
-    """A different outcome or different codes for the same inputs; unfinished answers do not count."""
+def test_disagreeing_answers_are_flaky(answers, flaky):
+    """Same inputs with other outcomes or codes; unfinished answers do not count."""
     assert is_flaky([make_event("a", *values) for values in answers]) is flaky
 
 
-def test_merged_stores_agree_whatever_the_order(tmp_path):
-    """Either into the other, and twice: nothing doubled, the newest answer counts, logs are copied."""
+def test_merge_is_commutative_and_idempotent(tmp_path):
+    """No event is doubled, the newest answer counts, and logs are copied."""
     contents = {
         "one": [make_event("a", started="2026-01-02T00:00:00Z"), make_event("b", log=LOG)],
         "two": [make_event("a", "fail"), make_event("c", "timeout")],
@@ -140,8 +140,8 @@ def test_merged_stores_agree_whatever_the_order(tmp_path):
 
 
 @pytest.fixture
-def foreign(tmp_path):
-    """Our store and another with one event and its log; calling it merges the event, changed."""
+def merge_foreign(tmp_path):
+    """A function that merges another store's changed event and log into ours."""
     (tmp_path / "secret").write_text("secret")
     mine, theirs = Store(tmp_path / "mine"), tmp_path / "theirs"
     (theirs / "logs" / "cell").mkdir(parents=True)
@@ -158,51 +158,52 @@ def foreign(tmp_path):
     return merge
 
 
-def test_a_foreign_event_is_added_with_its_log_and_once(foreign):
-    """A torn last line is left out."""
-    assert (foreign(tail='{"schema'), foreign()) == (1, 0)
-    assert (foreign.mine.folder / LOG).read_text() == "seen"
+def test_merge_adds_an_event_and_its_log_once(merge_foreign):
+    """A torn last line is skipped."""
+    assert (merge_foreign(tail='{"schema'), merge_foreign()) == (1, 0)
+    assert (merge_foreign.mine.folder / LOG).read_text() == "seen"
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_a_log_outside_of_its_cell_s_folder_is_refused(foreign, name):
-    """Nothing is read from elsewhere or written there, and nothing of that store is added."""
+def test_log_outside_its_folder_is_refused(merge_foreign, name):
+    """Nothing is read from or written to elsewhere, and nothing of that store is added."""
     with pytest.raises(StoreError, match=r"store\.jsonl:1: "):
-        foreign(lambda event: event["answer"].update(log=name))
-    assert foreign.mine.read_events() == []
-    assert {path.name for path in foreign.outside.iterdir()} == {"secret", "mine", "theirs"}
-    assert {path.name for path in foreign.mine.folder.iterdir()} == {"lock"}
+        merge_foreign(lambda event: event["answer"].update(log=name))
+    assert merge_foreign.mine.read_events() == []
+    assert {path.name for path in merge_foreign.outside.iterdir()} == {"secret", "mine", "theirs"}
+    assert {path.name for path in merge_foreign.mine.folder.iterdir()} == {"lock"}
 
 
 @pytest.mark.parametrize("place", [LOG, "logs/cell", "logs"])
 @pytest.mark.parametrize("side", ["theirs", "mine"])
-def test_links_out_of_a_store_are_not_followed(foreign, place, side):
+def test_symlinks_out_of_a_store_are_not_followed(merge_foreign, place, side):
     """A link of theirs is not copied; a link of ours is not written through."""
-    target = foreign.outside / "target"
+    target = merge_foreign.outside / "target"
     (target / "cell").mkdir(parents=True)
     for name in ("import.log", "cell/import.log"):
         (target / name).write_text("secret")
-    link = (foreign.theirs if side == "theirs" else foreign.mine.folder) / place
+    link = (merge_foreign.theirs if side == "theirs" else merge_foreign.mine.folder) / place
     if side == "theirs":
         link.unlink() if link.is_file() else shutil.rmtree(link)
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(target / "import.log" if place.endswith(".log") else target)
     if side == "mine" and place.endswith(".log"):
-        assert foreign() == 1  # an existing log stays
+        assert merge_foreign() == 1  # an existing log stays
     else:
         with pytest.raises(StoreError, match=r"link|regular file"):
-            foreign()
-    copied = [path for path in foreign.mine.folder.rglob("*") if path.is_file() and not path.is_symlink()]
+            merge_foreign()
+    copied = [
+        path for path in merge_foreign.mine.folder.rglob("*") if path.is_file() and not path.is_symlink()
+    ]
     assert all("secret" not in path.read_text() for path in copied)
     assert {path.read_text() for path in target.rglob("*.log")} == {"secret"}
 
 
-def test_a_pipe_in_place_of_a_log_is_not_waited_for(foreign):
-    """It is refused like any other file that is not regular."""
-    (foreign.theirs / LOG).unlink()
-    os.mkfifo(foreign.theirs / LOG)
+def test_pipe_instead_of_a_log_is_refused(merge_foreign):
+    (merge_foreign.theirs / LOG).unlink()
+    os.mkfifo(merge_foreign.theirs / LOG)
     with pytest.raises(StoreError, match="regular file"):
-        foreign()
+        merge_foreign()
 
 
 @pytest.mark.parametrize(
@@ -226,9 +227,9 @@ def test_a_pipe_in_place_of_a_log_is_not_waited_for(foreign):
         (lambda event: event.pop("identity"), "identity"),
     ],
 )
-def test_a_foreign_event_of_another_shape_is_refused(foreign, change, message):
+def test_invalid_foreign_event_is_refused(merge_foreign, change, message):
     """The message names file, line and field; nothing of that store is added."""
     with pytest.raises(StoreError, match=r"store\.jsonl:1: ") as refused:
-        foreign(change)
+        merge_foreign(change)
     assert message in str(refused.value)
-    assert foreign.mine.read_events() == []
+    assert merge_foreign.mine.read_events() == []

@@ -25,8 +25,8 @@ from diagnostics.matrix import uv
         ({"PIP_FIND_LINKS": "  "}, {}),
     ],
 )
-def test_pip_s_settings_reach_uv(environ, added):
-    """Under uv's names, unless uv has its own already."""
+def test_pip_settings_reach_uv(environ, added):
+    """They get uv's names, unless uv has its own already."""
     assert uv.uv_environment(environ) == added
 
 
@@ -41,15 +41,15 @@ def test_pip_s_settings_reach_uv(environ, added):
         ("torchvision-0.20+cpu-cp311-cp311-linux_x86_64.whl", (3, 11), None, False),
     ],
 )
-def test_torch_comes_for_cpus(tmp_path, name, python, version, local):
-    """From a folder that has the build for this Python, else from PyTorch's own index for CPUs."""
+def test_torch_is_the_cpu_build(tmp_path, name, python, version, local):
+    """From a folder with the build for this Python, else from PyTorch's index for CPUs."""
     (tmp_path / name).write_text("")
     arguments = uv.torch_arguments({"PIP_FIND_LINKS": str(tmp_path)}, python=python, version=version)
     assert arguments == ([] if local else ["--torch-backend", "cpu"])
 
 
-def test_uv_is_found_and_its_absence_said(tmp_path, monkeypatch):
-    """uv is found on PATH or next to this Python; otherwise the message says how to install it."""
+def test_uv_is_found_or_reported_missing(tmp_path, monkeypatch):
+    """It is on PATH or next to this Python; otherwise the message says how to install it."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setitem(sys.modules, "uv", None)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -60,8 +60,8 @@ def test_uv_is_found_and_its_absence_said(tmp_path, monkeypatch):
     assert uv.find_uv() == tmp_path / "uv"
 
 
-def test_the_noxfile_needs_nothing_installed_for_it():
-    """uv.py imports with the standard library alone."""
+def test_uv_module_needs_only_the_standard_library():
+    """The noxfile imports it."""
     blocked = "import sys; sys.modules.update(dict.fromkeys(['packaging', 'rich', 're2', 'jinja2']))"
     program = f"{blocked}; import diagnostics.matrix.uv"
     assert (

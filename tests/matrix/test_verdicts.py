@@ -1,4 +1,4 @@
-"""Judge outcomes by expectations, and compute a run's exit code."""
+"""Verdicts of outcomes by their expectations, and a run's exit code."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from diagnostics.matrix.verdicts import (
 
 
 def make_answer(outcome, codes=(), signs=()):
-    """Build a layer's answer."""
+    """Return a layer's answer."""
     return Answer(Outcome(outcome), "seen", EvidenceLevel.EXECUTED, codes=codes, signs=signs)
 
 
 def expect(outcome, codes=(), shows=()):
-    """Build an expectation."""
+    """Return an expectation."""
     return Expectation(Outcome(outcome), "because", codes, shows)
 
 
@@ -52,27 +52,27 @@ def expect(outcome, codes=(), shows=()):
         (make_answer("not_run"), None, Verdict.NOT_RUN, False),
     ],
 )
-def test_an_outcome_is_held_against_its_expectation(observed, expected, verdict, as_expected):
-    """Only what was expected, with its codes and its signs, counts as expected; an unexpected pass does not."""
+def test_verdict_of_an_outcome(observed, expected, verdict, as_expected):
+    """Only the expected outcome with its codes and signs is as expected; an unexpected pass is not."""
     judgement = judge(observed, expected)
     assert (judgement.verdict, judgement.expected) == (verdict, as_expected)
 
 
 @pytest.mark.parametrize("outcome", ["timeout", "infra_error"])
 @pytest.mark.parametrize("expected", [None, expect("fail")])
-def test_what_stayed_open_is_never_as_expected(outcome, expected):
-    """A timeout and an infrastructure fault are no result for the cell, for any expectation."""
+def test_open_outcomes_are_never_as_expected(outcome, expected):
+    """A timeout and an infrastructure fault are no result for the cell."""
     judgement = judge(make_answer(outcome), expected)
     assert (judgement.verdict.value, judgement.expected, judgement.incomplete) == (outcome, False, True)
 
 
 def test_disagreeing_answers_are_flaky():
-    """Same inputs, different outcomes: flaky, independent of the last one."""
+    """Same inputs with different outcomes, whatever the last one."""
     assert judge(make_answer("pass"), None, flaky=True).verdict is Verdict.FLAKY
 
 
-def test_a_blocked_layer_takes_over_what_its_obstacle_means():
-    """Not run blocked an expected failure is expected; blocked an infrastructure fault it stays open."""
+def test_blocked_layer_follows_its_obstacle():
+    """Blocked by an expected failure it is expected; blocked by an infrastructure fault it is open."""
     blocked = blocked_by("resolve", judge(make_answer("unresolvable"), expect("unresolvable")))
     assert (blocked.verdict, blocked.expected, blocked.remark) == (
         Verdict.NOT_RUN,

@@ -1,4 +1,4 @@
-"""Reading wheels by range, and what is kept."""
+"""Reading members of remote wheels by HTTP range requests, and the cache of what was read."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def environ(index):
     return {"PIP_INDEX_URL": f"{index.address}/simple/"}
 
 
-def test_members_are_read_once(index, environ, tmp_path):
-    """Afterwards they come from disk, without an index."""
+def test_members_are_cached(index, environ, tmp_path):
+    """The second read needs no index."""
     text = "x = 1\n" * 5000
     index.add("vllm", "1.0", {"vllm/__init__.py": text, "vllm/data.bin": "no"})
     wheel = find_wheel("vllm", "1.0", cache=tmp_path / "cache", environ=environ)
@@ -30,8 +30,8 @@ def test_members_are_read_once(index, environ, tmp_path):
     assert again.read("vllm/__init__.py") == text
 
 
-def test_a_release_that_is_not_there_is_absent(index, environ, tmp_path):
-    """No such project, no such version: absent, which isn't a network fault."""
+def test_missing_release_is_absent(index, environ, tmp_path):
+    """A missing project or version isn't a network fault."""
     index.add("vllm", "1.0")
     for name, version in (("vllm", "2.0"), ("nothing", "1.0")):
         with pytest.raises(WheelError) as refused:
@@ -39,7 +39,7 @@ def test_a_release_that_is_not_there_is_absent(index, environ, tmp_path):
         assert refused.value.absent
 
 
-def test_an_index_that_does_not_answer_is_a_fault(tmp_path):
+def test_unreachable_index_is_a_fault(tmp_path):
     """The release is unknown, not absent. Credentials in the address are not printed."""
     with pytest.raises(WheelError) as refused:
         find_wheel(
@@ -49,8 +49,8 @@ def test_an_index_that_does_not_answer_is_a_fault(tmp_path):
     assert "secret" not in str(refused.value)
 
 
-def test_a_folder_of_wheels_comes_first(index, environ, tmp_path, kit):
-    """Local wheels are used without a network."""
+def test_local_wheels_come_first(index, environ, tmp_path, kit):
+    """They are used without a network."""
     kit.wheel(tmp_path / "wheels", "vllm", "1.0", {"vllm/__init__.py": "local"})
     index.add("vllm", "1.0", {"vllm/__init__.py": "remote"})
     wheel = find_wheel(
@@ -74,12 +74,12 @@ def test_a_folder_of_wheels_comes_first(index, environ, tmp_path, kit):
         ("vllm-0.7.2-cp38-abi3-win_amd64.whl", False),
     ],
 )
-def test_the_right_wheel_is_chosen(name, fits):
-    """That release, for x86_64 Linux."""
+def test_matching_wheel_is_chosen(name, fits):
+    """It is of that release, for x86_64 Linux."""
     assert is_installable(name, "vllm", "0.7.2") is fits
 
 
-def test_a_wheel_with_another_hash_is_not_read(index, environ, tmp_path, monkeypatch):
+def test_wheel_with_wrong_hash_is_refused(index, environ, tmp_path, monkeypatch):
     """A small wheel is fetched as a whole, and its hash compared with the index's."""
     index.add("vllm", "1.0", {"vllm/a.py": "a = 1\n"})
     listed = archives._listed_files
@@ -93,7 +93,7 @@ def test_a_wheel_with_another_hash_is_not_read(index, environ, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("name", ["../evil.py", "/tmp/evil.py", "vllm/../../evil.py"])
-def test_a_member_outside_of_the_wheel_s_folder_is_refused(tmp_path, name):
+def test_member_outside_the_folder_is_refused(tmp_path, name):
     """The name of a member is untrusted."""
     with zipfile.ZipFile(tmp_path / "w.whl", "w") as archive:
         archive.writestr(name, "evil = 1\n")

@@ -1,4 +1,4 @@
-"""The workflow made from the matrix file: valid, complete, and of commands that exist."""
+"""The GitHub workflow generated from the matrix file is valid, complete, and runs existing commands."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ WHOLE = [COMMITTED, RELEASE, SUITE]
 
 @pytest.fixture(scope="module")
 def matrix():
-    """The project's own."""
+    """The project's own matrix."""
     return load_matrix(ROOT / "matrix.toml", LAYERS)
 
 
-def test_the_committed_workflow_is_the_one_that_is_made(capsys):
-    """A new cell needs a regenerated workflow; this test fails until then."""
+def test_committed_workflow_is_current(capsys):
+    """A new cell needs a regenerated workflow."""
     assert cli.main(["workflow"]) == 0
     assert capsys.readouterr().out == COMMITTED.read_text()
 
 
-def test_every_cell_has_a_job_that_may_last(matrix):
-    """Each under the name of its cell, at least as long as its layers' limits, at most as long as GitHub lets it."""
+def test_every_cell_has_a_job_with_enough_time(matrix):
+    """Its limit covers the limits of its layers, within GitHub's maximum."""
     text = COMMITTED.read_text()
     cells = [cell for cell in matrix.cells if "full" in cell.profiles]
     minutes = dict(re.findall(r'cell: "([^"]+)", artifact: "[^"+:]+", minutes: (\d+)\b', text))
@@ -46,8 +46,8 @@ def test_every_cell_has_a_job_that_may_last(matrix):
         assert min(ci._LONGEST_MINUTES, limits) < int(minutes[cell.id]) <= ci._LONGEST_MINUTES
 
 
-def test_the_commands_in_it_exist():
-    """The matrix's own parser accepts the arguments after `nox -s matrix --`."""
+def test_workflow_commands_parse():
+    """The matrix's parser accepts the arguments after `nox -s matrix --`."""
     commands = re.findall(r"run: nox -s matrix -- (.+)", COMMITTED.read_text())
     assert len(commands) == 4
     for line in commands:
@@ -58,8 +58,8 @@ def test_the_commands_in_it_exist():
         assert cli.cli.commands[name].make_context(name, arguments).params
 
 
-def test_what_needs_a_gpu_is_the_gpu_runner_s(matrix):
-    """A layer that asks for a GPU is left out of its cell's job on a plain runner, which says which it asks."""
+def test_gpu_layers_run_on_the_gpu_runner(matrix):
+    """The plain job omits them, and lists the layers it runs."""
     cell = next(cell for cell in matrix.cells if "engine" in cell.layers)
     settings = {**matrix.settings, "engine": msgspec.structs.replace(matrix.settings["engine"], gpus=1.0)}
     text = ci.matrix_workflow(msgspec.structs.replace(matrix, settings=settings), [cell], cpu="c", gpu="g")
@@ -68,16 +68,16 @@ def test_what_needs_a_gpu_is_the_gpu_runner_s(matrix):
     assert ci.matrix_workflow(matrix, [cell], cpu="c", gpu="g").count("engine") == 1
 
 
-def test_without_a_gpu_runner_there_is_no_such_job(matrix):
-    """And nothing waits for it; a hostile label stays a string."""
+def test_no_gpu_job_without_a_gpu_runner(matrix):
+    """No job waits for it; a hostile label stays a string."""
     text = ci.matrix_workflow(matrix, matrix.cells[:1], cpu='x" }\n evil: y', gpu="")
     assert "gpu" not in re.sub(r"#.*", "", text)
     assert '"x\\" }\\n evil: y"' in text
     assert '["self-hosted", "a b"]' in ci.matrix_workflow(matrix, (), cpu="c", gpu="self-hosted, a b")
 
 
-def test_a_release_holds_no_token_and_takes_the_matrix_s_actions():
-    """The publishing job may request its own identity token only; the build job may not even do that."""
+def test_release_workflow_permissions():
+    """The publishing job may request only its own identity token; the build job may not even that."""
     build, publish = RELEASE.read_text().split("  publish:")
     assert "id-token" not in build
     assert publish.count("permissions:\n      id-token: write\n    steps:") == 1
@@ -86,7 +86,7 @@ def test_a_release_holds_no_token_and_takes_the_matrix_s_actions():
     assert set(re.findall(r"uses: (actions/\S+)", build + publish)) <= matrix_s
 
 
-def test_the_gpu_workflow_runs_scripts_that_exist():
+def test_gpu_workflow_scripts_exist():
     text = SUITE.read_text()
     scripts = re.findall(r"run: bash (\S+)", text)
     assert scripts == ["evaluation/gpu/fetch_wheels.sh", "evaluation/gpu/run.sh"]
@@ -110,8 +110,8 @@ FORMS = (".github/ISSUE_TEMPLATE/a-run-died.yml", ".github/ISSUE_TEMPLATE/a-faul
     ],
     ids=["actionlint", "zizmor", "workflows", "forms", "config", "citation"],
 )
-def test_other_tools_accept_the_files(command, files):
-    """Linters and schemas of GitHub's workflows, issue forms and the citation, where they are installed."""
+def test_external_linters_accept_the_files(command, files):
+    """Linters and schemas of workflows, issue forms and the citation, if they are installed."""
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
     if command[1:2] == ("-m",):

@@ -1,7 +1,7 @@
-"""Record the output of `python -m repro run CODE --json`, the evidence of an entry's `executed`.
+"""Record outputs of `python -m repro run CODE --json` in diagnostics/data/attempts.json, the evidence of an entry.
 
-`python -m tests.repro.record ENVIRONMENT FILE...` takes the documents into diagnostics/data/attempts.json, in the
-place of what is known of the same codes in the same environment. ENVIRONMENT is a command that makes it again.
+Usage: `python -m tests.repro.record ENVIRONMENT FILE...`. The documents replace earlier records of the same codes in
+the same environment. ENVIRONMENT is a command that builds the environment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SCHEMA = "grpo-doctor.attempts.v1"
 
 
 def recorded_runs(document: dict[str, Any], environment: str, day: str) -> dict[str, dict[str, Any]]:
-    """Return recorded runs by code: place, date, and the outcome of each trigger and mitigation."""
+    """Return recorded runs by code: location, date, and the outcome of each trigger and mitigation."""
     result: dict[str, dict[str, Any]] = {}
     for code, reported in document["codes"].items():
         outcomes: dict[str, dict[str, str]] = {}
@@ -40,7 +40,7 @@ def recorded_runs(document: dict[str, Any], environment: str, day: str) -> dict[
 
 
 def main() -> None:
-    """Merge the documents that are named."""
+    """Merge the given documents."""
     environment, *files = sys.argv[1:]
     known: dict[str, Any] = {"runs": []}
     if RECORD.exists():

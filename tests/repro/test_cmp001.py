@@ -1,4 +1,4 @@
-"""CMP001: the plan under each mitigation, and vLLM's real configuration code by cell."""
+"""CMP001: the plan of each mitigation, and vLLM's real configuration code in each cell."""
 
 import json
 
@@ -16,8 +16,8 @@ LINES = {
 }
 
 
-def test_a_mitigation_changes_one_option_or_the_environment():
-    """Async output is an option of the engine; a detected platform is an environment, with its own device."""
+def test_mitigation_changes_one_option_or_the_environment():
+    """Async output is an engine option; a detected platform is an environment."""
     assert repro.make_plan(None) == {"options": {"device": "cuda:1"}, "detected": False}
     off = {"device": "cuda:1", "disable_async_output_proc": True}
     assert repro.make_plan("async_output_off") == {"options": off, "detected": False}
@@ -32,8 +32,8 @@ def test_a_mitigation_changes_one_option_or_the_environment():
         ("config = DeviceConfig(device=current_platform.device_type)", "does not pass on a device"),
     ],
 )
-def test_a_release_that_ignores_the_named_device_is_inapplicable(monkeypatch, arguments, reason):
-    """From 0.9 on the empty name of the undetected platform is refused before async output is checked."""
+def test_release_that_ignores_the_device_is_inapplicable(monkeypatch, arguments, reason):
+    """From 0.9 on the empty platform name is refused before async output is checked."""
     files = {
         "vllm/platforms/interface.py": f"def {repro.FUNCTION}(): ...",
         "vllm/engine/arg_utils.py": arguments,
@@ -46,8 +46,8 @@ def test_a_release_that_ignores_the_named_device_is_inapplicable(monkeypatch, ar
 @pytest.mark.vllm
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", LINES)
-def test_an_undetected_platform_fails_in_each_release(cell):
-    """Async output off gets past it, and naming no device gets a clear message."""
+def test_undetected_platform_fails_in_each_release(cell):
+    """Async output off avoids it, and an empty device name gets a clear message."""
     attempts = attempts_in_cell(cell, "CMP001", "--timeout", "200")
     bare, detected, off, unnamed = (
         attempts["named_device", name]
@@ -65,8 +65,8 @@ def test_an_undetected_platform_fails_in_each_release(cell):
 
 @pytest.mark.vllm
 @pytest.mark.slow
-def test_a_release_whose_device_cannot_be_named_is_inapplicable():
-    """vLLM 0.10.2 has the method, and no way to it from the engine's arguments."""
+def test_release_without_a_device_option_is_inapplicable():
+    """vLLM 0.10.2 has the method, but no engine argument reaches it."""
     done = run_in_cell("vllm-0.10.2+trl-0.24.0", "-m", "repro", "run", "CMP001", "--json")
     code = json.loads(done.stdout)["codes"]["CMP001"]
     assert (done.returncode, code["outcome"]) == (0, "inapplicable")

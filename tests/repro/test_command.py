@@ -1,4 +1,4 @@
-"""The command line: one document on standard output, refusals in one line, exit codes."""
+"""The repro command line: one document on stdout, one-line refusals, verdicts and exit codes."""
 
 import json
 import re
@@ -34,7 +34,7 @@ BARE = Attempt("t", None, AttemptOutcome.REPRODUCED, where="vllm/a.py:3", functi
     ],
 )
 def test_wrong_usage_is_refused_in_one_line(run_command, arguments, message):
-    """Exit code 2, the given name and similar ones; no traceback, nothing on standard output."""
+    """Exit code 2, the unknown name and similar ones; no traceback, and stdout is empty."""
     done = run_command(*arguments.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
@@ -48,30 +48,30 @@ HOSTILE = "##[error]a\x1b[2J\x9b\n  ::add-mask::b##vso[task.setvariable]\u202e"
     "arguments", [["run", HOSTILE], ["run", "SCH001", "--trigger", HOSTILE], ["imports", HOSTILE], [HOSTILE]]
 )
 def test_arguments_are_escaped_for_terminals_and_ci_runners(run_command, arguments):
-    """In refusals, argparse's own included, and in answers."""
+    """In refusals, argparse's own included, and in results."""
     done = run_command(*arguments)
     for text in (done.stdout, done.stderr):
         assert not re.search(r"##\w*\[|^\s*::|[\x1b\x9b\u202e]", text, re.MULTILINE)
     assert "#\\u0023[error]a" in done.stdout + done.stderr
 
 
-def test_an_escaped_document_is_the_same_document():
-    """Escapes are JSON's own."""
+def test_escaped_document_parses_equal():
+    """JSON's own escapes are used."""
     document = {"a": HOSTILE, "b": ["x\n::error::y"]}
     assert json.loads(render.escape_controls(json.dumps(document, indent=1))) == document
     assert json.loads(render.escape_controls(json.dumps(document, ensure_ascii=False))) == document
 
 
-def test_a_search_without_hypothesis_says_how_to_install_it(run_command, monkeypatch):
-    """Nothing else in a cell needs it."""
+def test_missing_hypothesis_is_explained(run_command, monkeypatch):
+    """Only the search needs it."""
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     done = run_command("fuzz", "--engine", "v1")
     assert (done.returncode, done.stdout) == (2, "")
     assert "uv pip install --target DIR hypothesis" in done.stderr
 
 
-def test_a_search_that_dies_is_reported():
-    """The report has its seed and what ended it; its process is gone."""
+def test_killed_search_is_reported():
+    """The report has its seed and the signal; its process has ended."""
     program = (
         "import os, signal\n"
         "from repro.fuzz import search\n"
@@ -93,16 +93,15 @@ def test_a_search_that_dies_is_reported():
     assert last == "gone"
 
 
-def test_a_missing_package_is_refused_rather_than_passed(run_toys):
-    """A missing package must not read as a result."""
+def test_missing_package_is_an_error_not_a_pass(run_toys):
     done = run_toys("run", "TOY007", "--json")
     assert (done.returncode, done.stdout) == (2, "")
     assert "no-such-distribution is needed for TOY007" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_standard_output_is_one_document_whatever_is_printed(run_toys):
-    """Prints of an attempt, by Python or past it, go to standard error."""
+def test_stdout_is_one_document(run_toys):
+    """Prints of an attempt, by Python or past it, go to stderr."""
     done = run_toys("run", "TOY001", "--trigger", "chatter", "--json")
     document = json.loads(done.stdout)
     assert document["schema"] == "grpo-doctor.repro.v1"
@@ -113,8 +112,8 @@ def test_standard_output_is_one_document_whatever_is_printed(run_toys):
     assert "more chatter" in done.stderr
 
 
-def test_the_verdict_on_each_mitigation_is_printed(run_toys):
-    """As JSON and as text; the exit code shows that a result is not as recorded."""
+def test_verdict_on_each_mitigation(run_toys):
+    """It is in JSON and text; the exit code shows that a result is not as recorded."""
     done = run_toys("run", "TOY006", "--json")
     code = json.loads(done.stdout)["codes"]["TOY006"]
     assert (done.returncode, code["outcome"]) == (1, "reproduced")
@@ -130,8 +129,8 @@ def test_the_verdict_on_each_mitigation_is_printed(run_toys):
     assert "does not help: not with silent" in text
 
 
-def test_the_first_lines_have_the_verdict_and_what_helps(run_toys):
-    """Each code in a few lines; the rest is there on demand."""
+def test_first_lines_have_verdict_and_mitigation(run_toys):
+    """Each code has a few lines; the rest needs an option."""
     text = run_toys("run", "TOY006").stdout
     block, _, rest = text.partition("\n\n")
     first, _observed, best, useless = block.splitlines()
@@ -141,15 +140,14 @@ def test_the_first_lines_have_the_verdict_and_what_helps(run_toys):
     assert rest.splitlines()[-1] == "--verbose shows each attempt, and what is simulated"
 
 
-def test_an_inapplicable_code_has_its_reason_once(run_toys):
-    """Not once for every pair."""
+def test_inapplicable_code_has_its_reason_once(run_toys):
     done = run_toys("run", "TOY005")
     assert done.returncode == 0
     assert done.stdout.count("the code is not there") == 1
     assert "inapplicable" in done.stdout
 
 
-def test_a_mitigation_is_compared_with_the_bare_trigger(run_toys):
+def test_mitigation_is_compared_with_the_unmitigated_trigger(run_toys):
     """A mitigated attempt alone would prove nothing."""
     done = run_toys("run", "TOY006", "--mitigation", "helps", "--json")
     attempts = json.loads(done.stdout)["codes"]["TOY006"]["attempts"]
@@ -158,7 +156,7 @@ def test_a_mitigation_is_compared_with_the_bare_trigger(run_toys):
 
 
 def test_list_names_every_trigger_and_mitigation(run_command):
-    """As text and as JSON; and each mitigation helps with triggers that exist."""
+    """In text and JSON; each mitigation names existing triggers."""
     text = run_command("list", "--verbose").stdout
     assert [line.split()[0] for line in run_command("list").stdout.splitlines()] == list(REPROS)
     document = json.loads(run_command("list", "--json").stdout)
@@ -185,7 +183,7 @@ def test_list_names_every_trigger_and_mitigation(run_command):
     ],
 )
 def test_exit_codes(attempts, proof, code):
-    """1: not as recorded, not upstream's, or different from time to time; 3: no result; 0: neither."""
+    """1: not as recorded, modified upstream or flaky; 3: no result; 0: otherwise."""
     assert command.exit_code({"X": attempts}, proof) == code
 
 
@@ -199,13 +197,13 @@ def test_exit_codes(attempts, proof, code):
         ({"mitigation": "m", "tokens": 7}, 0),
     ],
 )
-def test_repeated_attempts_are_compared_without_seconds_and_words(other, count):
-    """Outcome, location and counts must be the same for a pair of trigger and mitigation."""
+def test_repeated_attempts_are_compared_without_times_and_messages(other, count):
+    """Outcome, location and counts must be equal."""
     assert render.count_varying([BARE, BARE, replace(BARE, **other)]) == count
 
 
-def test_each_attempt_can_be_made_several_times(run_toys):
-    """For every pair, with each mitigation named once in the verdicts."""
+def test_attempts_can_be_repeated(run_toys):
+    """Each pair is repeated, and each mitigation has one verdict."""
     done = run_toys("run", "TOY001", "--trigger", "silent", "--times", "2", "--json")
     code = json.loads(done.stdout)["codes"]["TOY001"]
     assert done.returncode == 1  # one of the toys is on record as helping, and does not
@@ -213,8 +211,8 @@ def test_each_attempt_can_be_made_several_times(run_toys):
     assert code["mitigations"]["helps"]["helped"] == ["silent"]
 
 
-def test_imports_are_tried_in_separate_processes(run_command, tmp_path, monkeypatch):
-    """A missing module, one that prints, one that dies and one that fails deep inside are told apart."""
+def test_imports_run_in_separate_processes(run_command, tmp_path, monkeypatch):
+    """A missing module, one that prints, one that dies and one that fails deep inside differ."""
     (tmp_path / "chatty.py").write_text("print('hello'); __version__ = '1.2'")
     (tmp_path / "deadly.py").write_text("import os; os.kill(os.getpid(), 11)")
     (tmp_path / "outer.py").write_text("\nimport no_such_module\n")
@@ -230,8 +228,8 @@ def test_imports_are_tried_in_separate_processes(run_command, tmp_path, monkeypa
     assert outer["where"] == f"{tmp_path / 'outer.py'}:2"
 
 
-def test_an_import_that_never_ends_is_incomplete(run_command, tmp_path, monkeypatch):
-    """A timeout gives no result for the module: exit code 3."""
+def test_hanging_import_is_incomplete(run_command, tmp_path, monkeypatch):
+    """Its timeout is no result for the module: exit code 3."""
     (tmp_path / "endless.py").write_text("import threading; threading.Event().wait()")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     done = run_command("imports", "endless", "json", "--timeout", "2")
@@ -239,8 +237,8 @@ def test_an_import_that_never_ends_is_incomplete(run_command, tmp_path, monkeypa
     assert "endless: FAILED: not imported within 2 s" in done.stdout
 
 
-def test_codes_may_be_typed_in_small_letters():
-    """`run sch001` means SCH001, also for similar codes; other names are case-sensitive."""
+def test_codes_are_case_insensitive():
+    """This holds for suggestions too; other names are case-sensitive."""
     known = ["TOY001", "SCH001"]
     assert command._pick("code", "sch001", known) == "SCH001"
     assert command._pick("trigger of SCH001", "lost_step", ["lost_step"]) == "lost_step"

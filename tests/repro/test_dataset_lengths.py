@@ -1,4 +1,4 @@
-"""The generated data sets, and completions from them on a released scheduler."""
+"""The generated data sets of the length repro, and completions from them on a released vLLM scheduler."""
 
 import doctest
 import json
@@ -10,13 +10,13 @@ from evaluation.repro.dataset_lengths import LIMIT, lengths
 from tests.cells import run_in_cell
 
 
-def test_the_examples_hold():
-    """The doctests, which the documentation quotes, pass."""
+def test_docstring_examples():
+    """The documentation quotes them."""
     assert doctest.testmod(dataset_lengths).failed == 0
 
 
-def test_the_small_data_set_is_the_beginning_of_the_large_one():
-    """So only the further rows can make a difference, and they have the required lengths."""
+def test_small_dataset_is_a_prefix_of_the_large_one():
+    """So only the further rows can make a difference."""
     small, large = lengths(1000), lengths(20_000)
     assert large[:1000] == small
     assert max(small) == 3034 < LIMIT
@@ -26,8 +26,8 @@ def test_the_small_data_set_is_the_beginning_of_the_large_one():
     ]
 
 
-def test_without_a_vllm_it_says_so(capsys, monkeypatch):
-    """Exit code 2, one line, and no row is generated from."""
+def test_missing_vllm_is_reported(capsys, monkeypatch):
+    """Exit code 2, one line, and no row is generated."""
     monkeypatch.setattr(dataset_lengths.upstream, "installed", lambda _names: None)
     assert dataset_lengths.main([]) == 2
     assert "run it with the Python of a cell" in capsys.readouterr().err
@@ -37,7 +37,7 @@ def test_without_a_vllm_it_says_so(capsys, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.heavy
 def test_a_thousand_rows_pass_and_twenty_thousand_fail():
-    """On vLLM 0.7.3's scheduler; with the over-long rows left out, all are answered, each with its tokens."""
+    """On vLLM 0.7.3's scheduler; without the over-long rows, every request gets its tokens."""
     arguments = ["--mitigation", "filter_overlong", "--json"]
     done = run_in_cell(
         "vllm-0.7.3+trl-0.16.1", "-m", "evaluation.repro.dataset_lengths", *arguments, timeout_s=500

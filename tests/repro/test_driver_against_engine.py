@@ -1,7 +1,4 @@
-"""The driver of the scheduler against the whole engine it mirrors: the same work, the same outcome.
-
-The driver is compared with vLLM's own unmodified `LLM` and `LLMEngine` on the same generated work.
-"""
+"""The scheduler driver has the same outcomes as vLLM's whole unmodified `LLM` and `LLMEngine` on the same work."""
 
 import json
 from pathlib import Path
@@ -24,7 +21,7 @@ CELLS = [
 
 @pytest.fixture(scope="module", params=CELLS)
 def cell_results(request):
-    """Run each piece of work in the driver and in the engine; return both results."""
+    """The results of each piece of work in the driver and in the engine."""
     done = run_in_cell(request.param, str(PROGRAM))
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout)
@@ -33,14 +30,13 @@ def cell_results(request):
     return result
 
 
-def test_every_outcome_is_the_engines(cell_results):
-    """Completions by call, forward passes, blocks left and assertions, all equal."""
+def test_driver_outcomes_match_the_engine(cell_results):
+    """Completions by call, forward passes, leftover blocks and assertions are equal."""
     different = [result for result in cell_results if result["whole"] != result["driven"]]
     assert different == []
 
 
-def test_the_work_was_worth_comparing(cell_results):
-    """Assertions, failed passes, and plain work that left nothing behind are among it."""
+def test_work_covers_assertions_failures_and_success(cell_results):
     expected = [result["whole"] for result in cell_results]
     assert any(result["asserted"] for result in expected)
     assert any("failed" in result["completions"] for result in expected)

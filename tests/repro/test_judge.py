@@ -1,4 +1,4 @@
-"""Criteria for reproduced: an exception out of an installed package, or figures that show the failure."""
+"""The verdict on an attempt: an exception from an installed package, or figures that show the failure."""
 
 import importlib.util
 from dataclasses import replace
@@ -21,7 +21,7 @@ def fails(kind):
 
 @pytest.fixture
 def upstream(tmp_path):
-    """Make a module below a folder named site-packages."""
+    """A module below a folder named site-packages."""
     path = tmp_path / "site-packages" / "pack" / "core.py"
     path.parent.mkdir(parents=True)
     path.write_text(UPSTREAM)
@@ -33,15 +33,15 @@ def upstream(tmp_path):
 
 @pytest.fixture
 def repro(toys, upstream):
-    """A toy whose triggers fail upstream, with the assertion sought and with another."""
+    """A toy repro whose triggers fail upstream, with the expected assertion and with another."""
     targets = Trigger("sought", lambda _: upstream.fails("sought"), "fails as sought")
     second = Trigger("other", lambda _: upstream.fails("other"), "fails otherwise")
     base = toys.REPROS["TOY001"]
     return replace(base, assertion="assert len([1]) == 0", triggers=(*base.triggers, targets, second))
 
 
-def test_the_assertion_sought_is_reproduced_with_its_place(repro):
-    """Statement, path in the wheel, line, function, and the calls that led there."""
+def test_expected_assertion_is_reproduced_with_its_location(repro):
+    """The report has the statement, the path in the wheel, the line, the function and the calls."""
     observed = judge.attempt(repro, "sought", None)
     assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.REPRODUCED, True)
     assert (observed.assertion, observed.where, observed.function) == (
@@ -53,15 +53,15 @@ def test_the_assertion_sought_is_reproduced_with_its_place(repro):
     assert observed.simulated == ("everything",)
 
 
-def test_another_assertion_of_upstream_is_not_the_one_sought(repro):
-    """It is reported in one line and doesn't count."""
+def test_other_upstream_assertion_does_not_count(repro):
+    """It is reported in one line."""
     observed = judge.attempt(repro, "other", None)
     assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.NOT_REPRODUCED, False)
     assert observed.assertion == "assert kind == 'never'"
     assert "sought" in observed.detail
 
 
-def elsewhere(repro, upstream, kind, line, mitigation=None):
+def judge_remote_failure(repro, upstream, kind, line, mitigation=None):
     """Judge a failure that ended another process, at a line of the module."""
     error = ElsewhereError(
         kind, "what it said", [("/here/repro/x.py", 1, "main"), (upstream.__file__, line, "fails")], "a note"
@@ -69,9 +69,9 @@ def elsewhere(repro, upstream, kind, line, mitigation=None):
     return judge.by_exception(Attempt("sought", mitigation, AttemptOutcome.ERROR), repro, error)
 
 
-def test_a_failure_of_another_process_counts_as_one_here(repro, upstream):
+def test_failure_of_another_process_counts(repro, upstream):
     """Its frames are judged as in that process, and its notes are reported."""
-    observed = elsewhere(repro, upstream, "AssertionError", 4)
+    observed = judge_remote_failure(repro, upstream, "AssertionError", 4)
     assert (observed.outcome, observed.where, observed.function) == (
         AttemptOutcome.REPRODUCED,
         "pack/core.py:4",
@@ -81,18 +81,18 @@ def test_a_failure_of_another_process_counts_as_one_here(repro, upstream):
     assert observed.detail == "a note"
 
 
-def test_another_exception_of_upstream_in_another_process_is_told(repro, upstream):
-    """It is not the one sought; under a mitigation it is one in its place."""
-    observed = elsewhere(repro, upstream, "RuntimeError", 4)
+def test_other_exception_of_another_process_is_reported(repro, upstream):
+    """It does not count; under a mitigation it replaces the expected one."""
+    observed = judge_remote_failure(repro, upstream, "RuntimeError", 4)
     assert observed.outcome is AttemptOutcome.NOT_REPRODUCED
     assert "another failure than the one sought" in observed.detail
     assert "RuntimeError: what it said" in observed.detail
-    observed = elsewhere(repro, upstream, "RuntimeError", 4, "helps")
+    observed = judge_remote_failure(repro, upstream, "RuntimeError", 4, "helps")
     assert observed.outcome is AttemptOutcome.NOT_MITIGATED
     assert observed.detail == "another failure in its place; RuntimeError: what it said; a note"
 
 
-def test_a_failure_of_our_own_in_another_process_is_the_harness(repro):
+def test_own_failure_in_another_process_is_a_harness_error(repro):
     """None of its frames is in an installed package."""
     error = ElsewhereError("ValueError", "ours", [("/here/repro/x.py", 1, "main")])
     observed = judge.by_exception(Attempt("sought", None, AttemptOutcome.ERROR), repro, error)
@@ -110,12 +110,12 @@ def test_a_failure_of_our_own_in_another_process_is_the_harness(repro):
         ({"assertion": ""}, AttemptOutcome.NOT_REPRODUCED),
     ],
 )
-def test_a_failure_is_named_by_its_statement_function_or_text(repro, upstream, sought, outcome):
-    """What the repro names must all be there; a repro that names nothing seeks no exception."""
-    assert elsewhere(replace(repro, **sought), upstream, "AssertionError", 4).outcome is outcome
+def test_failure_is_matched_by_statement_function_or_text(repro, upstream, sought, outcome):
+    """All that the repro names must match; a repro without any expects no exception."""
+    assert judge_remote_failure(replace(repro, **sought), upstream, "AssertionError", 4).outcome is outcome
 
 
-def test_a_mitigation_that_trades_one_assertion_for_another_does_not_help(repro):
+def test_mitigation_with_another_assertion_does_not_help(repro):
     """The text names the assertion that failed."""
     assert judge.attempt(repro, "sought", "helps").detail == "the same assertion"
     observed = judge.attempt(repro, "other", "helps")
@@ -126,8 +126,8 @@ def test_a_mitigation_that_trades_one_assertion_for_another_does_not_help(repro)
 
 
 @pytest.mark.parametrize("trigger", ["own_assertion", "wrong_value"])
-def test_a_failure_of_the_harness_proves_nothing(repro, trigger):
-    """An assertion of ours, and any other exception, is an error that names its place."""
+def test_harness_failure_is_an_error(repro, trigger):
+    """An assertion of ours, or any other exception, is an error with its location."""
     observed = judge.attempt(repro, trigger, None)
     assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.ERROR, None)
     assert "the harness failed at " in observed.detail
@@ -143,15 +143,15 @@ def test_a_failure_of_the_harness_proves_nothing(repro, trigger):
         ("senseless", AttemptOutcome.INAPPLICABLE, None),
     ],
 )
-def test_a_silent_failure_is_judged_by_its_figures(repro, mitigation, outcome, as_recorded):
-    """A lost token reproduces it; a mitigation helped only if all the work was done."""
+def test_silent_failure_is_judged_by_its_counts(repro, mitigation, outcome, as_recorded):
+    """A lost token reproduces it; a mitigation helps only if all the work was done."""
     observed = judge.attempt(repro, "silent", mitigation)
     assert (observed.outcome, observed.as_recorded) == (outcome, as_recorded)
     if mitigation == "helps":
         assert (observed.finished, observed.expected, observed.tokens) == (2, 2, 5)
 
 
-def test_work_done_without_the_failure_is_not_reproduced(repro):
-    """If an exception was expected, finishing is not a reproduction."""
+def test_finished_work_is_not_reproduced(repro):
+    """Here an exception was expected."""
     observed = judge.attempt(repro, "chatter", None)
     assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.NOT_REPRODUCED, False)

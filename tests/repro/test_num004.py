@@ -1,4 +1,4 @@
-"""NUM004: gradients that are too small, by how much; which TRL is concerned; and TRL's own trainer where it is."""
+"""NUM004: the measured gradient scale, the affected TRL releases, and TRL's own trainer if it is installed."""
 
 import os
 from pathlib import Path
@@ -9,8 +9,8 @@ from repro.issues import num004 as repro
 from tests.cells import read_attempts, run_with
 
 
-def test_a_gradient_is_measured_along_the_right_one():
-    """A quarter of it gives 0.25 for either sign; each parameter is judged separately."""
+def test_gradient_scale_is_measured_along_the_correct_gradient():
+    """A quarter gives 0.25 for either sign; each parameter is judged separately."""
     right = {"a": [1.0, -2.0], "b": [4.0]}
     work = repro.count_right_gradients({"a": [0.25, -0.5], "b": [4.0]}, right)
     assert [name for name, _ in work.received] == ["b"]
@@ -29,8 +29,8 @@ def test_a_gradient_is_measured_along_the_right_one():
         (f"{repro.DIVIDES} * {repro.RESCALES}", "rescales the tokens"),
     ],
 )
-def test_a_release_is_told_by_what_it_divides_by(monkeypatch, text, reason):
-    """Before 0.22 there is no such loss, from 1.9.1 on it is rescaled."""
+def test_release_is_identified_by_its_divisor(monkeypatch, text, reason):
+    """Before 0.22 the loss does not exist; from 1.9.1 on it is rescaled."""
     monkeypatch.setattr(repro.upstream, "source", lambda *_: text)
     monkeypatch.setattr(repro.upstream, "installed", lambda _: type("Distribution", (), {"version": "0"}))
     result = repro.inapplicable()
@@ -39,8 +39,8 @@ def test_a_release_is_told_by_what_it_divides_by(monkeypatch, text, reason):
 
 @pytest.mark.slow
 @pytest.mark.heavy
-def test_trls_own_trainer_takes_steps_a_quarter_as_long():
-    """TRL 0.29.1 in the peers' environment: 0.2500 as it is, 1.0000 under each mitigation that can be tried."""
+def test_trl_gradient_is_a_quarter():
+    """TRL 0.29.1 in the peers' environment: 0.2500, and 1.0000 under each mitigation."""
     python = Path(os.environ.get("GRPO_DOCTOR_PEERS", ""))
     if not python.is_file():
         pytest.skip("no GRPO_DOCTOR_PEERS: nox -s tests-cells makes that environment")

@@ -1,4 +1,4 @@
-"""RAY001: started processes under each mitigation, and how the reasons are distinguished; with real Ray and verl."""
+"""RAY001: the plan of each mitigation, and how the causes are distinguished; with real Ray and verl if installed."""
 
 import json
 import os
@@ -21,7 +21,7 @@ THERE = [f"training/{name}" for name in NAMES]
 
 
 def report(**changes):
-    """Return the report of an engine process that found its workers."""
+    """Return the report of an engine process that found its workers, with these changes."""
     result = {
         "engine_environment": {"RAY_ADDRESS": None, "VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
         "engine_address": "127.0.0.1:1",
@@ -43,13 +43,13 @@ def report(**changes):
         ({"engine_address": None}, "the engine process joined no cluster"),
     ],
 )
-def test_each_reason_is_found_in_what_the_engine_saw(changes, reason):
-    """Another cluster, another namespace, gone: the same message of verl's, and three remedies."""
+def test_cause_is_derived_from_the_report(changes, reason):
+    """Another cluster, another namespace, or dead workers: one message of verl, three fixes."""
     assert reason in repro.find_cause(report(**changes))
 
 
-def test_the_line_names_what_was_looked_for_and_what_was_seen():
-    """Prefix, names expected, names seen, and those of all namespaces, with the two addresses."""
+def test_failure_line_has_expected_and_actual_names():
+    """It has prefix, expected names, actual names in all namespaces, and both addresses."""
     line = repro.describe(
         report(names=["k3X9aBWorkerDict_9:9"], everywhere=["training/k3X9aBWorkerDict_9:9"])
     )
@@ -64,14 +64,14 @@ def test_the_line_names_what_was_looked_for_and_what_was_seen():
         assert part in line
 
 
-def test_work_counts_the_workers_calls():
-    """A worker that was found but did not get all calls is not done."""
+def test_work_counts_calls_of_workers():
+    """A worker without all its calls is incomplete."""
     assert repro.count_loaded(report()).complete
     assert not repro.count_loaded(report(requested={NAMES[0]: ["init_worker"]})).complete
 
 
-def test_a_failure_elsewhere_keeps_its_kind_and_its_frames():
-    """They are judged here as if it had been raised here."""
+def test_remote_failure_keeps_its_type_and_frames():
+    """It is judged as if it had been raised here."""
     failure = {"kind": "AssertionError", "text": "has 0 actors", "frames": [["a.py", 3, "f"]]}
     with pytest.raises(ElsewhereError) as raised_error:
         repro.count_loaded(report(failure=failure))
@@ -79,8 +79,8 @@ def test_a_failure_elsewhere_keeps_its_kind_and_its_frames():
     assert "prefix" in raised_error.value.note
 
 
-def test_a_mitigation_changes_what_it_says_and_nothing_else():
-    """An address is added to what the server is given; unsetting takes only that variable."""
+def test_mitigation_changes_only_its_setting():
+    """An address is added for the server; unsetting removes only that variable."""
     bare = repro.make_plan("wrong_address", None)
     inputs = repro.make_plan("wrong_address", "explicit_address")
     assert inputs.server_env == bare.server_env | {"RAY_ADDRESS": RIGHT}
@@ -92,7 +92,7 @@ def test_a_mitigation_changes_what_it_says_and_nothing_else():
 
 
 def test_every_recorded_pair_has_a_plan():
-    """No mitigation that the entry records for a trigger is missing from the plans."""
+    """The plans cover each mitigation that the entry records for a trigger."""
     for item in REPROS["RAY001"].mitigations:
         for trigger in item.helps | item.fails:
             repro.make_plan(trigger, item.name)
@@ -106,8 +106,8 @@ LINES = {"verl-0.4.1": (57, "_init_executor"), "verl-0.5.0": (61, "_get_model_ru
 @pytest.mark.vllm
 @pytest.mark.slow
 @pytest.mark.parametrize("environment", LINES)
-def test_the_new_cluster_and_the_address_that_prevents_it(environment):
-    """verl's executor counts no actor in the cluster it started itself; with RAY_ADDRESS it finds and loads them."""
+def test_ray_address_prevents_a_new_cluster(environment):
+    """verl's executor finds no actor in its own new cluster; with RAY_ADDRESS it finds them."""
     pair = ("--trigger", "no_address", "--mitigation", "explicit_address", "--timeout", "500")
     done = run_in_cell(environment, "-m", "repro", "run", "RAY001", *pair, "--json", timeout_s=1100)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -123,8 +123,8 @@ def test_the_new_cluster_and_the_address_that_prevents_it(environment):
 @pytest.mark.vllm
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_no_ray_process_is_left_when_the_run_is_ended(number):
-    """Ctrl-C while the cluster runs: its processes and folder are removed when the command ends."""
+def test_interrupted_run_leaves_no_ray_process(number):
+    """Its processes and folder are removed when the command ends."""
     command = [cell_python("verl-0.4.1"), "-m", "repro", "run", "RAY001", "--trigger", "no_address"]
     with tempfile.TemporaryDirectory(prefix="r-", dir="/tmp") as folder:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": folder}
@@ -139,15 +139,15 @@ def test_no_ray_process_is_left_when_the_run_is_ended(number):
             for line in process.stderr:
                 if "Started a local Ray instance" in line:
                     break
-            assert using(folder)
+            assert processes_using(folder)
             process.send_signal(number)
             process.stderr.read()  # open until the last of them has ended
-        assert not using(folder)
+        assert not processes_using(folder)
         assert not list(Path(folder).iterdir())
 
 
-def using(folder):
-    """Return other processes whose command line names a folder."""
+def processes_using(folder):
+    """Return other processes whose command line has this folder."""
     result = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

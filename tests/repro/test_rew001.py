@@ -1,4 +1,4 @@
-"""REW001: which way a release of math-verify fails, and real math-verify where it is installed."""
+"""REW001: the failures of math-verify releases, and real math-verify if it is installed."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ SILENT, LOUD = ("0.4.0", "0.7.0"), ("0.8.0", "0.9.0")
 
 
 def test_rewards_are_counted_by_answer():
-    """A right answer counts as served if its reward is 1; the mean is reported."""
+    """A correct answer counts as served if its reward is 1; the mean is reported."""
     work = repro.count_rewarded([1.0] * 6 + [0.0, 0.5])
     assert (work.finished, len(work.due), work.complete) == (6, 8, False)
     assert work.describe() == "6 of 8 right answers are rewarded; mean reward 0.812"
@@ -32,8 +32,8 @@ def test_rewards_are_counted_by_answer():
         ("verl_reward", "", "from concurrent.futures import ProcessPoolExecutor", "in processes of its own"),
     ],
 )
-def test_a_release_that_fails_another_way_is_inapplicable(monkeypatch, trigger, parser, verl, reason):
-    """Also under each mitigation: there is no failure to mitigate."""
+def test_release_with_another_failure_is_inapplicable(monkeypatch, trigger, parser, verl, reason):
+    """Under each mitigation too: there is no failure to mitigate."""
     sources = {"math_verify/parser.py": parser, "verl/utils/reward_score/math_verify.py": verl}
     monkeypatch.setattr(repro.upstream, "source", lambda path, _: sources[path])
     monkeypatch.setattr(repro.metadata, "version", lambda _: "0.0.0")
@@ -54,8 +54,8 @@ def attempts_with(version, trigger):
 @pytest.mark.slow
 @pytest.mark.heavy
 @pytest.mark.parametrize("version", SILENT)
-def test_up_to_0_7_nothing_is_rewarded_and_nothing_is_raised(version):
-    """No limit of time does not help there; a main thread does."""
+def test_up_to_0_7_rewards_are_silently_zero(version):
+    """A time limit does not help there; running in the main thread does."""
     result = attempts_with(version, "false_in_thread")
     assert (result[None]["outcome"], result[None]["finished"]) == ("reproduced", 0)
     assert (result["no_timeout"]["outcome"], result["no_timeout"]["finished"]) == ("not_mitigated", 0)
@@ -66,8 +66,8 @@ def test_up_to_0_7_nothing_is_rewarded_and_nothing_is_raised(version):
 @pytest.mark.slow
 @pytest.mark.heavy
 @pytest.mark.parametrize("version", LOUD)
-def test_from_0_8_on_it_is_raised(version):
-    """And no limit of time helps."""
+def test_from_0_8_on_an_error_is_raised(version):
+    """A time limit does not help."""
     result = attempts_with(version, "raises_in_thread")
     assert (result[None]["outcome"], result[None]["function"]) == ("reproduced", "parse")
     for name in ("no_timeout", "main_thread", "own_process"):

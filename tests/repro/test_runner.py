@@ -1,4 +1,4 @@
-"""Each attempt in its own process: what hangs, crashes or never imports becomes an outcome, and leaves nothing."""
+"""Each attempt runs in its own process: hangs, crashes and failed imports become outcomes, and leave no process."""
 
 import os
 import signal
@@ -23,16 +23,15 @@ def run(toys, code, *plan, limit_s=500, **options):
     return results[code], lines
 
 
-def test_a_hang_is_a_timeout_and_the_run_goes_on(toys):
-    """It ends at its limit; what comes after it has its turn."""
+def test_hang_is_a_timeout_and_the_run_continues(toys):
     attempts, lines = run(toys, "TOY001", ("hang", None), ("silent", None), limit_s=4.0)
     assert [attempt.outcome for attempt in attempts] == [AttemptOutcome.TIMEOUT, AttemptOutcome.REPRODUCED]
     assert attempts[0].detail == "no answer within 4 s"
     assert lines == ["TOY001 hang: timeout", "TOY001 silent: reproduced"]
 
 
-def test_a_crash_is_an_error_that_names_its_signal(toys):
-    """Whether it dies of a signal or leaves; the worker lives on."""
+def test_crash_is_an_error_with_its_signal(toys):
+    """An exit without a result is one too; the worker survives."""
     attempts, _ = run(toys, "TOY001", ("crash", None), ("leave", "helps"), ("silent", "helps"))
     assert [attempt.outcome for attempt in attempts] == [
         AttemptOutcome.ERROR,
@@ -52,16 +51,16 @@ def test_a_crash_is_an_error_that_names_its_signal(toys):
         ("TOY004", AttemptOutcome.ERROR, "the worker ended with signal SIGSEGV"),
     ],
 )
-def test_every_attempt_says_what_cannot_be_imported(toys, code, outcome, message):
-    """An import that fails, hangs or kills its process is no answer about the failure."""
+def test_failed_import_is_reported_by_every_attempt(toys, code, outcome, message):
+    """An import that fails, hangs or crashes gives no result for the code."""
     limit_s = 1.0 if outcome is AttemptOutcome.TIMEOUT else 500
     attempts, _ = run(toys, code, ("silent", None), ("silent", "helps"), import_limit_s=limit_s)
     assert [attempt.outcome for attempt in attempts] == [outcome, outcome]
     assert all(message in attempt.detail and attempt.simulated == ("everything",) for attempt in attempts)
 
 
-def test_where_the_code_is_not_there_nothing_is_started(toys, monkeypatch):
-    """Inapplicable, with the reason, from every pair."""
+def test_inapplicable_code_starts_no_process(toys, monkeypatch):
+    """Every pair is inapplicable, with the reason."""
     monkeypatch.setattr(runner, "_run_worker", None)
     attempts, _ = run(toys, "TOY005", ("silent", None), ("silent", "helps"))
     assert [attempt.outcome for attempt in attempts] == [AttemptOutcome.INAPPLICABLE] * 2
@@ -69,7 +68,7 @@ def test_where_the_code_is_not_there_nothing_is_started(toys, monkeypatch):
 
 
 def test_repros_with_the_same_modules_share_a_worker(toys, monkeypatch):
-    """The import is paid once."""
+    """The import is done once."""
     started, run_worker = [], runner._run_worker
 
     def counted(plan, import_limit_s):
@@ -89,10 +88,10 @@ def test_repros_with_the_same_modules_share_a_worker(toys, monkeypatch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_when_the_run_is_ended(toys, tmp_path, monkeypatch, number):
-    """Ctrl-C, SIGTERM and SIGKILL: the hanging attempt and the process it started have ended.
+def test_interrupted_run_leaves_no_process(toys, tmp_path, monkeypatch, number):
+    """Ctrl-C, SIGTERM and SIGKILL end the hanging attempt and the process it started.
 
-    Both hold the FIFO open for writing, so reading it comes to an end when they do.
+    Both keep the FIFO open for writing, so reading it ends when they do.
     """
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
@@ -114,8 +113,8 @@ def test_nothing_is_left_when_the_run_is_ended(toys, tmp_path, monkeypatch, numb
 
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux alone")
 @pytest.mark.parametrize("interrupted", [True, False])
-def test_what_left_its_session_is_gone_as_well(toys, tmp_path, monkeypatch, interrupted):
-    """This holds at Ctrl-C and after a normal end; the temporary folder is removed too."""
+def test_process_in_another_session_is_ended(toys, tmp_path, monkeypatch, interrupted):
+    """At Ctrl-C and after a normal end; the temporary folder is removed too."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     monkeypatch.setenv("TOY_FIFO", str(fifo))
@@ -133,8 +132,7 @@ def test_what_left_its_session_is_gone_as_well(toys, tmp_path, monkeypatch, inte
     assert not folder.exists()
 
 
-def test_a_hang_takes_along_what_it_started(toys, tmp_path, monkeypatch):
-    """The time limit ends the whole process group."""
+def test_timeout_ends_the_process_group(toys, tmp_path, monkeypatch):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     monkeypatch.setenv("TOY_FIFO", str(fifo))
@@ -149,8 +147,8 @@ def test_a_hang_takes_along_what_it_started(toys, tmp_path, monkeypatch):
     pytest.fail("it never hung")
 
 
-def test_what_a_trigger_lacks_is_reported_without_a_worker(toys):
-    """The pairs of other triggers are tried; those of this one report the missing package, and come last."""
+def test_missing_requirement_is_reported_without_a_worker(toys):
+    """Pairs of this trigger report the missing package, after the pairs of other triggers."""
     toy = toys.REPROS["TOY001"]
     first, *rest = toy.triggers
     missing = replace(first, lacks=lambda: "no engine here", simulated=("its moment",))

@@ -1,4 +1,4 @@
-"""SCH001 and SCH002 on the real schedulers of released vLLM wheels: recorded outcomes by cell."""
+"""SCH001 and SCH002 on the real schedulers of released vLLM wheels have the recorded outcomes in each cell."""
 
 import json
 from pathlib import Path
@@ -51,14 +51,14 @@ EXPECTED = {"SCH001": SCH001, "SCH002": SCH002}
 
 @pytest.fixture(scope="module", params=LINES)
 def cell_results(request):
-    """Return the cell and the output of `run` for all triggers and mitigations."""
+    """The cell and the output of `run` for all triggers and mitigations."""
     done = run_in_cell(request.param, "-m", "repro", "run", "SCH001", "SCH002", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
     return request.param, json.loads(done.stdout)
 
 
 def attempts(cell_results, code, **wanted):
-    """The attempts of a code with these values."""
+    """Return the attempts of a code with these values."""
     result = cell_results[1]["codes"][code]["attempts"]
     return [attempt for attempt in result if all(attempt[key] == value for key, value in wanted.items())]
 
@@ -77,7 +77,7 @@ def expected(cell, code, trigger, mitigation):
 
 
 def test_upstream_is_unmodified(cell_results):
-    """The files that ran are those of the wheel, by its own hashes."""
+    """The files that ran match the hashes of the wheel."""
     cell, document = cell_results
     assert document["upstream"]["distribution"] == "vllm"
     assert cell.startswith(f"vllm-{document['upstream']['version']}+")
@@ -86,8 +86,7 @@ def test_upstream_is_unmodified(cell_results):
 
 
 @pytest.mark.parametrize("code", EXPECTED)
-def test_every_trigger_and_mitigation_does_as_expected(cell_results, code):
-    """Each pair was tried, and came out as written down here."""
+def test_every_attempt_has_its_recorded_outcome(cell_results, code):
     cell, _ = cell_results
     assert {trigger.name for trigger in REPROS[code].triggers} == set(EXPECTED[code])
     outcomes = {(a["trigger"], a["mitigation"]): a["outcome"] for a in attempts(cell_results, code)}
@@ -96,8 +95,8 @@ def test_every_trigger_and_mitigation_does_as_expected(cell_results, code):
 
 
 @pytest.mark.parametrize("code", EXPECTED)
-def test_each_reproduction_is_the_released_assertion(cell_results, code):
-    """At the line where the wheel has it, reached through the scheduler's own schedule()."""
+def test_reproductions_fail_at_the_released_assertion(cell_results, code):
+    """It is at the wheel's line, reached through the scheduler's own schedule()."""
     cell, _ = cell_results
     sch001, sch002, _ = LINES[cell]
     line, function = (sch001, "_schedule_default") if code == "SCH001" else (sch002, "_schedule_running")
@@ -112,8 +111,8 @@ def test_each_reproduction_is_the_released_assertion(cell_results, code):
 
 
 @pytest.mark.parametrize("code", EXPECTED)
-def test_what_helps_has_done_all_the_work(cell_results, code):
-    """Every request finished once, tokens counted, every block given back."""
+def test_helpful_mitigation_completes_the_work(cell_results, code):
+    """Every request finished once, with all tokens, and every block was freed."""
     mitigated = attempts(cell_results, code, outcome="mitigated")
     assert mitigated
     for attempt in mitigated:
@@ -122,15 +121,15 @@ def test_what_helps_has_done_all_the_work(cell_results, code):
         assert attempt["leaked_blocks"] == 0, attempt
 
 
-def test_the_silent_one_loses_a_request_and_its_blocks(cell_results):
-    """No exception: one request of two never returns, and the blocks of 80 tokens leak."""
+def test_silent_failure_loses_a_request_and_its_blocks(cell_results):
+    """One request of two never returns, and the blocks of 80 tokens leak."""
     for attempt in attempts(cell_results, "SCH002", trigger="overlong_dropped", outcome="reproduced"):
         assert (attempt["finished"], attempt["expected"], attempt["leaked_blocks"]) == (1, 2, 5)
         assert attempt["assertion"] is None
 
 
-def test_chunked_prefill_trades_the_assertion_for_worse(cell_results):
-    """With two owners another assertion fails; after a lost step a caller gets unrequested completions."""
+def test_chunked_prefill_causes_another_failure(cell_results):
+    """With two callers another assertion fails; after a lost step a caller gets foreign completions."""
     cell, _ = cell_results
     [race] = attempts(cell_results, "SCH001", trigger="two_owners", mitigation="chunked_prefill_on")
     assert race["where"] == f"vllm/sequence.py:{LINES[cell][2]}"
@@ -140,15 +139,15 @@ def test_chunked_prefill_trades_the_assertion_for_worse(cell_results):
     assert "4 completions went to a caller that had not asked for them" in lost["detail"]
 
 
-def test_a_lock_around_each_step_gives_completions_to_the_wrong_caller(cell_results):
-    """No assertion, and training gets nothing."""
+def test_lock_around_each_step_misdelivers_completions(cell_results):
+    """No assertion fails, and training gets nothing."""
     [attempt] = attempts(cell_results, "SCH001", trigger="two_owners", mitigation="lock_around_step")
     assert attempt["assertion"] is None
     assert "not served: train-0, train-1, train-2, train-3" in attempt["detail"]
 
 
-def test_the_advice_people_find_is_called_incomplete(cell_results):
-    """Disabling chunked prefill does not help against min_tokens, and the run reports that."""
+def test_common_advice_is_reported_as_incomplete(cell_results):
+    """Disabling chunked prefill does not help against min_tokens."""
     cell, document = cell_results
     verdict = document["codes"]["SCH002"]["mitigations"]["chunked_prefill_off"]
     assert verdict["recommended"]
@@ -157,8 +156,8 @@ def test_the_advice_people_find_is_called_incomplete(cell_results):
 
 
 @pytest.mark.parametrize("cell", ["vllm-0.7.3+trl-0.16.1", "vllm-0.10.2+trl-0.24.0"])
-def test_lawful_work_is_served_and_nothing_is_left(cell):
-    """Sync and async, chunked and not, with room and with preemptions: the driver itself causes nothing."""
+def test_valid_work_is_completed(cell):
+    """Sync and async, chunked and not, with and without preemptions: the driver causes no failure."""
     done = run_in_cell(cell, str(PROGRAM))
     assert done.returncode == 0, done.stderr[-3000:]
     for name, result in json.loads(done.stdout).items():
@@ -168,6 +167,6 @@ def test_lawful_work_is_served_and_nothing_is_left(cell):
 
 
 def test_repeated_attempts_have_one_outcome():
-    """Every trigger and mitigation, twenty times: the same outcome, place and figures; else the exit code is 1."""
+    """Twenty repetitions of each pair give the same outcome, location and counts."""
     done = run_in_cell("vllm-0.7.3+trl-0.16.1", "-m", "repro", "run", "SCH001", "SCH002", "--times", "20")
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,4 +1,4 @@
-"""Stories on the real schedulers of released vLLM: saved ones played again, and the search that finds them."""
+"""Stories (sequences of engine calls) on the real schedulers of released vLLM: saved ones, and the search for them."""
 
 import importlib.util
 import json
@@ -24,7 +24,7 @@ def replayed(cell, name):
 
 @pytest.fixture
 def searched(tmp_path):
-    """Search in a cell, with this environment's Hypothesis added to the path."""
+    """A function that searches in a cell, with this environment's Hypothesis on the path."""
     site = Path(importlib.util.find_spec("hypothesis").origin).parent.parent
     for name in ("hypothesis", "sortedcontainers", *(path.name for path in site.glob("_hypothesis_*.py"))):
         (tmp_path / name).symlink_to(site / name)
@@ -41,15 +41,15 @@ def searched(tmp_path):
     return run
 
 
-def test_a_pause_that_waits_leaves_behind_who_was_preempted():
-    """V1: two requests run, the pause waits, one is preempted for the other: the engine stops with it unfinished."""
+def test_waiting_pause_leaves_a_preempted_request():
+    """V1: the pause waits while one of two requests is preempted; the engine stops with it unfinished."""
     status, document = replayed(V1_CELL, "v1-pause-wait.json")
     assert (status, document["as_saved"]) == (0, True)
     assert document["lines"][-1].startswith("=> broken invariant: a pause in mode 'wait' lets what runs end")
 
 
-def test_a_story_that_ends_otherwise_is_reported(tmp_path):
-    """Cut short before the pause: exit code 1, and the lines report no failure."""
+def test_story_with_another_end_is_reported(tmp_path):
+    """Cut short before the pause: exit code 1, and no failure is reported."""
     story = json.loads((STORIES / "v1-pause-wait.json").read_text())
     (tmp_path / "short.json").write_text(json.dumps({**story, "steps": story["steps"][:2]}))
     status, document = replayed(V1_CELL, tmp_path / "short.json")
@@ -58,8 +58,8 @@ def test_a_story_that_ends_otherwise_is_reported(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def broken():
-    """Return the finding for each broken driver."""
+def findings():
+    """The finding for each broken driver."""
     done = run_in_cell(V1_CELL, str(HERE / "cell_programs" / "broken_v1.py"))
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
@@ -87,15 +87,14 @@ NOTICED = {
 
 
 @pytest.mark.parametrize("engine", NOTICED)
-def test_every_check_can_fail(broken, engine):
-    """Each check detects its broken simulation; the correct one passes."""
-    for result, expected in zip(broken[engine].values(), NOTICED[engine], strict=True):
+def test_every_check_detects_its_fault(findings, engine):
+    """The correct driver passes."""
+    for result, expected in zip(findings[engine].values(), NOTICED[engine], strict=True):
         assert (result or "nothing").removeprefix("broken invariant: ").startswith(expected)
 
 
 @pytest.mark.slow
-def test_the_v1_search_runs(searched):
-    """Preemptions, resets and ends are among what it plays."""
+def test_v1_search_covers_preemptions_and_resets(searched):
     document = searched(V1_CELL, "--engine", "v1", "--seconds", "20")
     assert document["upstream"]["modified"] == []
     [result] = document["seeds"]

@@ -1,4 +1,4 @@
-"""Stories: played, described, saved; and the search for them, on an engine made of one number."""
+"""Stories (sequences of engine calls): playing, describing, saving and searching them, on an engine with one number."""
 
 import json
 
@@ -15,12 +15,12 @@ SMALL = Ending("invariant", "small", "3 is above two")
 
 
 def rounds(make=CounterActions):
-    """A search that has found nothing yet."""
+    """Return a new search."""
     return Rounds(make)
 
 
-def test_a_story_is_described_up_to_its_end():
-    """Numbered calls with what each does, the state after it, and what the last one ends with."""
+def test_story_description():
+    """Numbered calls, the state after each, and the finding of the last one."""
     lines, done, finding = stories.play(CounterActions(high=True), [UP, UP, UP])
     assert lines == [
         "1. raise(by=1): The number is raised. [number: 2]",
@@ -31,8 +31,8 @@ def test_a_story_is_described_up_to_its_end():
     assert finding == SMALL
 
 
-def test_a_step_that_cannot_be_done_is_left_out():
-    """A story from another release may hold one."""
+def test_impossible_step_is_skipped():
+    """A story from another release may have one."""
     lines, done, finding = stories.play(CounterActions(), [{"do": "fly"}, UP])
     assert lines == [
         "1. (fly: can't be done here)",
@@ -42,16 +42,15 @@ def test_a_step_that_cannot_be_done_is_left_out():
     assert (done, finding) == ([UP], None)
 
 
-def test_a_fault_of_the_harness_is_no_finding():
-    """It passes through, when played and when searched."""
+def test_harness_error_is_no_finding():
+    """The exception is raised in playing and searching."""
     with pytest.raises(ZeroDivisionError):
         stories.play(BrokenActions(), [{"do": "fault"}])
     with pytest.raises(ZeroDivisionError):
         rounds(BrokenActions).play_round(seed=0)
 
 
-def test_a_story_survives_its_file(tmp_path):
-    """All of it."""
+def test_story_round_trips_through_its_file(tmp_path):
     story = Story({"high": True}, [UP, UP], SMALL, {"vllm": "1"}, seed=3, cpu_s=0.5)
     stories.save(story, tmp_path / "story.json")
     assert stories.load(tmp_path / "story.json") == story
@@ -67,16 +66,15 @@ def test_a_story_survives_its_file(tmp_path):
         ('{"schema": "grpo-doctor.story.v1", "setup": {}, "steps": [{}]}', "needs its name"),
     ],
 )
-def test_a_file_that_holds_no_story_is_refused(tmp_path, text, message):
-    """In a sentence."""
+def test_invalid_story_file_is_refused(tmp_path, text, message):
     path = tmp_path / "story.json"
     path.write_text(text)
     with pytest.raises(stories.StoryError, match=message):
         stories.load(path)
 
 
-def test_a_search_finds_each_failure_once_and_shortens_it():
-    """From nothing; the same seed gives the same story; a finding that is known is not found again."""
+def test_search_finds_and_shrinks_each_failure_once():
+    """The same seed gives the same story; a known finding is not reported again."""
     searched = rounds()
     stories_found = [searched.play_round(seed) for seed in range(3)]
     assert stories_found[0] == rounds().play_round(0)
@@ -88,8 +86,7 @@ def test_a_search_finds_each_failure_once_and_shortens_it():
     assert searched.played > 100
 
 
-def test_findings_are_identified_without_their_line():
-    """A statement that moved in its file is the same finding."""
+def test_finding_identity_ignores_line_numbers():
     near_end, far_end = (
         Ending("assertion", "assert a", path="vllm/a.py", line=line, function="f") for line in (1, 2)
     )

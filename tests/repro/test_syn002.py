@@ -1,4 +1,4 @@
-"""SYN002: which completions count as one policy's, and the whole engine of a real cell."""
+"""SYN002: completions of one policy or of two, and the whole engine of a real cell."""
 
 import pytest
 
@@ -8,20 +8,19 @@ from tests.cells import attempts_in_cell
 
 
 def report(second):
-    """Return the other process's report, by the policies of the second completion."""
+    """Return the engine process's report, with these policies for the tokens of the second completion."""
     return {"completions": {"first": ["old"] * 3, "second": second}, "at_pause": {"first": 3, "second": 1}}
 
 
-def test_a_completion_of_two_policies_does_not_count():
-    """The description has the tokens of each policy, and each request's tokens at the end of the pause."""
+def test_completion_of_two_policies_does_not_count():
+    """The report has the tokens of each policy, and each request's tokens at the end of the pause."""
     done = repro.count_unmixed(report(["old", "new", "new"]))
     assert not done.is_served("second")
     assert "first: 3 by the old weights; second: 1 by the old weights, then 2 by the new" in done.describe()
     assert "tokens when the pause was over: 3 of first, 1 of second" in done.describe()
 
 
-def test_a_short_completion_does_not_count():
-    """All its tokens have to be there; otherwise nothing was shown."""
+def test_incomplete_completion_does_not_count():
     assert not repro.count_unmixed(report(["old"] * 3)).complete
     completions = {"first": ["old"] * repro.TOKENS, "second": ["new"] * repro.TOKENS}
     assert repro.count_unmixed({"completions": completions, "at_pause": {}}).complete
@@ -39,8 +38,8 @@ def test_a_short_completion_does_not_count():
         ),
     ],
 )
-def test_other_results_are_told_apart(result, error, message):
-    """Log-probs of neither policy are the harness's fault; a failure of the engine's keeps its name."""
+def test_other_results_are_errors(result, error, message):
+    """Log-probs of neither policy are a harness error; an engine error keeps its name."""
     with pytest.raises(error, match=message):
         repro.count_unmixed(result)
 
@@ -48,8 +47,8 @@ def test_other_results_are_told_apart(result, error, message):
 @pytest.mark.vllm
 @pytest.mark.slow
 @pytest.mark.heavy
-def test_new_weights_finish_what_the_old_ones_began():
-    """On AsyncLLM one completion continues under new weights after the pause; each mitigation prevents that."""
+def test_completion_continues_under_new_weights():
+    """On AsyncLLM one completion continues after the pause; each mitigation prevents that."""
     attempts = attempts_in_cell("vllm-0.31.0+trl-1.16.0", "SYN002", "--timeout", "200")
     bare = attempts["preempted", None]
     assert (bare["outcome"], bare["finished"]) == ("reproduced", 1)

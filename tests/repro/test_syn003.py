@@ -1,4 +1,4 @@
-"""SYN003: whose log-probs the engine reports; which TRL reloads; and TRL's own class around the real engine."""
+"""SYN003: log-probs of the base model or the policy, the TRL releases that reload weights, and TRL in a real cell."""
 
 import json
 
@@ -10,8 +10,8 @@ from tests.cells import cell_python, read_attempts, repro_beside_trl, run_in_cel
 CELL = "vllm-0.31.0+trl-1.16.0"
 
 
-def test_log_probs_are_told_by_whose_they_are():
-    """The policy's are served; the base model's are counted."""
+def test_logprobs_are_attributed_to_policy_or_base_model():
+    """The policy's count as served; the base model's are counted."""
     work = repro.count_policy_logprobs(
         [-1.0, -2.0, -3.0], policy=[-1.05, -4.0, -3.0], base=[-9.0, -2.1, -9.0]
     )
@@ -21,7 +21,7 @@ def test_log_probs_are_told_by_whose_they_are():
     assert repro.count_policy_logprobs([-1.0], [-1.0], [-9.0]).complete
 
 
-def test_the_sampled_tokens_logprob_is_taken_from_either_form():
+def test_sampled_logprob_is_read_from_both_formats():
     """A number in TRL 0.29, a list with one number in newer releases."""
     assert (repro.sampled_logprob(-1.5), repro.sampled_logprob([-1.5])) == (-1.5, -1.5)
 
@@ -34,8 +34,8 @@ def test_the_sampled_tokens_logprob_is_taken_from_either_form():
         (f"self.llm.{repro.RELOADS}", None),
     ],
 )
-def test_a_release_is_told_by_the_call_that_reloads(monkeypatch, text, reason):
-    """The call throws the pushed weights away."""
+def test_release_is_identified_by_its_reload_call(monkeypatch, text, reason):
+    """The call discards the pushed weights."""
     monkeypatch.setattr(repro.upstream, "source", lambda *_: text)
     monkeypatch.setattr(repro.upstream, "installed", lambda _: type("Distribution", (), {"version": "0"}))
     monkeypatch.setattr(repro.whole_engine, "inapplicable", lambda: None)
@@ -46,7 +46,7 @@ def test_a_release_is_told_by_the_call_that_reloads(monkeypatch, text, reason):
 @pytest.mark.vllm
 @pytest.mark.slow
 @pytest.mark.heavy
-def test_the_newest_trl_does_not_reload():
+def test_newest_trl_does_not_reload():
     """TRL 1.16.0, as its cell has it."""
     done = run_in_cell(CELL, "-m", "repro", "run", "SYN003", "--json")
     code = json.loads(done.stdout)["codes"]["SYN003"]

@@ -1,4 +1,4 @@
-"""TOK001: counts of ids without a text, and the effect of mitigations; with the engine in a cell."""
+"""TOK001: ids without a token, the effect of each mitigation, and the engine in a cell."""
 
 import pytest
 
@@ -9,16 +9,15 @@ from repro.issues import tok001 as repro
 from tests.cells import attempts_in_cell
 
 
-def test_an_id_beyond_the_tokenizers_end_has_no_text():
-    """The last token is in, the first row beyond it is out."""
+def test_ids_beyond_the_tokenizer_have_no_text():
+    """The last token counts as text, the first row beyond it does not."""
     ids = [0, repro.TOKENS - 1, repro.TOKENS, whole_engine.VOCABULARY - 1]
     work = repro.count_with_text(ids)
     assert (work.finished, len(work.due)) == (2, 4)
     assert work.describe() == "2 of 4 sampled tokens have a text"
 
 
-def test_allowed_and_biased_ids_are_all_rows_of_the_model():
-    """Each row is in one of them."""
+def test_allowed_and_biased_ids_cover_the_model():
     allowed = repro.mitigation_params("allowed_ids")["allowed_token_ids"]
     biased = repro.mitigation_params("logit_bias")["logit_bias"]
     assert sorted([*allowed, *biased]) == list(range(whole_engine.VOCABULARY))
@@ -26,8 +25,8 @@ def test_allowed_and_biased_ids_are_all_rows_of_the_model():
 
 
 @pytest.mark.slow  # it imports transformers
-def test_the_tokenizer_gives_its_words_back():
-    """A later loss of tokens comes from ids without a word, for no other reason."""
+def test_tokenizer_round_trips_its_words():
+    """So a later loss of tokens comes only from ids without a token."""
     words = repro.tokenizer()
     ids = list(range(repro.TOKENS))
     assert len(words) == repro.TOKENS
@@ -35,8 +34,8 @@ def test_the_tokenizer_gives_its_words_back():
     assert words(words.decode([5, repro.TOKENS, 6]), add_special_tokens=False).input_ids == [5, 6]
 
 
-def test_the_check_in_the_source_decides_whether_ids_are_refused(monkeypatch):
-    """Later releases compare with the larger of the tokenizer's and the model's."""
+def test_id_check_is_read_from_the_source(monkeypatch):
+    """Later releases compare with the larger of the tokenizer's and the model's size."""
     monkeypatch.setattr(repro.upstream, "source", lambda _: "max_input_id > max(tokenizer.max_token_id,")
     with pytest.raises(InapplicableError, match="every id"):
         REPROS["TOK001"].trigger("fed_back").run(None)
@@ -45,7 +44,7 @@ def test_the_check_in_the_source_decides_whether_ids_are_refused(monkeypatch):
 @pytest.mark.vllm
 @pytest.mark.slow
 @pytest.mark.heavy
-def test_the_real_engine_samples_them_and_the_text_loses_them():
+def test_real_engine_samples_ids_without_a_token():
     """vLLM 0.31.0: 8 of 72 tokens have no text, none when the rows are cut off."""
     options = ("--mitigation", "trimmed_model", "--timeout", "250")
     attempts = attempts_in_cell("vllm-0.31.0+trl-1.16.0", "TOK001", *options)

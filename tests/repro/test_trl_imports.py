@@ -1,4 +1,4 @@
-"""CMP002 and CMP003: classify an import's error; with real packages if they are installed."""
+"""CMP002 and CMP003: classification of import errors, with real packages if they are installed."""
 
 import pytest
 
@@ -23,19 +23,19 @@ ASCEND = "ModuleNotFoundError: No module named 'vllm_ascend'"
         ("OSError: libcuda.so.1: cannot open shared object file", ""),
     ],
 )
-def test_an_error_is_put_down_to_its_cause(error, code):
-    """The cause is a name that vLLM removed, a package that was never installed, or neither."""
+def test_import_error_cause(error, code):
+    """A name that vLLM removed, a package that was never installed, or neither."""
     assert trl_imports.identify(error) == code
 
 
-def failed(error):
+def failed_import(error):
     """Return the report of a failed import."""
     return {"ok": False, "error": error, "where": "/env/trl/scripts/vllm_serve.py:55"}
 
 
-def test_the_failure_is_told_by_place_and_name():
-    """The text has no path of the recording machine."""
-    work = trl_imports.judge_import("CMP002", "server", failed(NAME))
+def test_failure_report_has_location_and_name():
+    """It has no path of the recording machine."""
+    work = trl_imports.judge_import("CMP002", "server", failed_import(NAME))
     assert not work.complete
     assert work.describe() == (
         "0 of 1 modules are imported; trl/scripts/vllm_serve.py:55: "
@@ -43,18 +43,18 @@ def test_the_failure_is_told_by_place_and_name():
     )
 
 
-def test_nothing_wrong_and_another_failure_are_inapplicable():
-    """The first failure is named; any other reason is the harness's fault."""
+def test_success_and_other_failures_are_inapplicable():
+    """The first failure is named; any other reason is a harness error."""
     with pytest.raises(InapplicableError, match="is imported beside"):
         trl_imports.judge_import("CMP002", "trainer", {"ok": True, "error": None, "where": None})
     with pytest.raises(InapplicableError, match="comes first, CMP003"):
-        trl_imports.judge_import("CMP002", "trainer", failed(ASCEND))
+        trl_imports.judge_import("CMP002", "trainer", failed_import(ASCEND))
     with pytest.raises(RuntimeError, match="libcuda"):
-        trl_imports.judge_import("CMP002", "trainer", failed("OSError: libcuda.so.1"))
+        trl_imports.judge_import("CMP002", "trainer", failed_import("OSError: libcuda.so.1"))
 
 
-def test_a_mitigation_needs_its_release(monkeypatch):
-    """Without the release the error names it."""
+def test_mitigation_needs_its_release(monkeypatch):
+    """Without the release, the error names it."""
     monkeypatch.delenv(trl_imports.BESIDE, raising=False)
     with pytest.raises(InapplicableError, match=trl_imports.BESIDE):
         REPROS["CMP002"].trigger("trainer").run("matching_release")
@@ -63,8 +63,8 @@ def test_a_mitigation_needs_its_release(monkeypatch):
 @pytest.mark.vllm
 @pytest.mark.slow
 @pytest.mark.heavy
-def test_trl_0_28_takes_a_suffixed_vllm_for_a_newer_one():
-    """TRL 0.28.0 in GRPO_DOCTOR_TRL_0_28_0, before the cell's own: it declares vLLM 0.10.2, and can't be imported."""
+def test_trl_0_28_misreads_a_suffixed_vllm_version():
+    """TRL 0.28.0 in GRPO_DOCTOR_TRL_0_28_0 declares vLLM 0.10.2, and can't be imported."""
     program = repro_beside_trl(
         "0.28.0", "run", "CMP002", "--trigger", "trainer", "--timeout", "220", "--json"
     )

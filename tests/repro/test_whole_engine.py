@@ -1,4 +1,4 @@
-"""Failures of numbers on the whole engine: the trainer's side against closed forms, and the engine in a cell."""
+"""Numeric failures on the whole engine: the trainer's log-probs against closed forms, and the engine in a cell."""
 
 import math
 
@@ -12,8 +12,8 @@ from tests.cells import attempts_in_cell
 CELL = "vllm-0.31.0+trl-1.16.0"
 
 
-class Fixed(torch.nn.Module):
-    """Answers with the same logits at each place."""
+class FixedLogits(torch.nn.Module):
+    """Model that returns the same logits at each position."""
 
     def __init__(self, *logits):
         super().__init__()
@@ -23,10 +23,10 @@ class Fixed(torch.nn.Module):
         return type("Out", (), {"logits": self.logits.expand(*ids.shape, -1)})
 
 
-def test_the_trainers_logprob_is_the_closed_form():
-    """At a temperature, and within a nucleus: the token that crosses its edge is in, the next is out."""
+def test_trainer_logprob_matches_closed_form():
+    """With temperature and top-p: the token that crosses the nucleus is in, the next is out."""
     weights = [0.5, 0.3, 0.15, 0.05]
-    policy = Fixed(*map(math.log, weights))
+    policy = FixedLogits(*map(math.log, weights))
     sampled = Sampled((0,), (0, 1, 3), (0.0,) * 3)
     assert whole_engine.trainer_logprobs(policy, sampled) == pytest.approx(
         [math.log(weights[i]) for i in (0, 1, 3)]
@@ -38,7 +38,7 @@ def test_the_trainers_logprob_is_the_closed_form():
     assert within == pytest.approx([math.log(0.5 / 0.8), math.log(0.3 / 0.8), -math.inf])
 
 
-def test_the_work_counts_what_agrees():
+def test_work_counts_agreeing_tokens():
     """Tokens within rounding are served; the note has the largest difference and the mean ratio."""
     work = whole_engine.count_agreeing([(-1.0, -1.0), (-1.0, -1.0001), (-1.0, -2.0)])
     assert (work.finished, len(work.due), work.complete) == (2, 3, False)
@@ -49,8 +49,8 @@ def test_the_work_counts_what_agrees():
 
 @pytest.mark.vllm
 @pytest.mark.parametrize(("code", "mitigation"), [("NUM001", "processed_logprobs"), ("SYN025", "all_names")])
-def test_the_real_engine_shows_it_and_the_mitigation_helps(code, mitigation):
-    """No log-prob of the bare run is the trainer's; with the mitigation each is."""
+def test_real_engine_fails_and_mitigation_helps(code, mitigation):
+    """No log-prob of the bare run equals the trainer's; with the mitigation each does."""
     bare, helped = attempts_in_cell(CELL, code, "--mitigation", mitigation, "--timeout", "250").values()
     assert (bare["outcome"], bare["finished"]) == ("reproduced", 0)
     assert (helped["outcome"], helped["finished"]) == ("mitigated", helped["expected"])

@@ -1,11 +1,11 @@
-"""An engine that fails when it is raised above two, and again, otherwise, when it is lowered below zero."""
+"""A toy engine with one number: raising it above two fails, and lowering it below zero fails differently."""
 
 from repro.base import BrokenInvariantError
 from repro.fuzz.stories import EngineActions, StepKind
 
 
 class CounterActions(EngineActions):
-    """Its state is a number."""
+    """Actions on an engine whose state is a number."""
 
     about = "at most two"
     settings = ("high",)

@@ -1,7 +1,7 @@
 """Toy repros for testing the runner; their attempts behave as their names say.
 
-The worker imports this module by its name as its registry, so it stands alone. A toy that must be watched from
-outside opens the FIFO that TOY_FIFO names, and holds it as long as it lives.
+The worker imports this module by its name as its registry, so it needs nothing else of the tests. A toy that a test
+observes from outside opens the FIFO of TOY_FIFO, and keeps it open as long as it lives.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ def hang(_mitigation):
 
 
 def escape(_mitigation):
-    """Leave a process in another session, which killing the attempt's group does not end."""
+    """Leave a process in another session, which killing the attempt's process group does not end."""
     policy = os.open(os.environ["TOY_FIFO"], os.O_WRONLY)
     program = "import os, threading; os.setsid(); print('out', flush=True); threading.Event().wait()"
     with subprocess.Popen(
@@ -45,7 +45,7 @@ def crash(_mitigation):
 
 
 def leave(_mitigation):
-    """End its process without an answer."""
+    """End the process without a result."""
     os._exit(5)
 
 
@@ -74,7 +74,7 @@ def silent(mitigation):
 
 
 def toy(code, *triggers, modules=(), inapplicable=None):
-    """A repro with the mitigations that all toys have."""
+    """Return a repro with the mitigations that all toys have."""
     return Repro(
         code=code,
         title="Nothing upstream",

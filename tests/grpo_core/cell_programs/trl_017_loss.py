@@ -1,4 +1,4 @@
-"""Compare TRL 0.17.0's own loss with ours on the same tensors, in a cell; see `trl_loss.py`."""
+"""Compare TRL 0.17.0's loss, advantages and defaults with ours on the same tensors, in a cell."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ SETTINGS = {  # GRPOConfig's default -> what it is with us
 }
 
 
-def theirs(data, *, loss_type, beta, high, iterations):
+def upstream_loss(data, *, loss_type, beta, high, iterations):
+    """Return TRL's loss and its gradient with respect to the log-probs."""
     from trl import GRPOTrainer
 
     current = data.current.clone().requires_grad_()
@@ -58,8 +59,8 @@ def theirs(data, *, loss_type, beta, high, iterations):
     return loss.detach(), current.grad
 
 
-def losses(types):
-    """Worst difference by dtype and loss type, and how many cases that was."""
+def loss_differences(types):
+    """Return the largest difference by dtype and loss type, and the number of cases."""
     worst, cases = {}, 0
     for dtype in ("float64", "float32"):
         torch.set_default_dtype(getattr(torch, dtype))
@@ -71,14 +72,15 @@ def losses(types):
             if iterations == 1:
                 data.proximal = data.current
             record = DIALECTS[f"trl-0.17.0/{loss_type}"].loss
-            actual = trl_loss.ours(data, replace(record, kl_coefficient=beta, clip_high=high))
-            expected = theirs(data, loss_type=loss_type, beta=beta, high=high, iterations=iterations)
+            actual = trl_loss.our_loss(data, replace(record, kl_coefficient=beta, clip_high=high))
+            expected = upstream_loss(data, loss_type=loss_type, beta=beta, high=high, iterations=iterations)
             worst[dtype][loss_type] = max(worst[dtype][loss_type], trl_loss.differences([(actual, expected)]))
             cases += 1
     return {"worst": worst, "cases": cases}
 
 
-def their_advantages(rewards, weights, scale, group):
+def trl_advantages(rewards, weights, scale, group):
+    """Return the advantages that TRL computes from the rewards."""
     from trl import GRPOTrainer
 
     code = trl_loss.upstream(
@@ -93,8 +95,8 @@ def their_advantages(rewards, weights, scale, group):
     return names["advantages"]
 
 
-def defaults():
-    """Return settings whose default differs from the records."""
+def differing_defaults():
+    """Return the settings whose default differs between TRL and our dialect."""
     from trl import GRPOConfig
 
     fields = GRPOConfig.__dataclass_fields__
@@ -113,9 +115,9 @@ def main() -> None:
     types = [record.form for name, record in DIALECTS.items() if name.startswith("trl-0.17.0/")]
     scales = {"true": "group", "false": "none"}
     report = {
-        **losses(types),
-        "advantages": trl_loss.advantages(scales, their_advantages, (4, 2)),
-        "defaults": defaults(),
+        **loss_differences(types),
+        "advantages": trl_loss.advantage_differences(scales, trl_advantages, (4, 2)),
+        "defaults": differing_defaults(),
     }
     json.dump({"trl": version("trl"), **report}, answer)
     answer.close()

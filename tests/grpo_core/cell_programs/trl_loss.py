@@ -53,6 +53,7 @@ SHAPES = {
 
 
 def tensors(seed):
+    """Return random log-probs, masks and advantages of one step."""
     generator = torch.Generator().manual_seed(seed)
     shape = (len(LENGTHS), max(LENGTHS))
     noise = lambda scale: torch.randn(shape, generator=generator, dtype=torch.float64) * scale  # noqa: E731
@@ -71,7 +72,7 @@ def tensors(seed):
 
 
 class Accelerator:
-    """One process: nothing to gather."""
+    """Stand-in for Accelerate's class with one process: it gathers nothing."""
 
     num_processes, sync_gradients, device = 1, True, torch.device("cpu")
 
@@ -89,7 +90,7 @@ class Accelerator:
 
 @cache
 def upstream(method, first, last):
-    """The statements of a method from that which begins with `first` to that which begins with `last`, compiled."""
+    """Compile the statements of a method from the one that begins with `first` to the one that begins with `last`."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
@@ -102,6 +103,7 @@ def upstream(method, first, last):
 
 
 def correction_weights(data, correction):
+    """Return TRL's importance-sampling weights for the mismatch of trainer and engine."""
     from trl import GRPOTrainer
 
     code = upstream(
@@ -127,7 +129,8 @@ def correction_weights(data, correction):
     return names["vllm_importance_sampling_ratio"]
 
 
-def theirs(data, *, loss_type, level, beta, delta, bias, correction, **shape):
+def trl_loss(data, *, loss_type, level, beta, delta, bias, correction, **shape):
+    """Return TRL's loss and its gradient with respect to the log-probs."""
     from trl import GRPOTrainer
 
     current = data.current.clone().requires_grad_()
@@ -182,7 +185,8 @@ def theirs(data, *, loss_type, level, beta, delta, bias, correction, **shape):
     return loss.detach(), current.grad
 
 
-def ours(data, options):
+def our_loss(data, options):
+    """Return our loss and its gradient with respect to the log-probs."""
     current = data.current.clone().requires_grad_()
     streams = Streams(data.behaviour, data.proximal, data.reference if options.kl_coefficient else None)
     weights = token_weights(data.mask, options.aggregation, LONGEST)
@@ -192,6 +196,7 @@ def ours(data, options):
 
 
 def options_for(*, loss_type, level, beta, delta, bias, correction):
+    """Return our loss options that equal these settings of TRL."""
     level_of_weight, mode = correction or ("token", "none")
     return replace(
         DIALECTS[f"trl-1.16.0/{loss_type}"].loss,
@@ -206,17 +211,18 @@ def options_for(*, loss_type, level, beta, delta, bias, correction):
     )
 
 
-def relative(one, other):
+def relative_difference(one, other):
+    """Return the largest difference relative to the largest value."""
     return float((one - other).abs().max() / other.abs().max().clamp(min=1e-12))
 
 
 def differences(pairs):
-    """The largest relative difference of losses and of gradients."""
-    return max(relative(ours, theirs) for ours_and_theirs in pairs for ours, theirs in zip(*ours_and_theirs))  # noqa: B905
+    """Return the largest relative difference of the losses and of the gradients."""
+    return max(relative_difference(actual, expected) for pair in pairs for actual, expected in zip(*pair))  # noqa: B905
 
 
-def losses(types):
-    """Worst difference by dtype and loss type, and how many cases that was."""
+def loss_differences(types):
+    """Return the largest difference by dtype and loss type, and the number of cases."""
     corrections = (None, *itertools.product(("token", "sequence"), ("truncate", "mask")))
     worst, cases = {}, 0
     for dtype, seeds in (("float64", 2), ("float32", 1)):
@@ -233,14 +239,14 @@ def losses(types):
             case = {"loss_type": loss_type, "level": level, "beta": beta, "delta": delta}
             case |= {"bias": bias, "correction": correction}
             data = tensors(seed)
-            actual = differences([(ours(data, options_for(**case)), theirs(data, **case))])
+            actual = differences([(our_loss(data, options_for(**case)), trl_loss(data, **case))])
             worst[dtype][loss_type] = max(worst[dtype][loss_type], actual)
             cases += 1
     return {"worst": worst, "cases": cases}
 
 
-def side_effects():
-    """Return the largest difference with other temperatures of sapo."""
+def sapo_temperature_differences():
+    """Return the largest difference with other temperatures of SAPO."""
     torch.set_default_dtype(torch.float64)
     usual = {
         "level": "token",
@@ -253,12 +259,13 @@ def side_effects():
     for seed in range(3):
         case, data = {"loss_type": "sapo", **usual}, tensors(seed)
         shape = {name: value * 1.25 for name, value in SHAPES.values()}
-        pair = (ours(data, replace(options_for(**case), **shape)), theirs(data, **case, **shape))
+        pair = (our_loss(data, replace(options_for(**case), **shape)), trl_loss(data, **case, **shape))
         worst["temperatures"] = max(worst.get("temperatures", 0.0), differences([pair]))
     return {"beside": worst}
 
 
-def their_advantages(rewards, weights, scale, group):
+def trl_advantages(rewards, weights, scale, group):
+    """Return the advantages that TRL computes from the rewards."""
     from trl import GRPOTrainer
     from trl.trainer.utils import nanstd
 
@@ -282,8 +289,8 @@ def their_advantages(rewards, weights, scale, group):
     return names["advantages"]
 
 
-def advantages(scales, upstreams, groups):
-    """Worst difference by scale and group size: two reward functions, one silent at times, and an equal group."""
+def advantage_differences(scales, upstreams, groups):
+    """Return the largest difference by scale and group size; one reward function returns None at times."""
     torch.set_default_dtype(torch.float64)
     generator = torch.Generator().manual_seed(0)
     rewards = torch.randn(12, 2, generator=generator)
@@ -306,8 +313,8 @@ def advantages(scales, upstreams, groups):
     return worst
 
 
-def defaults():
-    """Return settings whose default differs from the records."""
+def differing_defaults():
+    """Return the settings whose default differs between TRL and our dialect."""
     from trl import GRPOConfig
 
     fields = GRPOConfig.__dataclass_fields__
@@ -328,10 +335,10 @@ def main() -> None:
     types = [record.form for name, record in DIALECTS.items() if name.startswith("trl-1.16.0/")]
     scales = {scale: scale for scale in ("group", "batch", "none")}
     report = {
-        **losses(types),
-        **side_effects(),
-        "advantages": advantages(scales, their_advantages, (4, 2, 1)),
-        "defaults": defaults(),
+        **loss_differences(types),
+        **sapo_temperature_differences(),
+        "advantages": advantage_differences(scales, trl_advantages, (4, 2, 1)),
+        "defaults": differing_defaults(),
     }
     json.dump({"trl": version("trl"), **report}, answer)
     answer.close()

@@ -1,7 +1,7 @@
-"""Record vLLM's effects on the process and its engine as one JSON document, inside a cell.
+"""Record in a cell how the in-process vLLM engine refuses inputs, handles Ctrl-C and affects its process; print JSON.
 
-Usage: python vllm_engine.py WORK_FOLDER. The assertions are in tests/grpo_core/test_engine_vllm.py, outside; what every
-engine must do is asked by the conformance suite.
+Usage: python vllm_engine.py WORK_FOLDER. The assertions are in tests/grpo_core/test_engine_vllm.py, which runs outside
+of the cell. The conformance suite checks what every engine must do.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def refusal(call) -> str:
     return ""
 
 
-def interrupted(engine, params: SamplingParams) -> bool:
-    """Whether a Ctrl-C in the middle of a rollout ended it."""
+def stops_on_interrupt(engine, params: SamplingParams) -> bool:
+    """Return whether Ctrl-C in the middle of a rollout ended it."""
 
     def interrupt(*_) -> None:
         if engine._broken is not None:  # vLLM has been given the requests; before, there is nothing to mix up
@@ -70,7 +70,7 @@ def main(folder: Path) -> None:
     }
     with engine._exclusive("first owner"):
         refusals["second owner"] = refusal(lambda: engine.generate(REQUESTS, short))
-    seen["interrupted"] = interrupted(engine, long)
+    seen["interrupted"] = stops_on_interrupt(engine, long)
     refusals["interruption"] = refusal(lambda: engine.generate(REQUESTS, short))
     engine.close()
     json.dump({**seen, "refusals": refusals}, document)

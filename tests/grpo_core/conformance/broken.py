@@ -1,4 +1,4 @@
-"""Engines broken on purpose, each in one way that has been seen or feared: the suite must fail on every one of them."""
+"""Engines with one deliberate bug each; the conformance suite must fail on every one of them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Broken:
-    """A correct engine inside; subclasses override the broken part.
+    """Base class: forwards everything to a correct engine; a subclass overrides the broken part.
 
     Attributes:
-        kind: The engine inside, as in `cases.start`.
-        caught_by: The suite's tests that must fail, with their parameter.
+        kind: How to start the correct engine, see `cases.start`.
+        caught_by: The tests of the suite that must fail.
     """
 
     kind = "fake"
@@ -39,9 +39,9 @@ class Broken:
 
 
 class StaleWeights(Broken):
-    """Says that it has the new version, and samples from the first."""
+    """Reports the new version, and samples from the first weights."""
 
-    caught_by = ("test_each_weight_update_arrives_whole",)
+    caught_by = ("test_weight_updates_are_complete",)
     policy_version = -1
 
     @property
@@ -74,11 +74,11 @@ class HalfUpdate(StaleWeights):
         self.policy_version = version
 
 
-class OldKeys(Broken):
-    """Goes on using the first 128 tokens' keys and values as the weights before computed them."""
+class StalePrefixCache(Broken):
+    """Keeps the cached keys and values of the first 128 tokens after a weight update."""
 
     kind = "transformers"
-    caught_by = ("test_each_weight_update_arrives_whole",)
+    caught_by = ("test_weight_updates_are_complete",)
     _old = None
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
@@ -101,11 +101,11 @@ class OldKeys(Broken):
             return self._inner.generate(requests, params)
 
 
-class NoCopy(Broken):
-    """Keeps the trainer's own tensors, which the next step changes."""
+class AliasesTrainerTensors(Broken):
+    """Keeps the trainer's tensors instead of copies, so the next training step changes them."""
 
     kind = "transformers"
-    caught_by = ("test_the_engine_holds_copies",)
+    caught_by = ("test_engine_copies_the_weights",)
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         received = dict(tensors)
@@ -114,13 +114,13 @@ class NoCopy(Broken):
             value.data = received[name].data
 
 
-class LoadsBeforeItChecks(Broken):
-    """Refuses a wrong update when what fits is loaded already."""
+class LoadsBeforeChecking(Broken):
+    """Refuses a wrong update only after it has loaded the parameters that fit."""
 
     caught_by = (
-        "test_a_wrong_update_is_refused_and_changes_nothing missing",
-        "test_a_wrong_update_is_refused_and_changes_nothing unknown",
-        "test_a_wrong_update_is_refused_and_changes_nothing shape",
+        "test_invalid_update_changes_nothing missing",
+        "test_invalid_update_changes_nothing unknown",
+        "test_invalid_update_changes_nothing shape",
     )
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
@@ -138,11 +138,11 @@ class LoadsBeforeItChecks(Broken):
 
 
 class RawLogProbs(Broken):
-    """Gives log-probs before the temperature, as vLLM does by default."""
+    """Returns log-probs without the temperature, as vLLM does by default."""
 
     caught_by = (
-        "test_log_probs_are_those_of_the_distribution_that_was_sampled 0.6",
-        "test_log_probs_are_those_of_the_distribution_that_was_sampled 1.7",
+        "test_logprobs_match_the_trainer 0.6",
+        "test_logprobs_match_the_trainer 1.7",
     )
     reported = staticmethod(lambda params: 1.0)
     sampled_at = staticmethod(lambda params: params)
@@ -154,30 +154,30 @@ class RawLogProbs(Broken):
         return [replace(entry, logprobs=tuple(row)) for entry, row in zip(completions, rows, strict=True)]
 
 
-class OwnTemperature(RawLogProbs):
-    """Samples at the temperature of the model's file, with log-probs of the requested temperature."""
+class SamplesAtModelTemperature(RawLogProbs):
+    """Samples at the temperature of generation_config.json, and reports log-probs of the requested one."""
 
     caught_by = (
-        "test_tokens_are_as_frequent_as_their_log_probs_say 1.0",
-        "test_the_models_own_generation_settings_have_no_say",
+        "test_token_frequencies_match_logprobs 1.0",
+        "test_generation_config_is_ignored",
     )
     reported = staticmethod(lambda params: params.temperature)
     sampled_at = staticmethod(lambda params: replace(params, temperature=0.3 * params.temperature))
 
 
-class OwnLimit(Broken):
-    """Ends at the five tokens of the model's own file."""
+class UsesModelLengthLimit(Broken):
+    """Stops after the five tokens of generation_config.json."""
 
-    caught_by = ("test_the_models_own_generation_settings_have_no_say",)
+    caught_by = ("test_generation_config_is_ignored",)
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
         return self._inner.generate(requests, replace(params, max_tokens=min(5, params.max_tokens)))
 
 
-class Swapped(Broken):
-    """Gives the first request's completion to the second, and the other way round."""
+class SwapsCompletions(Broken):
+    """Returns the first request's completion for the second, and the reverse."""
 
-    caught_by = ("test_completions_answer_their_own_requests_in_order",)
+    caught_by = ("test_completions_match_their_requests_in_order",)
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
         entry, two, *rest = [*self._inner.generate(requests, params), None, None][: max(2, len(requests))]
@@ -186,26 +186,26 @@ class Swapped(Broken):
         return [replace(two, request_id=entry.request_id), replace(entry, request_id=two.request_id), *rest]
 
 
-class OutOfOrder(Broken):
-    """Gives completions in the order in which they ended: the short ones first."""
+class CompletionOrder(Broken):
+    """Returns completions in the order in which they finished."""
 
-    caught_by = ("test_completions_answer_their_own_requests_in_order",)
+    caught_by = ("test_completions_match_their_requests_in_order",)
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
         return sorted(self._inner.generate(requests, params), key=lambda one: (len(one.ids), one.ids))
 
 
-class LosesOne(Broken):
-    """Answers 256 requests at most."""
+class DropsRequests(Broken):
+    """Answers at most 256 requests."""
 
-    caught_by = ("test_completions_answer_their_own_requests_in_order",)
+    caught_by = ("test_completions_match_their_requests_in_order",)
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
         return self._inner.generate(requests[:256], params)
 
 
 class Reseeded(Broken):
-    """Asks the engine inside with other seeds."""
+    """Base class: changes the seed of each request."""
 
     def seed(self, place: int, requests: list[Request]) -> int:
         raise NotImplementedError
@@ -215,48 +215,48 @@ class Reseeded(Broken):
         return self._inner.generate(batch, params)
 
 
-class NeighboursSeeds(Reseeded):
-    """Engine whose samples depend on the number of requests."""
+class SeedDependsOnBatchSize(Reseeded):
+    """Samples depend on the number of requests in the batch."""
 
-    caught_by = ("test_a_seed_alone_decides_what_is_sampled",)
+    caught_by = ("test_sample_depends_only_on_the_seed",)
 
     def seed(self, place: int, requests: list[Request]) -> int:
         return requests[place].seed + len(requests)
 
 
-class SeedOfThePlace(Reseeded):
-    """Engine whose samples depend on a request's position in the batch."""
+class SeedDependsOnPosition(Reseeded):
+    """Samples depend on a request's position in the batch."""
 
-    caught_by = ("test_a_seed_alone_decides_what_is_sampled",)
+    caught_by = ("test_sample_depends_only_on_the_seed",)
 
     def seed(self, place: int, requests: list[Request]) -> int:
         return requests[0].seed + place
 
 
-class OneSeed(Reseeded):
-    """All draw the same."""
+class SameSeedForAll(Reseeded):
+    """All requests are sampled with the same seed."""
 
-    caught_by = ("test_another_seed_gives_another_sample",)
+    caught_by = ("test_different_seeds_give_different_samples",)
 
     def seed(self, place: int, requests: list[Request]) -> int:
         return 0
 
 
-class ShortSeeds(Reseeded):
-    """Too few of a seed's bits count."""
+class TruncatesSeeds(Reseeded):
+    """Uses only some bits of a seed."""
 
-    caught_by = ("test_another_seed_gives_another_sample",)
+    caught_by = ("test_different_seeds_give_different_samples",)
 
     def seed(self, place: int, requests: list[Request]) -> int:
         return requests[place].seed % 2**31
 
 
 class DropsStopId(Broken):
-    """Cuts the stop id off, as engines do that give text."""
+    """Removes the stop id from the completion, as engines that return text do."""
 
     caught_by = (
-        "test_a_completion_ends_with_the_first_stop_id_or_at_its_length",
-        "test_a_stop_id_cuts_the_completion_and_changes_nothing_before_it",
+        "test_completion_ends_at_first_stop_id_or_max_tokens",
+        "test_stop_id_only_truncates",
     )
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
@@ -268,19 +268,19 @@ class DropsStopId(Broken):
         ]
 
 
-class WrongReason(Broken):
-    """Never reports the finish reason."""
+class WrongFinishReason(Broken):
+    """Always reports the same finish reason."""
 
-    caught_by = ("test_a_completion_ends_with_the_first_stop_id_or_at_its_length",)
+    caught_by = ("test_completion_ends_at_first_stop_id_or_max_tokens",)
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
         return [replace(entry, finish_reason="length") for entry in self._inner.generate(requests, params)]
 
 
-class ThroughText(Broken):
-    """Turns prompts into text and back, which loses capitals here."""
+class RoundTripsText(Broken):
+    """Detokenizes and retokenizes prompts, which here loses capitals."""
 
-    caught_by = ("test_token_ids_go_in_and_come_out_as_they_are",)
+    caught_by = ("test_token_ids_are_not_retokenized",)
 
     def ids(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(token - 13 if 13 <= token < 26 else token for token in prompt)
@@ -291,37 +291,37 @@ class ThroughText(Broken):
         )
 
 
-class CutsPrompts(ThroughText):
-    """Cuts a prompt that is too long, without a word."""
+class TruncatesPrompts(RoundTripsText):
+    """Truncates a prompt that is too long without an error."""
 
-    caught_by = ("test_an_impossible_request_is_refused_and_the_engine_goes_on too long",)
+    caught_by = ("test_invalid_request_is_refused_and_engine_continues too long",)
 
     def ids(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
         return prompt[-280:]
 
 
-class ClampsIds(ThroughText):
-    """Takes the vocabulary's last id for every one behind it."""
+class ClampsIds(RoundTripsText):
+    """Replaces ids beyond the vocabulary by its last id."""
 
-    caught_by = ("test_an_impossible_request_is_refused_and_the_engine_goes_on outside of the vocabulary",)
+    caught_by = ("test_invalid_request_is_refused_and_engine_continues outside of the vocabulary",)
 
     def ids(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(min(token, 28) for token in prompt)
 
 
-class DeafToAbort(Broken):
-    """Takes the call and samples on."""
+class IgnoresAbort(Broken):
+    """Ignores `abort` and continues sampling."""
 
-    caught_by = ("test_abort_from_another_thread_ends_the_call_with_what_there_is",)
+    caught_by = ("test_abort_returns_partial_completions",)
 
     def abort(self) -> None:
         """Nothing."""
 
 
-class AbortSticks(Broken):
-    """An abort that nothing was running for ends the next call."""
+class AbortEndsNextCall(Broken):
+    """An abort without a running call ends the next call."""
 
-    caught_by = ("test_abort_with_nothing_running_does_nothing",)
+    caught_by = ("test_abort_when_idle_does_not_affect_the_next_call",)
     _late = False
 
     def abort(self) -> None:
@@ -344,10 +344,10 @@ class AbortSticks(Broken):
         ]
 
 
-class NoReason(Broken):
-    """Lacks a capability and gives no reason."""
+class NoReasonForMissingCapability(Broken):
+    """Lacks a capability without giving a reason."""
 
-    caught_by = ("test_what_it_cannot_do_it_says_and_refuses",)
+    caught_by = ("test_missing_capabilities_are_reported_and_refused",)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -357,31 +357,31 @@ class NoReason(Broken):
         raise EngineError("broken engine, abort: it can't")
 
 
-class FalseModesty(Broken):
-    """Says that it can't be updated, and takes an update."""
+class DeniesItsCapability(Broken):
+    """Reports that it can't be updated, and accepts an update."""
 
-    caught_by = ("test_what_it_cannot_do_it_says_and_refuses",)
+    caught_by = ("test_missing_capabilities_are_reported_and_refused",)
 
     @property
     def capabilities(self) -> Capabilities:
         return self._inner.capabilities.without(update="so it says")
 
 
-class SleepsOn(Broken):
-    """Samples from what it finds in its memory after waking."""
+class SamplesAfterWakingWithoutUpdate(Broken):
+    """Samples from stale memory after waking."""
 
     kind = "transformers"
-    caught_by = ("test_asleep_it_refuses_and_awake_it_needs_its_weights",)
+    caught_by = ("test_sampling_after_sleep_requires_wake_and_update",)
 
     def wake(self) -> None:
         self._inner.wake()
         self._inner._empty = False
 
 
-class StaysOpen(Broken):
-    """Samples on when it is closed."""
+class SamplesAfterClose(Broken):
+    """Continues sampling after `close`."""
 
-    caught_by = ("test_it_can_be_closed_twice_and_another_started",)
+    caught_by = ("test_close_is_idempotent_and_allows_a_new_engine",)
 
     def close(self) -> None:
         """Nothing."""

@@ -1,7 +1,7 @@
-"""Inputs of the conformance suite: a model folder, an engine started on it, and the trainer's own numbers.
+"""Inputs of the conformance suite: a model folder, an engine started on it, and reference log-probs by transformers.
 
-Runs wherever grpo_core runs: standard library, torch, transformers and pytest. As a program it writes the model folder,
-for a server to be started on: `python -m tests.grpo_core.conformance.cases FOLDER`.
+Needs only the standard library, torch, transformers and pytest. Run as a program, it writes the model folder for a
+server: `python -m tests.grpo_core.conformance.cases FOLDER`.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def make_model(folder: Path, layers: int = 2) -> Path:
 
 
 class Reference:
-    """The trainer's side: the same model, run by transformers without a cache."""
+    """Reference log-probs: the same model, run by transformers without a KV cache."""
 
     def __init__(self, model_dir: Path) -> None:
         self._model = load_model(model_dir)
         self._first = [value.detach().clone() for _, value in self.tensors()]
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
-        """The parameters themselves, by their names."""
+        """Return the parameters by name."""
         return list(self._model.named_parameters())
 
     def copy(self) -> Reference:
@@ -80,8 +80,8 @@ class Reference:
             for (_, value), first in zip(self.tensors(), self._first, strict=True):
                 value.copy_(first)
 
-    def move(self, seed: int) -> None:
-        """Move every parameter in place, like a large training step."""
+    def perturb(self, seed: int) -> None:
+        """Change every parameter in place, like a large training step."""
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for _, value in self.tensors():
@@ -94,7 +94,7 @@ class Reference:
     def logprobs(
         self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperature: float
     ) -> list[list[float]]:
-        """For each pair of a prompt and what follows it: the log-prob of each id that follows."""
+        """Return the log-probs of the completion ids of each (prompt ids, completion ids) pair."""
         rows: dict[int, list[float]] = {}
         by_length: dict[int, list[int]] = {}
         for place, (prompt, ids) in enumerate(pairs):
@@ -115,14 +115,14 @@ class Reference:
 
 @dataclass
 class Case:
-    """One engine under test. It is started when first needed, and again after `close`.
+    """One engine under test, started when first needed and again after `close`.
 
     Attributes:
         kind: How to start it, see `start`.
-        model_dir: What it is started on.
-        reference: The weights it should have, and their log-probs.
+        model_dir: The model folder it is started on.
+        reference: The weights it should have.
         version: The policy version published last.
-        wrap: Puts something around each engine that is started.
+        wrap: Wraps each engine that is started.
     """
 
     kind: str
@@ -137,14 +137,14 @@ class Case:
 
     @property
     def engine(self) -> Engine:
-        """Return the engine with any weights."""
+        """Return the engine, whatever weights it has."""
         if self._engine is None:
             engine = start(self.kind, self.model_dir, self._stack)
             self._engine = engine if self.wrap is None else self.wrap(self, engine)
         return self._engine
 
     def ready(self) -> Engine:
-        """The engine with the reference's weights; one that takes no updates has those of the folder."""
+        """Return the engine with the reference's weights; without updates it has those of the model folder."""
         if self.engine.capabilities.update:
             self.version = max(self.version, self.engine.policy_version) + 1
             self.engine.update_weights(self.reference.tensors(), self.version)
@@ -160,7 +160,7 @@ class Case:
                 pytest.skip(f"{name}: {capabilities.why_not.get(name, 'the engine does not say why')}")
 
     def close(self) -> None:
-        """End the engine, and what was started for it."""
+        """Close the engine and stop what was started for it."""
         engine, self._engine = self._engine, None
         try:
             if engine is not None:
@@ -170,7 +170,7 @@ class Case:
 
 
 def make_case(kind: str, folder: Path, model_dir: Path | None = None) -> Case:
-    """A case on a model folder that is given, or else made in `folder`."""
+    """Return a case on the given model folder, or on one written to `folder`."""
     if model_dir is None:
         model_dir = make_model(folder / kind.partition(":")[0], layers=0 if "fake" in kind else 2)
     return Case(kind, model_dir, Reference(model_dir))
@@ -206,7 +206,7 @@ def start(kind: str, model_dir: Path, stack: ExitStack) -> Engine:
 
 
 def connect(where: str, host: str, port: int, stack: ExitStack, *, token: str | None = None) -> Engine:
-    """The client of a server of a kind; a token that is not given is read from GRPO_CORE_TOKEN."""
+    """Return the client of a running server; without a token it is read from GRPO_CORE_TOKEN."""
     options = {"timeout_s": LIMIT_S, "token": token or os.environ.get("GRPO_CORE_TOKEN") or None}
     if where == "remote":
         from grpo_core.rollout.remote import RemoteEngine

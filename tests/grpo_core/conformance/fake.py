@@ -1,7 +1,7 @@
-"""A fast fake engine for tests that are not about sampling; it passes the same conformance suite.
+"""A fast fake engine for tests that are not about sampling; it passes the conformance suite.
 
-It serves a Llama without layers, of which the next token depends on the last alone, by one table of probabilities.
-transformers runs the same model, so the trainer's log-probs are the fake's, and a weight update shows in both.
+It serves a Llama without layers, whose next token depends only on the last token: a table of probabilities.
+transformers runs the same model, so trainer and fake engine agree on log-probs, and a weight update changes both.
 """
 
 # ruff: noqa: N806 - shapes in names
@@ -29,7 +29,7 @@ _EMBEDDING, _NORM, _HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm
 
 
 class FakeEngine:
-    """Samples in plain Python, one request behind the other."""
+    """Engine in plain Python that samples one request after the other."""
 
     name = "fake"
 
@@ -53,18 +53,18 @@ class FakeEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """All but sleep."""
+        """Return all capabilities but sleep."""
         able = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True)
         few = "the fake engine holds a few kilobytes, which are not worth giving back"
         return able.without(sleep=few, truncation="it samples from a table, at any temperature")
 
     @property
     def policy_version(self) -> int:
-        """The version of the loaded weights; -1 before the first update."""
+        """Return the version of the loaded weights; -1 before the first update."""
         return self._version
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-        """Sample one completion a request, in the order of the requests."""
+        """Sample one completion per request, in the order of the requests."""
         self._aborted.clear()
         self._check_open("generate")
         vocabulary, longest = len(self._held[_HEAD]), self._max_model_len
@@ -74,11 +74,11 @@ class FakeEngine:
         return [self._sample(request, params) for request in requests]
 
     def abort(self) -> None:
-        """From another thread: the running `generate` returns behind the token it is at."""
+        """End the running `generate` of another thread after its current token."""
         self._aborted.set()
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Copy the three parameters; names and shapes are compared before anything is touched."""
+        """Copy the three parameters after comparing names and shapes."""
         self._check_open("update_weights")
         received = dict(tensors)
         check_parameters(received, {name: value.shape for name, value in self._held.items()}, self.name)
@@ -86,15 +86,15 @@ class FakeEngine:
         self._tables, self._version = {}, version
 
     def reset_prefix_cache(self) -> None:
-        """Nothing is kept of a prompt."""
+        """Do nothing: no prompt is cached."""
 
     def fingerprint(self) -> str | None:
-        """The digest of the loaded parameters."""
+        """Return the digest of the loaded parameters."""
         self._check_open("fingerprint")
         return spot_digest(self._held.items(), self._version)
 
     def close(self) -> None:
-        """Refuse every call from now on."""
+        """Refuse every later call."""
         self._open = False
 
     def _check_open(self, call: str) -> None:
@@ -102,7 +102,7 @@ class FakeEngine:
             raise EngineError(f"fake engine, {call}: the engine is closed")
 
     def _probabilities(self, temperature: float) -> list[tuple[list[float], list[float]]]:
-        """For each last id: cumulative probabilities of the next, and their logarithms. V vocabulary, H width."""
+        """Return, for each last id, cumulative probabilities of the next and log-probs. V vocabulary, H width."""
         import torch
 
         embedding_VH, norm_H, head_VH = (self._held[name] for name in (_EMBEDDING, _NORM, _HEAD))
@@ -131,7 +131,7 @@ class FakeEngine:
 
 
 def _read_checkpoint(folder: Path) -> tuple[dict[str, torch.Tensor], float]:
-    """The three parameters, and what the norm adds before it divides."""
+    """Return the three parameters and the epsilon of the norm."""
     import safetensors
     import safetensors.torch
 

@@ -1,6 +1,6 @@
-"""Pytest plugin: run the conformance suite on an engine named on the command line.
+"""Pytest plugin that runs the conformance suite on an engine named on the command line.
 
-As in `python -m pytest -p tests.grpo_core.conformance.plugin tests/grpo_core/conformance/suite.py --engine vllm`.
+Usage: `python -m pytest -p tests.grpo_core.conformance.plugin tests/grpo_core/conformance/suite.py --engine vllm`.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Write outcomes as they come: if the engine takes this process down, those before remain."""
+    """Write each result as it comes, so that a crash of the engine keeps the earlier ones."""
     if path := config.getoption("--outcomes"):
         config.pluginmanager.register(Outcomes(Path(path)))
 
 
 class Outcomes:
-    """Results by test: `outcome` (`passed`, `failed` or `not applicable`) and `why` it isn't `passed`."""
+    """Results by test: `outcome` (`passed`, `failed` or `not applicable`) and, unless passed, `why`."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._found = path, {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test whose fixture failed has failed."""
+        """Record a test's result; a failed fixture is a failed test."""
         if report.when != "call" and report.passed:
             return
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else short(report)
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else failure_message(report)
         name = report.nodeid.rpartition("::")[2]
         self._found[name] = {"outcome": WORDS[report.outcome], "why": reason.removeprefix("Skipped: ")}
         self._path.write_text(json.dumps(self._found, indent=1), encoding="utf-8")
 
 
-def short(report: pytest.TestReport) -> str:
+def failure_message(report: pytest.TestReport) -> str:
     """Return the first line of a test's failure."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else str(report.longrepr or "")
@@ -73,12 +73,12 @@ def running_case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def engine_case(running_case: Case, request: pytest.FixtureRequest) -> Iterator[Case]:
-    """The engine and the first weights. A test that fails may leave it unusable, so the next has a new one."""
-    yield from guarded(running_case, request.session)
+    """The engine with the first weights; a new engine if the test before failed."""
+    yield from fresh_after_failure(running_case, request.session)
 
 
-def guarded(case: Case, session: pytest.Session) -> Iterator[Case]:
-    """The case for one test."""
+def fresh_after_failure(case: Case, session: pytest.Session) -> Iterator[Case]:
+    """Yield the case for one test, and restart its engine if the test fails."""
     failed = session.testsfailed
     case.reference.restore()
     yield case

@@ -1,7 +1,7 @@
 """The conformance suite that every engine must pass.
 
-Plain test functions, each of one `engine_case` (see `cases.Case`) and of no other test. What an engine says it can't do
-is skipped with its reason, and refused where it is asked for nevertheless.
+Each test takes one `engine_case` (see `cases.Case`) and depends on no other test. A capability that an engine reports
+as missing is skipped with the engine's reason; a separate test checks that using it is refused.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ PROMPTS = [
 ]
 
 
-def requests(count: int, prompts: Sequence[tuple[int, ...]] = PROMPTS) -> list[Request]:
-    """So many requests, with the prompts in turn and a seed each."""
+def make_requests(count: int, prompts: Sequence[tuple[int, ...]] = PROMPTS) -> list[Request]:
+    """Return `count` requests, with the prompts in turn and a seed each."""
     return [Request(f"r{i}", prompts[i % len(prompts)], seed=1000 + 7 * i) for i in range(count)]
 
 
-def sampled(case: Case, asked: Sequence[Request], params: SamplingParams = PLAIN) -> list[Completion]:
-    """Return checked completions: in request order, of the loaded version, with a correct finish reason."""
+def sample_checked(case: Case, asked: Sequence[Request], params: SamplingParams = PLAIN) -> list[Completion]:
+    """Sample; return completions checked for order, version, length and finish reason."""
     completions = check_answers(case.engine.generate(asked, params), asked, case.engine.name)
     for request, completion in zip(asked, completions, strict=True):
         assert set(completion.versions) == {case.version}
@@ -62,10 +62,10 @@ def sampled(case: Case, asked: Sequence[Request], params: SamplingParams = PLAIN
     return completions
 
 
-def difference(
+def logprob_difference(
     reference: Reference, asked: Sequence[Request], given: Sequence[Completion], temperature: float = 1.0
 ) -> float:
-    """The largest of a log-prob, between the trainer and the engine."""
+    """Return the largest difference of a log-prob between trainer and engine."""
     pairs = [(entry.prompt_ids, two.ids) for entry, two in zip(asked, given, strict=True)]
     expected = reference.logprobs(pairs, temperature)
     return max(
@@ -79,16 +79,16 @@ def difference(
 
 
 def check_works(case: Case, reference: Reference | None = None) -> None:
-    """The engine samples, from the weights that it should hold."""
-    batch = requests(len(PROMPTS))
-    assert difference(reference or case.reference, batch, sampled(case, batch)) < TOLERANCE
+    """Check that the engine samples from the weights it should have."""
+    batch = make_requests(len(PROMPTS))
+    assert logprob_difference(reference or case.reference, batch, sample_checked(case, batch)) < TOLERANCE
 
 
-def check_shares(case: Case, temperature: float, count: int) -> None:
-    """Check that the first tokens of many completions have the trainer's frequencies."""
-    batch = requests(count, [PROMPTS[0]])
+def check_frequencies(case: Case, temperature: float, count: int) -> None:
+    """Check that first tokens have the frequencies that the trainer computes."""
+    batch = make_requests(count, [PROMPTS[0]])
     counts = torch.bincount(
-        torch.tensor([entry.ids[0] for entry in sampled(case, batch, SamplingParams(1, temperature))]),
+        torch.tensor([entry.ids[0] for entry in sample_checked(case, batch, SamplingParams(1, temperature))]),
         minlength=case.vocab,
     )
     for token, expected in enumerate(case.reference.probabilities(PROMPTS[0], temperature)):
@@ -98,8 +98,7 @@ def check_shares(case: Case, temperature: float, count: int) -> None:
         assert abs(share - expected) <= allowed, f"id {token}: {share:.3f} of samples, p = {expected:.3f}"
 
 
-def test_it_has_the_protocols_members(engine_case):
-    """It has all members, a name, and those of an ability that it has."""
+def test_engine_implements_the_protocol(engine_case):
     engine = engine_case.engine
     assert isinstance(engine, Engine)
     assert isinstance(engine.capabilities, Capabilities)
@@ -109,13 +108,13 @@ def test_it_has_the_protocols_members(engine_case):
     assert isinstance(engine, Aborter) or not engine.capabilities.abort
 
 
-def test_what_it_cannot_do_it_says_and_refuses(engine_case):
-    """Each lack has its reason, and is refused before anything has happened."""
+def test_missing_capabilities_are_reported_and_refused(engine_case):
+    """Each missing capability has a reason; using it is refused before anything happens."""
     engine = engine_case.ready()
     able = vars(engine.capabilities)
     lacks = {name for name, can in able.items() if can is False}
     assert lacks <= set(engine.capabilities.why_not), "a lack without a reason"
-    batch = requests(2)
+    batch = make_requests(2)
     calls = {
         "abort": getattr(engine, "abort", None),
         "update": lambda: engine.update_weights(engine_case.reference.tensors(), 99),
@@ -134,8 +133,8 @@ def test_what_it_cannot_do_it_says_and_refuses(engine_case):
     check_works(engine_case)
 
 
-def test_token_ids_go_in_and_come_out_as_they_are(engine_case):
-    """Capitals and special ids, which no tokenizer would give back, in prompts and in completions."""
+def test_token_ids_are_not_retokenized(engine_case):
+    """Capitals and special ids survive in prompts and completions; a tokenizer would lose them."""
     engine_case.ready()
     capitals = tuple(range(13, 26))
     prompts = [
@@ -146,116 +145,115 @@ def test_token_ids_go_in_and_come_out_as_they_are(engine_case):
         (13, 0, 13, 0),
         (PAD,) * 9,
     ]
-    batch, params = requests(30, prompts), SamplingParams(max_tokens=24)
-    completions = sampled(engine_case, batch, params)
-    assert difference(engine_case.reference, batch, completions) < TOLERANCE
+    batch, params = make_requests(30, prompts), SamplingParams(max_tokens=24)
+    completions = sample_checked(engine_case, batch, params)
+    assert logprob_difference(engine_case.reference, batch, completions) < TOLERANCE
     assert {*capitals, END, PAD, SEPARATOR} <= {token for entry in completions for token in entry.ids}
 
 
-def test_completions_answer_their_own_requests_in_order(engine_case):
-    """Three hundred at once, prompts of many lengths and of each many; the log-probs fit no other prompt."""
+def test_completions_match_their_requests_in_order(engine_case):
+    """With 300 requests at once, each completion's log-probs fit its own prompt and no other."""
     engine_case.ready()
     order = random.Random(1)
     prompts = [tuple(order.randrange(26) for _ in range(order.randrange(1, 40))) for _ in range(60)]
-    batch = requests(300, prompts)
+    batch = make_requests(300, prompts)
     order.shuffle(batch)
     params = SamplingParams(max_tokens=4)
-    completions = sampled(engine_case, batch, params)
+    completions = sample_checked(engine_case, batch, params)
     assert [entry.request_id for entry in completions] == [entry.id for entry in batch]
-    assert difference(engine_case.reference, batch, completions) < TOLERANCE
+    assert logprob_difference(engine_case.reference, batch, completions) < TOLERANCE
     alternatives = [*batch[1:], batch[0]]
-    assert difference(engine_case.reference, alternatives, completions) > 100 * TOLERANCE
+    assert logprob_difference(engine_case.reference, alternatives, completions) > 100 * TOLERANCE
 
 
-def test_nothing_asked_is_nothing_given(engine_case):
-    """An empty list is no error."""
+def test_empty_request_list_returns_empty_list(engine_case):
     assert engine_case.ready().generate([], PLAIN) == []
 
 
-def test_a_seed_alone_decides_what_is_sampled(engine_case):
-    """Twice, alone, in another order, under another name: the same ids, and log-probs up to rounding."""
+def test_sample_depends_only_on_the_seed(engine_case):
+    """Repeated, alone, reordered or renamed, a request gives the same ids and, up to rounding, log-probs."""
     engine_case.needs("seeds")
     engine_case.ready()
-    batch = requests(21)
-    together = sampled(engine_case, batch)
-    renamed = sampled(engine_case, [replace(entry, id=f"other {entry.id}") for entry in batch])
-    backwards = sampled(engine_case, batch[::-1])[::-1]
-    alone = [sampled(engine_case, [entry])[0] for entry in batch[:8]]
-    for again in (sampled(engine_case, batch), renamed, backwards, alone):
+    batch = make_requests(21)
+    together = sample_checked(engine_case, batch)
+    renamed = sample_checked(engine_case, [replace(entry, id=f"other {entry.id}") for entry in batch])
+    backwards = sample_checked(engine_case, batch[::-1])[::-1]
+    alone = [sample_checked(engine_case, [entry])[0] for entry in batch[:8]]
+    for again in (sample_checked(engine_case, batch), renamed, backwards, alone):
         for entry, two in zip(together, again, strict=False):
             assert entry.ids == two.ids
             assert entry.logprobs == pytest.approx(two.logprobs, abs=TOLERANCE)
 
 
-def test_another_seed_gives_another_sample(engine_case):
-    """In a group, which differs in nothing else. Equal seeds agree.
+def test_different_seeds_give_different_samples(engine_case):
+    """In a group only the seeds differ; equal seeds give equal samples.
 
-    A seed has 63 bits, but no two of these are alike in their last 32: torch's generator on a CPU looks at no others.
+    A seed has 63 bits, but no two of these are alike in their last 32: torch's generator on a CPU uses no others.
     """
     engine_case.needs("seeds")
     engine_case.ready()
     seeds = [0, 1, 2, 2**16, 2**31, 2**31 + 1, 2**32 + 3, 2**53 + 4, 2**63 - 1]
     group = [Request(f"r{seed}", PROMPTS[0], seed) for seed in seeds]
-    completions = sampled(engine_case, [*group, replace(group[1], id="again")])
+    completions = sample_checked(engine_case, [*group, replace(group[1], id="again")])
     assert completions[-1].ids == completions[1].ids
     assert len({entry.ids for entry in completions}) == len(seeds)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
-def test_log_probs_are_those_of_the_distribution_that_was_sampled(engine_case, temperature):
-    """At the requested temperature, for short and long prompts, for every token."""
+def test_logprobs_match_the_trainer(engine_case, temperature):
+    """At the requested temperature, for short and long prompts, the log-prob of every token matches."""
     engine_case.needs(*(["temperature"] if temperature != 1 else []))
     engine_case.ready()
-    batch = requests(21)
-    completions = sampled(engine_case, batch, replace(PLAIN, temperature=temperature))
-    assert difference(engine_case.reference, batch, completions, temperature) < TOLERANCE
+    batch = make_requests(21)
+    completions = sample_checked(engine_case, batch, replace(PLAIN, temperature=temperature))
+    assert logprob_difference(engine_case.reference, batch, completions, temperature) < TOLERANCE
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
-def test_tokens_are_as_frequent_as_their_log_probs_say(engine_case, temperature):
-    """The log-probs may be right while the sampling uses another distribution: count a thousand samples."""
+def test_token_frequencies_match_logprobs(engine_case, temperature):
+    """A thousand samples show whether tokens come from the distribution whose log-probs are reported."""
     engine_case.needs(*(["temperature"] if temperature != 1 else []))
     engine_case.ready()
-    check_shares(engine_case, temperature, count=1000)
+    check_frequencies(engine_case, temperature, count=1000)
 
 
-def test_the_models_own_generation_settings_have_no_say(engine_case):
-    """Its generation_config.json sets a penalty, a temperature, top_k, top_p, other stop ids and five tokens."""
+def test_generation_config_is_ignored(engine_case):
+    """generation_config.json sets a penalty, a temperature, top_k, top_p, stop ids and five tokens."""
     engine_case.ready()
-    batch = requests(24, PROMPTS[:3])
-    completions = sampled(engine_case, batch, SamplingParams(max_tokens=60))
+    batch = make_requests(24, PROMPTS[:3])
+    completions = sample_checked(engine_case, batch, SamplingParams(max_tokens=60))
     assert {(len(entry.ids), entry.finish_reason) for entry in completions} == {(60, "length")}
     assert {END, 3} <= {token for entry in completions for token in entry.ids[:-1]}
-    assert difference(engine_case.reference, batch, completions) < TOLERANCE
-    check_shares(engine_case, 1.0, count=300)
+    assert logprob_difference(engine_case.reference, batch, completions) < TOLERANCE
+    check_frequencies(engine_case, 1.0, count=300)
 
 
-def test_a_completion_ends_with_the_first_stop_id_or_at_its_length(engine_case):
-    """The stop id is kept as the last token; where there is none, the length is the reason."""
+def test_completion_ends_at_first_stop_id_or_max_tokens(engine_case):
+    """The stop id is kept as the last token; otherwise the finish reason is `length`."""
     engine_case.ready()
-    batch, params = requests(60, PROMPTS[:3]), SamplingParams(max_tokens=16, stop_ids=(1, END, 20))
-    stopped = sampled(engine_case, batch, params)
+    batch, params = make_requests(60, PROMPTS[:3]), SamplingParams(max_tokens=16, stop_ids=(1, END, 20))
+    stopped = sample_checked(engine_case, batch, params)
     assert {entry.finish_reason for entry in stopped} == {"stop", "length"}
-    assert difference(engine_case.reference, batch, stopped) < TOLERANCE
+    assert logprob_difference(engine_case.reference, batch, stopped) < TOLERANCE
 
 
-def test_a_stop_id_cuts_the_completion_and_changes_nothing_before_it(engine_case):
-    """Compared to the same seeds without stop ids. At the last place, too, a stop id is a stop."""
+def test_stop_id_only_truncates(engine_case):
+    """Tokens before it equal those sampled without stop ids; a stop id at max_tokens counts as `stop`."""
     engine_case.needs("seeds")
     engine_case.ready()
-    batch, params = requests(40, PROMPTS[:3]), SamplingParams(max_tokens=16, stop_ids=(1, END, 20))
-    complete = sampled(engine_case, batch, replace(params, stop_ids=()))
-    for entry, cut in zip(complete, sampled(engine_case, batch, params), strict=True):
+    batch, params = make_requests(40, PROMPTS[:3]), SamplingParams(max_tokens=16, stop_ids=(1, END, 20))
+    complete = sample_checked(engine_case, batch, replace(params, stop_ids=()))
+    for entry, cut in zip(complete, sample_checked(engine_case, batch, params), strict=True):
         end = next((place + 1 for place, token in enumerate(entry.ids) if token in params.stop_ids), None)
         assert cut.ids == entry.ids[:end]
     late = next(i for i, entry in enumerate(complete) if entry.ids.index(entry.ids[-1]) == len(entry.ids) - 1)
-    (last,) = sampled(engine_case, [batch[late]], replace(params, stop_ids=(complete[late].ids[-1],)))
+    (last,) = sample_checked(engine_case, [batch[late]], replace(params, stop_ids=(complete[late].ids[-1],)))
     assert (last.ids, last.finish_reason) == (complete[late].ids, "stop")
 
 
 @contextmanager
 def aborting(engine: Engine) -> Iterator[None]:
-    """Call `abort` from another thread, again and again, until the block ends."""
+    """Call `abort` repeatedly from another thread until the block ends."""
     over, failures = threading.Event(), []
 
     def keep_aborting() -> None:
@@ -275,23 +273,22 @@ def aborting(engine: Engine) -> Iterator[None]:
     assert failures == []
 
 
-def test_abort_from_another_thread_ends_the_call_with_what_there_is(engine_case):
-    """The ids sampled before the abort are valid and incomplete, and the engine goes on as before."""
+def test_abort_returns_partial_completions(engine_case):
+    """The ids sampled before the abort are valid, and the engine works as before."""
     engine_case.needs("abort")
     engine = engine_case.ready()
-    batch, params = requests(256, PROMPTS[:3]), SamplingParams(max_tokens=300)
+    batch, params = make_requests(256, PROMPTS[:3]), SamplingParams(max_tokens=300)
     with aborting(engine):
         completions = engine.generate(batch, params)
     check_answers(completions, batch, engine.name, aborted=True)
     assert "abort" in {entry.finish_reason for entry in completions}
     assert {entry.finish_reason for entry in completions} <= {"abort", "length"}
     assert all(len(entry.ids) < 300 for entry in completions if entry.finish_reason == "abort")
-    assert difference(engine_case.reference, batch, completions) < TOLERANCE
+    assert logprob_difference(engine_case.reference, batch, completions) < TOLERANCE
     check_works(engine_case)
 
 
-def test_abort_with_nothing_running_does_nothing(engine_case):
-    """The next call is not cut short by it."""
+def test_abort_when_idle_does_not_affect_the_next_call(engine_case):
     engine_case.needs("abort")
     engine = engine_case.ready()
     engine.abort()
@@ -299,46 +296,46 @@ def test_abort_with_nothing_running_does_nothing(engine_case):
     check_works(engine_case)
 
 
-def test_asleep_it_refuses_and_awake_it_needs_its_weights(engine_case):
-    """Sampling needs `wake` and an update; either call may come twice, and afterwards all is as before."""
+def test_sampling_after_sleep_requires_wake_and_update(engine_case):
+    """Both calls may be repeated, and afterwards the engine samples as before."""
     engine_case.needs("sleep", "update")
     engine = engine_case.ready()
     assert isinstance(engine, Sleeper)
     engine.sleep()
     engine.sleep()
     with pytest.raises(EngineError, match="asleep"):
-        engine.generate(requests(1), PLAIN)
+        engine.generate(make_requests(1), PLAIN)
     with pytest.raises(EngineError, match="asleep"):
         engine.update_weights(engine_case.reference.tensors(), engine_case.version + 1)
     engine.wake()
     engine.wake()
     assert engine.policy_version == -1
     with pytest.raises(EngineError, match="weights"):
-        engine.generate(requests(1), PLAIN)
+        engine.generate(make_requests(1), PLAIN)
     engine_case.ready()
     check_works(engine_case)
 
 
-def test_each_weight_update_arrives_whole(engine_case):
-    """Six of them, each far from the last; the same long prompts each time, whose keys the last one cached."""
+def test_weight_updates_are_complete(engine_case):
+    """Six large updates are each followed by the same long prompts, whose keys were cached before."""
     engine_case.needs("update")
-    batch = requests(14)
+    batch = make_requests(14)
     for seed in range(6):
         before = engine_case.reference.copy()
-        engine_case.reference.move(100 + seed)
+        engine_case.reference.perturb(100 + seed)
         engine = engine_case.ready()
         assert engine.policy_version == engine_case.version
-        completions = sampled(engine_case, batch)
-        assert difference(engine_case.reference, batch, completions) < TOLERANCE
-        assert difference(before, batch, completions) > 100 * TOLERANCE
+        completions = sample_checked(engine_case, batch)
+        assert logprob_difference(engine_case.reference, batch, completions) < TOLERANCE
+        assert logprob_difference(before, batch, completions) > 100 * TOLERANCE
         if engine.capabilities.fingerprint:
             stored = engine.fingerprint()
             assert stored == fingerprint_like(stored, engine_case.reference.tensors(), engine_case.version)
 
 
 @pytest.mark.parametrize("fault", ["missing", "unknown", "shape", "kind", "torn"])
-def test_a_wrong_update_is_refused_and_changes_nothing(engine_case, fault):
-    """A parameter too few, too many, of another shape or kind, or a source that fails half-way: all stays."""
+def test_invalid_update_changes_nothing(engine_case, fault):
+    """A missing, extra, misshapen or mistyped parameter or a source that fails half-way is refused."""
     engine_case.needs("update")
     engine = engine_case.ready()
     stored = engine.fingerprint()
@@ -366,34 +363,33 @@ def test_a_wrong_update_is_refused_and_changes_nothing(engine_case, fault):
     check_works(engine_case)
 
 
-def test_the_engine_holds_copies(engine_case):
-    """A training step in place does not reach it before it is published."""
+def test_engine_copies_the_weights(engine_case):
+    """An in-place training step does not reach the engine before it is published."""
     engine_case.needs("update")
     engine_case.ready()
     published = engine_case.reference.copy()
-    engine_case.reference.move(7)
+    engine_case.reference.perturb(7)
     check_works(engine_case, published)
 
 
-def test_resetting_the_prefix_cache_changes_no_sample(engine_case):
-    """With long prompts cached before."""
+def test_prefix_cache_reset_changes_no_sample(engine_case):
     engine = engine_case.ready()
-    batch = requests(14)
-    before = sampled(engine_case, batch)
+    batch = make_requests(14)
+    before = sample_checked(engine_case, batch)
     engine.reset_prefix_cache()
-    after = sampled(engine_case, batch)
-    assert difference(engine_case.reference, batch, after) < TOLERANCE
+    after = sample_checked(engine_case, batch)
+    assert logprob_difference(engine_case.reference, batch, after) < TOLERANCE
     if engine.capabilities.seeds:
         assert [entry.ids for entry in after] == [entry.ids for entry in before]
 
 
-def test_the_longest_prompt_that_fits_is_served(engine_case):
-    """To the last token of the engine's length."""
+def test_longest_possible_prompt_is_served(engine_case):
+    """Prompt and completion fill the engine's length exactly."""
     engine_case.ready()
-    batch = requests(2, [tuple(i % 26 for i in range(engine_case.max_model_len - 4))])
-    completions = sampled(engine_case, batch, SamplingParams(max_tokens=4))
+    batch = make_requests(2, [tuple(i % 26 for i in range(engine_case.max_model_len - 4))])
+    completions = sample_checked(engine_case, batch, SamplingParams(max_tokens=4))
     assert [len(entry.ids) for entry in completions] == [4, 4]
-    assert difference(engine_case.reference, batch, completions) < TOLERANCE
+    assert logprob_difference(engine_case.reference, batch, completions) < TOLERANCE
 
 
 # Request, parameters, and a word of the error. A server may name the field before any engine sees the request.
@@ -410,24 +406,24 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("fault", IMPOSSIBLE)
-def test_an_impossible_request_is_refused_and_the_engine_goes_on(engine_case, fault):
-    """With an error that names the engine, and what was wrong with which request."""
+def test_invalid_request_is_refused_and_engine_continues(engine_case, fault):
+    """The error names the engine, the request and the invalid value."""
     engine = engine_case.ready()
     request, params, says = IMPOSSIBLE[fault]
     with pytest.raises(EngineError) as caught:
-        engine.generate([*requests(2), request], params)
+        engine.generate([*make_requests(2), request], params)
     assert engine.name.split()[0] in str(caught.value)
     assert re.search(says, str(caught.value)), caught.value
     check_works(engine_case)
 
 
-def test_it_can_be_closed_twice_and_another_started(engine_case):
-    """Closed, it refuses to sample and to be updated; a new one works."""
+def test_close_is_idempotent_and_allows_a_new_engine(engine_case):
+    """A closed engine refuses to sample and to be updated; a new one works."""
     engine = engine_case.ready()
     engine.close()
     engine.close()
     with pytest.raises(EngineError):
-        engine.generate(requests(1), PLAIN)
+        engine.generate(make_requests(1), PLAIN)
     if engine.capabilities.update:
         with pytest.raises(EngineError):
             engine.update_weights(engine_case.reference.tensors(), 5)

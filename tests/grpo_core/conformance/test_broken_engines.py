@@ -1,4 +1,4 @@
-"""The conformance suite notices each of the faults it is there for."""
+"""The conformance suite detects each deliberately broken engine of `broken.py`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ EXPECTED = [(engine, named) for engine in BROKEN for named in engine.caught_by]
 
 
 @pytest.mark.parametrize(("engine", "named"), EXPECTED, ids=lambda it: getattr(it, "__name__", it))
-def test_a_broken_engine_is_caught(model_dirs, engine, named):
-    """The tests named with the broken engine fail on it, and pass on the engine inside."""
+def test_suite_detects_broken_engine(model_dirs, engine, named):
+    """The named tests fail on the broken engine, and pass on the correct engine inside."""
     name, _, argument = named.partition(" ")
     arguments = [float(argument) if argument[:1].isdigit() else argument] if argument else []
     model_dir = model_dirs[engine.kind]

@@ -1,4 +1,4 @@
-"""The conformance suite on the engines that run here; `plugin.py` runs it on any other."""
+"""The conformance suite on the engines that need no other package; `plugin.py` runs it on any other engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 pytest.register_assert_rewrite("tests.grpo_core.conformance.suite")
 
 from tests.grpo_core.conformance.cases import make_case  # noqa: E402
-from tests.grpo_core.conformance.plugin import guarded  # noqa: E402
+from tests.grpo_core.conformance.plugin import fresh_after_failure  # noqa: E402
 from tests.grpo_core.conformance.suite import *  # noqa: E402, F403
 
 ENGINES = ["fake", "transformers", "process", pytest.param("server", marks=pytest.mark.slow)]
@@ -26,4 +26,4 @@ def running_case(request, tmp_path_factory):
 @pytest.fixture
 def engine_case(running_case, request):
     """The engine with the first weights."""
-    yield from guarded(running_case, request.session)
+    yield from fresh_after_failure(running_case, request.session)

@@ -1,14 +1,13 @@
-"""The fault table: every kind of fault in every phase, each in a separate training run, with its outcome.
+"""Inject every kind of fault into every phase of a training run, and print each outcome as a line of JSON.
 
-    python -m tests.grpo_core.faults                     all of it
-    python -m tests.grpo_core.faults --quick             one case of each kind
-    python -m tests.grpo_core.faults --only garbage/probe
+`python -m tests.grpo_core.faults` runs all cases, with `--quick` one case of each kind, with `--only garbage/probe` one
+kind and phase.
 
-Each case is one run of three steps in server mode, against a real server over a real socket, with the proxy of this
-package between. It ends well in one of two ways: as if nothing had happened, bit for bit (`retried`), or with an
-error that names server, call and remedy, after which `--resume` gives the undisturbed run, bit for bit (`named
-error`). All else is a failure: a hang, a traceback, another number anywhere, a completion trained on that the server
-did not sample for this prompt from the weights that the trainer says. Exit code 1 if there is one.
+Each case is one run of three steps in server mode, against a real server over a real socket, through the fault-
+injecting proxy of this package. Two outcomes are correct: the run ends bit for bit as without a fault (`retried`), or
+it ends with an error that names server, call and fix, after which `--resume` gives the undisturbed run bit for bit
+(`named error`). All else is a failure: a hang, a traceback, a different number, or a completion trained on that the
+server did not sample for this prompt from the weights that the trainer recorded. Exit code 1 if there is a failure.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.machine.process import make_deterministic
 from grpo_core.settings import load
 from grpo_core.tasks import model
-from tests.grpo_core.faults import judge
+from tests.grpo_core.faults import checks
+from tests.grpo_core.faults.killable_servers import Servers
 from tests.grpo_core.faults.kinds import KINDS, TIMEOUT_S, Draw, Kind
 from tests.grpo_core.faults.proxy import Proxy
-from tests.grpo_core.faults.servers import Servers
 
 STEPS = 3
 SETTINGS = [
@@ -82,12 +81,12 @@ class Case:
 
     @property
     def may_reconnect(self) -> bool:
-        """Whether the trainer may look for the server again."""
+        """Return whether the trainer may reconnect to the server."""
         return self.seed % 2 == 0
 
 
 def cases(*, quick: bool = False, only: str = "") -> list[Case]:
-    """All of them, or one of each kind."""
+    """Return all cases, or one of each kind."""
     results = []
     for place, kind in enumerate(KINDS):
         phases = [kind.phases[place % len(kind.phases)]] if quick else kind.phases
@@ -96,7 +95,7 @@ def cases(*, quick: bool = False, only: str = "") -> list[Case]:
 
 
 class Bench:
-    """A server, a proxy, an undisturbed run, and runs with faults."""
+    """Server, proxy, a reference run without faults, and runs with faults."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.model_dir = folder, folder / "model"
@@ -107,7 +106,7 @@ class Bench:
         assert complete["outcome"] == "ok", complete["error"]
         self.counts, self._passed = self.proxy.seen, list(self.proxy.passed)
         self._start = 0
-        self._check_the_judge()
+        self._check_misfits()
 
     def arguments(self, name: str, **settings: Any) -> list[str]:
         """Return the command-line arguments of a run on this bench."""
@@ -116,7 +115,7 @@ class Bench:
         return [*SETTINGS, *(f"--{key}={value}" for key, value in {**defaults, **settings}.items())]
 
     def train(self, name: str, *, resume: bool = False, **settings: Any) -> tuple[dict[str, Any], float]:
-        """A run in this process, and how long it took; raises `Hang` where it does not end."""
+        """Train in this process; return the document and the duration, or raise `Hang`."""
         config = load(None, self.arguments(name, **settings))
         started = time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, BOUND_S)
@@ -151,7 +150,7 @@ class Bench:
                 case, document, retriable=case.kind.retried and case.may_reconnect and not first
             )
             reasons += self._resumed(name) if error else self._differences(name)
-            reasons += judge.misfits(self.folder / name, self.model_dir, self._log())
+            reasons += checks.misfits(self.folder / name, self.model_dir, self._log())
         except Hang:
             reasons = [f"it did not end in {BOUND_S:g} s"]
         except Exception as failure:  # noqa: BLE001 - continue with the next case
@@ -173,7 +172,7 @@ class Bench:
         }
 
     def _problems_after(self, case: Case, document: dict[str, Any], *, retriable: bool) -> list[str]:
-        """Return the problems that show right after the run with the fault."""
+        """Return the problems found right after the run with the fault."""
         error = document["error"]
         self.proxy.settle()
         reasons = self.proxy.problems[:]
@@ -186,7 +185,7 @@ class Bench:
             if stored > limit
         ]
         if error is not None:
-            reasons += judge.unnamed(error, self.proxy.port)
+            reasons += checks.missing_parts(error, self.proxy.port)
         if error is not None and retriable:
             reasons.append(f"this can be retried safely, and was not: {error}")
         if case.kind.waits and document["outcome"] != "timeout":
@@ -195,17 +194,17 @@ class Bench:
         return reasons
 
     def _end_fault(self) -> None:
-        """From here on nothing is disturbed."""
+        """Stop injecting faults, and make sure that the server runs."""
         self.proxy.settle()
         self.proxy.disarm()
         self.servers.switch.clear()
         self.servers.ensure()
 
     def _log(self) -> list[dict[str, Any]]:
-        return judge.read_log(self.servers.log, self._start)
+        return checks.read_log(self.servers.log, self._start)
 
     def _differences(self, name: str) -> list[str]:
-        return judge.differences(self.folder / name, self.folder / "whole", STEPS)
+        return checks.differences(self.folder / name, self.folder / "whole", STEPS)
 
     def _resumed(self, name: str) -> list[str]:
         """Resume a run that ended with an error, now without faults."""
@@ -214,19 +213,19 @@ class Bench:
             return [f"it can't be resumed: {document['error']}"]
         return self._differences(name)
 
-    def _check_the_judge(self) -> None:
-        """It must find nothing in the undisturbed run, and something in each log that is not of this run."""
+    def _check_misfits(self) -> None:
+        """Check that `misfits` accepts the reference run's log, and rejects each altered log."""
         complete, log = self.folder / "whole", self._log()
-        results = judge.misfits(complete, self.model_dir, log)
+        results = checks.misfits(complete, self.model_dir, log)
         assert not results, results[:3]
-        recorded = {key[0] for _, _, key, _ in judge.trained_on(complete)}
+        recorded = {key[0] for _, _, key, _ in checks.recorded_completions(complete)}
 
         def altered(change) -> list[str]:
             second = json.loads(json.dumps(log))
             for call in second:
                 if call["answers"][0][0] in recorded:
                     change(call)
-            return judge.misfits(complete, self.model_dir, second)
+            return checks.misfits(complete, self.model_dir, second)
 
         def swap(call) -> None:
             first_one, second = call["answers"][0], call["answers"][-1]
@@ -239,13 +238,13 @@ class Bench:
         assert altered(lambda call: call["answers"].pop())
 
     def close(self) -> None:
-        """End server and proxy."""
+        """Stop server and proxy."""
         self.proxy.close()
         self.servers.close()
 
 
 def run_share(selected: list[Case], pipe: int) -> None:
-    """Run one worker: a separate bench, and its share of the cases."""
+    """Run one worker's share of the cases on a bench of its own."""
 
     def hangs(*_: Any) -> None:
         raise Hang
@@ -262,7 +261,7 @@ def run_share(selected: list[Case], pipe: int) -> None:
 
 
 def run_cases(selected: list[Case], workers: int) -> list[dict[str, Any]]:
-    """Return the results of all cases, run by some workers at a time."""
+    """Return the results of all cases, distributed over the workers."""
     order = {case.name: place for place, case in enumerate(selected)}
     pipes = []
     for worker in range(workers):

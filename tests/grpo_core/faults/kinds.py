@@ -1,7 +1,7 @@
-"""The kinds of faults: what each does with the one call that it is injected at, and in which phases it makes sense.
+"""The kinds of faults: what each does to the HTTP call that it is injected into, and the phases where it applies.
 
-A fault gets the call (`link`), the bench (server, proxy and switch) and a generator of its own, from which it draws
-what it leaves open: the same case is the same fault each time.
+A fault gets the call (`link`), the bench (server, proxy and switch) and a seeded random generator, so that the same
+case is the same fault each time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import torch
 from grpo_core.rollout.remote import RemoteEngine
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Request, SamplingParams
+from tests.grpo_core.faults.killable_servers import Servers
 from tests.grpo_core.faults.proxy import PHASES, Link, Message, Proxy, answer
-from tests.grpo_core.faults.servers import Servers
 
 CALLS = PHASES[1:]
 """Phases with a request."""
@@ -36,7 +36,7 @@ TIMEOUT_S = 4.0
 
 
 class Bench(Protocol):
-    """Tools for injecting faults."""
+    """The server, proxy and switch that a fault acts on."""
 
     servers: Servers
     proxy: Proxy
@@ -44,7 +44,7 @@ class Bench(Protocol):
 
 
 class Draw(random.Random):
-    """A case's own generator, and the number of the case among those of its kind and phase."""
+    """A case's random generator, and its number among the cases of its kind and phase."""
 
     def __init__(self, kind: str, phase: str, index: int) -> None:
         super().__init__(f"{kind}/{phase}/{index}")
@@ -59,14 +59,14 @@ class Kind:
     """A kind of fault.
 
     Attributes:
-        name: As the table has it.
-        what: One line for people.
-        do: Does it; see `Fault`.
+        name: Its name in the table.
+        what: A one-line description.
+        do: The function that injects it, see `Fault`.
         phases: Where it is injected.
-        seeds: How many cases a phase; even ones may look for the server again (rollout.reconnect_s), odd ones not.
-        retried: An even seed must end as if nothing had happened, if the trainer had been at the server before.
+        seeds: Cases per phase; even ones may reconnect (rollout.reconnect_s), odd ones not.
+        retried: An even seed must end like the reference run, if the trainer had reached the server before.
         waits: The run must end by its time-out.
-        lasting: It is done to every call of the phase from the first on.
+        lasting: It applies to every call of the phase from the first on.
     """
 
     name: str
@@ -80,13 +80,15 @@ class Kind:
 
 
 def _kill_before(link, bench, draw) -> None:
+    """Kill the server before the call reaches it."""
     bench.servers.kill()
     link.reset()
     bench.servers.start()
 
 
 def _kill_during(link, bench, draw) -> None:
-    bench.servers.switch.kill_in(_POINT.get(link.phase, "generate"), draw.randrange(1, 9))
+    """Kill the server in the middle of the call."""
+    bench.servers.switch.kill_during(_POINT.get(link.phase, "generate"), draw.randrange(1, 9))
     answered = link.forward()
     assert answered is None, f"the server lived on and answered {answered}"
     link.reset()
@@ -94,6 +96,7 @@ def _kill_during(link, bench, draw) -> None:
 
 
 def _kill_after(link, bench, draw) -> None:
+    """Kill the server after it has answered, before the client gets the answer."""
     answered = link.forward()
     bench.servers.kill()
     link.reply(answered)
@@ -101,35 +104,42 @@ def _kill_after(link, bench, draw) -> None:
 
 
 def _restart_old(link, bench, draw) -> None:
+    """Restart the server with the model's first weights before the call."""
     bench.servers.start()
     link.reply(link.forward())
 
 
 def _refuse_connection(link, bench, draw) -> None:
+    """Refuse connections for a while."""
     bench.proxy.refuse(0.3)
     link.reset()
 
 
 def _cut(link, bench, draw) -> None:
+    """Reset the connection instead of forwarding the call."""
     link.reset()
 
 
 def _drop_after(link, bench, draw) -> None:
+    """Deliver the call, and drop the answer."""
     link.forward()
     link.reset()
 
 
 def _silence(link, bench, draw) -> None:
+    """Never answer."""
     link.stall()
 
 
 def _delay(link, bench, draw) -> None:
+    """Answer late."""
     answered = link.forward()
     link.stall()
     link.reply(answered)
 
 
 def _drip(link, bench, draw) -> None:
+    """Send the answer one byte at a time."""
     answered = link.forward()
     endless = b"HTTP/1.1 100 Continue\r\n\r\n" * 1000
     # The answer itself takes a hundred times the time-out like this; so would a head that never ends.
@@ -137,41 +147,46 @@ def _drip(link, bench, draw) -> None:
 
 
 def _cut_answer(link, bench, draw) -> None:
+    """Cut the connection in the middle of the answer."""
     answered = link.forward().data
     link.reply(answered[: draw.randrange(1, len(answered))])
 
 
 def _shorten_answer(link, bench, draw) -> None:
+    """Deliver a shortened answer with a matching length."""
     answered = link.forward()
     link.reply(answered.with_body(answered.body[: draw.randrange(len(answered.body))]))
 
 
 def _cut_request(link, bench, draw) -> None:
+    """Deliver a part of the request, and cut the connection."""
     sent = link.request
-    link.deliver_a_part(sent.head + sent.body[: draw.randrange(len(sent.body))])
+    link.send_partial(sent.head + sent.body[: draw.randrange(len(sent.body))])
     link.reset()
 
 
 def _shorten_request(link, bench, draw) -> None:
+    """Deliver a shortened request with a matching length."""
     sent = link.request
     link.reply(link.forward(sent.with_body(sent.body[: draw.randrange(len(sent.body))])))
 
 
-def _earlier_answer(link, bench, draw) -> None:
-    """An answer of this phase from before this run's, or of this very run, is delivered once more."""
+def _replay_answer(link, bench, draw) -> None:
+    """Deliver an earlier answer of this phase once more, from this run or from one before."""
     if draw.randrange(2):
         link.forward()
     earlier = [answered for which, _, answered in bench.proxy.passed if which == link.phase]
     link.reply(earlier[-1])
 
 
-def _foreign_answer(link, bench, draw) -> None:
-    """The answer to the call before this one is delivered as the answer to this one."""
+def _swap_answers(link, bench, draw) -> None:
+    """Deliver the answer to the previous call as the answer to this one."""
     earlier = [answered for which, _, answered in bench.proxy.passed if which != link.phase]
     link.reply(earlier[-1])
 
 
 def _garbage(link, bench, draw) -> None:
+    """Deliver bytes that are not a valid answer."""
     link.forward()
     variants = [
         draw.randbytes(200),
@@ -189,8 +204,8 @@ def _garbage(link, bench, draw) -> None:
     link.reply(variants[draw.index % len(variants)])
 
 
-def _nonsense(link, bench, draw) -> None:
-    """Well-formed, and no answer that can be used: ids outside of the vocabulary, log-probs that are none."""
+def _invalid_values(link, bench, draw) -> None:
+    """Deliver a well-formed answer with unusable values: ids outside the vocabulary, invalid log-probs."""
     answered = link.forward()
     body = json.loads(answered.body)
     entry = draw.choice(body["completions"])
@@ -209,6 +224,7 @@ def _nonsense(link, bench, draw) -> None:
 
 
 def _wrong_count(link, bench, draw) -> None:
+    """Deliver too many or too few completions."""
     answered = link.forward()
     completions = json.loads(answered.body)["completions"]
     place = draw.randrange(len(completions))
@@ -220,7 +236,8 @@ def _wrong_count(link, bench, draw) -> None:
     link.reply(_with_completions(answered, changed))
 
 
-def _swap(link, bench, draw) -> None:
+def _swap_completions(link, bench, draw) -> None:
+    """Exchange two completions of the answer."""
     answered = link.forward()
     completions = json.loads(answered.body)["completions"]
     first, second = draw.sample(range(len(completions)), 2)
@@ -228,7 +245,8 @@ def _swap(link, bench, draw) -> None:
     link.reply(_with_completions(answered, completions))
 
 
-def _other_id(link, bench, draw) -> None:
+def _wrong_request_id(link, bench, draw) -> None:
+    """Change the request id of a completion."""
     answered = link.forward()
     completions = json.loads(answered.body)["completions"]
     draw.choice(completions)["request_id"] += "0"
@@ -236,10 +254,12 @@ def _other_id(link, bench, draw) -> None:
 
 
 def _with_completions(found: Message, completions: list) -> Message:
+    """Return the answer with other completions."""
     return found.with_body(json.dumps({**json.loads(found.body), "completions": completions}).encode())
 
 
 def _refuse(link, bench, draw) -> None:
+    """Answer with an error status."""
     status = (400, 500, 401, 502, 413, 504, 422, 507)[draw.index % 8]
     link.reply(answer(status, json.dumps({"detail": f"refused with {status}"}).encode()))
 
@@ -247,16 +267,16 @@ def _refuse(link, bench, draw) -> None:
 def _queue_full(link, bench, draw) -> None:
     """Suspend the engine and queue other calls until the server answers 503; then send this call."""
     switch = bench.servers.switch
-    switch.hold_in("fingerprint")
+    switch.suspend_during("fingerprint")
     calls = [threading.Thread(target=_ask_fingerprint, args=(bench, refused := threading.Event()))]
     calls[0].start()
-    switch.wait_held()
+    switch.wait_suspended()
     calls += [threading.Thread(target=_ask_fingerprint, args=(bench, refused)) for _ in range(40)]
     for call in calls[1:]:
         call.start()
     assert refused.wait(500), "forty calls are waiting, and none was refused"
     # A server may let an upload pass the queue; it waits for the engine, which is let go for it after a while.
-    later = threading.Timer(0.5, switch.let_go)
+    later = threading.Timer(0.5, switch.resume)
     later.start()
     link.reply(link.forward())
     for call in [later, *calls]:
@@ -264,6 +284,7 @@ def _queue_full(link, bench, draw) -> None:
 
 
 def _ask_fingerprint(bench, refused: threading.Event) -> None:
+    """Send a call that waits for the engine."""
     connection = http.client.HTTPConnection(*bench.proxy.upstream, timeout=500)
     connection.request("GET", "/fingerprint")
     if connection.getresponse().status == http.client.SERVICE_UNAVAILABLE:
@@ -271,24 +292,27 @@ def _ask_fingerprint(bench, refused: threading.Event) -> None:
     connection.close()
 
 
-def _flip(link, bench, draw) -> None:
+def _flip_request_bit(link, bench, draw) -> None:
+    """Flip one bit of the request."""
     sent = link.request
     link.reply(link.forward(Message(sent.head, _flipped(sent.body, draw))))
 
 
-def _flip_answer(link, bench, draw) -> None:
+def _flip_answer_bit(link, bench, draw) -> None:
+    """Flip one bit of the answer."""
     answered = link.forward()
     link.reply(Message(answered.head, _flipped(answered.body, draw)))
 
 
 def _flipped(body: bytes, draw: Draw) -> bytes:
+    """Return the body with one random bit flipped."""
     place, changed = draw.randrange(8 * len(body)), bytearray(body)
     changed[place // 8] ^= 1 << place % 8
     return bytes(changed)
 
 
 def _other_client(link, bench, draw) -> None:
-    """Another client loads other weights, under this run's version or another, and samples; then send this call."""
+    """Let another client load weights under this run's version or another and sample; then send this call."""
     engine = RemoteEngine(*bench.proxy.upstream, timeout_s=500)
     version = max(0, engine.policy_version) if draw.index < 2 else 10**6
     tensors = dict(load_model(bench.model_dir).named_parameters())
@@ -302,7 +326,7 @@ def _other_client(link, bench, draw) -> None:
 
 
 def _replayed_upload(link, bench, draw) -> None:
-    """The first upload of this run arrives a second time, late."""
+    """Deliver the run's first upload a second time, late."""
     link.forward(next(sent for which, sent, _ in bench.proxy.passed if which == "upload"))
     link.reply(link.forward())
 
@@ -350,19 +374,23 @@ KINDS = (
         retried=True,
     ),
     Kind("shorten request", "half a request, with its length announced right", _shorten_request, POSTS),
-    Kind("duplicate", "the answer of an earlier call of the phase once more", _earlier_answer),
-    Kind("foreign answer", "the answer of the call before, of another kind", _foreign_answer),
+    Kind("duplicate", "the answer of an earlier call of the phase once more", _replay_answer),
+    Kind("foreign answer", "the answer of the call before, of another kind", _swap_answers),
     Kind("garbage", "no HTTP, HTML, no JSON, JSON of another shape", _garbage, seeds=10),
-    Kind("nonsense", "completions that none can be", _nonsense, SAMPLED, seeds=8),
+    Kind("nonsense", "completions that none can be", _invalid_values, SAMPLED, seeds=8),
     Kind("wrong count", "a completion too few or too many", _wrong_count, SAMPLED),
-    Kind("swap", "two completions in each other's place", _swap, SAMPLED[1:]),
-    Kind("other id", "a completion of a request that was not made", _other_id, SAMPLED),
+    Kind("swap", "two completions in each other's place", _swap_completions, SAMPLED[1:]),
+    Kind("other id", "a completion of a request that was not made", _wrong_request_id, SAMPLED),
     Kind("refuse", "400, 401, 413, 422, 500, 502, 504, 507", _refuse, seeds=4),
     Kind("queue full", "calls of others fill the queue: a real 503", _queue_full, ENGINE),
     Kind(
-        "flip a bit sent", "one bit of the request's body, of the weights in an upload", _flip, POSTS, seeds=6
+        "flip a bit sent",
+        "one bit of the body, of the weights in an upload",
+        _flip_request_bit,
+        POSTS,
+        seeds=6,
     ),
-    Kind("flip a bit answered", "one bit of the answer's body", _flip_answer, seeds=4),
+    Kind("flip a bit answered", "one bit of the answer's body", _flip_answer_bit, seeds=4),
     Kind(
         "other client",
         "another client loads weights of its own in between",

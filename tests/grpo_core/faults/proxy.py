@@ -1,7 +1,7 @@
-"""A fault-injecting HTTP proxy between a trainer and a real rollout server: a test tool, and nothing else.
+"""A fault-injecting HTTP proxy between a trainer and a real rollout server, for tests only.
 
-It understands as much of HTTP/1.1 as our client and our server use: one request a connection, and bodies with a
-Content-Length. A fault is a function that is given one call, as a `Link`, and does with it what it likes.
+It supports the part of HTTP/1.1 that our client and server use: one request per connection, and bodies with a Content-
+Length. A fault is a function that gets one call as a `Link`, and replaces its normal forwarding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PATHS = {"/info": "handshake", "/weights": "upload", "/fingerprint": "fingerpri
 
 @dataclass(frozen=True)
 class Message:
-    """A request or an answer: everything up to the blank line, and the body."""
+    """An HTTP request or response: everything up to the blank line, and the body."""
 
     head: bytes
     body: bytes = b""
@@ -36,7 +36,7 @@ class Message:
         return self.head.split(b" ", 2)[1].decode()
 
     def with_body(self, body: bytes) -> Message:
-        """Another body, with its length and checksum announced: as a server would that is wrong itself."""
+        """Return the message with another body, and the length and checksum that fit it."""
         announced = (b"content-length:", b"x-content-sha256:")
         lines = [line for line in self.head.split(b"\r\n")[:-2] if not line.lower().startswith(announced)]
         lines.append(b"content-length: %d" % len(body))
@@ -46,13 +46,13 @@ class Message:
 
 
 def answer(status: int, body: bytes, kind: str = "application/json") -> Message:
-    """An answer made up by a fault."""
+    """Return a response made by a fault."""
     head = f"HTTP/1.1 {status} Made up\r\ncontent-type: {kind}\r\n\r\n"
     return Message(head.encode()).with_body(body)
 
 
 def read_message(stream: socket.socket) -> Message | None:
-    """One message; None where the other side closed instead, or in the middle."""
+    """Read one message; return None if the connection closed before its end."""
     data = b""
     try:
         while b"\r\n\r\n" not in data:
@@ -81,7 +81,7 @@ def phase_of(request: Message) -> str:
 
 
 class Link:
-    """One call of the client, and what can be done with it."""
+    """One call of the client, with the actions that a fault can take."""
 
     def __init__(self, proxy: Proxy, client: socket.socket) -> None:
         self.proxy, self.client = proxy, client
@@ -89,7 +89,7 @@ class Link:
         self.phase = "connect"
 
     def forward(self, request: Message | None = None) -> Message | None:
-        """Deliver the request (or another one) to the server, and return the answer; None: the server has ended."""
+        """Send a request (by default the call's own) to the server; return the response, None if the server ended."""
         try:
             with socket.create_connection(self.proxy.upstream, timeout=500) as server:
                 server.sendall((request or self.request).data)
@@ -97,8 +97,8 @@ class Link:
         except OSError:
             return None
 
-    def deliver_a_part(self, data: bytes) -> None:
-        """Send the server the beginning of something, and no more."""
+    def send_partial(self, data: bytes) -> None:
+        """Send the server the first part of a message, and no more."""
         with (
             contextlib.suppress(OSError),
             socket.create_connection(self.proxy.upstream, timeout=500) as server,
@@ -106,7 +106,7 @@ class Link:
             server.sendall(data)
 
     def reply(self, message: Message | bytes | None) -> None:
-        """Give the client its answer, or cuts the connection where there is none."""
+        """Send the client its response, or cut the connection if there is none."""
         if message is None:
             self.reset()
             return
@@ -143,13 +143,13 @@ class Proxy:
     """Forwards calls, except those with an armed fault.
 
     Attributes:
-        upstream: Where the server listens.
-        port: Where the proxy does.
+        upstream: The server's address.
+        port: The proxy's port.
         seen: Calls by phase since the last `arm`.
-        injected: Faults done since then.
-        held_s: For calls that were never answered: after how many seconds the client gave up.
-        passed: The calls that passed without a fault: phase, request and answer.
-        problems: What the tool itself did wrong.
+        injected: Faults injected since then.
+        held_s: Seconds until the client gave up, for calls never answered.
+        passed: Phase, request and response of calls without a fault.
+        problems: Errors of the proxy itself.
     """
 
     def __init__(self, upstream: tuple[str, int]) -> None:
@@ -163,12 +163,12 @@ class Proxy:
         self._accept()
 
     def arm(self, fault, phase: str, number: int, *, lasting: bool = False) -> None:
-        """The next run's `number`-th call of `phase` is given to `fault`; with `lasting`, all from then on."""
+        """Inject `fault` into the next run's `number`-th call of `phase`; with `lasting`, into all from then on."""
         self.disarm()
         self._fault, self._phase, self._number, self._lasting = fault, phase, number, lasting
 
     def disarm(self) -> None:
-        """Pass everything on."""
+        """Forward everything."""
         self.seen: Counter[str] = Counter()
         self.injected = 0
         self.held_s: list[float] = []
@@ -176,7 +176,7 @@ class Proxy:
         self._fault, self._phase, self._number, self._lasting = None, "", 0, False
 
     def settle(self) -> None:
-        """Wait until no call is under way any more."""
+        """Wait until no call is in progress."""
         while self._calls:
             self._calls.pop().join(timeout=500)
 

@@ -1,7 +1,7 @@
-"""Shared code of the peer programs: tensors, our side of each comparison, and the difference of two results.
+"""Shared code of the peer programs: random tensors, our loss and advantages, and the comparison of two results.
 
-They run in the environment of `peers.txt`, in float64, and print JSON: for each case the largest relative difference of
-the loss and of its gradient.
+The programs run in the environment of `peers.txt`, in float64, and print JSON: for each case the largest relative
+difference of the loss and of its gradient.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ PARTS = (slice(0, 2), slice(2, 6))
 
 
 def tensors(seed):
+    """Return random log-probs, masks, rewards and advantages of one step."""
     generator = torch.Generator().manual_seed(seed)
     shape = (len(LENGTHS), max(LENGTHS))
     noise = lambda scale: torch.randn(shape, generator=generator, dtype=torch.float64) * scale  # noqa: E731
@@ -41,13 +42,13 @@ def tensors(seed):
     )
 
 
-def of_tokens(data):
-    """The advantages as peers have them: one a token."""
+def per_token_advantages(data):
+    """Return the advantages repeated for each token, which is the peers' form."""
     return data.advantages[:, None] * data.mask
 
 
-def ours(data, settings, length_epsilon=0.0, parts=PARTS):
-    """Our loss of the whole step and its gradient, part by part; a peer may add an epsilon to a sequence's length."""
+def our_loss(data, settings, length_epsilon=0.0, parts=PARTS):
+    """Return our loss of the whole step and its gradient, part by part; a peer may add an epsilon to lengths."""
     options = LossConfig(**settings)
     current = data.current.clone().requires_grad_()
     weights = token_weights(data.mask, options.aggregation, LONGEST)
@@ -68,11 +69,12 @@ def ours(data, settings, length_epsilon=0.0, parts=PARTS):
 
 
 def our_advantages(groups, **settings):
+    """Return our advantages of the groups of rewards."""
     return torch.tensor(group_advantages(groups, **settings)).flatten()
 
 
-def records(release, their_loss, their_advantages, length_epsilon=0.0):
-    """Compare a release's dialects, unchanged, with `their_loss(data, form)` and `their_advantages(groups)`."""
+def compare_dialects(release, their_loss, their_advantages, length_epsilon=0.0):
+    """Compare a release's unchanged dialects with the peer's loss and advantages."""
     worst = Worst()
     for record in (item for item in DIALECTS.values() if item.release == release):
         options = {
@@ -82,7 +84,7 @@ def records(release, their_loss, their_advantages, length_epsilon=0.0):
         }
         for seed in SEEDS:
             data, groups = tensors(seed), reward_groups(seed)
-            our = ours(data, record.settings, length_epsilon)
+            our = our_loss(data, record.settings, length_epsilon)
             worst.add(f"{record.form} loss", *zip(our, their_loss(data, record.form), strict=True))
             worst.add(
                 f"{record.form} advantages", (our_advantages(groups, **options), their_advantages(groups))
@@ -90,27 +92,28 @@ def records(release, their_loss, their_advantages, length_epsilon=0.0):
     return worst
 
 
-def relative(one, other):
+def relative_difference(one, other):
+    """Return the largest difference relative to the largest value."""
     return float((one - other).abs().max() / other.abs().max().clamp(min=1e-12))
 
 
 def reward_groups(seed):
-    """Four groups of three: two of any rewards, one of zeros and ones, one without a signal."""
+    """Return four groups of three rewards: two of any values, one of zeros and ones, one of equal values."""
     generator = torch.Generator().manual_seed(seed)
     random = torch.randn(2, 3, generator=generator, dtype=torch.float64)
     return [*random.tolist(), [0.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
 
 
 class Worst(dict):
-    """Case -> the largest difference seen."""
+    """Dictionary from case to the largest difference seen."""
 
     def add(self, name, *pairs):
-        for ours, theirs in pairs:
-            self[name] = max(self.get(name, 0.0), relative(ours, theirs))
+        for actual, expected in pairs:
+            self[name] = max(self.get(name, 0.0), relative_difference(actual, expected))
 
 
-def answer_all(peer, losses, advantages, recorded):
-    """Print the results of the current peers' programs."""
+def print_results(peer, losses, advantages, recorded):
+    """Print the results of a peer's program."""
     report(
         lambda: {
             "version": version(peer),
@@ -122,7 +125,7 @@ def answer_all(peer, losses, advantages, recorded):
 
 
 def report(compare):
-    """Print what `compare()` returns as JSON, and nothing else that the peer may print."""
+    """Print what `compare()` returns as JSON, without anything that the peer prints."""
     stream = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     torch.set_num_threads(1)

@@ -1,7 +1,7 @@
-"""OpenRLHF's `PolicyLoss`, `compute_approx_kl` and advantages against ours, on the same tensors.
+"""Compare OpenRLHF's `PolicyLoss`, `compute_approx_kl` and advantages with ours on the same tensors.
 
-The files of its wheel are loaded as they are, but not its packages' `__init__`, which ask for flash-attn. deepspeed and
-the launcher of Ray actors, which these files name and the functions called here don't use, are empty modules.
+The modules of its wheel are loaded unchanged, but not its packages' `__init__`, which need flash-attn. deepspeed and
+the launcher of Ray actors, which these modules import and the functions called here don't use, are empty modules.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from common import (
     PARTS,
     SEEDS,
     Worst,
-    answer_all,
+    compare_dialects,
     our_advantages,
-    ours,
-    records,
+    our_loss,
+    print_results,
     reward_groups,
     tensors,
 )
@@ -42,7 +42,7 @@ CORRECTIONS = {
 
 
 def load():
-    """Its modules of losses, KL and advantages."""
+    """Load OpenRLHF's modules of losses, KL and advantages."""
     folder = Path(importlib.util.find_spec("openrlhf").origin).parent
     for name in ("models", "utils", "trainer", "trainer.ppo_utils", "trainer.ray"):
         package = ModuleType(f"openrlhf.{name}")
@@ -64,8 +64,8 @@ LOSS, UTILS, LOSS_UTILS, MAKER = load()
 CLIPS = (0.2, 0.28)
 
 
-def theirs(data, *, kind, token_level, dual_clip=None, kl=None, correction=None, clips=CLIPS):
-    """Two micro-batches of one optimizer step, as its actor's `training_step` puts them together."""
+def openrlhf_loss(data, *, kind, token_level, dual_clip=None, kl=None, correction=None, clips=CLIPS):
+    """Return OpenRLHF's loss and gradient of two micro-batches, combined as in its actor's `training_step`."""
     current = data.current.clone().requires_grad_()
     loss = LOSS.PolicyLoss(
         *clips,
@@ -95,7 +95,8 @@ def theirs(data, *, kind, token_level, dual_clip=None, kl=None, correction=None,
     return total, current.grad
 
 
-def losses():
+def loss_differences():
+    """Return the largest difference per loss setting."""
     worst = Worst()
     kinds = (("ppo", True), ("ppo", False), ("gspo", False))
     for (kind, token_level), dual_clip, kl, correction in itertools.product(
@@ -115,15 +116,16 @@ def losses():
         }
         for seed in SEEDS:
             data = tensors(seed)
-            their = theirs(
+            their = openrlhf_loss(
                 data, kind=kind, token_level=token_level, dual_clip=dual_clip, kl=kl, correction=correction
             )
-            our = ours(data, settings, length_epsilon=1e-8)
+            our = our_loss(data, settings, length_epsilon=1e-8)
             worst.add(f"{kind} {'with' if kl else 'without'} KL", *zip(our, their, strict=True))
     return worst
 
 
-def estimated(rewards, estimator):
+def openrlhf_advantages(rewards, estimator):
+    """Return the advantages that OpenRLHF's estimator computes."""
     arguments = SimpleNamespace(
         algo=SimpleNamespace(
             advantage=SimpleNamespace(estimator=estimator, gamma=1.0, no_std_norm=True),
@@ -146,30 +148,33 @@ def estimated(rewards, estimator):
     return done.advantages[:, 0]
 
 
-def advantages():
+def advantage_differences():
+    """Return the largest difference per advantage estimator."""
     worst = Worst()
     for seed in SEEDS:
         groups = reward_groups(seed)
         rewards = torch.tensor(groups).flatten()
         centred = our_advantages(groups, scale="none")
-        worst.add("group_norm", (our_advantages(groups, epsilon=1e-9), estimated(rewards, "group_norm")))
-        worst.add("dr_grpo", (centred, estimated(rewards, "dr_grpo")))
+        worst.add(
+            "group_norm", (our_advantages(groups, epsilon=1e-9), openrlhf_advantages(rewards, "group_norm"))
+        )
+        worst.add("dr_grpo", (centred, openrlhf_advantages(rewards, "dr_grpo")))
         differences = our_advantages(groups, baseline="leave_one_out", scale="none")
-        worst.add("rloo", (differences, estimated(rewards, "rloo")))
+        worst.add("rloo", (differences, openrlhf_advantages(rewards, "rloo")))
     return worst
 
 
-def recorded():
-    """Return OpenRLHF's own defaults, except the form; its GSPO comes with the mean of each sequence."""
-    return records(
+def default_dialect_differences():
+    """Return the differences of our OpenRLHF dialects from OpenRLHF's defaults."""
+    return compare_dialects(
         "openrlhf-0.11.2",
-        lambda data, form: theirs(
+        lambda data, form: openrlhf_loss(
             data, kind="gspo" if form == "gspo" else "ppo", token_level=form != "gspo", clips=()
         ),
-        lambda groups: estimated(torch.tensor(groups).flatten(), "group_norm"),
+        lambda groups: openrlhf_advantages(torch.tensor(groups).flatten(), "group_norm"),
         length_epsilon=1e-8,
     )
 
 
 if __name__ == "__main__":
-    answer_all("openrlhf", losses, advantages, recorded)
+    print_results("openrlhf", loss_differences, advantage_differences, default_dialect_differences)

@@ -1,6 +1,6 @@
-"""ms-swift's `GRPOTrainer._compute_loss_and_metrics` and `compute_advantages` against ours, on the same tensors.
+"""Compare ms-swift's `GRPOTrainer._compute_loss_and_metrics` and `compute_advantages` with ours on the same tensors.
 
-Its trainer is made without `__init__` and handed prepared log-probs. Nothing of ms-swift is changed.
+The trainer is made without `__init__` and gets prepared log-probs. Nothing of ms-swift is changed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from common import (
     PARTS,
     SEEDS,
     Worst,
-    answer_all,
+    compare_dialects,
     our_advantages,
-    ours,
-    records,
+    our_loss,
+    print_results,
     reward_groups,
     tensors,
 )
@@ -36,7 +36,7 @@ LOSSES = {
 
 
 class Accelerator:
-    """One process: nothing to gather."""
+    """Stand-in for Accelerate's class with one process: it gathers nothing."""
 
     num_processes = 1
 
@@ -44,7 +44,8 @@ class Accelerator:
         return values
 
 
-def theirs(data, *, loss, level="token", beta=0.04, delta=None, correction=None, clip_high=None):
+def swift_loss(data, *, loss, level="token", beta=0.04, delta=None, correction=None, clip_high=None):
+    """Return ms-swift's loss and its gradient with respect to the log-probs."""
     from swift.rl_core.data import GRPOBatch
     from swift.rlhf_trainers.grpo_trainer import GRPOTrainer
 
@@ -101,7 +102,8 @@ def theirs(data, *, loss, level="token", beta=0.04, delta=None, correction=None,
     return total, current.grad
 
 
-def losses():
+def loss_differences():
+    """Return the largest difference per loss type."""
     worst = Worst()
     for loss, level, beta, delta, correction in itertools.product(
         LOSSES,
@@ -123,12 +125,13 @@ def losses():
         }
         for seed in SEEDS:
             data = tensors(seed)
-            their = theirs(data, loss=loss, level=level, beta=beta, delta=delta, correction=correction)
-            worst.add(loss, *zip(ours(data, settings), their, strict=True))
+            their = swift_loss(data, loss=loss, level=level, beta=beta, delta=delta, correction=correction)
+            worst.add(loss, *zip(our_loss(data, settings), their, strict=True))
     return worst
 
 
-def advantages():
+def advantage_differences():
+    """Return the largest difference per advantage estimator."""
     from swift.rl_core.advantage import compute_advantages
 
     worst = Worst()
@@ -146,16 +149,16 @@ def advantages():
     return worst
 
 
-def recorded():
-    """Return ms-swift's own defaults, except the form and CISPO's cap, whose default would cap every ratio at 0.2."""
+def default_dialect_differences():
+    """Return the differences of our ms-swift dialects from its defaults; CISPO's cap is raised to 5."""
     from swift.rl_core.advantage import compute_advantages
 
-    return records(
+    return compare_dialects(
         "ms-swift-4.6.0",
-        lambda data, form: theirs(data, loss=form, clip_high=5.0 if form == "cispo" else 0.2),
+        lambda data, form: swift_loss(data, loss=form, clip_high=5.0 if form == "cispo" else 0.2),
         lambda groups: compute_advantages(torch.tensor(groups).flatten()[:, None], torch.ones(1), 3)[0],
     )
 
 
 if __name__ == "__main__":
-    answer_all("ms-swift", losses, advantages, recorded)
+    print_results("ms-swift", loss_differences, advantage_differences, default_dialect_differences)

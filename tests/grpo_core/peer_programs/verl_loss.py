@@ -1,7 +1,7 @@
-"""verl's `ppo_loss` and `core_algos` against our loss, on the same tensors.
+"""Compare verl's `ppo_loss` and `core_algos` with our loss and advantages on the same tensors.
 
-`ppo_loss` is what verl's workers call for each micro-batch: it looks up the policy loss by name, adds the KL and weighs
-both by the totals of the whole batch. Nothing of verl is changed.
+verl's workers call `ppo_loss` for each micro-batch: it looks up the policy loss by name, adds the KL and weighs both by
+the totals of the whole batch. Nothing of verl is changed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from common import (
     PARTS,
     SEEDS,
     Worst,
-    answer_all,
-    of_tokens,
+    compare_dialects,
     our_advantages,
-    ours,
-    records,
+    our_loss,
+    per_token_advantages,
+    print_results,
     reward_groups,
     tensors,
 )
@@ -59,7 +59,8 @@ CORRECTIONS = {
 CLIPS = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}
 
 
-def theirs(data, *, loss, aggregation="token-mean", kl=None, correction=None, level="token", clips=CLIPS):
+def verl_loss(data, *, loss, aggregation="token-mean", kl=None, correction=None, level="token", clips=CLIPS):
+    """Return verl's loss and its gradient with respect to the log-probs."""
     current = data.current.clone().requires_grad_()
     config = ActorConfig(
         strategy="fsdp",
@@ -81,7 +82,7 @@ def theirs(data, *, loss, aggregation="token-mean", kl=None, correction=None, le
         "response_mask": data.mask.long(),
         "old_log_probs": data.proximal,
         "ref_log_prob": data.reference,
-        "advantages": of_tokens(data),
+        "advantages": per_token_advantages(data),
     }
     if correction:
         threshold = CAP if correction == "truncate" else f"{FLOOR}_{CAP}"
@@ -109,7 +110,8 @@ def theirs(data, *, loss, aggregation="token-mean", kl=None, correction=None, le
     return total, current.grad
 
 
-def losses():
+def loss_differences():
+    """Return the largest difference per loss setting."""
     worst = Worst()
     for loss, aggregation, kl, correction, level in itertools.product(
         LOSSES, AGGREGATIONS, KLS, CORRECTIONS, ("token", "sequence")
@@ -127,42 +129,44 @@ def losses():
         }
         for seed in SEEDS:
             data = tensors(seed)
-            their = theirs(
+            their = verl_loss(
                 data, loss=loss, aggregation=aggregation, kl=kl, correction=correction, level=level
             )
             if loss == "gpg":  # no ratio: that of a policy that is its own proximal one
                 if correction:
                     continue
                 data.proximal = data.current
-            our = ours(data, settings, length_epsilon=1e-8)
+            our = our_loss(data, settings, length_epsilon=1e-8)
             worst.add(f"{loss} {aggregation}", *zip(our, their, strict=True))
     for seed in SEEDS:
-        worst.add("vanilla far", *zip(*beyond_every_limit(seed), strict=True))
+        worst.add("vanilla far", *zip(*beyond_clipping_limits(seed), strict=True))
     return worst
 
 
-def beyond_every_limit(seed):
-    """Log-probs so far apart that the ratio, the KL and what the KL is made of are limited."""
+def beyond_clipping_limits(seed):
+    """Return log-probs so far apart that verl clamps the ratio, the KL and the KL's log-ratio."""
     data, generator = tensors(seed), torch.Generator().manual_seed(seed)
     data.proximal = data.current + 15 * torch.randn(data.current.shape, generator=generator)
     data.reference = data.current + 15 * torch.randn(data.current.shape, generator=generator)
     limits = {"log_ratio_limit": 20.0, "kl_log_ratio_limit": 20.0, "kl_limit": 10.0}
     settings = {"clip_high": 0.28, "dual_clip": 3.0, "correction": "none", "kl_coefficient": 0.04, **limits}
-    return ours(data, settings), theirs(data, loss="vanilla", kl="low_var_kl")
+    return our_loss(data, settings), verl_loss(data, loss="vanilla", kl="low_var_kl")
 
 
-def estimated(groups, function, **options):
+def verl_advantages(groups, function, **options):
+    """Return the advantages that verl's estimator computes."""
     tokens = torch.zeros(3 * len(groups), 4)
     tokens[:, 2] = torch.tensor(groups).flatten()
     index = np.repeat(np.arange(len(groups)), 3)
     return function(tokens, torch.ones(tokens.shape), index, **options)[0][:, 0]
 
 
-def advantages():
+def advantage_differences():
+    """Return the largest difference per advantage estimator."""
     worst = Worst()
     for seed in SEEDS:
         groups = reward_groups(seed)
-        verls = functools.partial(estimated, groups)
+        verls = functools.partial(verl_advantages, groups)
         centred = our_advantages(groups, scale="none")
         differences = our_advantages(groups, baseline="leave_one_out", scale="none")
         for name in ("grpo", "grpo_vectorized"):
@@ -177,15 +181,15 @@ def advantages():
     return worst
 
 
-def recorded():
-    """Return verl's own defaults, except the form."""
-    return records(
+def default_dialect_differences():
+    """Return the differences of our verl dialects from verl's defaults."""
+    return compare_dialects(
         "verl-0.9.1",
-        lambda data, form: theirs(data, loss="vanilla" if form == "grpo" else form, clips={}),
-        lambda groups: estimated(groups, core_algos.get_adv_estimator_fn("grpo")),
+        lambda data, form: verl_loss(data, loss="vanilla" if form == "grpo" else form, clips={}),
+        lambda groups: verl_advantages(groups, core_algos.get_adv_estimator_fn("grpo")),
         length_epsilon=1e-8,
     )
 
 
 if __name__ == "__main__":
-    answer_all("verl", losses, advantages, recorded)
+    print_results("verl", loss_differences, advantage_differences, default_dialect_differences)

@@ -1,7 +1,7 @@
-"""Inside a cell, break one part of the V1 driver at a time, and record which check detects it.
+"""In a cell, break one part of our V1 scheduler driver at a time, and record which check detects it.
 
-Upstream is as released; only our simulated parts are broken. Prints one JSON document: by break, the finding.
-The assertions are in tests/repro/test_search_in_cells.py, outside.
+vLLM is as released; only our simulated parts are broken. Prints one JSON document: the finding for each break. The
+assertions are in tests/repro/test_search_in_cells.py, which runs outside of the cell.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class DeliversTwice(V1Engine):
 
 
 class EndsTwice(V1Engine):
-    """A client hears twice that its request has ended."""
+    """A client gets two ends of its request."""
 
     def deliver(self, outputs):
         super().deliver(outputs)
@@ -78,8 +78,8 @@ class LosesAnOutput(V1Engine):
         super().deliver(outputs)
 
 
-class SchedulesTooMuch(V1Engine):
-    """Scheduler that reports one token more than the budget."""
+class ExceedsTheBudget(V1Engine):
+    """The scheduler reports one token more than its budget."""
 
     def schedule(self):
         scheduled = super().schedule()
@@ -90,8 +90,8 @@ class SchedulesTooMuch(V1Engine):
         return scheduled
 
 
-class KeepsABlock(V1Engine):
-    """Somebody takes a block who is no request."""
+class LeaksABlock(V1Engine):
+    """A block is allocated for no request."""
 
     def add(self, request):
         super().add(request)
@@ -108,7 +108,7 @@ class QueuesTwice(V1Engine):
 
 
 class ComputesTooFar(V1Engine):
-    """Reports more computed tokens of a request than there are."""
+    """A request has more computed tokens than tokens."""
 
     def update(self):
         super().update()
@@ -117,7 +117,7 @@ class ComputesTooFar(V1Engine):
 
 
 class OverwritesTheCache(V1Engine):
-    """Something else writes into the slots between two steps."""
+    """The KV cache slots are overwritten between two steps."""
 
     def update(self):
         super().update()
@@ -125,7 +125,7 @@ class OverwritesTheCache(V1Engine):
 
 
 class ForgetsToReset(V1Engine):
-    """Changes weights while requests run, without a prefix cache reset."""
+    """Weights change while requests run, without a prefix cache reset."""
 
     def update(self):
         super().update()
@@ -151,7 +151,7 @@ class WithholdsAToken(V1Engine):
 
 
 def finding(engine):
-    """Return what the story ends with on this engine; asynchronous and plain scheduling show different faults."""
+    """Return the finding on this engine; asynchronous and plain scheduling show different faults."""
     actions = type("Actions", (V1Actions,), {"make_engine": engine})
     result = {}
     for asynchronous in (False, True):
@@ -162,7 +162,7 @@ def finding(engine):
 
 
 def main():
-    """Play the story on the engine as it is, and on each that is broken."""
+    """Play the story on the correct engine, and on each broken one."""
     engines = [V1Engine, *V1Engine.__subclasses__()]
     json.dump({engine.__name__: finding(engine) for engine in engines}, ANSWERS, indent=1)
     ANSWERS.close()

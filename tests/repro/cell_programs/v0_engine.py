@@ -1,6 +1,6 @@
-"""Inside a cell, run valid work on the driven scheduler.
+"""In a cell, run valid work on vLLM's V0 scheduler with our driver, and print the results as one JSON document.
 
-Prints one JSON document. The assertions are in tests/repro/test_schedulers_in_cells.py, outside.
+The assertions are in tests/repro/test_schedulers_in_cells.py, which runs outside of the cell.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from repro.drivers.schedulers import callers
 from repro.drivers.schedulers.v0 import SchedulerRequest, Setup, V0Engine
 
 
-def lawful(setup: Setup) -> dict[str, object]:
-    """Serve a dozen requests of several lengths, some more than fit at once."""
+def run_valid_work(setup: Setup) -> dict[str, object]:
+    """Serve a dozen requests of several lengths, more than fit at once."""
     engine = V0Engine(setup)
     requests = [
         SchedulerRequest(f"r{index}", prompt=3 + 4 * index, max_tokens=2 + index % 7) for index in range(12)
@@ -34,7 +34,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     observed = {
-        f"chunked={chunked} async={async_output} blocks={blocks}": lawful(
+        f"chunked={chunked} async={async_output} blocks={blocks}": run_valid_work(
             Setup(chunked=chunked, async_output=async_output, blocks=blocks)
         )
         for chunked in (False, True)

@@ -1,8 +1,8 @@
-"""Inside a cell, run the same work on vLLM's whole `LLM` and on our scheduler driver, for comparison.
+"""In a cell, run the same work on vLLM's whole `LLM` and on our scheduler driver, for comparison.
 
-The whole engine is reached through three interfaces that vLLM offers: a platform plugin, an executor class, and the
-model registry. Only the forward pass is not real. Prints one JSON document: for each piece of work, what came of it on
-either side. The assertions are in tests/repro/test_driver_against_engine.py, outside.
+The whole engine is reached through three interfaces of vLLM: a platform plugin, an executor class, and the model
+registry. Only the forward pass is simulated. Prints one JSON document with the results of both sides for each piece of
+work. The assertions are in tests/repro/test_driver_against_engine.py, which runs outside of the cell.
 """
 
 # ruff: noqa: E402 - standard output is kept before vLLM is imported
@@ -55,7 +55,7 @@ class ForwardPassError(Exception):
 
 
 class Executor(ExecutorBase):
-    """In place of the workers: samples TOKEN everywhere, calls back while the device would work, counts."""
+    """Replaces the workers: samples TOKEN everywhere, runs a callback during the forward pass, and counts passes."""
 
     uses_ray = False
     blocks = 64
@@ -63,27 +63,27 @@ class Executor(ExecutorBase):
     failing = False  # the next forward pass fails
 
     def _init_executor(self):
-        """Nothing to start."""
+        """Start nothing."""
 
     def determine_num_available_blocks(self):
-        """GPU and CPU blocks."""
+        """Return the numbers of GPU and CPU blocks."""
         return Executor.blocks, 0
 
     def initialize_cache(self, *_):
-        """Nothing to allocate."""
+        """Allocate nothing."""
 
     def collective_rpc(self, *_, **__):
-        """No workers."""
+        """Return no results, as there are no workers."""
         return []
 
     def check_health(self):
-        """Well."""
+        """Accept: there are no workers."""
 
     def stop_remote_worker_execution_loop(self):
-        """No workers."""
+        """Do nothing, as there are no workers."""
 
     def execute_model(self, execute_model_req):
-        """One forward pass."""
+        """Run one simulated forward pass."""
         Executor.passes += 1
         if Executor.failing:
             Executor.failing = False
@@ -133,12 +133,12 @@ def run_whole_engine(
         outputs = llm.generate(prompts, params, use_tqdm=False)
         return sorted(len(output.outputs[0].token_ids) for output in outputs)
 
-    result = each_call(calls, generate)
+    result = run_calls(calls, generate)
     manager = llm.llm_engine.scheduler[0].block_manager
     return result | {"passes": Executor.passes, "leaked": setup.blocks - manager.get_num_free_gpu_blocks()}
 
 
-def driven(setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool) -> dict:
+def run_driver(setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool) -> dict:
     """Run our driver on the same work."""
     engine = V0Engine(setup)
     passes, fails = 0, failing
@@ -156,11 +156,11 @@ def driven(setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool) 
             except StopIteration as done:
                 return sorted(completion.tokens for completion in done.value)
 
-    result = each_call(calls, generate)
+    result = run_calls(calls, generate)
     return result | {"passes": passes, "leaked": engine.leaked_blocks()}
 
 
-def each_call(calls, generate) -> dict:
+def run_calls(calls, generate) -> dict:
     """Make one generate() after the other; end with the first assertion."""
     completions = []
     try:
@@ -179,7 +179,7 @@ def each_call(calls, generate) -> dict:
 
 
 def workload(number: int, longest: int) -> tuple[Setup, list[list[SchedulerRequest]], bool]:
-    """Make two calls of generate(): valid and invalid lengths, with and without a failing forward pass."""
+    """Return two calls of generate(): valid and invalid lengths, with and without a failing forward pass."""
     chance = random.Random(number)
     chunked = chance.random() < 0.5
     setup = Setup(
@@ -205,7 +205,7 @@ def workload(number: int, longest: int) -> tuple[Setup, list[list[SchedulerReque
 
 
 def main() -> None:
-    """Compare both, and print the results."""
+    """Run both, and print the results."""
     longest = 90
     try:
         check_prompt(longest, Setup.max_model_len)
@@ -221,7 +221,7 @@ def main() -> None:
                 {
                     "work": str((setup, calls, failing)),
                     "whole": real,
-                    "driven": driven(setup, calls, failing=failing),
+                    "driven": run_driver(setup, calls, failing=failing),
                 }
             )
     json.dump(observed, ANSWERS)

@@ -2,5 +2,5 @@
 
 
 def register():
-    """Return where vLLM finds the platform."""
+    """Return the path of the platform class."""
     return "harness_platform.Platform"

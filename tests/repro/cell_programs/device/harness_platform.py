@@ -1,10 +1,10 @@
-"""A platform without a device, by vLLM's own plugin interface: it lets the engine be configured, and runs nothing."""
+"""A vLLM platform plugin without a device, by which `whole_engine.py` configures the engine where there is no GPU."""
 
 from vllm.platforms import interface
 
 
 class Platform(interface.Platform):
-    """Answers as CUDA does where the engine's control flow depends on it."""
+    """Returns what CUDA's platform returns, where the engine's control flow depends on it."""
 
     _enum = interface.PlatformEnum.OOT
     device_name = "harness"
@@ -14,16 +14,16 @@ class Platform(interface.Platform):
 
     @classmethod
     def is_async_output_supported(cls, enforce_eager):
-        """Yes, as on a GPU."""
+        """Return true, as on a GPU."""
         return True
 
     @classmethod
     def get_device_name(cls, device_id=0):
-        """Some name."""
+        """Return a placeholder."""
         return cls.device_name
 
     @classmethod
     def check_and_update_config(cls, vllm_config):
-        """Fill in what has no default."""
+        """Fill in settings without a default."""
         if vllm_config.parallel_config.worker_cls == "auto":
             vllm_config.parallel_config.worker_cls = "vllm.worker.worker.Worker"

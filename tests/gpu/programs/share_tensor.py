@@ -1,4 +1,4 @@
-"""Share a tensor with another process, which compares it and writes into it: `handed_over.py cpu|cuda`."""
+"""Share a tensor with another process, which compares it and writes into it: `share_tensor.py cpu|cuda`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import multiprocessing
 
 
 def receive_tensors(tensors, answers) -> None:
-    """The other process."""
+    """Compare and change each received tensor, in the other process."""
     tensor = tensors.get()
     expected = torch.arange(100_000, dtype=torch.float32)
     answers.put("equal" if torch.equal(tensor.cpu(), expected) else "other bits")
@@ -21,7 +21,7 @@ def receive_tensors(tensors, answers) -> None:
 
 
 def main(device: str) -> None:
-    """Print what the other process has seen, and whether what it wrote is here."""
+    """Print what the other process read, and whether its writes are visible here."""
     context = multiprocessing.get_context("spawn")
     tensors, answers = context.Queue(), context.Queue()
     process = context.Process(target=receive_tensors, args=(tensors, answers))

@@ -1,4 +1,4 @@
-"""Judge a run with a fault by its files and the server's log, not by the trainer."""
+"""Check a run with a fault by its files and the server's log, independently of the trainer."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from tests.grpo_core.faults.servers import hashes
+from tests.grpo_core.faults.killable_servers import hashes
 
 # A fault may show only at a later call than the one it was injected at, so any may be named.
 _CALLS = ("/info", "/version", "/openapi.json", "/weights", "/fingerprint", "generate", "weight sync")
 
 
-def unnamed(error: str, port: int) -> list[str]:
-    """Return the parts that an error message lacks: the server, the call, or the fix."""
+def missing_parts(error: str, port: int) -> list[str]:
+    """Return what an error message lacks: the server, the call, or the fix."""
     missing = []
     if f"127.0.0.1:{port}" not in error:
         missing.append("the server")
@@ -35,12 +35,12 @@ def read_log(path: Path, start: int = 0) -> list[dict[str, Any]]:
 
 
 def misfits(folder: Path, model_dir: Path, log: list[dict[str, Any]]) -> list[str]:
-    """Completions that were trained on and that no server sampled like this: for this prompt, from these weights.
+    """Return completions that were trained on without a server having sampled them for this prompt and policy.
 
     Args:
-        folder: Of the run, which recorded every step and kept every checkpoint.
+        folder: The run's folder, with every step recorded and every checkpoint kept.
         model_dir: The weights of version 0.
-        log: What servers sampled while it ran.
+        log: The samples of the servers during the run.
     """
     sampled: dict[tuple, list[dict[str, str]]] = {}
     for call in log:
@@ -48,8 +48,8 @@ def misfits(folder: Path, model_dir: Path, log: list[dict[str, Any]]) -> list[st
             key = (request, tuple(prompt), tuple(ids), tuple(logprobs))
             sampled.setdefault(key, []).append(call["weights"])
     problems = []
-    weights = functools.cache(lambda version: weights_of(folder, model_dir, version))
-    for step, version, key, versions in trained_on(folder):
+    weights = functools.cache(lambda version: weight_hashes(folder, model_dir, version))
+    for step, version, key, versions in recorded_completions(folder):
         sources, claimed = sampled.get(key), weights(version)
         if set(versions) != {version}:
             problems.append(
@@ -66,8 +66,8 @@ def misfits(folder: Path, model_dir: Path, log: list[dict[str, Any]]) -> list[st
     return problems
 
 
-def trained_on(folder: Path):
-    """Yield (step, version, (request, prompt ids, ids, log-probs), versions) of every completion recorded."""
+def recorded_completions(folder: Path):
+    """Yield (step, version, (request, prompt ids, ids, log-probs), versions) of every recorded completion."""
     path = folder / "rollouts.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     # A later line of a step, written after a restart, replaces the earlier one.
@@ -84,18 +84,18 @@ def trained_on(folder: Path):
             yield entry["step"], entry["policy_version"], (request, prompts[place], ids, logprobs), versions
 
 
-def weights_of(folder: Path, model_dir: Path, version: int) -> dict[str, str]:
-    """The bits of a policy version: with one update a step, step n saves version n."""
+def weight_hashes(folder: Path, model_dir: Path, version: int) -> dict[str, str]:
+    """Return the hashes of a policy version; with one update a step, step n saves version n."""
     saved = folder / "checkpoints" / f"step-{version:08d}" / "policy.safetensors"
     tensors = load_file(saved if version else model_dir / "model.safetensors")
     return hashes({name.removeprefix("causal."): value for name, value in tensors.items()})
 
 
-def differences(folder: Path, whole: Path, steps: int) -> list[str]:
-    """Return where a run differs, bit for bit, from one without a fault (wall times aside)."""
+def differences(folder: Path, reference: Path, steps: int) -> list[str]:
+    """Return where a run differs bit for bit from one without a fault; wall times are ignored."""
     problems = []
     for name in ("metrics", "completions"):
-        ours, theirs = _read_lines(folder / f"{name}.jsonl"), _read_lines(whole / f"{name}.jsonl")
+        ours, theirs = _read_lines(folder / f"{name}.jsonl"), _read_lines(reference / f"{name}.jsonl")
         if len(ours) != len(theirs):
             problems.append(f"{len(ours)} lines of {name}, not {len(theirs)}")
         problems += [
@@ -107,7 +107,7 @@ def differences(folder: Path, whole: Path, steps: int) -> list[str]:
     last = Path("checkpoints", f"step-{steps:08d}", "policy.safetensors")
     if not (folder / last).exists():
         problems.append("no checkpoint of the last step")
-    elif (folder / last).read_bytes() != (whole / last).read_bytes():
+    elif (folder / last).read_bytes() != (reference / last).read_bytes():
         problems.append("other parameters at the end")
     return problems
 

@@ -1,4 +1,4 @@
-"""Prompts read once for their group: the numbers are those of a plain forward pass, for each kind of model."""
+"""Prompts read once per group give the log-probs and gradients of a plain forward pass, for each kind of model."""
 
 import pytest
 import torch
@@ -30,8 +30,8 @@ LENGTHS = [5, 1, 3, 4, 2, 5]
 COMPLETIONS = [[(7 * row + 3 * place) % 50 for place in range(length)] for row, length in enumerate(LENGTHS)]
 
 
-def built(kind: str, **settings):
-    """A random model."""
+def build_model(kind: str, **settings):
+    """Return a random model."""
     torch.manual_seed(0)
     sizes = SIZES | settings
     if kind == "llama":
@@ -48,8 +48,8 @@ def built(kind: str, **settings):
     ).eval()
 
 
-def scored(model, rows):
-    """The summed log-probs of some rows' completions in one call, and the gradient of all parameters."""
+def logprobs_and_gradient(model, rows):
+    """Return the summed log-probs of the rows' completions in one call, and the gradient of all parameters."""
     width = max(len(PROMPTS[row]) + LENGTHS[row] for row in rows)
     ids = [[*PROMPTS[row], *COMPLETIONS[row]] for row in rows]
     values, _ = completion_logprobs(
@@ -67,12 +67,12 @@ def scored(model, rows):
 
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
 @pytest.mark.parametrize("rows", [range(6), (0, 1, 3), (1, 1)])
-def test_sharing_changes_neither_log_probs_nor_their_gradient(kind, rows):
-    """Prompts of one length and of several, completions of several, each row alone read the plain way."""
-    model = built(kind)
+def test_prompt_sharing_matches_single_rows(kind, rows):
+    """Prompts of equal and different lengths; each row alone is read without sharing."""
+    model = build_model(kind)
     assert can_share(model)
-    together, gradient = scored(model, rows)
-    alone = [scored(model, [row]) for row in rows]
+    together, gradient = logprobs_and_gradient(model, rows)
+    alone = [logprobs_and_gradient(model, [row]) for row in rows]
     torch.testing.assert_close(together, torch.cat([values for values, _ in alone]), rtol=0, atol=1e-5)
     torch.testing.assert_close(gradient, sum(gradients for _, gradients in alone), rtol=1e-4, atol=1e-4)
 
@@ -80,9 +80,9 @@ def test_sharing_changes_neither_log_probs_nor_their_gradient(kind, rows):
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
 @pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[:2], PROMPTS[2:3], [PROMPTS[2]] * 3])
 @pytest.mark.parametrize("kinds", [2, 4])
-def test_decoding_gives_the_models_own_logits(kind, prompts, kinds):
-    """Behind prompts of one length, of several, and one alone, token by token; each head has keys, or two share."""
-    model = built(kind, num_key_value_heads=kinds)
+def test_decoding_matches_the_models_logits(kind, prompts, kinds):
+    """Token by token, after prompts of equal and different lengths, with and without shared key heads."""
+    model = build_model(kind, num_key_value_heads=kinds)
     with torch.no_grad():
         decoder = Decoder(model, prompts, room=5)
         for place in range(5):
@@ -102,9 +102,9 @@ def test_decoding_gives_the_models_own_logits(kind, prompts, kinds):
         ("llama", {"attn_implementation": "flex_attention"}),
     ],
 )
-def test_other_models_go_the_plain_way(kind, settings):
-    """Models with another attention mask, and rows of one length, are decoded by the model itself."""
-    model = built(kind, **settings)
+def test_unsupported_models_use_the_plain_forward_pass(kind, settings):
+    """Models with other attention masks are decoded by the model itself."""
+    model = build_model(kind, **settings)
     assert not can_share(model)
     if "attn_implementation" in settings:
         return

@@ -1,4 +1,4 @@
-"""Imports that must stay light."""
+"""Identifying a rollout server does not import torch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.cells import ROOT
 HEAVY = ("torch", "grpo_core.rollout.vllm_server", "grpo_core.records.", "grpo_core.machine.")
 
 
-def test_identifying_a_server_loads_no_torch():
-    """A probe of the matrix begins with it, in an environment where importing torch takes seconds."""
+def test_server_identification_does_not_import_torch():
+    """A probe of the matrix begins with it, in environments where importing torch takes seconds."""
     program = (
         "import sys, grpo_core.rollout.http_client; "
         f"print(sorted(name for name in sys.modules if name.startswith({HEAVY!r})))"

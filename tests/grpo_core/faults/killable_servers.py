@@ -1,8 +1,8 @@
-"""Real rollout servers that can be killed and started again at once, and that log what they sample with what.
+"""Real rollout servers that can be killed and restarted quickly, and that log every sample with its weights.
 
-All are forked from one process with the imports done. The engine in a server is the real one; around it is a log,
-which is what the trainer's own records are compared to, and a switch that kills the server in the middle of a call,
-or holds the engine so that its queue fills.
+All are forked from one process that has done the imports. A server's engine is the real one, wrapped by a log, which
+the trainer's records are compared with, and by a switch that kills the server in the middle of a call or suspends the
+engine so that its queue fills.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def hashes(tensors) -> dict[str, str]:
 
 
 class Switch:
-    """Memory and pipes that the test shares with all servers it starts."""
+    """Shared memory and pipes by which a test controls all servers it starts."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 4)
@@ -49,42 +49,42 @@ class Switch:
         """Return the pipe ends that a server process inherits."""
         return (self._tell_held, self._let_go)
 
-    def kill_in(self, call: str, steps: int) -> None:
-        """The server dies in its next such call of the engine, that many Python calls into it."""
+    def kill_during(self, call: str, steps: int) -> None:
+        """Kill the server in its engine's next call of this name, after `steps` Python calls."""
         self._memory[:4] = bytes([POINTS.index(call), 1, *divmod(steps, 256)])
 
-    def hold_in(self, call: str) -> None:
-        """The engine's next such call waits until `let_go`."""
+    def suspend_during(self, call: str) -> None:
+        """Suspend the engine in its next call of this name until `resume`."""
         self._memory[:2] = bytes([POINTS.index(call), 2])
 
-    def wait_held(self) -> None:
+    def wait_suspended(self) -> None:
         """Wait until the engine is suspended."""
         assert select.select([self.held], [], [], 30)[0], "the engine was not called"
         os.read(self.held, 1)
 
-    def let_go(self) -> None:
+    def resume(self) -> None:
         """Resume the engine."""
         os.write(self._tell_go, b".")
 
     def clear(self) -> None:
-        """Nothing is to happen."""
+        """Cancel what was requested."""
         self._memory[:4] = bytes(4)
 
     def reached(self, call: str) -> None:
-        """Called by the server, at the begin of a call of its engine."""
+        """Apply the requested action; called by the server at the beginning of an engine call."""
         if self._memory[0] != POINTS.index(call):
             return
         action, steps = self._memory[1], self._memory[2] * 256 + self._memory[3]
         self.clear()
         if action == 1:
-            sys.setprofile(_Death(steps))
+            sys.setprofile(_KillAfterCalls(steps))
         else:
             os.write(self._tell_held, b".")
             os.read(self._let_go, 1)
 
 
-class _Death:
-    """SIGKILL to this very process, some Python calls later."""
+class _KillAfterCalls:
+    """Trace function that sends SIGKILL to its own process after some Python calls."""
 
     def __init__(self, steps: int) -> None:
         self._left = steps
@@ -95,8 +95,8 @@ class _Death:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Recording:
-    """The real engine of a server, with a log of requests, answers and weights."""
+class LoggedEngine:
+    """The real engine of a server, with a log of requests, completions and weights."""
 
     def __init__(self, engine, log: Path, switch: Switch) -> None:
         self._engine, self._switch = engine, switch
@@ -132,23 +132,23 @@ class Recording:
 
 
 class Servers:
-    """One server at a time, always at the same port.
+    """Starts and kills rollout servers, one at a time, always at the same port.
 
     Attributes:
-        port: Where it listens.
-        log: What all of them sampled, a line a call.
-        errors: What they wrote to stderr.
+        port: The port of all servers.
+        log: All samples, one line a call.
+        errors: What the servers wrote to stderr.
     """
 
     def __init__(self, folder: Path, model_dir: Path) -> None:
-        """To be called before any thread is started, as it forks."""
+        """Fork the template process; call it before any thread is started."""
         self.switch, self.log, self.errors = Switch(), folder / "server.jsonl", folder / "server.txt"
         self.log.touch()
         ours, theirs = socket.socketpair()
         self._pid = os.fork()
         if not self._pid:
-            _close_others({theirs.fileno(), *self.switch.files})
-            self._nursery(theirs, model_dir)
+            _close_inherited({theirs.fileno(), *self.switch.files})
+            self._template(theirs, model_dir)
             os._exit(0)
         theirs.close()
         self._channel, self._stream, self._lock = ours, ours.makefile("rw"), threading.Lock()
@@ -160,16 +160,16 @@ class Servers:
         self.port = self._order("start", port=self.port)["port"]
 
     def kill(self) -> None:
-        """Kill it with SIGKILL, and wait until it has ended."""
+        """Kill the server with SIGKILL, and wait until it has ended."""
         self._order("kill")
 
     def ensure(self) -> None:
-        """Start it if it is not alive."""
+        """Start the server if it isn't running."""
         if not self._order("alive")["alive"]:
             self.start()
 
     def close(self) -> None:
-        """End the server, and what starts it."""
+        """Stop the server and the template process."""
         self.kill()
         self._stream.close()
         self._channel.close()
@@ -181,8 +181,8 @@ class Servers:
             self._stream.flush()
             return json.loads(self._stream.readline())
 
-    def _nursery(self, channel: socket.socket, model_dir: Path) -> None:
-        """The process that the servers are forked from."""
+    def _template(self, channel: socket.socket, model_dir: Path) -> None:
+        """Run the process that servers are forked from."""
         stream, pid, stdin = channel.makefile("rw"), 0, -1
         for order in map(json.loads, stream):
             answer = {}
@@ -208,7 +208,7 @@ class Servers:
         pid = os.fork()
         if not pid:
             self._child(channel, child_in, child_out)
-            serve_run.build_engine = lambda spec: Recording(build_engine(spec), self.log, self.switch)
+            serve_run.build_engine = lambda spec: LoggedEngine(build_engine(spec), self.log, self.switch)
             arguments = [
                 "serve",
                 "--exit-with-stdin",
@@ -228,12 +228,12 @@ class Servers:
         errors = os.open(self.errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         for place, file in enumerate((child_in, child_out, errors)):
             os.dup2(file, place)
-        _close_others(set(self.switch.files))
+        _close_inherited(set(self.switch.files))
         channel.detach()
         sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", 1)
 
 
-def _close_others(kept: set[int]) -> None:
+def _close_inherited(kept: set[int]) -> None:
     """Close inherited descriptors: a pipe ends only when every copy of its other end is closed."""
     for file in range(3, 256):
         if file not in kept:

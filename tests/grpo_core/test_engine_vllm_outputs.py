@@ -1,4 +1,4 @@
-"""VllmEngine turns each unusable answer of vLLM into a named error; runs without vLLM."""
+"""VllmEngine turns each unusable output of vLLM into a named error; vLLM is not needed."""
 
 import os
 import sys
@@ -17,8 +17,8 @@ REQUEST = Request("r0", (1, 2, 3), seed=0)
 PARAMS = SamplingParams(max_tokens=2)
 
 
-def answer(**changes):
-    """An answer as vLLM gives it: ids 4 and 5, with a likelier id listed before the sampled 5."""
+def vllm_output(**changes):
+    """Return an output as vLLM gives it: ids 4 and 5, with a likelier id listed before the sampled 5."""
     sampled = {
         "token_ids": [4, 5],
         "logprobs": [
@@ -35,7 +35,7 @@ def answer(**changes):
 
 def test_logprobs_are_looked_up_by_the_sampled_id():
     """The first entry of a position is the likeliest id, not always the sampled one."""
-    completion = vllm_messages.decode_completion(REQUEST, answer(), 3, PARAMS)
+    completion = vllm_messages.decode_completion(REQUEST, vllm_output(), 3, PARAMS)
     assert completion.ids == (4, 5)
     assert completion.logprobs == (-0.5, -2.0)
     assert completion.versions == (3, 3)
@@ -53,22 +53,22 @@ def test_logprobs_are_looked_up_by_the_sampled_id():
         ({"finish_reason": "error"}, "ended with reason 'error'"),
     ],
 )
-def test_an_unusable_answer_names_the_request_and_what_is_wrong(changes, says):
-    """Nothing is guessed, padded or dropped."""
+def test_unusable_output_is_refused_by_request(changes, says):
+    """No value is guessed, padded or dropped."""
     with pytest.raises(EngineError) as error:
-        vllm_messages.decode_completion(REQUEST, answer(**changes), 0, PARAMS)
+        vllm_messages.decode_completion(REQUEST, vllm_output(**changes), 0, PARAMS)
     assert str(error.value) == f"vllm engine, generate: request r0: {says}"
 
 
-def test_a_stop_id_at_the_last_place_is_a_stop():
-    """Some releases name the length, which they look at first."""
+def test_stop_id_at_max_tokens_counts_as_stop():
+    """Some releases report the length, which they check first."""
     params = SamplingParams(2, stop_ids=(5,))
-    assert vllm_messages.decode_completion(REQUEST, answer(), 0, params).finish_reason == "stop"
+    assert vllm_messages.decode_completion(REQUEST, vllm_output(), 0, params).finish_reason == "stop"
 
 
-def test_what_was_aborted_keeps_what_was_sampled():
-    """A request that had not begun is empty; one that runs has no reason of vLLM's yet."""
-    running = answer(
+def test_aborted_request_keeps_its_tokens():
+    """A request that had not begun is empty; a running one has no finish reason of vLLM's yet."""
+    running = vllm_output(
         token_ids=[4], logprobs=[{4: SimpleNamespace(logprob=-0.5)}], finish_reason=None, finished=False
     )
     started = vllm_messages.decode_completion(REQUEST, running, 3, PARAMS)
@@ -77,8 +77,8 @@ def test_what_was_aborted_keeps_what_was_sampled():
     assert (unbegun.ids, unbegun.finish_reason) == ((), "abort")
 
 
-def test_every_bit_of_a_seed_counts_in_the_lowest_32():
-    """All that torch's generator on a CPU looks at."""
+def test_all_seed_bits_are_folded_into_32():
+    """torch's generator on a CPU uses only the lowest 32 bits."""
     seeds = [0, 1, 2**32, 2**32 + 1, 2**53 + 1, 2**63 - 1]
     received = [vllm_messages.mix_seed(Request("r", (1,), seed)) for seed in seeds]
     assert len({seed % 2**32 for seed in received}) == len(seeds)
@@ -86,19 +86,18 @@ def test_every_bit_of_a_seed_counts_in_the_lowest_32():
 
 
 def test_shapes_are_read_from_the_headers_of_all_shards(tmp_path):
-    """All of them together."""
     for shard, name in enumerate(["embed", "head"]):
         save_file({name: torch.zeros(2, shard + 1)}, tmp_path / f"model-{shard}.safetensors")
     assert vllm_messages.stored_shapes(tmp_path, "here") == {"embed": (2, 1), "head": (2, 2)}
 
 
-def test_a_folder_without_a_model_is_refused_before_vllm_is_imported(tmp_path):
-    """The error names the folder and what it lacks."""
+def test_missing_model_is_refused_before_importing_vllm(tmp_path):
+    """The error names the folder and the missing files."""
     with pytest.raises(EngineError, match=r"holds no \*\.safetensors"):
         vllm.VllmEngine(tmp_path, max_model_len=8)
 
 
-def test_a_torn_file_is_refused_by_name(tmp_path):
+def test_truncated_weights_file_is_refused(tmp_path):
     """A truncated save has a shorter header than announced."""
     torn = tmp_path / "model.safetensors"
     torn.write_bytes((100).to_bytes(8, "little") + b'{"embed": {"sha')
@@ -106,8 +105,8 @@ def test_a_torn_file_is_refused_by_name(tmp_path):
         vllm_messages.stored_shapes(tmp_path, "here")
 
 
-def test_without_vllm_the_error_says_what_to_do(tmp_path, monkeypatch):
-    """It names this Python and the two ways out."""
+def test_missing_vllm_is_explained(tmp_path, monkeypatch):
+    """The error names this Python and two fixes."""
     save_file({"embed": torch.zeros(1, 1)}, tmp_path / "model.safetensors")
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.setattr(os, "environ", dict(os.environ))  # which it sets up for vLLM

@@ -1,4 +1,4 @@
-"""Switching between the callers of an engine, tested on a fake engine."""
+"""Several callers of one engine, with and without locks, on a fake engine."""
 
 import threading
 
@@ -11,28 +11,28 @@ A = [SchedulerRequest("a1", prompt=1, max_tokens=2), SchedulerRequest("a2", prom
 B = [SchedulerRequest("b1", prompt=1, max_tokens=1)]
 
 
-class Straw:
-    """Gives each request a token in a step; writes down what happens."""
+class FakeEngine:
+    """Gives each request one token per step, and records its calls."""
 
     def __init__(self):
         self.left, self.log = {}, []
 
     def add(self, request):
-        """Take a request."""
+        """Add a request."""
         self.left[request.id] = request.max_tokens
 
     def abort(self, *ids):
-        """Forget requests."""
+        """Remove requests."""
         for name in ids:
             self.left.pop(name, None)
 
     @property
     def unfinished(self):
-        """Whether anything is left."""
+        """Return whether a request is left."""
         return bool(self.left)
 
     def step(self):
-        """One step, suspended between schedule and output."""
+        """Run one step, suspended between schedule and output."""
         self.log.append("schedule")
         yield
         self.log.append("output")
@@ -42,7 +42,7 @@ class Straw:
         return done
 
     def run(self):
-        """Step until nothing is left."""
+        """Step until no request is left."""
         finished = []
         while self.unfinished:
             finished += yield from self.step()
@@ -50,40 +50,40 @@ class Straw:
 
 
 def names(completions):
-    """Their requests, in order."""
+    """Return the requests of completions, in order."""
     return [done.id for done in completions]
 
 
 def test_without_a_lock_steps_overlap():
-    """Both have scheduled before the first output is there."""
-    engine = Straw()
+    """Both callers have scheduled before the first output."""
+    engine = FakeEngine()
     callers.take_turns([callers.generate(engine, A), callers.generate(engine, B)])
     assert engine.log[:2] == ["schedule", "schedule"]
 
 
 @pytest.mark.parametrize("locked", [callers.generate_locked, callers.generate_step_locked])
-def test_with_a_lock_no_step_overlaps_another(locked):
-    """The lock may be held during the call or during each step."""
-    engine, lock = Straw(), threading.Lock()
+def test_locked_steps_do_not_overlap(locked):
+    """The lock is held during the call or during each step."""
+    engine, lock = FakeEngine(), threading.Lock()
     callers.take_turns([locked(engine, A, lock), locked(engine, B, lock)])
     assert engine.log == ["schedule", "output"] * (len(engine.log) // 2)
     assert not lock.locked()
 
 
-def test_a_lock_decides_who_gets_the_completions():
-    """Around generate() each caller gets its own; around each step whoever steps gets what finishes."""
+def test_lock_scope_decides_which_caller_gets_completions():
+    """Around generate() each caller gets its own; around a step, the stepping caller gets them."""
     lock = threading.Lock()
-    engine = Straw()
+    engine = FakeEngine()
     a, b = callers.take_turns([callers.generate_locked(engine, item, lock) for item in (A, B)])
     assert (names(a), names(b)) == (["a2", "a1"], ["b1"])
-    engine = Straw()
+    engine = FakeEngine()
     a, _ = callers.take_turns([callers.generate_step_locked(engine, item, lock) for item in (A, B)])
     assert "b1" in names(a)
 
 
-def test_a_server_gives_answers_by_id():
-    """One loop steps; a client that comes later gets its own, one that was cancelled gets none."""
-    server = callers.ServingLoop(Straw())
+def test_server_delivers_completions_by_id():
+    """One loop steps; a later client gets its own completions, a cancelled one gets none."""
+    server = callers.ServingLoop(FakeEngine())
     server.submit(A)
     loop = server.loop()
     next(loop)
@@ -93,18 +93,16 @@ def test_a_server_gives_answers_by_id():
     assert (names(server.completions_of(A)), names(server.completions_of(B))) == (["a2"], ["b1"])
 
 
-def test_a_closed_call_gives_the_lock_back():
-    """A cancelled owner doesn't stop the others for good."""
-    engine, lock = Straw(), threading.Lock()
+def test_cancelled_call_releases_the_lock():
+    engine, lock = FakeEngine(), threading.Lock()
     call = callers.generate_locked(engine, A, lock)
     next(call)
     call.close()
     assert not lock.locked()
 
 
-def test_owners_that_only_wait_are_an_error():
-    """Never an endless loop."""
-    engine, lock = Straw(), threading.Lock()
+def test_deadlocked_callers_are_an_error():
+    engine, lock = FakeEngine(), threading.Lock()
     lock.acquire()
     with pytest.raises(RuntimeError, match="wait for each other"):
         callers.take_turns([callers.generate_locked(engine, A, lock)])

@@ -1,4 +1,4 @@
-"""Two threads take two locks in opposite order, each with work on a device: `locks_with_tensors.py cpu|cuda`."""
+"""Deadlock two threads that take two locks in opposite order while using a device: `crossed_locks.py cpu|cuda`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Start an environment's rollout server and send one request, with a stand-in of a few lines of Python."""
+"""The matrix's probe that starts an environment's rollout server and sends one request, with a fake server program."""
 
 import os
 
@@ -34,7 +34,7 @@ server.serve_forever()
 
 @pytest.fixture
 def observe(tmp_path, monkeypatch):
-    """Observe a server that is this program."""
+    """Run the probe on a server that is this program."""
 
     def observed(program):
         (tmp_path / "stand_in.py").write_text(program)
@@ -64,15 +64,14 @@ def observe(tmp_path, monkeypatch):
         ("/other", {}, "failed", "no rollout server answers there"),
     ],
 )
-def test_a_server_counts_as_running_only_if_it_answers(observe, path, answer, outcome, said):
-    """Either protocol's description counts as an answer; missing features are named."""
+def test_server_counts_as_running_only_if_it_answers(observe, path, answer, outcome, said):
+    """Either protocol is accepted; a missing feature is named."""
     document = observe(SERVER.replace("PATH", path).replace("ANSWER", repr(answer)))
     assert document["outcome"] == outcome, document
     assert said is None or said in document["error"]
 
 
-def test_one_that_ends_is_reported_by_its_first_error(observe):
-    """Later output is not reported."""
+def test_server_that_exits_is_reported_by_its_first_error(observe):
     document = observe('import sys\nprint("OSError: first")\nprint("RuntimeError: second")\nsys.exit(3)\n')
     assert (document["outcome"], document["error"]) == (
         "failed",

@@ -1,4 +1,4 @@
-"""Work, attempts, and the outcome of a code."""
+"""Completeness of a repro's work, and the outcome of a code from its attempts."""
 
 import pytest
 
@@ -26,8 +26,8 @@ def test_work_is_complete_when_each_request_was_served_once_in_full():
         (Work.of_checks({"a": True, "b": False}, "checks passed", "so far"), "1 of 2 checks passed; so far"),
     ],
 )
-def test_incomplete_work_says_why(work, description):
-    """A token too few, an answer twice, astray or never, a block or a sequence left behind."""
+def test_incomplete_work_has_a_reason(work, description):
+    """A missing token, a duplicate, misdelivered or missing completion, a leaked block or sequence."""
     assert not work.complete
     assert description in work.describe()
 
@@ -43,7 +43,7 @@ def test_incomplete_work_says_why(work, description):
         ([AttemptOutcome.INAPPLICABLE], AttemptOutcome.INAPPLICABLE),
     ],
 )
-def test_the_outcome_of_a_code_is_that_of_its_bare_attempts(outcomes, expected):
-    """An attempt without a result is never read as 'does not occur'; mitigated ones don't count."""
+def test_outcome_of_a_code_comes_from_unmitigated_attempts(outcomes, expected):
+    """An attempt without a result never counts as 'does not occur'."""
     attempts = [Attempt("t", None, outcome) for outcome in outcomes]
     assert overall([*attempts, Attempt("t", "m", AttemptOutcome.NOT_MITIGATED)]) is expected

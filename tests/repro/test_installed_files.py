@@ -1,4 +1,4 @@
-"""Listing installed packages, and proving that their files are those of the release."""
+"""Installed upstream packages: their list, and the check that their files are those of the release."""
 
 import base64
 import hashlib
@@ -14,7 +14,7 @@ SCHEDULER = "def run(left):\n    assert len(self.left) == 0\n"
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """A distribution named vllm on disk, with a true RECORD."""
+    """A distribution named vllm on disk, with a correct RECORD."""
     (tmp_path / "vllm").mkdir()
     files = {"vllm/__init__.py": "x = 1\n", "vllm/scheduler.py": SCHEDULER, "vllm/data.json": "{}"}
     lines = []
@@ -31,26 +31,24 @@ def installed(tmp_path, monkeypatch):
     return tmp_path
 
 
-def proof():
-    """The comparison, as the command makes it."""
+def compare_files():
+    """Return the comparison that the command makes."""
     return upstream.compare(upstream.first_installed(upstream.VLLM))
 
 
-def test_an_untouched_distribution_is_unmodified(installed):
-    """Every Python file with a hash in RECORD is compared; data files and files without one are not."""
-    assert proof() == upstream.WheelProof("vllm", "2.0", files_checked=2, modified=())
+def test_untouched_distribution_is_unmodified(installed):
+    """Only Python files with a hash in RECORD are compared."""
+    assert compare_files() == upstream.WheelProof("vllm", "2.0", files_checked=2, modified=())
     assert upstream.versions()["vllm"] == "2.0"
 
 
-def test_a_touched_file_is_named(installed):
-    """An edited and a missing file are both named."""
+def test_modified_and_missing_files_are_named(installed):
     (installed / "vllm" / "__init__.py").write_text("x = 2\n")
     (installed / "vllm" / "scheduler.py").unlink()
-    assert proof().modified == ("vllm/__init__.py", "vllm/scheduler.py (gone)")
+    assert compare_files().modified == ("vllm/__init__.py", "vllm/scheduler.py (gone)")
 
 
-def test_nothing_is_found_where_nothing_is_installed():
-    """No distribution, no source, no error."""
+def test_missing_distribution_gives_no_error():
     assert upstream.first_installed(("no-such-distribution",)) is None
     assert upstream.source("vllm/scheduler.py", ("no-such-distribution",)) is None
 
@@ -63,6 +61,6 @@ def test_nothing_is_found_where_nothing_is_installed():
         ("vllm/core.py", "assert x", "vllm 2.0 has no vllm/core.py"),
     ],
 )
-def test_what_is_missing_is_named(installed, path, statement, reason):
-    """The file or the statement, from the installed source."""
+def test_missing_source_is_named(installed, path, statement, reason):
+    """The file, or the statement in it."""
     assert upstream.lacks(path, statement) == reason

@@ -1,4 +1,4 @@
-"""SIMULATED servers: real sockets on loopback, answers as a test writes them."""
+"""SIMULATED HTTP servers: real sockets on loopback whose responses a test writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Call:
-    """One request as it came, and the connection it came by."""
+    """One HTTP request, and the connection it came by."""
 
     method: str
     path: str
@@ -22,11 +22,11 @@ class Call:
     over: threading.Event = field(default_factory=threading.Event)
 
     def document(self):
-        """Its JSON."""
+        """Return the request's JSON body."""
         return json.loads(self.body)
 
     def answer(self, document=None, *, status: int = 200, text: bytes | None = None, cut: int = 0) -> None:
-        """Send an answer; `cut` bytes of its body are announced and never sent."""
+        """Send a response; with `cut`, that many announced bytes of its body are never sent."""
         body = json.dumps(document).encode() if text is None else text
         head = f"HTTP/1.1 {status} SIMULATED\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         self.sock.sendall(head + body[: len(body) - cut])
@@ -34,7 +34,7 @@ class Call:
 
 @dataclass
 class Server:
-    """A simulated server's address and the requests it got."""
+    """A simulated server's address, and the requests it got."""
 
     port: int
     calls: list[Call]

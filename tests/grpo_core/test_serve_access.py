@@ -1,4 +1,4 @@
-"""Access rules of the server: which callers and bodies it refuses, alone and for a real browser page."""
+"""Access rules of the rollout server: callers, hosts, headers and bodies that it refuses, also from browsers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 @pytest.fixture(scope="module")
 def server(forked_servers, model_dir):
-    """Start a server that only the guard protects from other pages."""
+    """A server without a token, protected only by its rules against web pages."""
     flags = ["--exit-with-stdin", "--allow-unauthenticated", f"--model.path={model_dir}"]
     process = forked_servers.start(["grpo_core", "serve", *flags], threads=1)
     where = json.loads(process.stdout.readline())
@@ -38,7 +38,7 @@ def server(forked_servers, model_dir):
 
 
 def status(server, method, path, headers=(), body=b""):
-    """Return the status of one call; the Host is the server's own by default."""
+    """Return the status of one call; the Host header is the server's own by default."""
     connection = http.client.HTTPConnection(server.host, server.port, timeout=500)
     with closing(connection):
         connection.putrequest(method, path, skip_host=any(name.lower() == "host" for name, _ in headers))
@@ -62,13 +62,13 @@ def status(server, method, path, headers=(), body=b""):
         [("Sec-Fetch-Site", "same-site")],
     ],
 )
-def test_a_web_page_may_call_nothing(server, path, headers):
-    """Every kind of browser request to every path is refused; the same call without these headers is accepted."""
+def test_browser_requests_are_refused(server, path, headers):
+    """Every kind of browser request to every path is refused; without these headers it is accepted."""
     assert status(server, "POST", path, headers) == 403
     assert status(server, "POST", path) != 403
 
 
-def test_people_and_programs_may_call_by_any_name_of_this_machine(server):
+def test_local_host_names_are_accepted(server):
     """Addresses and names work with or without a port, also when typed into a browser."""
     for host in (f"127.0.0.1:{server.port}", "localhost", f"LOCALHOST:{server.port}", "[::1]:80"):
         assert status(server, "GET", "/info", [("Host", host)]) == 200, host
@@ -78,14 +78,14 @@ def test_people_and_programs_may_call_by_any_name_of_this_machine(server):
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect"])
-def test_there_is_no_page_with_scripts_of_others(server, path):
-    """The description for programs is there."""
+def test_no_page_with_third_party_scripts(server, path):
+    """Interactive documentation is off; the OpenAPI description exists."""
     assert status(server, "GET", path) == 404
     assert status(server, "GET", "/openapi.json") == 200
 
 
-def test_who_calls_is_who_is_connected(server):
-    """Headers do not decide: shared memory is for clients connected from this machine."""
+def test_forwarding_headers_do_not_make_a_caller_local(server):
+    """Shared memory is only for clients connected from this machine."""
     connection = http.client.HTTPConnection(server.host, server.port, timeout=500)
     body = json.dumps({"name": "/proc/1/fd/9", "version": 9}).encode()
     with closing(connection):
@@ -99,7 +99,7 @@ def test_who_calls_is_who_is_connected(server):
     )  # and not: a client on this machine, not at 10.9.9.9
 
 
-def test_a_websocket_is_not_spoken(server):
+def test_websocket_is_refused(server):
     """A WebSocket would bypass the token check."""
     headers = [("Connection", "Upgrade"), ("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13")]
     assert (
@@ -108,13 +108,13 @@ def test_a_websocket_is_not_spoken(server):
     )
 
 
-def access(token=TOKEN, host="127.0.0.1", app=None):
-    """The middleware of a server that listens on a host."""
+def access_control(token=TOKEN, host="127.0.0.1", app=None):
+    """Return the middleware of a server that listens on a host."""
     return AccessControl(app, token=token, host=host, limits=Limits())
 
 
-def refused(control, path="/info", **headers):
-    """The status of a refusal, 0 where there is none."""
+def refusal_status(control, path="/info", **headers):
+    """Return the status of a refusal, 0 if the call is accepted."""
     pairs = [
         (name.replace("_", "-").encode(), value.encode("latin-1"))
         for name, value in {"host": "localhost", **headers}.items()
@@ -123,45 +123,45 @@ def refused(control, path="/info", **headers):
     return refusal[0] if refusal else 0
 
 
-def test_without_the_token_there_is_nothing_but_liveness():
+def test_only_health_is_open_without_a_token():
     """A wrong token counts as none."""
-    assert refused(access()) == 401
-    assert refused(access(), authorization="Bearer wrong") == 401
-    assert refused(access(), "/health") == 0
-    assert refused(access(), **BEARER) == 0
+    assert refusal_status(access_control()) == 401
+    assert refusal_status(access_control(), authorization="Bearer wrong") == 401
+    assert refusal_status(access_control(), "/health") == 0
+    assert refusal_status(access_control(), **BEARER) == 0
 
 
 @pytest.mark.parametrize("path", ["/health", "/info"])
-def test_liveness_is_not_for_web_pages_either(path):
-    """With the token or without, at a server of this machine."""
+def test_health_is_refused_to_web_pages(path):
+    """This holds with and without the token, on a loopback server."""
     for headers in ({}, BEARER):
-        assert refused(access(), path, **{**headers, "host": "evil.example"}) == 403
-        assert refused(access(), path, **{**headers, "origin": "http://evil"}) == 403
+        assert refusal_status(access_control(), path, **{**headers, "host": "evil.example"}) == 403
+        assert refusal_status(access_control(), path, **{**headers, "origin": "http://evil"}) == 403
 
 
-def test_a_service_is_called_by_names_that_it_does_not_know():
-    """Beyond loopback the token decides; a page that has none learns whether the server lives, and no more."""
-    service = access(host="0.0.0.0")
-    assert refused(service, host="rollouts.cluster:8000", **BEARER) == 0
-    assert refused(service, host="rollouts.cluster:8000") == 401
-    assert refused(service, "/health", host="rollouts.cluster:8000") == 0
-    assert refused(service, "/health", host="rollouts.cluster", origin="http://evil.example") == 403
+def test_token_decides_beyond_loopback():
+    """Unknown host names are accepted there; a page without the token learns only /health."""
+    service = access_control(host="0.0.0.0")
+    assert refusal_status(service, host="rollouts.cluster:8000", **BEARER) == 0
+    assert refusal_status(service, host="rollouts.cluster:8000") == 401
+    assert refusal_status(service, "/health", host="rollouts.cluster:8000") == 0
+    assert refusal_status(service, "/health", host="rollouts.cluster", origin="http://evil.example") == 403
 
 
 @given(st.text(st.characters(max_codepoint=255), max_size=40))
-def test_no_text_is_taken_for_a_name_of_ours(text):
-    """But one of the few that are, in small letters and before a port."""
+def test_random_host_names_are_refused(text):
+    """Only the few local names are accepted, in small letters and before a port."""
     names = {"localhost", "127.0.0.1", "[::1]"}
-    if refused(access(None), host=text) == 0:
+    if refusal_status(access_control(None), host=text) == 0:
         name = text.lower()
         assert name in names or name.rpartition(":")[0] in names
 
 
 @given(st.text(st.characters(max_codepoint=255), max_size=60))
-def test_no_text_is_taken_for_the_token(text):
+def test_random_authorization_headers_are_refused(text):
     """Any header text gives a refusal, not an exception."""
     expected = 0 if text.partition(" ")[2] == TOKEN and text.lower().startswith("bearer ") else 401
-    assert refused(access(), authorization=text) == expected
+    assert refusal_status(access_control(), authorization=text) == expected
 
 
 HOST = b"Host: localhost\r\n"
@@ -203,7 +203,7 @@ REFUSED = {
 
 @contextmanager
 def serve_app(app):
-    """The address of a server of the application, in a thread."""
+    """Serve the application in a thread; yield its address."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", **UVICORN_OPTIONS))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
@@ -218,7 +218,7 @@ def serve_app(app):
 
 @pytest.fixture
 def guarded():
-    """The server's guard before an application that notes what comes through to it."""
+    """The server's access rules before an application that records the calls it gets."""
     calls = []
 
     async def application(scope, _receive, send):
@@ -226,12 +226,12 @@ def guarded():
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body"})
 
-    with serve_app(access(None, app=application)) as address:
+    with serve_app(access_control(None, app=application)) as address:
         yield SimpleNamespace(address=address, called=calls)
 
 
 def send_raw(guarded, sent):
-    """Return the statuses of all answers to the sent bytes."""
+    """Send raw bytes; return the statuses of all responses."""
     came = b""
     with socket.create_connection(guarded.address, timeout=500) as connection, suppress(OSError):
         connection.sendall(sent)
@@ -241,8 +241,8 @@ def send_raw(guarded, sent):
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+)", came)]
 
 
-def test_what_two_could_read_in_two_ways_is_refused_with_all_behind_it(guarded):
-    """With chunks and a length, a proxy sees the next call as body: both are refused (request smuggling)."""
+def test_request_smuggling_is_refused(guarded):
+    """With chunks and a length, a proxy sees the next call as body: both are refused."""
     for name, sent in REFUSED.items():
         calls = send_raw(guarded, sent)
         assert all(400 <= status < 500 for status in calls), name
@@ -250,29 +250,29 @@ def test_what_two_could_read_in_two_ways_is_refused_with_all_behind_it(guarded):
 
 
 @pytest.mark.parametrize("between", [b"", b"Content-Length: 40\r\n"])
-def test_a_connection_is_for_one_call(guarded, between):
-    """Bytes behind it are never read as another."""
+def test_connection_serves_one_call(guarded, between):
+    """Later bytes are never read as another call."""
     assert send_raw(guarded, GET + between + b"\r\n" + GET + b"\r\n") == [200]
     assert guarded.called == [("GET", "/a")]
 
 
-def test_an_absolute_uri_does_not_replace_the_host_header(guarded):
-    """A call in the form that proxies get: the Host header decides."""
+def test_absolute_uri_does_not_replace_the_host_header(guarded):
+    """The Host header decides also for calls in the form that proxies get."""
     evil = b"GET http://localhost/a HTTP/1.1\r\nHost: evil.example\r\n\r\n"
     assert send_raw(guarded, evil)[0] in (400, 403)
     assert not guarded.called
 
 
-def test_no_header_changes_what_is_called(guarded):
-    """Some web frameworks let a header override method or path; this server does not."""
+def test_override_headers_are_ignored(guarded):
+    """Some web frameworks let a header override method or path."""
     more = b"X-HTTP-Method-Override: POST\r\nX-Original-URL: /weights\r\nX-Forwarded-Host: evil.example\r\n"
     assert send_raw(guarded, GET + more + b"\r\n") == [200]
     assert guarded.called == [("GET", "/a")]
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /a HTTP/1.1\r\nHost: loc", GET + b"\r\nGET /a HTTP/1.1\r\n"])
-def test_a_head_must_arrive_in_time(guarded, monkeypatch, sent):
-    """A connection that sends nothing, or half of a head, is closed; a whole one before it is answered."""
+def test_slow_request_head_times_out(guarded, monkeypatch, sent):
+    """A connection with no head or half of one is closed; a complete call before it is answered."""
     monkeypatch.setattr(HttpConnection, "head_s", 0.2)
     with socket.create_connection(guarded.address, timeout=500) as connection:
         connection.sendall(sent)
@@ -280,8 +280,8 @@ def test_a_head_must_arrive_in_time(guarded, monkeypatch, sent):
     assert received.count(b"HTTP/1.1 200") == sent.count(b"\r\n\r\n")
 
 
-def test_a_malformed_call_is_answered_once_and_ends_what_ran():
-    """The application's answer comes too late and is dropped; nothing is raised."""
+def test_malformed_call_is_answered_once():
+    """The application's late response is dropped, and nothing is raised."""
     ended = threading.Event()
 
     async def application(_scope, receive, send):
@@ -297,7 +297,7 @@ def test_a_malformed_call_is_answered_once_and_ends_what_ran():
         assert ended.wait(500)
 
 
-def test_a_body_must_arrive_in_time():
+def test_slow_request_body_times_out():
     """The real application refuses a body whose rest does not arrive."""
     with ThreadPoolExecutor(1) as thread:
         engine = SimpleNamespace(name="none", policy_version=0, capabilities=SimpleNamespace(abort=False))
@@ -320,8 +320,8 @@ WRONG = ["x"] * 5000
         (GenerateBody, {"params": PARAMS, "requests": [{"prompt_ids": WRONG}] * 100}),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_once(model, body):
-    """And not of each of a million entries, at a gigabyte for a megabyte."""
+def test_validation_error_is_reported_once(model, body):
+    """It does not list each of a million entries, at a gigabyte for a megabyte."""
     with pytest.raises(ValidationError) as error:
         model.model_validate(body)
     assert error.value.error_count() <= 8

@@ -1,8 +1,8 @@
 """Kill a training run repeatedly, resume it each time, and compare it with a run that was never killed.
 
-Each attempt is a process of its own, and so is its engine or server; all are forked rather than started anew, so
-that imports are paid for once. An attempt sends itself SIGKILL at a random Python call inside the training loop: in
-the middle of a rollout, of a backward pass, of the writing of a checkpoint. Prints what was seen as JSON.
+Each attempt, and its engine or server, is a process forked from one that has done the imports. An attempt sends itself
+SIGKILL at a random Python call inside the training loop: in a rollout, in a backward pass, or while a checkpoint is
+written. Prints the comparison as JSON.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from grpo_core.machine.process import make_deterministic
 from grpo_core.rollout.server import process as server_process
 from grpo_core.settings import load
 from grpo_core.trainer import Trainer
-from tests.grpo_core.forked import Template
+from tests.grpo_core.fork_server import Template
 
 server_process.start_child = Template().start
 
 WRITERS = ("checkpoint.py", "run_files.py", "files.py")
 
 
-class Death:
-    """SIGKILL at the n-th Python call behind the start of the training loop; 0: never, but they are counted.
+class KillAtCall:
+    """Trace function that sends SIGKILL at the n-th Python call of the training loop; 0 only counts the calls.
 
-    With `writing`, only calls made while files are written count: seldom hit otherwise.
+    With `writing`, only calls made while files are written count, because they are hit seldom otherwise.
     """
 
     def __init__(self, at: int, *, writing: bool) -> None:
@@ -68,7 +68,7 @@ def attempt(config, at: int, *, writing: bool = False) -> dict:
     child = os.fork()
     if not child:
         os.close(reader)
-        death = Death(at, writing=writing)
+        death = KillAtCall(at, writing=writing)
         death.install(writer)
         exists = Path(config.output.dir, config.output.name).is_dir()
         document = run.train(config, lambda _: None, resume=exists)
@@ -86,7 +86,7 @@ def attempt(config, at: int, *, writing: bool = False) -> dict:
 
 
 def read_lines(folder: Path) -> dict[str, list]:
-    """Return the metrics that a run wrote, without wall times."""
+    """Return the metrics of a run without wall times."""
     by_file = {}
     for name in ("metrics", "completions"):
         entries = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Digests of our own source: what changes them, and what does not."""
+"""Digests of our own source code, which decide whether a stored matrix result is still valid."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FILES = {
 
 @pytest.fixture
 def digest(tmp_path):
-    """The digest of modules of a toy project in which files may be changed."""
+    """A function that returns the digest of a toy project's modules, with changed files."""
 
     def compute(*names, **changes):
         for path in tmp_path.rglob("*.py"):
@@ -47,15 +47,15 @@ def digest(tmp_path):
 
 
 def test_comments_docstrings_and_layout_change_nothing(digest):
-    """Code does, and so does the name of a file."""
+    """Code and file names do change the digest."""
     before = digest("grpo_core")
     assert digest("grpo_core", grpo_core__losses='"""Losses."""\n\nX = 1\n') == before
     assert digest("grpo_core", grpo_core__losses="X = 2\n") != before
     assert digest("grpo_core", grpo_core__other="") != before
 
 
-def test_a_repro_depends_on_what_repros_share_and_not_on_other_repros(digest):
-    """Only the chosen one runs; requirement files count."""
+def test_repro_digest_ignores_other_repros(digest):
+    """Shared modules and requirement files count."""
     names = ("repro", "repro.issues.sch001")
     before = digest(*names)
     assert digest(*names, repro__issues__sch002="C = 2\n") == before
@@ -63,8 +63,8 @@ def test_a_repro_depends_on_what_repros_share_and_not_on_other_repros(digest):
     assert digest(*names, repro__drivers__engine="A = 2\n") != before
 
 
-def test_the_digests_of_the_project_exist_for_every_layer():
-    """Every layer of every cell has an identity, and names existing modules."""
+def test_every_layer_has_a_digest():
+    """Every layer of every cell names existing modules."""
     matrix = load_matrix(ROOT / "matrix.toml", LAYERS)
     context = Context(matrix, Store(ROOT / "unused"))
     for layer in LAYERS:

@@ -1,4 +1,4 @@
-"""The registered repros: each agrees with its catalog entry, and importing them imports nothing of upstream's."""
+"""Every registered repro agrees with its catalog entry, and importing repros imports no upstream package."""
 
 import ast
 import subprocess
@@ -16,8 +16,8 @@ from repro.issues import REPROS
 ROOT = Path(base.__file__).parents[1]
 
 
-def test_the_entry_is_read_as_by_a_toml_parser():
-    """Title, triggers and mitigations; and every trigger and mitigation has a description."""
+def test_entry_reader_matches_a_toml_parser():
+    """Title, triggers and mitigations are equal, and each trigger and mitigation has a description."""
     wrong = []
     for code, repro in REPROS.items():
         entry = tomllib.loads((base.ISSUES / f"{code}.toml").read_text(encoding="utf-8"))
@@ -35,22 +35,22 @@ def test_the_entry_is_read_as_by_a_toml_parser():
     assert wrong == []
 
 
-def test_a_trigger_that_the_entry_lacks_is_named():
-    """A contributor learns which table to add to which entry."""
+def test_missing_trigger_in_the_entry_is_named():
+    """The error has the table to add, and the entry."""
     trigger = base.Trigger("frobnicate", lambda mitigation: base.Work({}, []), "")
     with pytest.raises(ValueError, match=r"CFG101: its entry .* has no \[triggers\.frobnicate\]"):
         base.repro("CFG101", triggers=[trigger])
 
 
-def test_the_matrix_finds_the_module_that_registers_each_repro():
+def test_matrix_finds_each_repro_module():
     """The matrix reads the registry's imports without running them."""
     assert set(REPRO_MODULES) == set(REPROS)
     with pytest.raises(KeyError):
         REPROS["__INIT__"]
 
 
-def test_a_mitigation_is_tried_where_the_entry_records_it():
-    """Under its trigger, as helping or not; elsewhere the attempt is inapplicable."""
+def test_mitigation_runs_under_its_recorded_triggers():
+    """Under other triggers the attempt is inapplicable."""
     for code, trigger, mitigation in (
         ("CMP001", "named_device", "other_version"),
         ("SCH001", "lost_step", "server_mode"),
@@ -60,8 +60,8 @@ def test_a_mitigation_is_tried_where_the_entry_records_it():
             REPROS[code].trigger(trigger).run(mitigation)
 
 
-def test_importing_all_imports_nothing_of_upstreams():
-    """Nothing but the standard library and repro itself."""
+def test_importing_repros_imports_no_upstream_package():
+    """Only the standard library and repro itself are imported."""
     program = (
         "import sys; from repro.issues import REPROS; list(REPROS.values())\n"
         "print(sorted({m.partition('.')[0] for m in sys.modules} - set(sys.stdlib_module_names)))"

@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(("every", "expected"), [(2, [1, 3, 4]), (3, [1, 4]), (9, [1, 4]), (0, [])])
-def test_the_steps_that_are_recorded_are_those_that_the_setting_says(short_run, every, expected):
-    """The first, every so many behind it, and the last; none at 0."""
+def test_recorded_steps_follow_the_setting(short_run, every, expected):
+    """The first, every n-th and the last step are recorded; none at 0."""
     document = run.train(short_run(**{"output.record_every": every}), lambda _: None)
     folder, frames = Path(document["metrics"]).parent, []
     for step in range(1, 5):
@@ -34,7 +34,7 @@ def test_the_steps_that_are_recorded_are_those_that_the_setting_says(short_run, 
     "command",
     ["colocate", "server", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("async", "probe"))],
 )
-def test_nothing_is_left_where_temporary_things_go(tmp_path, command):
+def test_no_temporary_files_are_left(tmp_path, command):
     """This holds in each mode, and for a probe, which trains in a separate folder."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()

@@ -1,4 +1,4 @@
-"""The clients of other people's servers, against the real servers in a real cell."""
+"""The clients of `vllm serve` and `trl vllm-serve` work with the real servers of a cell."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def engine(server, tmp_path):
-    """A client, with the weights it was started on in the server again."""
+    """A client, after the server's weights were reset to those it was started on."""
     port, model_dir = server
     built = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path / "weights")
     with closing(built):
@@ -63,8 +63,8 @@ def engine(server, tmp_path):
         yield built
 
 
-def test_log_probs_are_the_trainers_after_each_of_five_updates(engine, server):
-    """On prompts whose keys the version before cached; and each update moves them by far more than the tolerance."""
+def test_logprobs_match_the_trainer_after_updates(engine, server):
+    """Prompts were cached under the version before; each update moves log-probs far beyond the tolerance."""
     observed = check(engine, server[1])
     assert (observed["completions"], observed["different"], observed["repeatable"]) == (12, 12, True)
     assert observed["difference"] < TOLERANCE
@@ -73,15 +73,15 @@ def test_log_probs_are_the_trainers_after_each_of_five_updates(engine, server):
         assert update["difference"] < TOLERANCE < update["moved"] / 100, update
 
 
-def test_what_the_server_refuses_has_the_requests_name(engine):
+def test_server_refusal_names_the_request(engine):
     """vLLM itself checks the ids."""
     with pytest.raises(EngineError, match=r"/v1/completions: status 4.*\(request odd\)"):
         engine.generate([Request("odd", (0, 99), 0)], PARAMS)
     assert len(engine.generate(REQUESTS, PARAMS)) == len(REQUESTS)
 
 
-def test_weights_of_somebody_else_are_noticed(engine, server):
-    """A server whose weights are another's mark is as good as one that went away."""
+def test_foreign_weights_are_detected(engine, server):
+    """A server with another client's weights counts as restarted."""
     connection = HTTPConnection("127.0.0.1", server[0], timeout=500)
     body = json.dumps({"new_version": "somebody's"})
     connection.request("POST", "/update_weight_version", body, {"Content-Type": "application/json"})
@@ -93,16 +93,16 @@ def test_weights_of_somebody_else_are_noticed(engine, server):
         engine.generate(REQUESTS, PARAMS)
 
 
-def test_it_passes_the_conformance_suite(server):
-    """The whole suite, in a separate process, including prefixes, aborts and refused updates."""
+def test_vllm_serve_passes_the_conformance_suite(server):
+    """It runs in a separate process, with prefixes, aborts and refused updates."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.grpo_core.conformance.plugin"]
     command += [str(SUITE), f"--engine=vllm-serve:http://127.0.0.1:{server[0]}", f"--model-dir={server[1]}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-3000:]
 
 
-def test_the_trainer_takes_steps_against_it(short_run, server):
-    """Every sync is proven by log-probs, and the run is whole."""
+def test_training_run_with_vllm_serve(short_run, server):
+    """Every sync is proven by log-probs."""
     settings = {"model.path": server[1], "rollout.server": "vllm", "rollout.port": server[0]}
     document = run.train(short_run("server", **settings), lambda _: None)
     assert document["outcome"] == "ok", document["error"]
@@ -111,8 +111,8 @@ def test_the_trainer_takes_steps_against_it(short_run, server):
     assert not (Path(document["metrics"]).parent / "weights").exists()
 
 
-def test_a_server_killed_in_a_rollout_and_started_again_changes_nothing(short_run, tmp_path, monkeypatch):
-    """The trainer reconnects, sends the weights again and repeats the request; every step and sync succeeds."""
+def test_server_restart_during_a_rollout(short_run, tmp_path, monkeypatch):
+    """The trainer reconnects, sends the weights again and repeats the request; every step succeeds."""
     make_model(tmp_path / "model")
     port = free_port()
     command = vllm_command(cell_python(CELL), tmp_path / "model", port)
@@ -142,8 +142,8 @@ def test_a_server_killed_in_a_rollout_and_started_again_changes_nothing(short_ru
     assert document["max_logprob_difference"] < TOLERANCE
 
 
-def test_trl_serves_vllm_and_takes_weights_by_files(tmp_path):
-    """`trl vllm-serve` of 1.16.0 runs `vllm serve`; its own weight sync, by NCCL, is in test_trl_server_gpu.py."""
+def test_trl_vllm_serve_takes_weights_by_files(tmp_path):
+    """`trl vllm-serve` of 1.16.0 runs `vllm serve`; its NCCL sync is in test_trl_server_gpu.py."""
     make_model(tmp_path / "model")
     port = free_port()
     command = trl_command(

@@ -1,4 +1,4 @@
-"""A weight sync is proven, and one that did not happen is noticed."""
+"""A weight sync is proven by fingerprint and log-probs, and an update that did not arrive is detected."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ class LostUpdate(TransformersEngine):
     """Reports the new version and keeps the old weights, as an engine reloaded from disk does (trl#5312)."""
 
     def update_weights(self, tensors, version):
-        """Not what it should be."""
+        """Only store the version."""
         if version > 0:
             self.policy_version = version
         else:
@@ -25,14 +25,14 @@ class LostUpdateUnreadable(LostUpdate):
     """Engine that loses updates and, like vLLM, can't show its weights: only the probe detects it."""
 
     def fingerprint(self):
-        """Nothing to read."""
+        """Return no fingerprint."""
 
 
 class HalfUpdate(TransformersEngine):
-    """Loads everything but the last layer's norm."""
+    """Loads everything except the last layer's norm."""
 
     def update_weights(self, tensors, version):
-        """Not what it should be."""
+        """Load all parameters but one."""
         stored = dict(self._model.named_parameters())
         super().update_weights(
             {name: stored[name] if name == "model.norm.weight" else value for name, value in tensors}.items(),
@@ -44,19 +44,19 @@ class OldVersion(TransformersEngine):
     """Loads the weights and still reports the old version."""
 
     def update_weights(self, tensors, version):
-        """Not what it should be."""
+        """Load the weights under the old version."""
         super().update_weights(tensors, min(version, 0))
 
 
 def publisher(kind, model_dir):
-    """The trainer's side and an engine, version 0 published."""
+    """Return the trainer's side and an engine, with version 0 published."""
     policy = Policy(str(model_dir), load(None, []))
     sync = Publisher(policy, kind(model_dir, max_model_len=64), (0, 1, 2, 10), tolerance=1e-3)
     sync.publish(0)
     return policy.causal, sync
 
 
-def step(model, size: float) -> None:
+def perturb(model, size: float) -> None:
     """Move all parameters, as an optimizer would."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -68,7 +68,7 @@ def test_every_update_is_proven_twice(model_dir):
     """Equal fingerprints and the log-probs of a probe prove the update; its size is measured."""
     model, sync = publisher(TransformersEngine, model_dir)
     for version in range(1, 4):
-        step(model, 1e-2)
+        perturb(model, 1e-2)
         proof = sync.publish(version)
         assert proof.fingerprint is True
         assert proof.difference < 1e-5
@@ -84,25 +84,25 @@ def test_every_update_is_proven_twice(model_dir):
         (LostUpdateUnreadable, "differ from the trainer's by up to .* on the probe"),
     ],
 )
-def test_an_update_that_did_not_arrive_ends_the_run(model_dir, kind, says):
-    """Whatever the engine reports."""
+def test_lost_update_ends_the_run(model_dir, kind, says):
+    """This holds whatever version the engine reports."""
     model, sync = publisher(kind, model_dir)
-    step(model, 1e-2)
+    perturb(model, 1e-2)
     with pytest.raises(SyncError, match=says):
         sync.publish(1)
 
 
 @pytest.mark.parametrize("size", [1e-2, 1e-3, 1e-4])
-def test_the_probe_alone_notices_stale_weights_after_small_steps(model_dir, size):
-    """Even where the update moved log-probs by less than the tolerance: half the move is the limit."""
+def test_probe_detects_stale_weights_after_small_steps(model_dir, size):
+    """The limit is half the move, even if that is below the tolerance."""
     model, sync = publisher(LostUpdateUnreadable, model_dir)
-    step(model, size)
+    perturb(model, size)
     with pytest.raises(SyncError, match="it may hold old or partial weights"):
         sync.publish(1)
 
 
-def test_the_fingerprint_covers_names_types_shapes_and_bytes():
-    """A change in any of them changes it; the order of the tensors does not."""
+def test_fingerprint_covers_names_dtypes_shapes_and_bytes():
+    """The order of the tensors does not matter."""
     base = [("a", torch.zeros(2, 3)), ("b", torch.ones(4))]
     changed = [
         [("a", torch.zeros(2, 3)), ("c", torch.ones(4))],

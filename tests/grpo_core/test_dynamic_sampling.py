@@ -1,4 +1,4 @@
-"""Groups that a step trains on: dynamic sampling, its bound, and the overlong filter."""
+"""Dynamic sampling replaces groups without a reward signal, up to a bound; the overlong filter drops truncated ones."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from grpo_core.types import Completion, Prompt, Request, Sample
 
 
 def rollout(number, rewards):
-    """A rollout with one group for each list of rewards: groups, requests."""
+    """Return a rollout with one group for each list of rewards: groups, requests."""
     groups, requests = [], []
     for place, values in enumerate(rewards):
         prompt, samples = Prompt(f"{number}.{place}", "", (1,)), []
@@ -26,7 +26,7 @@ def rollout(number, rewards):
 
 @pytest.fixture
 def pool(short_run):
-    """Three groups of two a step, dynamic, at most two further rollouts."""
+    """A pool of three groups of two a step, with at most two further rollouts."""
     settings = {"sampling.dynamic": "true", "sampling.max_resample_times": 2, "train.prompts_per_step": 3}
     return Pool(short_run(**{"sampling.group_size": 2, **settings}))
 
@@ -39,12 +39,12 @@ def fill(pool, *rollouts):
 
 
 def selected_ids(pool):
-    """Ids of the prompts a step is made of."""
+    """Return the ids of the prompts of the next step."""
     return [group[0].prompt.id for group in pool.select()]
 
 
-def test_groups_without_a_signal_are_replaced(pool):
-    """Groups of further prompts replace them, in request order; surplus groups are dropped."""
+def test_groups_without_signal_are_replaced(pool):
+    """Groups of further prompts replace them in request order; surplus groups are dropped."""
     fill(pool, [(0, 1), (1, 1), (0, 0)], [(0, 1), (1, 0), (0, 1)])
     assert pool.ready()
     assert selected_ids(pool) == ["0.0", "1.0", "1.1"]
@@ -55,8 +55,8 @@ def test_groups_without_a_signal_are_replaced(pool):
     assert metrics["reward/zero_variance_groups"] == pytest.approx(2 / 6)
 
 
-def test_at_the_bound_the_step_is_filled_and_says_so(pool):
-    """The step has its usual number of groups, those with a signal first, and sets `resample/exhausted`."""
+def test_exhausted_resampling_fills_the_step(pool):
+    """The step keeps its size, groups with a signal first, and sets `resample/exhausted`."""
     fill(pool, [(1, 1), (0, 1), (1, 1)], [(1, 1), (1, 1), (1, 1)], [(1, 1), (1, 1), (1, 0)])
     assert pool.ready()
     assert selected_ids(pool) == ["0.1", "2.2", "0.0"]
@@ -64,7 +64,7 @@ def test_at_the_bound_the_step_is_filled_and_says_so(pool):
 
 
 def test_without_dynamic_sampling_a_step_is_its_rollout():
-    """Groups without a signal included, in order."""
+    """Groups without a signal are included, in order."""
     pool = Pool(Config())
     fill(pool, [(1, 1), (0, 1), (0, 0)])
     assert pool.ready()
@@ -73,7 +73,7 @@ def test_without_dynamic_sampling_a_step_is_its_rollout():
 
 
 def metrics_of(config) -> list[dict]:
-    """The metrics of a run."""
+    """Return the metrics of a run."""
     document = run.train(config, lambda _: None)
     assert document["outcome"] == "ok", document["error"]
     return [json.loads(line) for line in Path(document["metrics"]).read_text().splitlines()]
@@ -82,7 +82,7 @@ def metrics_of(config) -> list[dict]:
 @pytest.mark.slow
 @pytest.mark.long
 def test_dynamic_sampling_is_the_same_in_all_modes(short_run):
-    """Resampling takes the next rollouts, in any mode."""
+    """Resampling takes the next rollouts in any mode."""
     settings = {"sampling.dynamic": "true", "sampling.group_size": 2, "rollout.max_staleness": 0}
     runs = [metrics_of(short_run(mode, **settings)) for mode in ("colocate", "async", "server")]
     without_times = [[{k: v for k, v in e.items() if not k.startswith("time/")} for e in run] for run in runs]
@@ -90,7 +90,7 @@ def test_dynamic_sampling_is_the_same_in_all_modes(short_run):
     assert sum(entry["resample/rounds"] for entry in without_times[0]) > 0
 
 
-def test_ahead_and_resampling_stay_within_the_bound(short_run):
+def test_resampling_ahead_keeps_the_staleness_bound(short_run):
     """A step that takes two rollouts makes the next ones fresher, never older."""
     settings = {"sampling.dynamic": "true", "sampling.group_size": 2, "rollout.max_staleness": 2}
     entries = metrics_of(short_run("async", **{**settings, "train.steps": 6}))
@@ -98,8 +98,8 @@ def test_ahead_and_resampling_stay_within_the_bound(short_run):
     assert sum(entry["resample/rounds"] for entry in entries) > 0
 
 
-def test_the_overlong_filter_takes_gradient_from_what_was_cut_off(short_run):
-    """With every completion cut off there is no gradient, and no NaN either; rewards are still given."""
+def test_overlong_filter_removes_gradient_of_truncated_samples(short_run):
+    """If all are truncated, the gradient is zero, not NaN; rewards are still computed."""
     settings = {"sampling.max_tokens": 4, "task.max_length": 3, "train.steps": 1}
     plain = metrics_of(short_run(**settings))[0]
     filtered = metrics_of(
