@@ -1,4 +1,4 @@
-"""Random texts that try to break out of a page, and a page's elements as two parsers see them."""
+"""Generate hostile text for HTML pages, and list the elements and links that two HTML parsers find in a page."""
 
 from __future__ import annotations
 
@@ -26,41 +26,43 @@ ATOMS = (
 )  # fmt: skip
 
 
-def hostile_text(numbers: random.Random) -> str:
-    """One text."""
-    return "".join(numbers.choices(ATOMS, k=numbers.randrange(1, 9)))
+def hostile_text(rng: random.Random) -> str:
+    """Return a random string of HTML, script and URL injection fragments."""
+    return "".join(rng.choices(ATOMS, k=rng.randrange(1, 9)))
 
 
 def harmless(text: str) -> str:
-    """Return letters of the same length, broken at the same places."""
+    """Replace every character except whitespace by x."""
     return "".join(letter if letter.isspace() else "x" for letter in text)
 
 
-class _Seen(HTMLParser):
+class _ElementCollector(HTMLParser):
+    """Collect elements with their attribute names, and link targets."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.found: set[tuple[str, tuple[str, ...]]] = set()
-        self.leads: set[str] = set()
+        self.elements: set[tuple[str, tuple[str, ...]]] = set()
+        self.targets: set[str] = set()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.add((tag, tuple(sorted({name for name, _ in attrs}))))
-        self.leads |= {
+        self.elements.add((tag, tuple(sorted({name for name, _ in attrs}))))
+        self.targets |= {
             value or "" for name, value in attrs if name in {"href", "src", "action", "xlink:href"}
         }
 
     def handle_comment(self, data: str) -> None:
-        self.found.add(("<!--", ()))
+        self.elements.add(("<!--", ()))
 
     def handle_pi(self, data: str) -> None:
-        self.found.add(("<?", ()))
+        self.elements.add(("<?", ()))
 
     def unknown_decl(self, data: str) -> None:
-        self.found.add(("<![", ()))
+        self.elements.add(("<![", ()))
 
 
 def elements(page: str) -> tuple[set[tuple[str, tuple[str, ...]]], set[str]]:
-    """The elements with the names of their attributes, and where they lead; by lxml, too, where it is."""
-    collector = _Seen()
+    """Return the elements with attribute names, and the link targets, by html.parser and, if installed, lxml."""
+    collector = _ElementCollector()
     collector.feed(page)
     collector.close()
     if importlib.util.find_spec("lxml") is not None:
@@ -68,5 +70,5 @@ def elements(page: str) -> tuple[set[tuple[str, tuple[str, ...]]], set[str]]:
 
         for element in html.document_fromstring(page.encode()).iter():
             name = element.tag if isinstance(element.tag, str) else "<!--"
-            collector.found.add((name, tuple(sorted(element.attrib))))
-    return collector.found, collector.leads
+            collector.elements.add((name, tuple(sorted(element.attrib))))
+    return collector.elements, collector.targets

@@ -1,4 +1,4 @@
-"""A terminal of 24 lines by 80 columns, and what a command shows on it."""
+"""Run commands on a pseudo-terminal of 24 lines by 80 columns and return their output."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MOVEMENT = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[()][A-Z0
 
 
 @dataclass(frozen=True)
-class Shown:
+class TerminalOutput:
     """Output of a command on a terminal.
 
     Attributes:
-        code: Its exit code.
-        text: All that it wrote, with its colours and movements.
+        code: Exit code.
+        text: Complete output, with escape sequences.
     """
 
     code: int
@@ -37,12 +37,12 @@ class Shown:
 
     @property
     def lines(self) -> list[str]:
-        """Its lines without colours; of one that was drawn over, each state is a line."""
+        """The lines without escape sequences; each state of a redrawn line is a line."""
         return without_escapes(self.text).rstrip("\n").split("\n")
 
     @property
     def wide(self) -> list[str]:
-        """The lines that do not fit."""
+        """The lines that are wider than the terminal."""
         return [line for line in self.lines if len(line) > COLUMNS]
 
 
@@ -51,29 +51,31 @@ def without_escapes(text: str) -> str:
     return _MOVEMENT.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
 
 
-def run_on_terminal(words: Sequence[str], here: Path, environ: Mapping[str, str] | None = None) -> Shown:
-    """Run a command with a terminal as all three of its streams; `python` is the Python of the tests."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+def run_on_terminal(
+    command: Sequence[str], folder: Path, environ: Mapping[str, str] | None = None
+) -> TerminalOutput:
+    """Run a command in a folder with a terminal as stdin, stdout and stderr; `python` is the tests' Python."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     left_out = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"}
-    around = {name: value for name, value in os.environ.items() if name not in left_out}
+    inherited = {name: value for name, value in os.environ.items() if name not in left_out}
     child = subprocess.Popen(
-        [sys.executable if words[0] == "python" else words[0], *words[1:]],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        cwd=here,
+        [sys.executable if command[0] == "python" else command[0], *command[1:]],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        cwd=folder,
         start_new_session=True,
-        env={**around, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **(environ or {})},
+        env={**inherited, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **(environ or {})},
     )
-    os.close(theirs)
+    os.close(slave)
     output = bytearray()
     try:
-        while piece := _next_piece(ours):
+        while piece := _next_piece(master):
             output += piece
     finally:
-        os.close(ours)
-    return Shown(child.wait(), output.decode(errors="replace"))
+        os.close(master)
+    return TerminalOutput(child.wait(), output.decode(errors="replace"))
 
 
 def _next_piece(terminal: int) -> bytes:

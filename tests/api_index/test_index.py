@@ -21,7 +21,7 @@ from diagnostics.doctor.checks import names
 from diagnostics.doctor.checks.base import Examined
 from diagnostics.triage import command as triage
 from tests.api_index.conftest import PACKAGES, RELEASES, FakeIndex, forget
-from tests.diagnostics.environments import Maker
+from tests.diagnostics.fake_environments import Maker
 
 OLD, NEW = Release("trl", "1.0"), Release("trl", "1.1")
 

@@ -1,4 +1,4 @@
-"""The strict reading of TOML."""
+"""The docstring examples of `toml_source`, which finds the lines of TOML keys, are correct."""
 
 import doctest
 
@@ -6,6 +6,5 @@ from diagnostics import toml_source
 
 
 def test_examples_in_docstrings_hold():
-    """Lines of keys, in tables and in arrays of tables."""
     result = doctest.testmod(toml_source)
     assert (result.attempted > 0, result.failed) == (True, 0)
