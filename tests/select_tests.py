@@ -1,7 +1,7 @@
-"""Which tests rest on a file: those whose imports, or the modules that they start by name, lead to it.
+"""Select the tests that depend on a file, by their imports and the modules and files that they name.
 
-Standard library only: the noxfile asks before anything is installed. Read from the sources, nothing is imported.
-`python -m tests.select_tests FILE...` prints them.
+usage: python -m tests.select_tests FILE...
+The noxfile calls it before anything is installed, so it reads sources with the standard library and imports none.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("diagnostics", "grpo_core", "repro", "benchmarks", "tests")
 # Tests that import one of these need the trainer's environment, hundreds of megabytes.
-HEAVY = frozenset({"torch", "transformers", "safetensors", "tokenizers", "numpy", "fastapi", "uvicorn"})
-FEW = 1
+TRAINER_PACKAGES = frozenset(
+    {"torch", "transformers", "safetensors", "tokenizers", "numpy", "fastapi", "uvicorn"}
+)
+DATA_DEPTH = 1
 _OURS = r"((?:diagnostics|grpo_core|repro|tests)(?:\.\w+)*)"
 _NAMED = re.compile(rf"^{_OURS}$")
 _IMPORTED = re.compile(rf"\b(?:import|from) {_OURS}")
@@ -28,30 +30,30 @@ _STARTED = re.compile(rf"-m {_OURS}")
 def select_tests(
     paths: Sequence[Path], tests: Sequence[Path] | None = None, *, near: bool = False
 ) -> list[Path]:
-    """Return the files of tests that rest on one of these files or on something in one of these folders.
+    """Return the test files that depend on one of these files, or on a file in one of these folders.
 
-    A Python file is looked for as far as imports lead. Of data and of a folder everything rests on everything soon,
-    so these are looked for one import away.
+    For a Python file all indirect imports are followed. For data and folders only direct imports are, because
+    almost every test depends on them indirectly.
 
     Args:
-        paths: of sources, of data, or of tests, which are chosen themselves.
-        tests: to choose from; all there are if None.
-        near: only those of the same part that name a module themselves, not through other modules; of data those that
-            name more of the package that reads it than the package.
+        paths: Sources, data or folders; a test is selected itself.
+        tests: Tests to select from; None: all.
+        near: Only tests of the same package that import the module directly; for data, tests that import a module
+            of the package that reads it.
     """
     selected = set()
     for path in map(Path.resolve, paths):
         files = _files(path)
         owners = {owner for file in files for owner in _owners(file)}
-        depth = 1 if near else None if path.suffix == ".py" else FEW
+        depth = 1 if near else None if path.suffix == ".py" else DATA_DEPTH
         for test in all_tests() if tests is None else tests:
-            if test in files or (closure(test, depth) & owners and not (near and _far(test, path))):
+            if test in files or (closure(test, depth) & owners and not (near and _is_distant(test, path))):
                 selected.add(test)
     return sorted(selected)
 
 
-def _far(test: Path, path: Path) -> bool:
-    """Whether a test is of another part than a path, or, of the package that data lies in, names no more than it."""
+def _is_distant(test: Path, path: Path) -> bool:
+    """Return whether a test belongs to another package, or imports only the `__init__` of the package of the data."""
     if _test_folder(test) != _test_folder(path):
         return True
     package = next((folder for folder in path.parents if (folder / "__init__.py").is_file()), None)
@@ -62,34 +64,34 @@ def _far(test: Path, path: Path) -> bool:
 
 
 def needs_torch(tests: Sequence[Path]) -> bool:
-    """Return whether these tests import, directly or indirectly, packages of the trainer's environment."""
+    """Return whether these tests import PyTorch or other packages of the trainer, directly or indirectly."""
     return any(_references(file)[1] for test in tests for file in closure(test))
 
 
 @functools.cache
 def all_tests() -> tuple[Path, ...]:
-    """All files of tests."""
+    """Return all test files."""
     return tuple(sorted((ROOT / "tests").rglob("test_*.py")))
 
 
 @functools.cache
 def closure(file: Path, depth: int | None = None) -> frozenset[Path]:
-    """Return the files of ours that a file leads to, itself and the conftests above it included.
+    """Return our files that a file imports, with itself and the conftest files above it.
 
     Args:
-        file: a Python file.
-        depth: of imports to follow; all if None. What a package hands on counts as the package.
+        file: A Python file.
+        depth: Number of import steps to follow; None: all. Re-exports of a package count as the package.
     """
     reached: set[Path] = set()
-    due = [(path, 0) for path in (file, *_conftests(file))]
-    while due:
-        path, far = due.pop(0)
+    pending = [(path, 0) for path in (file, *_conftests(file))]
+    while pending:
+        path, far = pending.pop(0)
         if path in reached:
             continue
         reached.add(path)
         if depth is not None and far >= depth and path.name != "__init__.py":
             continue
-        due += [(target, far + 1) for name in _references(path)[0] for target in _modules(name)]
+        pending += [(target, far + 1) for name in _references(path)[0] for target in _modules(name)]
     return frozenset(reached)
 
 
@@ -100,9 +102,9 @@ def _files(path: Path) -> list[Path]:
 
 
 def _owners(file: Path) -> set[Path]:
-    """Return the files that read a file: itself if it is Python, those that name it, or those that name its folder."""
+    """Return the Python files that stand for a file: itself, or the files that name it or its folder."""
     owners = {file} if file.suffix == ".py" else set()
-    # A module that its package finds by looking through the folder is named nowhere.
+    # Modules that their package imports by listing the folder are named nowhere.
     package = file.parent / "__init__.py"
     if file.suffix == ".py" and package.is_file() and "[a-z]*.py" in _references(package)[2]:
         owners.add(package)
@@ -114,6 +116,7 @@ def _owners(file: Path) -> set[Path]:
 
 
 def _naming(name: str) -> set[Path]:
+    """Return the sources that contain this file or folder name as a string."""
     return {source for source in _sources() if name in _references(source)[2]}
 
 
@@ -132,7 +135,7 @@ def _conftests(file: Path) -> Iterator[Path]:
 
 @functools.cache
 def _modules(name: str) -> tuple[Path, ...]:
-    """The files that are run when a module of ours is imported: its own and its packages'; those of no other."""
+    """Return the files that run when one of our modules is imported: its own and those of its packages."""
     parts = name.split(".")
     if parts[0] not in OURS:
         return ()
@@ -143,13 +146,13 @@ def _modules(name: str) -> tuple[Path, ...]:
 
 @functools.cache
 def _references(file: Path) -> tuple[frozenset[str], bool, frozenset[str]]:
-    """Return the modules that a file names, whether one is heavy, and the last parts of the paths it names."""
+    """Return the modules that a file uses, whether it needs trainer packages, and the file names in its strings."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     modules, names, is_test = set(), set(), _top(file) == "tests"
-    for node in _run(tree):
+    for node in _walk_code(tree):
         modules |= _imported(node)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            # A name of another package's file, such as a program for cells, is not run here.
+            # Only names of the file's own package count: others, such as programs for cells, are not run here.
             mentioned = _IMPORTED.findall(node.value) if is_test else _NAMED.findall(node.value)
             modules |= {name for name in mentioned if name.startswith(_subject(file)) and _is_file(name)}
             names.add(node.value.rstrip("/").rpartition("/")[2])
@@ -157,9 +160,9 @@ def _references(file: Path) -> tuple[frozenset[str], bool, frozenset[str]]:
             modules |= {f"{name}.__main__" for name in _STARTED.findall(node.value) if is_test}
         elif isinstance(node, ast.List | ast.Tuple | ast.Call) and is_test:
             modules |= {f"{name}.__main__" for name in _started(node)}
-    # A source imports late what only some need of it; a test imports what it uses.
-    at_once = modules if is_test else {name for node in tree.body for name in _imported(node)}
-    heavy = any(module.partition(".")[0] in HEAVY for module in at_once)
+    # Sources import optional packages inside functions; tests use all that they import.
+    required = modules if is_test else {name for node in tree.body for name in _imported(node)}
+    heavy = any(module.partition(".")[0] in TRAINER_PACKAGES for module in required)
     return frozenset(modules), heavy, frozenset(names)
 
 
@@ -172,7 +175,7 @@ def _imported(node: ast.AST) -> set[str]:
 
 
 def _started(node: ast.List | ast.Tuple | ast.Call) -> Iterator[str]:
-    """Yield the modules behind a "-m" in the words of a command line."""
+    """Yield the modules that follow `-m` in a list of command-line arguments."""
     words = node.args if isinstance(node, ast.Call) else node.elts
     literals = [word.value if isinstance(word, ast.Constant) else None for word in words]
     yield from (
@@ -181,7 +184,7 @@ def _started(node: ast.List | ast.Tuple | ast.Call) -> Iterator[str]:
 
 
 def _test_folder(path: Path) -> str:
-    """Return the test folder of a path: the matrix has a separate one."""
+    """Return the folder in tests/ that belongs to a path; that of the matrix is separate."""
     parts = path.relative_to(ROOT).parts
     if parts[0] == "tests":
         return "/".join(parts[1:2])
@@ -193,7 +196,7 @@ def _test_folder(path: Path) -> str:
 
 
 def _subject(file: Path) -> str:
-    """The package that a file belongs to, or tests; empty for a test of them all."""
+    """Return the package that a file belongs to; empty for a test of several packages."""
     part = _test_folder(file)
     return "diagnostics" if part == "matrix" else part if part in OURS else ""
 
@@ -206,8 +209,8 @@ def _is_file(name: str) -> bool:
     return ROOT.joinpath(*name.split(".")).with_suffix(".py").is_file()
 
 
-def _run(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk a tree without what only type checkers read, and without docstrings."""
+def _walk_code(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk a syntax tree without docstrings and TYPE_CHECKING blocks."""
     for child in ast.iter_child_nodes(node):
         if (
             isinstance(child, ast.If)
@@ -218,7 +221,7 @@ def _run(node: ast.AST) -> Iterator[ast.AST]:
         if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
             continue
         yield child
-        yield from _run(child)
+        yield from _walk_code(child)
 
 
 if __name__ == "__main__":

@@ -23,10 +23,7 @@ SMALL = {
 }
 # These benchmarks exit with 1 if a figure misses its goal.
 EXIT_1_ALLOWED = ("lint",)
-EXPECTED_OUTPUT = {
-    "gpu": "step, ours",
-    "step": "ours",
-}
+EXPECTED_OUTPUT = {"gpu": "step, ours", "step": "ours"}
 
 
 def run_benchmark(name: str, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Which tests are chosen for a file, and what they need."""
+"""`nox -s tests -- FILE` and `nox -s quick -- FILE` select the tests that depend on a file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import pytest
 from tests import select_tests
 from tests.select_tests import ROOT
 
-# One worker reads all the sources, once.
+# On one worker all sources are read only once.
 pytestmark = pytest.mark.xdist_group("sources")
 
 
 def names(*paths: str, near: bool = False) -> set[str]:
+    """Return the names of the selected test files."""
     test_files = select_tests.select_tests([ROOT / path for path in paths], near=near)
     return {str(path.relative_to(ROOT / "tests")) for path in test_files}
 
@@ -41,8 +42,8 @@ def names(*paths: str, near: bool = False) -> set[str]:
         ("tests/grpo_core/test_loss.py", "grpo_core/test_loss.py"),
     ],
 )
-def test_what_rests_on_a_file_is_chosen(path, test):
-    """Tests are selected by imports (also late ones), started module names, and names of files that are read."""
+def test_dependent_test_is_selected(path, test):
+    """Tests depend on a file by imports, by modules that they start, and by names of files that they read."""
     assert test in names(path)
 
 
@@ -56,42 +57,40 @@ def test_what_rests_on_a_file_is_chosen(path, test):
         ("tests/grpo_core/test_loss.py", "grpo_core/test_modes.py"),
     ],
 )
-def test_what_does_not_is_not(path, test):
-    """Else the choice would be no choice."""
+def test_independent_test_is_not_selected(path, test):
     assert test not in names(path)
 
 
-def test_the_nearest_are_few_and_of_the_same_part():
-    """They name the module themselves."""
+def test_near_tests_are_few_and_of_the_same_package():
     nearest = names("diagnostics/catalog/issues/SCH001.toml", near=True)
     assert "diagnostics/test_catalog.py" in nearest
     assert nearest < names("diagnostics/catalog/issues/SCH001.toml")
     assert {name.partition("/")[0] for name in nearest} == {"diagnostics"}
-    # Tests that read the catalog for something else are not near an entry.
+    # Tests that read the catalog for another purpose are not near an entry.
     assert "diagnostics/test_doctor_hosts.py" not in nearest
-    # A file that is found by its folder has near tests, too.
+    # A module that its package imports by listing the folder has near tests too.
     assert "diagnostics/test_lint_rules.py" in names("diagnostics/lint/rules/placeholders.py", near=True)
     assert names("diagnostics/collect/gpus.py", near=True)
 
 
-def test_only_tests_of_the_trainer_need_torch():
-    """And of the audit, which computes with its weights: who adds a rule never waits for hundreds of megabytes."""
-    heavy = {path for path in select_tests.all_tests() if select_tests.needs_torch([path])}
-    theirs = (
+def test_only_tests_of_trainer_and_audit_need_torch():
+    """A contributor of a rule does not have to install hundreds of megabytes."""
+    with_torch = {path for path in select_tests.all_tests() if select_tests.needs_torch([path])}
+    expected_folders = (
         "grpo_core/",
         "repro/",
         "gpu/",
         "golden/",
         "diagnostics/audit",
-        "diagnostics/test_pulse.py",  # the trainer's progress, too
         "test_missing_packages.py",
     )
-    assert [path for path in heavy if not str(path.relative_to(ROOT / "tests")).startswith(theirs)] == []
-    assert ROOT / "tests/grpo_core/test_loss.py" in heavy
+    assert [
+        path for path in with_torch if not str(path.relative_to(ROOT / "tests")).startswith(expected_folders)
+    ] == []
+    assert ROOT / "tests/grpo_core/test_loss.py" in with_torch
 
 
-def test_choosing_needs_nothing_installed():
-    """The noxfile chooses before it installs."""
+def test_selection_needs_only_the_standard_library():
     program = (
         "from tests.select_tests import ROOT, closure\n"
         "assert ROOT / 'repro' / 'judge.py' in closure(ROOT / 'tests' / 'repro' / 'test_judge.py')"

@@ -1,11 +1,12 @@
 """The shipped catalog entries are consistent, and an invalid entry is refused with file, line, key and expectation."""
 
+import doctest
 import re
 
 import pytest
 from msgspec.structs import replace
 
-from diagnostics import catalog
+from diagnostics import catalog, toml_source
 from diagnostics.catalog import CatalogueError, signatures
 from diagnostics.catalog.loader import FOLDER
 from diagnostics.catalog.model import Bound, ConfigRule
@@ -20,6 +21,12 @@ from repro.issues import REPROS
 def issues():
     """Load the shipped catalog."""
     return catalog.load()
+
+
+def test_docstring_examples_of_toml_source_are_correct():
+    """toml_source finds the lines of keys, which errors about entries name."""
+    result = doctest.testmod(toml_source)
+    assert (result.attempted > 0, result.failed) == (True, 0)
 
 
 def test_no_pattern_escapes_quotes(issues):

@@ -200,11 +200,6 @@ def test_python_config_is_read_without_running_it():
     )
     [expected] = read_configs(source, "train.py")
     read = {key: (value.data, value.place.line) for key, value in expected.options.items()}
-    assert read == {
-        "num_generations": (8, 4),
-        "top_p": (UNKNOWN, 4),
-        "beta": (0.0, 4),
-        "use_vllm": (True, 5),
-    }
+    assert read == {"num_generations": (8, 4), "top_p": (UNKNOWN, 4), "beta": (0.0, 4), "use_vllm": (True, 5)}
     assert expected.env["CUDA_VISIBLE_DEVICES"].data == "0,1"
     assert read_configs("GRPOConfig(**kwargs)", "train.py")[0].has_unread_options

@@ -172,11 +172,7 @@ METRICS = [
     ("step:4 - actor/entropy:0.25 - actor/pg_clipfrac:0.0 - actor/grad_norm:0.5", "grad_norm", 0.5),
     ("step:4 - training/rollout_probs_diff_mean:0.2 - critic/score/mean:0.1", "probs_diff", 0.2),
     ("  • Token Mult Prob Error: 464.0 token_mult_prob_error: 464.0", "mult_error", 464.0),
-    (
-        "Step 12 | Time: 13.20s | Loss: 0.0001 | Entropy: 0.3000 | Mismatch KL: 0.0100",
-        "mismatch_kl",
-        0.01,
-    ),
+    ("Step 12 | Time: 13.20s | Loss: 0.0001 | Entropy: 0.3000 | Mismatch KL: 0.0100", "mismatch_kl", 0.01),
     ("{'sampling/importance_sampling_ratio/mean': 0.02}", "ratio", 0.02),
     ("wandb:      train/grad_norm 0.25", "grad_norm", 0.25),
     ("Train:   7%|7   | 7/100 [00:07<01:33, loss=0.125]", "loss", 0.125),

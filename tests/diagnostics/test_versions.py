@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shlex
 
 import pytest
@@ -11,8 +12,8 @@ from diagnostics import __main__ as command
 from diagnostics import compat_table as compat
 from diagnostics.output import pairs, sanitize
 from tests.documents import ROOT
-from tests.screen import COLUMNS, ROWS, without_escapes
 
+ROWS, COLUMNS = 24, 80
 PUBLISHED = compat.load()
 TRIED = pairs.tried(PUBLISHED.cells)
 
@@ -33,7 +34,7 @@ def screen_lines(monkeypatch):
     def print_versions(all_pairs=False):
         stream = Terminal()
         pairs.render(sanitize.console(stream), TRIED, PUBLISHED, every=all_pairs)
-        return without_escapes(stream.getvalue()).rstrip("\n").split("\n")
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue()).rstrip("\n").split("\n")
 
     return print_versions
 

@@ -14,15 +14,7 @@ from diagnostics.hang.job_index import split_jobs
 from diagnostics.hang.known_issues import finding_of, issue_document, stack_fix, with_issue
 from diagnostics.hang.parsers import ParseError, bundle
 from diagnostics.hang.parsers.files import read_files
-from diagnostics.hang.snapshot import (
-    Collective,
-    Descriptor,
-    Process,
-    Snapshot,
-    Socket,
-    StackFrame,
-    Thread,
-)
+from diagnostics.hang.snapshot import Collective, Descriptor, Process, Snapshot, Socket, StackFrame, Thread
 from evaluation.hang import bench, bench_repros
 from tests.diagnostics.hang.processes import C10D, in_all_gather, rank, sleeping
 

@@ -26,7 +26,6 @@ from diagnostics.hang.diagnosis import Patience, diagnose
 from diagnostics.hang.snapshot import StackFrame
 from diagnostics.hang.watch import StallClock, WatchOptions
 from evaluation.hang import bench
-from tests.diagnostics import report_schema
 from tests.diagnostics.hang.processes import BLIND, running
 
 CASES = {case.name: case for case in bench.cases()}
@@ -129,14 +128,13 @@ def options(pid, form="json", seconds="0.6"):
     return ["hang", "--pid", str(pid), "--patience", "0.5", "--seconds", seconds, "--format", form]
 
 
-def test_saved_bundle_gives_the_same_verdict(deadlocked_pid, tmp_path, capsys, monkeypatch):
+def test_saved_bundle_gives_the_same_verdict(deadlocked_pid, tmp_path, capsys):
     """The JSON document is valid against the published schema."""
     bundle = tmp_path / "b.json"
     assert main([*options(deadlocked_pid), "--save", str(bundle)]) == 1
     document = json.loads(capsys.readouterr().out)
     schema = json.loads((Path(__file__).parents[3] / "docs" / "hang-v1.schema.json").read_text())
-    monkeypatch.setattr(report_schema, "SCHEMA", schema)
-    assert report_schema.problems(document) == []
+    pytest.importorskip("jsonschema").validate(document, schema)
     assert (document["cause"], document["code"]) == ("locks", "HNG006")
     assert main(["hang", "--from", str(bundle), "--patience", "0.5", "--format", "json"]) == 1
     assert json.loads(capsys.readouterr().out)["sentence"] == document["sentence"]
