@@ -30,7 +30,7 @@ INDEX = (
 )
 # Programs with commands of their own: the module, and which.
 WITHIN = {
-    "repro": ("repro", ("list", "run", "repeat", "imports", "fuzz")),
+    "repro": ("repro", ("list", "run", "imports", "fuzz")),
     "matrix": ("diagnostics.matrix", ("run", "lock", "add", "report", "publish", "workflow")),
     "train": ("grpo_core", tuple(name for name in TRAINER_COMMANDS if name != "train")),
 }

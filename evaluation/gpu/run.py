@@ -1,10 +1,12 @@
 """Run every GPU check within a time budget; write one JSON file per step as soon as it ends.
 
 usage: python -m evaluation.gpu.run OUT [--device cuda|cpu] [--budget SECONDS] [--only STEP ...]
+       python -m evaluation.gpu.run OUT --publish
 
 Each step is a process with its own time limit, so a step that hangs or is killed costs only itself. OUT receives
 `NN-step.json` per step and `gpu.json` with all finished steps, rewritten after each. On a CPU the same steps run at toy
-size, to rehearse. Exit code 0 if no step failed, 1 otherwise.
+size, to rehearse. Exit code 0 if no step failed, 1 otherwise. --publish runs nothing: it copies OUT/gpu.json into
+`evaluation/gpu/results/`, under its day and device, and prints a line per step for docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +29,7 @@ from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = "grpo-doctor.gpu.v2"
+RESULTS = Path(__file__).with_name("results")
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "peft", "safetensors", "numpy", "vllm")
 # Test files with tests marked `gpu` that need no vLLM, each run in a process of its own.
 TEST_FILES = (
@@ -304,7 +308,10 @@ def main() -> int:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--budget", type=float, default=540, metavar="SECONDS")
     parser.add_argument("--only", nargs="*", choices=[name for name, _, _ in STEPS])
+    parser.add_argument("--publish", action="store_true", help="copy OUT/gpu.json into the published results")
     options = parser.parse_args()
+    if options.publish:
+        return publish(options.out / "gpu.json", RESULTS)
     options.out.mkdir(parents=True, exist_ok=True)
     # Not in OUT: checkpoints are too large to be brought back.
     os.environ["GPU_WORK"] = tempfile.mkdtemp(prefix="grpo-doctor-gpu-")
@@ -334,6 +341,24 @@ def main() -> int:
         print(f"== {name}: {record['outcome']} in {record['seconds']} s")
         print(json.dumps(record.get("result", record.get("reason")), indent=1)[:2500], flush=True)
     return 1 if wrong else 0
+
+
+def publish(path: Path, results: Path) -> int:
+    """Copy a `gpu.json` into a folder of results, and print its steps as rows of a Markdown table."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        day, device, steps = document["made"][:10], document["device"], document["steps"]
+        rows = [f"| {step['step']} | {step['outcome']} | {step['seconds']} s |" for step in steps]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"{path}: no results of the GPU checks: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    if document.get("schema") != SCHEMA:
+        print(f"{path}: schema {document.get('schema')!r}, expected {SCHEMA!r}", file=sys.stderr)
+        return 2
+    target = results / f"{day}-{re.sub('[^a-z0-9]+', '-', device.lower()).strip('-')}.json"
+    write(target, document)
+    print(f"{target}\n| step | outcome | time |\n|---|---|---|", *rows, sep="\n")
+    return 0
 
 
 def name_of(device: str) -> str:

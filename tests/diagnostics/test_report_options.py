@@ -80,7 +80,7 @@ def test_unknown_failure_is_no_success_in_any_format(tmp_path, capsys):
     log = tmp_path / "run.log"
     log.write_text(LOG.replace("OSError: [Errno 98] Address already in use", "KeyError: 'completion'"))
     signs = {
-        "junit": "<error", "github": "::warning", "markdown": "Result: the log shows a failure that no known issue",
+        "junit": "<error", "github": "::warning", "markdown": "Result: no known issue describes this failure",
         "sarif": '"level": "warning"', "terminal": "unknown", "json": '"unknown"', "jsonl": '"unknown"',
     }  # fmt: skip
     for form, sign in signs.items():

@@ -13,6 +13,8 @@ from diagnostics.catalog import loader
 # Codes that a check reports instead of the code of its family, and when.
 ISSUES_CHOSEN_BY_A_CHECK = {
     "SYN003": "weights/version, if that is the base",
+    "SYN032": "weights/partial: a result does not say why the experts are wrong",
+    "SYN034": "weights/unknown: a result does not say why no checkpoint has these weights",
     "SYN015": "cache/stale: a result does not say why the cache was not reset",
 }
 # Silent failures that no audit check can show, and why.
@@ -21,6 +23,7 @@ REASON_WITHOUT_CHECK = {
     "CFG114": "options that the command never sees leave no trace in what it samples; lint reads them",
     "MEM013": "memory is asked of the device, which an audit does not do; the log tells",
     "NUM004": "a loss divided by too much: a replay of the step shows it, and no answer of an engine or of a dump",
+    "SYN033": "an audit sends no images; lint reads whether the vision encoder is trained",
     "SYN002": "weights that change within a completion: no sample of an audit lies across an update",
 }
 
