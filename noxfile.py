@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
 from diagnostics.matrix.uv import find_uv, torch_arguments, uv_environment  # noqa: E402
-from tests.chosen import needs_torch, select_tests  # noqa: E402
+from tests.select_tests import needs_torch, select_tests  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -259,7 +259,7 @@ def docs(session: nox.Session) -> None:
     session.run("python", "docs/make_site.py", str(sources))
     session.run("sphinx-build", "-q", "-W", "--keep-going", "-b", "html", str(sources), str(built))
     tried = {"GRPO_DOCTOR_SITE": str(built)}
-    session.run("python", "-m", "pytest", "-n", "0", "tests/test_site_pages.py", env=tried)
+    session.run("python", "-m", "pytest", "-n", "0", "tests/test_site_in_browser.py", env=tried)
     session.log(f"open {built / 'README.html'}")
 
 

@@ -1,4 +1,4 @@
-"""Tests of pages in a real browser: console messages, axe findings, and keyboard navigation with Tab."""
+"""Drive pages of the documentation site in headless Chromium: console messages, axe findings, Tab navigation."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ _HERE = """() => {
 
 
 @contextmanager
-def started():
-    """One headless browser; skips where there is none, or nothing to drive it."""
+def start_browser():
+    """Start a headless Chromium and yield it; skip the test without Playwright."""
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as driver:
-        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # it refuses to run as root with one
+        sandbox = (
+            ["--no-sandbox"] if os.geteuid() == 0 else []
+        )  # Chromium refuses to run as root with a sandbox
         chromium = driver.chromium.launch(executable_path=BROWSER, args=sandbox)
         yield chromium
         chromium.close()
@@ -40,7 +42,7 @@ def started():
 
 @contextmanager
 def open_page(browser, address, width=1100, scheme="light", **settings):
-    """Open a page of that width; fail if it logs to the console or requests anything but files."""
+    """Open a page at this width; fail if it logs to the console or requests anything but files."""
     context = browser.new_context(
         viewport={"width": width, "height": 800}, color_scheme=scheme, reduced_motion="reduce", **settings
     )
@@ -56,7 +58,7 @@ def open_page(browser, address, width=1100, scheme="light", **settings):
     context.close()
 
 
-def hindrances(page):
+def serious_accessibility_findings(page):
     """Return axe's serious and critical findings on a page."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     violations = axe.run(page, options={"resultTypes": ["violations"], "preload": False}).response[
@@ -70,7 +72,7 @@ def hindrances(page):
     ]
 
 
-def walked(page):
+def unreached_by_tab(page):
     """Walk a page with Tab; return the elements that were not reached, or whose focus was not visible.
 
     The walk ends when the focus leaves the page or returns to the first stop: it may not be trapped.

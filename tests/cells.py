@@ -1,4 +1,4 @@
-"""Running our in-cell programs in a real cell, from tests that have no vLLM themselves."""
+"""Run programs in the Python environment of a matrix cell, from tests that have no vLLM themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def _install_hint(cell: str) -> str:
-    """Say how to build a cell: by a command if the matrix file has it, else by hand."""
+    """Return how to build a cell: by a command if matrix.toml has it, else by hand."""
     cells = tomllib.loads((ROOT / "matrix.toml").read_text(encoding="utf-8"))["cells"]
     if cell in cells:
         return f"build it: nox -s matrix -- --cells '{cell}' --layers install"
@@ -35,12 +35,12 @@ def cell_python(cell: str) -> Path:
 
 
 def run_in_cell(cell: str, *arguments: str, timeout_s: float = 500) -> subprocess.CompletedProcess[str]:
-    """Run the cell's Python with copies of grpo_core and repro, and nothing else of ours, to import."""
+    """Run the cell's Python; of our packages it can import only grpo_core and repro."""
     return run_with(cell_python(cell), *arguments, timeout_s=timeout_s)
 
 
 def run_with(python: Path, *arguments: str, timeout_s: float = 500) -> subprocess.CompletedProcess[str]:
-    """Run a program with any Python."""
+    """Run any Python with copies of grpo_core and repro on its path."""
     with tempfile.TemporaryDirectory() as stage:
         for package in ("grpo_core", "repro", "evaluation/repro", "diagnostics/catalog/issues"):
             shutil.copytree(
@@ -49,7 +49,7 @@ def run_with(python: Path, *arguments: str, timeout_s: float = 500) -> subproces
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_", "PYTHON"))}
         environment |= {
             "PYTHONPATH": stage,
-            "TMPDIR": stage,  # a program that ends by os._exit removes nothing
+            "TMPDIR": stage,  # programs that end with os._exit leave temporary files
             "VLLM_USE_V1": "0",
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
@@ -81,7 +81,7 @@ def attempts_in_cell(
 
 
 def repro_beside_trl(release: str, *arguments: str) -> str:
-    """A program for a cell: `python -m repro` with that TRL before the cell's own; a skip where its wheel is not."""
+    """Return a program that runs `python -m repro` with this TRL release; skip the test if it is not unpacked."""
     name = f"GRPO_DOCTOR_TRL_{release.replace('.', '_')}"
     folder = os.environ.get(name)
     if not folder or not Path(folder, "trl").is_dir():

@@ -1,4 +1,4 @@
-"""Settings and fixtures of the whole suite."""
+"""Settings of the whole test suite: hypothesis profile, signals, test order, worker groups and terminal variables."""
 
 import os
 import signal
@@ -7,18 +7,17 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# The same examples each time: a failure that comes once in ten runs stops the wrong change. How long one takes is the
-# machine's business.
+# The examples are the same each time: a failure in one of ten runs would stop an unrelated change.
 settings.register_profile(
-    "same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "deterministic", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile("same")
+settings.load_profile("deterministic")
 
 
 def pytest_configure(config):
-    """Take SIGINT back: a shell has what it starts in the background ignore it, and all that this starts too.
+    """Restore SIGINT, which shells ignore in background jobs, and sort the arguments by folder.
 
-    And puts what was named in the order of its folders: pytest 9.1 forgets a folder's fixtures when it comes back.
+    pytest 9.1 loses a folder's fixtures if its tests are named in two places.
     """
     # Progress messages of slow commands depend on the machine, so tests disable them.
     os.environ["GRPO_DOCTOR_QUIET"] = "1"
@@ -35,7 +34,7 @@ def _folder(argument):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Keep the tests of a file together where they share a fixture; the others go to whichever worker is free."""
+    """Group the tests of a file on one xdist worker if they share a module fixture."""
     for item in items:
         definitions = item._fixtureinfo.name2fixturedefs.values()
         if any(definition.scope == "module" for several in definitions for definition in several):
@@ -43,20 +42,26 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish(session):
-    """Refuse a pytest under which pytest-xdist loses its groups: each worker would make each fixture."""
+    """Refuse a pytest release with which pytest-xdist loses its groups, so that each worker would make each fixture."""
     grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
     if session.config.getoption("loadgroup", False) and any("@" not in item.nodeid for item in grouped):
-        raise pytest.UsageError(
-            f"pytest {pytest.__version__}: the names that pytest-xdist gives are not kept"
-        )
+        raise pytest.UsageError(f"pytest {pytest.__version__}: it drops the group names of pytest-xdist")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def terminal():
-    """Commands are tried with no wishes of the caller's terminal: TERM=dumb alone changes what one of them draws."""
-    wishes = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLORTERM")
+def neutral_terminal():
+    """Remove the caller's terminal settings, which change the output of commands."""
+    variables = (
+        "COLUMNS",
+        "LINES",
+        "NO_COLOR",
+        "FORCE_COLOR",
+        "TTY_COMPATIBLE",
+        "TTY_INTERACTIVE",
+        "COLORTERM",
+    )
     with pytest.MonkeyPatch.context() as patch:
-        for name in wishes:
+        for name in variables:
             patch.delenv(name, raising=False)
         patch.setenv("TERM", "xterm-256color")
         yield

@@ -1,7 +1,7 @@
-"""`python tests/dist.py [--release TAG]`: build sdist and wheel twice, and report whether they are equal.
+"""Build sdist and wheel twice, check that both builds are identical, and write them to `dist/`.
 
-For a release the tag must be the version, and the changelog must have a part for it with its day. What was built lies
-in `dist/`, with the digests on standard output.
+usage: python tests/dist.py [--release TAG]
+For a release, the tag must be the version, and the changelog must have a dated section for it. Prints the digests.
 """
 
 from __future__ import annotations
@@ -18,28 +18,26 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# One moment for all files in the archives; the day of the first commit would do as well.
+# The modification time of all files in the archives; any fixed time would do.
 EPOCH = "1767225600"
 
 
 def main() -> int:
-    """Return 0, or 1 with a line for each thing that is wrong."""
+    """Build and compare; return 0, or 1 with a line on stderr for each problem."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--release", metavar="TAG", help="as v0.1.0")
     tag = parser.parse_args().release
-    wrong = unready(tag) if tag else []
-    with tempfile.TemporaryDirectory() as first_folder, tempfile.TemporaryDirectory() as two:
-        first, second = build(Path(first_folder)), build(Path(two))
-        wrong += [
-            f"{name}: built twice, it is not the same" for name in first if second.get(name) != first[name]
-        ]
-        if not wrong:
+    problems = release_problems(tag) if tag else []
+    with tempfile.TemporaryDirectory() as first_folder, tempfile.TemporaryDirectory() as second_folder:
+        first, second = build(Path(first_folder)), build(Path(second_folder))
+        problems += [f"{name}: the two builds differ" for name in first if second.get(name) != first[name]]
+        if not problems:
             shutil.rmtree(ROOT / "dist", ignore_errors=True)
             shutil.copytree(first_folder, ROOT / "dist")
             print("\n".join(f"{digest}  dist/{name}" for name, digest in first.items()))
-    for line in wrong:
+    for line in problems:
         print(f"dist: {line}", file=sys.stderr)
-    return 1 if wrong else 0
+    return 1 if problems else 0
 
 
 def build(folder: Path) -> dict[str, str]:
@@ -50,18 +48,18 @@ def build(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 
 
-def unready(tag: str) -> list[str]:
-    """List the reasons why a tag is no release."""
+def release_problems(tag: str) -> list[str]:
+    """Return the reasons why a tag cannot be released."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    wrong = [] if tag == f"v{version}" else [f"the tag {tag} is not v{version}, which pyproject.toml has"]
+    problems = [] if tag == f"v{version}" else [f"the tag {tag} is not v{version}, which pyproject.toml has"]
     head = re.search(
         rf"^## {re.escape(version)} \((.+)\)$",
         (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"),
         re.MULTILINE,
     )
     if head is None or not re.fullmatch(r"\d{4}-\d\d-\d\d", head[1]):
-        wrong.append(f"CHANGELOG.md: expected `## {version} (YYYY-MM-DD)`")
-    return wrong
+        problems.append(f"CHANGELOG.md: expected `## {version} (YYYY-MM-DD)`")
+    return problems
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""`python -m tests.documents`: makes the tables again that documents take from the code, each between its two marks.
+"""Regenerate the tables in the documentation that are made from the code; test_documents.py checks them.
 
-A mark is `<!-- NAME: made by python -m tests.documents -->` before the table and `<!-- end of NAME -->` behind it.
-A test fails where a document differs from the code.
+usage: python -m tests.documents
+A table stands between `<!-- NAME: made by python -m tests.documents -->` and `<!-- end of NAME -->`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from diagnostics.catalog import model
 from diagnostics.lint import rules
 from diagnostics.matrix.layers import LAYERS
 from repro.issues import REPROS
-from tests import pairs
-from tests.pairs import table
+from tests import result_tables
+from tests.result_tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ MARKED = re.compile(
 
 
 def codes() -> str:
-    """Every code: known issues, then those of the checks' own."""
+    """Return the table of all codes: known issues, then checks."""
     repros = set(REPROS)
     logs = {name for path in (ROOT / "tests/diagnostics/logs").iterdir() for name in path.name.split("+")}
     linted = _linted()
@@ -72,6 +72,7 @@ def rule_table() -> str:
 
 
 def _linted() -> set[str]:
+    """Return the codes that lint can report."""
     ruled = {code for judges in rules.RULES.values() for rule in judges for code in rule.codes}
     return ruled | {issue.code for issue in catalog.load().values() if issue.config}
 
@@ -104,7 +105,7 @@ def layers() -> str:
 
 
 def walls() -> str:
-    """The contracts that `lint-imports` holds."""
+    """Return the table of the import contracts that `lint-imports` checks."""
     document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = document["tool"]["importlinter"]["contracts"]
     return table(
@@ -113,7 +114,7 @@ def walls() -> str:
 
 
 PARTS = {
-    "codes": codes, "rules": rule_table, "values": values, "layers": layers, "walls": walls, **pairs.PARTS,
+    "codes": codes, "rules": rule_table, "values": values, "layers": layers, "walls": walls, **result_tables.PARTS,
 }  # fmt: skip
 
 
@@ -122,7 +123,7 @@ def _yes(is_so: bool) -> str:
 
 
 def documents() -> Iterator[Path]:
-    """Every document of the project."""
+    """Yield the Markdown documents of the project."""
     yield from sorted(ROOT.glob("*.md"))
     yield from sorted((ROOT / "docs").rglob("*.md"))
 
@@ -133,7 +134,7 @@ def regenerate(text: str) -> str:
 
 
 def main() -> int:
-    """Write the documents that are behind; names them."""
+    """Rewrite the documents that are out of date and print their names."""
     for path in documents():
         before = path.read_text(encoding="utf-8")
         after = regenerate(before)

@@ -25,7 +25,7 @@ def changed(lock: str, installed: str) -> list[str]:
     return [
         f"{name} {'/'.join(sorted(locked.get(name, {'(not locked)'})))} -> {release}"
         for name, (release, *_) in sorted(
-            (name, sorted(releases_found)) for name, releases_found in releases(installed).items()
+            (name, sorted(releases_of_package)) for name, releases_of_package in releases(installed).items()
         )
         if release not in locked.get(name, set())
     ]

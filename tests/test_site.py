@@ -1,4 +1,4 @@
-"""The documents' site: what is laid out for Sphinx. `nox -s docs` builds it."""
+"""The sources of the documentation site have a page for every code and command, and working links."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 
 
 @pytest.fixture(scope="module")
-def laid_out(tmp_path_factory):
-    """The folder that Sphinx would read."""
+def site_sources(tmp_path_factory):
+    """Write the sources that Sphinx reads; return their folder."""
     folder = tmp_path_factory.mktemp("site") / "sources"
     SITE["write_sources"](folder)
     return folder
 
 
-def test_every_code_has_a_page(laid_out):
-    """Known issues and those of checks, each linked from the table of codes."""
+def test_every_code_has_a_page(site_sources):
+    """Codes of issues and checks are linked from the table of codes."""
     codes = {*catalog.load(), *catalog.load_checks()}
-    assert {path.stem for path in (laid_out / "docs" / "codes").glob("*.md")} == codes
-    table = (laid_out / "docs" / "codes.md").read_text()
+    assert {path.stem for path in (site_sources / "docs" / "codes").glob("*.md")} == codes
+    table = (site_sources / "docs" / "codes.md").read_text()
     assert codes <= set(re.findall(r"\]\(codes/([A-Z]{3}\d{3})\.md\)", table))
 
 
-def test_every_command_has_its_reference(laid_out):
-    """Every command, program and trainer setting has a reference page, as the parsers define them."""
-    pages = {path.stem: path.read_text() for path in (laid_out / "docs" / "reference").glob("*.md")}
+def test_every_command_and_setting_has_a_reference(site_sources):
+    """The pages are made from the parsers of commands, programs and trainer settings."""
+    pages = {path.stem: path.read_text() for path in (site_sources / "docs" / "reference").glob("*.md")}
     assert {*cli.COMMANDS, *cli.PROGRAMS} == {*pages}
     for name, (module, commands) in SITE["WITHIN"].items():
         assert [line for line in commands if f"python -m {module} {line} " not in pages[name]] == []
@@ -43,52 +43,48 @@ def test_every_command_has_its_reference(laid_out):
     assert len(settings) == len(set(settings)) > 90
 
 
-def test_every_link_leads_somewhere(laid_out):
-    """To a page, or to a file that was laid beside it."""
-    dead = [
+def test_links_have_targets(site_sources):
+    broken = [
         (path.name, match[2] or match[4])
-        for path in laid_out.rglob("*.md")
+        for path in site_sources.rglob("*.md")
         for match in SITE["LINK"].finditer(
             re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(), flags=re.DOTALL)
         )
         if "://" not in (match[2] or match[4]) and not (path.parent / (match[2] or match[4])).exists()
     ]
-    assert dead == []
+    assert broken == []
 
 
-def test_a_page_lists_mitigations_that_do_not_help(laid_out):
-    """With the trigger that they were run against."""
-    text = (laid_out / "docs" / "codes" / "SCH001.md").read_text()
+def test_code_page_lists_mitigations_that_do_not_help(site_sources):
+    """It also names the trigger that they were tested against."""
+    text = (site_sources / "docs" / "codes" / "SCH001.md").read_text()
     assert "`fresh_engine`" in text
     assert "`lock_around_step`" in text
     assert "lost_step" in text
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "escaped"),
     [
         ("a_b <c> *d*", r"a\_b \<c\> \*d\*"),
         ("`a_b` and [x](y)", r"`a_b` and \[x\](y)"),
         ("one ` alone", r"one \` alone"),
     ],
 )
-def test_a_text_of_the_catalogue_is_no_markup(text, shown):
-    """But for code between backticks."""
-    assert prose(text) == shown
+def test_catalog_text_is_escaped_outside_code(text, escaped):
+    assert prose(text) == escaped
 
 
 @pytest.mark.parametrize("path", HOW_TO, ids=[path.stem for path in HOW_TO])
-def test_a_how_to_names_commands_that_are_taken(path):
-    """Each command of ours in it parses, and each page that it leads to is there."""
+def test_commands_of_how_to_pages_exist(path):
     commands = re.findall(r"^python -m diagnostics (.+?)(?: {2,}#.*)?$", path.read_text(), flags=re.MULTILINE)
     for command in commands:
-        name, *rest = shlex.split(command)
+        name = shlex.split(command)[0]
         assert name in {*cli.COMMANDS, *cli.PROGRAMS, *cli.ALIASES}
-        _ = rest
 
 
-def test_a_folder_of_somebody_is_not_taken_away(tmp_path, monkeypatch, capsys):
-    """Only one that was made by this program before."""
+def test_foreign_output_folder_is_not_deleted(tmp_path, monkeypatch, capsys):
+    """Only a folder that the program made before may be replaced."""
     (tmp_path / "mine").write_text("")
     monkeypatch.setattr("sys.argv", ["make_site.py", str(tmp_path)])
     with pytest.raises(SystemExit, match="2"):

@@ -1,4 +1,4 @@
-"""An installed wheel and nothing else: every command answers, and none writes beside itself."""
+"""The built wheel has all data files, every command works from an installed wheel, and none writes files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOG = next((ROOT / "tests" / "diagnostics" / "logs").glob("*/scheduler073__overl
 
 
 def uv(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run uv with the settings that the machine gives to pip; the folder it is started from has nothing of ours."""
+    """Run uv outside the project with the index settings of pip."""
     environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | uv_environment(os.environ)
     command = [str(find_uv()), *map(str, arguments)]
     done = subprocess.run(command, env=environ, cwd="/", capture_output=True, text=True, check=False)
@@ -29,9 +29,9 @@ def uv(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
-    """A folder with the sdist, and the wheel that was built from it; no index was asked."""
+    """Build the sdist, and the wheel from it; return their folder."""
     folder = tmp_path_factory.mktemp("dist")
-    # The backend is this environment's, so that nothing has to be downloaded.
+    # The build backend of this environment is used, so that nothing is downloaded.
     uv("build", "--quiet", "--no-build-isolation", "--python", sys.executable, "--out-dir", folder, ROOT)
     return folder
 
@@ -42,28 +42,27 @@ def wheel(built) -> Path:
 
 
 @pytest.mark.parametrize("tag", ["v0.0.7", "0.1.0"])
-def test_a_tag_that_is_no_release_is_refused(tag):
-    """Nothing is published under a tag that is not the version, or without a day in the changelog."""
-    assert any(f"the tag {tag} is not v" in line for line in dist.unready(tag))
+def test_tag_that_is_not_the_version_is_refused(tag):
+    assert any(f"the tag {tag} is not v" in line for line in dist.release_problems(tag))
 
 
 class Installed:
-    """An environment in which the wheel was installed."""
+    """An environment with the installed wheel; calling it runs grpo-doctor."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.beside = folder.parent / f"{folder.name}-work"
-        self.beside.mkdir()
+        self.workdir = folder.parent / f"{folder.name}-work"
+        self.workdir.mkdir()
 
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        """Run the console script in an empty folder: (exit code, standard output, standard error)."""
+        """Run the console script in an empty folder; return (exit code, stdout, stderr)."""
         environ = {
             k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "GRPO_", "UV_", "PIP_"))
         } | {"GRPO_DOCTOR_QUIET": "1"}
         done = subprocess.run(
             [self.folder / "bin" / "grpo-doctor", *arguments],
             env=environ,
-            cwd=self.beside,
+            cwd=self.workdir,
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
@@ -73,22 +72,22 @@ class Installed:
         return done.returncode, done.stdout, done.stderr
 
     def files(self) -> set[Path]:
-        """All files there are, less what Python compiles for itself."""
-        folders = (self.folder, self.beside)
+        """Return all files of the environment and the working directory, except __pycache__."""
+        folders = (self.folder, self.workdir)
         return {path for folder in folders for path in folder.rglob("*") if "__pycache__" not in path.parts}
 
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Installed:
-    """The wheel with what it asks for."""
+    """Install the wheel with its dependencies."""
     folder = tmp_path_factory.mktemp("installed") / "env"
     uv("venv", "--quiet", "--python", sys.executable, folder)
     uv("pip", "install", "--quiet", "--python", folder / "bin" / "python", wheel)
     return Installed(folder)
 
 
-def test_the_wheel_has_the_catalogue_and_the_data_and_no_matrix(wheel):
-    """The wheel has all files that commands read; files for a checkout only, and tests, are absent."""
+def test_wheel_has_catalog_and_data_and_no_matrix(wheel):
+    """Files that only a checkout needs, and tests, are absent."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     tops = {name.partition("/")[0] for name in names}
@@ -99,8 +98,7 @@ def test_the_wheel_has_the_catalogue_and_the_data_and_no_matrix(wheel):
     assert not [name for name in names if name.startswith("diagnostics/matrix/")]
 
 
-def test_the_sdist_is_a_checkout(built):
-    """Out of the sdist the matrix and the tests can be run."""
+def test_sdist_has_matrix_and_tests(built):
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"matrix.toml", "noxfile.py", "diagnostics/matrix/__main__.py", "tests/test_wheel.py"} <= names
@@ -111,7 +109,7 @@ NO_TORCH = (
     "grpo_core: torch is not installed here: pip install 'grpo-doctor[train]' (with CUDA: gigabytes; the CPU's "
     "comes by pip install torch --index-url https://download.pytorch.org/whl/cpu first)\n"
 )
-# Arguments, the exit code, what stands in standard output, what standard error is (None: not looked at).
+# Arguments, exit code, text in stdout, and the complete stderr (None: not checked).
 COMMANDS = [
     (["--version"], 0, "grpo-doctor 0.1.0\n", ""),
     (["doctor"], 3, "doctor: ", ""),
@@ -132,8 +130,8 @@ COMMANDS = [
 ]
 
 
-def test_every_command_of_an_installed_wheel_answers(installed):
-    """Each runs or says in one line what it lacks; no traceback, and no file written anywhere near."""
+def test_commands_of_an_installed_wheel_work(installed):
+    """Each runs or reports in one line what is missing; none has a traceback or writes a file."""
     files_before, wrong = installed.files(), []
     for arguments, code, expected_output, expected_errors in COMMANDS:
         exit_code, output, errors = installed(*arguments)
@@ -145,8 +143,8 @@ def test_every_command_of_an_installed_wheel_answers(installed):
     assert installed.files() == files_before
 
 
-def test_the_wheel_runs_without_being_installed(wheel, tmp_path):
-    """`uvx --from WHEEL grpo-doctor triage LOG`: the first command that a user tries."""
+def test_wheel_runs_with_uvx(wheel, tmp_path):
+    """`uvx --from WHEEL grpo-doctor triage LOG` is the first command that users try."""
     command = [str(find_uv()), "tool", "run", "--quiet", "--python", sys.executable, "--from", str(wheel)]
     environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | uv_environment(os.environ)
     done = subprocess.run(

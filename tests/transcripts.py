@@ -1,7 +1,7 @@
-"""Transcripts in documents: blocks marked `console`, a command and what it prints; run, and compared.
+"""Run the `console` blocks of the documentation and compare their output, as doctest does for Python.
 
-`python -m tests.transcripts [DOCUMENT …]` runs them and shows what differs. `…` alone in a line stands for any lines,
-at the end of a line for the rest of it.
+usage: python -m tests.transcripts [DOCUMENT ...]
+In expected output a line `…` stands for any lines, and `…` at the end of a line for the rest of it.
 """
 
 from __future__ import annotations
@@ -21,78 +21,78 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
-_BLOCK = re.compile(r"^```console\n\$ (?P<command>.+)\n(?P<told>(?:.*\n)*?)```$", re.MULTILINE)
+_BLOCK = re.compile(r"^```console\n\$ (?P<command>.+)\n(?P<expected>(?:.*\n)*?)```$", re.MULTILINE)
 _CELLS = ".matrix/environments/"
 WIDTH = "110"
 
 
 @dataclass(frozen=True)
 class Transcript:
-    """A command line, and the lines that it is told to print."""
+    """A command of a document and its expected output lines."""
 
     document: str
     command: str
-    told: tuple[str, ...]
+    expected: tuple[str, ...]
 
     @property
     def cell(self) -> str:
-        """The cell of the matrix whose environment the command names; empty for none."""
+        """The matrix cell whose environment the command names, or an empty string."""
         return self.command.partition(_CELLS)[2].split("/")[0].split(" ")[0]
 
     @property
     def trains(self) -> bool:
-        """Whether it needs PyTorch and takes seconds."""
+        """Whether it is a `grpo_core train` command, which needs PyTorch and is slow."""
         return "grpo_core train" in self.command
 
-    def run(self, here: Path, cells: Path | None = None) -> list[str]:
-        """Run the command in a writable folder that holds what a checkout has for it; return its lines."""
-        shutil.copytree(ROOT / "examples", here / "examples")
+    def run(self, folder: Path, cells: Path | None = None) -> list[str]:
+        """Run the command in a folder with a copy of examples/ and a link to the cells; return its output lines."""
+        shutil.copytree(ROOT / "examples", folder / "examples")
         if cells:
-            (here / ".matrix").mkdir()
-            (here / _CELLS.rstrip("/")).symlink_to(cells)
+            (folder / ".matrix").mkdir()
+            (folder / _CELLS.rstrip("/")).symlink_to(cells)
         words = [sys.executable if word == "python" else word for word in shlex.split(self.command)]
         environ = {**os.environ, "COLUMNS": WIDTH, "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(words, capture_output=True, text=True, cwd=here, env=environ, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environ, check=False)
         return (done.stdout or done.stderr).splitlines()
 
 
 def transcripts_of(document: Path) -> Iterator[Transcript]:
-    """The transcripts of a document."""
+    """Yield the console blocks of a document."""
     for match in _BLOCK.finditer(document.read_text(encoding="utf-8")):
-        expected = tuple(match["told"].splitlines())
+        expected = tuple(match["expected"].splitlines())
         yield Transcript(str(document.relative_to(ROOT)), match["command"], expected)
 
 
-def differences(told: tuple[str, ...], seen: list[str]) -> list[str]:
-    """The first line that is told and was not printed where it should stand; empty where all is as told.
+def differences(expected: tuple[str, ...], seen: list[str]) -> list[str]:
+    """Return the first difference between expected and printed lines, or an empty list.
 
     >>> differences(("a", "…", "d…"), ["a", "b", "c", "due"])
     []
     >>> differences(("a", "c"), ["a", "b"])
-    ["told 'c', printed 'b'"]
+    ["expected 'c', printed 'b'"]
     """
     rest, skipping = list(seen), False
-    for line in told:
+    for line in expected:
         if line == "…":
             skipping = True
             continue
         while skipping and rest and not _line_matches(line, rest[0]):
             rest.pop(0)
         if not rest or not _line_matches(line, rest[0]):
-            return [f"told {line!r}, printed {rest[0] if rest else 'nothing more'!r}"]
+            return [f"expected {line!r}, printed {rest[0] if rest else 'nothing more'!r}"]
         rest.pop(0)
         skipping = False
-    return [f"printed {rest[0]!r}, not told"] if rest and not skipping else []
+    return [f"printed {rest[0]!r}, not expected"] if rest and not skipping else []
 
 
-def _line_matches(told: str, seen: str) -> bool:
-    if told.endswith("…"):
-        return seen.startswith(told.removesuffix("…").rstrip())
-    return told == seen.rstrip()
+def _line_matches(expected: str, seen: str) -> bool:
+    if expected.endswith("…"):
+        return seen.startswith(expected.removesuffix("…").rstrip())
+    return expected == seen.rstrip()
 
 
 def main(names: list[str]) -> int:
-    """Show what each transcript prints where it differs."""
+    """Run the transcripts of the named or all documents and print the differences; return the exit code."""
     from tests.documents import documents
 
     wrong = 0
@@ -102,7 +102,7 @@ def main(names: list[str]) -> int:
                 printed = transcript.run(
                     Path(workdir), Path(os.environ["GRPO_DOCTOR_CELLS"]) if transcript.cell else None
                 )
-            if different := differences(transcript.told, printed):
+            if different := differences(transcript.expected, printed):
                 wrong += 1
                 print(
                     f"{transcript.document}: $ {transcript.command}\n  {different[0]}\n"

@@ -35,16 +35,16 @@ def main(names: list[str]) -> None:
             for _ in range(2):
                 with tempfile.TemporaryDirectory() as folder:
                     runs.append(transcript.run(Path(folder)))
-            if not differences(transcript.told, runs[0]):
+            if not differences(transcript.expected, runs[0]):
                 continue
-            expected = stable(*runs)
-            keep = len(transcript.told)
-            if "…" in transcript.told and len(expected) > keep:
-                expected = [*expected[: keep - 1], "…"]
+            new_lines = stable(*runs)
+            keep = len(transcript.expected)
+            if "…" in transcript.expected and len(new_lines) > keep:
+                new_lines = [*new_lines[: keep - 1], "…"]
             text = path.read_text(encoding="utf-8")
-            old = "\n".join(("$ " + transcript.command, *transcript.told))
+            old = "\n".join(("$ " + transcript.command, *transcript.expected))
             path.write_text(
-                text.replace(old, "\n".join(("$ " + transcript.command, *expected)), 1), encoding="utf-8"
+                text.replace(old, "\n".join(("$ " + transcript.command, *new_lines)), 1), encoding="utf-8"
             )
             print(f"{transcript.document}: $ {transcript.command}")
 

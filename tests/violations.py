@@ -1,4 +1,4 @@
-"""One test for many entries: every violation is listed, not only the first."""
+"""Run one check over many cases in one test and list every violation, not only the first."""
 
 from collections.abc import Callable, Iterable
 

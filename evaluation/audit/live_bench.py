@@ -30,7 +30,7 @@ from diagnostics.audit.live.reference import round_weights
 from diagnostics.audit.live.servers import Server
 from diagnostics.audit.results import CLEAN, FAULT
 from evaluation.audit import proxy
-from tests.diagnostics.audit import world
+from tests.diagnostics.audit import tiny_model
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 
 NEAR = {
@@ -145,7 +145,7 @@ def healthy(seed: int, dtype: str) -> Iterator[Case]:
 def _frequent(folder: Path) -> int:
     """The id that is likely in most places: a bias on it shows."""
     engine = Engine(folder / "checkpoint-300", "float32")
-    ids = engine.words(world.corpus()[:600])["input_ids"][:200]
+    ids = engine.words(tiny_model.corpus()[:600])["input_ids"][:200]
     return int(engine.logits(ids).softmax(-1).mean(0).argmax())
 
 
@@ -274,7 +274,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if not (options.folder / "world" / "checkpoint-300").exists():
-        world.train_world(options.folder / "world", keep=(20, 260, 280, 300))
+        tiny_model.train_checkpoints(options.folder / "world", keep=(20, 260, 280, 300))
     folder = options.folder / "world"
     server = real(options.real) if options.real else stand_in
     rows: dict[str, list[tuple[bool, bool | None]]] = {}

@@ -22,7 +22,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from tests.diagnostics.audit import world
+from tests.diagnostics.audit import tiny_model
 from tests.servers import ROOT, free_port, serving, vllm_command
 
 # Qwen2.5-0.5B's config.json, and one that shows that this runs.
@@ -57,14 +57,14 @@ def write_checkpoints(folder: Path, shape: dict[str, int]) -> None:
 
 def _pad_tokenizer(size: int) -> PreTrainedTokenizerFast:
     """Return the tiny tokenizer with unused ids appended."""
-    small_tokenizer = world.tokenizer(world.corpus(), 384)
+    small_tokenizer = tiny_model.tokenizer(tiny_model.corpus(), 384)
     definition = json.loads(small_tokenizer.backend_tokenizer.to_str())
     known = definition["model"]["vocab"]
     known |= {f"<|{place}|>": place for place in range(len(known), size)}
     padded = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(json.dumps(definition)), bos_token="<s>", eos_token="</s>"
     )
-    padded.chat_template = world.TEMPLATE
+    padded.chat_template = tiny_model.TEMPLATE
     return padded
 
 

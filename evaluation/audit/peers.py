@@ -1,6 +1,6 @@
 """`python -m evaluation.audit.peers RUN WORLD PYTHON`: what other tools and thresholds see of the same faults.
 
-RUN is a healthy run of TRL (evaluation/audit/trl_run.py), WORLD trained models (world.py),
+RUN is a healthy run of TRL (evaluation/audit/trl_run.py), WORLD trained models (tiny_model.py),
 PYTHON one that has rldoctor, rlprobe and rlwatch. Each fault is put into what it changes: the metrics that TRL logs,
 the completions, or the engine; then curve tools are given the metrics, the gates of trainers the log-probs of engine
 and trainer of 2,000 sampled tokens, and the audit what it asks for. What a tool says of the healthy run, too, counts as
@@ -29,7 +29,7 @@ from diagnostics.audit.recorded.run_audit import audit_run, read_run
 from diagnostics.audit.results import FAULT
 from evaluation.audit.live_bench import mixed, off
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
-from tests.diagnostics.audit.world import corpus
+from tests.diagnostics.audit.tiny_model import corpus
 from tests.diagnostics.audit_recorded import faults, runs
 
 TOOLS = Path(__file__).parent / "peer_tools.py"

@@ -15,7 +15,7 @@ from pathlib import Path
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.results import AuditError
 from evaluation.hostile.fuzz_readers import as_json, damaged, main, refusing
-from tests.diagnostics.audit_recorded import runs, test_recorded_reads
+from tests.diagnostics.audit_recorded import runs, test_damaged_runs
 
 
 def run_left(numbers, folder):
@@ -37,7 +37,7 @@ def _artifact_files():
     """Files of a run by their names: written by the tests' own writers where these need no package, else by hand."""
     with tempfile.TemporaryDirectory() as folder:
         for form in ("parquet", "verl", "swift"):
-            runs.WRITERS[form](test_recorded_reads.some_rows(2), Path(folder) / form)
+            runs.WRITERS[form](test_damaged_runs.some_rows(2), Path(folder) / form)
         files = {
             path.relative_to(folder).as_posix(): path.read_bytes()
             for path in Path(folder).rglob("*")

@@ -295,7 +295,7 @@ def fleet(numbers, _folder):
     from diagnostics.compat_table import Compat
     from diagnostics.doctor import nodes as reader
     from diagnostics.doctor.fleet import examine_fleet
-    from tests.diagnostics.environments import issues
+    from tests.diagnostics.fake_environments import issues
 
     if "facts" not in _DOCUMENTS:
         _DOCUMENTS["facts"] = collection.collect(None).to_json()

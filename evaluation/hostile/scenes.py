@@ -37,9 +37,9 @@ from diagnostics.matrix.identity import question_identity
 from diagnostics.output.report_output import FORMATS as REPORT
 from evaluation.hostile.fuzz_readers import event
 from evaluation.hostile.words import Plain, Words, wrong_in
-from tests.diagnostics.environments import Maker
-from tests.diagnostics.hang.test_parsers import recorder
-from tests.diagnostics.test_output import LOG, SCRIPT
+from tests.diagnostics.fake_environments import Maker
+from tests.diagnostics.hang.test_dump_parsers import recorder
+from tests.diagnostics.test_report_options import LOG, SCRIPT
 
 ROOT = Path(__file__).parents[2]
 BRIEF = ("terminal", "json")

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from tests import hostile_pages
+from evaluation.hostile import hostile_pages
 from tests.diagnostics.test_redact import PERSONS, SECRETS
-from tests.diagnostics.test_sanitize import ACTS
-from tests.diagnostics.test_sanitize import active as acting
+from tests.diagnostics.test_sanitize import ACTIVE_PARTS, active_parts
 
 # Tags that are active or load something.
 _ACTIVE = {
@@ -77,7 +76,7 @@ class Words:
             for listed in (SECRETS, PERSONS)
         ]
         (secret_context, secret), (around, person) = map(draw.choice, shapes)
-        acts = [draw.choice(ACTS) for _ in range(draw.randrange(1, 4))]
+        acts = [draw.choice(ACTIVE_PARTS) for _ in range(draw.randrange(1, 4))]
         parts = [*acts, hostile_pages.hostile_text(draw), f" {secret_context.format(secret)} "]
         if draw.random() < 0.5:
             parts.append(f" {around.format(person)} ")
@@ -105,7 +104,9 @@ def wrong_in(out: str, err: str, form: str, words: Words, plain: str = "") -> li
         plain: The same page of letters, for `html`.
     """
     output = re.sub(r"\s+", " ", out + err)
-    problems = [f"acts: {action!r}" for action in acting(out, commands=form == "github") + acting(err)]
+    problems = [
+        f"acts: {action!r}" for action in active_parts(out, commands=form == "github") + active_parts(err)
+    ]
     problems += [f"a secret: {secret}" for secret in words.secrets if _leaks(secret, output)]
     if form != "terminal":
         problems += [f"somebody: {person}" for person in words.persons if _leaks(person, out)]

@@ -26,7 +26,7 @@ from diagnostics.doctor.checks.base import Examined
 from diagnostics.matrix import uv
 from diagnostics.triage import command as triage
 from tests.api_index.conftest import ENGINE, PACKAGES, RELEASES, FakeIndex, clear_cache
-from tests.diagnostics.environments import Maker
+from tests.diagnostics.fake_environments import Maker
 
 OLD, NEW = Release("trl", "1.0"), Release("trl", "1.1")
 

@@ -1,4 +1,4 @@
-"""Fixtures of the diagnostics' tests."""
+"""Fixtures of the diagnostics tests: fake environments, compiled log signatures, and `triage` run in-process."""
 
 import io
 import json
@@ -11,24 +11,24 @@ import pytest
 from diagnostics import __main__ as program
 from diagnostics import catalog
 from diagnostics.triage.rules import Rules
-from tests.diagnostics.environments import Maker
+from tests.diagnostics.fake_environments import Maker
 
 
 @pytest.fixture
 def environment(tmp_path):
-    """An empty Python environment on disk."""
+    """Return a builder of a fake Python environment on disk, which is empty at first."""
     return Maker(tmp_path / "env")
 
 
 @pytest.fixture(scope="session")
 def rules():
-    """The catalog's signatures, compiled once for all tests."""
+    """Compile the catalog's log signatures once for all tests."""
     return Rules(catalog.load())
 
 
 @dataclass
 class Done:
-    """The exit code and output of a command that ran in this process."""
+    """Exit code and output of a command that ran in this process."""
 
     code: int
     out: str
@@ -42,7 +42,7 @@ class Done:
 
 @pytest.fixture
 def run_triage(capsys, monkeypatch, rules):
-    """Run `triage` in this process, with the compiled signatures of all tests."""
+    """Return a function that runs `triage` in this process with the precompiled signatures."""
     monkeypatch.setattr("diagnostics.triage.command.Rules", lambda _issues: rules)
 
     def run(*arguments, stdin=b""):

@@ -1,4 +1,4 @@
-"""Helpers of the lint tests: plans and findings of a text, for given releases."""
+"""Helpers of the lint tests: parse a launch script, run the rules for given package releases, return findings."""
 
 from packaging.version import Version
 
@@ -11,14 +11,17 @@ from diagnostics.lint.versions import Versions, collect_versions
 
 
 def versions(**known):
+    """Return releases by package; `_` in a keyword stands for `-`."""
     return Versions({name.replace("_", "-"): Version(text) for name, text in known.items()})
 
 
 def plans(text, syntax="shell", framework="", **known):
+    """Return the run plans that a text describes."""
     return plans_of(read_text(text, "run", framework, syntax), versions(**known))
 
 
 def report(text, syntax="shell", framework="", **known):
+    """Return the report of all rules on a text; no rule may crash."""
     run_plans = plans(text, syntax, framework, **known)
     checks = (*check_plans(run_plans), *not_checked.check_reading(run_plans))
     assert [check.reason for check in checks if check.outcome == "crashed"] == []
@@ -26,13 +29,16 @@ def report(text, syntax="shell", framework="", **known):
 
 
 def findings(text, syntax="shell", framework="", **known):
+    """Return the findings of all rules on a text."""
     return report(text, syntax, framework, **known).findings
 
 
 def codes(text, syntax="shell", framework="", **known):
+    """Return "severity CODE" of each finding in a text."""
     return {f"{f.severity.word} {f.code}" for f in findings(text, syntax, framework, **known)}
 
 
 def lint(*paths, **known):
+    """Lint files with these package releases, without those of the test environment; return the report."""
     releases = {name.replace("_", "-"): text for name, text in known.items()}
     return lint_paths(paths, collect_versions(releases, installed=False))

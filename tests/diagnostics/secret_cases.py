@@ -1,9 +1,8 @@
-r"""Secrets and persons by category, each in every context in which it is met.
+r"""Generate fake secrets and personal data in the contexts where logs and configs show them, to test redaction.
 
-Written without a look at the patterns, by what issuers document and what programs print. Nothing here is a secret:
-`{r20}` means twenty letters and digits, `{d9}` digits, `{h32}` hexadecimal digits, `{b48}` base64,
-`{u16}` for capitals and digits, `{s40}` for letters, digits, `-` and `_`, `{w}` for a password. They are drawn, the
-same at every run.
+The shapes follow the issuers' documentation and real program output, not our redaction patterns. Values are random
+with a fixed seed: `{r20}` is twenty letters and digits, `{d9}` digits, `{h32}` hexadecimal digits, `{b48}` base64,
+`{u16}` capitals and digits, `{s40}` letters, digits, `-` and `_`, and `{w}` a password.
 """
 
 import random
@@ -11,7 +10,7 @@ import re
 import string
 from collections.abc import Iterator
 
-# Of a category: the name, what is secret in it, and the text around it.
+# Category, secret value, and the text that contains it.
 Case = tuple[str, str, str]
 
 KINDS = {
@@ -48,7 +47,7 @@ NAMES = [
     "SWANLAB_API_KEY", "encryption_key", "signing_key", "webhook_secret", "RAY_AUTH_TOKEN", "db-password",
     "X-API-Key",
 ]  # fmt: skip
-# `@` is the name.
+# Contexts of secrets that are recognised by their name; `@` is the name.
 NAMED = r"""
 {"n": 1, "@": "%"}|"{\"@\": \"%\", \"n\": 1}"|@: %|  @: "%"|export @=%|@='%' python train.py|{'@': '%', 'n': 1}
 Config(@='%', n=1)|Config(@=%, n=1)|[('@', '%'), ('n', '1')]|{b'@': b'%'}|['train.py', '--@', '%']|train.py --@=% --n 1
@@ -66,12 +65,12 @@ PRIVATE-TOKEN: %|X-Vault-Token: %|X-Auth-Token: %|Cookie: session=%; theme=dark|
 Authorization: AWS4-HMAC-SHA256 Credential=x/20251122/us-east-1/s3, SignedHeaders=host, Signature=%|X-CSRF-Token: %
 Authorization: CustomScheme id=7,sig=%|X-Hub-Signature-256: sha256=%|x-amz-security-token: %
 """
-# `@` is the header's name, `%` its value.
-HELD = r"""
+# Contexts of HTTP headers; `@` is the header's name, `%` its value.
+HEADER_CONTEXTS = r"""
 @: %|curl -H '@: %' https://acme.org|curl --header "@: %" https://acme.org|DEBUG http: send: @: %\r\n|> @: %
 b'GET / HTTP/1.1\r\n@: %\r\nHost: x\r\n'|{"@": "%"}|{'@': '%', 'n': 1}|(b'@', b'%')|@:[%]
 """
-# The secret is in the braces.
+# Other secrets; the last braces contain the secret.
 OTHERS = r"""
 https://b.s3.amazonaws.com/k?X-Amz-Date=20251122T000000Z&X-Amz-Signature={h64}|session_id={h40}|KAGGLE_KEY={h40}
 https://acct.blob.core.windows.net/c/f?sv=2022-11-02&sr=c&sp=r&sig={b43}%3D|https://acme.org/b/o?X-Goog-Signature={h256}
@@ -118,7 +117,7 @@ tcp://{10.11.12.13}:29500|{ip-10-11-12-13}|{ip-10-11-12-13.ec2.internal}|{ec2-54
 {8f2b6c1e-3a4d-4e5f-9a0b-1c2d3e4f5a6b}|GPU-{8f2b6c1e-3a4d-4e5f-9a0b-1c2d3e4f5a6b}|{8f2b6c1e3a4d4e5f9a0b1c2d3e4f5a6b}
 node_{8f2b6c1e-3a4d-4e5f-9a0b-1c2d3e4f5a6b}|{8F2B6C1E-3A4D-4E5F-9A0B-1C2D3E4F5A6B}.json
 """
-ALONE = """
+PERSONS_IN_CONTEXT = """
 SLURMD_NODENAME={gpu-q17}|serve --host {gpu-q17}|rdzv_endpoint={gpu-q17}:29500|Linux {gpu-q17} 5.15.0-91-generic #1 SMP
 [{gpu-q17}:12345] *** Process received signal ***|{qzbob}:x:1001:1001:{Bob Jones}:/home/{qzbob}:/bin/bash
 HOME=/export/{qzbob}
@@ -126,14 +125,14 @@ drwxr-xr-x 2 {qzbob} {qzbob} 4096 Nov 22 x
 """
 
 
-def listed(text: str) -> list[str]:
-    """The forms of a table; a line's end is `#` in them."""
+def split_table(text: str) -> list[str]:
+    """Split a table at `|` and line ends; `#` stands for a line end in an entry."""
     forms = [form for row in text.strip().splitlines() for form in re.split(r"\|(?! )", row) if form]
     return [form if "#1" in form else form.replace("#", "\n") for form in forms]
 
 
 def fill_shape(draw: random.Random, shape: str) -> tuple[str, list[str]]:
-    """A shape with its places filled, and what they were filled with."""
+    """Replace the placeholders of a shape by random values; return the text and the values."""
     filled: list[str] = []
 
     def fill_placeholder(match: re.Match[str]) -> str:
@@ -148,37 +147,40 @@ def fill_shape(draw: random.Random, shape: str) -> tuple[str, list[str]]:
 
 
 def secrets() -> Iterator[Case]:
-    """Every secret in every context."""
+    """Yield every secret in every context."""
     draw = random.Random(15)
     yield from _issued(draw)
     yield from _named_secrets(draw)
-    yield from _longer(draw)
+    yield from _logins_and_keys(draw)
 
 
 def _issued(draw: random.Random) -> Iterator[Case]:
+    """Yield tokens that are recognised by their shape."""
     for shape in ISSUED:
-        for form in listed(PLAIN):
+        for form in split_table(PLAIN):
             value = fill_shape(draw, shape)[0]
             yield shape, value, form.replace("%", value)
-    for shape in listed(OTHERS):
+    for shape in split_table(OTHERS):
         text, values = fill_shape(draw, shape)
         yield shape, values[-1], text
 
 
 def _named_secrets(draw: random.Random) -> Iterator[Case]:
+    """Yield secrets that are recognised by the name of their variable or header."""
     for name in NAMES:
-        for form in listed(NAMED):
+        for form in split_table(NAMED):
             value = fill_shape(draw, draw.choice(["{w}", "a1B{r17}", "{h40}", "abcxyz{d3}q{d2}"]))[0]
             yield name, value, form.replace("@", name).replace("%", value)
-    for header in listed(HEADERS):
-        for form in listed(HELD):
+    for header in split_table(HEADERS):
+        for form in split_table(HEADER_CONTEXTS):
             value = fill_shape(draw, draw.choice(["a1B{s37}", "a1B{b40}", "{h64}"]))[0]
-            name, behind = header.split(": ", 1)
-            yield header, value, form.replace("@", name).replace("%", behind.replace("%", value))
+            name, value_shape = header.split(": ", 1)
+            yield header, value, form.replace("@", name).replace("%", value_shape.replace("%", value))
 
 
-def _longer(draw: random.Random) -> Iterator[Case]:
-    for form in listed(LOGINS):
+def _logins_and_keys(draw: random.Random) -> Iterator[Case]:
+    """Yield passwords in URLs, and lines of PEM private keys."""
+    for form in split_table(LOGINS):
         for host in (
             "db.acme.org",
             "10.0.0.5",
@@ -197,8 +199,8 @@ def _longer(draw: random.Random) -> Iterator[Case]:
 
 
 def persons() -> Iterator[Case]:
-    """Everybody and every machine in every context."""
-    forms = [(shape, around) for shape in listed(PERSONS) for around in listed(AROUND)]
-    for shape, around in forms + [(shape, "%") for shape in listed(ALONE)]:
+    """Yield names, addresses and host names in every context."""
+    forms = [(shape, around) for shape in split_table(PERSONS) for around in split_table(AROUND)]
+    for shape, around in forms + [(shape, "%") for shape in split_table(PERSONS_IN_CONTEXT)]:
         for value in re.findall(r"\{([^{}]+)\}", shape):
             yield shape, value, around.replace("%", re.sub(r"[{}]", "", shape), 1)

@@ -1,4 +1,4 @@
-"""Whether an issue affects a release: an unexamined release is neither affected nor unaffected."""
+"""`affects` decides whether an issue affects a package release; unexamined releases are neither affected nor not."""
 
 import pytest
 from msgspec.structs import replace
@@ -16,17 +16,22 @@ from diagnostics.versions import (
 )
 
 
-def claim(package, versions="", releases=(), **more):
-    """A claim with what does not matter here filled in."""
+def claim(package, versions="", releases=(), **fields):
+    """Return an `affected` claim with the remaining fields filled in."""
     evidence = "executed" if releases else "static"
     return Affected(
-        package=package, versions=versions, releases=tuple(releases), evidence=evidence, source="here", **more
+        package=package,
+        versions=versions,
+        releases=tuple(releases),
+        evidence=evidence,
+        source="here",
+        **fields,
     )
 
 
 @pytest.fixture
 def issue():
-    """Make an issue in vLLM with some claims."""
+    """Return a function that makes a vLLM issue with these claims."""
     plain = replace(catalog.find("SCH001"), components=("vllm", "trl"))
     return lambda *claims: replace(plain, affected=claims)
 
@@ -38,8 +43,8 @@ def issue():
         ("0.10.2rc1", AFFECTED), ("0.11.0", NOT_AFFECTED), ("dev", UNREADABLE), (None, UNKNOWN),
     ],
 )  # fmt: skip
-def test_a_range_with_an_end(issue, release, answer):
-    """Inside, outside, unreadable and unknown are four answers."""
+def test_bounded_range_decides_every_readable_release(issue, release, answer):
+    """An unreadable release and a missing package have answers of their own."""
     releases = {} if release is None else {"vllm": release}
     assert affects(issue(claim("vllm", ">=0.6,<0.11")), releases).answer == answer
 
@@ -53,28 +58,27 @@ def test_a_range_with_an_end(issue, release, answer):
         ("0.5", NOT_AFFECTED, ""),
     ],
 )
-def test_a_range_that_was_looked_at_up_to_a_release(issue, release, answer, looked_to):
-    """A newer release is neither affected nor unaffected, and the answer has the last examined release."""
+def test_open_range_reaches_to_the_last_examined_release(issue, release, answer, looked_to):
+    """A newer release is not examined, and the answer names the last examined release."""
     result = affects(issue(claim("vllm", ">=0.6", looked_to="0.31.0")), {"vllm": release})
     assert (result.answer, result.examined_to) == (answer, looked_to)
 
 
-def test_one_claim_that_goes_further_is_enough(issue):
-    """Each claim has its own last checked release: one that reaches this release is enough."""
+def test_claim_examined_furthest_decides(issue):
+    """Each claim has its own last examined release; one that reaches the release is enough."""
     claims = (claim("vllm", ">=0.6", looked_to="0.9"), claim("vllm", releases=["0.33.0"]))
     assert affects(issue(*claims), {"vllm": "0.33.0"}).answer == AFFECTED
     assert affects(issue(*claims), {"vllm": "0.32.0"}).answer == NOT_EXAMINED
 
 
-def test_single_releases_say_nothing_of_others(issue):
-    """That it was run in one release does not free another."""
+def test_claim_of_single_releases_leaves_others_unexamined(issue):
     ran = issue(claim("vllm", releases=["0.8.5"]))
     assert affects(ran, {"vllm": "0.8.5"}).answer == AFFECTED
     assert affects(ran, {"vllm": "0.8.4"}).answer == NOT_EXAMINED
 
 
-def test_the_package_it_is_in_decides(issue):
-    """Claims about the package with the fault decide; one about another package alone does not."""
+def test_claims_about_the_issues_own_package_decide(issue):
+    """A claim about another package alone does not decide."""
     both = issue(claim("vllm", ">=0.6,<0.11"), claim("trl", "<0.16"))
     result = affects(both, {"vllm": "0.8.5", "trl": "0.20"})
     assert (result.answer, result.package, len(result.matching)) == (AFFECTED, "vllm", 1)
@@ -82,8 +86,8 @@ def test_the_package_it_is_in_decides(issue):
     assert affects(both, {"trl": "0.15"}).answer == UNKNOWN
 
 
-def test_a_claim_that_is_needed_decides_too(issue):
-    """Two packages that only together have it: one of the two elsewhere and it does not occur."""
+def test_needed_claim_of_another_package_must_match_too(issue):
+    """An issue of two packages together does not occur if one of them has another release."""
     both = issue(claim("vllm", ">=0.6,<0.11"), claim("transformers", ">=5", needed=True))
     assert affects(both, {"vllm": "0.8.5", "transformers": "5.1"}).answer == AFFECTED
     assert affects(both, {"vllm": "0.8.5", "transformers": "4.53"}).answer == NOT_AFFECTED
@@ -91,8 +95,8 @@ def test_a_claim_that_is_needed_decides_too(issue):
     assert affects(both, {"vllm": "0.8.5"}).answer == AFFECTED
 
 
-def test_how_far_was_looked_is_a_field_of_every_shipped_entry():
-    """No range ends with a release that is merely the last one looked at."""
+def test_shipped_entries_state_the_last_examined_release():
+    """No range ends with `<=` a release that is only the last examined one."""
     issues = catalog.load()
     assert not [code for code, entry in issues.items() for item in entry.affected if "<=" in item.versions]
     assert sum(bool(item.looked_to) for entry in issues.values() for item in entry.affected) > 60

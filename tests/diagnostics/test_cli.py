@@ -1,4 +1,4 @@
-"""The command line: help, lazy commands, the shared options, completion."""
+"""The grpo-doctor command line: help of every command, lazy imports, shell completion and interrupts."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from tests.violations import violations
 
 
 def test_every_command_loads_and_its_examples_parse():
-    """Ported commands have examples with real options; others accept --help."""
+    """Each command's help shows exit codes and examples of this command."""
 
     def check(name):
         command = cli.load_command(name)
@@ -26,20 +26,19 @@ def test_every_command_loads_and_its_examples_parse():
     assert violations(check, cli.COMMANDS) == []
 
 
-def test_help_lists_every_command_without_importing_it():
-    """A short answer imports no command, no Rich, no jinja2."""
+def test_help_lists_every_command_without_importing_them():
+    """`--help` imports no command, Rich or jinja2, so that it is fast."""
     code = (
         "import sys; from diagnostics.cli import main; main(['--help']); "
-        "print([each for each in sys.modules if each.split('.')[0] in {'rich', 'jinja2', 're2'} "
-        "or each.startswith('diagnostics.lint')])"
+        "print([name for name in sys.modules if name.split('.')[0] in {'rich', 'jinja2', 're2'} "
+        "or name.startswith('diagnostics.lint')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
     assert [name for name in (*cli.COMMANDS, *cli.PROGRAMS) if f"  {name} " not in done.stdout] == []
 
 
-def test_nothing_asked_names_a_command_for_each_situation(capsys):
-    """Exit code 2, on standard error."""
+def test_missing_command_prints_suggestions_to_stderr(capsys):
     assert cli.main([]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -47,15 +46,12 @@ def test_nothing_asked_names_a_command_for_each_situation(capsys):
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_completion_script_is_printed(shell, capsys):
-    """click's own script, for the installed program."""
+def test_completion_prints_clicks_script(shell, capsys):
     assert cli.main(["completion", shell]) == 0
     assert "_GRPO_DOCTOR_COMPLETE" in capsys.readouterr().out
 
 
-def test_an_interrupt_is_exit_code_130(monkeypatch, capsys):
-    """Without a message."""
-
+def test_interrupt_exits_130_without_a_message(monkeypatch, capsys):
     def interrupted(_name):
         raise KeyboardInterrupt
 

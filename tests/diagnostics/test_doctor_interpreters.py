@@ -1,4 +1,4 @@
-"""An environment without its interpreter is broken, even if its metadata are fine."""
+"""`doctor` reports an environment whose interpreter is missing, dangling or of another release (ENV924)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from diagnostics import compat_table as compat
 from diagnostics.collect import packages as environment
 from diagnostics.doctor import run_checks as examine
 from diagnostics.fixes import commands_of
-from tests.diagnostics.environments import Maker, issues
+from tests.diagnostics.fake_environments import Maker, issues
 
 
 def findings(prefix):
-    results = environment.collect(prefix, {})
-    report = examine.examine(results, issues(), compat.load())
+    """Return the findings about the interpreter of an environment."""
+    report = examine.examine(environment.collect(prefix, {}), issues(), compat.load())
     return [finding for finding in report.findings if finding.code == "ENV924"]
 
 
-def test_a_link_to_nothing_is_an_error_with_its_place(tmp_path):
-    """Named with what it leads to; a link to a link to nothing is one, too."""
+def test_dangling_interpreter_links_are_an_error_with_a_repair(tmp_path):
+    """Every link of the chain is named with its target."""
     created = Maker(tmp_path / "env").add("vllm", "0.10.2")
     folder = created.prefix / "bin"
     (folder / "python").unlink()
@@ -30,15 +30,15 @@ def test_a_link_to_nothing_is_an_error_with_its_place(tmp_path):
         (str(folder / "python"), "a link to python3, which is not there"),
         (str(folder / "python3"), f"a link to {tmp_path}/gone/python3.11, which is not there"),
     ]
-    # venv makes no link where one to nothing stands, and another release than the packages' would find none of them.
+    # venv does not replace a dangling link, and another Python release would not find the packages.
     assert commands_of(finding.remedy.actions) == (
         f"rm {folder}/python {folder}/python3",
         f"python3.11 -m venv --upgrade --without-pip {created.prefix}",
     )
 
 
-def test_an_interpreter_that_is_there_and_a_folder_that_is_no_environment_are_left_alone(tmp_path):
-    """A folder made by `pip --prefix` has packages and no interpreter."""
+def test_working_interpreter_and_prefix_without_venv_have_no_finding(tmp_path):
+    """A folder made by `pip --prefix` has packages but no interpreter."""
     created = Maker(tmp_path / "env").add("vllm", "0.10.2")
     assert findings(created.prefix) == []
     (created.prefix / "bin" / "python").unlink()
@@ -47,8 +47,8 @@ def test_an_interpreter_that_is_there_and_a_folder_that_is_no_environment_are_le
 
 
 @pytest.mark.parametrize("installers", [(), ("pip", "setuptools")])
-def test_an_empty_folder_of_its_own_is_not_where_the_packages_are(tmp_path, installers):
-    """An upgrade of Python leaves the packages in the old release's folder: the new interpreter does not see them."""
+def test_packages_in_the_folder_of_another_release_are_an_error(tmp_path, installers):
+    """After an upgrade of Python the packages stay in the old release's folder, which the new one ignores."""
     created = Maker(tmp_path / "env").add("vllm", "0.10.2")
     (created.prefix / "lib" / "python3.11").rename(created.prefix / "lib" / "python3.9")
     folder = created.prefix / "lib" / "python3.11" / "site-packages"
@@ -67,7 +67,7 @@ def test_an_empty_folder_of_its_own_is_not_where_the_packages_are(tmp_path, inst
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda created: (created.prefix / "bin" / "python").unlink(), "there is no interpreter"),
         (
@@ -84,11 +84,11 @@ def test_an_empty_folder_of_its_own_is_not_where_the_packages_are(tmp_path, inst
         ),
     ],
 )
-def test_an_interpreter_that_starts_nothing_is_an_error(tmp_path, change, told):
-    """Missing, without its home, or another one than the packages are for."""
+def test_missing_or_mismatched_interpreter_is_reported(tmp_path, change, message):
+    """The interpreter is missing, its home is missing, or its release is not that of the packages."""
     created = Maker(tmp_path / "env").add("vllm", "0.10.2")
     change(created)
     [finding] = findings(created.prefix)
-    # An interpreter that finds its library itself starts anyway: seen in a real environment.
-    assert finding.severity.word == ("warning" if told.startswith("home") else "error")
-    assert [item.text for item in finding.evidence] == [told]
+    # An interpreter can find its library without the home, so this is only a warning.
+    assert finding.severity.word == ("warning" if message.startswith("home") else "error")
+    assert [item.text for item in finding.evidence] == [message]

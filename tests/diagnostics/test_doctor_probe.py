@@ -1,4 +1,4 @@
-"""doctor's tiers that try: children that fail, crash, hang, leave things behind; and real cells."""
+"""`doctor --tier probe` and `live`: child processes that import packages and start an engine, and how they fail."""
 
 import json
 import os
@@ -16,23 +16,17 @@ from diagnostics.doctor.probe import probe_results as outcomes
 from diagnostics.doctor.probe import probes as tiers
 from diagnostics.doctor.probe.children import ChildEnded, Children
 from diagnostics.fixes import fix_text
-from diagnostics.triage.rules import Rules
 from tests.cells import cell_python
-from tests.diagnostics.environments import issues
-from tests.diagnostics.test_doctor_machine import GOOD
+from tests.diagnostics.fake_environments import issues
+from tests.diagnostics.test_doctor_machine import HEALTHY
 
 ROOT = Path(__file__).resolve().parents[2]
-NO_GPU = GOOD.__class__(**{**GOOD.__dict__, "gpus": GOOD.gpus.__class__("none")})
-
-
-@pytest.fixture(scope="module")
-def rules():
-    return Rules(issues())
+NO_GPU = HEALTHY.__class__(**{**HEALTHY.__dict__, "gpus": HEALTHY.gpus.__class__("none")})
 
 
 @pytest.fixture
 def modules(tmp_path, monkeypatch):
-    """A folder of modules that the children's Python finds first."""
+    """Return a folder whose modules the child processes import first."""
     folder = tmp_path / "modules"
     folder.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(folder))
@@ -40,11 +34,11 @@ def modules(tmp_path, monkeypatch):
 
 
 def outcome(ended, rules, current=None):
+    """Return the check result for a child that has ended."""
     return outcomes.child_result(ended, "ENV921", current, rules, {})
 
 
-def test_a_module_that_imports_is_ok(modules):
-    """Whatever it prints on standard output: the answer goes another way."""
+def test_importable_module_is_ok_whatever_it_prints(modules):
     (modules / "noisy.py").write_text("__version__ = '1.2'\nprint('{\"ok\": false}' * 1000)")
     with Children(Path(sys.executable), os.environ) as children:
         ended = children.run_program("import noisy", "imports", "noisy", limit_s=500)
@@ -56,7 +50,7 @@ OLD_DRIVER = "The NVIDIA driver on your system is too old (found version 11040).
 MISSING_LIBRARY = (
     "raise ImportError('libcudart.so.12: cannot open shared object file: No such file or directory')"
 )
-# Lazy imports raise others on top of the first exception of a chain, which name another cause.
+# Lazy imports re-raise the first exception under another message, which names another cause.
 LAZY = """
 try:
     {root}
@@ -83,8 +77,8 @@ UNKNOWN_LOCATION = (
         (LAZY.format(root=UNKNOWN_LOCATION), "unknown location", "ENV923"),
     ],
 )  # fmt: skip
-def test_a_module_that_does_not_import_is_a_finding(modules, rules, text, reason, code):
-    """The code of a known issue in its output, of a damaged file, or the check's own."""
+def test_failed_import_has_the_code_of_its_root_cause(modules, rules, text, reason, code):
+    """The code is that of a known issue in the output, of a damaged file, or of the check."""
     (modules / "broken.py").write_text(text)
     damaged = ("transformers/__init__.py: gone",) if code == "ENV923" else ()
     package = Package("transformers", "5.23.0", "/p/transformers", "pip", (), damaged=damaged)
@@ -100,8 +94,8 @@ def test_a_module_that_does_not_import_is_a_finding(modules, rules, text, reason
     assert fix_text(finding.remedy)
 
 
-def test_a_module_that_hangs_is_ended_with_its_children(modules, rules):
-    """A hanging import is killed with all its children, also those in another session; no process or file remains."""
+def test_hanging_import_is_killed_with_its_children(modules, rules):
+    """Children in other sessions are killed too, and no file remains."""
     (modules / "hangs.py").write_text(
         "import subprocess, sys, pathlib, os, threading\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import threading; threading.Event().wait()'],"
@@ -110,7 +104,7 @@ def test_a_module_that_hangs_is_ended_with_its_children(modules, rules):
         "threading.Event().wait()\n"
     )
     with Children(Path(sys.executable), os.environ) as children:
-        for limit_s in (2, 20, 200):  # where the cores are busy it may not have got so far as to have a child
+        for limit_s in (2, 20, 200):  # on a busy machine it may not have started its child yet
             ended = children.run_program("import hangs", "imports", "hangs", limit_s=limit_s)
             if (modules / "pid").exists() and (modules / "pid").read_text():
                 break
@@ -121,7 +115,7 @@ def test_a_module_that_hangs_is_ended_with_its_children(modules, rules):
 
 
 def lend_interpreter(environment):
-    """Give an environment of metadata alone an interpreter: this one."""
+    """Give a fake environment the interpreter that runs the tests."""
     python = environment.prefix / "bin" / "python"
     python.parent.mkdir(exist_ok=True)
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -132,7 +126,7 @@ def read_pipe(pipe, limit_s=500):
     """Return the text written into a named pipe; fail if there is no writer."""
     descriptor = os.open(pipe, os.O_RDWR)
     try:
-        assert select.select([descriptor], [], [], limit_s)[0], "nobody wrote"
+        assert select.select([descriptor], [], [], limit_s)[0], "no writer"
         return os.read(descriptor, 4096).decode()
     finally:
         os.close(descriptor)
@@ -148,8 +142,7 @@ def has_ended(pid):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_leaves_nothing_behind(environment, tmp_path, number):
-    """Child and folder are removed; doctor reports the interrupt."""
+def test_interrupt_removes_child_and_folder(environment, tmp_path, number):
     environment.add("torch", "2.6.0")
     pipe = tmp_path / "started"
     os.mkfifo(pipe)
@@ -172,7 +165,6 @@ def test_an_interrupt_leaves_nothing_behind(environment, tmp_path, number):
         "--tier",
         "probe",
     ]
-    # A shell starts what it puts into the background with Ctrl-C ignored; as in a terminal it has to be otherwise.
     with subprocess.Popen(
         command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as doctor:
@@ -188,8 +180,7 @@ def test_an_interrupt_leaves_nothing_behind(environment, tmp_path, number):
     assert list(temporary.iterdir()) == []
 
 
-def test_a_child_ends_with_the_tool_that_was_killed(modules, tmp_path):
-    """Even where doctor has no chance to do anything about it."""
+def test_child_ends_when_doctor_is_killed(modules, tmp_path):
     pipe = tmp_path / "started"
     os.mkfifo(pipe)
     (modules / "waits.py").write_text(
@@ -209,53 +200,54 @@ def test_a_child_ends_with_the_tool_that_was_killed(modules, tmp_path):
 
 
 def environment_of(*names):
+    """Return the facts of an environment with these packages."""
     packages = {name: Package(name, "1.0", f"/p/{name}", "pip", ()) for name in names}
     return Environment("/env", "3.11.7", packages, (), (), {}, None, None)
 
 
 def probe(children, rules, *names, machine=NO_GPU):
+    """Return a probe of these packages with scripted children."""
     return tiers.Probe(children, environment_of(*names), machine, issues(), rules, lambda _text: None)
 
 
 class Scripted:
-    """Probe children with scripted results."""
+    """A replacement of `Children` that returns prepared answers by program and records the calls."""
 
     def __init__(self, folder, **answers):
-        self.folder_, self.answers, self.asked = folder, answers, []
+        self.folder_, self.answers, self.calls = folder, answers, []
 
     def folder(self):
         return self.folder_
 
-    def run_program(self, what, program, *arguments, limit_s, offline=False):
+    def run_program(self, name, program, *arguments, limit_s, offline=False):
         if arguments == ("sys",):
-            return ChildEnded(what, {"ok": True}, 0, False, 0.1, self.folder_ / "log")
-        self.asked.append((program, *arguments))
+            return ChildEnded(name, {"ok": True}, 0, False, 0.1, self.folder_ / "log")
+        self.calls.append((program, *arguments))
         answer = self.answers.get(program, {"ok": True})
         log = self.folder_ / "log"
         log.write_text(answer.pop("log", ""))
-        return ChildEnded(what, answer, answer.pop("code", 0), answer.pop("late", False), 1.0, log)
+        return ChildEnded(name, answer, answer.pop("code", 0), answer.pop("late", False), 1.0, log)
 
 
-def test_the_same_failure_is_told_once(tmp_path, rules):
-    """If PyTorch fails, packages that need it fail too: one finding, which each check refers to."""
+def test_failure_of_torch_is_one_finding_for_all_packages(tmp_path, rules):
+    """Packages that import PyTorch fail too, and their checks refer to the one finding."""
     children = Scripted(tmp_path, imports={"ok": False, "error": "OSError: libtorch.so", "where": "/a.py:1"})
     results = tiers.run_probes(probe(children, rules, "torch", "transformers", "trl"))
     imports = [result for result in results if result.check.startswith("import")]
-    assert [result.outcome for result in imports] == ["findings"] * 4, "TRL's trainer has an entry of its own"
+    assert [result.outcome for result in imports] == ["findings"] * 4, "TRL's trainer is imported separately"
     assert sum(len(result.findings) for result in imports) == 1
     assert "as with import torch" in imports[2].reason
 
 
-def test_a_torch_that_hangs_is_waited_for_once(tmp_path, rules):
-    """If importing torch hangs, checks that import it are skipped with that reason."""
+def test_hanging_torch_is_waited_for_once(tmp_path, rules):
+    """Checks that import torch are skipped."""
     children = Scripted(tmp_path, imports={"ok": False, "late": True})
     results = tiers.run_probes(probe(children, rules, "torch", "transformers", "trl"))
     assert [result.outcome for result in results] == ["ok", "findings", "skipped"]
-    assert len(children.asked) == 1
+    assert len(children.calls) == 1
 
 
-def test_a_platform_that_does_not_fit_the_machine(tmp_path, rules):
-    """GPUs that PyTorch does not see, and a vLLM that names no platform."""
+def test_invisible_gpus_and_unspecified_vllm_platform_are_reported(tmp_path, rules):
     children = Scripted(
         tmp_path,
         imports={
@@ -267,12 +259,12 @@ def test_a_platform_that_does_not_fit_the_machine(tmp_path, rules):
             "device": "",
         },
     )
-    results = tiers.run_probes(probe(children, rules, "torch", "vllm", machine=GOOD))
+    results = tiers.run_probes(probe(children, rules, "torch", "vllm", machine=HEALTHY))
     assert {finding.code for result in results for finding in result.findings} == {"ENV922", "ENG004"}
 
 
 @pytest.mark.parametrize(
-    ("device", "largest", "outcome_"),
+    ("device", "largest_difference", "expected"),
     [
         ("cpu", 1e-6, "ok"),
         ("cpu", 0.02, "findings"),
@@ -281,12 +273,19 @@ def test_a_platform_that_does_not_fit_the_machine(tmp_path, rules):
         ("cpu", float("inf"), "findings"),
     ],
 )
-def test_logprobs_are_judged_by_the_device(tmp_path, rules, device, largest, outcome_):
-    """16-bit floats are allowed more than 32-bit ones; no number is no agreement."""
-    answer = {"ok": True, "device": device, "version": "1", "engine": "V1", "tokens": 48, "largest": largest}
+def test_logprob_tolerance_depends_on_the_device(tmp_path, rules, device, largest_difference, expected):
+    """16-bit floats on a GPU may differ more than 32-bit floats on a CPU; NaN and infinity are findings."""
+    answer = {
+        "ok": True,
+        "device": device,
+        "version": "1",
+        "engine": "V1",
+        "tokens": 48,
+        "largest": largest_difference,
+    }
     children = Scripted(tmp_path, engine=answer)
     context = probe(children, rules, "torch", "transformers", "vllm")
-    if largest is None:
+    if largest_difference is None:
         ended = children.run_program("engine", "engine", limit_s=500)
         (matches,) = outcomes.parity_findings(ended)
         assert matches.code == "NUM901"
@@ -295,14 +294,14 @@ def test_logprobs_are_judged_by_the_device(tmp_path, rules, device, largest, out
         return
     results = {item.check: item for item in tiers.run_live(context)}
     checked = results["log-probs against transformers"]
-    assert checked.outcome == outcome_
+    assert checked.outcome == expected
     corrects = [finding for finding in checked.findings if "importance sampling" in str(finding.remedy)]
-    assert bool(corrects) == (outcome_ == "findings" and largest != float("inf"))
+    assert bool(corrects) == (expected == "findings" and largest_difference != float("inf"))
     assert results["two-rank collective, nccl"].outcome == "skipped"
 
 
-def test_an_engine_that_dies_says_at_which_step(tmp_path, rules):
-    """And parity is skipped, not ok."""
+def test_crashed_engine_is_reported_with_its_step(tmp_path, rules):
+    """The comparison of log-probs is skipped, not ok."""
     children = Scripted(tmp_path, engine={"ok": False, "step": "starting the engine", "code": -6})
     results = tiers.run_live(probe(children, rules, "torch", "transformers", "vllm"))
     assert results[0].reason == "crashed with SIGABRT, while starting the engine"
@@ -320,8 +319,8 @@ def test_an_engine_that_dies_says_at_which_step(tmp_path, rules):
     ],
     ids=["no packages", "no interpreter", "no program", "ends at once"],
 )
-def test_a_tier_that_cannot_check_anything_is_not_ok(environment, capsys, script, tier, code, reason):
-    """It is incomplete, or an error where the interpreter itself fails: once, in one line; static results stay."""
+def test_tier_that_cannot_check_anything_is_not_ok(environment, capsys, script, tier, code, reason):
+    """It is incomplete, or an error if the interpreter itself fails, and is reported once."""
     python = environment.prefix / "bin" / "python"
     if script is not None:
         python.write_text(script)
@@ -337,8 +336,7 @@ def test_a_tier_that_cannot_check_anything_is_not_ok(environment, capsys, script
 
 
 @pytest.mark.heavy
-def test_two_ranks_sum_a_tensor(tmp_path):
-    """Real processes, real gloo, in this Python."""
+def test_gloo_collective_works_between_two_processes(tmp_path):
     pytest.importorskip("torch")
     with Children(Path(sys.executable), os.environ) as children:
         meeting = str(children.folder() / "meeting")
@@ -349,8 +347,8 @@ def test_two_ranks_sum_a_tensor(tmp_path):
 
 @pytest.mark.vllm
 @pytest.mark.heavy
-def test_a_cell_whose_extension_cannot_load():
-    """vLLM's CUDA wheel with PyTorch's CPU build: static and probe name the same libraries; exit code 1."""
+def test_cell_with_an_unloadable_extension_has_the_same_finding_statically():
+    """The cell has vLLM's CUDA wheel with a CPU build of PyTorch."""
     python = cell_python("vllm-0.8.5.post1+trl-0.17.0")
     report, code = doctor_json(python, "probe")
     (static,) = [finding for finding in report["findings"] if finding["code"] == "ENV910"]
@@ -365,8 +363,7 @@ def test_a_cell_whose_extension_cannot_load():
     ("cell", "engine"),
     [("vllm-0.31.0+trl-1.16.0", "V1"), ("vllm-0.10.2+trl-0.25.1", "V1"), ("vllm-0.8.5+trl-0.17.0", "V0")],
 )
-def test_a_tiny_engine_starts_in_a_cell(cell, engine):
-    """And its log-probs are those of transformers."""
+def test_tiny_engine_agrees_with_transformers_in_a_cell(cell, engine):
     report, _code = doctor_json(cell_python(cell), "live", VLLM_USE_V1="0" if engine == "V0" else "1")
     checks = {check["check"]: check for check in report["checks"]}
     assert checks["tiny engine"]["outcome"] == "ok", checks["tiny engine"]
@@ -376,6 +373,7 @@ def test_a_tiny_engine_starts_in_a_cell(cell, engine):
 
 
 def doctor_json(python, tier, **environ):
+    """Run `doctor` on a cell; return its JSON report and exit code."""
     command = [sys.executable, "-m", "diagnostics", "doctor", "--python", str(python), "--tier", tier]
     done = subprocess.run(
         [*command, "--format", "json"],

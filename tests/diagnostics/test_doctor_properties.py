@@ -1,5 +1,6 @@
-"""Whatever the variables and the files hold, doctor answers: no check crashes, no file takes it along."""
+"""Property tests: no variable, version, ELF file or package metadata crashes `doctor` (hypothesis)."""
 
+import _ctypes
 import contextlib
 import struct
 import tempfile
@@ -14,8 +15,8 @@ from diagnostics.collect import packages as facts
 from diagnostics.collect.packages import Environment, Package
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks as doctor
-from tests.diagnostics.environments import issues
-from tests.diagnostics.test_doctor_machine import GOOD
+from tests.diagnostics.fake_environments import issues
+from tests.diagnostics.test_doctor_machine import HEALTHY
 
 NAMES = (
     "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "RAY_ADDRESS", "http_proxy",
@@ -32,8 +33,7 @@ versions = st.one_of(
 
 @settings(max_examples=40, deadline=None)
 @given(st.dictionaries(st.sampled_from(NAMES), values), st.lists(versions, min_size=4, max_size=4))
-def test_no_check_crashes(environ, releases):
-    """On any values of the variables and any release's name."""
+def test_no_check_crashes_on_any_variables_and_versions(environ, releases):
     names = ("vllm", "torch", "ray", "trl")
     packages = {
         name: Package(
@@ -42,24 +42,18 @@ def test_no_check_crashes(environ, releases):
         for name, release in zip(names, releases, strict=True)
     }
     known = Environment("/env", releases[0], packages, (), (), environ, None, None, (), ("VLLM_HOST_IP",))
-    gpus = replace(GOOD.gpus, cuda=releases[1], driver=releases[2])
-    report = doctor.examine(known, issues(), Compat(problem="no table"), replace(GOOD, gpus=gpus))
+    gpus = replace(HEALTHY.gpus, cuda=releases[1], driver=releases[2])
+    report = doctor.examine(known, issues(), Compat(problem="no table"), replace(HEALTHY, gpus=gpus))
     assert [check.reason for check in report.checks if check.outcome == "crashed"] == []
-
-
-def _extension():
-    import _ctypes
-
-    return Path(_ctypes.__file__).read_bytes()
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1 << 20), st.integers(0, 255)), max_size=40),
     st.data(),
 )
-def test_a_damaged_extension_is_read_or_refused(changes, data):
-    """Bytes of its header and of its section table changed, its end cut off: an answer, or one of the known errors."""
-    binary = bytearray(_extension())
+def test_damaged_elf_file_is_read_or_refused(changes, data):
+    """Bytes of the header and the section table are changed, or the end is cut off."""
+    binary = bytearray(Path(_ctypes.__file__).read_bytes())
     (table,) = struct.unpack_from("<Q", binary, 0x28)
     for in_table, offset, value in changes:
         start, room = (table, len(binary) - table) if in_table else (0, 64)
@@ -74,8 +68,7 @@ def test_a_damaged_extension_is_read_or_refused(changes, data):
 
 @settings(max_examples=40, deadline=None)
 @given(st.binary(max_size=400))
-def test_any_metadata_is_read(content):
-    """A package whose metadata is noise is broken, or named by what it says."""
+def test_random_metadata_is_broken_or_a_package(content):
     with tempfile.TemporaryDirectory() as folder:
         info = Path(folder, "lib", "python3.11", "site-packages", "noise-1.dist-info")
         info.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""explain: codes, a line of a log, words, the list; and the help of every command."""
+"""`explain` answers codes, log lines and search words, lists codes by kind, and refuses unknown input."""
 
 import json
 import re
@@ -14,27 +14,25 @@ KINDS = ("crash", "hang", "silent", "check")
 
 @pytest.fixture
 def explain(capsys, monkeypatch, rules):
-    """Run the command; return exit code and what it printed."""
+    """Return a function that runs `explain` in-process and returns (exit code, stdout, stderr)."""
     monkeypatch.setattr("diagnostics.commands.code_search.Rules", lambda _issues: rules)
 
     def run(*words):
         code = program.main(["explain", *words])
-        text_lines = capsys.readouterr()
-        return code, text_lines.out, text_lines.err
+        return code, *capsys.readouterr()
 
     return run
 
 
-def test_the_first_lines_are_what_it_is_and_what_to_do(explain):
-    """Before why, where and what else."""
+def test_first_lines_are_title_and_fix(explain):
     code, out, _ = explain("SCH001")
     first = out.splitlines()[:4]
     assert (code, first[0][:6]) == (0, "SCH001")
     assert first[2].startswith("Fix: vLLM itself: del llm")
 
 
-def test_several_codes_are_explained_in_their_order(explain):
-    """Each once; as JSON a list of the documents that each has alone."""
+def test_several_codes_are_explained_once_in_order(explain):
+    """The JSON contains the documents that each code has alone."""
     _, out, _ = explain("sch002", "CMP901", "SCH002")
     assert re.findall(r"^([A-Z]{3}\d{3})  ", out, flags=re.MULTILINE) == ["SCH002", "CMP901"]
     document = json.loads(explain("SCH002", "CMP901", "--format", "json")[1])
@@ -43,8 +41,8 @@ def test_several_codes_are_explained_in_their_order(explain):
     assert [item["code"] for item in document["explained"]] == ["SCH002", "CMP901"]
 
 
-def test_a_line_of_a_log_is_known_by_what_it_says(explain):
-    """`explain` with a log line uses triage's patterns: code, first fix, and where to read more."""
+def test_log_line_is_explained_by_its_signature(explain):
+    """`explain` uses triage's patterns, and prints the code and its first fix."""
     code, out, _ = explain("AssertionError: assert len(self._async_stopped) == 0")
     assert code == 0
     assert out.splitlines()[0].endswith(": printed by SCH002")
@@ -63,17 +61,17 @@ def test_a_line_of_a_log_is_known_by_what_it_says(explain):
     ("garbled output after weight update", "SYN025"), ("adapter ignored, output equals base model", "SYN026"),
     ("score drops after resume", "CFG126"), ("OOM", "MEM007"), ("奖励一直为 0", "REW004"), ("训推不一致", "NUM043"),
 ])  # fmt: skip
-def test_words_find_what_is_near(explain, words, code):
-    """Words may be one argument or several; the answer is marked as similar only."""
+def test_search_words_find_similar_issues(explain, words, code):
+    """The words may be one argument or several, and the answer says that it is only similar."""
     for requested in ([words], words.split()):
         _, out, _ = explain(*requested)
         assert out.splitlines()[0] == f"{words}: no signature matches; similar issues by words"
-        # Which of the near ones is first depends on what other entries there are.
+        # The order of similar issues depends on all other entries.
         assert code in re.findall(r"^([A-Z]{3}\d{3})  ", out, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["qqqq", "zzzz"], "no known issue matches 'qqqq zzzz'; `explain --list` lists all codes"),
         (["my", "cat", "is", "hungry"], "no known issue matches 'my cat is hungry'"),
@@ -83,16 +81,14 @@ def test_words_find_what_is_near(explain, words, code):
         (["SCH001", "SCH999"], "unknown code 'SCH999' (did you mean"),
     ],
 )
-def test_what_nobody_knows_is_refused_in_a_line(explain, words, said):
-    """Exit code 2, with similar codes."""
+def test_unknown_words_and_codes_are_refused_in_one_line(explain, words, message):
     code, out, err = explain(*words)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert said in err
+    assert message in err
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_list_is_of_one_kind(explain, kind):
-    """Each code of it and no other, in the terminal and as JSON."""
+def test_list_contains_exactly_the_codes_of_a_kind(explain, kind):
     issues = [item.code for item in catalog.load().values() if item.kind == kind]
     expected = issues if kind != "check" else list(catalog.load_checks())
     _, out, _ = explain("--list", "--kind", kind)
@@ -101,8 +97,8 @@ def test_the_list_is_of_one_kind(explain, kind):
     assert [item["code"] for item in (*document["issues"], *document["checks"])] == expected
 
 
-def test_others_than_the_own_environment_are_named(environment, tmp_path, monkeypatch):
-    """The activated environment and one nearby; one without a trainer or an engine is none."""
+def test_nearby_environments_with_a_trainer_or_engine_are_suggested(environment, tmp_path, monkeypatch):
+    """The activated environment and one in the working directory count."""
     environment.add("trl", "1.16.0")
     (tmp_path / "venv" / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
     nearby = tmp_path / ".venv"
@@ -113,5 +109,5 @@ def test_others_than_the_own_environment_are_named(environment, tmp_path, monkey
         str(environment.prefix),
         str(nearby),
     ]
-    # The examined environment is no other one, and one that lies near is found by its usual name.
+    # The examined environment is not suggested, and a nearby one is found by its usual name.
     assert target_env.nearby_environments(str(nearby), {}) == [str(tmp_path / "env")]

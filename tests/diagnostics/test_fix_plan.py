@@ -1,4 +1,4 @@
-"""doctor --fix-plan: all findings made into one plan."""
+"""`doctor --fix-plan` merges all findings into one ordered plan with one install command, its evidence and an undo."""
 
 import json
 from dataclasses import replace
@@ -20,7 +20,7 @@ from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severit
 from diagnostics.fixes import Fix, Install, Uninstall, command_of
 from diagnostics.fixes import edit_text as edit_of
 from diagnostics.output import filters, json_output, prepare
-from tests.diagnostics.environments import Maker
+from tests.diagnostics.fake_environments import Maker
 from tests.documents import ROOT
 
 RUN = {
@@ -31,12 +31,12 @@ RUN = {
 
 
 def as_report(plan):
-    """A plan as the report that prints it."""
+    """Wrap a plan in the report that prints it."""
     return Report("doctor", plan.subject, extra=plan)
 
 
 def cell(vllm, trl, verdict="pass", torch="2.8.0", **layers):
-    """A cell as the table has it; a layer is (verdict, evidence) or (verdict, evidence, what it ran with)."""
+    """Return a cell of the compatibility table; a layer is (verdict, evidence[, packages that it ran with])."""
     layers = {"resolve": ("pass", "static"), "contract": ("pass", "static"), **layers}
     return {
         "id": f"vllm-{vllm}+trl-{trl}",
@@ -79,25 +79,31 @@ BREADTH = {
 }
 
 
-CATALOGUE = catalog.load()
-# Few, so that an entry that is added changes nothing here.
-ISSUES = {code: CATALOGUE[code] for code in ("SCH001", "SCH002", "CMP001", "ENG004")}
+CATALOG = catalog.load()
+# A fixed subset, so that a new entry does not change these tests.
+ISSUES = {code: CATALOG[code] for code in ("SCH001", "SCH002", "CMP001", "ENG004")}
 
 
-def examined(seen, compat):
-    """Doctor's report of an environment, without the known issues that are not spoken of here."""
-    remaining = [code for code in CATALOGUE if code not in ISSUES]
-    return filters.select(doctor.examine(seen, CATALOGUE, compat), [], remaining)
+def examine(environment_facts, compat):
+    """Return doctor's report on an environment, with known issues of ISSUES only."""
+    other_codes = [code for code in CATALOG if code not in ISSUES]
+    return filters.select(doctor.examine(environment_facts, CATALOG, compat), [], other_codes)
 
 
-def plan_of(maker, *, environ=None, compat=TABLE, keep=None, known_issues=ISSUES):
+def plan_of(maker, *, environ=None, compat=TABLE, change_report=None, known_issues=ISSUES):
+    """Return the plan for a fake environment; `change_report` edits doctor's report first."""
     known = facts.collect(maker.prefix, environ or {})
-    report = examined(known, compat)
-    return fix_plan(keep(report) if keep else report, known, replace(compat, breadth=BREADTH), known_issues)
+    report = examine(known, compat)
+    return fix_plan(
+        change_report(report) if change_report else report,
+        known,
+        replace(compat, breadth=BREADTH),
+        known_issues,
+    )
 
 
 def broken_pair(maker, installer="pip"):
-    """Install a pair that TRL's lower bound allows and that fails at import."""
+    """Add a pair that TRL's lower bound allows, but that fails at import."""
     maker.add("vllm", "0.12.0", installer=installer, requires=["torch==2.9.0"])
     maker.add("trl", "0.23.1", installer=installer, requires=['vllm>=0.10.0; extra == "vllm"'])
     maker.add("torch", "2.9.0", installer=installer).add("pip", "25.3", installer=installer)
@@ -105,6 +111,7 @@ def broken_pair(maker, installer="pip"):
 
 
 def finding(code, severity, *, actions=(), text="do it"):
+    """Return a finding with a fix."""
     return Finding(
         code,
         f"{code}.",
@@ -122,12 +129,13 @@ def commands(item):
 
 
 def step(plan, kind):
-    (results,) = [step for step in plan.steps if step.kind == kind]
-    return results
+    """Return the only step of this kind."""
+    (result,) = [step for step in plan.steps if step.kind == kind]
+    return result
 
 
-def test_a_broken_pair_moves_to_the_nearest_that_ran(environment):
-    """One command with all pins, the evidence, what was not verified, and the way back."""
+def test_broken_pair_moves_to_the_nearest_executed_pair(environment):
+    """The plan has one command with all pins, its evidence, what was not verified, and the undo."""
     plan = plan_of(broken_pair(environment))
     packages = step(plan, "packages")
     assert packages.need == "must"
@@ -140,10 +148,10 @@ def test_a_broken_pair_moves_to_the_nearest_that_ran(environment):
     )
 
 
-def test_doctor_and_its_plan_name_the_same_pair_first(tmp_path):
-    """Pairs of the published table that are not known to work, each in its own environment."""
+def test_doctor_and_its_plan_suggest_the_same_pair(tmp_path):
+    """Every ninth pair of the published table is tried."""
     table = load_table()
-    differ, with_findings = [], 0
+    differing, with_findings = [], 0
     for number, (vllm, trl) in enumerate(sorted(table.pairs())[::9]):
         maker = Maker(tmp_path / str(number)).add("vllm", vllm).add("trl", trl)
         known = facts.collect(maker.prefix, {})
@@ -163,13 +171,13 @@ def test_doctor_and_its_plan_name_the_same_pair_first(tmp_path):
             if isinstance(action, Install)
         ]
         if offered != planned:
-            differ.append((vllm, trl, offered, planned))
-    assert differ == []
+            differing.append((vllm, trl, offered, planned))
+    assert differing == []
     assert with_findings > 6
 
 
-def test_what_ran_with_both_comes_before_what_was_only_imported(environment):
-    """A TRL that trained without the installed vLLM does not count as a tested pair."""
+def test_executed_pair_comes_before_an_imported_one(environment):
+    """A TRL that trained without vLLM is not a tested pair."""
     nearest = cell(
         "0.12.0", "0.24.0", "partial", **{"import": ("pass", "executed"), "peer:alone": ("pass", "executed")}
     )
@@ -177,11 +185,11 @@ def test_what_ran_with_both_comes_before_what_was_only_imported(environment):
     assert commands(step(plan, "packages"))[0].endswith("vllm==0.10.2 trl==0.25.1 transformers==4.57.6")
 
 
-def test_what_ran_far_away_does_not_come_before_what_fits_nearby(environment):
-    """A downgrade over many minor releases is no small change; it is still named."""
+def test_distant_executed_pair_does_not_come_before_a_near_one(environment):
+    """A downgrade over many minor releases is suggested last."""
     environment.add("vllm", "0.19.0").add("trl", "1.3.0", requires=['vllm<=0.18.0,>=0.12.0; extra == "vllm"'])
     known = facts.collect(environment.prefix, {})
-    report = examined(known, TABLE)
+    report = examine(known, TABLE)
     lines = {f"1.{n}.0": {"declares": "<=0.18.0", "contract": {"pass": f"0.1{n}.0"}} for n in range(9)}
     more = {f"0.{n}.0": {"declares": "", "contract": {"pass": "0.10.0"}} for n in range(18, 30)}
     far = replace(TABLE, cells=TABLE.cells[:3])
@@ -190,14 +198,14 @@ def test_what_ran_far_away_does_not_come_before_what_fits_nearby(environment):
     assert sets[-1].evidence == "executed"
 
 
-def test_sets_report_what_was_verified_and_what_changes(environment):
-    """A pair that never trained is no set, and torch is not pinned to what only the run had."""
+def test_version_sets_state_evidence_unverified_parts_and_changes(environment):
+    """A pair that never trained is no set, and torch is not pinned to the release of the run."""
     sets = plan_of(broken_pair(environment)).sets
     assert not {item.source for item in sets} & {"vllm-0.8.5.post1+trl-0.17.0", "vllm-0.12.0+trl-0.23.1"}
     first = sets[0]
     assert [pin.name for pin in first.pins] == ["vllm", "trl", "transformers"]
     assert any("torch 2.8.0" in line for line in first.unverified)
-    # 0.10.2 still has the V0 scheduler, 0.12.0 has not.
+    # 0.10.2 still has the V0 scheduler; 0.12.0 does not.
     assert {"SCH001", "SCH002"} <= set(first.brings)
     static = [item for item in sets if item.evidence == "static"]
     assert (static[0].pins[0].requirement, static[0].distance) == ("vllm==0.11.2", 1)
@@ -205,10 +213,10 @@ def test_sets_report_what_was_verified_and_what_changes(environment):
     assert [set(item.changes) for item in static] == [{"vllm"}, {"trl"}]
 
 
-def test_a_set_that_breaks_another_package_is_not_offered(environment):
-    """Requirements of other installed packages restrict the suggestion, and the plan names what they forbid."""
+def test_set_that_breaks_another_package_is_not_suggested(environment):
+    """The plan names the set and the requirement that forbids it."""
     broken_pair(environment).add("ms-swift", "3.9.0", requires=["trl<0.24,>=0.15"])
-    # Without known issues, because the only tested set that fits has two.
+    # SCH001 and SCH002 are left out, because the only tested set that fits has them.
     plan = plan_of(environment, known_issues={"ENG004": ISSUES["ENG004"]})
     assert all(pin.version < "0.24" for item in plan.sets for pin in item.pins if pin.name == "trl")
     assert plan.sets[0].evidence == "executed"
@@ -216,16 +224,15 @@ def test_a_set_that_breaks_another_package_is_not_offered(environment):
     assert "ms-swift 3.9.0 needs trl<0.24,>=0.15" in conflict.between[1]
 
 
-def test_nothing_to_do_is_said(environment):
-    """A pair that passed, without a finding."""
+def test_plan_without_findings_has_the_outcome_nothing(environment):
     environment.add("vllm", "0.30.0").add("trl", "1.14.2")
-    plan = plan_of(environment, keep=lambda report: filters.select(report, ["CFG"], []))
+    plan = plan_of(environment, change_report=lambda report: filters.select(report, ["CFG"], []))
     assert (plan.outcome, plan.steps) == ("nothing", ())
     assert any("compatibility table" in line for line in plan.unseen)
 
 
-def test_findings_without_any_help_are_unknown_not_fine(environment):
-    """Without any fix the plan reports that, and where to get help."""
+def test_findings_without_a_fix_have_the_outcome_unknown(environment):
+    """The plan says that no step is known, and where to get help."""
     known = facts.collect(environment.prefix, {})
     bare = replace(finding("ENV999", Severity.ERROR), remedy=None)
     report = Report(
@@ -238,8 +245,7 @@ def test_findings_without_any_help_are_unknown_not_fine(environment):
     assert any("No step is known" in line for line in plan.help)
 
 
-def test_order_blockers_first_then_the_machine_then_packages(environment):
-    """A driver comes before packages, and so do variables; a blocker comes before everything."""
+def test_steps_are_ordered_blockers_machine_variables_packages(environment):
     broken_pair(environment)
     extra = CheckResult(
         "extra",
@@ -254,7 +260,7 @@ def test_order_blockers_first_then_the_machine_then_packages(environment):
     plan = plan_of(
         environment,
         environ={"RAY_ADDRESS": "http://127.0.0.1:8265", "VLLM_USE_V1": "0"},
-        keep=lambda report: replace(report, checks=(*report.checks, extra)),
+        change_report=lambda report: replace(report, checks=(*report.checks, extra)),
     )
     assert [item.codes for item in plan.steps[:6]] == [
         (),
@@ -269,8 +275,8 @@ def test_order_blockers_first_then_the_machine_then_packages(environment):
     assert "export VLLM_USE_V1=0" in map(edit_of, variables.undo)
 
 
-def test_unmet_requirements_become_one_command(environment):
-    """Not one a package; what can't be had together is named and left out."""
+def test_unmet_requirements_become_one_command_without_conflicts(environment):
+    """Contradictory requirements are named as a conflict and left out."""
     environment.add("vllm", "0.11.0", requires=["torch==2.8.0", "numpy<2.3", "xgrammar==0.1.25"])
     environment.add("trl", "0.26.2", requires=["torch<2.8", "accelerate>=1.4.0"]).add("torch", "2.9.0")
     plan = plan_of(environment)
@@ -280,8 +286,7 @@ def test_unmet_requirements_become_one_command(environment):
     assert set(conflict.between) == {"trl 0.26.2 needs torch<2.8", "vllm 0.11.0 needs torch==2.8.0"}
 
 
-def test_broken_metadata_is_set_aside_before_anything_is_installed(environment):
-    """Broken metadata is moved first, which can be undone."""
+def test_broken_metadata_is_moved_before_packages_are_installed(environment):
     broken_pair(environment)
     (environment.site / "half.dist-info").mkdir()
     plan = plan_of(environment)
@@ -291,8 +296,8 @@ def test_broken_metadata_is_set_aside_before_anything_is_installed(environment):
     assert any(line.startswith("mv ") and "half.dist-info" in line for line in commands(repair))
 
 
-def test_settings_are_merged_and_in_the_words_of_what_is_installed(environment):
-    """One setting against two issues is one step; TRL's words where TRL is."""
+def test_settings_are_merged_and_use_the_installed_frameworks_options(environment):
+    """A setting that helps against two issues is one step."""
     environment.add("vllm", "0.8.5").add("trl", "0.17.0")
     configuration = [item for item in plan_of(environment).steps if item.kind == "configuration"]
     assert configuration
@@ -303,7 +308,7 @@ def test_settings_are_merged_and_in_the_words_of_what_is_installed(environment):
 
 
 @pytest.mark.parametrize(
-    ("marks", "installer", "expected"),
+    ("files", "installer", "expected"),
     [
         ({}, "pip", "{p}/bin/python -m pip install vllm==0.10.2"),
         ({"no pip": ""}, "pip", "pip --python {p}/bin/python install vllm==0.10.2"),
@@ -322,15 +327,15 @@ def test_settings_are_merged_and_in_the_words_of_what_is_installed(environment):
         ({"../../../pixi.lock": ""}, "uv-pixi", "pixi add --pypi --manifest-path {d}/pixi.toml vllm==0.10.2"),
     ],
 )
-def test_the_installer_is_known_by_its_marks(tmp_path, marks, installer, expected):
-    """And its own words are used; packages that pip put into a conda environment stay pip's."""
+def test_installer_is_recognised_and_its_commands_are_used(tmp_path, files, installer, expected):
+    """Packages that pip put into a conda environment stay pip's."""
     folder = tmp_path / (".pixi/envs/default" if installer == "uv-pixi" else ".venv")
     maker = Maker(folder).add("vllm", "0.9.0", installer=installer).add("trl", "0.18.0", installer=installer)
-    for name, text in marks.items():
+    for name, text in files.items():
         if name != "no pip":
             (maker.prefix / name).parent.mkdir(exist_ok=True)
             (maker.prefix / name).write_text(text)
-    if "no pip" not in marks:
+    if "no pip" not in files:
         maker.add("pip", "25.0")
     results = installers.find_installer(facts.collect(maker.prefix, {}))
     assert command_of(results.install(["vllm==0.10.2"])) == expected.format(p=maker.prefix, d=tmp_path)
@@ -339,8 +344,7 @@ def test_the_installer_is_known_by_its_marks(tmp_path, marks, installer, expecte
 
 
 @pytest.mark.parametrize("form", ["terminal", "json", "markdown"])
-def test_every_format_says_the_same(environment, form, capsys, monkeypatch):
-    """Exit code as doctor's; nothing was run."""
+def test_every_format_has_the_command_and_nothing_is_run(environment, form, capsys, monkeypatch):
     monkeypatch.setattr("diagnostics.compat_table.load", lambda: TABLE)
     broken_pair(environment)
     before = sorted(path.name for path in environment.prefix.rglob("*"))
@@ -358,8 +362,8 @@ def test_every_format_says_the_same(environment, form, capsys, monkeypatch):
         )
 
 
-def test_the_json_keeps_its_published_schema(environment):
-    """docs/plan-v1.schema.json, for a full plan and for one of nothing."""
+def test_json_is_valid_against_the_published_schema(environment):
+    """The schema is docs/plan-v1.schema.json; a full and an empty plan are validated."""
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((Path(__file__).parents[2] / "docs" / "plan-v1.schema.json").read_text())
     empty = plan_of(environment)
@@ -370,30 +374,31 @@ def test_the_json_keeps_its_published_schema(environment):
         jsonschema.validate(json.loads(json_output.render(prepare.for_sharing(as_report(plan)))), schema)
 
 
-def one_more(*findings):
+def add_findings(*findings):
+    """Return a function that adds these findings to a report."""
     return lambda report: replace(
         report, checks=(*report.checks, CheckResult("extra", "findings", "", findings))
     )
 
 
-def test_a_remedy_that_installs_joins_the_one_command(environment):
-    """This holds for any check; the set's packages replace its requirements for them."""
+def test_install_of_another_finding_joins_the_one_command(environment):
+    """The pins of the version set replace the finding's requirements for the same packages."""
     broken_pair(environment)
     again = Install(("numpy<2", "vllm==0.12.0"), ("/env/bin/python", "-m", "pip", "install"), note="again")
-    plan = plan_of(environment, keep=one_more(finding("ENV960", Severity.ERROR, actions=(again,))))
+    plan = plan_of(
+        environment, change_report=add_findings(finding("ENV960", Severity.ERROR, actions=(again,)))
+    )
     packages = step(plan, "packages")
     assert "ENV960" in packages.codes
     assert commands(packages)[0].endswith("install vllm==0.10.2 trl==0.25.1 transformers==4.57.6 'numpy<2'")
     assert all("ENV960" not in item.codes for item in plan.steps if item is not packages)
 
 
-def test_what_a_known_issue_s_check_made_out_to_lack_is_installed_once_after_what_was_there_is_kept(
-    environment,
-):
-    """ENV012 beside CMP904: seen in a real environment, the package was installed twice, the first time before that."""
+def test_package_missing_in_two_findings_is_installed_once_after_the_freeze(environment):
+    """With ENV012 and CMP904 an earlier version installed the package twice, once before `pip freeze`."""
     environment.add("trl", "1.16.0", requires=["accelerate>=1.4"]).add("pip", "25.3")
     known = facts.collect(environment.prefix, {})
-    results = examined(known, Compat(problem="no table"))
+    results = examine(known, Compat(problem="no table"))
     lacks = finding("ENV012", Severity.ERROR, actions=(Install(("accelerate>=1.4",)),))
     report = replace(results, checks=(*results.checks, CheckResult("entry points", "findings", "", (lacks,))))
     plan = fix_plan(report, known, Compat(problem="no table"))
@@ -404,12 +409,12 @@ def test_what_a_known_issue_s_check_made_out_to_lack_is_installed_once_after_wha
     assert "ENV012" in step(plan, "packages").codes
 
 
-def test_a_remedy_that_forces_stays_a_step_of_its_own(environment):
-    """An option is more than a requirement, and removing comes before installing."""
+def test_forced_reinstall_and_uninstall_are_separate_steps(environment):
+    """Removing comes before installing."""
     broken_pair(environment)
     forced = finding("ENV961", Severity.ERROR, actions=(Install(("torch",), options=("--force-reinstall",)),))
     removed = finding("ENV962", Severity.ERROR, actions=(Uninstall(("pynvml",)),))
-    plan = plan_of(environment, keep=one_more(forced, removed))
+    plan = plan_of(environment, change_report=add_findings(forced, removed))
     kinds = {item.codes: item.kind for item in plan.steps}
     assert kinds["ENV961",] == "system"
     assert kinds["ENV962",] == "repair"
@@ -418,8 +423,8 @@ def test_a_remedy_that_forces_stays_a_step_of_its_own(environment):
     )
 
 
-def test_other_releases_are_no_answer_to_what_may_never_happen(environment):
-    """A mitigation that installs is text, not a command, unless the issue certainly affects the user."""
+def test_upgrade_against_a_possible_issue_is_only_considered(environment):
+    """A mitigation that installs becomes a command only if the issue certainly affects the environment."""
     environment.add("vllm", "0.8.5").add("verl", "0.4.1")
     issue = ISSUES["SCH001"]
     newer = structs.replace(
@@ -431,7 +436,7 @@ def test_other_releases_are_no_answer_to_what_may_never_happen(environment):
     )
     issues = {"SCH001": structs.replace(issue, mitigations=(newer,))}
     known = facts.collect(environment.prefix, {})
-    report = filters.select(examined(known, TABLE), ["SCH001"], [])
+    report = filters.select(examine(known, TABLE), ["SCH001"], [])
     may = fix_plan(report, known, replace(TABLE, breadth=BREADTH), issues)
     assert [item.need for item in may.steps if item.codes == ("SCH001",)] == ["consider"]
     assert not [item for item in may.steps if item.kind == "packages"]
@@ -444,7 +449,7 @@ def test_other_releases_are_no_answer_to_what_may_never_happen(environment):
 
 
 @pytest.mark.parametrize(
-    ("asked", "added"),
+    ("requested", "added"),
     [
         (["numpy<2"], ("pyarrow<24",)),
         (["numpy==1.26.4"], ("pyarrow<24",)),
@@ -454,15 +459,15 @@ def test_other_releases_are_no_answer_to_what_may_never_happen(environment):
         (["transformers<5", "not a requirement!"], ()),
     ],
 )
-def test_what_dies_of_a_remedy_is_moved_with_it(environment, asked, added):
-    """Installers allow it, and no run survives it: doctor's own remedies and the plan's ask for the same."""
+def test_packages_that_a_fix_would_break_are_changed_with_it(environment, requested, added):
+    """Installers would allow the broken combination; doctor's fixes and the plan add the same requirement."""
     environment.add("pyarrow", "24.0.0").add("trl", "0.25.1")
     known = facts.collect(environment.prefix, {})
-    assert adjust_for_installed(known, asked) == (*asked, *added)
-    assert installers.install(known, *asked).requirements == (*asked, *added)
+    assert adjust_for_installed(known, requested) == (*requested, *added)
+    assert installers.install(known, *requested).requirements == (*requested, *added)
 
 
-def test_a_missing_name_that_the_chosen_versions_have_is_no_step_of_its_own(capsys):
+def test_missing_name_that_the_chosen_versions_have_is_no_separate_step(capsys):
     """A plan that replaces vLLM and TRL does not also advise to choose another vLLM or TRL."""
     main(["doctor", "--prefix", str(ROOT / "examples/environments/mixed"), "--fix-plan"])
     output = capsys.readouterr().out

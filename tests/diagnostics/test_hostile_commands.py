@@ -1,4 +1,4 @@
-"""Hostile names, values and secrets through whole commands: nothing acts, nothing leaks, bad input is one line."""
+"""Hostile names, contents and secrets in whole commands: output is sanitized and redacted, errors are one line."""
 
 import contextlib
 import gzip
@@ -13,23 +13,24 @@ from diagnostics import __main__ as program
 from diagnostics import cli, process
 from diagnostics.output.report_output import FORMATS
 from diagnostics.process import own_python
-from tests.diagnostics.test_output import LOG, SCRIPT
 from tests.diagnostics.test_redact import SHAPES, visible_parts
-from tests.diagnostics.test_sanitize import active
+from tests.diagnostics.test_report_options import LOG, SCRIPT
+from tests.diagnostics.test_sanitize import active_parts
 
-NASTY = "a\x1b]52;c;aGk=\x07b\n::error::c \u202ed ##[add-mask]e $(touch x) `id` 'q' \"r\" ;s&t|u"
+HOSTILE = "a\x1b]52;c;aGk=\x07b\n::error::c \u202ed ##[add-mask]e $(touch x) `id` 'q' \"r\" ;s&t|u"
 TOKEN = "hf_" + "aB3dE5gH7j" * 3
 
 
 def run(*arguments):
+    """Run a command line in this process; return its exit code."""
     with contextlib.suppress(SystemExit):
         return program.main([str(word) for word in arguments])
     return 2
 
 
 @pytest.fixture(autouse=True)
-def _compiled_once(monkeypatch, rules):
-    """Use the signatures that all tests share: compiling them takes seconds."""
+def _precompiled_rules(monkeypatch, rules):
+    """Use the signatures that all tests share, because compiling them takes seconds."""
     monkeypatch.setattr("diagnostics.triage.command.Rules", lambda _issues: rules)
 
 
@@ -37,55 +38,58 @@ def _compiled_once(monkeypatch, rules):
 @pytest.mark.parametrize(
     ("command", "suffix", "text"),
     [
-        ("triage", "log", LOG.replace("already in use", f"already in use {NASTY}") + f"KeyError: {NASTY}\n"),
+        (
+            "triage",
+            "log",
+            LOG.replace("already in use", f"already in use {HOSTILE}") + f"KeyError: {HOSTILE}\n",
+        ),
         (
             "lint",
             "sh",
-            f"{SCRIPT.rstrip()} --output_dir '{NASTY.replace(chr(39), '')}' --model_name_or_path '\x9b2J'\n",
+            f"{SCRIPT.rstrip()} --output_dir '{HOSTILE.replace(chr(39), '')}' --model_name_or_path '\x9b2J'\n",
         ),
     ],
     ids=["log", "script"],
 )
-def test_a_file_with_a_hostile_name_and_content(tmp_path, capsys, form, command, suffix, text):
-    """Every format of triage and lint."""
-    path = tmp_path / f"{NASTY.replace('/', '')}.{suffix}"
+def test_triage_and_lint_escape_hostile_names_and_contents(tmp_path, capsys, form, command, suffix, text):
+    path = tmp_path / f"{HOSTILE.replace('/', '')}.{suffix}"
     path.write_text(text)
     run(command, "--format", form, path)
     out, err = capsys.readouterr()
     assert out
-    assert active(out, commands=form == "github") == active(err) == []
+    assert active_parts(out, commands=form == "github") == active_parts(err) == []
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_an_environment_with_hostile_names(environment, monkeypatch, capsys, form):
-    """Metadata, folders, requirements, variables and the prefix of doctor."""
-    monkeypatch.setenv("RAY_ADDRESS", f"http://{NASTY}")
-    environment.add("vllm", "0.7.3", requires=[f"torch==={NASTY.split(maxsplit=1)[0]}", NASTY])
-    environment.add("odd", "", folder=f"odd-{NASTY.replace('/', '')}.dist-info")
-    prefix = environment.prefix.rename(environment.prefix.with_name(f"env {NASTY.replace('/', '')}"))
+def test_doctor_escapes_hostile_names(environment, monkeypatch, capsys, form):
+    """Metadata, folders, requirements, variables and the prefix are hostile."""
+    monkeypatch.setenv("RAY_ADDRESS", f"http://{HOSTILE}")
+    environment.add("vllm", "0.7.3", requires=[f"torch==={HOSTILE.split(maxsplit=1)[0]}", HOSTILE])
+    environment.add("odd", "", folder=f"odd-{HOSTILE.replace('/', '')}.dist-info")
+    prefix = environment.prefix.rename(environment.prefix.with_name(f"env {HOSTILE.replace('/', '')}"))
     run("doctor", "--format", form, "--prefix", prefix)
     out, err = capsys.readouterr()
-    assert active(out, commands=form == "github") == active(err) == []
+    assert active_parts(out, commands=form == "github") == active_parts(err) == []
     assert "SCH001" in out
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["explain", NASTY], ["triage", NASTY], ["triage", "--baseline", NASTY, "{log}"], ["lint", NASTY],
-        ["doctor", "--prefix", NASTY], ["doctor", "--python", NASTY], ["doctor", "--hosts", NASTY],
-        ["doctor", "--format", NASTY], [NASTY], ["lint", "--vllm", NASTY, "{log}"], ["hang", "--from", NASTY],
-        ["hang", "--match", f"({NASTY}"], ["triage", "--fail-on", NASTY, "{log}"], ["versions", NASTY],
+        ["explain", HOSTILE], ["triage", HOSTILE], ["triage", "--baseline", HOSTILE, "{log}"], ["lint", HOSTILE],
+        ["doctor", "--prefix", HOSTILE], ["doctor", "--python", HOSTILE], ["doctor", "--hosts", HOSTILE],
+        ["doctor", "--format", HOSTILE], [HOSTILE], ["lint", "--vllm", HOSTILE, "{log}"], ["hang", "--from", HOSTILE],
+        ["hang", "--match", f"({HOSTILE}"], ["triage", "--fail-on", HOSTILE, "{log}"], ["versions", HOSTILE],
     ],
-    ids=lambda words: " ".join(word for word in words if word != NASTY) or "command",
+    ids=lambda words: " ".join(word for word in words if word != HOSTILE) or "command",
 )  # fmt: skip
-def test_bad_arguments_are_refused_without_a_traceback(tmp_path, monkeypatch, capsys, arguments):
-    """Control characters in repeated arguments are escaped."""
+def test_hostile_arguments_are_refused_without_a_traceback(tmp_path, monkeypatch, capsys, arguments):
+    """Control characters in quoted arguments are escaped."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.log").write_text(LOG)
     code = run(*[word.replace("{log}", "run.log") for word in arguments])
     out, err = capsys.readouterr()
-    assert active(out) == active(err) == []
+    assert active_parts(out) == active_parts(err) == []
     assert "Traceback" not in err
     assert code in {2, 3} or arguments[0] == "explain"
 
@@ -109,24 +113,24 @@ def test_python_m_imports_nothing_from_the_working_folder(tmp_path):
 @pytest.mark.parametrize(
     "words", [["triage", "{}"], ["lint", "--format", "{}"], ["hang", "--from", "{}"], ["{}"]]
 )
-def test_an_error_message_shows_no_secret(capsys, words):
-    """A path or an option value that contains one is printed masked."""
+def test_error_messages_mask_secrets(capsys, words):
+    """The secret is part of a path or an option value."""
     run(*[word.format(f"a {TOKEN} b") for word in words])
     err = capsys.readouterr().err
     assert "<secret>" in err
     assert TOKEN not in err
 
 
-def test_an_unexpected_error_is_one_masked_line(monkeypatch, capsys):
-    """Exit code 2, never 1; GRPO_DOCTOR_DEBUG shows the traceback."""
+def test_unexpected_error_is_one_sanitized_line(monkeypatch, capsys):
+    """The exit code is 2, and GRPO_DOCTOR_DEBUG shows the traceback."""
 
     def broken(_name):
-        raise RuntimeError(f"{NASTY} {TOKEN}")
+        raise RuntimeError(f"{HOSTILE} {TOKEN}")
 
     monkeypatch.setattr(cli, "load_command", broken)
     assert run("explain", "SCH001") == 2
     err = capsys.readouterr().err
-    assert (err.count("\n"), active(err), TOKEN in err) == (1, [], False)
+    assert (err.count("\n"), active_parts(err), TOKEN in err) == (1, [], False)
     monkeypatch.setenv(cli.DEBUG, "1")
     run("explain", "SCH001")
     assert "Traceback" in capsys.readouterr().err
@@ -134,8 +138,8 @@ def test_an_unexpected_error_is_one_masked_line(monkeypatch, capsys):
 
 @pytest.mark.parametrize("form", [form for form in FORMATS if form != "terminal"])
 @pytest.mark.parametrize("tool", ["doctor", "lint", "triage"])
-def test_no_shared_format_leaks(environment, tmp_path, monkeypatch, capsys, tool, form):
-    """From a log, a script, variables and folders to what each command writes."""
+def test_shareable_formats_leak_no_secret_or_person(environment, tmp_path, monkeypatch, capsys, tool, form):
+    """Secrets come from a log, a script, variables and folder names."""
     for number, (text, secret) in enumerate(SHAPES.values()):
         monkeypatch.setenv(f"RAY_{number}_JSON_ENV_VAR", f'{{"env": "{text.format(secret)}"}}')
         monkeypatch.setenv(f"VLLM_{number}", text.format(secret))
@@ -160,8 +164,7 @@ def test_no_shared_format_leaks(environment, tmp_path, monkeypatch, capsys, tool
 
 
 @pytest.mark.parametrize("line", ["torch; " + "(" * 3000, "torch" + "[" * 3000, "torch>=" + "9" * 5000])
-def test_a_requirement_that_breaks_its_parser(environment, capsys, line):
-    """No check crashes."""
+def test_hostile_requirements_crash_no_check(environment, capsys, line):
     environment.add("vllm", "0.11.0", requires=(line,)).add("torch", "2.8.0")
     run("doctor", "--format", "json", "--prefix", environment.prefix)
     document = json.loads(capsys.readouterr().out)
@@ -169,31 +172,35 @@ def test_a_requirement_that_breaks_its_parser(environment, capsys, line):
 
 
 def endless(path):
+    """Make a link to a device that never ends."""
     path.symlink_to("/dev/zero")
 
 
 def sparse(path):
+    """Make a sparse file of 100 GiB."""
     with path.open("wb") as file:
         file.truncate(100 << 30)
 
 
-def bomb(path):
-    """Half a gibibyte of zeros in half a megabyte."""
+def gzip_bomb(path):
+    """Compress 512 MiB of zeros into half a megabyte."""
     with gzip.open(path, "wb", compresslevel=1) as file:
         for _ in range(512):
             file.write(bytes(1 << 20))
 
 
 def many_values(path):
-    """Thirteen megabytes of JSON that need gigabytes."""
+    """Compress 13 MB of JSON that need gigabytes when parsed."""
     path.write_bytes(gzip.compress(b"[" + b"[]," * 4_500_000 + b"[]]", 1))
 
 
-@pytest.mark.parametrize("put", [os.mkfifo, endless, sparse, bomb, many_values], ids=lambda put: put.__name__)
-def test_a_dump_is_a_bounded_regular_file(put, tmp_path):
-    """With 3 GiB of memory: what has no end is refused in one line."""
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, endless, sparse, gzip_bomb, many_values], ids=lambda make: make.__name__
+)
+def test_unbounded_dump_files_are_refused(make, tmp_path):
+    """The command has 3 GiB of memory and refuses the file in one line."""
     path = tmp_path / "dump.json.gz"
-    put(path)
+    make(path)
     limited = [
         "/bin/bash",
         "-c",
@@ -206,8 +213,8 @@ def test_a_dump_is_a_bounded_regular_file(put, tmp_path):
 
 
 @pytest.mark.parametrize("entries", [3, None, 1.5, [{"frames": 3}], [{"collective_seq_id": [1]}]])
-def test_a_flight_recorder_pickle_of_another_shape_is_refused(entries, tmp_path, capsys):
-    """Nothing is unpickled but plain data."""
+def test_flight_recorder_pickle_of_another_shape_is_refused(entries, tmp_path, capsys):
+    """Only plain data are unpickled."""
     path = tmp_path / "nccl_trace_rank_0"
     path.write_bytes(pickle.dumps({"version": "2.4", "entries": entries, "pg_config": {}}))
     assert run("hang", "--from", path) == 2

@@ -1,4 +1,4 @@
-"""Environments and host folders with pipes, devices, endless files and links: doctor answers and reads nothing else."""
+"""`doctor` on environments with pipes, devices, huge files, links and malformed metadata neither blocks nor crashes."""
 
 import json
 import os
@@ -14,33 +14,33 @@ from diagnostics import compat_table as compat
 from diagnostics.collect import host as configs
 from diagnostics.collect import packages as environment
 from diagnostics.collect import ray as clusters
-from tests.diagnostics.environments import Maker
+from tests.diagnostics.fake_environments import Maker
 
 
-def a_pipe(path):
+def make_pipe(path):
     os.mkfifo(path)
 
 
-def endless(path):
+def link_to_dev_zero(path):
     path.symlink_to("/dev/zero")
 
 
-def of_the_kernel(path):
+def link_to_proc(path):
     path.symlink_to("/proc/self/environ")
 
 
-def enormous(path):
+def make_huge_file(path):
     with path.open("wb") as file:
         file.truncate(1 << 40)
 
 
 ROOT = Path(__file__).parents[2]
-INSTEAD = [a_pipe, endless, of_the_kernel, enormous]
+REPLACEMENTS = [make_pipe, link_to_dev_zero, link_to_proc, make_huge_file]
 
 
-@pytest.fixture(params=INSTEAD)
-def instead(request):
-    """Put something into a file's place that is no file of a reasonable size."""
+@pytest.fixture(params=REPLACEMENTS)
+def replace_file(request):
+    """Return a function that replaces a file by a pipe, a link to a device or to /proc, or a file of 1 TiB."""
 
     def replace_with(path):
         path.unlink(missing_ok=True)
@@ -50,13 +50,13 @@ def instead(request):
 
 
 @pytest.mark.parametrize("name", ["METADATA", "INSTALLER", "WHEEL", "RECORD"])
-def test_a_package_whose_metadata_is_no_file_is_not_judged(tmp_path, instead, name):
-    """doctor reports this package as unreadable, not as broken, and does not suggest removing it."""
-    stream_made = Maker(tmp_path / "env").add("torch", "2.8.0", requires=["numpy>=1"]).add("trl", "1.9.2")
-    instead(stream_made.site / "torch-2.8.0.dist-info" / name)
-    result = environment.collect(stream_made.prefix, {})
+def test_package_with_unreadable_metadata_is_unread_not_broken(tmp_path, replace_file, name):
+    """A package that is only unreadable must not be suggested for removal."""
+    maker = Maker(tmp_path / "env").add("torch", "2.8.0", requires=["numpy>=1"]).add("trl", "1.9.2")
+    replace_file(maker.site / "torch-2.8.0.dist-info" / name)
+    result = environment.collect(maker.prefix, {})
     assert result.version("trl") == "1.9.2"
-    place = str(stream_made.site / "torch-2.8.0.dist-info")
+    place = str(maker.site / "torch-2.8.0.dist-info")
     if name == "METADATA":
         assert (result.broken, [item for item, _ in result.unread]) == ((), [place])
     else:
@@ -65,23 +65,23 @@ def test_a_package_whose_metadata_is_no_file_is_not_judged(tmp_path, instead, na
         assert [item for item, _ in result.unread] == ([f"{place}/RECORD"] if name == "RECORD" else [])
 
 
-def test_other_files_of_an_environment_that_are_none(tmp_path, instead):
-    """pyvenv.cfg, vLLM's list of variables, a whole folder of packages."""
-    stream_made = Maker(tmp_path / "env").add("trl", "1.9.2")
-    (stream_made.site / "vllm").mkdir()
-    instead(stream_made.site / "vllm" / "envs.py")
-    instead(stream_made.prefix / "pyvenv.cfg")
-    instead(stream_made.site.parent / "dist-packages")
-    result = environment.collect(stream_made.prefix, {"VLLM_X": "1"})
+def test_other_unreadable_files_of_an_environment_are_skipped(tmp_path, replace_file):
+    """These are pyvenv.cfg, vLLM's list of variables, and a folder of packages."""
+    maker = Maker(tmp_path / "env").add("trl", "1.9.2")
+    (maker.site / "vllm").mkdir()
+    replace_file(maker.site / "vllm" / "envs.py")
+    replace_file(maker.prefix / "pyvenv.cfg")
+    replace_file(maker.site.parent / "dist-packages")
+    result = environment.collect(maker.prefix, {"VLLM_X": "1"})
     assert (result.python, result.version("trl"), result.vllm_variables) == ("3.11", "1.9.2", None)
 
 
-def test_metadata_that_takes_time_with_the_square_of_its_length(tmp_path):
-    """A name behind half a megabyte of blanks, and a config line of the same kind."""
-    stream_made = Maker(tmp_path / "env").add("trl", "1.9.2")
+def test_metadata_with_long_blanks_is_read_in_linear_time(tmp_path):
+    """Names in metadata and a config line contain long runs of blanks."""
+    maker = Maker(tmp_path / "env").add("trl", "1.9.2")
     head = f"Name: trl{' ' * 500_000}x\nVersion: 1{' ' * 500_000}x\n"
-    (stream_made.site / "trl-1.9.2.dist-info" / "METADATA").write_text(head)
-    assert len(environment.collect(stream_made.prefix, {}).broken) == 1
+    (maker.site / "trl-1.9.2.dist-info" / "METADATA").write_text(head)
+    assert len(environment.collect(maker.prefix, {}).broken) == 1
     (tmp_path / "accelerate").mkdir()
     (tmp_path / "accelerate" / "default_config.yaml").write_text(f"A: 1\nB: b{' ' * 60_000}x\n")
     (results,) = (
@@ -93,24 +93,24 @@ def test_metadata_that_takes_time_with_the_square_of_its_length(tmp_path):
 
 
 @pytest.mark.parametrize("line", ["a\0/__init__.py,,5", f"a/_C.so,,{'9' * 5000}", "\udc80/_C.so,,5"])
-def test_a_list_of_installed_files_with_names_that_are_none(tmp_path, line):
-    """A NUL, a length of five thousand digits."""
-    stream_made = Maker(tmp_path / "env").add("torch", "2.8.0")
-    (stream_made.site / "a").mkdir()
-    (stream_made.site / "a" / "_C.so").touch()
-    (stream_made.site / "torch-2.8.0.dist-info" / "RECORD").write_text(line + "\n", errors="surrogateescape")
-    assert environment.collect(stream_made.prefix, {}).version("torch") == "2.8.0"
+def test_invalid_lines_in_record_are_ignored(tmp_path, line):
+    """The lines have a NUL, a size of 5000 digits, or a lone surrogate."""
+    maker = Maker(tmp_path / "env").add("torch", "2.8.0")
+    (maker.site / "a").mkdir()
+    (maker.site / "a" / "_C.so").touch()
+    (maker.site / "torch-2.8.0.dist-info" / "RECORD").write_text(line + "\n", errors="surrogateescape")
+    assert environment.collect(maker.prefix, {}).version("torch") == "2.8.0"
 
 
 @pytest.mark.parametrize("path", ["/etc/x.so", "../../../../../../etc/x.so"])
-def test_a_list_of_installed_files_asks_nothing_of_the_rest_of_the_machine(tmp_path, path):
-    """Existence and size are only read for the environment's own files."""
-    stream_made = Maker(tmp_path / "env").add("torch", "2.8.0")
-    (stream_made.site / "torch-2.8.0.dist-info" / "RECORD").write_text(f"{path},,5\n")
-    assert environment.collect(stream_made.prefix, {}).packages["torch"].damaged == ()
+def test_record_paths_outside_the_environment_are_not_checked(tmp_path, path):
+    """Existence and size are read only for files of the environment."""
+    maker = Maker(tmp_path / "env").add("torch", "2.8.0")
+    (maker.site / "torch-2.8.0.dist-info" / "RECORD").write_text(f"{path},,5\n")
+    assert environment.collect(maker.prefix, {}).packages["torch"].damaged == ()
 
 
-def _greedy(kind):
+def _oversized_elf(kind):
     """Make an ELF file of 1.6 MB with tens of thousands of names of one megabyte each."""
     table, names = 4096, 4096 + 640_000
     section = struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, table, 640_000, 0, 0xFFFF, 0, 0)
@@ -119,16 +119,16 @@ def _greedy(kind):
     struct.pack_into("<HH", head, 0x3A, 64, 1)
     if kind == 6:
         body = struct.pack("<QQ", 1, names - table) * 40_000
-    else:  # one library with 65,535 versions, of which each is the next of itself
+    else:  # one library with 65,535 versions, each of which points to itself
         body = struct.pack("<HHIII", 1, 0xFFFF, 0, 16, 0) + struct.pack("<IHHII", 0, 0, 0, names - table, 0)
     return (bytes(head) + section).ljust(table, b"\0") + body.ljust(640_000, b"\0") + b"a" * 960_000
 
 
 @pytest.mark.parametrize("kind", [6, 0x6FFFFFFE])
-def test_an_extension_that_asks_for_gigabytes_is_unreadable(tmp_path, kind):
-    """In a process limited to a gigabyte: the request is bounded, not the available memory."""
+def test_elf_file_that_needs_gigabytes_is_unreadable(tmp_path, kind):
+    """The file is read in a process with 1 GiB of memory."""
     (tmp_path / "vllm").mkdir()
-    (tmp_path / "vllm" / "_C.so").write_bytes(_greedy(kind))
+    (tmp_path / "vllm" / "_C.so").write_bytes(_oversized_elf(kind))
     text = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30));"
         "from pathlib import Path; from diagnostics.collect import elf as extensions;"
@@ -139,18 +139,17 @@ def test_an_extension_that_asks_for_gigabytes_is_unreadable(tmp_path, kind):
 
 
 @pytest.mark.parametrize("name", ["ray_current_cluster", "session_latest/usage_stats.json"])
-def test_ray_s_folder_belongs_to_everybody(tmp_path, instead, name):
-    """In Ray's world-writable folder, special files, links to outside and deep nesting do no harm."""
+def test_special_files_in_rays_world_writable_folder_are_ignored(tmp_path, replace_file, name):
     folder = tmp_path / "ray"
     (folder / "session_1").mkdir(parents=True)
     (folder / "session_latest").symlink_to("session_1")
-    instead(folder / name)
+    replace_file(folder / name)
     (result,) = clusters.collect({"RAY_TMPDIR": str(tmp_path)})
     assert (result.current, result.release) == ("", "")
 
 
-def test_no_secret_is_read_through_ray_s_folder(tmp_path):
-    """Another user linked to a file that doctor's user may read."""
+def test_links_out_of_rays_folder_are_not_followed(tmp_path):
+    """Another user can link to a file that only doctor's user may read."""
     (tmp_path / "secret").write_text("password")
     folder = tmp_path / "ray"
     (folder / "session_latest").mkdir(parents=True)
@@ -170,25 +169,20 @@ def test_no_secret_is_read_through_ray_s_folder(tmp_path):
         {"breadth": []},
     ],
 )
-def test_a_table_of_another_shape_is_not_used(tmp_path, change):
-    """Its checks are skipped, with the reason."""
+def test_malformed_compatibility_table_is_not_used(tmp_path, change):
     path = tmp_path / "compat.json"
     path.write_text(json.dumps(json.loads(compat.PATH.read_text()) | change))
     result = compat.load(path)
     assert (bool(result.problem), result.cells, result.breadth) == (True, (), {})
 
 
-def test_the_shipped_table_is_of_its_shape():
-    """Or everybody's doctor would do without."""
+def test_shipped_compatibility_table_is_valid():
     assert compat.load().problem == ""
 
 
-# fleet
-
-
 @pytest.mark.parametrize("home", ["/" + "x" * 5000, "/usr/\0bin", "/usr/\udc80"])
-def test_an_environments_home_may_be_called_what_nothing_is(home, tmp_path):
-    """A line of pyvenv.cfg can be too long for a name, or contain a NUL."""
+def test_invalid_home_in_pyvenv_cfg_is_no_crash(home, tmp_path):
+    """The home is too long for a file name, or contains a NUL or a lone surrogate."""
     prefix = Maker(tmp_path / "env").add("trl", "1.9.2").prefix
     text = f"home = {home}\nversion = 3.11.2\n"
     (prefix / "pyvenv.cfg").write_bytes(text.encode("utf-8", "surrogateescape"))

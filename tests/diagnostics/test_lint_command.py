@@ -1,4 +1,4 @@
-"""The command `lint`: exit codes, refusals in one line, a command line in place of a file, what is loaded."""
+"""The command `lint`: exit codes, one-line refusals of unreadable input, and command lines that are not run."""
 
 import json
 import os
@@ -11,15 +11,15 @@ import pytest
 from diagnostics import __main__ as command
 
 LAUNCH = "trl grpo --num_processes 4 --use_vllm true --num_generations 8 "
-BAD = LAUNCH + "--per_device_train_batch_size 3\n"
-UNSURE = LAUNCH + "--per_device_train_batch_size $N\n"
+FAULTY = LAUNCH + "--per_device_train_batch_size 3\n"
+UNDECIDABLE = LAUNCH + "--per_device_train_batch_size $N\n"
 FINE = LAUNCH + "--per_device_train_batch_size 2\n"
-HEAVY = {"torch", "vllm", "ray", "transformers", "numpy", "trl"}
+HEAVY_PACKAGES = {"torch", "vllm", "ray", "transformers", "numpy", "trl"}
 
 
 @pytest.fixture
 def run(tmp_path, capsys, monkeypatch):
-    """Run lint in this process on a script with a text."""
+    """Return a function that lints a script with this text and returns (exit code, stdout, stderr)."""
 
     def run(text, *options):
         path = tmp_path / "run.sh"
@@ -35,23 +35,23 @@ def run(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "options", "code"),
     [
-        (BAD, [], 1),
+        (FAULTY, [], 1),
         (FINE, [], 0),
-        (UNSURE, [], 3),
-        (BAD, ["--fail-on", "blocker"], 0),
-        (BAD, ["--ignore", "CFG101"], 0),
-        (BAD, ["--select", "NUM"], 0),
+        (UNDECIDABLE, [], 3),
+        (FAULTY, ["--fail-on", "blocker"], 0),
+        (FAULTY, ["--ignore", "CFG101"], 0),
+        (FAULTY, ["--select", "NUM"], 0),
         ("echo nothing\n", [], 3),
         ('X="$X$X"\nX=1\n' + 'X="$X$X"\n' * 40, [], 3),
     ],
 )
-def test_exit_codes(run, text, options, code):
-    """1 for a finding, 0 for none, 3 where there was nothing to judge, or what decides could not be read."""
+def test_exit_code_is_1_for_a_finding_and_3_for_unchecked_input(run, text, options, code):
+    """It is 3 if there is no run in the file or a deciding value could not be read."""
     assert run(text, *options)[0] == code
 
 
-def test_what_is_no_file_to_read_is_refused_at_once(tmp_path, capsys, monkeypatch):
-    """A pipe without a writer, a link to itself, a device, an impossible file name."""
+def test_special_files_are_refused_in_one_line(tmp_path, capsys, monkeypatch):
+    """The inputs are a pipe without a writer, a link to itself, a device, and an impossible file name."""
     os.mkfifo(tmp_path / "pipe.sh")
     (tmp_path / "loop.sh").symlink_to(tmp_path / "loop.sh")
     paths = [tmp_path / name for name in ("pipe.sh", "loop.sh", "x" * 300)] + [Path("/dev/zero")]
@@ -73,8 +73,7 @@ def test_what_is_no_file_to_read_is_refused_at_once(tmp_path, capsys, monkeypatc
         ("no suffix", b"#!/usr/bin/env python\nGRPOConfig("),
     ],
 )  # fmt: skip
-def test_what_cannot_be_judged_is_said_in_one_line(tmp_path, capsys, monkeypatch, name, data):
-    """Exit code 3, no traceback, the file's name."""
+def test_unparsable_file_is_reported_in_one_line(tmp_path, capsys, monkeypatch, name, data):
     path = tmp_path / name
     path.write_bytes(data)
     monkeypatch.setattr(sys, "argv", ["diagnostics", "lint", "--format", "github", str(path)])
@@ -86,14 +85,13 @@ def test_what_cannot_be_judged_is_said_in_one_line(tmp_path, capsys, monkeypatch
     assert err == ""
 
 
-def test_a_command_is_linted_without_being_run_and_nothing_heavy_is_loaded(tmp_path, tmp_path_factory):
-    """`lint -- swift rlhf ...` in a process of its own, with every format's module."""
+def test_command_line_is_linted_without_running_it_or_importing_packages(tmp_path, tmp_path_factory):
     program = (
         "import sys; sys.argv = ['d', 'lint', '--ms-swift', '4.0.0', '--', 'NPROC_PER_NODE=2', 'swift', 'rlhf', "
         "'--rlhf_type', 'grpo', '--use_vllm', 'true', '--vllm_mode', 'colocate', '--async_generate', 'true', "
         f"'--output_dir', '{tmp_path}/out']\n"
         "from diagnostics.__main__ import main; code = main()\n"
-        f"print(code, sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)"
+        f"print(code, sorted({HEAVY_PACKAGES!r} & set(sys.modules)), file=sys.stderr)"
     )
     environ = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path_factory.mktemp("compiled"))}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -1,4 +1,4 @@
-"""From what a user gives to run plans: five frameworks, files that belong together, what starts a script, copies."""
+"""`lint` turns scripts, configs and notebooks of five frameworks into run plans, following files that they name."""
 
 import io
 import json
@@ -15,7 +15,7 @@ from diagnostics.lint.reading import read_file, read_text
 from diagnostics.lint.versions import collect_versions, installed_version
 from tests.diagnostics.lint_helpers import codes, findings, lint, plans
 
-FORMS = yaml.safe_load(Path(__file__).with_name("lint_forms.yaml").read_text())
+INPUT_FORMS = yaml.safe_load(Path(__file__).with_name("lint_forms.yaml").read_text())
 SAME_RUN = {
     "trl": (
         "accelerate launch --num_processes 4 train_grpo.py --num_generations 8 --per_device_train_batch_size 2 "
@@ -47,7 +47,7 @@ SAME_RUN = {
 
 
 @pytest.mark.parametrize("framework", SAME_RUN)
-def test_one_run_in_five_frameworks_is_one_plan(framework):
+def test_same_run_in_five_frameworks_gives_the_same_plan(framework):
     [plan] = plans(SAME_RUN[framework])
     assert plan.framework == framework
     expected = {
@@ -80,27 +80,26 @@ def test_one_run_in_five_frameworks_is_one_plan(framework):
         ("python -m verl.trainer.sft data.x=1", "shell", ""),
     ],
 )
-def test_the_framework_is_recognised(text, syntax, framework):
-    """Keys, commands and calls identify the framework; another method or program makes no plan."""
+def test_framework_is_recognised(text, syntax, framework):
+    """Keys, commands and calls identify the framework; another method or program gives no plan."""
     assert [plan.framework for plan in plans(text, syntax)] == ([framework] if framework else [])
 
 
-@pytest.mark.parametrize("form", FORMS["found"], ids=lambda form: form["name"])
-def test_a_mistake_is_found_on_its_line_in_every_form(form):
-    """Other text before, around or in between does not matter."""
+@pytest.mark.parametrize("form", INPUT_FORMS["found"], ids=lambda form: form["name"])
+def test_fault_is_reported_on_its_line_in_every_input_form(form):
     reported = findings(form["text"], form["syntax"], **form.get("releases", {}))
     matching = [item for item in reported if f"{item.severity.word} {item.code}" == form["finds"]]
     assert f"run:{form['line']}" in {item.place for item in matching for item in item.evidence}
 
 
-@pytest.mark.parametrize("form", FORMS["accepted"], ids=lambda form: form["name"])
-def test_a_value_that_may_be_another_one_is_no_error(form):
+@pytest.mark.parametrize("form", INPUT_FORMS["accepted"], ids=lambda form: form["name"])
+def test_value_that_may_be_overridden_is_no_error(form):
     reported = codes(form["text"], form["syntax"], trl="1.9.0", verl="0.9.0", ms_swift="4.0.0")
     assert not any(item.startswith("error") for item in reported)
 
 
-def test_a_config_that_a_command_names_is_read(tmp_path):
-    """Its values are under the command's own, with their file and line."""
+def test_config_named_by_a_command_is_read(tmp_path):
+    """The command's own options take precedence, and each value has its file and line."""
     (tmp_path / "examples").mkdir()
     (tmp_path / "examples" / "config.yaml").write_text("worker:\n  rollout:\n    n: 5\n    top_p: 0.9\n")
     script = tmp_path / "examples" / "run.sh"
@@ -111,8 +110,8 @@ def test_a_config_that_a_command_names_is_read(tmp_path):
     assert (value.data, value.place.line, Path(value.place.file).name) == (0.9, 4, "config.yaml")
 
 
-def test_arguments_of_the_script_take_no_severity_from_what_it_sets():
-    """`"$@"` adds options; only a wrapper that leaves the model to it is incomplete without."""
+def test_forwarded_arguments_do_not_weaken_explicit_options():
+    """`"$@"` may add options; only a wrapper without a model is incomplete without them."""
     sizes = "data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=256 "
     complete = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=M " + sizes
     assert {"error CFG102", "error CFG111"} <= codes(complete + '"$@"', verl="0.7.1")
@@ -125,8 +124,8 @@ def test_arguments_of_the_script_take_no_severity_from_what_it_sets():
     assert "error CFG104" in codes('CUDA_VISIBLE_DEVICES=0,1 vllm serve M --tensor-parallel-size 4 "$@"')
 
 
-def test_a_default_that_changed_needs_a_known_release():
-    """TRL's vllm_mode: server until 1.0, colocate from then on."""
+def test_default_that_changed_needs_a_known_release():
+    """TRL's default vllm_mode is server before 1.0 and colocate from then on."""
     script = "trl grpo --use_vllm true --num_generations 8"
     modes = [
         plans(script, **known)[0].get("rollout.mode") for known in ({}, {"trl": "0.29.1"}, {"trl": "1.0.0"})
@@ -148,12 +147,12 @@ def test_a_default_that_changed_needs_a_known_release():
         ("vllm serve M --no-enable-prefix-caching", "shell", "engine.prefix_caching", False),
     ],
 )
-def test_keys_of_tables_and_opposites_are_read(text, syntax, name, expected):
+def test_nested_json_options_and_negated_flags_are_read(text, syntax, name, expected):
     assert plans(text, syntax)[0].get(name) == expected
 
 
-def test_files_named_together_make_one_run(tmp_path):
-    """accelerate's processes, DeepSpeed's batch, the rest in Python; accelerate's config alone is not checked."""
+def test_files_named_together_are_one_run(tmp_path):
+    """The run is spread over accelerate's config, DeepSpeed's config and a Python script."""
     (tmp_path / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 4\n")
     (tmp_path / "ds.json").write_text('{"zero_optimization": {}, "gradient_accumulation_steps": 2}')
     (tmp_path / "train.py").write_text(
@@ -168,28 +167,33 @@ def test_files_named_together_make_one_run(tmp_path):
     assert [check.outcome for check in alone.checks if check.reads] == ["skipped"]
 
 
-YAML = (
+CONFIG_YAML = (
     "num_generations: 8\nper_device_train_batch_size: 3\ngradient_accumulation_steps: 1\nuse_vllm: true\n"
     "vllm_mode: colocate\n"
 )
-PARSES = "from trl import GRPOConfig, GRPOTrainer, TrlParser\nparser = TrlParser((GRPOConfig,))\n"
-FORWARDS = (
+TRL_PARSER_SCRIPT = "from trl import GRPOConfig, GRPOTrainer, TrlParser\nparser = TrlParser((GRPOConfig,))\n"
+ARGPARSE_SCRIPT = (
     "import argparse\nfrom trl import GRPOConfig, GRPOTrainer\np = argparse.ArgumentParser()\n"
     "p.add_argument('--group', type=int, default=8)\np.add_argument('--bs', type=int, default=8)\n"
     "a = p.parse_args()\ncfg = GRPOConfig(output_dir='x', num_generations=a.group, per_device_train_batch_size=a.bs,\n"
     "  gradient_accumulation_steps=1)\n"
 )
-FILES = {"c.yaml": YAML, "hf.py": PARSES, "own.py": FORWARDS, "env.sh": "export NPROC_PER_NODE=4\n"}
+PROJECT_FILES = {
+    "c.yaml": CONFIG_YAML,
+    "hf.py": TRL_PARSER_SCRIPT,
+    "own.py": ARGPARSE_SCRIPT,
+    "env.sh": "export NPROC_PER_NODE=4\n",
+}
 SWIFT = "swift rlhf --rlhf_type grpo --reward_funcs format --use_vllm true --vllm_mode colocate --num_generations 8 "
 SIZES = "--per_device_train_batch_size 3 --gradient_accumulation_steps 1"
 
 
 @pytest.fixture
 def in_project(tmp_path):
-    """Lint a file with a text, beside the others of its project."""
+    """Return a function that lints a file with this text next to PROJECT_FILES."""
 
     def run(text, name="run.sh", **known):
-        for file, content in FILES.items():
+        for file, content in PROJECT_FILES.items():
             (tmp_path / file).write_text(content)
         (tmp_path / name).write_text(text)
         return lint(tmp_path / name, **known)
@@ -209,13 +213,13 @@ def in_project(tmp_path):
          '--config c.yaml"]}]}'),
     ],
 )  # fmt: skip
-def test_a_fault_across_two_files_is_found(in_project, name, text):
-    """A group of 8 with 3 x 4 completions, in any of the files."""
+def test_fault_across_two_files_is_found(in_project, name, text):
+    """The group size is 8, and the batch has 3 x 4 completions."""
     reported = in_project(text, name, trl="1.9.0").findings
     assert [f.severity for f in reported if f.code == "CFG101"] == [Severity.ERROR]
 
 
-def test_a_default_of_the_users_parser_is_no_certain_failure(in_project):
+def test_default_of_the_users_parser_gives_a_warning_only(in_project):
     report = in_project("accelerate launch --num_processes 3 own.py --bs 3", trl="1.9.0")
     assert [f.severity for f in report.findings if f.code == "CFG101"] == [Severity.WARNING]
 
@@ -233,14 +237,14 @@ def test_a_default_of_the_users_parser_is_no_certain_failure(in_project):
         ),
     ],
 )
-def test_a_missing_file_is_reported_and_nothing_passes_as_fine(in_project, text, name):
+def test_missing_file_makes_the_report_incomplete(in_project, text, name):
     report = in_project(text, trl="1.9.0", ms_swift="3.7.0", verl="0.6.1")
     assert name in {entry.what for check in report.checks for entry in check.not_judged}
     assert report.exit_code(Severity.ERROR) == INCOMPLETE
 
 
-def test_the_project_names_the_release(tmp_path):
-    """A pin in its requirements counts before what is installed, an option before both."""
+def test_release_is_read_from_the_projects_requirements(tmp_path):
+    """A pin takes precedence over the installed release, and an option over both."""
     (tmp_path / "requirements.txt").write_text("trl[vllm]==0.17.0\n# vllm==0.1\nverl>=0.4\n")
     script = tmp_path / "run.sh"
     script.write_text("trl grpo --use_vllm true --vllm_mode colocate --num_generations 8\n")
@@ -252,8 +256,8 @@ def test_the_project_names_the_release(tmp_path):
     assert collect_versions({}, installed=False).known == {}
 
 
-def test_hydras_files_are_read(tmp_path):
-    """`--config-path`, `--config-name`, and a list of defaults; the command's overrides win."""
+def test_hydra_config_files_are_read(tmp_path):
+    """`--config-path`, `--config-name` and the defaults list are followed; overrides take precedence."""
     (tmp_path / "conf/actor").mkdir(parents=True)
     (tmp_path / "conf/mine.yaml").write_text(
         "defaults:\n- actor@actor_rollout_ref.actor: a\ndata: {train_batch_size: 64}\n"
@@ -265,8 +269,8 @@ def test_hydras_files_are_read(tmp_path):
     assert settings.options["actor_rollout_ref.actor.ppo_mini_batch_size"].data == 128
 
 
-def test_a_folder_and_standard_input(in_project, tmp_path, monkeypatch):
-    """A folder has all runs below it, but no file twice that another one starts; `-` is read like a script."""
+def test_folder_and_standard_input_are_linted(in_project, tmp_path, monkeypatch):
+    """In a folder a file that another one starts is not linted twice; `-` is read like a script."""
     in_project("accelerate launch --num_processes 4 hf.py --config c.yaml")
     report = lint(tmp_path, trl="1.9.0")
     assert {Path(source["file"]).name for source in report.subject["files"]} == {"run.sh", "own.py"}
@@ -283,13 +287,14 @@ TRAINER = (
 
 
 def shared_gpus(*paths):
+    """Return the severities of CFG108: trainer and server share a GPU."""
     return [
         finding.severity for finding in lint(*paths, ms_swift="4.6.0").findings if finding.code == "CFG108"
     ]
 
 
 def test_trainer_and_server_are_paired_within_a_script(tmp_path):
-    """Never across a folder: another script's server is another run's."""
+    """The server of another script in the folder belongs to another run."""
     for name, server, trainer in (("a.sh", "2", "0,1"), ("b.sh", "0", "2,3")):
         (tmp_path / name).write_text(SERVER.format(server, "") + TRAINER.format(trainer, "127.0.0.1"))
     assert shared_gpus(tmp_path) == shared_gpus(tmp_path / "a.sh", tmp_path / "b.sh") == []
@@ -311,8 +316,8 @@ def test_trainer_and_server_in_two_files_are_paired_if_named_together(tmp_path):
         assert ("CFG103" in reported) is pairs
 
 
-def test_a_later_phase_has_its_own_server(tmp_path):
-    """Two trainings in one script, one after the other, each with its server on the same port."""
+def test_second_training_in_a_script_has_its_own_server(tmp_path):
+    """Two trainings run one after the other, each with a server on the same port."""
     phases = SERVER.format("0", "") + TRAINER.format("1,2", "127.0.0.1") + "kill %1\n"
     phases += SERVER.format("1", "") + TRAINER.format("2,3", "127.0.0.1")
     (tmp_path / "run.sh").write_text(phases)
@@ -322,7 +327,7 @@ def test_a_later_phase_has_its_own_server(tmp_path):
     } == set()
 
 
-def test_options_that_a_fetched_script_never_receives(tmp_path):
+def test_missing_backslash_before_options_of_a_cloned_script_is_found(tmp_path):
     run = tmp_path / "job.sh"
     run.write_text(
         "git clone https://example.org/x && cd x\naccelerate launch --num_processes 8 src/x/grpo.py \\\n"
@@ -333,7 +338,7 @@ def test_options_that_a_fetched_script_never_receives(tmp_path):
     assert any(entry.what == "src/x/grpo.py" for check in report.checks for entry in check.not_judged)
 
 
-def test_options_of_an_imported_config_are_the_scripts_own(tmp_path):
+def test_options_of_an_imported_config_class_are_known(tmp_path):
     (tmp_path / "src" / "scripts").mkdir(parents=True)
     (tmp_path / "src" / "trainer").mkdir()
     (tmp_path / "src" / "trainer" / "__init__.py").write_text("from .own import Own\n")
@@ -360,7 +365,7 @@ CONFIG = {
     "actor/dp_actor.yaml": "defaults:\n  - ../optim@optim: dp\n  - actor\n  - _self_\nfsdp: 1\n",
     "optim/dp.yaml": "betas: 1\n",
 }
-COMMON = {
+COMPOSED_OPTIONS = {
     "engine", "worker", "worker.actor", "worker.actor.lr", "trainer", "trainer.nnodes", "trainer.val_only",
     "trainer.resume", "trainer.must", "trainer.same", "trainer.many", "worker.actor.fsdp", "worker.actor.optim",
     "worker.actor.optim.betas",
@@ -368,7 +373,8 @@ COMMON = {
 
 
 @pytest.fixture
-def verl_copy(tmp_path):
+def verl_checkout(tmp_path):
+    """Write a small copy of verl with its Hydra config; return the folder."""
     config = tmp_path / "verl" / "trainer" / "config"
     for name, text in CONFIG.items():
         path = config / name
@@ -379,7 +385,8 @@ def verl_copy(tmp_path):
     return tmp_path
 
 
-def errors_of_copy(folder, overrides):
+def errors_with_overrides(folder, overrides):
+    """Return the errors by code, with their evidence, for overrides to a copied verl."""
     (folder / "run.sh").write_text(f"python3 -m verl.trainer.main_ppo trainer.nnodes=1 {overrides}\n")
     reported = lint(folder / "run.sh").findings
     return {
@@ -387,9 +394,9 @@ def errors_of_copy(folder, overrides):
     }
 
 
-def test_a_config_is_composed_of_its_groups_files(verl_copy):
-    config = verl_copy / "verl" / "trainer" / "config"
-    assert set(hydra.ComposedConfig(config, "ppo_trainer").options) == COMMON
+def test_hydra_config_is_composed_of_its_group_files(verl_checkout):
+    config = verl_checkout / "verl" / "trainer" / "config"
+    assert set(hydra.ComposedConfig(config, "ppo_trainer").options) == COMPOSED_OPTIONS
     (config / "engine" / "dp.yaml").unlink()
     assert hydra.ComposedConfig(config, "ppo_trainer").options == {}
 
@@ -406,12 +413,12 @@ def test_a_config_is_composed_of_its_groups_files(verl_copy):
         ("+trainer.resume=auto +trainer.must=1 +trainer.same=2 +trainer.nnodes=[1]", {}),
     ],
 )
-def test_a_copys_hydra_accepts_and_refuses(verl_copy, overrides, expected):
-    """A key of the chosen part is accepted, another one is not; + only where nothing but null is there."""
-    assert errors_of_copy(verl_copy, overrides) == expected
+def test_overrides_are_checked_against_the_copied_config(verl_checkout, overrides, expected):
+    """Keys of the chosen group exist, others do not; `+` may only add keys that are absent or null."""
+    assert errors_with_overrides(verl_checkout, overrides) == expected
 
 
-def test_a_copy_without_its_config_is_not_checked(tmp_path):
+def test_copied_verl_without_its_config_is_not_checked(tmp_path):
     (tmp_path / "verl/trainer").mkdir(parents=True)
     (tmp_path / "verl/trainer/main_ppo.py").write_text('@hydra.main(config_name="ppo_trainer")\n')
     (tmp_path / "run.sh").write_text(
@@ -421,8 +428,8 @@ def test_a_copy_without_its_config_is_not_checked(tmp_path):
     assert lint(tmp_path / "run.sh").exit_code(Severity.ERROR) == INCOMPLETE
 
 
-def test_a_changed_copy_may_allow_what_releases_refuse(tmp_path):
-    """An option that no release has shows that the copy was changed."""
+def test_modified_copy_of_trl_turns_errors_into_warnings(tmp_path):
+    """An option that no release has shows that the copy was modified."""
     part = tmp_path / "trl" / "trainer" / "grpo_trainer.py"
     part.parent.mkdir(parents=True)
     part.write_text("class GRPOTrainer: ...\n")
@@ -433,7 +440,7 @@ def test_a_changed_copy_may_allow_what_releases_refuse(tmp_path):
         assert [f.severity for f in lint(run).findings if f.code == "CFG110"] == [expected]
 
 
-def test_another_projects_trainer_is_not_trls(tmp_path):
+def test_trainer_of_another_project_is_not_taken_for_trl(tmp_path):
     """Most of its options are in no release of TRL."""
     run = tmp_path / "run.sh"
     for options, number in (
@@ -447,7 +454,7 @@ def test_another_projects_trainer_is_not_trls(tmp_path):
 @pytest.mark.parametrize(
     "source", [["if 1:\n", "    !pip install x\n"], ["!pip install \\\n", "  x\n"], ["%pip x\n"]]
 )
-def test_a_notebooks_commands_leave_valid_python_on_its_lines(source):
+def test_notebook_commands_do_not_shift_or_break_its_python_lines(source):
     cell = {"cell_type": "code", "source": [*source, "GRPOConfig(num_generations=8)\n"]}
     text = json.dumps({"cells": [cell]}, indent=1)
     [settings] = read_text(text, "a.ipynb", "", "notebook")
@@ -464,7 +471,7 @@ def test_a_notebooks_commands_leave_valid_python_on_its_lines(source):
     ],
 )
 def test_trl_before_0_19_skips_unknown_keys_of_a_file(tmp_path, trl, text, expected):
-    """Its parser was run with both; an option of the command it refuses in each release."""
+    """Every release refuses an unknown option of the command line; TRL's parser was run to know this."""
     path = tmp_path / ("run.sh" if text.startswith("trl ") else "run.yaml")
     path.write_text(text)
     assert expected in {f"{f.severity.word} {f.code}" for f in lint(path, trl=trl).findings}

@@ -1,4 +1,4 @@
-"""The readers: YAML, JSON, TOML and Python into values with their lines; mangled and hostile input."""
+"""`lint`'s readers turn YAML, JSON, TOML and Python into values with lines, and survive mangled and hostile input."""
 
 import random
 import time
@@ -45,7 +45,7 @@ SEEDS = {
         "    use_vllm=True, vllm_mode='server', **{'beta': 0})\nargs.temperature = -1\n",
     ),
 }
-BITS = [
+FRAGMENTS = [
     "\n", "\\\n", "\\ \n", '"', "'", "`", "$", "${", "}", "$((", "))", "(", ")", "[", "]", "{", ":", "=", "#", "&", "*",
     "<<", "|", ";", ";;", "- ", "? ", "!!", "---\n", "\t", "\0", "\1", "\x85", "\u2028", "\ufeff", "é", "漢", "9" * 30,
     "-1", "1e999", "nan", ".inf", "true", "null", "~", "0x10", "if ", "then ", "fi\n", "case x in ", "esac\n", "done\n",
@@ -54,14 +54,14 @@ BITS = [
 
 
 def mangle(seed, rng):
-    """Put pieces of a seed and of other things in, take some out, double some."""
+    """Insert, delete and duplicate random pieces of a valid input."""
     text = seed
     for _ in range(rng.randint(1, 6)):
         at, end = sorted((rng.randrange(len(text) + 1), rng.randrange(len(text) + 1)))
         end = min(end, at + 40)
         choice = rng.random()
         if choice < 0.5:
-            text = text[:at] + rng.choice(BITS) * rng.choice((1, 1, 1, 2, 40)) + text[at:]
+            text = text[:at] + rng.choice(FRAGMENTS) * rng.choice((1, 1, 1, 2, 40)) + text[at:]
         elif choice < 0.8:
             text = text[:at] + text[end:]
         else:
@@ -69,8 +69,8 @@ def mangle(seed, rng):
     return text
 
 
-def own_faults(text, syntax, known):
-    """Read and check a text; return crashes of a rule, and refusals of more than a line."""
+def crashes(text, syntax, known):
+    """Read and check a text; return the crashes of rules, and refusals that are longer than a line."""
     try:
         plans = plans_of(read_text(text, "fuzz", "", syntax), known)
     except UnreadableError as error:
@@ -78,8 +78,8 @@ def own_faults(text, syntax, known):
     return [check.reason for check in check_plans(plans) if check.outcome == "crashed"]
 
 
-def test_mangled_configs_crash_nothing():
-    """Every syntax, judged for known releases and for unknown ones."""
+def test_mangled_configs_crash_no_rule():
+    """1500 inputs in all syntaxes are checked, half of them for known package releases."""
     rng = random.Random(7)
     known = (
         Versions(),
@@ -88,10 +88,10 @@ def test_mangled_configs_crash_nothing():
     for number in range(1_500):
         syntax = list(SEEDS)[number % len(SEEDS)]
         text = mangle(rng.choice(SEEDS[syntax]), rng)
-        assert own_faults(text, syntax, known[number % 2]) == [], (syntax, text)
+        assert crashes(text, syntax, known[number % 2]) == [], (syntax, text)
 
 
-HURTFUL = {
+HOSTILE = {
     "shell nested": ("shell", "${X:-" * 20_000),
     "shell arithmetic": ("shell", "a $((" + "(" * 50_000),
     "shell quotes": ("shell", "a " + "'\"" * 50_000),
@@ -123,17 +123,16 @@ HURTFUL = {
 }
 
 
-@pytest.mark.parametrize("name", HURTFUL)
+@pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_input_is_read_or_refused_in_bounded_time(name):
-    """Large and nasty: done or refused within seconds of CPU."""
-    syntax, text = HURTFUL[name]
+    """With a quadratic reader these inputs take minutes."""
+    syntax, text = HOSTILE[name]
     started = time.process_time()
-    assert own_faults(text, syntax, Versions()) == []
+    assert crashes(text, syntax, Versions()) == []
     assert time.process_time() - started < 30
 
 
-def test_a_large_file_is_refused_unread(tmp_path):
-    """A large file is refused by its size."""
+def test_too_large_file_is_refused_by_its_size(tmp_path):
     path = tmp_path / "big.yaml"
     with path.open("wb") as file:
         file.truncate(MAX_BYTES + 1)
@@ -141,22 +140,21 @@ def test_a_large_file_is_refused_unread(tmp_path):
         read_file(path)
 
 
-def test_bytes_that_are_no_text_are_read(tmp_path):
-    """Broken UTF-8, a byte order mark."""
+def test_invalid_utf8_and_byte_order_mark_are_read(tmp_path):
     path = tmp_path / "run.sh"
     path.write_bytes(b"\xef\xbb\xbfswift rlhf --rlhf_type grpo --model \xff\xfe --num_generations 8\n")
     assert read_file(path)[0].options["num_generations"].data == 8
 
 
 def test_yaml_keeps_lines_and_types():
-    """Dotted keys, lists, quoted numbers, YAML 1.1's words."""
+    """This includes dotted keys, lists, quoted numbers, and the booleans of YAML 1.1."""
     [tree] = parse_yaml("a:\n  b: 1\n  c: [x, 2]\nd: '3'\ne: yes\nf: 1e-6\n", "c.yaml")
     read = {key: (value.data, value.place.line) for key, value in flatten(tree).items()}
     assert read == {"a.b": (1, 2), "a.c": (["x", 2], 3), "d": ("3", 4), "e": (True, 5), "f": (1e-6, 6)}
 
 
-def test_a_yaml_bomb_is_refused():
-    """Aliases of aliases count each time they are used."""
+def test_yaml_alias_bomb_is_refused():
+    """Aliases count each time they are used."""
     bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(8)
     )
@@ -175,15 +173,13 @@ def test_a_yaml_bomb_is_refused():
         (read_configs, "GRPOConfig(a=" + "-" * 5000 + "1)"),
     ],
 )
-def test_deep_nesting_is_refused(read, text):
-    """It is refused in one line, in every syntax."""
+def test_deep_nesting_is_refused_in_one_line(read, text):
     with pytest.raises(UnreadableError) as caught:
         read(text, "c")
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_huge_number_stays_a_text():
-    """No arithmetic on a number with a thousand digits."""
+def test_number_of_5000_digits_stays_text():
     digits = "9" * 5000
     assert parse_scalar(digits) == digits
     assert flatten(parse_json(f'{{"a": {digits}}}', "c.json"))["a"].data == digits
@@ -191,25 +187,19 @@ def test_a_huge_number_stays_a_text():
 
 
 def test_json_keeps_lines():
-    """Nested tables, lists, escapes."""
     tree = parse_json('{\n "a": {"b": [1,\n 2]},\n "c\\n": null\n}', "args.json")
     read = {key: (value.data, value.place.line) for key, value in flatten(tree).items()}
     assert read == {"a.b": ([1, 2], 2), "c\n": (None, 4)}
 
 
-def test_python_is_read_without_being_run():
-    """Constants, arithmetic, dicts, later assignments; what is computed is not known."""
+def test_python_config_is_read_without_running_it():
+    """Constants, arithmetic, dicts and later assignments are evaluated; other calls are unknown."""
     source = (
         "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0,1'\nN = 4\n"
         "args = GRPOConfig(num_generations=N * 2, top_p=f(), **{'beta': 0.0})\nargs.use_vllm = True\n"
     )
     [expected] = read_configs(source, "train.py")
     read = {key: (value.data, value.place.line) for key, value in expected.options.items()}
-    assert read == {
-        "num_generations": (8, 4),
-        "top_p": (UNKNOWN, 4),
-        "beta": (0.0, 4),
-        "use_vllm": (True, 5),
-    }
+    assert read == {"num_generations": (8, 4), "top_p": (UNKNOWN, 4), "beta": (0.0, 4), "use_vllm": (True, 5)}
     assert expected.env["CUDA_VISIBLE_DEVICES"].data == "0,1"
     assert read_configs("GRPOConfig(**kwargs)", "train.py")[0].has_unread_options

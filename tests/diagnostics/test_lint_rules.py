@@ -1,4 +1,4 @@
-"""The rules: their cases, and how a finding reports what is wrong."""
+"""Every lint rule reports its faulty cases and accepts its valid ones; findings quote evidence and name a fix."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ CASES = {
     for name, entries in yaml.safe_load(path.read_text()).items()
 }
 ALL_CASES = [(name, case) for name, entries in CASES.items() for case in entries]
-# It needs files, which another test writes.
+# The faulty case of this rule needs files; test_overrides_are_checked_against_the_copied_config writes them.
 WITHOUT_ERROR_CASE = {"added_keys_are_new"}
 SWIFT = "swift rlhf --rlhf_type grpo --use_vllm true "
 TRL = "accelerate launch --num_processes 4 grpo.py --use_vllm true --num_generations 8 "
@@ -28,12 +28,13 @@ VERL = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_roll
 
 
 def releases_of(case):
+    """Return the package releases of a case as keyword arguments."""
     return {name.replace("-", "_"): release for name, release in case.get("releases", {}).items()}
 
 
 @pytest.mark.parametrize(("name", "case"), ALL_CASES, ids=[f"{n}-{i}" for i, (n, _) in enumerate(ALL_CASES)])
-def test_a_case_is_reported_as_it_says(name, case):
-    """And every finding names a place, a value and a fix; an error rests on nothing unknown."""
+def test_case_gives_its_declared_finding(name, case):
+    """Every finding has a place, a value and a fix, and an error depends on no unknown value."""
     all_findings = findings(case["run"], **releases_of(case))
     reported = {f"{finding.severity.word} {finding.code}" for finding in all_findings}
     if case["finds"].startswith("no "):
@@ -50,21 +51,21 @@ def test_a_case_is_reported_as_it_says(name, case):
             assert finding.certainty != "hypothesis"
 
 
-def test_every_rule_has_a_case_that_it_finds_and_one_that_it_accepts():
+def test_every_rule_has_a_faulty_and_a_valid_case():
     missing = []
     for rule in rules.registered_rules():
         finds = [case["finds"] for case in CASES.get(rule.name, ())]
         if rule.name in {declared.name for declared in DECLARED} or not rule.codes:
             continue
         if not any(item.startswith("no ") for item in finds):
-            missing.append(f"{rule.name}: no case that is right")
+            missing.append(f"{rule.name}: no valid case")
         if all(item.startswith("no ") for item in finds) and rule.name not in WITHOUT_ERROR_CASE:
-            missing.append(f"{rule.name}: no case that is wrong")
+            missing.append(f"{rule.name}: no faulty case")
     assert missing == []
     assert set(CASES) <= {rule.name for rule in rules.registered_rules()}
 
 
-def test_every_declared_rule_finds_its_wrong_examples_and_accepts_its_right_ones():
+def test_declared_rules_report_their_wrong_examples_only():
     problems = []
     for declared in DECLARED:
         package = declared.package or (declared.frameworks[0] if declared.frameworks else "")
@@ -91,7 +92,7 @@ def test_every_declared_rule_finds_its_wrong_examples_and_accepts_its_right_ones
         ("--per_device_train_batch_size 1 --gradient_accumulation_steps 1", "Make it a multiple of 8."),
     ],
 )  # fmt: skip
-def test_a_fix_for_whole_groups_is_not_refused_next(script, expected):
+def test_suggested_batch_size_fits_all_constraints(script, expected):
     [reported] = [
         f
         for f in findings("NPROC_PER_NODE=1 " + SWIFT + "--num_generations 8 " + script, ms_swift="4.6.0")
@@ -100,8 +101,8 @@ def test_a_fix_for_whole_groups_is_not_refused_next(script, expected):
     assert expected in fix_text(reported.remedy)
 
 
-def test_evidence_quotes_the_files_own_text():
-    """Not the number of devices, and not the mode that follows from an address."""
+def test_evidence_quotes_the_text_of_the_file():
+    """Derived values, such as the number of devices, are not quoted."""
     script = (
         "CUDA_VISIBLE_DEVICES=0 NPROC_PER_NODE=2 "
         + SWIFT
@@ -112,14 +113,14 @@ def test_evidence_quotes_the_files_own_text():
     assert not {"CUDA_VISIBLE_DEVICES = 1", "vllm_server_host = server"} & evidence
 
 
-def test_a_default_of_the_script_is_no_certain_failure():
-    """`${N:-3}` may be another number in a real run: a warning at most."""
+def test_shell_default_gives_a_warning_only():
+    """`${N:-3}` may be another number in a real run."""
     script = TRL + "--per_device_train_batch_size ${N:-3}"
     [reported] = [f for f in findings(script, trl="1.9.0") if f.code == "CFG101"]
     assert (reported.severity, reported.certainty) == (Severity.WARNING, "supported")
 
 
-def test_a_fix_is_in_the_words_of_the_framework():
+def test_fix_uses_the_frameworks_option_names():
     [verl] = [f for f in findings(VERL + "actor_rollout_ref.rollout.temperature=0") if f.code == "CFG115"]
     [swift] = [f for f in findings(SWIFT + "--temperature 0") if f.code == "CFG115"]
     assert "actor_rollout_ref.rollout.temperature=1.0" in fix_text(verl.remedy)
@@ -127,8 +128,8 @@ def test_a_fix_is_in_the_words_of_the_framework():
 
 
 @pytest.mark.parametrize("flag", ["--train.async_enable", "--async_train"])
-def test_a_fix_spells_options_as_the_command_does(flag):
-    """Dotted from OpenRLHF 0.10.2 on, flat before."""
+def test_fix_uses_dotted_or_flat_options_as_the_command_does(flag):
+    """OpenRLHF's options are dotted from 0.10.2 on."""
     rest = "--vllm.num_engines 8 --train.partial_rollout_enable"
     if "." not in flag:
         rest = "--vllm_num_engines 8 --partial_rollout"
@@ -136,16 +137,16 @@ def test_a_fix_spells_options_as_the_command_does(flag):
     assert flag in fix_text(reported.remedy)
 
 
-def test_evidence_levels_are_those_of_the_framework():
-    """A run on TRL proves nothing for ms-swift."""
+def test_evidence_level_is_that_of_the_framework():
+    """A repro that ran with TRL is no executed evidence for ms-swift."""
     sizes = "--per_device_train_batch_size 3 --gradient_accumulation_steps 1 --num_generations 8"
     [trl] = [f for f in findings(TRL + sizes, trl="1.16.0") if f.code == "CFG101"]
     [swift] = [f for f in findings("NPROC_PER_NODE=4 " + SWIFT + sizes) if f.code == "CFG101"]
     assert (trl.known_by, swift.known_by) == ("executed", "static")
 
 
-def test_a_config_alone_may_leave_values_to_the_command(tmp_path, monkeypatch, capsys):
-    """OmegaConf's `???`; a command that is read has to set them."""
+def test_missing_values_are_errors_only_with_the_command(tmp_path, monkeypatch, capsys):
+    """`???` in a config must be set by the command, which may be unknown."""
     monkeypatch.chdir(tmp_path)
     config, command = tmp_path / "c.yaml", tmp_path / "run.sh"
     config.write_text("actor_rollout_ref: {rollout: {name: vllm, n: 8}}\ndata:\n  train_files: ???\n")
@@ -156,10 +157,10 @@ def test_a_config_alone_may_leave_values_to_the_command(tmp_path, monkeypatch, c
     assert "CFG120" in capsys.readouterr().out
 
 
-def test_the_catalog_uses_the_vocabulary_of_the_run_plan():
+def test_catalog_conditions_use_names_of_the_run_plan():
     used = {name for entry in catalog.load().values() for table in entry.config for name, _ in table.when}
     assert used <= set(VOCABULARY)
 
 
-def test_registrations_are_complete():
+def test_every_code_with_rules_is_registered():
     assert rules.find_registration_errors(set(catalog.load()) | set(catalog.load_checks())) == []

@@ -1,4 +1,4 @@
-"""The shell reader: against bash itself, on idioms of launch scripts, and on redirects."""
+"""`lint`'s shell reader agrees with bash about the words of commands in random scripts and launch-script idioms."""
 
 import random
 import shutil
@@ -22,11 +22,12 @@ def commands(text, file="run.sh"):
 
 
 def command_words(text):
+    """Return the words of each command in a script, with `?` for unknown parts."""
     return [[word.clean.replace(HOLE, "?") for word in command.words] for command in commands(text)]
 
 
 def quoted(text, rng):
-    """A text as a script may write it. tree-sitter ends a word at an escaped tab, so that is always quoted."""
+    """Quote a text in a random style. tree-sitter ends a word at an escaped tab, so tabs are always in quotes."""
     style = rng.randrange(4)
     if (style == 1 or "\t" in text) and "'" not in text:
         return f"'{text}'"
@@ -37,7 +38,7 @@ def quoted(text, rng):
 
 
 def random_word(rng, depth=0):
-    """Text, variables with and without defaults, arithmetic, and pieces of these put together."""
+    """Return a random shell word of text, variables, defaults and arithmetic."""
     name = rng.choice(NAMES)
     numbers = [str(rng.randint(1, 9)) for _ in range(3)]
     kinds = [
@@ -56,7 +57,7 @@ def random_word(rng, depth=0):
 
 
 def random_script(rng):
-    """Assignments, arrays, branches, redirects, and a command to look at."""
+    """Return a random script with assignments and branches that ends with the command `swift`."""
     lines = []
     for _ in range(rng.randint(1, 6)):
         name = rng.choice(NAMES)
@@ -81,8 +82,8 @@ def random_script(rng):
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not here")
-def test_known_words_are_those_of_bash():
-    """300 scripts: the same words, or a hole where the reader does not know."""
+def test_known_words_equal_those_of_bash():
+    """In 300 random scripts the reader returns bash's words, or marks the unknown part with HOLE."""
     rng = random.Random(11)
     scripts = [random_script(rng) for _ in range(300)]
     head = 'swift() { for w in "$@"; do printf "%s\\037" "$w"; done; }\n'
@@ -94,15 +95,15 @@ def test_known_words_are_those_of_bash():
     assert len(answers) == len(scripts), done.stderr
     known = 0
     for text, answer in zip(scripts, answers, strict=True):
-        theirs = answer.split("\037")[:-1]
+        expected_words = answer.split("\037")[:-1]
         [command] = [item for item in commands(text) if item.words[0].clean == "swift"]
-        ours = [word.clean for word in command.words[1:]]
-        if any(HOLE in word for word in ours):
-            # An unknown word can be several, or none, and then what follows goes to the word before it.
-            ours = ours[: max(0, next(i for i, word in enumerate(ours) if HOLE in word) - 1)]
-            theirs = theirs[: len(ours)]
-        known += len(ours)
-        assert ours == theirs, text
+        words = [word.clean for word in command.words[1:]]
+        if any(HOLE in word for word in words):
+            # An unknown word can expand to several words or none, so the words from there on are not comparable.
+            words = words[: max(0, next(i for i, word in enumerate(words) if HOLE in word) - 1)]
+            expected_words = expected_words[: len(words)]
+        known += len(words)
+        assert words == expected_words, text
     assert known > 200
 
 
@@ -136,20 +137,20 @@ IDIOMS = {
 
 
 @pytest.mark.parametrize("name", IDIOMS)
-def test_the_words_of_an_idiom_are_those_of_bash(name, tmp_path):
+def test_words_of_an_idiom_equal_those_of_bash(name, tmp_path):
     script = tmp_path / "runs" / "run.sh"
     script.parent.mkdir()
     script.write_text(IDIOMS[name] + "\n")
     expected = subprocess.run(
         ["bash", str(script)], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
     )
-    ours = [
+    words = [
         word.clean
         for command in commands(script.read_text(), str(script))
         if command.words[0].clean == "printf"
         for word in command.words[2:]
     ]
-    assert "".join(f"<{word}>" for word in ours) == expected.stdout
+    assert "".join(f"<{word}>" for word in words) == expected.stdout
 
 
 @pytest.mark.parametrize(
@@ -180,13 +181,13 @@ def test_the_words_of_an_idiom_are_those_of_bash(name, tmp_path):
         ),
     ],
 )
-def test_a_script_is_read_as_the_shell_reads_it(script, expected):
-    """Redirects are no words; what a branch sets is unknown after it."""
+def test_words_of_commands(script, expected):
+    """Redirects are no words, and variables that a branch sets are unknown after it."""
     assert command_words(script) == expected
 
 
-def test_defaults_and_lines():
-    """`${X:-8}` may be another value in a real run; lines are those of the file."""
+def test_defaults_are_soft_values_and_lines_are_those_of_the_file():
+    """`${X:-8}` may be another value in a real run."""
     [command] = commands("a ${X:-8} 9")
     assert [word.to_value("run.sh").soft for word in command.words] == [False, True, False]
     script = 'a \\\n b\nc "x\ny"\ncat <<E\n1\n2\nE\nd'
@@ -198,7 +199,7 @@ def test_defaults_and_lines():
     ]
 
 
-def test_a_value_that_only_arguments_change_is_a_default():
+def test_value_that_only_script_arguments_change_is_a_default():
     text = 'N=8\nwhile [ $# -gt 0 ]; do N=$2; shift 2; done\nif true; then M=1; fi\ntrain --n $N --m $M "${@:1}"\n'
     command = next(item for item in commands(text) if item.words[0].clean == "train")
     assert command.words[2].to_value("run.sh").outside
@@ -207,8 +208,7 @@ def test_a_value_that_only_arguments_change_is_a_default():
     assert command.words[5].text == SCRIPT_ARGUMENTS
 
 
-def test_a_script_that_doubles_itself_is_refused():
-    """Bounded in memory, for variables as for arrays."""
+def test_exponential_expansion_is_refused():
     for line in ('X="$X$X"', 'A=("${A[@]}" "${A[@]}")'):
         with pytest.raises(UnreadableError, match="expand without end"):
             commands("X=1234567890\nA=('' '')\n" + f"{line}\n" * 64)
@@ -224,8 +224,7 @@ def test_a_script_that_doubles_itself_is_refused():
     ],
     ids=["functions", "loops", "calls", "recursion"],
 )
-def test_deep_nesting_ends(text):
-    """Blocks in blocks are not walked once for each, nor deeper than a stack is."""
+def test_deep_nesting_and_recursion_are_bounded(text):
     try:
         reported = commands(text)
     except UnreadableError:
@@ -251,7 +250,7 @@ def test_sbatch_lines_set_the_jobs_variables(lines, expected):
 
 
 def test_more_processes_than_the_job_has_devices_is_a_warning():
-    """sbatch may get another number."""
+    """It is no error, because the sbatch command line may set another number."""
     script = (
         "#SBATCH --gres=gpu:{}\ntorchrun --nproc_per_node 8 train_grpo.py --num_generations 8 --use_vllm true"
     )

@@ -1,4 +1,4 @@
-"""Compare lint with ms-swift's own answers: a table of every minor release, made by running its code."""
+"""`lint` refuses exactly the arguments that each ms-swift release refuses, by a table made by running its code."""
 
 import json
 from pathlib import Path
@@ -19,33 +19,32 @@ ANSWERS = [
     for case, answer in group["cases"].items()
     if answer["said"] in {"accepts", "warns", "refuses"}
 ]
-SHARED = {
+COMMON_OPTIONS = {
     "rlhf_type": "grpo", "reward_funcs": "format", "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8,
     "gradient_accumulation_steps": 1, "num_generations": 8, "max_completion_length": 8,
 }  # fmt: skip
-# That class is not where ms-swift looks at it: the trainer does, after the models are loaded, and lint says so before.
-LATER = {"mode_colocate_parallel"}
+# ms-swift refuses these in the trainer, after the argument classes that the table ran; lint reports them at once.
+REFUSED_LATER = {"mode_colocate_parallel"}
 
 
 def command(name, release):
-    """Return a case of the table as a command line."""
+    """Return a case of the table as a command line for a release."""
     case = CASES[name]
-    options = SHARED | dict(case.options)
+    options = COMMON_OPTIONS | dict(case.options)
     if case.server:
         options |= {"use_vllm": True, "vllm_server_host": case.server}
-        # The table's program gives the address after the check that the mode is set.
+        # These releases require vllm_mode with a server address.
         options |= {"vllm_mode": "server"} if Version(release) >= Version("3.11.1") else {}
     devices = ",".join(map(str, range(case.devices)))
     words = [word for key, value in options.items() for word in (f"--{key}", str(value).lower())]
     return [f"CUDA_VISIBLE_DEVICES={devices}", f"NPROC_PER_NODE={case.ranks}", "swift", "rlhf", *words]
 
 
-@pytest.mark.parametrize("release", sorted({release for release, _case, _said in ANSWERS}))
-def test_lint_refuses_what_the_release_refuses(release):
-    """An error where the release raises, none where it starts."""
+@pytest.mark.parametrize("release", sorted({release for release, _case, _answer in ANSWERS}))
+def test_lint_reports_errors_exactly_where_the_release_raises(release):
     known = versions(ms_swift=release)
     for _release, case, verdict in (answer for answer in ANSWERS if answer[0] == release):
         checks = check_plans(plans_of(read_command_line(command(case, release)), known))
         errors = [f.detail for check in checks for f in check.findings if f.severity.word == "error"]
-        expected = verdict == "refuses" or case in LATER
+        expected = verdict == "refuses" or case in REFUSED_LATER
         assert bool(errors) is expected, (case, verdict, errors)

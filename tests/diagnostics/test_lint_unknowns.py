@@ -1,4 +1,4 @@
-"""Values that lint could not check are reported with their place, under their check, and never pass as fine."""
+"""`lint` reports values and options that it could not check, and then the exit code is 3 instead of 0."""
 
 import pytest
 
@@ -12,6 +12,7 @@ VERL = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
 
 
 def unknowns(text, syntax="shell", **releases):
+    """Return (check, unknown value, whether it decides the exit code) of a text."""
     return {
         (check.check, entry.what, entry.decides)
         for check in report(text, syntax, **releases).checks
@@ -36,14 +37,13 @@ def unknowns(text, syntax="shell", **releases):
         (TRL + "--per_device_train_batch_size 8 --model_name_or_path $MODEL --run_name $NAME", None),
     ],
 )  # fmt: skip
-def test_an_unknown_is_reported_where_it_matters(script, expected):
-    """A rule that needed a value, an unknown option; nothing where no rule needs it."""
+def test_unknown_value_is_reported_if_a_rule_needs_it(script, expected):
     reported = unknowns(script)
     assert expected in reported if expected else reported == set()
 
 
-def test_the_exit_code_is_3_where_a_fault_could_hide():
-    """And 0 where everything that decides was read; an unknown release alone decides nothing."""
+def test_exit_code_is_3_if_an_unknown_value_could_hide_a_fault():
+    """An unknown release alone does not decide."""
     assert report(TRL + "--per_device_train_batch_size 3").exit_code(Severity.ERROR) == 3
     assert report(TRL + "--per_device_train_batch_size 8").exit_code(Severity.ERROR) == 0
     assert report(TRL + '--per_device_train_batch_size 8 "$@"').exit_code(Severity.ERROR) == 0
@@ -53,7 +53,7 @@ def test_the_exit_code_is_3_where_a_fault_could_hide():
     healthy += "colocate --sleep_level 1 --per_device_train_batch_size 8 --num_generations 8"
     assert (not_checked.READING, "release of ms-swift", False) in unknowns(healthy)
     assert report(healthy).exit_code(Severity.ERROR) == 0
-    # No release has both: every release refuses an option.
+    # No release has both options, so every release refuses one.
     assert report(healthy + " --num_infer_workers 4 --teacher_model t").exit_code(Severity.ERROR) == 3
 
 
@@ -70,7 +70,7 @@ def test_equal_unknowns_are_grouped(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("script", "releases", "wrong"),
+    ("script", "releases", "is_refused"),
     [
         ("python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.nn=8", {"verl": "0.6.1"}, True),
         ("python3 -m verl.trainer.main_ppo +actor_rollout_ref.rollout.nn=8", {"verl": "0.6.1"}, False),
@@ -87,13 +87,13 @@ def test_equal_unknowns_are_grouped(tmp_path):
         (VERL + "model_engine=megatron actor_rollout_ref.actor.megatron.sizes=1", {"verl": "0.9.0"}, True),
     ],
 )  # fmt: skip
-def test_an_option_that_the_release_does_not_have_is_refused(script, releases, wrong):
-    """CFG113, where the release is indexed and the framework's own parser reads the options."""
-    assert ("CFG113" in {finding.code for finding in report(script, **releases).findings}) is wrong
+def test_option_that_the_release_lacks_is_refused(script, releases, is_refused):
+    """CFG113 needs an indexed release whose own parser reads the options."""
+    assert ("CFG113" in {finding.code for finding in report(script, **releases).findings}) is is_refused
 
 
-def test_parts_that_are_not_indexed_are_reported():
-    """The config of verl's mindspeed engine, and the sections for roles of ms-swift's YAML for Ray."""
+def test_unindexed_config_parts_are_reported():
+    """They are the config of verl's mindspeed engine, and the role sections of ms-swift's YAML for Ray."""
     run = VERL + "model_engine=mindspeed actor_rollout_ref.actor.mindspeed.param_offload=True"
     assert (not_checked.READING, "the config of model_engine=mindspeed", True) in unknowns(run, verl="0.9.0")
     text = "rlhf_type: grpo\nuse_vllm: true\nnum_generations: 8\ntrain:\n  gpus: 4\nrollout:\n  gpus: 4\n"
@@ -101,13 +101,13 @@ def test_parts_that_are_not_indexed_are_reported():
     assert "error CFG113" not in codes(text, "yaml", ms_swift="4.5.2")
 
 
-def test_a_config_class_of_the_users_own_may_have_options_of_its_own():
+def test_config_class_of_the_user_may_have_other_options():
     call = "GRPOConfig(output_dir='x', flavour=8)\n"
     assert "error CFG113" in codes("from trl import GRPOConfig\n" + call, "python", trl="1.9.0")
     assert codes("from mine import GRPOConfig\n" + call, "python", trl="1.9.0") == set()
 
 
-def test_an_option_that_a_read_script_does_not_declare_is_reported(tmp_path):
+def test_option_that_the_script_does_not_declare_is_reported(tmp_path):
     (tmp_path / "train.py").write_text(
         "from dataclasses import dataclass\nfrom trl import GRPOConfig, GRPOTrainer, TrlParser\n"
         "@dataclass\nclass Mine:\n    mine: int = 1\nTrlParser((Mine, GRPOConfig)).parse_args_and_config()\n"
@@ -118,8 +118,8 @@ def test_an_option_that_a_read_script_does_not_declare_is_reported(tmp_path):
     assert "mine" not in names
 
 
-def test_a_scripts_arguments_are_no_value():
-    """`--flag "$@"`: the flag is set; what follows is separate."""
+def test_forwarded_arguments_are_no_value_of_a_flag():
+    """In `--flag "$@"` the flag has no value."""
     [settings] = read_text('trl grpo --use_vllm "$@"\n', "run.sh")
     assert settings.options["use_vllm"].data is True
     assert settings.forwards_arguments

@@ -1,4 +1,4 @@
-"""Ranking of mitigations: verified against this trigger first; one that was tested and failed is never recommended."""
+"""Mitigations are ranked by evidence against the trigger; one that was tested and failed is never recommended."""
 
 import itertools
 import json
@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from diagnostics import catalog
-from diagnostics.catalog.mitigation_ranking import possible_triggers as occurring
-from diagnostics.catalog.mitigation_ranking import recommended_fix as remedy
+from diagnostics.catalog.mitigation_ranking import possible_triggers, recommended_fix
 from diagnostics.catalog.model import FRAMEWORKS, Bound, Mitigation
 from diagnostics.fixes import DOES_NOT_HELP, NOT_TESTED, VERIFIED, mitigation_line
 from repro.issues import REPROS
@@ -19,8 +18,8 @@ SWEPT = json.loads((Path(catalog.__file__).parents[1] / "data" / "sweep.json").r
 ISSUES = catalog.load()
 
 
-def tried(name, helps=(), fails=(), evidence="executed", frameworks=("vllm",)):
-    """A mitigation with what does not matter here filled in."""
+def mitigation_of(name, helps=(), fails=(), evidence="executed", frameworks=("vllm",)):
+    """Return a mitigation with the remaining fields filled in."""
     edits = tuple((element, f"set {name}") for element in frameworks)
     results = {"helps": tuple(helps), "fails": tuple(fails), "evidence": evidence}
     return Mitigation(name=name, about=f"about {name}", edits=edits, cost="none", **results)
@@ -28,7 +27,7 @@ def tried(name, helps=(), fails=(), evidence="executed", frameworks=("vllm",)):
 
 @pytest.fixture
 def issue():
-    """Make an issue with some mitigations, in this order."""
+    """Return a function that makes an issue with these mitigations, in this order."""
     return lambda *mitigations: replace(ISSUES["SCH001"], triggers=(), mitigations=mitigations)
 
 
@@ -36,16 +35,16 @@ def names(offers):
     return [offer.mitigation for offer in offers]
 
 
-def test_what_was_shown_against_this_trigger_comes_first(issue):
-    """Then what was shown against others, then what was never run; by how much of it there is."""
+def test_verified_mitigations_come_first_then_by_evidence(issue):
+    """Then come those verified against other triggers, then those that were never run."""
     entry = issue(
-        tried("declared", evidence="declared"),
-        tried("static", evidence="static"),
-        tried("elsewhere", ["b", "c", "d"]),
-        tried("here", ["a"]),
-        tried("here_and_there", ["a", "b"]),
+        mitigation_of("declared", evidence="declared"),
+        mitigation_of("static", evidence="static"),
+        mitigation_of("elsewhere", ["b", "c", "d"]),
+        mitigation_of("here", ["a"]),
+        mitigation_of("here_and_there", ["a", "b"]),
     )
-    result = remedy(entry, triggers=["a"])
+    result = recommended_fix(entry, triggers=["a"])
     assert names(result.offers) == ["here_and_there", "here", "elsewhere", "static", "declared"]
     assert [offer.standing for offer in result.offers] == [
         VERIFIED,
@@ -57,18 +56,26 @@ def test_what_was_shown_against_this_trigger_comes_first(issue):
     assert [offer.untried for offer in result.offers] == [(), (), ("a",), (), ()]
 
 
-def test_without_a_trigger_the_most_triggers_count(issue):
-    """Each lists the triggers it was not run against."""
-    entry = issue(tried("one", ["a"]), tried("two", ["a", "b"], ["c"]), tried("all", ["a", "b", "c"]))
-    result = remedy(entry)
+def test_without_a_trigger_most_verified_triggers_win(issue):
+    """Each offer lists the triggers that it was not tested against."""
+    entry = issue(
+        mitigation_of("one", ["a"]),
+        mitigation_of("two", ["a", "b"], ["c"]),
+        mitigation_of("all", ["a", "b", "c"]),
+    )
+    result = recommended_fix(entry)
     assert names(result.offers) == ["all", "two", "one"]
     assert [offer.untried for offer in result.offers] == [(), (), ("b", "c")]
 
 
-def test_what_failed_is_never_offered(issue):
-    """It is listed with the run that showed it, for this trigger or, if unknown, for any."""
-    entry = issue(tried("helps", ["a", "b"]), tried("half", ["b"], ["a"]), tried("never", fails=["b"]))
-    result = remedy(entry, triggers=["a"])
+def test_failed_mitigation_is_listed_as_no_help_with_its_run(issue):
+    """Without a known trigger, a mitigation that helps against some trigger is still offered."""
+    entry = issue(
+        mitigation_of("helps", ["a", "b"]),
+        mitigation_of("half", ["b"], ["a"]),
+        mitigation_of("never", fails=["b"]),
+    )
+    result = recommended_fix(entry, triggers=["a"])
     assert names(result.offers) == ["helps"]
     assert names(result.does_not_help) == ["half", "never"]
     assert {offer.standing for offer in result.does_not_help} == {DOES_NOT_HELP}
@@ -76,39 +83,42 @@ def test_what_failed_is_never_offered(issue):
         ("a", "--mitigation", "half"),
         ("b", "--mitigation", "never"),
     ]
-    assert names(remedy(entry).offers) == ["helps", "half"]
+    assert names(recommended_fix(entry).offers) == ["helps", "half"]
 
 
-def test_the_words_of_the_trainer_at_hand(issue):
-    """Equal mitigations: one with edits for the user's framework comes first; one without any comes last."""
+def test_mitigations_with_edits_for_the_users_framework_come_first(issue):
+    """A mitigation without edits for the framework or the engine comes last."""
     entry = issue(
-        tried("of_others", ["a", "b", "c"], frameworks=["verl"]),
-        tried("of_the_engine", ["a", "b"]),
-        tried("of_the_trainer", ["a"], frameworks=["trl", "vllm"]),
+        mitigation_of("for_verl", ["a", "b", "c"], frameworks=["verl"]),
+        mitigation_of("for_vllm", ["a", "b"]),
+        mitigation_of("for_trl", ["a"], frameworks=["trl", "vllm"]),
     )
-    result = remedy(entry, triggers=["a"], frameworks=["trl"])
-    assert names(result.offers) == ["of_the_trainer", "of_the_engine", "of_others"]
+    result = recommended_fix(entry, triggers=["a"], frameworks=["trl"])
+    assert names(result.offers) == ["for_trl", "for_vllm", "for_verl"]
     assert [[edit.framework for edit in offer.edits] for offer in result.offers] == [["trl"], ["vllm"], []]
-    assert names(remedy(entry, triggers=["a"]).offers) == ["of_others", "of_the_engine", "of_the_trainer"]
+    assert names(recommended_fix(entry, triggers=["a"]).offers) == ["for_verl", "for_vllm", "for_trl"]
 
 
-def test_a_trigger_that_cannot_occur_in_this_release_does_not_count():
+def test_trigger_that_cannot_occur_in_the_release_does_not_count():
     """From 0.8.4 on vLLM refuses an over-long prompt, so a mitigation for only that trigger does not count."""
     entry = ISSUES["SCH002"]
-    assert "overlong_prompt" in occurring(entry, {"vllm": "0.7.3"})
-    assert "overlong_prompt" not in occurring(entry, {"vllm": "0.9.0"})
-    assert "chunked_prefill_off" in names(remedy(entry, releases={"vllm": "0.7.3"}).offers)
-    assert "chunked_prefill_off" in names(remedy(entry, releases={"vllm": "0.9.0"}).does_not_help)
-    # Shown after a refusal alone, which 0.7.3 does not make.
-    result = remedy(entry, triggers=["overlong_prompt"], releases={"vllm": "0.7.3"})
+    assert "overlong_prompt" in possible_triggers(entry, {"vllm": "0.7.3"})
+    assert "overlong_prompt" not in possible_triggers(entry, {"vllm": "0.9.0"})
+    assert "chunked_prefill_off" in names(recommended_fix(entry, releases={"vllm": "0.7.3"}).offers)
+    assert "chunked_prefill_off" in names(recommended_fix(entry, releases={"vllm": "0.9.0"}).does_not_help)
+    # This mitigation was verified only after a refusal, which 0.7.3 does not make.
+    result = recommended_fix(entry, triggers=["overlong_prompt"], releases={"vllm": "0.7.3"})
     assert "abort_leftovers" in names(result.does_not_help)
 
 
 def check_no_failed_mitigation(code):
+    """Assert for one issue that offers and failures are complete and agree with the records."""
     entry = ISSUES[code]
     by_name = {record.name: record for record in entry.mitigations}
     for trigger, framework in itertools.product(("", *entry.recorded()), ("", *FRAMEWORKS)):
-        result = remedy(entry, triggers=filter(None, [trigger]), frameworks=filter(None, [framework]))
+        result = recommended_fix(
+            entry, triggers=filter(None, [trigger]), frameworks=filter(None, [framework])
+        )
         assert sorted(names((*result.offers, *result.does_not_help))) == sorted(by_name)
         for offer in result.offers:
             record = by_name[offer.mitigation]
@@ -121,22 +131,21 @@ def check_no_failed_mitigation(code):
 
 
 def test_no_entry_recommends_a_mitigation_that_failed():
-    """For each recorded trigger and for none: every mitigation is in one list, verified only where a run shows it."""
+    """Each mitigation is in exactly one list, for every trigger and framework."""
     assert violations(check_no_failed_mitigation, ISSUES) == []
 
 
-def test_a_run_that_is_told_can_be_repeated():
-    """A tested mitigation that does not help is listed with its repro, trigger and mitigation."""
+def test_failed_mitigation_names_a_repro_command_that_exists():
     for code, entry in ISSUES.items():
         for trigger in ("", *entry.recorded()):
-            for offer in remedy(entry, triggers=[trigger] if trigger else []).does_not_help:
+            for offer in recommended_fix(entry, triggers=[trigger] if trigger else []).does_not_help:
                 *_, option, name, _, mitigation = offer.run.words
                 assert (option, mitigation) == ("--trigger", offer.mitigation)
                 assert name in {element.name for element in REPROS[code].triggers}
 
 
-def swept():
-    """Yield (package, code, trigger, mitigation, outcomes) of everything that a sweep answered."""
+def sweep_results():
+    """Yield (package, code, trigger, mitigation, outcomes) of each result of the release sweeps."""
     for package, result in SWEPT.items():
         for code, item in result["codes"].items():
             for trigger, mitigations in item["outcomes"].items():
@@ -144,10 +153,10 @@ def swept():
                     yield package, code, trigger, mitigation, outcomes
 
 
-def test_entries_say_what_the_sweeps_saw():
-    """Trigger by trigger: what mitigated is in `helps`, what did not in `fails`, and nothing is in both."""
+def test_entries_agree_with_the_release_sweeps():
+    """What mitigated a trigger is in `helps`, what did not is in `fails`, and nothing is in both."""
     observed = 0
-    for _, code, trigger, mitigation, outcomes in swept():
+    for _, code, trigger, mitigation, outcomes in sweep_results():
         record = {element.name: element for element in ISSUES[code].mitigations}.get(mitigation)
         if record is None:
             continue
@@ -158,62 +167,63 @@ def test_entries_say_what_the_sweeps_saw():
     assert observed > 100
 
 
-def test_triggers_occur_in_the_releases_that_the_sweeps_saw_them_in():
-    """An entry's range for a trigger is where it was reproduced, of the releases that have the code at all."""
-    for package, code, trigger, mitigation, outcomes in swept():
+def test_trigger_ranges_agree_with_the_release_sweeps():
+    """Only releases in which some trigger of the issue was reproduced are compared."""
+    for package, code, trigger, mitigation, outcomes in sweep_results():
         if mitigation != "unmitigated" or trigger not in ISSUES[code].recorded():
             continue
         anywhere = {
             release
-            for second in SWEPT[package]["codes"][code]["outcomes"].values()
-            for release in second["unmitigated"].get("reproduced", ())
+            for outcomes_of_trigger in SWEPT[package]["codes"][code]["outcomes"].values()
+            for release in outcomes_of_trigger["unmitigated"].get("reproduced", ())
         }
         for release in anywhere:
-            says = trigger in occurring(ISSUES[code], {package: release})
-            assert says == (release in outcomes.get("reproduced", ())), (code, trigger, release)
+            is_possible = trigger in possible_triggers(ISSUES[code], {package: release})
+            assert is_possible == (release in outcomes.get("reproduced", ())), (code, trigger, release)
 
 
 def check_triggers(code):
+    """Assert for one issue that its triggers are those of its repro."""
     about = {trigger.name: trigger.about for trigger in REPROS[code].triggers}
     assert set(ISSUES[code].recorded()) <= set(about)
     assert {element.name: element.about for element in ISSUES[code].triggers}.items() <= about.items()
 
 
-def test_triggers_are_those_of_the_repro():
-    """Trigger names in entry and repro agree; a described trigger has the repro's description."""
+def test_entry_and_repro_have_the_same_triggers():
+    """Names agree, and a described trigger has the repro's description."""
     assert violations(check_triggers, REPROS) == []
 
 
-def test_words_that_this_release_does_not_have_are_not_offered(issue):
-    """Two edits for one framework: only that of the installed release is shown; all if the release is unknown."""
+def test_only_edits_for_the_installed_release_are_offered(issue):
+    """If the release is unknown, all edits are offered."""
     words = (("trl", "old=1"), ("trl", "new=1"), ("vllm", "always=1"))
     record = replace(
-        tried("a"),
+        mitigation_of("a"),
         edits=words,
         bounds=(Bound(versions="<0.18"), Bound(versions=">=0.18"), Bound()),
         evidence="static",
     )
 
     def advice(**releases):
-        result = remedy(issue(record), frameworks=["trl"], releases=releases)
+        result = recommended_fix(issue(record), frameworks=["trl"], releases=releases)
         return [edit.edit for edit in result.offers[0].edits]
 
     assert (advice(trl="0.17.0"), advice(trl="1.0.0")) == (["old=1"], ["new=1"])
     assert advice() == advice(trl="main") == ["old=1", "new=1"]
 
 
-def test_a_run_in_other_words_is_told_as_that(issue):
-    """`verified` only of options that were run; they come before others that help as well."""
+def test_mitigation_verified_with_these_options_comes_before_others(issue):
+    """Otherwise the line says that it was verified with another framework's options."""
     entry = issue(
-        replace(tried("other_words", ["a"]), bounds=(Bound(),)),
-        replace(tried("these_words", ["a"]), bounds=(Bound(ran=("a",)),)),
+        replace(mitigation_of("other_options", ["a"]), bounds=(Bound(),)),
+        replace(mitigation_of("these_options", ["a"]), bounds=(Bound(ran=("a",)),)),
     )
-    result = remedy(entry, triggers=["a"])
-    assert names(result.offers) == ["these_words", "other_words"]
+    result = recommended_fix(entry, triggers=["a"])
+    assert names(result.offers) == ["these_options", "other_options"]
     assert [offer.as_run for offer in result.offers] == [True, False]
-    these, second = map(mitigation_line, result.offers)
-    assert "(these_words: verified)" in these
-    assert "(other_words: verified with another framework's options)" in second
+    first, second = map(mitigation_line, result.offers)
+    assert "(these_options: verified)" in first
+    assert "(other_options: verified with another framework's options)" in second
 
 
 @pytest.mark.parametrize(
@@ -223,6 +233,6 @@ def test_a_run_in_other_words_is_told_as_that(issue):
         (("vllm/v1/worker/gpu_worker.py", "determine_available_memory"), "engine_share"),
     ],
 )
-def test_the_frame_that_ran_out_of_memory_decides_what_to_shrink(frame, first):
+def test_out_of_memory_frame_decides_which_share_to_reduce(frame, first):
     issue = catalog.find("MEM007")
-    assert names(remedy(issue, frameworks=["verl"], frames=[frame]).offers)[0] == first
+    assert names(recommended_fix(issue, frameworks=["verl"], frames=[frame]).offers)[0] == first

@@ -1,4 +1,4 @@
-"""SARIF, JUnit, GitHub annotations, Markdown and JSON lines: one report, five more forms of it."""
+"""Rendering a report as SARIF, JUnit, GitHub annotations, Markdown and JSON lines, and the baseline filter."""
 
 import json
 import os
@@ -19,6 +19,7 @@ from diagnostics.output.filters import BaselineError, fingerprint, without_known
 def finding(
     code="CFG101", severity=Severity.ERROR, text="num_generations = 7", place="run.sh:12", detail="It is 7."
 ):
+    """Return a finding with one piece of evidence and a fix."""
     remedy = Fix.of("Make it 8.\nOr 4.", Explain("CFG101"))
     return Finding(
         code, "Groups", severity, "established", "static", detail, (Evidence(text, place),), remedy
@@ -26,6 +27,7 @@ def finding(
 
 
 def report(*findings, outcome="findings", reason="", subject=None):
+    """Return a report of lint, or of triage if the subject has a verdict."""
     checks = (CheckResult("groups", outcome, reason, findings), CheckResult("other", "ok"))
     subject = {"files": [], "packages": {"trl": "1.9.0"}} | (subject or {})
     unresolved = "no known issue describes it" if "verdict" in subject else ""
@@ -45,18 +47,20 @@ FINDINGS = st.builds(
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(FINDINGS, max_size=4))
-def test_every_form_can_be_read_back(found):
-    """For any text in a finding: XML parses, JSON parses, an annotation is one line."""
-    full = report(*found)
-    assert len(json.loads(sarif.render(full))["runs"][0]["results"]) == len(found)
+def test_every_format_can_be_parsed_again(reported_findings):
+    """This holds for any text in a finding; an annotation is one line."""
+    full = report(*reported_findings)
+    assert len(json.loads(sarif.render(full))["runs"][0]["results"]) == len(reported_findings)
     assert ET.fromstring(junit.render(full, Severity.ERROR).partition("?>")[2]).get("tests") == "2"
-    assert len([json.loads(line) for line in json_output.render_lines(full).split("\n")]) == 3 + len(found)
-    assert len([line for line in github.render(full).split("\n") if line]) == len(found)
-    assert markdown.render(full).count("\n#### ") == len(found)
+    assert len([json.loads(line) for line in json_output.render_lines(full).split("\n")]) == 3 + len(
+        reported_findings
+    )
+    assert len([line for line in github.render(full).split("\n") if line]) == len(reported_findings)
+    assert markdown.render(full).count("\n#### ") == len(reported_findings)
 
 
-def test_sarif_has_what_its_readers_need():
-    """Level, rule, place, fingerprint; info is a note; a crash is no success."""
+def test_sarif_has_level_rule_location_and_failed_invocation():
+    """Severity info is a note, and a crashed check is no successful execution."""
     full = report(
         finding(), finding("NUM002", Severity.INFO, place="defaults"), outcome="crashed", reason="bug"
     )
@@ -83,30 +87,28 @@ OUTCOMES = st.sampled_from(["ok", "findings", "ignored", "skipped", "crashed"])
 @pytest.mark.skipif(not SARIF, reason="GRPO_DOCTOR_SARIF_SCHEMA: a SARIF 2.1.0 schema; nox brings one")
 @settings(max_examples=60, deadline=None)
 @given(st.lists(FINDINGS, max_size=3), TRIAGED, OUTCOMES)
-def test_sarif_keeps_its_schema(found, subject, outcome):
-    """The published schema of SARIF 2.1.0, on any report."""
+def test_sarif_is_valid_against_its_schema(reported_findings, subject, outcome):
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(Path(SARIF).read_text(encoding="utf-8"))
     kind = jsonschema.validators.validator_for(schema)
     validator = kind(schema, format_checker=jsonschema.FormatChecker())
-    document = json.loads(sarif.render(report(*found, outcome=outcome, subject=subject)))
+    document = json.loads(sarif.render(report(*reported_findings, outcome=outcome, subject=subject)))
     assert [error.message for error in validator.iter_errors(document)] == []
 
 
 @pytest.mark.skipif(not JUNIT, reason="GRPO_DOCTOR_JUNIT_SCHEMA: Jenkins' junit.xsd; nox brings one")
 @settings(max_examples=60, deadline=None)
 @given(st.lists(FINDINGS, max_size=3), TRIAGED, OUTCOMES)
-def test_junit_keeps_its_schema(found, subject, outcome):
-    """Jenkins' schema, on any report."""
+def test_junit_is_valid_against_jenkins_schema(reported_findings, subject, outcome):
     etree = pytest.importorskip("lxml.etree")
     schema = etree.XMLSchema(etree.parse(JUNIT))
-    text = junit.render(report(*found, outcome=outcome, subject=subject), Severity.ERROR)
+    text = junit.render(report(*reported_findings, outcome=outcome, subject=subject), Severity.ERROR)
     schema.validate(etree.fromstring(text.encode()))
     assert [error.message for error in schema.error_log] == []
 
 
-def test_junit_fails_by_what_fails_the_command():
-    """--fail-on decides: findings below it are not failures; skipped and crashed checks are marked."""
+def test_junit_failures_follow_fail_on():
+    """Findings below `--fail-on` are no failures; skipped and crashed checks are marked."""
     cases = {}
     for outcome in ("findings", "skipped", "crashed"):
         findings = [finding(severity=Severity.WARNING)] if outcome == "findings" else []
@@ -123,16 +125,16 @@ def test_junit_fails_by_what_fails_the_command():
     }
 
 
-def test_an_annotation_cannot_be_broken_out_of():
-    """Newlines, percents, colons and commas are escaped as GitHub requires."""
+def test_github_annotation_is_escaped():
+    """Newlines, percent signs, colons and commas are escaped as GitHub requires."""
     [line] = github.render(report(finding(detail="50%\n::error::x", place="a,b:c.sh:3"))).split("\n")
     head, _, message = line.removeprefix("::error ").partition("::")
     assert head == "title=CFG101 Groups,file=a%2Cb%3Ac.sh,line=3"
     assert message.startswith("50% ::error::x%0Anum_generations".replace("%", "%25", 1))
 
 
-def test_a_baseline_leaves_out_what_was_there(tmp_path):
-    """Known findings may have moved; only new ones are shown and decide the exit code."""
+def test_baseline_hides_known_findings_even_if_they_moved(tmp_path):
+    """Only new findings are shown and decide the exit code."""
     old, new = finding(), finding(text="num_generations = 9")
     path = tmp_path / "baseline.json"
     path.write_text(json_output.render(report(old)))
@@ -144,8 +146,7 @@ def test_a_baseline_leaves_out_what_was_there(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"findings": [1]}', "not json", "[" * 100_000])
-def test_a_baseline_that_is_none_is_refused(tmp_path, text):
-    """The error is one line with the expected format."""
+def test_invalid_baseline_is_refused(tmp_path, text):
     path = tmp_path / "baseline.json"
     path.write_text(text)
     with pytest.raises(BaselineError, match="expected a report, as --format json writes it"):
@@ -153,11 +154,13 @@ def test_a_baseline_that_is_none_is_refused(tmp_path, text):
 
 
 @pytest.mark.parametrize("decides", [True, False])
-@pytest.mark.parametrize("found", [(), (finding(severity=Severity.WARNING),)])
-def test_what_was_not_judged_is_told_in_every_form_and_never_passes(found, decides, capsys):
-    """With findings or alone; if a fault could hide in it, no format reports success."""
+@pytest.mark.parametrize("reported_findings", [(), (finding(severity=Severity.WARNING),)])
+def test_unchecked_values_are_in_every_format_and_never_pass(reported_findings, decides, capsys):
+    """If an unchecked value decides, no format reports success, with or without findings."""
     unread = NotChecked("trainer.nnodez", "no source knows it", "write trainer.nnodes", "run.sh:7", decides)
-    full = Report("lint", {"files": [], "packages": {}}, (CheckResult.of("groups", found, [unread]),))
+    full = Report(
+        "lint", {"files": [], "packages": {}}, (CheckResult.of("groups", reported_findings, [unread]),)
+    )
     assert full.exit_code(Severity.ERROR) == (3 if decides else 0)
     assert full.not_judged == "1 of 1 checks incomplete: trainer.nnodez: no source knows it"
     terminal.render(full, sys.stdout)
@@ -168,7 +171,7 @@ def test_what_was_not_judged_is_told_in_every_form_and_never_passes(found, decid
         "markdown": markdown.render(full).replace("\\", ""),
         "sarif": sarif.render(full),
     }
-    if not (found and not decides):
+    if not (reported_findings and not decides):
         printed["junit"] = junit.render(full, Severity.ERROR)
     if decides:
         printed["github"] = github.render(full)

@@ -1,4 +1,4 @@
-"""Child processes: time limits, nothing left behind, nothing imported from the user's folder."""
+"""Child processes have time and output limits, leave no descendants, and import nothing from the working directory."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def is_running(pid):
         return False
 
 
-def ends(pid):
+def wait_for_end(pid):
     """Poll until a killed process has ended; its parent has ended too and cannot wait for it."""
     while is_running(pid):
         time.sleep(0.01)
@@ -33,37 +33,33 @@ def ends(pid):
 
 
 def test_output_errors_and_code_are_returned():
-    """Standard input is closed unless a text is given."""
     code = "import sys; print(sys.stdin.read()); print('e', file=sys.stderr); sys.exit(3)"
     done = process.run([sys.executable, "-c", code], timeout_s=60, stdin="text")
     assert (done.code, done.output, done.errors, done.timed_out) == (3, "text\n", "e\n", False)
 
 
-def test_a_program_that_hangs_is_ended(monkeypatch):
-    """With all it started."""
+def test_hanging_program_is_killed_with_its_descendants(monkeypatch):
     monkeypatch.setattr(process, "GRACE_S", 0.5)
     program = PRINT_AND_SPAWN + "child.wait()"
     done = process.run([sys.executable, "-c", program], timeout_s=3)
     assert done.timed_out
-    assert ends(int(done.output))
+    assert wait_for_end(int(done.output))
 
 
-def test_descendants_of_a_finished_program_are_ended(monkeypatch):
-    """A worker that it left running is killed."""
+def test_descendants_of_a_finished_program_are_killed(monkeypatch):
     monkeypatch.setattr(process, "GRACE_S", 0.5)
     done = process.run([sys.executable, "-c", PRINT_AND_SPAWN], timeout_s=60)
     assert done.code == 0
-    assert ends(int(done.output))
+    assert wait_for_end(int(done.output))
 
 
-def test_output_is_bounded():
-    """The rest is read and dropped, so the program does not block."""
+def test_output_beyond_the_limit_is_dropped():
+    """It is still read, so that the program does not block."""
     done = process.run([sys.executable, "-c", "print('a' * 10_000_000)"], timeout_s=60, max_output=1000)
     assert (done.code, len(done.output)) == (0, 1000)
 
 
-def test_modules_in_the_working_folder_are_not_imported(tmp_path):
-    """`ray.py`, `subprocess.py` or `random.py` of the user stay unread, whichever way we start Python."""
+def test_modules_in_the_working_directory_are_not_imported(tmp_path):
     for name in (
         "ray",
         "subprocess",
@@ -83,8 +79,7 @@ def test_modules_in_the_working_folder_are_not_imported(tmp_path):
     assert done.output.startswith("grpo-doctor")
 
 
-def test_a_hang_up_reaches_the_program():
-    """SIGHUP, SIGTERM and SIGINT are forwarded to a program in its own session."""
+def test_sighup_is_forwarded_to_the_child():
     program = "import signal, sys, time\nsignal.signal(1, lambda *_: sys.exit(7))\nprint('up', flush=True)\n"
     program += "time.sleep(600)"
     child = process.start([sys.executable, "-c", program], stdout=subprocess.PIPE)
@@ -96,8 +91,8 @@ def test_a_hang_up_reaches_the_program():
     child.stdout.close()
 
 
-def test_the_group_of_a_killed_run_is_ended_once(tmp_path):
-    """The recorded start time protects a stranger with the same process id."""
+def test_recorded_process_group_is_killed_once(tmp_path):
+    """The recorded start time protects another process with the same id."""
     child = process.start([sys.executable, "-c", "import time; time.sleep(600)"])
     ledger = tmp_path / "ledger"
     process.record_group(ledger, child.pid)
@@ -110,8 +105,7 @@ def test_the_group_of_a_killed_run_is_ended_once(tmp_path):
         assert process.end_recorded_group(ledger) is None
 
 
-def test_an_interrupt_ends_the_program(monkeypatch):
-    """Ctrl-C while waiting: the group is ended before the exception is passed on."""
+def test_interrupt_while_waiting_kills_the_child(monkeypatch):
     wait, interrupted = subprocess.Popen.wait, []
 
     def interrupt_once(child, timeout=None):
@@ -126,8 +120,8 @@ def test_an_interrupt_ends_the_program(monkeypatch):
     assert not is_running(interrupted[0])
 
 
-def test_the_tail_of_a_log_is_bounded(tmp_path):
-    """The last lines, cut in width; invalid UTF-8 is replaced; a missing file has an empty tail."""
+def test_log_tail_is_bounded_in_lines_and_width(tmp_path):
+    """Invalid UTF-8 is replaced, and a missing file has an empty tail."""
     log = tmp_path / "log"
     log.write_bytes(b"first\n" * 100_000 + b"\xff" + b"x" * 1000 + b"\nlast\n")
     lines = process.log_tail(log, lines=2, width=50).splitlines()

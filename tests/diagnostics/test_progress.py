@@ -1,4 +1,4 @@
-"""Progress on standard error: plain lines after silence, a spinner on a terminal, nothing when quiet."""
+"""Progress on stderr is a line after 20 s of silence, a spinner on a terminal, and nothing with GRPO_DOCTOR_QUIET."""
 
 import io
 
@@ -8,6 +8,8 @@ from diagnostics.output import progress, sanitize
 
 
 class Clock:
+    """A clock that the test sets."""
+
     now = 0.0
 
     def __call__(self):
@@ -19,8 +21,8 @@ def clock():
     return Clock()
 
 
-def test_a_line_after_each_twenty_seconds_of_silence(clock):
-    """With the step and the elapsed time; what was read is escaped."""
+def test_line_is_printed_after_each_20_s_of_silence(clock):
+    """It has the step and the elapsed time, and control characters are escaped."""
     stream = io.StringIO()
     line = progress.ProgressLine("triage", stream, clock)
     line.update("reading a\x1b[2Jb.log")
@@ -32,8 +34,7 @@ def test_a_line_after_each_twenty_seconds_of_silence(clock):
     ]
 
 
-def test_other_output_counts_as_a_sign_of_life(clock):
-    """Standard output and error reset the silence."""
+def test_other_output_resets_the_silence(clock):
     stream = io.StringIO()
     line = progress.ProgressLine("doctor", stream, clock)
     for clock.now in range(50):
@@ -42,7 +43,7 @@ def test_other_output_counts_as_a_sign_of_life(clock):
     assert stream.getvalue() == ""
 
 
-def test_the_current_step_belongs_to_the_running_command(monkeypatch):
+def test_update_sets_the_step_of_the_running_command_only(monkeypatch):
     """Output of a sanitized stream clears the spinner; without a command `update` does nothing."""
     monkeypatch.delenv(progress.QUIET, raising=False)
     with progress.running("audit", io.StringIO(), lambda event: event.wait()) as line:
@@ -53,20 +54,22 @@ def test_the_current_step_belongs_to_the_running_command(monkeypatch):
     progress.update("ignored")
 
 
-def test_quiet(monkeypatch):
-    """GRPO_DOCTOR_QUIET starts no thread and sets no hook."""
+def test_quiet_variable_disables_progress(monkeypatch):
+    """No hook is set."""
     monkeypatch.setenv(progress.QUIET, "1")
     with progress.running("audit", io.StringIO()):
         assert sanitize.before_write is None
 
 
 class Terminal(io.StringIO):
+    """A stream that claims to be a terminal."""
+
     def isatty(self):
         return True
 
 
-def test_a_spinner_moves_the_cursor_and_its_text_cannot(monkeypatch, clock):
-    """Rich's own movements reach the terminal; those in a file name are escaped."""
+def test_spinner_text_is_escaped_and_its_own_movements_are_not(monkeypatch, clock):
+    """Rich's cursor movements reach the terminal; those in a file name do not."""
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
     line = progress.ProgressLine("lint", stream, clock)

@@ -1,4 +1,4 @@
-"""Secrets, people and machines are replaced in everything that is printed or shared."""
+"""Redaction replaces secrets everywhere and personal data in shareable formats, and keeps harmless text."""
 
 import re
 import time
@@ -12,44 +12,45 @@ from diagnostics.output.report_output import FORMATS, ReportOptions, print_repor
 from tests.diagnostics import secret_cases
 from tests.diagnostics.test_sanitize import report_with, standard_streams
 
-# Assembled here, so that secret scanners find nothing in the repository.
+# Secrets are assembled from parts, so that secret scanners report nothing.
 LETTERS = "aB3dE5gH7jK9mN1pQ4rS6tU8vW0xY2zC5eF7hJ"
 HEX = "0a1b2c3d4e5f60718293a4b5c6d7e8f9"
 
 
-def issued(head, length=36):
+def token(head, length=36):
+    """Return a fake token with this prefix and this many random-looking characters."""
     return head + (LETTERS * 4)[:length]
 
 
 SECRETS = {
-    "bearer": ("Authorization: Bearer {}", issued("", 30)),
-    "basic": ("'Authorization': 'Basic {}'", issued("", 24) + "=="),
+    "bearer": ("Authorization: Bearer {}", token("", 30)),
+    "basic": ("'Authorization': 'Basic {}'", token("", 24) + "=="),
     "digest": ('Authorization: Digest username="ada", response="{}"', HEX),
-    "other scheme": ("authorization: Hawk id={}", issued("", 20)),
+    "other scheme": ("authorization: Hawk id={}", token("", 20)),
     "the end of it": ("20261122/y, SignedHeaders=host, Signature={}", HEX * 2),
     "a scheme taken for a path": ("postgres:/ada:{}@db:5432/x", "hunter2four"),
     "aws4": ("Authorization: AWS4-HMAC-SHA256 Credential=x/20261122/y, Signature={}", HEX * 2),
-    "x-api-key": ("x-api-key: {}", issued("", 20)),
-    "hugging face": ("{}", issued("hf" + "_", 34)),
-    "openai": ("{}", issued("sk" + "-proj-", 40)),
-    "anthropic": ("{}", issued("sk" + "-ant-api03-", 60)),
-    "ghp": ("{}", issued("gh" + "p_")), "ghu": ("{}", issued("gh" + "u_")), "ghs": ("{}", issued("gh" + "s_")),
-    "github fine": ("{}", issued("github" + "_pat_", 60)), "gitlab": ("{}", issued("gl" + "pat-", 20)),
-    "google": ("{}", issued("AI" + "za", 35)), "google oauth": ("{}", issued("ya" + "29.", 60)),
+    "x-api-key": ("x-api-key: {}", token("", 20)),
+    "hugging face": ("{}", token("hf" + "_", 34)),
+    "openai": ("{}", token("sk" + "-proj-", 40)),
+    "anthropic": ("{}", token("sk" + "-ant-api03-", 60)),
+    "ghp": ("{}", token("gh" + "p_")), "ghu": ("{}", token("gh" + "u_")), "ghs": ("{}", token("gh" + "s_")),
+    "github fine": ("{}", token("github" + "_pat_", 60)), "gitlab": ("{}", token("gl" + "pat-", 20)),
+    "google": ("{}", token("AI" + "za", 35)), "google oauth": ("{}", token("ya" + "29.", 60)),
     "aws id": ("{}", "AK" + "IA" + "Q3EGRT7YUIOPASDF"), "aws session id": ("{}", "AS" + "IA" + "Q3EGRT7YUIOPASDF"),
-    "aws secret": ("aws_secret_access_key = {}", issued("", 40)),
-    "aws session": ("AWS_SESSION_TOKEN={}", issued("FwoG", 120)),
+    "aws secret": ("aws_secret_access_key = {}", token("", 40)),
+    "aws session": ("AWS_SESSION_TOKEN={}", token("FwoG", 120)),
     "presigned": ("https://b.s3.amazonaws.com/k?X-Amz-Credential=c&X-Amz-Signature={}", HEX * 2),
-    "sas": ("https://a.blob.core.windows.net/c?sv=2024&sig={}", issued("", 43) + "%3D"),
-    "azure": ("DefaultEndpointsProtocol=https;AccountName=a;AccountKey={};EndpointSuffix=x", issued("", 86) + "=="),
-    "npm": ("{}", issued("np" + "m_")), "pypi": ("{}", issued("py" + "pi-AgEIcHlwaS5vcmc", 70)),
-    "nvidia": ("{}", issued("nv" + "api-", 64)), "databricks": ("{}", "da" + "pi" + HEX),
-    "replicate": ("{}", issued("r8" + "_", 37)), "slack": ("{}",
+    "sas": ("https://a.blob.core.windows.net/c?sv=2024&sig={}", token("", 43) + "%3D"),
+    "azure": ("DefaultEndpointsProtocol=https;AccountName=a;AccountKey={};EndpointSuffix=x", token("", 86) + "=="),
+    "npm": ("{}", token("np" + "m_")), "pypi": ("{}", token("py" + "pi-AgEIcHlwaS5vcmc", 70)),
+    "nvidia": ("{}", token("nv" + "api-", 64)), "databricks": ("{}", "da" + "pi" + HEX),
+    "replicate": ("{}", token("r8" + "_", 37)), "slack": ("{}",
     "xo" + "xb-123456789012-1234567890123-" + LETTERS[:24]),
-    "stripe": ("{}", issued("sk" + "_live_", 24)), "jwt": ("{}", "ey" + f"JhbGciOiJI.{LETTERS[:30]}.{LETTERS[:30]}"),
+    "stripe": ("{}", token("sk" + "_live_", 24)), "jwt": ("{}", "ey" + f"JhbGciOiJI.{LETTERS[:30]}.{LETTERS[:30]}"),
     "wandb": ("wandb: {}", HEX + "0a1b2c3d"),
-    "private key": ("-----BEGIN " + "RSA PRIVATE KEY----- {}", issued("MIIE", 100)),
-    "key's line": ("{}", issued("", 64)),
+    "private key": ("-----BEGIN " + "RSA PRIVATE KEY----- {}", token("MIIE", 100)),
+    "key's line": ("{}", token("", 64)),
     "url": ("postgres://ada:{}@db:5432/x", "hunter" + "2four"), "no scheme": ("redis ada:{}@db:6379",
     "hunter" + "2four"),
     "variable": ("PGPASSWORD={}", "correct" + "horse"), "yaml": ("db_password: '{}'", "correct" + "horse"),
@@ -87,8 +88,8 @@ def visible_parts(text, secret):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_no_format_shows_a_secret_and_no_shared_one_a_person(form):
-    """At every place of a report; the terminal is for the user's own eyes, so it keeps paths and hosts."""
+def test_formats_show_no_secret_and_shareable_ones_no_person(form):
+    """Every field of a report is tried; only the terminal keeps paths and host names."""
     leaking = []
     for name, (text, secret) in (SHAPES if form != "terminal" else SECRETS).items():
         with standard_streams() as (out, _):
@@ -104,24 +105,23 @@ def leaks(secret, text):
     return secret in text or long
 
 
-@pytest.mark.parametrize(("cases", "least"), [(secret_cases.secrets, 2500), (secret_cases.persons, 1000)])
-def test_no_case_of_an_independent_list_leaks(cases, least):
-    """Each secret, person and machine in each context, by what issuers document and programs print."""
-    listed = list(cases())
-    assert len(listed) >= least
-    assert [(name, text) for name, secret, text in listed if leaks(secret, redact(text))] == []
+@pytest.mark.parametrize(("cases", "minimum"), [(secret_cases.secrets, 2500), (secret_cases.persons, 1000)])
+def test_no_generated_case_leaks(cases, minimum):
+    """The cases come from the issuers' documentation and real program output, see secret_cases.py."""
+    all_cases = list(cases())
+    assert len(all_cases) >= minimum
+    assert [(name, text) for name, secret, text in all_cases if leaks(secret, redact(text))] == []
 
 
-def test_a_secret_is_masked_before_it_is_cut():
-    """Half a secret has no shape, so it would stay."""
+def test_secret_is_masked_before_the_text_is_cut():
+    """The beginning of a secret would not be recognised."""
     for text, secret in SECRETS.values():
         full = text.format(secret)
         for length in range(1, len(full)):
             assert visible_parts(mask_and_cut(full, length), secret) == []
 
 
-def test_a_user_is_replaced_before_a_path_is_shortened():
-    """The end of a path does not show that a part of it is a user's name."""
+def test_user_names_in_paths_are_replaced():
     for folder in (
         "/home",
         "/Users",
@@ -148,8 +148,8 @@ TEXTS = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(TEXTS)
-def test_redacting_twice_changes_nothing(text):
-    """A report that is read as a baseline and redacted again is the same."""
+def test_redaction_is_idempotent(text):
+    """A report that is read as a baseline is redacted again."""
     assert mask(mask(text)) == mask(text)
     assert redact(redact(text)) == redact(text)
 
@@ -173,13 +173,14 @@ LONG = {
 
 
 def cpu_seconds(text):
+    """Return the CPU time of redacting a text."""
     began = time.process_time()
     redact(text)
     return time.process_time() - began
 
 
-def test_no_pattern_is_quadratic():
-    """100,000 characters take about 0.2 s of CPU; a quadratic pattern would take a minute."""
+def test_redaction_takes_linear_time():
+    """100,000 characters take about 0.2 s of CPU; with a quadratic pattern they take a minute."""
     assert [name for name, text in LONG.items() if cpu_seconds(text) > 20] == []
 
 
@@ -195,6 +196,5 @@ HARMLESS = [
 ]  # fmt: skip
 
 
-def test_what_identifies_nobody_stays():
-    """Settings, C++ names, slices, times, releases, revisions, usual folders."""
+def test_harmless_texts_are_unchanged():
     assert [text for text in HARMLESS if redact(text) != text] == []

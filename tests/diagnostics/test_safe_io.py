@@ -1,4 +1,4 @@
-"""Untrusted files: only regular, bounded ones are read; files are written completely or not at all."""
+"""safe_io reads only regular files of bounded size, refuses hostile JSON and TOML, and writes files atomically."""
 
 import os
 import stat
@@ -9,8 +9,7 @@ from diagnostics import safe_io
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "kernel file", "folder", "too large"])
-def test_only_a_bounded_regular_file_is_read(tmp_path, kind):
-    """Nothing blocks and nothing is read without end."""
+def test_special_or_too_large_files_are_refused(tmp_path, kind):
     path = tmp_path / "file"
     if kind == "fifo":
         os.mkfifo(path)
@@ -24,8 +23,8 @@ def test_only_a_bounded_regular_file_is_read(tmp_path, kind):
         safe_io.read_bytes(path, 10)
 
 
-def test_a_link_out_of_the_folder_is_refused(tmp_path):
-    """Links inside are followed; `..` and links that lead out are not."""
+def test_link_out_of_the_folder_is_refused(tmp_path):
+    """Links inside the folder are followed; `..` and links that lead out are refused."""
     (tmp_path / "secret").write_text("s")
     folder = tmp_path / "inside"
     folder.mkdir()
@@ -38,8 +37,8 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path):
             safe_io.read_text(folder / name, 9, inside=folder)
 
 
-def test_a_pipe_is_read_only_where_the_user_named_it():
-    """A shell's `<(...)` and /dev/null are accepted with `pipes`."""
+def test_pipe_is_read_with_the_pipes_option():
+    """A shell's `<(...)` and /dev/null are such inputs."""
     reading, writing = os.pipe()
     os.write(writing, b"text")
     os.close(writing)
@@ -49,14 +48,13 @@ def test_a_pipe_is_read_only_where_the_user_named_it():
     assert safe_io.read_bytes(safe_io.Path("/dev/null"), 9, pipes=True) == b""
 
 
-def test_a_name_with_a_nul_is_refused():
-    """A name with a NUL raises an OSError, like a missing file."""
+def test_name_with_a_nul_raises_oserror():
     with pytest.raises(OSError, match="not a file name"):
         safe_io.read_bytes(safe_io.Path("a\0b"), 9)
 
 
-def test_head_and_tail_of_a_large_file(tmp_path):
-    """A sparse file of 1 GB is not read."""
+def test_head_and_tail_are_read_without_the_middle(tmp_path):
+    """The sparse file has 1 GiB."""
     path = tmp_path / "large"
     with path.open("wb") as file:
         file.write(b"begin")
@@ -68,21 +66,20 @@ def test_head_and_tail_of_a_large_file(tmp_path):
 @pytest.mark.parametrize(
     "document", ["[" * 100_000, '{"a":' * 50_000, b"\xff", "[1", "[" + "[]," * 2_000_000 + "0]"]
 )
-def test_json_that_is_broken_or_would_fill_memory_is_refused(document, monkeypatch):
-    """Nesting, bad bytes, and values that take a hundred times their text."""
+def test_broken_or_memory_filling_json_is_refused(document, monkeypatch):
+    """The documents are deeply nested, have invalid bytes, or expand to a hundred times their size."""
     monkeypatch.setattr(safe_io, "MAX_VALUE_BYTES", 100 << 20)
     with pytest.raises(ValueError):
         safe_io.parse_json(document)
 
 
-def test_a_toml_key_of_many_parts_is_refused():
+def test_toml_key_of_many_parts_is_refused():
     """tomllib needs time quadratic in the number of parts."""
     with pytest.raises(ValueError, match="parts"):
         safe_io.parse_toml("a" + ".a" * 50_000 + "=1\n")
 
 
-def test_a_file_is_written_privately_and_replaces_a_link(tmp_path):
-    """Mode 0600; a link is replaced and its target stays; a failure leaves the old file."""
+def test_file_is_written_with_mode_0600_and_replaces_a_link(tmp_path):
     target, path = tmp_path / "target", tmp_path / "out"
     target.write_text("untouched")
     path.symlink_to(target)
@@ -91,8 +88,7 @@ def test_a_file_is_written_privately_and_replaces_a_link(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
-    """And no temporary file."""
+def test_full_disk_leaves_the_old_file_and_no_temporary_file(tmp_path, monkeypatch):
     path = tmp_path / "out"
     path.write_text("old")
 

@@ -1,14 +1,13 @@
-"""doctor, triage, lint, the plan, hang, audit and `explain` recommend the same mitigation first."""
+"""All commands (doctor, --fix-plan, triage, lint, hang, audit, explain) recommend the same mitigation first."""
 
 from pathlib import Path
 
-import pytest
 from packaging.version import Version
 
 from diagnostics import catalog
 from diagnostics.audit.results import FAULT, RECORDED, Audit, Result, make_document
 from diagnostics.catalog import documents, mitigation_ranking
-from diagnostics.catalog.mitigation_ranking import recommended_fix as remedy
+from diagnostics.catalog.mitigation_ranking import recommended_fix
 from diagnostics.collect.packages import Environment, Package
 from diagnostics.compat_table import Compat
 from diagnostics.doctor.checks.base import Examined
@@ -27,25 +26,19 @@ from diagnostics.triage.candidates import Candidate
 from diagnostics.triage.command import triage
 from diagnostics.triage.model import Hit
 from diagnostics.triage.report import report
-from diagnostics.triage.rules import Rules
 from diagnostics.triage.sources import LogSource
 from diagnostics.triage.verdict import Diagnosis
 from diagnostics.versions import AFFECTED, affects, issue_package
 from tests.violations import violations
 
 ISSUES = catalog.load()
-# A log that names its trigger: CODE/cell__trigger.log. The cell's name has its releases.
+# Logs named CODE/CELL__TRIGGER.log; the name of the cell gives the vLLM release.
 LOGS = sorted((Path(__file__).parent / "logs").glob("*/*__*.log"))
 RELEASES = {"066": "0.6.6", "072": "0.7.2", "073": "0.7.3", "085": "0.8.5.post1", "0102": "0.10.2"}
 
 
-@pytest.fixture(scope="module")
-def rules():
-    return Rules(ISSUES)
-
-
 def environment(releases):
-    """An environment in which these packages are installed."""
+    """Return the facts of an environment with these packages."""
     packages = {name: Package(name, version, f"/env/{name}", "pip", ()) for name, version in releases.items()}
     return Environment("/env", "3.11.7", packages, (), (), {}, None, None)
 
@@ -55,15 +48,15 @@ def doctor(entry, releases):
     return next(known_issues(Examined(environment(releases), {entry.code: entry}, Compat())), None)
 
 
-def planned(entry, releases):
-    """The mitigation that the plan names for what doctor finds; empty where it has no words for it."""
+def mitigation_in_plan(entry, releases):
+    """Return the mitigation in doctor's plan; empty if it has no edit for the installed frameworks."""
     current = environment(releases)
     local = list(known_issues(Examined(current, {entry.code: entry}, Compat())))
     steps = settings.setting_steps(local, {entry.code: entry}, current, installer_of(current))
     return steps[0].title.partition(": ")[0] if steps else ""
 
 
-def linted(entry, framework, releases, triggers=()):
+def lint_finding(entry, framework, releases, triggers=()):
     """Return the finding of a lint rule under the entry's code."""
     place = Place("run.yaml", 1)
     known = Versions({name: Version(release) for name, release in releases.items()})
@@ -72,8 +65,8 @@ def linted(entry, framework, releases, triggers=()):
     return to_finding(plan, entry.code, Problem("", [value], severity=Severity.WARNING, triggers=triggers))
 
 
-def triaged(entry, framework, releases, triggers=()):
-    """Return triage's finding for a log that shows this much."""
+def triage_finding(entry, framework, releases, triggers=()):
+    """Return triage's finding for a log with this framework, these releases and triggers."""
     hit = Hit("a.log", 1, "it died", "", None)
     candidate = Candidate(entry, "root", "supported", (hit,), 1, (), (), triggers)
     versions = {name: (release, "a.log:1") for name, release in releases.items()}
@@ -82,12 +75,13 @@ def triaged(entry, framework, releases, triggers=()):
     return report(verdict, ["a.log"]).findings[0]
 
 
-def first(finding):
-    """The mitigation that a finding offers first."""
+def first_mitigation(finding):
+    """Return the mitigation that a finding offers first."""
     return finding.remedy.offers[0].mitigation
 
 
 def check_log(rules, log):
+    """Assert that all commands offer the same first fix for a log of a known trigger."""
     cell, _, trigger = log.stem.partition("__")
     entry = ISSUES[log.parent.name]
     releases = {"vllm": RELEASES[cell.removeprefix("scheduler")]}
@@ -106,36 +100,43 @@ def check_log(rules, log):
     refuted = {record.name for record in entry.mitigations if trigger in record.fails}
     assert refuted <= {offer.mitigation for offer in finding.remedy.does_not_help}
     answers = {
-        "triage": first(finding),
-        "lint": first(linted(entry, "vllm", releases, (trigger,))),
-        "doctor": first(doctor(entry, releases)),
-        "plan": planned(entry, releases),
-        "explain": documents.of_issue(entry, remedy(entry))["offered"][0],
+        "triage": first_mitigation(finding),
+        "lint": first_mitigation(lint_finding(entry, "vllm", releases, (trigger,))),
+        "doctor": first_mitigation(doctor(entry, releases)),
+        "plan": mitigation_in_plan(entry, releases),
+        "explain": documents.of_issue(entry, recommended_fix(entry))["offered"][0],
     }
     assert len(set(answers.values())) == 1, answers
 
 
-def test_the_fix_is_the_same_for_a_log_that_shows_its_trigger(rules):
-    """No command recommends first what fails against that trigger."""
+def test_fix_is_the_same_for_a_log_that_shows_its_trigger(rules):
+    """No command recommends a mitigation that fails against the trigger."""
     assert violations(check_log, [(rules, log) for log in LOGS]) == []
     assert len(LOGS) > 20
     assert {log.parent.name for log in LOGS} == {"SCH001", "SCH002"}
 
 
 def check_triage_and_lint(code):
+    """Assert for one issue that triage and lint offer the ranking's first fix."""
     entry = ISSUES[code]
     mitigations = {record.name: record for record in entry.mitigations}
     for framework in FRAMEWORKS:
         for triggers in ((), *((name,) for name in entry.recorded())):
-            expected = remedy(entry, triggers=triggers, frameworks=[framework]).offers[0].mitigation
-            findings = triaged(entry, framework, {}, triggers), linted(entry, framework, {}, triggers)
-            assert [first(finding) for finding in findings] == [expected, expected], (framework, triggers)
+            expected = recommended_fix(entry, triggers=triggers, frameworks=[framework]).offers[0].mitigation
+            findings = (
+                triage_finding(entry, framework, {}, triggers),
+                lint_finding(entry, framework, {}, triggers),
+            )
+            assert [first_mitigation(finding) for finding in findings] == [expected, expected], (
+                framework,
+                triggers,
+            )
             for offer in (offer for finding in findings for offer in finding.remedy.offers):
                 assert not set(triggers) & set(mitigations[offer.mitigation].fails)
 
 
 def test_triage_and_lint_recommend_the_same():
-    """For each framework, each recorded trigger and none."""
+    """Each framework is tried with each recorded trigger and with none."""
     assert violations(check_triage_and_lint, ISSUES) == []
 
 
@@ -151,7 +152,7 @@ def affected_release(entry):
     return None
 
 
-BROUGHT_UP = [
+REPORTED_BY_DOCTOR = [
     code
     for code, entry in ISSUES.items()
     if entry.status == "active" and (releases := affected_release(entry)) and doctor(entry, releases)
@@ -159,29 +160,36 @@ BROUGHT_UP = [
 
 
 def check_environment(code, trainer):
+    """Assert that all commands offer the same first fix in an environment with this trainer."""
     entry = ISSUES[code]
     releases = ({trainer: "1.0"} if trainer else {}) | affected_release(entry)
-    at_hand = configured_in(releases) or ["vllm"]
+    installed_frameworks = configured_in(releases) or ["vllm"]
     finding = doctor(entry, releases)
-    expected = first(finding)
-    assert planned(entry, releases) == (expected if finding.remedy.offers[0].edits else "")
-    if len(at_hand) == 1:
-        assert first(triaged(entry, *at_hand, releases)) == expected
-        assert first(linted(entry, *at_hand, releases)) == expected
-    document = documents.of_issue(entry, remedy(entry, frameworks=at_hand, releases=releases))
+    expected = first_mitigation(finding)
+    assert mitigation_in_plan(entry, releases) == (expected if finding.remedy.offers[0].edits else "")
+    if len(installed_frameworks) == 1:
+        assert first_mitigation(triage_finding(entry, *installed_frameworks, releases)) == expected
+        assert first_mitigation(lint_finding(entry, *installed_frameworks, releases)) == expected
+    document = documents.of_issue(
+        entry, recommended_fix(entry, frameworks=installed_frameworks, releases=releases)
+    )
     assert document["offered"][0] == expected
 
 
-def test_the_fix_is_the_same_for_an_environment():
-    """Each issue doctor reports has the same first fix, alone and with each trainer, if the trigger is unknown."""
+def test_fix_is_the_same_for_an_environment():
+    """The trigger is unknown; each issue that doctor reports is tried alone and with each trainer."""
     trainers = ("", "trl", "ms-swift", "verl", "openrlhf")
-    assert violations(check_environment, [(code, item) for code in BROUGHT_UP for item in trainers]) == []
-    assert {"SCH001", "SCH002", "CMP001", "RAY001", "CFG001"} <= set(BROUGHT_UP)
-    assert any(not ISSUES[code].recorded() for code in BROUGHT_UP)
+    assert (
+        violations(check_environment, [(code, item) for code in REPORTED_BY_DOCTOR for item in trainers])
+        == []
+    )
+    assert {"SCH001", "SCH002", "CMP001", "RAY001", "CFG001"} <= set(REPORTED_BY_DOCTOR)
+    assert any(not ISSUES[code].recorded() for code in REPORTED_BY_DOCTOR)
 
 
 def check_documents(code):
-    expected = [offer.mitigation for offer in remedy(ISSUES[code]).offers]
+    """Assert that the JSON of hang and audit lists the ranking's mitigations."""
+    expected = [offer.mitigation for offer in recommended_fix(ISSUES[code]).offers]
     fault = Audit(RECORDED, {}, (Result("rewards/constant", FAULT, "samples", code=code),))
     of_audit = make_document(fault)["answers"][0]["helps"]
     of_catalog = {"code": code, **mitigation_ranking.issue_summary(ISSUES[code])}
@@ -189,6 +197,6 @@ def check_documents(code):
         assert [record["name"] for record in document["mitigations"]] == expected
 
 
-def test_the_documents_of_hang_and_audit_recommend_the_same():
-    """In the same order, without mitigations that were tested and failed."""
+def test_json_of_hang_and_audit_lists_the_ranked_mitigations():
+    """Mitigations that were tested and failed are left out."""
     assert violations(check_documents, sorted(ISSUES)) == []

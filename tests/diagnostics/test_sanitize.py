@@ -1,4 +1,4 @@
-"""Nothing that was read acts on a terminal or a CI runner when it is printed."""
+"""Output sanitizing: control characters and CI commands in printed text are escaped in every format."""
 
 import contextlib
 import io
@@ -18,18 +18,18 @@ from diagnostics.output import sanitize
 from diagnostics.output.redact import mask
 from diagnostics.output.report_output import FORMATS, ReportOptions, print_report
 
-# A clipboard write that removing `ESC [m` would assemble, C1, direction marks, CI commands of GitHub and Azure.
-ACTS = (
+# A clipboard write that removing `ESC [m` would assemble, C1 controls, bidi marks, commands of GitHub and Azure CI.
+ACTIVE_PARTS = (
     "\x1b\x1b[m]52;c;aGk=\x07", "\x9b2J", "\x9d52;c;x\x9c", "\u202e\u2066", "\x7f", "\r::error::r", "\n  ::error::n",
     "\n\u3000::set-output name=a::b", "##[add-mask]e", "##vso[task.setvariable variable=a]b", "\u2028::x", "\x85::y",
     "\udc80", "\U000e0041", "\x1b[8m", "\x0b::v", "\x00", ":", "::",
 )  # fmt: skip
 HOSTILE = st.lists(
-    st.one_of(st.sampled_from(ACTS), st.text(st.characters(), max_size=8)), min_size=1, max_size=8
+    st.one_of(st.sampled_from(ACTIVE_PARTS), st.text(st.characters(), max_size=8)), min_size=1, max_size=8
 ).map("".join)
 
 
-def active(text, *, commands=False):
+def active_parts(text, *, commands=False):
     """List the active parts of a printed text, by Unicode's categories rather than the list in `sanitize`."""
     result = [
         f"U+{ord(entry):04X}"
@@ -44,7 +44,7 @@ def active(text, *, commands=False):
 
 
 def report_with(text, tool="doctor"):
-    """Make a report with a text in every field that can come from outside."""
+    """Return a report with the text in every field that can come from outside."""
     fix = Fix(
         (
             Advice(text),
@@ -70,7 +70,7 @@ def report_with(text, tool="doctor"):
 
 @contextlib.contextmanager
 def standard_streams():
-    """Sanitized standard output and error, as a command has them; yields what comes out."""
+    """Sanitize stdout and stderr as commands do; yield the two underlying streams."""
     streams, before = [io.StringIO(), io.StringIO()], (sys.stdout, sys.stderr)
     sys.stdout, sys.stderr = streams
     try:
@@ -84,12 +84,12 @@ def standard_streams():
 @pytest.mark.parametrize("tool", ["doctor", "lint"])
 @settings(max_examples=25, deadline=None)
 @given(text=HOSTILE)
-def test_no_format_prints_anything_that_acts(form, tool, text):
-    """A hostile text at every place of a report; a document stays a document."""
+def test_formats_print_no_active_characters_and_stay_parsable(form, tool, text):
+    """The hostile text is in every field of a report."""
     with standard_streams() as (out, err):
         print_report(report_with(text, tool), ReportOptions(form, verbose=True))
     printed = out.getvalue()
-    assert active(printed, commands=form == "github") == []
+    assert active_parts(printed, commands=form == "github") == []
     assert err.getvalue() == ""
     if form in {"json", "sarif"}:
         json.loads(printed)
@@ -101,29 +101,28 @@ def test_no_format_prints_anything_that_acts(form, tool, text):
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(HOSTILE, max_size=4))
-def test_escaping_twice_changes_nothing(pieces):
-    """However the text is cut into writes, what comes out is a fixed point."""
+def test_escaping_is_idempotent(pieces):
+    """The result does not depend on how the text is cut into writes."""
     once, twice = io.StringIO(), io.StringIO()
     stream = sanitize.SanitizedStream(once)
     for piece in pieces:
         stream.write(piece)
     sanitize.SanitizedStream(twice).write(once.getvalue())
-    assert active(once.getvalue()) == []
+    assert active_parts(once.getvalue()) == []
     assert twice.getvalue() == once.getvalue()
 
 
 @settings(max_examples=50, deadline=None)
 @given(HOSTILE)
-def test_only_our_colours_reach_a_terminal(text):
-    """Escapes in the text are escaped; the console's own colours pass."""
+def test_only_the_consoles_own_colours_reach_a_terminal(text):
     out = io.StringIO()
     sanitize.console(out, force_terminal=True, color_system="standard", width=80).print(
         text, style="bold red"
     )
-    assert active(re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())) == []
+    assert active_parts(re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())) == []
 
 
-def test_markdown_values_become_no_markup():
+def test_markdown_values_are_escaped():
     """Entities, mentions, tags, links to issues and headings are escaped."""
     with standard_streams() as (out, _):
         print_report(report_with("&#64;octocat <img> GH-12 #3 http://x.org"), ReportOptions("markdown"))
@@ -131,8 +130,7 @@ def test_markdown_values_become_no_markup():
     assert not re.search(r"(?<!\\)<img|[@#]\w|GH-\d|(?<!\\)&#64|://", prose)
 
 
-def test_a_closed_pipe_ends_quietly(tmp_path):
-    """After a reader closed the pipe, the rest is dropped."""
+def test_closed_pipe_drops_the_output(tmp_path):
     with (tmp_path / "out").open("w") as file:
         file.write = lambda _text: (_ for _ in ()).throw(BrokenPipeError)
         sanitize.SanitizedStream(file).write("x")

@@ -1,4 +1,4 @@
-"""The import path of an environment, computed from its files: equal to its own `site`, with obstacles reported."""
+"""`doctor` computes an environment's sys.path from its files and reports missing, shadowed and moved modules."""
 
 import json
 import os
@@ -14,10 +14,11 @@ from diagnostics.collect import packages as environment
 from diagnostics.collect import search_path
 from diagnostics.collect.module_lookup import Modules
 from diagnostics.doctor import run_checks as examine
-from tests.diagnostics.environments import Maker, issues
+from tests.diagnostics.fake_environments import Maker, issues
 
 
 def examine_environment(maker, environ=None, monkeypatch=None, working=None):
+    """Return doctor's findings by code, and its report, for a working directory."""
     if working is not None:
         monkeypatch.chdir(working)
     report = examine.examine(environment.collect(maker.prefix, environ or {}), issues(), compat.load())
@@ -25,7 +26,7 @@ def examine_environment(maker, environ=None, monkeypatch=None, working=None):
 
 
 def with_files(maker, name, files, version="1.0", requires=()):
-    """A distribution with its files and its list of them."""
+    """Add a distribution with these files and a RECORD of them; return the builder."""
     maker.add(name, version, requires=requires)
     module = name.replace("-", "_")
     for file, text in files.items():
@@ -39,24 +40,24 @@ def with_files(maker, name, files, version="1.0", requires=()):
 
 @pytest.fixture
 def maker(tmp_path):
+    """Build an environment with trl and accelerate."""
     files = {"__init__.py": "", "trainer/__init__.py": "", "trainer/grpo_trainer.py": "import accelerate\n"}
     maker = with_files(Maker(tmp_path / "env"), "trl", files, "1.9.2", ["accelerate>=1"])
     return with_files(maker, "accelerate", {"__init__.py": "", "state.py": ""}, "1.2.0")
 
 
-def test_a_whole_environment_has_nothing_in_the_way(maker, monkeypatch, tmp_path):
-    """Nothing found, and everything judged."""
+def test_intact_environment_has_no_finding(maker, monkeypatch, tmp_path):
     results, report = examine_environment(maker, {}, monkeypatch, tmp_path)
     assert not {"ENV012", "ENV923", "ENV925", "ENV926"} & set(results)
-    mine = {"package metadata", "search path", "entry points", "declared requirements"}
-    assert {check.check: check.outcome for check in report.checks if check.check in mine} == dict.fromkeys(
-        mine, "ok"
+    checked = {"package metadata", "search path", "entry points", "declared requirements"}
+    assert {check.check: check.outcome for check in report.checks if check.check in checked} == dict.fromkeys(
+        checked, "ok"
     )
 
 
 @pytest.mark.parametrize("system", [True, False])
-def test_it_is_what_pythons_own_site_says(tmp_path, system, monkeypatch):
-    """A real venv, with PYTHONPATH, a `.pth` file and with or without the system's packages."""
+def test_search_path_equals_sys_path_of_a_real_venv(tmp_path, system, monkeypatch):
+    """The venv has PYTHONPATH, a `.pth` file, and optionally the system's packages."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
     options = ["--system-site-packages"] if system else []
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", *options, tmp_path / "v"], check=True)
@@ -75,26 +76,25 @@ def test_it_is_what_pythons_own_site_says(tmp_path, system, monkeypatch):
         text=True,
         check=True,
     )
-    theirs = [
+    expected = [
         os.path.realpath(path)
         for path in json.loads(text.stdout)
         if "-packages" in path or not path.startswith(sys.base_prefix)
     ]
     known = search_path.collect(prefix, environ)
-    assert [os.path.realpath(folder) for folder in known.folders] == theirs
+    assert [os.path.realpath(folder) for folder in known.folders] == expected
     assert [entry.source for entry in known.entries if entry.state] == [f"{site}/more.pth:3"]
 
 
-def test_files_that_are_gone_are_a_finding_with_their_place(maker):
-    """Files missing from a package's own list are reported; tests that were left out are not."""
+def test_files_missing_from_record_are_an_error(maker):
     (maker.site / "accelerate" / "state.py").unlink()
     results, _ = examine_environment(maker)
     assert results["ENV923"].severity.word == "error"
     assert "accelerate/state.py: not there" in results["ENV923"].evidence[0].text
 
 
-def test_a_module_that_the_entry_point_imports_and_nobody_has_is_an_error(maker):
-    """The finding has file and line of the import; conditional imports are no error."""
+def test_missing_module_imported_by_the_trainer_is_an_error(maker):
+    """The finding has file and line of the import; conditional imports are ignored."""
     entry = maker.site / "trl" / "trainer" / "grpo_trainer.py"
     entry.write_text(
         "import accelerate\nimport lacking\ntry:\n    import wished\nexcept ImportError:\n    pass\n"
@@ -110,23 +110,22 @@ def test_a_module_that_the_entry_point_imports_and_nobody_has_is_an_error(maker)
     assert results["ENV012"].remedy.actions[1].requirements == ("deeper", "lacking")
 
 
-def test_a_trainer_that_cannot_be_followed_is_not_judged(maker):
-    """A file that is no Python: not fine, and not called broken."""
+def test_unparsable_trainer_is_not_judged(maker):
     (maker.site / "trl" / "trainer" / "grpo_trainer.py").write_text("import (\n")
     _, report = examine_environment(maker)
     assert "what trl.trainer.grpo_trainer imports" in report.not_judged
     assert any(check.incomplete for check in report.checks)
 
 
-def test_what_pythonpath_and_the_working_folder_hide_is_named(maker, monkeypatch, tmp_path):
-    """A file of a package's name hides it; another copy may be meant; a folder without a beginning hides nothing."""
+def test_modules_shadowed_by_pythonpath_or_the_working_directory_are_reported(maker, monkeypatch, tmp_path):
+    """A file with a package's name is an error; another copy may be intended; a folder without __init__ is ignored."""
     names, working = tmp_path / "named", tmp_path / "working"
     (names / "trl" / "trainer").mkdir(parents=True)
     (working / "trl").mkdir(parents=True)
     (names / "accelerate.py").touch()
     (names / "trl" / "__init__.py").touch()
     (working / "random.py").touch()
-    # A folder cannot hide a built-in or frozen module.
+    # Built-in and frozen modules cannot be shadowed.
     (names / "time.py").touch()
     (working / "stat.py").touch()
     report = examine_environment(maker, {"PYTHONPATH": str(names)}, monkeypatch, working)[1]
@@ -139,8 +138,8 @@ def test_what_pythonpath_and_the_working_folder_hide_is_named(maker, monkeypatch
     }
 
 
-def test_an_editable_install_whose_folder_moved_is_an_error(maker, tmp_path):
-    """setuptools' finder is read, not run; an editable install whose folder exists is found."""
+def test_editable_install_whose_folder_moved_is_an_error(maker, tmp_path):
+    """The finder module of setuptools is read but not run."""
     info = maker.site / "accelerate-1.2.0.dist-info"
     source = tmp_path / "source" / "accelerate"
     (maker.site / "accelerate").rename(maker.site / "away")
@@ -160,8 +159,7 @@ def test_an_editable_install_whose_folder_moved_is_an_error(maker, tmp_path):
     assert "ENV926" not in examine_environment(maker)[0]
 
 
-def test_a_path_file_that_names_a_folder_that_is_gone_is_a_warning(maker):
-    """With its line; who had nothing there loses nothing."""
+def test_pth_line_with_a_missing_folder_is_a_warning(maker):
     (maker.site / "old.pth").write_text("/no/such/folder\n")
     results, _ = examine_environment(maker)
     assert (results["ENV926"].severity.word, results["ENV926"].evidence[0].place) == (
@@ -170,15 +168,15 @@ def test_a_path_file_that_names_a_folder_that_is_gone_is_a_warning(maker):
     )
 
 
-def test_a_path_file_that_cannot_be_read_is_not_judged(maker):
-    """A FIFO is not waited for."""
+def test_unreadable_pth_file_is_not_judged(maker):
+    """The file is a FIFO, which must not block."""
     os.mkfifo(maker.site / "odd.pth")
     _, report = examine_environment(maker)
     assert "search path" in report.not_judged
 
 
-def test_a_module_is_found_as_python_finds_it(tmp_path):
-    """A package before a file of its name, both before a folder without a beginning."""
+def test_module_lookup_order_is_pythons(tmp_path):
+    """A package comes before a file of its name, and both before a namespace folder."""
     for folder, names in {"a": ["one"], "b": ["one/__init__.py", "two.py"], "c": ["two/__init__.py"]}.items():
         for name in names:
             path = Path(tmp_path, folder, name)
@@ -199,8 +197,8 @@ HOSTILE = (
 )
 
 
-def test_path_files_of_others_run_nothing_and_say_little(maker, monkeypatch, tmp_path, capsys):
-    """A line of 200 kB is shortened on screen, and code lines are not run."""
+def test_hostile_pth_file_is_not_run_and_is_shortened(maker, monkeypatch, tmp_path, capsys):
+    """The file has import lines, control characters, and a line of 200 kB."""
     (maker.site / "evil.pth").write_text(HOSTILE)
     monkeypatch.chdir(tmp_path)
     for form in ("terminal", "json", "markdown", "github"):
@@ -212,8 +210,8 @@ def test_path_files_of_others_run_nothing_and_say_little(maker, monkeypatch, tmp
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_list_of_editable_modules_that_is_no_list(maker):
-    """Nested without end, or as long as memory: not judged, or the first of it."""
+def test_hostile_editable_mapping_is_unread_or_bounded(maker):
+    """One mapping is nested too deep; of the other the first 1000 entries are read."""
     for number, text in enumerate(["(" * 100_000, f"MAPPING = {dict.fromkeys(map(str, range(5000)), '/x')}"]):
         finder = f"__editable___a{number}_finder"
         (maker.site / f"{finder}.py").write_text(text)

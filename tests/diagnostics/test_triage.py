@@ -1,4 +1,4 @@
-"""Triage finds the root in a whole log with other lines around it, and gives no verdict without evidence."""
+"""`triage` finds the root cause in whole logs of several ranks and formats, and gives no verdict without evidence."""
 
 import json
 import os
@@ -17,6 +17,7 @@ ROOT = "ValueError: No available memory for the cache blocks. Try increasing `gp
 
 
 def traceback_of(error, path="vllm/v1/core/kv_cache_utils.py", function="check"):
+    """Return the lines of a traceback with one frame."""
     frame = f'  File "{SITE}/{path}", line 7, in {function}'
     return ["Traceback (most recent call last):", frame, "    raise_it()", "    ^^^^^^^^^^", error]
 
@@ -27,6 +28,8 @@ def prefixed(prefix, lines):
 
 @pytest.fixture
 def judge(tmp_path, rules):
+    """Return a function that triages logs, one per rank, given as lines or bytes."""
+
     def judge(*logs):
         sources = []
         for number, lines in enumerate(logs):
@@ -42,8 +45,8 @@ def codes(verdict):
     return [candidate.issue.code for candidate in verdict.candidates]
 
 
-def test_a_wrapper_is_not_the_root(judge):
-    """With the cause in the log the wrapper is what followed."""
+def test_wrapper_error_is_not_the_root_cause(judge):
+    """If the log has the cause, the wrapper is listed as a consequence."""
     engine = prefixed("(EngineCore_DP0 pid=77) ERROR 01-31 10:00:00 [core.py:708] ", traceback_of(ROOT))
     verdict = judge([*engine, *traceback_of(WRAPPER)])
     assert (verdict.state, codes(verdict)) == ("known", ["MEM005"])
@@ -51,8 +54,7 @@ def test_a_wrapper_is_not_the_root(judge):
     assert verdict.candidates[0].first.line == 5
 
 
-def test_a_confirmation_is_never_a_verdict_alone(judge):
-    """It is no evidence for other failures; with its own failure it is."""
+def test_confirmation_counts_only_with_its_own_failure(judge):
     wait = "INFO 01-31 10:00:00 [shm_broadcast.py:692] No available shared memory broadcast block found in 60 seconds."
     alone = judge(["step 1", wait, wait, "step 2"])
     assert (alone.state, alone.candidates, alone.followed, exit_code(alone)) == ("not_judged", (), (), 3)
@@ -74,15 +76,13 @@ def test_a_confirmation_is_never_a_verdict_alone(judge):
     assert [item["code"] for item in document.subject["candidates"][0]["confirmed_by"]] == ["ENG012"]
 
 
-def test_a_wrapper_alone_says_that_the_root_is_elsewhere(judge):
-    """It is reported as what it is, with where to look."""
+def test_wrapper_alone_is_reported_as_wrapper(judge):
     verdict = judge(traceback_of(WRAPPER))
     assert (verdict.state, codes(verdict)) == ("wrapper", ["ENG001"])
     assert exit_code(verdict) == 1
 
 
-def test_tracebacks_of_two_ranks_line_by_line(judge):
-    """Each rank's is put together, and both ranks are named."""
+def test_interleaved_tracebacks_of_two_ranks_are_separated(judge):
     first = prefixed("[rank0]: ", traceback_of(ROOT))
     second = prefixed("[rank3]: ", traceback_of(ROOT))
     verdict = judge([line for pair in zip(first, second, strict=True) for line in pair])
@@ -91,8 +91,8 @@ def test_tracebacks_of_two_ranks_line_by_line(judge):
     assert all(hit.traceback and len(hit.traceback.frames) == 1 for hit in verdict.candidates[0].hits)
 
 
-def test_a_cause_stands_before_its_consequence(judge):
-    """The first exception of a chain is the root, also if it is the only unknown one."""
+def test_first_exception_of_a_chain_is_the_root_cause(judge):
+    """This holds also for exceptions without a catalog entry."""
     chain = [
         *traceback_of("KeyError: 'prompt'", "own/rewards.py", "score"),
         "",
@@ -107,8 +107,8 @@ def test_a_cause_stands_before_its_consequence(judge):
     assert exit_code(verdict) == 3
 
 
-def test_releases_in_the_log_gate(judge):
-    """The V0 scheduler's assertion is no more than a guess where V0 no longer exists."""
+def test_certainty_depends_on_the_release_in_the_log(judge):
+    """The V0 scheduler's assertion is only a hypothesis in a release without V0."""
     lines = traceback_of("AssertionError", "vllm/core/scheduler.py", "_schedule_default")
     lines.insert(2, "    assert len(running_scheduled.prefill_seq_groups) == 0")
     for release, certainty in (("0.7.3", "established"), ("0.12.0", "hypothesis")):
@@ -119,15 +119,14 @@ def test_releases_in_the_log_gate(judge):
         assert [(item.issue.code, item.certainty) for item in verdict.candidates] == [("SCH001", certainty)]
 
 
-def test_releases_are_read_from_where_they_are_stated(judge):
-    """Engine banners, pip's lists, paths of metadata."""
+def test_releases_are_read_from_banners_pip_lists_and_metadata_paths(judge):
     verdict = judge(
         [
             "(APIServer pid=7) INFO 01-31 10:00:00 [api_server.py:1885] vLLM API server version 0.31.0",
             "trl==1.16.0",
             "torch                2.13.0+cpu",
             f"{SITE}/ray-2.60.0.dist-info/METADATA",
-            # Requirements are no installed releases.
+            # Requirements do not state installed releases.
             "trl 0.15.2 requires accelerate==0.7.2, but you have vllm 0.9.0 which is incompatible.",
             "Requirement already satisfied: peft>=2.0",
         ]
@@ -136,8 +135,8 @@ def test_releases_are_read_from_where_they_are_stated(judge):
     assert releases == {"vllm": "0.31.0", "trl": "1.16.0", "torch": "2.13.0+cpu", "ray": "2.60.0"}
 
 
-def test_a_clean_log_is_clean(judge):
-    """Progress, warnings and what Python ignores at its end are no failures."""
+def test_log_without_failures_is_clean(judge):
+    """Progress bars, warnings and exceptions that Python ignores at exit are no failures."""
     lines = [
         "  0%|          | 0/10 [00:00<?, ?it/s]\r 50%|#####     | 5/10 [00:01<00:01, 5.0it/s]\r",
         "{'loss': 0.01, 'grad_norm': 0.5, 'reward': 0.25, 'epoch': 0.1}",
@@ -151,15 +150,14 @@ def test_a_clean_log_is_clean(judge):
     assert verdict.lines == len(lines)
 
 
-def test_who_waited_in_vain_comes_after_what_crashed(judge):
-    """The trainer could not reach a server, which had died of something else, later in its own log."""
+def test_timeout_of_a_client_comes_after_the_crash_of_its_server(judge):
+    """The server died of something else, which is in its own log."""
     waited = "ConnectionError: The vLLM server can't be reached at http://127.0.0.1:8000 after 240.0 seconds."
     verdict = judge(traceback_of(waited, "trl/extras/vllm_client.py"), ["started"] * 50 + traceback_of(ROOT))
     assert codes(verdict) == ["MEM005", "NET012"]
 
 
-def test_the_fingerprint_is_of_what_happened_not_where(judge):
-    """Other paths, lines and values: the same; another exception: another."""
+def test_fingerprint_ignores_paths_lines_and_values(judge):
     first = judge(traceback_of("KeyError: 'a17'", "own/x.py", "f"))
     same = judge(
         [
@@ -198,8 +196,8 @@ PREFIXED = [
 ]  # fmt: skip
 
 
-def test_prefixes_are_removed():
-    """Time, rank, actor, level and terminal codes; the message's own indentation stays."""
+def test_log_prefixes_are_removed():
+    """Time, rank, actor, level and terminal codes are removed; the indentation of the message stays."""
     results = [(raw, clean(raw).text, clean(raw).rank) for raw, _, _ in PREFIXED]
     assert [result for result, expected in zip(results, PREFIXED, strict=True) if result != expected] == []
 
@@ -268,16 +266,16 @@ PLAIN = [
         "fields", "repr", "loguru", "group", "pool",
     ],
 )  # fmt: skip
-def test_tracebacks_in_other_dress(judge, lines):
-    """Tracebacks as rich, IPython, Loguru, structlog, log collectors and `repr` print them: same root and frames."""
+def test_tracebacks_in_other_formats(judge, lines):
+    """Tracebacks of rich, IPython, Loguru, structlog, log collectors and `repr` give the same root and frames."""
     verdict = judge(["step 1", *lines, "step 2"])
     assert codes(verdict) == ["MEM005"]
     about = verdict.candidates[0].first.traceback or verdict.candidates[0].hits[-1].traceback
     assert about.frames[-1][1] == "check"
 
 
-def test_a_logger_between_the_lines_of_a_traceback(judge):
-    """A line that PyTorch logs with the same rank and that looks like an exception does not end the traceback."""
+def test_log_line_inside_a_traceback_does_not_end_it(judge):
+    """PyTorch logs lines with the same rank prefix that look like exceptions."""
     lines = traceback_of(
         "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
     )
@@ -289,9 +287,9 @@ def test_a_logger_between_the_lines_of_a_traceback(judge):
     assert (verdict.state, codes(verdict)) == ("wrapper", ["RAY010"])
 
 
-def test_noise_with_the_anchor_of_a_root_does_not_hide_it(judge):
-    """A text that is in a thousand lines which no pattern matches, and then in one that it does."""
-    noise = ["EngineArgs.__init__() got an unexpected keyword argument 'x' was mended"] * 1000
+def test_thousand_similar_lines_do_not_hide_the_root_cause(judge):
+    """The prefilter's text is in 1000 lines that no pattern matches, and in one that matches."""
+    noise = ["EngineArgs.__init__() got an unexpected keyword argument 'x' was fixed"] * 1000
     verdict = judge(
         [
             *noise,
@@ -301,8 +299,8 @@ def test_noise_with_the_anchor_of_a_root_does_not_hide_it(judge):
     assert codes(verdict) == ["CMP022"]
 
 
-def test_the_root_in_one_ranks_file_of_many(judge):
-    """Seven ranks report a lost peer; the rank with another traceback is shown first."""
+def test_rank_with_another_traceback_comes_first(judge):
+    """Seven ranks report only a lost peer."""
     lost_peer = (
         "torch.distributed.DistBackendError: [../gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:29500"
     )
@@ -318,8 +316,8 @@ def test_the_root_in_one_ranks_file_of_many(judge):
     assert elsewhere.fingerprint == verdict.fingerprint
 
 
-def test_a_folder_with_all_that_a_run_leaves(tmp_path, run_triage):
-    """Logs are found by name and first bytes; other files are skipped and listed."""
+def test_logs_of_a_run_folder_are_found(tmp_path, run_triage):
+    """Logs are recognised by name and first bytes; other files are skipped and listed."""
     (tmp_path / "checkpoint-1").mkdir()
     (tmp_path / "checkpoint-1" / "model.safetensors").write_bytes(b"\x10" * 100)
     (tmp_path / "checkpoint-1" / "rng_state").write_bytes(b"\x00\x01" * 100)
@@ -340,8 +338,8 @@ def test_a_folder_with_all_that_a_run_leaves(tmp_path, run_triage):
     assert (done.code, "5 files not read" in done.out.replace("\n", " ")) == (1, True)
 
 
-def test_a_wrapper_says_where_its_framework_keeps_the_root(judge):
-    """In the words of the framework that the log shows, and with the rank that torchrun names."""
+def test_wrapper_report_says_where_the_framework_logs_the_root_cause(judge):
+    """It names the framework's log and the rank that torchrun reports."""
     lines = [
         "[INFO:swift] Global seed set to 42",
         *traceback_of("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "torch/run.py"),
@@ -355,8 +353,8 @@ def test_a_wrapper_says_where_its_framework_keeps_the_root(judge):
     assert "ms-swift: swift hands torchrun no folder for logs" in note
 
 
-def test_a_warning_of_rays_own_processes_is_no_failure(judge):
-    """Warnings of Ray's own processes appear after successful runs, too."""
+def test_warning_of_rays_own_processes_is_no_failure(judge):
+    """Such warnings also appear after successful runs."""
     line = (
         "[2026-01-31 10:00:00,123 W 17 18] (raylet) metric_exporter.cc:105: [1] Export failed: RpcError:"
         " RPC Error message: failed to connect to all addresses"
@@ -364,15 +362,15 @@ def test_a_warning_of_rays_own_processes_is_no_failure(judge):
     assert judge([line, "Application shutdown complete."]).state == "clean"
 
 
-def test_a_traceback_without_its_end_is_not_clean(judge):
-    """The log was cut off in the middle of it; frames that a program prints without a head are its own affair."""
+def test_truncated_traceback_is_not_clean(judge):
+    """Frames without the head of a traceback are not judged."""
     lines = traceback_of(ROOT)[:-1]
     assert judge(["step 1", *lines]).state == "unknown"
     assert judge(["step 1", *lines[1:]]).state == "not_judged"
 
 
-def test_a_ray_sessions_folder(tmp_path, rules):
-    """The root is in a worker's file; a hash in a name is no rank; the raylet's own lines are in the same folder."""
+def test_root_cause_is_found_in_a_ray_session_folder(tmp_path, rules):
+    """The root cause is in a worker's file, whose name has a hash that is no rank."""
     (tmp_path / "worker-77ab09-01000000-25323.err").write_text("\n".join(traceback_of(ROOT)))
     (tmp_path / "worker-520709-ffffffff-23513.out").write_text(":job_id:01000000\n")
     (tmp_path / "raylet.out").write_text("[2026-01-31 10:00:00,123 I 17 18] (raylet) main.cc:7: ready\n")
@@ -386,15 +384,15 @@ def test_a_ray_sessions_folder(tmp_path, rules):
     assert verdict.candidates[0].ranks == ()
 
 
-def test_a_failure_that_was_caught_and_told_is_no_verdict(judge):
-    """A warning of a run that went on; the same as an error is one."""
+def test_failure_logged_as_a_warning_is_no_verdict(judge):
+    """The same message at level ERROR is a verdict."""
     message = "not pushed: Cannot reach https://huggingface.co/api: offline mode is enabled."
     assert judge([f"WARNING:root:{message}", "{'train_runtime': 0.1}"]).state == "clean"
     assert codes(judge([f"ERROR:root:{message}"])) == ["ENV004"]
 
 
-def test_every_positive_sample_is_found_in_a_log(judge):
-    """The test runs prefixes, first scan and verdict, as for a user, not only the pattern."""
+def test_every_positive_sample_is_found_by_triage(judge):
+    """The samples go through prefix removal, scan and verdict, as a user's log does."""
     missed, issues = [], catalog.load()
     for code, issue in issues.items():
         for sample in issue.signature.samples if issue.signature else ():
@@ -406,7 +404,7 @@ def test_every_positive_sample_is_found_in_a_log(judge):
             if sample.matches:
                 # A pattern that other causes print too only gives a hypothesis.
                 reported |= {lead.issue.code for lead in verdict.leads if lead.issue.signature.broad}
-            # Three candidates are named at the most; no sample shows more.
+            # At most three candidates are reported; no sample has more.
             if (code in reported) != sample.matches:
                 missed.append((code, sample.about))
     assert not missed
@@ -426,14 +424,14 @@ SCH001 = [
     [
         (SCH001, ()),
         ([*traceback_of("KeyboardInterrupt", *ENGINE), *SCH001], ("cancelled_step",)),
-        # Somebody ended the run once it had failed; another program was interrupted.
+        # The interrupt came after the failure, or was in another program.
         ([*SCH001, *traceback_of("KeyboardInterrupt", *ENGINE)], ()),
         ([*traceback_of("KeyboardInterrupt", "rich/live.py", "wait"), *SCH001], ()),
         (
             [*traceback_of("torch.OutOfMemoryError: CUDA", "vllm/engine/llm_engine.py", "step"), *SCH001],
             ("lost_step",),
         ),
-        # In another rank's process.
+        # The interrupt was in another rank.
         (
             [
                 *prefixed("[rank1]: ", traceback_of("KeyboardInterrupt", *ENGINE)),
@@ -451,7 +449,7 @@ SCH001 = [
         ),
     ],
 )
-def test_how_it_came_about_where_the_log_can_tell(judge, log, triggers):
+def test_trigger_is_read_from_the_log(judge, log, triggers):
     """The trigger is found by a frame of the traceback, or by an earlier failure in the same process."""
     (candidate, *_) = judge(log).candidates
     assert (candidate.issue.code, candidate.triggers) == ("SCH001", triggers)

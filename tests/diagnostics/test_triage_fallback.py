@@ -1,4 +1,4 @@
-"""Logs without a known root cause: one without an end is not clean; traces of a failure give a hypothesis at most."""
+"""`triage` of logs without a known root cause: clean only with the end of the run, otherwise hypotheses at most."""
 
 import pytest
 
@@ -14,6 +14,8 @@ LAUNCHED = "INFO starting the run"
 
 @pytest.fixture
 def judge(rules):
+    """Return a function that triages these lines as one log."""
+
     def judge(*lines, **options):
         return triage([Memory("\n".join(lines).encode())], rules, **options)
 
@@ -42,8 +44,8 @@ def candidate_codes(verdict):
         "done",
     ],
 )
-def test_a_run_that_says_that_it_ended_is_clean(judge, last):
-    """And without that line it is not judged, which is exit code 3."""
+def test_log_with_the_end_of_the_run_is_clean(judge, last):
+    """Without the last line the log is not judged."""
     verdict = judge(LAUNCHED, *STEPS, last)
     assert (verdict.state, exit_code(verdict)) == ("clean", 0)
     silent = judge(LAUNCHED, *STEPS)
@@ -62,7 +64,7 @@ SUMMARY = "{{'train_runtime': {}, 'train_steps_per_second': {}, 'train_loss': {}
         (["Processed prompts: 100%|##########| 50/50 [00:00<00:00, 14756.21it/s]"], "not_judged"),
         ([" 50%|#####     | 15/30 [00:07<00:07,  4.00it/s]"], "not_judged"),
         (["evaluation 7 of 30 is done soon"], "not_judged"),
-        # A bar of 32 samples at step 56 of 2290.
+        # A complete bar of 32 samples at step 56 of 2290.
         ([STEP_OF.format(2290), BAR], "not_judged"),
         ([f"Train:{STEP_OF.format(2290)}", BAR], "not_judged"),
         ([STEP_OF.format(32), BAR], "clean"),
@@ -73,7 +75,7 @@ SUMMARY = "{{'train_runtime': {}, 'train_steps_per_second': {}, 'train_loss': {}
         ([BAR, "Evaluating:  55%|#####     | 11/20 [00:07<00:06]"], "not_judged"),
         (["\r".join([f"{n // 5}%|#| {n}/500 [00:07<00:00]" for n in range(400)]) + "\r100%|##| 500/500 [00:07<00:00]"],
          "clean"),
-        # The run resumed at its last step; a fast one that logged steps did train.
+        # The first run resumed at its last step and trained nothing; the last one was fast but logged steps.
         ([BAR, SUMMARY.format(0.0176, 71590.9, 0.0)], "not_judged"),
         ([BAR, SUMMARY.format(12600, 0.1, 0.0)], "clean"),
         (["{'loss': 1.2, 'reward': 0.1}", "{'loss': 0.9, 'reward': 0.3}", SUMMARY.format(0.8, 250.0, 1.0)], "clean"),
@@ -81,13 +83,13 @@ SUMMARY = "{{'train_runtime': {}, 'train_steps_per_second': {}, 'train_loss': {}
          "not_judged"),
     ],
 )  # fmt: skip
-def test_the_end_of_a_run_is_told_from_the_end_of_a_part(judge, lines, state):
-    """Loading, sampling and evaluation come to their ends all the time; a run stopped by hand did not end well."""
+def test_end_of_a_part_is_not_the_end_of_the_run(judge, lines, state):
+    """Loading, sampling and evaluation end all the time, and a run stopped by hand did not finish."""
     assert judge(LAUNCHED, *STEPS, *lines).state == state
 
 
-def test_a_run_that_repeats_its_monitors_lines_stalls(judge):
-    """The counters that are 0 show which side is idle; changing values are progress."""
+def test_repeated_monitor_lines_without_change_are_a_stall(judge):
+    """The counters at 0 are named; changing values are progress."""
     waits = [
         "10:00:%02d (Trainer pid=1) waiting for samples: buffer_size=0",
         "10:00:%02d active_tasks: 0, queued: 7",
@@ -111,20 +113,19 @@ def test_a_run_that_repeats_its_monitors_lines_stalls(judge):
         "{'loss': 0.0, 'reward': 0.0}",
     ],
 )
-def test_an_idle_server_a_heartbeat_and_metrics_are_no_stall(judge, line):
+def test_idle_server_heartbeat_and_metrics_are_no_stall(judge, line):
     assert judge(*STEPS, *[line] * 30).fallback.stall is None
 
 
-def test_an_excerpt_needs_no_end(judge):
-    """With --excerpt a missing end of the run is expected."""
+def test_excerpt_needs_no_end(judge):
     assert judge(LAUNCHED, *STEPS, excerpt=True).state == "clean"
     assert (
         judge(LAUNCHED, *STEPS, "ERROR:trainer:no checkpoint was written", excerpt=True).state == "not_judged"
     )
 
 
-def test_a_line_at_error_that_no_rule_knows_is_not_judged(judge):
-    """This also holds if the run reports its end; the line and its location are shown."""
+def test_unknown_error_line_is_not_judged(judge):
+    """This holds even if the run reports its end."""
     verdict = judge(LAUNCHED, "ERROR:trainer:no checkpoint was written", *STEPS, "Training completed.")
     findings_report = report(verdict, ["a.log"])
     assert (verdict.state, exit_code(verdict)) == ("not_judged", 3)
@@ -144,21 +145,21 @@ def test_a_line_at_error_that_no_rule_knows_is_not_judged(judge):
         ("INFO No available shared memory broadcast block found in {} seconds.", "HNG002"),
     ],
 )
-def test_a_wait_that_repeats_is_a_lead(judge, wait, code):
-    """A repeated wait is a hint if no other line follows it."""
+def test_repeated_wait_is_a_hypothesis(judge, wait, code):
+    """It is one only if no other line follows."""
     waits = [wait.format(number) for number in range(4)]
     verdict = judge(*STEPS, *waits)
     assert (verdict.state, leads(verdict)[:1], exit_code(verdict)) == ("hypothesis", [code], 3)
     assert judge(*STEPS, *waits, "Server is up!").state == "not_judged"
 
 
-def test_a_question_at_the_end_is_a_lead(judge):
-    """A batch job gets no answer to a prompt."""
+def test_prompt_at_the_end_is_a_hypothesis(judge):
+    """Nobody answers the prompt of a batch job."""
     assert leads(judge(*STEPS, "wandb: Enter your choice:")) == ["HNG008"]
 
 
-def test_frames_alone_give_a_hypothesis(judge):
-    """Frames alone give a hypothesis if the innermost are those of an entry."""
+def test_innermost_frames_alone_give_a_hypothesis(judge):
+    """The innermost frames must be those of a catalog entry."""
     head = ["Traceback (most recent call last):"]
     frame = '  File "/opt/env/lib/python3.12/site-packages/{}", line 7, in {}'
     driver = [*head, frame.format("ray/_private/worker.py", "get"), "    values = get_objects()"]
@@ -171,19 +172,15 @@ METRICS = [
     ("step:4 - actor/entropy:0.25 - actor/pg_clipfrac:0.0 - actor/grad_norm:0.5", "grad_norm", 0.5),
     ("step:4 - training/rollout_probs_diff_mean:0.2 - critic/score/mean:0.1", "probs_diff", 0.2),
     ("  • Token Mult Prob Error: 464.0 token_mult_prob_error: 464.0", "mult_error", 464.0),
-    (
-        "Step 12 | Time: 13.20s | Loss: 0.0001 | Entropy: 0.3000 | Mismatch KL: 0.0100",
-        "mismatch_kl",
-        0.01,
-    ),
+    ("Step 12 | Time: 13.20s | Loss: 0.0001 | Entropy: 0.3000 | Mismatch KL: 0.0100", "mismatch_kl", 0.01),
     ("{'sampling/importance_sampling_ratio/mean': 0.02}", "ratio", 0.02),
     ("wandb:      train/grad_norm 0.25", "grad_norm", 0.25),
     ("Train:   7%|7   | 7/100 [00:07<01:33, loss=0.125]", "loss", 0.125),
 ]
 
 
-def test_metrics_by_the_names_of_the_frameworks():
-    """TRL and ms-swift, verl, NeMo-RL, prime-rl, W&B, a bar."""
+def test_metrics_are_parsed_under_each_frameworks_names():
+    """The lines are those of TRL, verl, NeMo-RL, prime-rl, W&B and a progress bar."""
     assert [row for row in METRICS if parse_metrics(row[0]).get(row[1], ("", None))[1] != row[2]] == []
 
 
@@ -198,8 +195,8 @@ SYMPTOMS = [
 ]
 
 
-def test_symptoms_in_pasted_metrics(judge):
-    """Their causes are hypotheses, the most likely first, each with the test that would settle it."""
+def test_symptoms_in_metrics_give_hypotheses(judge):
+    """The most likely cause comes first, and each has a test that would decide."""
     for line, first in SYMPTOMS:
         verdict = judge(line)
         assert (line, verdict.state, leads(verdict)[0]) == (line, "hypothesis", first)
@@ -207,7 +204,7 @@ def test_symptoms_in_pasted_metrics(judge):
 
 
 def test_ordinary_metrics_are_no_symptom(judge):
-    """One step without spread among others, a small difference, a ratio near 1."""
+    """Some steps without reward spread, small differences and ratios near 1 are normal."""
     lines = [
         f"{{'loss': 0.01, 'grad_norm': 0.3, 'reward_std': {number % 3 / 10}, 'completions/clipped_ratio': 0.1,"
         " 'sampling/importance_sampling_ratio/mean': 1.02, 'sampling/sampling_logp_difference/mean': 0.004}"
@@ -217,16 +214,16 @@ def test_ordinary_metrics_are_no_symptom(judge):
     assert (verdict.state, verdict.fallback.symptoms) == ("clean", ())
 
 
-def test_a_nan_that_passes_is_no_verdict(judge):
-    """A loss scaler's first steps; one that stays is."""
+def test_nan_counts_only_at_the_end(judge):
+    """NaN in the first steps of a loss scaler is normal."""
     rows = [f"epoch {number} loss: 0.{number}5, grad_norm: 1.{number}" for number in range(1, 30)]
     end = "{'train_runtime': 7.0}"
     assert judge("epoch 0 loss: 0.5, grad_norm: nan", *rows, end).state == "clean"
     assert candidate_codes(judge(*rows, "epoch 30 loss: 0.5, grad_norm: nan", end)) == ["NUM027"]
 
 
-def test_utf16_is_read(tmp_path, rules):
-    """As PowerShell writes it."""
+def test_utf16_log_is_read(tmp_path, rules):
+    """PowerShell writes UTF-16."""
     (tmp_path / "a.log").write_bytes("a run\nRuntimeError: can't start new thread\n".encode("utf-16"))
     assert candidate_codes(triage([LogSource("a.log", tmp_path / "a.log")], rules)) == ["ENV024"]
 
@@ -245,8 +242,8 @@ FAILED = ["Traceback (most recent call last):", '  File "/opt/run/train.py", lin
         ("ValueError: tokens of images and image features do not match: 70 and 64", "TOK015"),
     ],
 )
-def test_a_message_in_other_words_lists_its_issue_as_similar(judge, message, code):
-    """No pattern matches: the failure is unknown, and the issue with the most similar words comes first."""
+def test_rephrased_message_lists_its_issue_as_similar(judge, message, code):
+    """No pattern matches, so the failure is unknown, and the issue with the most similar words comes first."""
     verdict = judge(*STEPS, *FAILED, message)
     assert (verdict.state, exit_code(verdict), verdict.leads) == ("unknown", 3, ())
     assert verdict.similar[0].code == code

@@ -1,4 +1,4 @@
-"""Verdicts do not depend on prefixes, noise or order; triage of hostile bytes ends soon."""
+"""`triage` verdicts do not depend on prefixes, noise or file order, and hostile logs are judged in bounded time."""
 
 import random
 import re
@@ -24,8 +24,8 @@ def codes(verdict):
     return [candidate.issue.code for candidate in verdict.candidates][:1]
 
 
-def failing():
-    """Return one short log for each code of the corpus, with its verdict."""
+def smallest_failing_logs():
+    """Return the path of one short log for each code of the corpus."""
     chosen = {}
     for path in sorted(LOGS.glob("*/*.log")):
         if path.parent.name not in {"clean", "unknown"} and path.stat().st_size < 6000:
@@ -33,32 +33,32 @@ def failing():
     return list(chosen.values())
 
 
-FAILING = failing()
+FAILING = smallest_failing_logs()
 
 
 SHORT = [path for path in sorted(LOGS.glob("*/*.log")) if path.stat().st_size < 9000]
 
 
-def test_transformations_of_a_log_change_nothing(rules):
-    """Prefixes, ranks between each other, noise, JSON, quotations, terminals: a fixed choice of the whole sweep."""
+def test_log_transformations_keep_the_verdict(rules):
+    """The transformations add prefixes, noise, JSON and quotation marks; this is a fixed sample of the whole sweep."""
     wrong = []
     for path in SHORT[::6]:
         lines = path.read_bytes().decode().removesuffix("\n").split("\n")
         expected = sweep.state_and_code(rules, lines)
-        numbers = random.Random(path.name)
-        for name, transform in numbers.sample(list(sweep.random_transforms(numbers)), 3):
-            if sweep.state_and_code(rules, transform(lines, numbers)) != expected:
+        rng = random.Random(path.name)
+        for name, transform in rng.sample(list(sweep.random_transforms(rng)), 3):
+            if sweep.state_and_code(rules, transform(lines, rng)) != expected:
                 wrong.append((path.name, name))
     assert not wrong
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(path=st.sampled_from(FAILING), before=st.floats(0, 1), after=st.floats(0, 1))
-def test_a_head_or_a_tail_that_is_cut_off(rules, path, before, after):
-    """The verdict stays as long as the deciding line is left."""
+def test_cut_log_keeps_the_verdict(rules, path, before, after):
+    """Head and tail are cut off, but the deciding lines remain."""
     lines = path.read_text().splitlines()
     complete = triage([Memory("\n".join(lines).encode())], rules)
-    # Logs that triage does not recognise are counted by the evaluation.
+    # The evaluation counts the logs that triage does not recognise.
     assume(complete.candidates)
     # rich may have broken the deciding text into two lines.
     first, last = complete.candidates[0].first.line, max(hit.line for hit in complete.candidates[0].hits) + 1
@@ -68,8 +68,7 @@ def test_a_head_or_a_tail_that_is_cut_off(rules, path, before, after):
 
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(path=st.sampled_from(FAILING), order=st.permutations(range(4)), other=st.sampled_from(FAILING))
-def test_the_order_of_the_ranks_files_changes_nothing(rules, path, order, other):
-    """Nor where the environment lies."""
+def test_order_of_rank_files_keeps_the_verdict(rules, path, order, other):
     texts = [path.read_bytes(), b"started\n", other.read_bytes().replace(b"/opt/env", b"/srv/a b/venv"), b""]
     scans = [scan(Memory(text, f"rank_{rank}.log"), rules) for rank, text in enumerate(texts)]
     assert judge([scans[rank] for rank in order], rules) == judge(scans, rules)
@@ -87,15 +86,15 @@ def test_the_order_of_the_ranks_files_changes_nothing(rules, path, order, other)
     ],
     ids=["long", "returns", "anchors", "heads", "brackets", "hits"],
 )
-def test_what_is_long_takes_no_longer_than_its_length(rules, data):
-    """Megabytes in a line, thousands of anchors: seconds; quadratic work would take hours."""
+def test_long_logs_are_judged_in_linear_time(rules, data):
+    """With quadratic work these logs take hours."""
     start = time.process_time()
     triage([Memory(data)], rules)
     assert time.process_time() - start < 8
 
 
-def test_hostile_files_end_soon(rules, tmp_path):
-    """Broken gzip, deep nesting, tracebacks without end, huge integers: a verdict within seconds."""
+def test_hostile_files_are_judged_within_5_s(rules, tmp_path):
+    """The files have broken gzip, deep nesting, endless tracebacks and huge integers."""
     path = tmp_path / "a.log"
     violations = []
     for name, data in fuzz.files(random.Random(1), 100_000):
@@ -105,20 +104,18 @@ def test_hostile_files_end_soon(rules, tmp_path):
     assert not violations
 
 
-def test_damaged_lines(rules):
-    """Lines and whole logs of the corpus, cut, joined, flipped and with something hostile in them."""
+def test_damaged_lines_and_logs_do_not_crash(rules):
+    """Lines and logs of the corpus are cut, joined, flipped and mixed with hostile text."""
     fuzz.fuzz_lines(rules, 1500, random.Random(1))
     fuzz.fuzz_files(rules, 25, random.Random(2))
 
 
-def test_the_corpus_is_judged_as_labelled():
-    """The goals of the evaluation hold on the logs of the repository, and clean logs are clean."""
+def test_labelled_corpus_meets_the_evaluation_goals():
     figures = evaluate.figures(evaluate.evaluate(LOGS))
     assert evaluate.good(figures), figures["wrong"]
 
 
-def test_the_corpus_names_nobody():
-    """No home folder, no workplace, no address but those for examples."""
+def test_corpus_has_no_personal_paths_or_addresses():
     for path in LOGS.glob("*/*.log"):
         text = path.read_text()
         assert not re.search(r"/home/(?!user)|/root/|/work/|/tmp/(?!ray|torch|vllm_dist)\w", text), path

@@ -1,8 +1,9 @@
-"""`versions`: recommend a pair from the published table, and claim nothing without a run."""
+"""`versions` recommends a vLLM and TRL pair that ran, from the published table, on one 80x24 screen."""
 
 from __future__ import annotations
 
 import io
+import re
 import shlex
 
 import pytest
@@ -11,14 +12,14 @@ from diagnostics import __main__ as command
 from diagnostics import compat_table as compat
 from diagnostics.output import pairs, sanitize
 from tests.documents import ROOT
-from tests.screen import COLUMNS, ROWS, without_escapes
 
+ROWS, COLUMNS = 24, 80
 PUBLISHED = compat.load()
 TRIED = pairs.tried(PUBLISHED.cells)
 
 
 class Terminal(io.StringIO):
-    """A stream that reports to be a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self):
         return True
@@ -26,28 +27,26 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def screen_lines(monkeypatch):
-    """The lines on a terminal of 24 lines by 80 columns."""
+    """Return a function that renders `versions` on an 80x24 terminal and returns its lines."""
     monkeypatch.setenv("LINES", str(ROWS))
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
 
-    def print_versions(every=False):
+    def print_versions(all_pairs=False):
         stream = Terminal()
-        pairs.render(sanitize.console(stream), TRIED, PUBLISHED, every=every)
-        return without_escapes(stream.getvalue()).rstrip("\n").split("\n")
+        pairs.render(sanitize.console(stream), TRIED, PUBLISHED, every=all_pairs)
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue()).rstrip("\n").split("\n")
 
     return print_versions
 
 
-def test_the_answer_is_one_screen(screen_lines):
-    """The verdict first, the command below it, nothing wider than the terminal."""
+def test_answer_fits_one_screen(screen_lines):
     lines = screen_lines()
     assert len(lines) < ROWS
     assert all(len(line) <= COLUMNS for line in lines)
     assert lines[0].startswith("versions: ")
 
 
-def test_what_is_taken_is_a_pair_that_ran(screen_lines):
-    """And the command has its releases, as they ran."""
+def test_recommended_pair_ran_and_its_command_has_those_releases(screen_lines):
     pair = pairs.best(TRIED)
     lines = screen_lines()
     assert f"install vLLM {pair.vllm} with TRL {pair.trl}" in " ".join(lines)
@@ -67,8 +66,7 @@ def test_what_is_taken_is_a_pair_that_ran(screen_lines):
     assert len(executed) > 3
 
 
-def test_the_screen_and_the_readme_have_the_same_rows(screen_lines):
-    """From one function: what of each pair ran and held."""
+def test_screen_and_readme_have_the_same_marks(screen_lines):
     readme = (ROOT / "README.md").read_text()
     rows = {line.split("|")[1].strip(): line for line in readme.splitlines() if line.startswith("| 0.")}
     lines = screen_lines()
@@ -79,14 +77,14 @@ def test_the_screen_and_the_readme_have_the_same_rows(screen_lines):
         assert line.count("✘") == rows[pair.vllm].count("✘")
 
 
-def test_a_pair_that_failed_in_part_is_not_recommended_over_one_that_passed():
+def test_partly_failed_pair_is_not_recommended_over_a_passed_one():
     assert any(pair.state == "ran" and pair.failed for pair in TRIED)
     assert not pairs.best(TRIED).failed
     only_failed = [pair for pair in TRIED if pair.failed]
     assert pairs.best(only_failed) in only_failed
 
 
-def test_why_a_printed_pair_failed_is_printed(screen_lines):
+def test_reason_of_each_failed_pair_is_printed(screen_lines):
     text = " ".join(screen_lines())
     failed = [pair for pair in TRIED if pair.id in pairs.SHOWN and pair.failed]
     assert failed
@@ -94,9 +92,9 @@ def test_why_a_printed_pair_failed_is_printed(screen_lines):
         assert " ".join(reason.split()) in " ".join(text.split())
 
 
-def test_what_does_not_work_says_so(screen_lines):
-    """A row without a mark would read as untested."""
-    lines = screen_lines(every=True)
+def test_pair_that_does_not_work_is_marked(screen_lines):
+    """A row without a mark would look untested."""
+    lines = screen_lines(all_pairs=True)
     broken = [pair for pair in TRIED if pair.state == "fails"]
     assert broken
     for pair in broken:
@@ -105,15 +103,13 @@ def test_what_does_not_work_says_so(screen_lines):
         )
 
 
-def test_the_matrix_alone_answers_the_same(capsys):
-    """`matrix` without arguments prints the same as `versions`."""
+def test_matrix_without_arguments_equals_versions(capsys):
     assert command.main(["matrix"]) == command.main(["versions"]) == 0
     text = capsys.readouterr().out
     assert text[: len(text) // 2] == text[len(text) // 2 :]
 
 
-def test_a_copy_without_the_table_says_so(monkeypatch, capsys):
-    """And has no answer."""
+def test_missing_table_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(
         compat, "load", lambda: compat.Compat(problem="compat.json is not shipped with this copy")
     )
@@ -121,7 +117,7 @@ def test_a_copy_without_the_table_says_so(monkeypatch, capsys):
     assert capsys.readouterr().err == "grpo-doctor: versions: compat.json is not shipped with this copy\n"
 
 
-def test_a_pair_that_ran_names_the_layers_that_failed(capsys):
-    """The evidence of a pair that ran has the codes of its failed layers, so that `ran` is not read as `passed`."""
+def test_pair_that_ran_names_its_failed_layers(capsys):
+    """Otherwise "ran" could be read as "passed"."""
     assert command.main(["versions", "trl==1.16", "vllm==0.31"]) == 0
     assert "ran on a CPU; failed there: SYN011, ENV012;" in capsys.readouterr().out

@@ -1,8 +1,9 @@
-"""`python -m tests.golden.record [NAME ...]`: record the commands' results again, all or the named ones.
+"""Record the results of the golden commands again, after an intended change.
 
-For a change on purpose: the difference of commands.json goes into the same commit, a line of it into CHANGELOG.md.
-A new entry needs only `name` and `run`; `stdin` is an input's name, `needs` names packages, `first` says how many
-lines are held, `grows` that further findings are no change.
+usage: python -m tests.golden.record [NAME ...]
+Commit the new commands.json with the change, and describe it in CHANGELOG.md. A new entry needs only `name` and `run`.
+Optional keys: `stdin` (an input file), `needs` (packages), `first` (number of recorded lines), `grows` (additional
+findings are no difference).
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.golden import workbench
+from tests.golden import golden_commands
 
 
 def main(names: list[str]) -> int:
-    """Run the commands and rewrite the file; return 2 for an unknown name."""
-    entries = workbench.recorded()
+    """Run the named or all commands and rewrite commands.json; return 2 for an unknown name."""
+    entries = golden_commands.recorded()
     unknown = set(names) - {entry["name"] for entry in entries}
     if unknown:
         print(f"record: no such entry: {', '.join(sorted(unknown))}", file=sys.stderr)
@@ -27,10 +28,12 @@ def main(names: list[str]) -> int:
             continue
         with tempfile.TemporaryDirectory() as folder:
             folder_of_run = Path(folder).resolve() / "work"
-            workbench.furnish(folder_of_run)
-            entry.update(workbench.observe(entry, folder_of_run))
+            golden_commands.create_inputs(folder_of_run)
+            entry.update(golden_commands.observe(entry, folder_of_run))
         print(f"{entry['exit']}  {entry['name']}", file=sys.stderr)
-    workbench.RECORDED.write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    golden_commands.RECORDED.write_text(
+        json.dumps(entries, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     return 0
 
 

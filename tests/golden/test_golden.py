@@ -1,6 +1,6 @@
-"""Every command gives its recorded result: exit code, document keys, first lines, refusals.
+"""Every golden command gives its recorded exit code, document keys, findings and first lines.
 
-Record intended changes by `python -m tests.golden.record`, and list them in CHANGELOG.md.
+Record intended changes with `python -m tests.golden.record`, and list them in CHANGELOG.md.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ import importlib.util
 
 import pytest
 
-from tests.golden import workbench
+from tests.golden import golden_commands
 
-ENTRIES = workbench.recorded()
+ENTRIES = golden_commands.recorded()
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[entry["name"] for entry in ENTRIES])
-def test_a_command_answers_as_recorded(entry, tmp_path):
-    """Each command runs in a separate folder; keys that are added to a document are no change."""
+def test_command_gives_its_recorded_result(entry, tmp_path):
+    """Each command runs in a separate folder; additional keys of a document are no difference."""
     missing = [name for name in entry.get("needs", ()) if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
     workdir = tmp_path.resolve() / "work"
-    workbench.furnish(workdir)
-    assert workbench.differences(entry, workbench.observe(entry, workdir)) == []
+    golden_commands.create_inputs(workdir)
+    assert golden_commands.differences(entry, golden_commands.observe(entry, workdir)) == []
 
 
 def test_every_exit_code_and_format_is_recorded():
-    """The recorded commands cover the contract: exit codes, formats of each reader, names that must stay distinct."""
+    """The recorded commands cover all exit codes and the output formats of doctor, lint and triage."""
     lines = [entry["run"] for entry in ENTRIES]
     assert len({entry["name"] for entry in ENTRIES}) == len(ENTRIES)
     assert {entry["exit"] for entry in ENTRIES} >= {0, 1, 2, 3}
@@ -40,15 +40,15 @@ def test_every_exit_code_and_format_is_recorded():
 
 
 @pytest.mark.parametrize("entry", [entry for entry in ENTRIES if "json" in entry["stdout"]][:1])
-def test_what_went_is_seen_and_what_came_is_not(entry):
-    """A missing key, another finding and another exit code are differences; an additional key is none."""
+def test_missing_facts_are_differences_and_added_keys_are_not(entry):
+    """This tests the comparison itself."""
     answer = copy.deepcopy(entry)
     answer["stdout"]["json"]["keys"].append("added")
-    assert workbench.differences(entry, answer) == []
+    assert golden_commands.differences(entry, answer) == []
     for change in ({"exit": 130}, {"stderr": "a word"}, {"stdout": {"lines": []}}):
-        assert len(workbench.differences(entry, answer | change)) == 1
+        assert len(golden_commands.differences(entry, answer | change)) == 1
     without_stderr = copy.deepcopy(entry)
     without_stderr["stdout"]["json"]["keys"] = without_stderr["stdout"]["json"]["keys"][1:]
-    assert len(workbench.differences(entry, without_stderr)) == 1
+    assert len(golden_commands.differences(entry, without_stderr)) == 1
     without_stderr["stdout"]["json"]["findings"] = ["error XXX000"]
-    assert len(workbench.differences(entry, without_stderr)) == 2
+    assert len(golden_commands.differences(entry, without_stderr)) == 2

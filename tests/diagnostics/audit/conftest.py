@@ -1,13 +1,13 @@
-"""Fixtures: one trained model for all audit tests."""
+"""Fixtures of the audit tests: they share one tiny trained model, because training it takes seconds."""
 
 import pytest
 import torch
 
-from tests.diagnostics.audit import world
+from tests.diagnostics.audit import tiny_model
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_thread():
+def single_torch_thread():
     """Use one torch thread, which is faster for this small model, and restore the number afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -17,7 +17,7 @@ def one_thread():
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """The folder with base, checkpoint-20, checkpoint-110 and checkpoint-120."""
+    """Train the tiny model; return the folder with base, checkpoint-20, checkpoint-110 and checkpoint-120."""
     folder = tmp_path_factory.mktemp("trained")
-    world.train_world(folder, keep=(20, 110, 120))
+    tiny_model.train_checkpoints(folder, keep=(20, 110, 120))
     return folder

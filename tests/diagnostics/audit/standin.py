@@ -1,6 +1,7 @@
-"""A stand-in for `vllm serve`: the same paths and answers, computed in the engine's type by transformers, with faults.
+"""Serve a small model over HTTP as `vllm serve` does, with selectable faults for the audit to find.
 
-test_audit_cells.py compares it with the real server. `Wrong` selects its faults.
+Log-probs and samples are computed by transformers in the engine's dtype. `Wrong` selects the faults.
+test_audit_real_vllm.py audits the real server.
 """
 
 from __future__ import annotations
@@ -23,28 +24,29 @@ from diagnostics.audit.live.sampling_distribution import NEUTRAL, Sampling
 
 @dataclass
 class Wrong:
-    """Faults of the stand-in server.
+    """Faults of the fake server; the defaults are a healthy server.
 
     Attributes:
-        law: Sampling parameters that go before those of the request.
-        raw: Log-probs of temperature 1, uncut.
-        shift: Each log-prob is that of the token so many places away.
-        greedy: The likeliest token, always.
-        one_seed: Every sample of a prompt is the same.
-        permuted: Samples are given to the next prompt.
-        neighbour: Log-probs of the likeliest token in place of the sampled one.
-        stale_cache: Plain prompts are answered by these weights.
-        second: Every other call is answered by these weights.
-        double_bos: `/tokenize` puts one more id before a text.
-        template: The server's own chat template.
-        noise: Kernels that differ: so much is added to a logit, of a normal distribution.
-        batches: Each sequence is computed in a batch whose size varies.
-        no_logprobs: Samples without log-probs.
-        paused: It is.
-        updating: A weight update was begun, and not finished.
-        versions: What it calls its weights, one after the other.
-        no_priority: A request with a priority is refused.
-        settings: The answer of /server_info; None: there is none.
+        law: Sampling parameters that override those of the request.
+        bias: A token id, and the number that is added to its logit.
+        raw: Reported log-probs ignore temperature and truncation.
+        shift: Log-probs are shifted by this many positions.
+        greedy: Every sampled token is the likeliest.
+        one_seed: All samples of a prompt use the same seed, so that they are equal.
+        permuted: Each prompt gets the samples of the next one.
+        neighbour: Log-probs are those of the likeliest token, not of the sampled one.
+        stale_cache: Weights that answer requests without a cache salt, as a stale prefix cache does.
+        second: Weights of a second replica, which answers every other call.
+        double_bos: `/tokenize` adds a second BOS token.
+        template: Chat template of the server, if it differs from the checkpoint's.
+        noise: Standard deviation of the Gaussian noise on every logit, as of other kernels.
+        batches: Each sequence is computed in a batch of random size.
+        no_logprobs: Samples have no log-probs.
+        paused: The server reports that it is paused.
+        updating: The metrics show a weight update that started and did not finish.
+        versions: Weight versions that the server reports, one per request.
+        no_priority: Requests with a priority are refused.
+        settings: Model settings in the response of /server_info; None: 404.
     """
 
     law: dict[str, Any] = field(default_factory=dict)
@@ -70,7 +72,7 @@ class Wrong:
 
 
 class Engine:
-    """Weights in a type, and how they are sampled from."""
+    """Compute completions, scores and token ids with the weights of a folder."""
 
     def __init__(self, folder: Path, dtype: str, wrong: Wrong | None = None, seed: int = 0) -> None:
         self.dtype, self.wrong = dtype, wrong or Wrong()
@@ -82,7 +84,7 @@ class Engine:
 
     @torch.inference_mode()
     def logits(self, ids: list[int], *, plain: bool = False) -> torch.Tensor:
-        """The logits after each id of one sequence."""
+        """Return the logits after each token of one sequence."""
         model = self.model
         if self.wrong.second is not None and self.calls % 2:
             model = self.wrong.second
@@ -92,7 +94,7 @@ class Engine:
 
     @torch.inference_mode()
     def last_logits(self, sequences: list[list[int]]) -> torch.Tensor:
-        """The logits after the last id of each of some equally long sequences, computed in one batch."""
+        """Return the logits after the last token of each sequence; equally long ones are one batch."""
         if self.wrong.batches or len({len(ids) for ids in sequences}) > 1:
             return torch.stack([self.logits(ids)[-1] for ids in sequences])
         is_second = self.wrong.second is not None and self.calls % 2
@@ -110,7 +112,7 @@ class Engine:
         return rows + self.wrong.noise * torch.randn(rows.shape, generator=self.generator, dtype=rows.dtype)
 
     def _batch_neighbours(self, length: int) -> list[list[int]]:
-        """The other sequences of the batch."""
+        """Return random sequences that fill the batch, if batch sizes vary."""
         if not self.wrong.batches:
             return []
         count = int(torch.randint(0, 8, (1,), generator=self.generator))
@@ -126,7 +128,7 @@ class Engine:
         return [None, *reported]
 
     def sample(self, prompts: list[list[int]], count: int, law: Sampling) -> list[tuple[Any, Any, Any]]:
-        """`count` ids after each prompt, their reported log-probs, and the ids that these belong to."""
+        """Sample `count` tokens per prompt; return ids, reported log-probs, and the ids of those log-probs."""
         ids: list[list[int]] = [[] for _ in prompts]
         values: list[list[float]] = [[] for _ in prompts]
         reported: list[list[int]] = [[] for _ in prompts]
@@ -192,7 +194,7 @@ class Engine:
 
 
 def distribution(row: torch.Tensor, law: Sampling, prompt: list[int], before: list[int]) -> torch.Tensor:
-    """Log-probs of the next id by vLLM's order: penalties, bias, temperature, min-p, top-k, top-p."""
+    """Return the log-probs of the next token in vLLM's order: penalties, bias, temperature, min-p, top-k, top-p."""
     row, counts = row.clone(), torch.bincount(torch.tensor(before, dtype=torch.long), minlength=len(row))
     repeated = counts > 0
     repeated[prompt] = True
@@ -215,13 +217,13 @@ def distribution(row: torch.Tensor, law: Sampling, prompt: list[int], before: li
 
 
 def loaded(folder: Path, dtype: str) -> Any:
-    """The model of a folder in a type, as an engine has it: the frequencies of positions stay in 32 bits."""
+    """Load a model and round it to a dtype as vLLM does: rotary frequencies stay in float32."""
     return round_weights(AutoModelForCausalLM.from_pretrained(folder), getattr(torch, dtype)).eval()
 
 
 @contextlib.contextmanager
 def serving(engine: Engine) -> Iterator[str]:
-    """Its address, while it serves."""
+    """Serve the engine over HTTP; yield the address."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:
@@ -269,7 +271,7 @@ def serving(engine: Engine) -> Iterator[str]:
 
 @contextlib.contextmanager
 def run_server(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
-    """The address of a server in a thread of its own, which is ended with it."""
+    """Run an HTTP server in a thread until the block ends; yield its address."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""A live audit of a server with one fault, and of a server without faults."""
+"""A live audit reports each fault of a server alone and with its value, and finds nothing on a healthy server."""
 
 import json
 import shutil
@@ -14,8 +14,8 @@ approx = pytest.approx
 
 
 @pytest.fixture(scope="module")
-def folders(trained, tmp_path_factory):
-    """Weights that a server may hold: the checkpoints, one with a layer of an older one, and one with noise."""
+def engine_folders(trained, tmp_path_factory):
+    """Make faulty copies of checkpoint-120: `mixed` has a layer of checkpoint-110, `noisy` has 1% noise."""
     folder = tmp_path_factory.mktemp("served")
     older, mixed, noisy = (loaded(trained / f"checkpoint-{step}", "float32") for step in (110, 120, 120))
     layer = {name: tensor for name, tensor in older.state_dict().items() if ".layers.1." in name}
@@ -31,7 +31,7 @@ def folders(trained, tmp_path_factory):
 
 
 def audit_standin(trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-120", **options):
-    """Audit a stand-in that serves a folder, against checkpoint-120."""
+    """Start a fake server with a folder and faults; audit it against checkpoint-120."""
     engine = Engine(trained / folder, dtype, wrong, 1)
     with serving(engine) as url:
         audit = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500, **options))
@@ -41,18 +41,19 @@ def audit_standin(trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-1
 
 
 def fault_values(audit):
-    """Its faults, each with the first estimated value."""
+    """Return the family and the first estimate of each fault."""
     return {item.family: item.estimates[0].value if item.estimates else None for item in audit.select(FAULT)}
 
 
 def trainer_file(folder, **settings):
+    """Write the file for `--trainer-config`; return its path."""
     (folder / "trainer.json").write_text(json.dumps({"temperature": 1.0} | settings))
     return folder / "trainer.json"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_server_without_faults_is_clean_in_every_type(trained, dtype):
-    """In 16 bits, too, where the numbers are never the checkpoint's."""
+def test_healthy_server_is_clean_in_every_dtype(trained, dtype):
+    """In 16 bits, too, where log-probs always differ from the float32 checkpoint's."""
     audit = audit_standin(trained, dtype=dtype)
     assert (fault_values(audit), audit.outcome) == ({}, CLEAN)
 
@@ -74,13 +75,13 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("wrong", "faults"), FAULTS.values(), ids=FAULTS)
-def test_fault_is_found_alone_and_with_its_value(trained, wrong, faults):
-    """The values are on no grid of the search."""
+def test_single_fault_is_reported_alone_with_its_value(trained, wrong, faults):
+    """The values lie between the grid points of the parameter search."""
     assert fault_values(audit_standin(trained, wrong)) == faults
 
 
-def test_law_of_two_parameters_is_found(trained):
-    """It was taken for a min-p with a residual far above rounding."""
+def test_two_changed_sampling_parameters_are_found(trained):
+    """An earlier version reported a min-p whose residual was far above rounding."""
     faults = fault_values(audit_standin(trained, Wrong(law={"temperature": 0.93, "top_p": 0.96})))
     assert faults == {
         "sampling/temperature": approx(0.93, abs=0.02),
@@ -89,7 +90,7 @@ def test_law_of_two_parameters_is_found(trained):
 
 
 def test_older_checkpoint_is_named_unless_staleness_allows_it(trained, tmp_path):
-    """Sampling is judged by the weights that the engine holds."""
+    """With `max_staleness=1` the sampling checks use the weights of the engine, not those of the trainer."""
     assert fault_values(audit_standin(trained, folder="checkpoint-110")) == {
         "weights/version": "checkpoint-110"
     }
@@ -97,35 +98,37 @@ def test_older_checkpoint_is_named_unless_staleness_allows_it(trained, tmp_path)
     assert fault_values(audit_standin(trained, folder="checkpoint-110", trainer=trainer)) == {}
 
 
-def test_log_probs_before_the_temperature_are_shown_by_the_samples(trained, tmp_path):
-    """Temperature 0.6 is requested and used for sampling, but reported log-probs are at 1."""
+def test_raw_logprobs_are_detected_from_the_samples(trained, tmp_path):
+    """The server samples at the requested temperature 0.6, but reports log-probs at temperature 1."""
     trainer = trainer_file(tmp_path, temperature=0.6)
     faults = fault_values(audit_standin(trained, Wrong(raw=True, settings=None), trainer=trainer))
     assert faults["logprobs/raw"] == approx(0.6, abs=0.15)
 
 
 @pytest.mark.parametrize("wrong", [{"law": {"temperature": 0.87}}, {"bias": (300, 2.0)}, {}])
-def test_raw_log_probs_are_never_clean(trained, wrong):
-    """vLLM's default shows no sampling parameters: not checked, with the option that would decide."""
+def test_raw_logprobs_leave_the_sampling_undecided(trained, wrong):
+    """vLLM's default log-probs do not depend on sampling parameters; the result names the option that would decide."""
     audit = audit_standin(trained, Wrong(raw=True, settings=None, **wrong))
     (result,) = (item for item in audit.results if item.topic == "sampling")
     assert (audit.outcome, result.outcome) == (NOT_DECIDED, NOT_DECIDED)
     assert "--logprobs-mode processed_logprobs" in result.needed[0].text
 
 
-def test_tensors_that_did_not_arrive_are_named(trained, folders):
-    assert fault_values(audit_standin(trained, folder=folders["mixed"])) == {"weights/partial": ("layer 1",)}
+def test_layer_with_older_weights_is_named(trained, engine_folders):
+    assert fault_values(audit_standin(trained, folder=engine_folders["mixed"])) == {
+        "weights/partial": ("layer 1",)
+    }
 
 
-def test_weights_that_are_one_percent_off_are_seen(trained, folders):
-    """A limit of 0.01 on the mismatch KL lets them pass."""
-    audit = audit_standin(trained, folder=folders["noisy"])
+def test_weights_with_one_percent_noise_are_a_fault(trained, engine_folders):
+    """A threshold of 0.01 on the mismatch KL would miss them."""
+    audit = audit_standin(trained, folder=engine_folders["noisy"])
     assert list(fault_values(audit)) == ["weights/unknown"]
     assert {item.family for item in audit.select("masked")} == {"sampling", "logprobs"}
 
 
-def test_tokenizer_that_cannot_be_read_leaves_ids_unchecked(trained, tmp_path):
-    """Not clean then: ids decide."""
+def test_unreadable_tokenizer_leaves_the_audit_undecided(trained, tmp_path):
+    """The tokenization check decides about clean, so the audit is not clean without it."""
     shutil.copytree(trained / "checkpoint-120", tmp_path / "checkpoint-120")
     for path in (tmp_path / "checkpoint-120").glob("tokenizer*"):
         path.write_text("{")
@@ -136,7 +139,7 @@ def test_tokenizer_that_cannot_be_read_leaves_ids_unchecked(trained, tmp_path):
 
 
 def test_stale_cache_and_wrong_weights_stay_within_the_token_budget(trained, tmp_path):
-    """The most expensive case: long prompts of the trainer, keys of older weights, and other weights."""
+    """This is the most expensive case: long trainer prompts, a stale prefix cache, and other weights."""
     prompts = ["a prompt that is long " * 40, "another one of these " * 40, "and a third one " * 40]
     wrong = Wrong(stale_cache=loaded(trained / "checkpoint-20", "bfloat16"))
     trainer = trainer_file(tmp_path, prompts=prompts)
@@ -148,13 +151,13 @@ def test_stale_cache_and_wrong_weights_stay_within_the_token_budget(trained, tmp
 @pytest.mark.parametrize(
     ("wrong", "family"), [(Wrong(permuted=True), "pairing"), (Wrong(neighbour=True), "logprobs/token")]
 )
-def test_samples_of_other_prompts_and_log_probs_of_other_tokens_are_found(trained, wrong, family):
+def test_swapped_samples_and_logprobs_of_other_tokens_are_found(trained, wrong, family):
     assert family in fault_values(audit_standin(trained, wrong))
 
 
 @pytest.mark.long
 def test_replicas_with_different_weights_are_reported(trained):
-    """Every other call is answered by older weights; checks that depend on the weights are masked."""
+    """Older weights answer every other call; checks that depend on the weights are masked."""
     audit = audit_standin(trained, Wrong(second=loaded(trained / "base", "bfloat16")))
     assert list(fault_values(audit)) == ["replicas/weights"]
     assert {item.masked_by for item in audit.select("masked")} == {"replicas/weights"}

@@ -1,4 +1,4 @@
-"""Replicas behind one address that answer in turn are detected by their scores of the same ids."""
+"""Replicas with different weights behind one address are detected by scoring the same tokens repeatedly."""
 
 from types import SimpleNamespace
 
@@ -12,36 +12,36 @@ EXACT = torch.zeros(47, dtype=torch.float64)
 WEIGHTS = Result("weights/unknown", FAULT, "P1")
 
 
-def check_replies(*offs, exact=EXACT):
-    """The answer where calls are off by so much, by turns, with a hundredth of noise."""
+def check_scores(*offsets, exact=EXACT):
+    """Check replicas whose scores are off by these amounts in turn, with noise of 0.01."""
     calls = iter(range(99))
 
     def score(ids):
         place = next(calls)
         noise = 0.01 * torch.randn(len(ids) - 1, generator=torch.Generator().manual_seed(place))
-        return (offs[place % len(offs)] + noise).tolist()
+        return (offsets[place % len(offsets)] + noise).tolist()
 
     return cache_replicas.check_replicas(SimpleNamespace(score=score), range(48), exact, 0.01, 0.032)
 
 
 @pytest.mark.parametrize("exact", [EXACT, None])
-def test_two_servers_behind_one_address_are_reported(exact):
-    """Their mixed scores match no weights."""
-    audit = check_replies(0.0, 0.3, exact=exact)
+def test_two_replicas_with_different_weights_are_a_fault(exact):
+    """Their mixed scores match no checkpoint, so the check of the weights is hidden."""
+    audit = check_scores(0.0, 0.3, exact=exact)
     assert (audit.family, audit.outcome) == ("replicas/weights", FAULT)
     assert [item.values["sets"] for item in audit.evidence if item.name == "behind"] == ["3 and 3"]
     assert cache_replicas.hides_weights(audit, WEIGHTS)
 
 
-def test_one_server_with_wrong_weights_is_not_taken_for_two():
-    """Its weights are wrong, which explains the difference."""
-    audit = check_replies(0.3, exact=None)
+def test_single_server_with_wrong_weights_is_not_a_replica_fault():
+    """All scores have the same offset, so the weights explain it."""
+    audit = check_scores(0.3, exact=None)
     assert (audit.family, audit.outcome) == ("replicas", CLEAN)
     assert not cache_replicas.hides_weights(audit, WEIGHTS)
 
 
-def test_weights_that_are_right_are_not_hidden():
-    """A few calls that another replica answered do not hide that the weights are right."""
-    audit = check_replies(0.0, 0.0, 0.0, 0.0, 0.0, 0.3)
+def test_correct_weights_are_not_hidden_by_a_few_other_scores():
+    """Another replica answered one call in six; a clean result for the weights stays, an undecided one is hidden."""
+    audit = check_scores(0.0, 0.0, 0.0, 0.0, 0.0, 0.3)
     assert not cache_replicas.hides_weights(audit, Result("weights", CLEAN, "P1"))
     assert cache_replicas.hides_weights(audit, Result("weights", NOT_DECIDED, "P1"))

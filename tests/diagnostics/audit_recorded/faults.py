@@ -1,4 +1,4 @@
-"""Faults injected into the samples and files of a real run; each changes only what the real fault would."""
+"""Inject faults into the samples and files of a recorded run; each changes only what the real fault would."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ALL_TRAINERS = ("parquet", "swift", "verl")
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault of samples.
+    """A fault in recorded samples.
 
     Attributes:
-        name: Name in the table.
+        name: Name in the result tables.
         family: Family that the audit must report.
-        put: Returns the rows with the fault, by a seed.
-        formats: Formats that can show it.
+        put: Function of rows and seed that returns the rows with the fault.
+        formats: Recording formats in which the fault is visible.
     """
 
     name: str
@@ -34,11 +34,12 @@ class Fault:
 
 
 def _by_step(rows, change):
+    """Apply `change` to the rows of each step."""
     return [row for step_rows in steps_of(rows).values() for row in change(step_rows)]
 
 
 def _advantages(rows, compute):
-    """Replace the advantages by those that `compute` makes of the rows of a step."""
+    """Replace the advantages of each step by `compute(rows of the step)`."""
 
     def change(step_rows):
         values = compute(step_rows)
@@ -48,12 +49,14 @@ def _advantages(rows, compute):
 
 
 def _normalise(rewards):
+    """Return GRPO's advantages of one group."""
     center = sum(rewards) / len(rewards)
     deviation = math.sqrt(sum((reward - center) ** 2 for reward in rewards) / (len(rewards) - 1))
     return [(reward - center) / (deviation + 1e-4) if deviation else 0.0 for reward in rewards]
 
 
 def _interleaved(step_rows):
+    """Return advantages computed over every n-th row instead of over consecutive rows."""
     count = len(group_samples(step_rows))
     values = [0.0] * len(step_rows)
     for first in range(count):
@@ -66,7 +69,7 @@ def _rolled(values, by):
 
 
 def _rewards(rows, reward):
-    """Replace the rewards, and the advantages by those that a right trainer makes of them."""
+    """Replace the rewards, and recompute the advantages from them correctly."""
     changed = [replace(row, reward=reward(row)) for row in rows]
 
     def recompute(step_rows):
@@ -79,7 +82,7 @@ def _rewards(rows, reward):
 
 
 def _streams(offset):
-    """Change the engine's log-prob of each sampled token by row, log-prob and a generator."""
+    """Replace the engine's log-prob of each token by `offset(row, log-prob, random generator)`."""
 
     def inject(rows, seed):
         generator = random.Random(seed)
@@ -97,6 +100,7 @@ def _streams(offset):
 
 
 def _shift_stream(rows, _seed):
+    """Shift the engine's log-probs by one token."""
     changed = []
     for row in rows:
         engine = row.tokens.engine
@@ -107,7 +111,7 @@ def _shift_stream(rows, _seed):
 
 
 def _repeat_steps(rows, seed):
-    """Repeat two steps behind the middle one under new numbers, with other completions, as a resume that goes back."""
+    """Repeat two steps in the middle under new numbers, with other completions, as a resume from an old checkpoint."""
     steps = list(steps_of(rows).values())
     generator = random.Random(seed)
     middle = len(steps) // 2 + generator.randrange(2)
@@ -120,7 +124,7 @@ def _repeat_steps(rows, seed):
 
 
 def _copy_first(rows, _seed):
-    """Replace every completion of a group by its first, as one seed for all does."""
+    """Replace every completion of a group by its first, as with one seed for all samples."""
 
     def change(step_rows):
         return [replace(group[0], place=row.place) for group in group_samples(step_rows) for row in group]
@@ -129,6 +133,7 @@ def _copy_first(rows, _seed):
 
 
 def _echo_prompt(rows, _seed):
+    """Repeat each prompt in its completion."""
     return [
         replace(
             row,
@@ -140,6 +145,8 @@ def _echo_prompt(rows, _seed):
 
 
 def _insert_other_prompt(rows, _seed):
+    """Begin each completion with the prompt of the next group."""
+
     def change(step_rows):
         long = [
             replace(row, prompt=f"Please write the word {row.columns['answer']} once more.")
@@ -186,7 +193,7 @@ ROWS = (
 
 
 def _metrics(change):
-    """Change each line of metrics by its number."""
+    """Update each line of metrics.jsonl with `change(line number)`."""
 
     def inject(folder, _seed):
         path = folder / "metrics.jsonl"
@@ -202,7 +209,7 @@ def _checkpoints(folder):
 
 
 def _freeze(choose):
-    """Give the chosen tensors of every checkpoint the values that they had in the first."""
+    """Reset the chosen tensors of every checkpoint to their values in the first."""
 
     def inject(folder, _seed):
         first, *later = _checkpoints(folder)

@@ -1,7 +1,6 @@
-"""Real runs, and their samples written down again as other trainers write theirs.
+"""Record runs of our trainer, and write their samples in the formats of verl, ms-swift and TRL.
 
-Our own trainer and TRL's run as they are. verl and ms-swift do not run here: their files are made of a real run's
-samples, in the format that their source has.
+verl and ms-swift do not run here, so their files are written in the format that their source code defines.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from diagnostics.audit.recorded.run_data import Tokens, group_samples
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def train_run(folder, seed=0, steps=10, *more):
-    """Run our trainer in this process; return the run's folder."""
+def train_run(folder, seed=0, steps=10, *options):
+    """Run our trainer in this process with more options; return the run's folder."""
     from grpo_core.run import train
     from grpo_core.settings import load
 
@@ -39,7 +38,7 @@ def train_run(folder, seed=0, steps=10, *more):
             "--output.record_every=1",
             "--checkpoint.every=2",
             "--checkpoint.keep=50",
-            *more,
+            *options,
         ],
     )
     train(config, lambda _: None)
@@ -47,13 +46,13 @@ def train_run(folder, seed=0, steps=10, *more):
 
 
 def rows_of(folder):
-    """The samples of a run of ours."""
+    """Read the samples that our trainer recorded."""
     (recording,) = run_audit.read_run(folder / "rollouts.jsonl").recordings
     return list(recording.rows)
 
 
 def with_trainer(rows, noise=1e-7, seed=0):
-    """The rows with a trainer's stream: what a right trainer computes is the engine's, up to rounding."""
+    """Add the trainer's log-probs to the rows: those of the engine with rounding noise."""
     import random
 
     generator = random.Random(seed)
@@ -67,14 +66,14 @@ def with_trainer(rows, noise=1e-7, seed=0):
 
 
 def with_streams(row, **streams):
-    """A row with other streams."""
+    """Return a copy of a row with other token streams (engine, trainer, trained)."""
     tokens = row.tokens
     values = {name: getattr(tokens, name) for name in Tokens.__slots__}
     return replace(row, tokens=Tokens(**(values | streams)))
 
 
 def steps_of(rows):
-    """The rows by their step, in the order of their first."""
+    """Group the rows by step."""
     steps = {}
     for row in rows:
         steps.setdefault(row.step, []).append(row)
@@ -82,7 +81,7 @@ def steps_of(rows):
 
 
 def as_rollouts(rows, folder):
-    """Our rollout format, with ids, masks and the log-probs of engine and trainer."""
+    """Write the rows in our rollout format, with token ids, masks and both log-probs."""
     (folder / "rollouts").mkdir(parents=True, exist_ok=True)
     with (folder / "rollouts.jsonl").open("w") as file:
         for step, of_step in steps_of(rows).items():
@@ -134,7 +133,7 @@ def _tensors(rows):
 
 
 def as_verl(rows, folder):
-    """verl's rollout dumps."""
+    """Write the rows as verl's rollout dumps, one JSONL file per step."""
     folder.mkdir(parents=True, exist_ok=True)
     for step, of_step in steps_of(rows).items():
         lines = [
@@ -152,7 +151,7 @@ def as_verl(rows, folder):
 
 
 def as_swift(rows, folder):
-    """ms-swift's completions.jsonl."""
+    """Write the rows as ms-swift's completions.jsonl."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "completions.jsonl").open("w") as file:
         for step, of_step in steps_of(rows).items():
@@ -169,7 +168,7 @@ def as_swift(rows, folder):
 
 
 def as_parquet(rows, folder):
-    """TRL's completions."""
+    """Write the rows as TRL's completion tables, one Parquet file per step."""
     import pyarrow as pa
     from pyarrow import parquet
 

@@ -1,4 +1,4 @@
-"""Each fault put into samples and files of a real run is named, in every format that shows it, and nothing else is."""
+"""The audit of a recorded run names each injected fault in every format that shows it, and no other fault."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from tests.diagnostics.audit_recorded import faults, runs
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run of our own trainer, with every step recorded."""
+    """Train with our trainer, with every step recorded; return the run's folder."""
     return runs.train_run(tmp_path_factory.mktemp("own"), 0, 10, "--model.layers=2")
 
 
 @pytest.fixture(scope="module")
 def rows(run):
+    """Return the recorded samples with the trainer's log-probs."""
     return runs.with_trainer(runs.rows_of(run))
 
 
-def fault_families(result):
-    return {answer.family for answer in result.results if answer.outcome == FAULT}
+def fault_families(audit):
+    """Return the families of the faults in an audit."""
+    return {answer.family for answer in audit.results if answer.outcome == FAULT}
 
 
-def test_a_run_of_ours_is_clean(run):
-    """It has no fault, and all deciding checks ran."""
+def test_healthy_run_is_clean_and_fully_checked(run):
     result = audit_run(run)
     assert fault_families(result) == set()
     assert result.outcome == CLEAN
@@ -39,8 +40,7 @@ def test_a_run_of_ours_is_clean(run):
 
 
 @pytest.mark.parametrize("form", sorted(runs.WRITERS))
-def test_the_same_samples_in_other_formats_are_clean(rows, tmp_path, form):
-    """Whichever trainer writes them."""
+def test_healthy_samples_are_clean_in_every_format(rows, tmp_path, form):
     result = audit_run(runs.WRITERS[form](rows, tmp_path / form))
     assert (fault_families(result), result.outcome) == (set(), CLEAN)
 
@@ -50,13 +50,13 @@ def test_the_same_samples_in_other_formats_are_clean(rows, tmp_path, form):
     [(fault, form) for fault in faults.ROWS for form in fault.formats],
     ids=lambda value: value if isinstance(value, str) else value.name.replace(" ", "-"),
 )
-def test_a_fault_in_samples_is_named(rows, tmp_path, fault, form):
-    """The audit reports the fault's family and no other, with a catalog code for the family, and a sentence."""
+def test_fault_in_samples_is_named(rows, tmp_path, fault, form):
+    """The audit reports only the fault's family, with a catalog code and a message."""
     result = audit_run(runs.WRITERS[form](fault.put(rows, 1), tmp_path / form))
     assert fault.family in fault_families(result)
-    neighbour = fault_families(result) - {fault.family}
+    side_effects = fault_families(result) - {fault.family}
     # Completions that are all the same have no spread, and all advantages of 0 need no spread to be 0.
-    assert neighbour <= {"rewards/no_spread", "rewards/constant"}
+    assert side_effects <= {"rewards/no_spread", "rewards/constant"}
     (answer,) = {item.family: item for item in result.results if item.family == fault.family}.values()
     assert answer.code in loader.load()
     assert answer.message
@@ -65,15 +65,14 @@ def test_a_fault_in_samples_is_named(rows, tmp_path, fault, form):
 @pytest.mark.parametrize(
     ("name", "family", "put"), faults.FILES, ids=[item[0].replace(" ", "-") for item in faults.FILES]
 )
-def test_a_fault_in_files_is_named(run, tmp_path, name, family, put):
-    """Metrics and weights of the run's own folder."""
+def test_fault_in_metrics_or_checkpoints_is_named(run, tmp_path, name, family, put):
     del name
     folder = shutil.copytree(run, tmp_path / "run")
     put(folder, 1)
     assert family in fault_families(audit_run(folder))
 
 
-def test_damaged_and_hostile_runs_are_answered_or_refused():
-    """A few of the cases of `python -m evaluation.hostile.fuzz_artifacts`, which is run with many."""
+def test_damaged_and_hostile_runs_end_in_a_verdict_or_a_refusal():
+    """Run 8 cases of `python -m evaluation.hostile.fuzz_artifacts`."""
     _outcomes, _slowest, wrong = fuzz_readers.run(fuzz_artifacts.run_left, 8, 0)
     assert not wrong, "\n".join(text for _case, text in wrong)

@@ -1,4 +1,4 @@
-"""Build processes of snapshots, and start real ones that the tests observe."""
+"""Build snapshot processes in typical wait states, and run real processes for the hang tests."""
 
 import contextlib
 import os
@@ -13,26 +13,26 @@ C10D = "/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d
 
 
 def sleeping(pid, parent, *frames, thread=None, **values):
-    """A process whose main thread has slept for 400 s in these frames."""
+    """Return a process whose main thread has slept for 400 s in these frames."""
     known = {"state": "S", "runnable": 0.0, "asleep_s": 400.0} | (thread or {})
     return Process(pid, parent, threads=(Thread(pid, "MainThread", frames, **known),), state="S", **values)
 
 
 def rank(number, *frames, world=3, thread=None, **values):
-    """A rank of a job with one store; it waits at a futex."""
+    """Return a rank of a distributed job that waits at a futex; all ranks share one rendezvous store."""
     values = {"role": "trainer", "rank": number, "world": world, "job": "127.0.0.1:1"} | values
     thread = {"syscall": "futex", "futex": "0x1"} | (thread or {})
     return sleeping(100 + number, 1, *frames, thread=thread, **values)
 
 
 def in_all_gather(number, **values):
-    """A rank in all_gather."""
+    """Return a rank that waits in all_gather."""
     return rank(number, StackFrame(C10D, "all_gather", 1), StackFrame("/job/train.py", "step", 10), **values)
 
 
 @contextlib.contextmanager
 def running(*command):
-    """Run a program until the test ends, and wait for its first line; its whole session is killed."""
+    """Start a program, wait for its first line, and kill its session when the block ends."""
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -45,15 +45,15 @@ def running(*command):
         process.communicate()
 
 
-def why_blind() -> str:
-    """Return the reason why a process cannot read its sibling; empty if it can. Yama's scope 1 permits only parents."""
+def explain_blindness() -> str:
+    """Return why this process cannot read the memory of another, or "". Yama's scope 1 permits only parents."""
     if stacks.find_tool() is None:
         return "needs py-spy"
     with subprocess.Popen(["sleep", "500"]) as sleeper:
         look = f"open('/proc/{sleeper.pid}/mem', 'rb').close()"
         done = subprocess.run([sys.executable, "-S", "-c", look], capture_output=True, check=False)
         sleeper.kill()
-    return "one child may not look into another here: kernel.yama.ptrace_scope" if done.returncode else ""
+    return "processes may not read each other here: kernel.yama.ptrace_scope" if done.returncode else ""
 
 
-BLIND = why_blind()
+BLIND = explain_blindness()

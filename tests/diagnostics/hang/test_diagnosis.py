@@ -1,4 +1,4 @@
-"""The verdict on snapshots of real hangs and healthy jobs, and on small snapshots made here."""
+"""The hang diagnosis names the blocking process and cause, in stored snapshots of real jobs and in synthetic ones."""
 
 import dataclasses
 import json
@@ -14,15 +14,7 @@ from diagnostics.hang.job_index import split_jobs
 from diagnostics.hang.known_issues import finding_of, issue_document, stack_fix, with_issue
 from diagnostics.hang.parsers import ParseError, bundle
 from diagnostics.hang.parsers.files import read_files
-from diagnostics.hang.snapshot import (
-    Collective,
-    Descriptor,
-    Process,
-    Snapshot,
-    Socket,
-    StackFrame,
-    Thread,
-)
+from diagnostics.hang.snapshot import Collective, Descriptor, Process, Snapshot, Socket, StackFrame, Thread
 from evaluation.hang import bench, bench_repros
 from tests.diagnostics.hang.processes import C10D, in_all_gather, rank, sleeping
 
@@ -34,42 +26,43 @@ AT_FUTEX = {"syscall": "futex", "futex": "0x1"}
 
 
 def verdict_of(*processes, **values):
+    """Diagnose a snapshot of these processes; return the verdict."""
     return diagnose(Snapshot(processes, **values)).verdict
 
 
-def stored(name):
+def load_stored(name):
     return read_files([str(STORED / f"{name}.json")])
 
 
 @pytest.mark.parametrize("path", sorted(STORED.glob("*.json")), ids=lambda path: path.stem)
-def test_a_stored_snapshot_gets_its_verdict(path):
-    """A hang gets its blocking process and cause; a healthy job is no hang; no victim is blamed."""
+def test_stored_snapshot_gets_its_verdict(path):
+    """A hang gets its blocking process and cause, a healthy job is no hang, and no victim is blamed."""
     names = {name: set(pids) for name, pids in json.loads(path.with_suffix(".names").read_text()).items()}
     row = bench.score(CASES[path.stem], read_files([str(path)]), names)
     assert (row["right_process"], row["right_cause"], row["victim_named"]) == (True, True, False), row
 
 
-def test_a_stopped_vllm_worker_is_blamed_through_the_engine():
-    """From vLLM 0.31.0 on a CPU: the program waits for the engine core by ZMQ, the core for its worker by a ring."""
-    verdict = diagnose(stored("vllm/worker_stopped")).verdict
+def test_stopped_vllm_worker_is_blamed_through_the_engine():
+    """vLLM 0.31.0 on a CPU: the program waits for the engine core (ZMQ), which waits for its worker (shared memory)."""
+    verdict = diagnose(load_stored("vllm/worker_stopped")).verdict
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "stopped", ("/2736",))
     assert [edge.target for edge in verdict.chain] == ["/2379", "/2736"]
     assert any("/dev/shm/psm" in line for line in verdict.chain[-1].evidence)
 
 
-def test_an_idle_vllm_engine_is_not_blamed():
+def test_idle_vllm_engine_is_not_blamed():
     """The program reads its standard input; no request was sent to the engine."""
-    diagnosis = diagnose(stored("vllm/idle"))
+    diagnosis = diagnose(load_stored("vllm/idle"))
     assert (diagnosis.verdict.cause, diagnosis.verdict.culprits) == ("input", ("/723",))
     engines = [s for s in diagnosis.index.states.values() if s.process.role.startswith("engine")]
     assert {state.kind for state in engines} == {"idle"}
 
 
-# Ranks.
+# Ranks of a distributed job.
 
 
 @pytest.mark.parametrize("absent", [0, 1, 2, 3])
-def test_the_rank_outside_the_collective_is_blamed(absent):
+def test_rank_outside_the_collective_is_blamed(absent):
     ranks = [in_all_gather(n, world=4) for n in range(4)]
     ranks[absent] = rank(absent, StackFrame("/job/train.py", "evaluate", 3), world=4, thread=ASLEEP)
     verdict = verdict_of(*ranks)
@@ -93,8 +86,7 @@ def test_two_ranks_in_different_collectives_are_both_blamed():
         (StackFrame(C10D, "all_reduce", 1), StackFrame("[native]", "ncclAllReduce", 0)),
     ],
 )
-def test_one_operation_is_one_collective(first, second):
-    """Called from different lines, or under NCCL's name."""
+def test_same_operation_from_other_lines_or_under_nccls_name_is_no_mismatch(first, second):
     verdict = verdict_of(
         rank(0, first, StackFrame("/job/train.py", "send", 10), world=2),
         rank(1, second, StackFrame("/job/train.py", "receive", 20), world=2),
@@ -102,14 +94,14 @@ def test_one_operation_is_one_collective(first, second):
     assert verdict.outcome == "unknown"
 
 
-def test_a_rank_without_a_process_is_missing():
-    """All ranks run on this host, because their store does."""
+def test_rank_without_a_process_is_missing():
+    """The rendezvous store is on this host, so all ranks must be."""
     verdict = verdict_of(in_all_gather(0), in_all_gather(2))
     assert (verdict.cause, verdict.culprits) == ("missing", ("rank 1",))
     assert "has no process among those observed" in verdict.sentence
 
 
-def test_a_rank_that_computes_is_a_hang_only_after_very_long():
+def test_computing_rank_is_a_hang_only_after_15_minutes():
     computes = {"runnable": 0.99, "syscall": "running", "asleep_s": None}
     busy = rank(1, StackFrame("/job/train.py", "reward", 7), thread=computes)
     short, long = {"asleep_s": 30.0}, {"asleep_s": 900.0}
@@ -120,28 +112,28 @@ def test_a_rank_that_computes_is_a_hang_only_after_very_long():
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "spin_native", (busy.key,))
 
 
-def test_a_rank_that_computes_without_a_stack_is_no_hang():
-    """As one that is exiting."""
+def test_computing_rank_without_a_stack_is_no_hang():
+    """A rank that is exiting looks like this."""
     busy = rank(2, thread={"runnable": 0.98, "syscall": "running", "futex": ""})
     verdict = verdict_of(in_all_gather(0), in_all_gather(1), busy)
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("progress", "busy", ("/102",))
 
 
-def test_a_short_wait_is_no_hang_yet():
+def test_wait_shorter_than_patience_is_no_hang():
     young = {"asleep_s": 5.0}
     absent = rank(1, StackFrame("/job/x.py", "f", 1), thread=young | ASLEEP)
     ranks = (in_all_gather(0, thread=young), absent, in_all_gather(2, thread=young))
     assert diagnose(Snapshot(ranks), Patience(60.0)).verdict.outcome == "waiting"
 
 
-def test_if_all_ranks_are_in_one_collective_the_cause_is_unknown():
+def test_all_ranks_in_one_collective_is_an_unknown_cause():
     verdict = verdict_of(*map(in_all_gather, range(3)))
     assert (verdict.outcome, verdict.culprits) == ("unknown", ())
     assert "are all in all_gather" in verdict.sentence
     assert any("flight recorder" in line for line in verdict.next)
 
 
-def test_recorded_counts_show_the_rank_that_started_fewer_collectives():
+def test_flight_recorder_counts_show_the_rank_that_started_fewer_collectives():
     counts = tuple(Collective(n, "", 3 if n == 2 else 4, -1, "gloo:all_reduce") for n in range(3))
     verdict = verdict_of(*map(in_all_gather, range(3)), collectives=counts, source="flight recorder")
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "absent", ("/102",))
@@ -158,7 +150,7 @@ def test_recorded_counts_show_the_rank_that_started_fewer_collectives():
     ],
     ids=["opens a FIFO", "waits on FUSE", "waits for a signal", "sits in native code", "holds the GIL in C"],
 )
-def test_a_rank_elsewhere_is_named_with_its_system_call(thread, text):
+def test_rank_outside_the_collective_is_named_with_its_system_call(thread, text):
     away = rank(1, StackFrame("/job/train.py", "load", 3), thread={"futex": ""} | thread)
     verdict = verdict_of(in_all_gather(0), away, in_all_gather(2))
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "absent", (away.key,))
@@ -167,8 +159,7 @@ def test_a_rank_elsewhere_is_named_with_its_system_call(thread, text):
     assert "rank 0 (pid 100)" in verdict.sentence
 
 
-def test_a_launcher_is_no_member_of_the_group():
-    """Its waitpid is no collective."""
+def test_launcher_in_waitpid_is_no_rank():
     launcher = sleeping(
         50, 1, StackFrame("/job/launch.py", "main", 5, "waitpid"), thread={"syscall": "wait4"}, role="process"
     )
@@ -179,8 +170,8 @@ def test_a_launcher_is_no_member_of_the_group():
     assert all(edge.target != launcher.key for edge in edges[ranks[0].key])
 
 
-def test_a_backward_pass_is_followed_into_its_thread():
-    """The main thread waits for autograd's, which is in a collective."""
+def test_backward_pass_is_in_the_collective_of_the_autograd_thread():
+    """The main thread waits for autograd's thread, which is in a collective."""
     autograd = StackFrame("/opt/env/lib/python3.11/site-packages/torch/autograd/__init__.py", "backward", 266)
     main = Thread(100, "MainThread", (autograd, StackFrame("/job/train.py", "step", 4)))
     backward = Thread(200, "", (StackFrame(C10D, "all_gather_into_tensor", 9),))
@@ -191,15 +182,15 @@ def test_a_backward_pass_is_followed_into_its_thread():
 # Too little evidence.
 
 
-def test_a_process_that_could_not_be_inspected_leaves_the_verdict_unknown():
+def test_uninspectable_process_leaves_the_verdict_unknown():
     blind = Process(9, 1, role="trainer", rank=0, world=1, unseen=("no rights",))
     verdict = verdict_of(blind, blind=("pid 9 could not be inspected",))
     assert (verdict.outcome, bool(verdict.unseen)) == ("unknown", True)
     assert verdict_of().outcome == "unknown"
 
 
-def test_a_child_that_has_just_died_is_no_hang():
-    """Its parent is about to read its exit code."""
+def test_zombie_child_whose_parent_waits_is_no_hang():
+    """The parent is about to read the exit code."""
     frames = (StackFrame(f"{PYTHON}/subprocess.py", "_wait"), StackFrame("/job/a.py", "f", 1))
     parent = sleeping(1, 0, *frames, thread={"syscall": "wait4"})
     assert verdict_of(parent, Process(2, 1, state="Z")).outcome != "hang"
@@ -208,7 +199,7 @@ def test_a_child_that_has_just_died_is_no_hang():
 # Idle processes.
 
 
-def test_a_main_thread_that_rests_beside_a_server_is_idle():
+def test_main_thread_waiting_beside_an_event_loop_is_idle():
     frames = (StackFrame(f"{PYTHON}/threading.py", "wait"), StackFrame("/job/a.py", "serve", 1))
     process = sleeping(1, 0, *frames, thread={"syscall": "futex", "futex": "0x1"})
     loop_frames = (
@@ -224,7 +215,7 @@ WORKER = StackFrame("/job/rewards.py", "worker", 8)
 
 
 def with_consumers(*frames, **thread):
-    """A driver with three workers at a queue: one in `recv` with the queue's read lock, two at the lock."""
+    """Return a driver and three idle workers of a queue: one reads with the queue's lock, two wait for the lock."""
     shared = ("/dev/shm/sem.x#90",)
     driver = sleeping(10, 1, *frames, thread=thread, fds=(Descriptor(5, "pipe", 70, "w"),), shared=shared)
     reader = sleeping(
@@ -256,8 +247,8 @@ def test_idle_consumers_of_a_queue_are_no_hang(frame, syscall):
     assert verdict_of(*processes, seconds=90.0).outcome == "idle"
 
 
-def test_the_feeder_of_a_queue_that_was_used_is_idle():
-    """It waits for the next item, not for room in the pipe."""
+def test_feeder_thread_of_an_empty_queue_is_idle():
+    """The feeder waits for the next item, not for space in the pipe."""
     waits = StackFrame(f"{PYTHON}/threading.py", "wait", 327)
     driver, *workers = with_consumers(waits, StackFrame("/job/driver.py", "main", 9), **AT_FUTEX)
     frames = (waits, StackFrame(f"{PYTHON}/multiprocessing/queues.py", "_feed", 231))
@@ -266,20 +257,20 @@ def test_the_feeder_of_a_queue_that_was_used_is_idle():
     assert verdict_of(driver, *workers, seconds=90.0).outcome == "idle"
 
 
-def test_a_driver_that_joins_workers_without_sending_them_their_end_is_a_hang():
+def test_driver_joining_workers_that_wait_at_the_queue_is_a_hang():
     joins = StackFrame(f"{PYTHON}/multiprocessing/popen_fork.py", "poll", 27)
     processes = with_consumers(joins, StackFrame("/job/driver.py", "main", 9), syscall="wait4")
     assert verdict_of(*processes, seconds=90.0).outcome == "hang"
 
 
-def test_an_unconnected_socket_has_no_peer():
+def test_listening_socket_has_no_peer():
     serves, thread = StackFrame("/job/server.py", "serve", 3), {"syscall": "poll", "waits_fds": (3,)}
     listener = sleeping(7, 1, serves, thread=thread, fds=(Descriptor(3, "tcp", 50),))
     socket = Socket(50, "tcp", "0.0.0.0:8000", "0.0.0.0:0", "LISTEN")
     assert not any(diagnose(Snapshot((listener,), (socket,), seconds=90.0)).graph.values())
 
 
-def test_tail_and_the_program_that_reads_from_it_wait_for_input_by_design():
+def test_tail_f_and_its_reader_are_idle():
     read, output = {"syscall": "read", "waits_fds": (0,)}, Descriptor(1, "pipe", 4, "w")
     fds = (Descriptor(0, "pipe", 3, "r"), output)
     tail = sleeping(9, 1, thread=read, title="tail -f train.log", python=False, fds=fds)
@@ -290,7 +281,7 @@ def test_tail_and_the_program_that_reads_from_it_wait_for_input_by_design():
     assert verdict_of(reader, seconds=90.0).cause == "input"
 
 
-def test_worker_threads_at_their_queue_beside_an_idle_main_thread_are_idle():
+def test_worker_threads_at_an_empty_queue_are_idle():
     accepts = (StackFrame(f"{PYTHON}/socket.py", "accept", 294), StackFrame("/job/a.py", "main", 9))
     gets = (StackFrame(f"{PYTHON}/threading.py", "wait"), StackFrame(f"{PYTHON}/queue.py", "get"), WORKER)
     process = sleeping(7, 1, *accepts, thread={"syscall": "accept4"})
@@ -302,7 +293,7 @@ def test_worker_threads_at_their_queue_beside_an_idle_main_thread_are_idle():
 POLLS = {"syscall": "clock_nanosleep", "asleep_s": 0.1}
 
 
-def test_a_program_that_reads_from_a_polling_child_is_no_hang_yet():
+def test_reader_of_a_polling_child_is_no_hang():
     reads, polls = StackFrame("/job/run.py", "main", 3), StackFrame("/job/monitor.py", "main", 3, "sleep")
     thread = {"syscall": "read", "waits_fds": (3,)}
     reader = sleeping(7, 1, reads, thread=thread, fds=(Descriptor(3, "pipe", 5, "r"),))
@@ -310,7 +301,7 @@ def test_a_program_that_reads_from_a_polling_child_is_no_hang_yet():
     assert verdict_of(reader, child, seconds=1.5).outcome == "waiting"
 
 
-def test_a_polling_loop_is_observed_for_longer_with_the_users_own_options():
+def test_polling_loop_suggests_a_longer_observation_with_the_same_selection():
     poll = sleeping(7, 1, StackFrame("/job/wait.py", "poll", 3, "sleep"), thread=POLLS, io_moved=False)
     verdict = diagnose(Snapshot((poll,), seconds=1.5), selection=("--match", "wait me")).verdict
     assert verdict.outcome == "waiting"
@@ -326,8 +317,8 @@ def test_unrelated_processes_are_separate_jobs():
     assert sorted(len(job.processes) for job in jobs) == [1, 3]
 
 
-def test_processes_that_all_wait_for_each_other_are_diagnosed_at_once():
-    """As engines connected by ZMQ: which connection each waits on is unknown, and 20 processes have 20! paths."""
+def test_fully_connected_processes_are_diagnosed_in_polynomial_time():
+    """With ZMQ it is unknown which connection a process waits on, and 20 processes have 20! paths."""
     pids = range(10, 30)
     frames = (StackFrame("/opt/env/zmq/sugar/socket.py", "recv", 3), StackFrame("/job/a.py", "main", 1))
     sockets = [
@@ -354,7 +345,7 @@ def test_processes_that_all_wait_for_each_other_are_diagnosed_at_once():
 # Known issues and fixes.
 
 
-def test_the_table_of_waits_and_the_catalog_name_known_kinds_and_causes():
+def test_wait_tables_and_catalog_use_known_kinds_and_causes():
     kinds = {kind for kind, _, _ in wait_kinds._CALLS}
     kinds |= {*wait_kinds.KIND_OF_SYSCALL.values(), *wait_kinds.KIND_OF_SOURCE_CALL.values()}
     assert kinds <= set(wait_kinds.KINDS)
@@ -364,8 +355,8 @@ def test_the_table_of_waits_and_the_catalog_name_known_kinds_and_causes():
     assert {code for code in issues if code.startswith("HNG")} == {c for c, i in issues.items() if i.hang}
 
 
-def test_the_issue_that_requires_frames_is_preferred():
-    """A rank that does not come to the rendezvous is HNG015, not any rank that is elsewhere."""
+def test_issue_with_matching_frames_is_preferred():
+    """A rank absent from the rendezvous is HNG015, not the general issue of an absent rank."""
     path = "/opt/env/lib/python3.11/site-packages/torch/distributed/rendezvous.py"
     waits = StackFrame(path, "_create_c10d_store", 5)
     away = rank(1, StackFrame("/job/x.py", "f", 1), thread=ASLEEP)
@@ -400,7 +391,7 @@ FEEDS = (
         ("backlog", "connect", (StackFrame("/job/client.py", "main", 5, "connect"),), {"syscall": "connect"}),
     ],
 )  # fmt: skip
-def test_the_fix_fits_the_stack(name, cause, frames, thread):
+def test_fix_fits_the_stack(name, cause, frames, thread):
     process = sleeping(7, 1, *frames, thread=thread, fds=(Descriptor(4, "pipe", 70, "w"),))
     diagnosis = with_issue(diagnose(Snapshot((process,), seconds=90.0)))
     assert diagnosis.verdict.cause == cause
@@ -412,11 +403,11 @@ def test_the_fix_fits_the_stack(name, cause, frames, thread):
 @pytest.mark.parametrize(
     ("snapshot", "name"), [("two_locks", "two_orders"), ("child_output_unread", "output_not_read")]
 )
-def test_the_fix_fits_a_stored_hang(snapshot, name):
-    assert stack_fix(diagnose(stored(snapshot), bench.PATIENCE)).name == name
+def test_fix_fits_a_stored_hang(snapshot, name):
+    assert stack_fix(diagnose(load_stored(snapshot), bench.PATIENCE)).name == name
 
 
-def test_a_snapshot_survives_json_and_other_documents_are_refused():
+def test_snapshot_round_trips_through_json_and_other_documents_are_refused():
     snapshot = Snapshot((in_all_gather(0),), blind=("x",), seconds=1.5)
     document = snapshot.to_json()
     assert bundle.load(json.loads(json.dumps(document)), "x") == snapshot

@@ -1,3 +1,5 @@
+"""Input of the golden command `lint train.py`, never run: 12 completions do not fit groups of 8 (CFG101)."""
+
 from trl import GRPOConfig, GRPOTrainer
 
 arguments = GRPOConfig(

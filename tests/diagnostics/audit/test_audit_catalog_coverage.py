@@ -1,0 +1,70 @@
+"""Every silent failure of the catalog has an audit check, and the codes of the checks agree with the catalog."""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from diagnostics import audit
+from diagnostics.audit.results import CHECKS, CLEAN, FAULT, LIVE, Audit, Result, make_document
+from diagnostics.catalog import loader
+
+# Codes that a check reports instead of the code of its family, and when.
+ISSUES_CHOSEN_BY_A_CHECK = {
+    "SYN003": "weights/version, if that is the base",
+    "SYN032": "weights/partial: a result does not say why the experts are wrong",
+    "SYN034": "weights/unknown: a result does not say why no checkpoint has these weights",
+    "SYN015": "cache/stale: a result does not say why the cache was not reset",
+}
+# Silent failures that no audit check can show, and why.
+REASON_WITHOUT_CHECK = {
+    "CFG107": "options that a run does not use leave no trace in what it samples; lint reads them",
+    "CFG114": "options that the command never sees leave no trace in what it samples; lint reads them",
+    "MEM013": "memory is asked of the device, which an audit does not do; the log tells",
+    "NUM004": "a loss divided by too much: a replay of the step shows it, and no answer of an engine or of a dump",
+    "SYN033": "an audit sends no images; lint reads whether the vision encoder is trained",
+    "SYN002": "weights that change within a completion: no sample of an audit lies across an update",
+}
+
+
+@pytest.fixture(scope="module")
+def issues():
+    """Load the shipped catalog."""
+    return loader.load()
+
+
+def test_every_silent_failure_has_a_check_or_a_reason(issues):
+    silent = {code for code, issue in issues.items() if issue.kind == "silent" and not issue.audit}
+    assert silent == REASON_WITHOUT_CHECK.keys() | ISSUES_CHOSEN_BY_A_CHECK.keys()
+
+
+def test_every_result_family_belongs_to_one_issue_and_one_check(issues):
+    families = Counter(family for issue in issues.values() for family in issue.audit)
+    assert [family for family, times in families.items() if times > 1] == []
+    assert [family for family in families if family.partition("/")[0] not in CHECKS] == []
+
+
+def test_fault_has_the_code_of_its_family_unless_the_check_sets_one():
+    results = (
+        Result("weights/partial", FAULT, "P4", "tensors did not arrive"),
+        Result("weights/version", FAULT, "P3", "older weights", "SYN003"),
+        Result("weights/version", CLEAN, "P3"),
+    )
+    answers = make_document(Audit(LIVE, {}, results))["answers"]
+    assert [answer["code"] for answer in answers] == ["SYN025", "SYN003", ""]
+    assert [record["name"] for record in answers[0]["helps"]["mitigations"]] == ["all_names"]
+
+
+def test_codes_in_check_sources_match_the_catalog(issues):
+    codes = {family: code for code, issue in issues.items() for family in issue.audit}
+    families = []
+    for path in sorted(Path(audit.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                values = (*node.args, *(keyword.value for keyword in node.keywords))
+                words = [value.value for value in values if isinstance(value, ast.Constant)]
+                family = next((word for word in words if word in codes), None)
+                families += [(family, word) for word in words if family and word in issues]
+    assert len(families) > 10
+    assert [(family, code) for family, code in families if codes[family] != code] == []

@@ -1,0 +1,86 @@
+"""The audit's HTTP client has a deadline per call, follows no redirects, and reports a missing server in one line."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+
+from diagnostics.audit.live.client import Client
+from diagnostics.audit.results import AuditError, NotAvailableError
+
+
+@contextlib.contextmanager
+def slow_server(answer):
+    """Send the pieces of `answer()`, one every 50 ms, until the client disconnects; yield the address."""
+    done = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        with contextlib.suppress(OSError):
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                for piece in answer():
+                    connection.sendall(piece)
+                    if done.wait(0.05):
+                        return
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        done.set()
+        thread.join(5)
+        listener.close()
+
+
+def headers():
+    yield b"HTTP/1.1 200 OK\r\n"
+    for number in range(10_000):
+        yield f"X-{number}: y\r\n".encode()
+
+
+def continues():
+    for _ in range(10_000):
+        yield b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+def body():
+    yield b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
+    for _ in range(10_000):
+        yield b"x"
+
+
+@pytest.mark.parametrize("answer", [headers, continues, body])
+def test_slow_trickle_response_times_out(answer):
+    with slow_server(answer) as url, pytest.raises(NotAvailableError, match=r"no complete answer in 0.5 s"):
+        Client(url, 0.5).get("/v1/models")
+
+
+def test_slow_connect_times_out(monkeypatch):
+    """The deadline passes before there is a socket that could be shut down."""
+    connect = socket.create_connection
+
+    def slow(*arguments, **options):
+        time.sleep(0.6)
+        return connect(*arguments, **options)
+
+    monkeypatch.setattr(socket, "create_connection", slow)
+    with slow_server(body) as url, pytest.raises(NotAvailableError, match=r"no complete answer in 0.3 s"):
+        Client(url, 0.3).get("/v1/models")
+
+
+def test_refused_connection_is_reported():
+    with pytest.raises(AuditError, match="no server listens there"):
+        Client("http://127.0.0.1:9", 5).get("/")
+
+
+def test_redirects_are_not_followed():
+    def redirect():
+        yield b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n"
+
+    with slow_server(redirect) as url:
+        assert Client(url, 5).try_call("/v1/models") is None

@@ -1,0 +1,106 @@
+"""For large vocabularies and checkpoints the audit stores and computes only a part, and accounts for the rest."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from diagnostics.audit.live import checkpoint_identification, sampling_distribution
+from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
+from diagnostics.audit.live.weight_comparison import Scores
+from tests.diagnostics.audit.standin import distribution
+
+# 6004 ids leave a rest after whole bins of 128.
+PLACES, VOCABULARY = 6, 6004
+SIZE, FLOOR = 600, 0.01
+
+
+def make_observed(monkeypatch, stored_ids, spread):
+    """Sample from random logits of this spread; only the `stored_ids` likeliest ids of each position are stored."""
+    monkeypatch.setattr(sampling_distribution, "_KEPT", stored_ids)
+    generator = torch.Generator().manual_seed(2)
+    logits = spread * torch.randn(PLACES, VOCABULARY, generator=generator, dtype=torch.float64)
+    ids = torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0].tolist()
+    return Observed([Completion((1, 2), tuple(ids), (0.0,) * PLACES)], [logits])
+
+
+@pytest.mark.parametrize("spread", [0.3, 3.0], ids=["flat", "peaked"])
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(), Sampling(temperature=0.7), Sampling(repetition_penalty=1.2), Sampling(top_p=0.95),
+     Sampling(top_p=0.2), Sampling(top_k=20)],
+)  # fmt: skip
+def test_probability_of_unstored_ids_is_accounted_for(monkeypatch, spread, sampling):
+    """Without them, every log-prob of a flat distribution would be too large, and no sampling parameters would fit."""
+    part, full = (make_observed(monkeypatch, stored, spread) for stored in (500, VOCABULARY))
+    logprobs, expected = part.logprobs(sampling), full.logprobs(sampling)
+    both = logprobs.isfinite() & expected.isfinite()
+    assert torch.allclose(logprobs[both], expected[both], atol=2e-3)
+    # It is unknown whether an id that is not stored is in the nucleus.
+    assert (logprobs.isfinite() | ~expected.isfinite()).all()
+    hot = Sampling(temperature=0.9)
+    assert part.surprise(hot) == pytest.approx(full.surprise(hot), rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_distribution_equals_the_fake_servers(seed):
+    """The fake server applies sampling parameters in vLLM's order, one position at a time; both agree."""
+    draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    prompt, ids = draw.choices(range(50), k=5), draw.choices(range(50), k=8)
+    logits = 3 * torch.randn(len(ids), 50, generator=generator, dtype=torch.float64)
+    sampling = Sampling(
+        draw.choice((1.0, 0.7, 1.4)),
+        draw.choice((1.0, 0.9, 0.5)),
+        draw.choice((0, 5, 20)),
+        draw.choice((0.0, 0.05)),
+        draw.choice((1.0, 1.2)),
+        draw.choice((0.0, 0.5)),
+        draw.choice((0.0, 0.3)),
+        draw.choice((None, (3, -2.0))),
+    )
+    observed = Observed([Completion(tuple(prompt), tuple(ids), (0.0,) * len(ids))], [logits])
+    expected = torch.stack([distribution(logits[n], sampling, prompt, ids[:n]) for n in range(len(ids))])
+    assert torch.allclose(observed.distribution(sampling).exp(), expected.exp(), atol=1e-12)
+    sampled = expected.gather(1, torch.tensor(ids)[:, None])[:, 0]
+    assert torch.allclose(observed.logprobs(sampling).exp(), sampled.exp(), atol=1e-12)
+
+
+class Folder:
+    """A fake checkpoint whose scores differ from the audited one by `apart`."""
+
+    large = True
+
+    def __init__(self, name, apart=0.0):
+        self.name, self.apart, self.computed = name, apart, []
+
+    def has_same_tensors(self, other):
+        return isinstance(other, Folder)
+
+    def release(self):
+        pass
+
+    def scores(self, sequences, _dtype):
+        self.computed.append(sum(len(ids) - 1 for ids in sequences))
+        return torch.full((self.computed[-1],), self.apart)
+
+
+@pytest.mark.parametrize(
+    ("folder", "notes", "computed"),
+    [
+        (Folder("checkpoint-20", 3.0), ["away"], [checkpoint_identification._FEW_IDS]),
+        # A step of training can be smaller than rounding; then all ids are needed.
+        (Folder("checkpoint-280", 0.02), [], [checkpoint_identification._FEW_IDS, SIZE]),
+        (SimpleNamespace(name="checkpoint-20", release=lambda: None, computed=[]), ["does_not_fit"], []),
+    ],
+    ids=["far away", "as near as rounding", "other tensors"],
+)
+def test_distant_checkpoints_are_ruled_out_with_few_tokens(folder, notes, computed):
+    """All tokens are scored only if a few tokens cannot rule the checkpoint out."""
+    sequences = [list(range(SIZE // 2 + 1))] * 2
+    engine, exact = torch.full((SIZE,), FLOOR), torch.zeros(SIZE)
+    scores = Scores(Folder("checkpoint-300"), sequences, engine, "bfloat16", exact, FLOOR)
+    siblings, reported = checkpoint_identification._compute_others(scores, [folder])
+    assert [item.name for item in reported] == notes
+    assert len(siblings) == (not notes)
+    assert folder.computed == computed

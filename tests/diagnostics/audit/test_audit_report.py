@@ -1,0 +1,114 @@
+"""An audit's outcome, exit code, JSON document and output formats, and the usage errors of `audit`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from check_jsonschema.cli import main as check
+
+from diagnostics.__main__ import main
+from diagnostics.audit import report
+from diagnostics.audit.results import (
+    CLEAN,
+    FAULT,
+    MASKED,
+    NOT_ASKED,
+    NOT_DECIDED,
+    Audit,
+    Estimate,
+    Result,
+    RunnerUp,
+    make_document,
+    shareable,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+TEMPERATURE_FAULT = Result(
+    "sampling/temperature",
+    FAULT,
+    "P5",
+    "the engine samples at temperature 0.600; the trainer computes with 1",
+    values={"value": 0.6, "expected": 1.0},
+    estimates=(Estimate("temperature", 0.6, 0.59, 0.61, 1.0),),
+    residual=0.002,
+    floor=0.0019,
+    runner_up=RunnerUp("top_p", 0.3),
+    count=384,
+    tokens=500,
+)
+WEIGHTS_CLEAN = Result("weights", CLEAN, "P1", residual=0.001, floor=0.001, count=400, decisive=True)
+CACHE_MASKED = Result("cache", MASKED, "P2", masked_by="weights/version")
+REPLICAS_NOT_CHECKED = Result("replicas", NOT_ASKED, "P14")
+
+
+def audit(*results):
+    """Return a live audit with these results."""
+    return Audit("live", {"server": "http://127.0.0.1:8000"}, results, 500, 20, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("results", "outcome", "code"),
+    [
+        ((WEIGHTS_CLEAN, TEMPERATURE_FAULT), FAULT, 1),
+        ((WEIGHTS_CLEAN, REPLICAS_NOT_CHECKED), CLEAN, 0),
+        ((WEIGHTS_CLEAN, CACHE_MASKED), NOT_DECIDED, 3),
+        ((), NOT_DECIDED, 3),
+        ((WEIGHTS_CLEAN, Result("ids", NOT_ASKED, "P10", decisive=True)), NOT_DECIDED, 3),
+        ((WEIGHTS_CLEAN, Result("ids", NOT_DECIDED, "P10")), NOT_DECIDED, 3),
+    ],
+)
+def test_masked_or_unchecked_results_are_never_clean(results, outcome, code):
+    assert (audit(*results).outcome, report.exit_code(audit(*results))) == (outcome, code)
+
+
+def test_document_is_valid_against_its_schema(tmp_path):
+    path = tmp_path / "audit.json"
+    path.write_text(
+        json.dumps(
+            shareable(
+                make_document(audit(WEIGHTS_CLEAN, TEMPERATURE_FAULT, CACHE_MASKED, REPLICAS_NOT_CHECKED))
+            )
+        )
+    )
+    schema = ROOT / "docs" / "audit-v1.schema.json"
+    assert check(["--schemafile", str(schema), str(path)], standalone_mode=False) in (0, None)
+
+
+@pytest.mark.parametrize("form", report.FORMATS)
+def test_every_format_contains_the_fault(capsys, form):
+    assert (
+        report.write_audit(audit(WEIGHTS_CLEAN, TEMPERATURE_FAULT, CACHE_MASKED, REPLICAS_NOT_CHECKED), form)
+        == 1
+    )
+    assert "temperature 0.6" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", report.FORMATS)
+def test_control_characters_and_html_are_escaped(capsys, form):
+    hostile = Result("ids", FAULT, "P10", "<script>alert(1)</script> \x1b[31m `x`")
+    report.write_audit(audit(hostile), form)
+    out = capsys.readouterr().out
+    assert "\x1b[31m" not in out
+    assert "<script>alert" not in out or form in {"terminal", "json", "jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "expected a RUN"),
+        (["x", "--server", "http://127.0.0.1:9", "--checkpoint", "y"], 2, "give one of them"),
+        (["--server", "http://127.0.0.1:9"], 2, "expected --checkpoint DIR"),
+        (["x", "--idle", "1"], 2, "only with --watch"),
+        (["--watch", "x", "--server", "http://127.0.0.1:9"], 2, "--watch and --server: give one of them"),
+        (["x", "--checkpoint", "y"], 2, "--checkpoint: only with --server"),
+        (
+            ["--server", "http://127.0.0.1:9", "--checkpoint", "x", "--tokens", "100"],
+            2,
+            "takes 2200 at least",
+        ),
+        (["/nowhere"], 2, "no such file"),
+    ],
+)
+def test_wrong_usage_is_refused(capsys, arguments, code, message):
+    assert main(["audit", *arguments]) == code
+    assert message in capsys.readouterr().err

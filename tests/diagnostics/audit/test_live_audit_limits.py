@@ -1,0 +1,141 @@
+"""A live audit stays within its token budget, yields to the trainer, and refuses servers that it cannot audit."""
+
+import json
+
+import pytest
+
+from diagnostics.__main__ import main
+from diagnostics.audit.live.probe_inputs import MIN_TOKENS, Budget
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
+from diagnostics.audit.live.servers import Server, check_awake
+from diagnostics.audit.results import CLEAN, FAULT, AuditError, NotAvailableError
+from tests.diagnostics.audit.standin import Engine, Wrong, serving
+
+
+@pytest.fixture(scope="module")
+def url(trained):
+    """Start a healthy fake server; yield its address."""
+    with serving(Engine(trained / "checkpoint-120", "float32", Wrong(versions=["7"]))) as address:
+        yield address
+
+
+def test_minimum_token_budget_is_never_exceeded(trained):
+    """Wrong weights cost a second comparison if tokens are left."""
+    with serving(Engine(trained / "base", "bfloat16")) as address:
+        audit = audit_server(LiveAudit(address, trained / "checkpoint-120", timeout_s=500, tokens=MIN_TOKENS))
+    assert audit.tokens <= MIN_TOKENS
+    assert [item.family for item in audit.select(FAULT)] == ["weights/version"]
+
+
+def test_extra_tokens_go_to_sampling_and_the_second_comparison():
+    usual, more = Budget(4000, 256), Budget(12000, 256)
+    assert more.sampling >= 3 * usual.sampling
+    assert more.second_comparison(0) >= 3 * usual.second_comparison(0)
+    assert more.first_comparison == usual.first_comparison
+
+
+def test_too_small_token_budget_is_refused_with_the_minimum(capsys):
+    options = ["--server", "http://127.0.0.1:9", "--checkpoint", "nowhere", f"--tokens={MIN_TOKENS - 1}"]
+    assert main(["audit", *options]) == 2
+    assert str(MIN_TOKENS) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_requests_have_the_lowest_priority(trained, refused):
+    """The trainer's requests have priority 0; after one refusal the audit sends no priority."""
+    engine = Engine(trained / "checkpoint-120", "bfloat16", Wrong(no_priority=refused))
+    with serving(engine) as address:
+        audit = audit_server(LiveAudit(address, trained / "checkpoint-120", timeout_s=500))
+    assert audit.outcome == CLEAN
+    priorities = [item for item in engine.priorities if item]
+    assert (len(priorities) == 1) is refused
+    assert min(priorities) > 0
+    assert engine.calls > 10
+
+
+def test_weight_update_during_the_audit_gives_no_verdict(trained):
+    """Scores and samples would come from two policy versions."""
+    engine = Engine(trained / "checkpoint-120", "bfloat16", Wrong(versions=["7", "8"]))
+    with serving(engine) as address, pytest.raises(NotAvailableError, match="from 7 to 8 meanwhile"):
+        audit_server(LiveAudit(address, trained / "checkpoint-120", timeout_s=500))
+
+
+def test_server_with_an_unfinished_weight_update_gets_no_request(trained):
+    """vLLM's counters show an update that started and did not finish."""
+    engine = Engine(trained / "checkpoint-120", "float32", Wrong(updating=True))
+    with serving(engine) as address, pytest.raises(NotAvailableError, match="being updated"):
+        audit_server(LiveAudit(address, trained / "checkpoint-120", timeout_s=500))
+    assert engine.priorities == []
+
+
+def test_unknown_model_is_refused_with_the_served_names(trained, url):
+    with pytest.raises(AuditError, match=r"--model nobody: .* serves policy"):
+        audit_server(LiveAudit(url, trained / "checkpoint-120", model="nobody"))
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        ("no server", 2, "no server listens there"),
+        ("no weights", 2, "no config.json"),
+        ("no log-probs", 2, "its samples have no log-probs"),
+        ("paused", 3, "it is paused"),
+        ("trainer", 2, "expected a number"),
+    ],
+)
+def test_missing_input_is_a_one_line_error(trained, tmp_path, capsys, change, code, message):
+    """The exit code is 2 for wrong usage, or 3 if the server is not available now."""
+    wrong = Wrong(no_logprobs=change == "no log-probs", paused=change == "paused")
+    (tmp_path / "trainer.json").write_text(json.dumps({"temperature": "hot"}))
+    with serving(Engine(trained / "checkpoint-120", "float32", wrong)) as url:
+        options = ["--server", "http://127.0.0.1:9" if change == "no server" else url, "--timeout", "500"]
+        options += ["--checkpoint", str(tmp_path if change == "no weights" else trained / "checkpoint-120")]
+        options += ["--trainer-config", str(tmp_path / "trainer.json")] if change == "trainer" else []
+        assert main(["audit", *options]) == code
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.strip().count("\n") == 0
+
+
+class FakeClient:
+    """A client that returns prepared responses by path."""
+
+    address = "http://127.0.0.1:1"
+
+    def __init__(self, **answers):
+        self.answers = answers
+
+    def try_call(self, path, _=None):
+        return self.answers.get(path.strip("/"))
+
+    get = try_call
+
+
+def test_other_servers_than_vllm_are_refused():
+    """The servers of ms-swift and of older TRL have other paths."""
+    with pytest.raises(AuditError, match="not vllm serve"):
+        Server(FakeClient(**{"v1/models": {}}))
+
+
+COUNT = 'vllm:rl_weight_update_operation_duration_seconds_count{operation="%s"} %s\n'
+
+
+@pytest.mark.parametrize(
+    ("answers", "awake"),
+    [
+        ({}, True),
+        ({"is_paused": {"is_paused": False}, "metrics": "no metrics"}, True),
+        ({"is_sleeping": {"is_sleeping": True}}, False),
+        ({"metrics": COUNT % ("start", "2.0") + COUNT % ("finish", "2.0")}, True),
+        ({"metrics": COUNT % ("start", "2.0") + COUNT % ("finish", "1.0")}, False),
+        ({"metrics": 'vllm:rl_weight_update_operations_in_flight{operation="update"} 1.0'}, False),
+        ({"metrics": 'vllm:rl_weight_update_operations_in_flight{operation="update"} 0.0'}, True),
+    ],
+)
+def test_sleeping_or_updating_server_is_recognised(answers, awake):
+    """The state comes from a gauge, from two counters or from two paths; older servers have none of them."""
+    if awake:
+        assert check_awake(FakeClient(**answers)) == ""
+    else:
+        with pytest.raises(NotAvailableError):
+            check_awake(FakeClient(**answers))

@@ -1,0 +1,111 @@
+"""A live audit of a LoRA checkpoint reports how often and from which step the engine merged the adapter."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
+from diagnostics.audit.live.reference import Reference
+from diagnostics.audit.results import FAULT, AuditError
+from tests.diagnostics.audit.standin import Engine, loaded, serving
+
+RANK, ALPHA = 4, 8
+
+
+@pytest.fixture(scope="module")
+def adapters(trained, tmp_path_factory):
+    """Make LoRA checkpoints of steps 10 and 20 whose base is checkpoint-120."""
+    folder, base = tmp_path_factory.mktemp("adapters"), trained / "checkpoint-120"
+    state = loaded(base, "float32").state_dict()
+    generator = torch.Generator().manual_seed(5)
+    tensors = {}
+    for name, tensor in state.items():
+        if "_proj" in name:
+            key = f"base_model.model.{name.removesuffix('.weight')}"
+            for part, shape in (("A", (RANK, tensor.shape[1])), ("B", (tensor.shape[0], RANK))):
+                tensors[f"{key}.lora_{part}.weight"] = 0.07 * torch.randn(shape, generator=generator)
+    settings = {
+        "peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "base_model_name_or_path": str(base),
+        "target_modules": sorted({name.split(".")[-2] for name in state if "_proj" in name}),
+    }  # fmt: skip
+    for step, share in ((10, 0.6), (20, 1.0)):
+        checkpoint, generator = folder / f"checkpoint-{step}", torch.Generator().manual_seed(step)
+        checkpoint.mkdir()
+        (checkpoint / "adapter_config.json").write_text(json.dumps(settings))
+        drifted = {
+            name: share * tensor + 0.02 * torch.randn(tensor.shape, generator=generator)
+            for name, tensor in tensors.items()
+        }
+        save_file(drifted, checkpoint / "adapter_model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def serve_merged(adapters, trained, tmp_path_factory):
+    """Return a function that saves the base with a step's adapter merged `times` times, computed independently."""
+
+    def save(step, times):
+        folder = tmp_path_factory.mktemp("served") / "merged"
+        parts = load_file(adapters / f"checkpoint-{step}" / "adapter_model.safetensors")
+        model = loaded(trained / "checkpoint-120", "float32")
+        with torch.no_grad():
+            for name, tensor in model.named_parameters():
+                key = f"base_model.model.{name.removesuffix('.weight')}"
+                if f"{key}.lora_A.weight" in parts:
+                    product = parts[f"{key}.lora_B.weight"] @ parts[f"{key}.lora_A.weight"]
+                    tensor.add_(times * ALPHA / RANK * product)
+        shutil.copytree(trained / "checkpoint-120", folder)
+        model.save_pretrained(folder)
+        return folder
+
+    return save
+
+
+@pytest.mark.parametrize(
+    ("step", "times", "faults"),
+    [
+        (20, 1, {}),
+        (20, 2.0, {"weights/adapter": pytest.approx(2.0, abs=0.05)}),
+        (20, 0.5, {"weights/adapter": pytest.approx(0.5, abs=0.05)}),
+        (20, 0, {"weights/version": "checkpoint-120"}),
+        (10, 1, {"weights/version": "checkpoint-10"}),
+    ],
+    ids=["once", "twice after a resume", "half, another alpha", "not added: the base", "older step"],
+)
+def test_adapter_merge_factor_and_step_are_identified(adapters, serve_merged, step, times, faults):
+    with serving(Engine(serve_merged(step, times), "bfloat16")) as url:
+        audit = audit_server(LiveAudit(url, adapters / "checkpoint-20", timeout_s=500))
+    assert {item.family: item.estimates[0].value for item in audit.select(FAULT)} == faults
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
+def test_merged_weights_equal_pefts(adapters, trained):
+    peft = pytest.importorskip("peft")
+    base = loaded(trained / "checkpoint-120", "float32")
+    expected = (
+        peft.PeftModel.from_pretrained(base, adapters / "checkpoint-20").merge_and_unload().state_dict()
+    )
+    actual = Reference(adapters / "checkpoint-20").state
+    assert actual.keys() == expected.keys()
+    assert all(torch.allclose(actual[name], expected[name], atol=1e-6) for name in actual)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"base_model_name_or_path": "org/name"}, "expected a folder of weights"),
+        ({"use_dora": True}, "use_dora is not supported: merge"),
+        ({"peft_type": "IA3"}, "IA3 is not supported: merge"),
+        (None, r"adapter_model\.safetensors"),
+    ],
+)
+def test_unsupported_or_truncated_adapter_is_refused(adapters, tmp_path, change, message):
+    folder = shutil.copytree(adapters / "checkpoint-20", tmp_path / "adapter")
+    path, weights = folder / "adapter_config.json", folder / "adapter_model.safetensors"
+    path.write_text(json.dumps(json.loads(path.read_text()) | (change or {})))
+    weights.write_bytes(weights.read_bytes()[: None if change else 100])
+    with pytest.raises(AuditError, match=message):
+        _ = Reference(folder).state

@@ -1,0 +1,52 @@
+"""If log-probs look like temperature 1, the sampled tokens show whether they are raw or the sampling is wrong."""
+
+import pytest
+import torch
+
+from diagnostics.audit.live import sampled_ids
+from diagnostics.audit.live.estimation import Fit
+from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
+from diagnostics.audit.results import FAULT, MASKED, Result
+
+
+def findings_for(temperature, mode=""):
+    """Return the findings for samples at this temperature whose log-probs are at temperature 1; 0.8 was requested."""
+    generator = torch.Generator().manual_seed(3)
+    logits = 2 * torch.randn(300, 64, generator=generator, dtype=torch.float64)
+    ids = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+    observed = observe(logits, ids)
+    fit, results = Fit(Sampling(), 0.0, ("temperature",)), [Result("sampling/temperature", FAULT, "P5")]
+    results, by_ids = sampled_ids.separate_raw(observed, fit, Sampling(temperature=0.8), mode, results, [])
+    return {item.family: item.outcome for item in (*results, *by_ids)}
+
+
+def observe(logits, ids):
+    """Return the observation of these sampled ids with log-probs at temperature 1."""
+    values = logits.log_softmax(-1).gather(1, ids)[:, 0]
+    return Observed([Completion((1,), tuple(ids[:, 0].tolist()), tuple(values.tolist()))], [logits])
+
+
+@pytest.mark.parametrize(
+    ("temperature", "mode", "outcomes"),
+    [
+        (0.8, "", {"sampling": MASKED, "logprobs/raw": FAULT}),
+        (1.0, "", {"sampling/temperature": FAULT}),
+        (0.9, "raw_logprobs", {"sampling": MASKED, "logprobs/raw": FAULT}),
+        (0.9, "processed_logprobs", {"sampling/temperature": FAULT}),
+    ],
+)
+def test_sampled_tokens_decide_unless_the_server_reports_its_mode(temperature, mode, outcomes):
+    assert findings_for(temperature, mode) == outcomes
+
+
+@pytest.mark.parametrize(("gap", "is_tolerated"), [(0.02, True), (2.0, False)])
+def test_rounding_at_the_top_k_border_is_tolerated(gap, is_tolerated):
+    """About 10 of 300 tokens have rank 6 with top_k=5: rounding swapped them only if the logits are close."""
+    generator = torch.Generator().manual_seed(4)
+    logits = torch.randn(300, 32, generator=generator, dtype=torch.float64).sort(1, descending=True).values
+    logits[:, 5:] -= (logits[:, 5] - logits[:, 4] + gap)[:, None]
+    ids = torch.multinomial(logits[:, :5].softmax(-1), 1, generator=generator)
+    ids[:60][ids[:60] == 4] = 5
+    assert 5 < int((ids == 5).sum()) < 20
+    total, mean, deviation = observe(logits, ids).surprise(Sampling(top_k=5))
+    assert (abs(total - mean) < 5 * deviation) is is_tolerated

@@ -1,0 +1,78 @@
+"""Faults of recorded samples (NaN, one prompt, no reward spread) are found, and reward functions are re-run."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from diagnostics.audit.recorded.run_audit import audit_run
+from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, AuditError
+from tests.diagnostics.audit_recorded import runs
+from tests.diagnostics.audit_recorded.test_damaged_runs import some_rows
+
+
+def families(folder):
+    """Return the families of the faults in a recorded run."""
+    return {result.family for result in audit_run(folder).results if result.outcome == FAULT}
+
+
+@pytest.mark.parametrize(
+    ("family", "change"),
+    [
+        ("rewards/no_number", lambda place, row: {"reward": math.nan if place % 16 == 3 else row.reward}),
+        ("data/one_prompt", lambda place, row: {"prompt": "the same prompt"}),
+        ("rewards/little_spread", lambda place, row: {"reward": row.reward if place < 4 else 0.0}),
+    ],
+    ids=["one NaN reward in each batch", "one prompt for all samples", "23 of 24 groups at reward 0"],
+)
+def test_samples_without_learning_signal_are_a_fault(tmp_path, family, change):
+    rows = [replace(row, **change(place, row)) for place, row in enumerate(some_rows(6))]
+    assert family in families(runs.as_verl(rows, tmp_path))
+
+
+def test_nan_rewards_in_json_lines_are_a_fault(tmp_path):
+    line = {"input": "a", "output": "b", "score": math.nan, "step": 1}
+    (tmp_path / "1.jsonl").write_text("".join(json.dumps(line) + "\n" for _ in range(4)))
+    assert "rewards/no_number" in families(tmp_path)
+
+
+REWARDS = """
+import threading
+def right(completions, **_): return [int(text[-1]) % 2 for text in completions]
+def thread(completions, **_):
+    main = threading.current_thread() is threading.main_thread()
+    return [int(text[-1]) % 2 if main else 0 for text in completions]
+def raises(completions, **_): raise ValueError('no column')
+def other(completions, **_): return [1.0 for _ in completions]
+def needs_answer(completions, answer): return [0.0 for _ in completions]
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "result"),
+    [
+        ("right", ("rewards_again", CLEAN, "")),
+        ("thread", ("rewards_again/thread", FAULT, "REW001")),
+        ("raises", ("rewards_again/raises", FAULT, "REW002")),
+        ("other", ("rewards_again/unlike", FAULT, "REW005")),
+        ("needs_answer", ("rewards_again", NOT_ASKED, "")),
+    ],
+)
+def test_reward_function_is_rerun_in_main_and_worker_thread(tmp_path, function, result):
+    """If the recording lacks a column that the function requires, the result is not checked instead of a fault."""
+    (tmp_path / "mine.py").write_text(REWARDS)
+    audit = audit_run(
+        runs.as_verl(some_rows(), tmp_path / "run"), reward=f"{tmp_path / 'mine.py'}:{function}"
+    )
+    (answer,) = (item for item in audit.results if item.probe == "P12")
+    assert (answer.family, answer.outcome, answer.code) == result
+    if function == "needs_answer":
+        assert "a column 'answer'" in answer.needed[0].text
+        assert audit.outcome == NOT_DECIDED
+
+
+def test_unknown_reward_function_is_refused(tmp_path):
+    (tmp_path / "mine.py").write_text(REWARDS)
+    with pytest.raises(AuditError, match="absent"):
+        audit_run(runs.as_verl(some_rows(), tmp_path / "run"), reward=f"{tmp_path / 'mine.py'}:absent")

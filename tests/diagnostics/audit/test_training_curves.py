@@ -1,0 +1,143 @@
+"""The audit of training curves finds each symptom with its value, its first step and the option to change."""
+
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from diagnostics.__main__ import main
+from diagnostics.audit import metrics
+from diagnostics.audit.metrics import check_learning, check_metrics
+from diagnostics.audit.recorded.metric_files import metric_row
+from diagnostics.audit.recorded.run_data import MetricSeries
+from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED
+from diagnostics.output import redact
+from tests.diagnostics.audit_running.metric_lines import healthy
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "silent_run.jsonl"
+
+
+def faults(change, steps=120, base=healthy):
+    """Return the faults by family in a run whose metrics of each step are changed."""
+    rows = [metric_row(base(step) | change(step), f"metrics.jsonl:{step}") for step in range(1, steps + 1)]
+    results = check_metrics((MetricSeries("metrics.jsonl", tuple(rows)),))
+    return {result.family: result for result in results if result.outcome == FAULT}
+
+
+ZERO = dict.fromkeys(("reward", "reward_std", "loss", "grad_norm"), 0.0)
+CASES = [
+    ("dead reward", lambda _: ZERO, {"metrics/dead_reward"}),
+    ("constant reward", lambda _: {"reward": 0.3, "reward_std": 0.0, "grad_norm": 0.0}, {"metrics/dead_reward"}),
+    ("dead reward without spread", lambda _: {"reward": 0.0, "reward_std": None, "frac_reward_zero_std": None,
+                                              "grad_norm": 0.0}, {"metrics/dead_reward"}),
+    ("flat reward", lambda step: {"reward": 0.3 + random.Random(step).gauss(0, 0.01)}, {"curves/flat_reward"}),
+    ("entropy collapse", lambda step: {"entropy": max(0.002, 0.59 * math.exp(-step / 8))}, {"curves/entropy_collapse"}),
+    ("KL explosion", lambda step: {"kl": 0.001 if step < 80 else 3.0}, {"curves/kl_explosion"}),
+    ("clip ratio 1", lambda step: {"clip_ratio/region_mean": 1.0 if step > 60 else 0.1}, {"curves/clip"}),
+    ("zero-spread groups", lambda _: {"frac_reward_zero_std": 0.958}, {"metrics/little_spread"}),
+    ("no spread", lambda _: {"frac_reward_zero_std": 1.0, "grad_norm": 0.0}, {"metrics/no_spread"}),
+    ("length growth", lambda step: {"completions/clipped_ratio": step / 120, "completions/mean_length": 100 + 8 * step},
+     {"curves/truncation"}),
+    ("truncation", lambda _: {"completions/clipped_ratio": 0.7}, {"curves/truncation"}),
+    ("all truncated", lambda _: {"completions/clipped_ratio": 1.0}, {"metrics/all_cut"}),
+    ("gradient spikes", lambda step: {"grad_norm": 500.0 if step % 40 == 39 else 0.5}, {"curves/gradient_spikes"}),
+    ("no gradient", lambda step: {"grad_norm": 0.0 if 50 < step < 60 else 1.0, "frac_reward_zero_std": 0.0},
+     {"metrics/no_gradient"}),
+    ("another reference", lambda _: {"kl": 0.05}, {"metrics/reference"}),
+    ("learning rate 0", lambda _: {"learning_rate": 0.0}, {"metrics/rate_zero"}),
+    ("NaN that stays", lambda step: {"grad_norm": math.nan if step > 90 else 1.0}, {"metrics/nan"}),
+    ("engine drifts", lambda step: {"sampling/sampling_logp_difference/mean": 0.004 + 0.001 * step},
+     {"metrics/drifting"}),
+    ("reward collapse", lambda step: {"reward": 0.8 if step < 70 else 0.1}, {"curves/reward_collapse"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "families"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_symptom_is_found_without_other_faults(change, families):
+    assert set(faults(change)) >= families
+    assert set(faults(change)) <= families | {"metrics/unlike", "curves/flat_reward"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_healthy_runs_have_no_finding(seed):
+    generator = random.Random(seed)
+    assert faults(lambda _: {}, 200, lambda step: healthy(step, generator)) == {}
+
+
+def test_solved_task_is_not_a_fault():
+    """All rewards reach the maximum at the end, so groups have no spread and no gradient."""
+    solved = {"reward": 1.0, "reward_std": 0.0, "frac_reward_zero_std": 1.0, "grad_norm": 0.0}
+    assert (
+        faults(lambda step: solved if step > 90 else {"reward": 0.005 * step, "frac_reward_zero_std": 0.2})
+        == {}
+    )
+
+
+def test_fault_names_its_first_step_and_the_option_of_the_framework():
+    """The option has the name that the framework of the metrics uses."""
+    result = faults(lambda step: {"entropy": 0.6 if step < 50 else 0.002})["curves/entropy_collapse"]
+    assert "since step 50" in result.message
+    causes = [observed.text for observed in result.evidence if observed.name == "cause"]
+    assert causes[0].startswith("cause 1:")
+    assert "epsilon_high=0.28" in causes[0]
+    verl = {f"actor/{name}": 1.0 for name in ("pg_loss", "lr")}
+    result = faults(lambda step: verl | {"actor/entropy": 0.6 if step < 50 else 0.002, "entropy": None})
+    option = next(
+        observed for observed in result["curves/entropy_collapse"].evidence if observed.name == "cause"
+    ).values["option"]
+    assert option.startswith("actor_rollout_ref.")
+
+
+def test_share_of_rollouts_without_gradient_is_reported():
+    rows = [metric_row(healthy(step) | {"frac_reward_zero_std": 0.5}, "", step) for step in range(1, 31)]
+    result = check_learning((MetricSeries("metrics.jsonl", tuple(rows)),))
+    assert result.outcome == CLEAN
+    assert "50% of rollouts produced no gradient" in [observed.text for observed in result.evidence][1]
+
+
+def test_metrics_without_rewards_cannot_be_clean():
+    """The loss alone does not show whether a run learns."""
+    rows = [metric_row({"loss": 0.1, "step": step}, "", step) for step in range(1, 31)]
+    assert check_learning((MetricSeries("metrics.jsonl", tuple(rows)),)).outcome == NOT_ASKED
+
+
+def test_audit_of_a_file_and_watch_agree(capsys):
+    """In an earlier version the shipped example was clean with `audit FILE` and a fault with `audit --watch FILE`."""
+    for words in ((str(EXAMPLE),), ("--watch", str(EXAMPLE), "--idle", "0")):
+        assert main(["audit", *words, "--format", "json"]) == 1
+        document = json.loads(capsys.readouterr().out)
+        families = {answer["family"] for answer in document["answers"] if answer["outcome"] == "fault"}
+        assert families == {"metrics/no_gradient"}
+
+
+@pytest.mark.parametrize("name", ["trainer_state.json", "state.txt", "anything"])
+def test_trainer_state_is_recognised_under_any_name(tmp_path, capsys, name):
+    history = [{"step": step, "learning_rate": 1e-6} | ZERO for step in range(1, 101)]
+    (tmp_path / name).write_text(json.dumps({"log_history": history, "global_step": 100}))
+    assert main(["audit", str(tmp_path / name)]) == 1
+    assert "no gradient in 100 of 100 steps" in capsys.readouterr().out
+
+
+def test_implausible_training_speed_is_a_fault(tmp_path, capsys):
+    (tmp_path / "run.log").write_text(
+        "{'train_runtime': 0.0176, 'train_steps_per_second': 71590.9, 'train_loss': 0.0}\n"
+    )
+    assert main(["audit", str(tmp_path / "run.log")]) == 1
+    assert "nothing was trained: 1260 steps in 0.0176 s" in capsys.readouterr().out
+
+
+def test_fast_run_that_logged_its_steps_is_not_a_fault(tmp_path, capsys):
+    steps = [{"loss": 1.2 - step / 10, "reward": 0.1 * step} for step in range(3)]
+    summary = {"train_runtime": 0.8, "train_steps_per_second": 250.0, "train_loss": 1.1}
+    (tmp_path / "run.log").write_text("\n".join(map(str, [*steps, summary])))
+    main(["audit", str(tmp_path / "run.log")])
+    assert "nothing was trained" not in capsys.readouterr().out
+
+
+def test_redaction_leaves_every_printed_cause_unchanged():
+    texts = [text for causes in metrics._CAUSES.values() for text, _option in causes]
+    assert [text for text in texts if redact.mask(text) != text] == []

@@ -1,0 +1,69 @@
+"""Engine weights that match no checkpoint are placed relative to the known ones: newer, older, between or beyond."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from diagnostics.audit.live import checkpoint_identification
+from diagnostics.audit.live.reference import step_of
+from diagnostics.audit.live.weight_comparison import Scores
+
+SIZE = 4000
+
+
+def noise(size, seed):
+    """Return Gaussian noise with this standard deviation, reproducible by seed."""
+    return size * torch.randn(SIZE, generator=torch.Generator().manual_seed(seed))
+
+
+DIRECTION = noise(1.0, 4)
+
+
+def identify(engine, *names, spread=0.0):
+    """Return the verdict on engine scores; checkpoint N lies at 0.01 N along DIRECTION, the last name is audited."""
+    pairs = []
+    for seed, name in enumerate(names):
+        step = step_of(Path(name))
+        folder = SimpleNamespace(
+            name=name, step=step, has_adapter=False, large=True, state={}, release=lambda: None,
+            has_same_tensors=lambda _other: False,
+        )  # fmt: skip
+        pairs.append((folder, 0.01 * (20 if step is None else step) * DIRECTION + noise(spread, seed)))
+    *siblings, (reference, exact) = pairs
+    scores = Scores(reference, [[0] * (SIZE + 1)], engine, "bfloat16", exact, 0.01)
+    result, weights = checkpoint_identification._find_other_weights(scores, siblings)
+    assert weights is None
+    return result
+
+
+@pytest.mark.parametrize(
+    ("position", "names", "family", "slope"),
+    [
+        (0.6, ("checkpoint-20", "checkpoint-120"), "weights/between", 0.4),
+        (0.1, ("checkpoint-20", "checkpoint-120"), "weights/older", 1.1),
+        (1.4, ("checkpoint-20", "checkpoint-120"), "weights/newer", 1.2),
+        (0.1, ("policy", "checkpoint-120"), "weights/past", 1.1),
+        (1.4, ("policy", "checkpoint-120"), "weights/beyond", 1.2),
+    ],
+)
+def test_position_between_checkpoints_is_reported(position, names, family, slope):
+    """A folder without a step number has no age: then the weights are `past` or `beyond`, not older or newer."""
+    result = identify(position * DIRECTION, *names)
+    assert (result.family, result.values["name"] in names) == (family, True)
+    assert result.values["slope"] == pytest.approx(slope, abs=0.01)
+
+
+def test_newer_weights_name_the_two_newest_checkpoints():
+    names = ("checkpoint-30", "checkpoint-10", "checkpoint-20")
+    result = identify(0.4 * DIRECTION + noise(0.05, 7), *names, spread=0.05)
+    assert result.family == "weights/newer"
+    assert (result.values["name"], result.values["before"]) == ("checkpoint-30", "checkpoint-20")
+
+
+@pytest.mark.parametrize("position", [0.3, 0.25, -0.2], ids=["noise", "between", "older"])
+def test_other_differences_are_not_newer_weights(position):
+    engine = position * DIRECTION + noise(0.2 if position == 0.3 else 0.05, 3)
+    result = identify(engine, "checkpoint-10", "checkpoint-20", "checkpoint-30", spread=0.05)
+    assert result.family != "weights/newer"

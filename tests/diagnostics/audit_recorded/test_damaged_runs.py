@@ -1,0 +1,106 @@
+"""Truncated, foreign, missing or unread files of a run are reported; the audit goes on and is not clean."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+
+from diagnostics.audit.recorded.run_audit import audit_run
+from diagnostics.audit.recorded.run_data import Sample
+from diagnostics.audit.results import CLEAN, FAULT, NOT_DECIDED, AuditError
+from tests.diagnostics.audit_recorded import runs
+
+
+def some_rows(steps=5):
+    """Return four groups of four samples per step, with different rewards and correct advantages."""
+    values = [-0.5, 0.5, -0.5, 0.5]
+    return [
+        Sample(
+            step,
+            f"prompt {step} {group}",
+            f"answer {step} {group} {item}",
+            float(item % 2),
+            values[item] / (0.57735027 + 1e-4),
+        )
+        for step in range(1, steps + 1)
+        for group in range(4)
+        for item in range(4)
+    ]
+
+
+def audit_with_notes(path):
+    """Audit a run; return the audit and its notes on unread files."""
+    audit = audit_run(path)
+    facts = [fact for answer in audit.results if answer.family == "files" for fact in answer.evidence]
+    return audit, facts
+
+
+def test_path_without_run_artifacts_is_refused(tmp_path):
+    (tmp_path / "notes.md").write_text("hello")
+    with pytest.raises(AuditError, match="no run artifacts"):
+        audit_run(tmp_path)
+    with pytest.raises(AuditError, match="no such file"):
+        audit_run(tmp_path / "gone")
+
+
+@pytest.mark.parametrize("form", ["parquet", "verl", "swift"])
+def test_truncated_file_is_reported_and_not_clean(tmp_path, form):
+    """The complete lines are audited, and the outcome is undecided."""
+    folder = runs.WRITERS[form](some_rows(), tmp_path / form)
+    full, facts = audit_with_notes(folder)
+    assert (full.outcome, facts) == (CLEAN, [])
+    last = sorted(path for path in folder.rglob("*") if path.is_file())[-1]
+    last.write_bytes(last.read_bytes()[:-20])
+    audit, facts = audit_with_notes(folder)
+    assert audit.outcome == NOT_DECIDED
+    assert [last.name in fact.place for fact in facts] == [True]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x00" * 64, b"[1, 2]\n", b'{"input": ' + b"[" * 5000 + b"\n", b"\xff\xfe{}"]
+)
+def test_foreign_file_under_a_known_name_does_not_end_the_audit(tmp_path, data):
+    for name in (
+        "1.jsonl",
+        "completions.jsonl",
+        "trainer_state.json",
+        "completions_00001.parquet",
+        "rollouts.jsonl",
+    ):
+        (tmp_path / name).write_bytes(data)
+    audit, facts = audit_with_notes(tmp_path)
+    assert audit.outcome == NOT_DECIDED
+    assert len(facts) >= 5
+
+
+def test_truncated_weights_are_reported(tmp_path):
+    """The header declares more bytes than the file has."""
+    head = json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
+    for step, data in ((1, b"\0" * 16), (2, b"\0" * 12)):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + data)
+    _, facts = audit_with_notes(tmp_path)
+    assert len(facts) == 1
+    assert "cut off" in facts[0].values["why"]
+
+
+def test_metrics_are_read_from_a_pasted_log(tmp_path):
+    log = tmp_path / "run.log"
+    log.write_text(
+        "".join(f"{{'loss': 0.0, 'grad_norm': 0.0, 'reward_std': 0.3, 'epoch': {i}}}\n" for i in range(5))
+    )
+    assert {answer.family for answer in audit_run(log).results if answer.outcome == FAULT} == {
+        "metrics/no_gradient"
+    }
+
+
+def test_fifth_folder_of_one_format_is_reported_as_unread(tmp_path):
+    """The audit reads four folders of one format and is undecided if there are more."""
+    for name in "abcde":
+        runs.as_verl(some_rows(), tmp_path / name)
+    audit, facts = audit_with_notes(tmp_path)
+    assert audit.outcome == NOT_DECIDED
+    assert [fact.values["why"] for fact in facts] == ["1 more of this kind were not read"]

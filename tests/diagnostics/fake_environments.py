@@ -1,0 +1,38 @@
+"""Build fake Python environments on disk: package metadata as installers write it, and optional modules."""
+
+import functools
+from pathlib import Path
+
+from diagnostics import catalog
+
+
+@functools.cache
+def issues():
+    """Load the shipped catalog, once per session."""
+    return catalog.load()
+
+
+class Maker:
+    """A builder of an environment prefix with lib/python3.11/site-packages."""
+
+    def __init__(self, prefix: Path) -> None:
+        self.prefix = prefix
+        self.site = prefix / "lib" / "python3.11" / "site-packages"
+        self.site.mkdir(parents=True)
+        (prefix / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.7\n")
+        (prefix / "bin").mkdir()
+        # The name `python` has no release: pyvenv.cfg above sets it, for any Python that runs the tests.
+        (prefix / "bin" / "python").write_text("#!/bin/sh\nexit 1\n")
+
+    def add(self, name, version, *, requires=(), installer="pip", module=None, folder=None):
+        """Add a distribution's metadata, and its module if its source is given; return the builder."""
+        info = self.site / (folder or f"{name.replace('-', '_')}-{version}.dist-info")
+        info.mkdir()
+        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+        (info / "METADATA").write_text(
+            "\n".join([*lines, *(f"Requires-Dist: {line}" for line in requires)]) + "\n"
+        )
+        (info / "INSTALLER").write_text(installer)
+        if module is not None:
+            (self.site / f"{name}.py").write_text(module)
+        return self

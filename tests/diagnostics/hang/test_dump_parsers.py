@@ -1,0 +1,366 @@
+"""Stack dumps of py-spy, gdb, NCCL and others are parsed; hostile pickles and other text are refused."""
+
+import contextlib
+import io
+import json
+import pickle
+import subprocess
+import sys
+import time
+
+import pytest
+
+from diagnostics.__main__ import main
+from diagnostics.hang import collectives
+from diagnostics.hang.diagnosis import diagnose
+from diagnostics.hang.parsers import ParseError, bundle, flight_recorder
+from diagnostics.hang.parsers.files import parse_dump, read_files
+from diagnostics.hang.snapshot import Process, Snapshot, Socket, StackFrame, Thread
+from diagnostics.output import sanitize
+from tests.diagnostics.hang.processes import in_all_gather
+
+RANK = """Process {pid}: python train.py
+Python v3.12.4 (/usr/bin/python3.12)
+
+Thread {pid} (idle): "MainThread"
+    {operation} (torch/distributed/distributed_c10d.py:3710)
+    wrapper (torch/distributed/c10d_logger.py:81)
+    {caller} (train.py:40)
+    <module> (train.py:90)
+Thread 0x7F32 (idle): "Thread-1"
+    wait (threading.py:359)
+"""
+IN_GATHER = {"operation": "all_gather", "caller": "gather_rewards"}
+PYSPY = (
+    "Three ranks of my job, py-spy dump of each:\n\n"
+    + RANK.format(pid=101, **IN_GATHER)
+    + RANK.format(pid=102, operation="broadcast", caller="log_samples")
+    + RANK.format(pid=103, **IN_GATHER)
+)
+FAULTHANDLER = """Timeout (0:05:00)!
+Thread 0x00007f0000000001 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "/usr/lib/python3.11/queue.py", line 171 in get
+  File "/usr/lib/python3.11/site-packages/tqdm/_monitor.py", line 60 in run
+
+Thread 0x00007f0000000002 (most recent call first):
+  File "/usr/lib/python3.11/getpass.py", line 77 in unix_getpass
+  File "/opt/env/lib/python3.11/site-packages/wandb/sdk/lib/apikey.py", line 110 in prompt_api_key
+  File "/job/train.py", line 12 in main
+  File "/job/train.py", line 80 in <module>
+"""
+PYSTACK = """Traceback for thread 12 (python) [] (most recent call last):
+    (C) File "???", line 0, in _start (python3.11)
+    (Python) File "/job/train.py", line 80, in <module>
+        main()
+    (Python) File "/job/train.py", line 12, in main
+        dist.barrier()
+    (Python) File "/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 4000, in barrier
+        work.wait()
+"""
+GDB = """Thread 1 (Thread 0x7f00 (LWP 55) "python"):
+#0  0x00007f1 in pthread_cond_wait@@GLIBC_2.3.2 () from /lib/x86_64-linux-gnu/libc.so.6
+#1  0x00007f2 in gloo::transport::tcp::UnboundBuffer::waitRecv(int*) () from /opt/env/lib/libtorch_cpu.so
+#2  0x00007f3 in c10d::ProcessGroupGloo::runLoop (this=0x1) at ProcessGroupGloo.cpp:10
+"""
+
+
+def parse_text(tmp_path, text, name="dump.txt"):
+    """Write the dump to a file; return its snapshot."""
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_files([str(path)])
+
+
+def test_py_spy_text_is_parsed_among_other_text(tmp_path):
+    verdict = diagnose(parse_text(tmp_path, PYSPY)).verdict
+    assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "mismatch", ("/102",))
+
+
+def test_ray_stack_text_is_parsed(tmp_path):
+    heading = "Stack dump for ray 4711 0.0 0.1 100 200 ? S 10:00 0:01 ray::Scorer.score\n"
+    stack = RANK.format(pid=1, **IN_GATHER).partition("\n\n")[2]
+    (process,) = parse_text(tmp_path, heading + stack).processes
+    assert (process.pid, process.role) == (4711, "Ray actor")
+
+
+def test_py_spy_json_is_parsed(tmp_path):
+    frame = {"name": "Lock.f", "filename": "/job/a.py", "line": 3, "module": None}
+    names = {"pid": 7, "thread_id": 9, "os_thread_id": 7, "thread_name": "MainThread"}
+    thread = names | {"active": False, "frames": [frame]}
+    assert parse_text(tmp_path, json.dumps([thread])).processes[0].threads[0].frames[0].function == "f"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [(FAULTHANDLER, "input"), (PYSTACK, "collective"), (GDB, "collective")],
+    ids=["faulthandler", "pystack", "gdb"],
+)
+def test_stacks_of_faulthandler_pystack_and_gdb_are_parsed(tmp_path, text, kind):
+    states = diagnose(parse_text(tmp_path, text)).index.states
+    assert [state.kind for state in states.values()] == [kind]
+
+
+def test_output_of_the_real_faulthandler_is_parsed(tmp_path):
+    program = (
+        "import faulthandler, os, sys, threading\n"
+        "timer = threading.Timer(500, print)\n"
+        "timer.start()\n"
+        "while sys._current_frames()[timer.ident].f_code.co_name != 'wait': pass\n"
+        "faulthandler.dump_traceback()\n"
+        "os._exit(0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=True
+    )
+    threads = parse_text(tmp_path, done.stderr).processes[0].threads
+    assert {frame.function for thread in threads for frame in thread.frames} >= {"<module>", "wait"}
+
+
+INTERRUPTED = """Traceback (most recent call last):
+  File "/job/train.py", line 120, in <module>
+    main()
+  File "/usr/lib/python3.11/queue.py", line 171, in get
+    self.not_empty.wait()
+{error}
+"""
+
+
+def test_traceback_is_a_stack_only_if_it_ends_in_keyboard_interrupt(tmp_path):
+    (process,) = parse_text(tmp_path, INTERRUPTED.format(error="KeyboardInterrupt")).processes
+    assert [frame.function for frame in process.threads[0].frames] == ["get", "<module>"]
+    with pytest.raises(ParseError):
+        parse_text(tmp_path, INTERRUPTED.format(error="ValueError: x"))
+
+
+def test_interleaved_lines_are_separated_by_rank_prefix(tmp_path):
+    stack = INTERRUPTED.format(error="KeyboardInterrupt").splitlines()
+    lines = [f"[rank{rank}]: {line}" for line in stack for rank in range(2)]
+    assert [process.rank for process in parse_text(tmp_path, "\n".join(lines)).processes] == [0, 1]
+
+
+TIMEOUT = (
+    "[rank{0}]:[E101 ProcessGroupNCCL.cpp:607] [PG 0 Rank {0}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=7, OpType={1}, NumelIn=4, NumelOut=4, Timeout(ms)=60000) ran for 60010 milliseconds\n"
+)
+
+
+COUNTS = (
+    "[rank{0}]:[E1 ProcessGroupNCCL.cpp:1743] [PG 0 Rank {0}] Received a dump signal. "
+    "Last enqueued NCCL work: {1}, last completed NCCL work: {1}.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "culprits"),
+    [
+        (
+            TIMEOUT.format(0, "ALLREDUCE") + TIMEOUT.format(1, "BROADCAST") + TIMEOUT.format(2, "ALLREDUCE"),
+            "mismatch", ("/2",),
+        ),
+        (TIMEOUT.format(0, "ALLREDUCE") + COUNTS.format(1, 6), "absent", ("/2",)),
+        (TIMEOUT.format(0, "ALLREDUCE") + TIMEOUT.format(1, "ALLREDUCE"), "absent", ()),
+    ],
+    ids=["other collective", "started fewer", "nobody is named"],
+)  # fmt: skip
+def test_nccl_watchdog_lines_show_the_absent_or_mismatched_rank(tmp_path, text, cause, culprits):
+    verdict = diagnose(parse_text(tmp_path, text)).verdict
+    assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", cause, culprits)
+
+
+def recorder(started, operation, frames=()):
+    """Return a flight recorder dump as PyTorch writes it for gloo."""
+    entry = {
+        "profiling_name": operation, "state": "scheduled", "collective_seq_id": started, "input_sizes": [[4]],
+        "frames": list(frames), "process_group": ("0", "default_pg"),
+    }  # fmt: skip
+    counts = {
+        "last_enqueued_collective": started, "last_started_collective": -1, "last_completed_collective": -1,
+    }  # fmt: skip
+    config = {"": {"ranks": "[0, 1, 2]"}}
+    return {"version": "2.10", "pg_config": config, "pg_status": {"0": counts}, "entries": [entry]}
+
+
+def test_flight_recorder_dumps_show_the_rank_that_started_fewer_collectives(tmp_path):
+    names = []
+    for rank in range(3):
+        path = tmp_path / f"trace_rank_{rank}"
+        path.write_bytes(pickle.dumps(recorder(3 if rank == 1 else 4, "gloo:all_reduce")))
+        names.append(str(path))
+    verdict = diagnose(read_files(names)).verdict
+    assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "absent", ("/2",))
+
+
+def test_unreadable_file_is_skipped_and_named(tmp_path):
+    """The other files are diagnosed."""
+    good, bad = tmp_path / "good.txt", tmp_path / "bad.txt"
+    good.write_text(PYSPY)
+    bad.write_text("no dump at all")
+    verdict = diagnose(read_files([str(bad), str(good)])).verdict
+    assert (verdict.cause, verdict.culprits) == ("mismatch", ("/102",))
+    assert any("bad.txt" in text for text in verdict.unseen)
+
+
+def test_pickle_with_a_callable_is_refused_and_not_executed(tmp_path):
+    mark = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self):
+            return open, (str(mark), "w")
+
+    with pytest.raises(ParseError, match="nothing of it was run"):
+        parse_text(tmp_path, pickle.dumps({"entries": [Evil()]}), "trace_rank_0")
+    assert not mark.exists()
+
+
+def test_pickles_of_every_protocol_are_read():
+    frames = [{"filename": "a.py", "name": "train", "line": n} for n in (1, 300, 70_000, -5, 1 << 62)]
+    entry = {"frames": frames, "again": frames, "of": (), "four": (1, 2.5, None, True), "text": "ä" * 300}
+    document = {"entries": [entry, entry], "": [[]]}
+    for protocol in range(2, 6):
+        assert flight_recorder.load_pickle(pickle.dumps(document, protocol=protocol), "x") == document
+
+
+TWICE = b"2\x86" * 60  # nested tuples, each with its predecessor twice
+FIELD = b"\x80\x02}(X\x07\0\0\0entries]}(X\x0d\0\0\0process_group"
+REPEATED = b"".join(b"]q%c(h%ch%ce" % (n + 1, n, n) for n in range(60))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x02}(X\x07\0\0\0entries])" + TWICE + b"K\x01u.",
+        b"\x80\x02}(X\x07\0\0\0entries]q\0"
+        + b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(60))
+        + b"K\1u.",
+        FIELD + b"]q\0" + REPEATED + b"uau.",
+        FIELD + b")" + TWICE + b"uau.",
+        b"\x80\x04\x8e" + (8 << 30).to_bytes(8, "little") + b"aa.",
+        b"\x80\x02]q\0h\0a.",
+        b"\x80\x02}]K\1s.",
+        b"\x80\x02" + b"(" * 50 + b".",
+    ],
+)
+def test_pickle_bombs_are_refused(data):
+    with pytest.raises(ParseError):
+        parse_dump("trace_rank_0", data)
+
+
+SIZE = 1 << 18
+HOSTILE = {
+    "blank lines": "\n" * SIZE,
+    "blanks": " " * SIZE,
+    "blank lines with blanks": " \n" * (SIZE // 2),
+    "one line of a list": "[" + "1," * (SIZE // 2),
+    "digits": "9" * SIZE,
+    "parentheses": "(" * SIZE,
+    "quotes": "> " * (SIZE // 2),
+    "frames": '  File "a.py", line 1, in x\n' * (SIZE // 32),
+    "threads": 'Thread 1 (idle): "x"\n' * (SIZE // 24),
+    "processes": 'Process 1: a\nThread 1 (idle): "MainThread"\n  f (a.py:1)\n' * (SIZE // 56),
+    "gdb": "#0  0x1 in " + "f(" * 400 + "\n" + "#1 0x2 in g<" * (SIZE // 24),
+    "ranks": "rank 1:\n" * (SIZE // 8),
+    "tags": "[rank1]: x\n" * (SIZE // 12),
+    "watchdog": "[Rank 1] Watchdog caught " * (SIZE // 26),
+    "words": "Process 1 rank " * (SIZE // 16),
+    "chained errors": INTERRUPTED.format(error="ValueError: x\n\nDuring handling of the above")
+    * (SIZE // 256),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_dumps_are_parsed_in_linear_time(name):
+    """256 KiB take less than 0.5 s; with a quadratic pattern they take minutes."""
+    began = time.process_time()
+    with contextlib.suppress(ParseError):
+        parse_dump("x", HOSTILE[name].encode())
+    assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize("unit", ["a/", "/", "httpx/", "sympy/", "ncclAll"])
+def test_long_paths_and_functions_are_matched_in_linear_time(unit):
+    """Quadratic patterns took 18 s for 40 KiB; this is 1 MiB."""
+    text = unit * ((1 << 20) // len(unit))
+    frames = [{"name": name, "filename": path, "line": 1} for path, name in ((text, "f"), ("a.py", text))]
+    bundled = [StackFrame(path, name, 1) for path, name in ((text, "f"), ("a.py", text))]
+    process = Process(1, title=text, threads=(Thread(1, "MainThread", tuple(bundled)),))
+    began = time.process_time()
+    for document in ([{"pid": 1, "thread_id": 1, "frames": frames}], Snapshot((process,)).to_json()):
+        diagnose(parse_dump("x", json.dumps(document).encode()))
+    assert time.process_time() - began < 20
+
+
+def test_nccl_ras_shows_the_rank_that_started_fewer_collectives(tmp_path):
+    ranks = [
+        {"rank": n, "host": "a", "pid": 10 + n, "collective_counts": {"AllGather": 5 - (n == 2)}}
+        for n in range(4)
+    ]
+    document = {"communicators": [{"hash": "0x1", "ranks": ranks}]}
+    assert diagnose(parse_text(tmp_path, json.dumps(document))).verdict.culprits == ("/12",)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hello", "{}", "[1]", '{"schema": "x"}', b"\x80\x04garbage", b"\x00\xff"]
+)
+def test_other_files_are_refused_with_a_one_line_error(tmp_path, text, capsys):
+    path = tmp_path / "x"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert main(["hang", "--from", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+
+
+def test_bundle_is_redacted_and_keeps_both_ends_of_a_connection(tmp_path):
+    sockets = (
+        Socket(1, "tcp", "10.1.2.3:5000", "10.1.2.4:80", "ESTABLISHED"),
+        Socket(2, "tcp", "10.1.2.4:80", "10.1.2.3:5000", "ESTABLISHED"),
+    )
+    secret = "hf_" + "a" * 20
+    title = f"python /home/ada/train.py --token {secret} --host gpu-7.corp.example"
+    bundle.save(Snapshot((Process(1, title=title, role="trainer"),), sockets), tmp_path / "b.json")
+    text = (tmp_path / "b.json").read_text()
+    for word in ("ada", secret, "10.1.2"):
+        assert word not in text
+    first, second = read_files([str(tmp_path / "b.json")]).sockets
+    assert (first.local, first.remote) == (second.remote, second.local)
+
+
+def test_bundle_has_no_control_characters(tmp_path):
+    name = "a\x9b2J\x1b]52;c;x\x07\u202e\x85##[error]b\U000e0041"
+    process = Process(1, title=name, role="trainer", threads=(Thread(1, name),))
+    bundle.save(Snapshot((process,)), tmp_path / "b.json")
+    text = (tmp_path / "b.json").read_text(encoding="utf-8")
+    assert sanitize.escape(text) == text
+    (loaded,) = read_files([str(tmp_path / "b.json")]).processes
+    assert (loaded.title[:1], loaded.title[-2:]) == ("a", "b\U000e0041")
+
+
+def test_missing_ranks_of_a_huge_world_size_are_not_listed():
+    ranks = [in_all_gather(number, world=1_000_000) for number in (1, 2)]
+    assert collectives.missing_ranks("127.0.0.1:1", ranks) == []
+
+
+def test_dump_is_read_from_standard_input(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(PYSPY.encode())))
+    assert main(["hang", "--from", "-", "--format", "markdown"]) == 1
+    assert "HNG001" in capsys.readouterr().out
+
+
+def _waiting_ranks(count):
+    """Return stacks of ranks that all wait in a collective, each in another one."""
+    for rank in range(1, count + 1):
+        yield f"Process {rank}: python train.py --local-rank={rank}"
+        yield f'Thread {rank} (idle): "MainThread"'
+        yield "    all_reduce (torch/distributed/distributed_c10d.py:300)"
+        yield f"    step_{rank} (train.py:{rank})"
+
+
+def test_the_time_for_many_processes_is_not_quadratic(tmp_path):
+    """A megabyte of stacks lists thousands of ranks; with time quadratic in them this took minutes."""
+    dump = tmp_path / "stacks.txt"
+    dump.write_text("\n".join(_waiting_ranks(8000)))
+    began = time.process_time()
+    verdict = diagnose(read_files([str(dump)])).verdict
+    assert verdict.outcome
+    assert time.process_time() - began < 20

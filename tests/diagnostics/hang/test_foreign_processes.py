@@ -1,0 +1,138 @@
+"""`hang` on processes of other Python releases, namespaces and users, and on processes that change meanwhile."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnostics.hang.collect import stacks
+from diagnostics.hang.collect.snapshot import Selection, take_snapshot
+from diagnostics.hang.diagnosis import Patience, diagnose
+from diagnostics.hang.known_issues import with_issue
+from tests.diagnostics.hang.processes import BLIND, running
+
+ROOT = Path(__file__).resolve().parents[3]
+LOCKS = """
+import threading
+a, b, has_lock, go_on = threading.Lock(), threading.Lock(), threading.Event(), threading.Event()
+def other():
+    with b:
+        has_lock.set()
+        go_on.wait()
+        with a:
+            pass
+with a:
+    threading.Thread(target=other).start()
+    has_lock.wait()
+    print("stuck", flush=True)
+    go_on.set()
+    with b:
+        pass
+"""
+PROGRAM = """
+import os, sys, threading
+print("stuck", flush=True)
+sys.stdin.readline()
+if sys.argv[1] == "exec":
+    os.execv("/bin/sh", ["sh", "-c", "echo moved; read line"])
+if sys.argv[1] == "fork" and os.fork() == 0:
+    threading.Event().wait(600)
+    os._exit(0)
+if sys.argv[1] == "thread":
+    threading.Thread(target=sys.stdin.readline).start()
+if sys.argv[1] != "end":
+    print("moved", flush=True)
+    sys.stdin.readline()
+"""
+pytestmark = pytest.mark.skipif(bool(BLIND), reason=BLIND)
+
+
+def observe(pid, **options):
+    """Take a snapshot of a process; return it and the verdict."""
+    snapshot = take_snapshot(Selection(pids=(pid,), seconds=0.2), **options)
+    return snapshot, with_issue(diagnose(snapshot, Patience(0.0, 0.0))).verdict
+
+
+def find_python(minor):
+    """Return the path of an installed Python 3.`minor`, or None."""
+    program = shutil.which(f"python3.{minor}")
+    # The shim of a version manager may refuse to start.
+    if program and subprocess.run([program, "-c", ""], capture_output=True, check=False).returncode == 0:
+        return program
+    installed = sorted((Path.home() / ".pyenv" / "versions").glob(f"3.{minor}.*/bin/python"))
+    return str(installed[-1]) if installed else None
+
+
+@pytest.mark.parametrize("minor", [10, 11, 12, 13, 14])
+def test_deadlock_is_found_in_each_python_release(minor):
+    """Before 3.11 Python stores no native thread id, so it is read from the C library's thread descriptor."""
+    python = find_python(minor) or pytest.skip(f"there is no Python 3.{minor} here")
+    with running(python, "-c", LOCKS) as process:
+        snapshot, verdict = observe(process.pid)
+    assert (verdict.code, verdict.culprits) == ("HNG006", (f"/{process.pid}",))
+    assert [bool(thread.syscall) for thread in snapshot.processes[0].threads] == [True, True]
+
+
+def test_deadlock_is_found_in_another_pid_namespace():
+    """py-spy reports the thread ids of the container's namespace."""
+    unshare = shutil.which("unshare") or pytest.skip("there is no unshare here")
+    isolated = [unshare, "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
+    if subprocess.run([*isolated, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no namespace may be made here")
+    with running(*isolated, sys.executable, "-c", LOCKS) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8")
+        snapshot, verdict = observe(int(children))
+    assert verdict.code == "HNG006"
+    assert len(snapshot.processes[0].threads) == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's process needs two users")
+def test_root_inspects_another_users_process_and_others_get_the_reason():
+    setpriv = shutil.which("setpriv") or pytest.skip("there is no setpriv here")
+    if not os.access("/usr/bin/python3", os.X_OK):
+        pytest.skip("there is no Python that every user may start")
+    nobody = [setpriv, "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    if subprocess.run([*nobody, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("root may not become another user here")
+    with running(*nobody, "/usr/bin/python3", "-c", LOCKS) as process:
+        assert observe(process.pid)[1].code == "HNG006"
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from diagnostics.hang.collect import stacks; "
+    with running(sys.executable, "-c", LOCKS) as process:
+        program += f"print(stacks.unreadable_processes({{{process.pid}}}))"
+        done = subprocess.run(
+            [*nobody, "/usr/bin/python3", "-c", program], capture_output=True, text=True, check=False
+        )
+    assert f"{{{process.pid}: " in done.stdout or "Permission denied" in done.stderr, done
+
+
+@pytest.mark.parametrize("change", ["exec", "fork", "thread", "end"])
+def test_process_that_changes_while_observed_is_not_blamed(change):
+    """Between two samples the process execs, forks, starts a thread or exits."""
+    with running(sys.executable, "-c", PROGRAM, change) as process:
+        replies = []
+
+        def trigger_change(_):
+            if not replies:
+                process.stdin.write("\n")
+                process.stdin.flush()
+                replies.append(process.stdout.readline())
+
+        _, verdict = observe(process.pid, sleep=trigger_change)
+    assert replies == ["" if change == "end" else "moved\n"]
+    assert verdict.cause not in {"deadlock", "locks", "spin_python", "spin_native", "stopped"}
+    assert verdict.outcome != "hang" or verdict.cause in {"dead", "input"}, verdict.sentence
+
+
+def test_hanging_py_spy_is_ended_at_the_time_limit(tmp_path, monkeypatch):
+    tool = tmp_path / "py-spy"
+    tool.write_text("#!/bin/sh\nexec sleep 600\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(stacks, "find_tool", lambda: str(tool))
+    monkeypatch.setattr(stacks, "TIMEOUT_S", 0.2)
+    with running(sys.executable, "-c", LOCKS) as process:
+        snapshot, verdict = observe(process.pid)
+    assert (verdict.outcome, verdict.code) == ("unknown", "")
+    assert "did not answer within" in " ".join(snapshot.blind)

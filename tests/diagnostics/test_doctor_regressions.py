@@ -1,0 +1,166 @@
+"""Regression tests for past bugs of `doctor`: false warnings, unsafe commands, and code that it must not run."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diagnostics import compat_table
+from diagnostics.collect import facts, packages, remote
+from diagnostics.collect.gpus import Gpus
+from diagnostics.compat_table import Compat
+from diagnostics.doctor import run_checks
+from diagnostics.doctor.fix_plan import build
+from diagnostics.findings import Severity
+from diagnostics.fixes import Uninstall
+from tests.diagnostics.fake_environments import Maker, issues
+
+ROOT = Path(__file__).resolve().parents[2]
+NO_TABLE = Compat(problem="no table")
+
+
+def examine(maker):
+    """Return doctor's report on a fake environment, without a compatibility table."""
+    return run_checks.examine(packages.collect(maker.prefix, {}), issues(), NO_TABLE)
+
+
+def findings(maker, code):
+    """Return the findings of one code."""
+    return [finding for finding in examine(maker).findings if finding.code == code]
+
+
+def test_each_unmet_requirement_is_one_finding_with_both_versions(environment):
+    environment.add("trl", "0.24.0", requires=["transformers>=4.56.1", "accelerate>=1.4.0", "datasets"])
+    environment.add("transformers", "4.48.0").add("datasets", "4.4.1")
+    assert [results.title for results in findings(environment, "CMP904")] == [
+        "trl 0.24.0 needs transformers>=4.56.1, found 4.48.0",
+        "trl 0.24.0 needs accelerate>=1.4.0, not installed",
+    ]
+
+
+def test_cutlass_dsl_for_another_cuda_is_no_mixed_build(environment):
+    environment.add("torch", "2.9.0+cu128").add("nvidia-nccl-cu12", "2.27.3")
+    environment.add("nvidia-cutlass-dsl-libs-cu13", "4.3.0").add("nvidia-cutlass-dsl", "4.3.0")
+    assert findings(environment, "ENV913") == []
+
+
+def test_no_command_removes_cutlass_dsl_or_a_required_package(environment):
+    environment.add("torch", "2.9.0+cu128").add("vllm", "0.12.0", requires=["nvidia-cudnn-cu13"])
+    for name in ("nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu13", "nvidia-cutlass-dsl-libs-cu13"):
+        environment.add(name, "1.0")
+    (results,) = findings(environment, "ENV913")
+    removed = [
+        name for action in results.remedy.actions if isinstance(action, Uninstall) for name in action.names
+    ]
+    assert removed == ["nvidia-nccl-cu13"]
+
+
+def test_possible_issues_are_not_warnings(environment):
+    environment.add("vllm", "0.11.0").add("trl", "0.26.2").add("torch", "2.8.0").add("transformers", "4.57.6")
+    assert [item.code for item in examine(environment).findings if item.severity >= Severity.WARNING] == []
+
+
+def test_plan_keeps_a_pair_if_the_fix_would_break_it(environment):
+    """TRL 0.29 would fix CMP003 but fail with this vLLM, so the plan changes transformers instead."""
+    environment.add("vllm", "0.8.5").add("trl", "0.17.0").add("transformers", "5.3.0").add("numpy", "2.1.0")
+    known, table = packages.collect(environment.prefix, {}), compat_table.load()
+    plan = build.fix_plan(run_checks.examine(known, issues(), table), known, table)
+    (step,) = [step for step in plan.steps if step.kind == "packages"]
+    assert "CMP003" in step.codes
+    (action,) = step.commands
+    assert action.requirements == ("vllm==0.8.5", "trl==0.17.0", "transformers==4.53.3")
+    changed = {word.partition("==")[0]: word.partition("==")[2] for word in action.requirements}
+    moved = {name: replace(known.packages[name], version=version) for name, version in changed.items()}
+    after = run_checks.examine(replace(known, packages=known.packages | moved), issues(), table)
+    before = run_checks.examine(known, issues(), table)
+    assert {item.code for item in after.findings} < {item.code for item in before.findings}
+
+
+@pytest.mark.parametrize(
+    ("state", "extra", "severity"),
+    [
+        ("ok", {}, Severity.INFO),
+        ("ok", {"pynvml": "12.0.0"}, Severity.WARNING),
+        ("none", {}, Severity.WARNING),
+    ],
+)
+def test_cmp001_is_info_if_vllm_finds_its_platform(environment, state, extra, severity):
+    for name, version in {"vllm": "0.8.5", **extra}.items():
+        environment.add(name, version)
+    known = facts.collect(environment.prefix, {})
+    machine = replace(known.machine, gpus=Gpus(state))
+    report = run_checks.examine(known.environment, issues(), NO_TABLE, machine)
+    assert [item.severity for item in report.findings if item.code == "CMP001"] == [severity]
+
+
+def test_unresolvable_pair_is_info_only_if_another_trainer_is_installed(environment):
+    """The range belongs to an extra of TRL, which ms-swift does not install."""
+    environment.add("vllm", "0.11.2").add("trl", "0.23.1")
+    known = {"declares": ">=0.10.0", "contract": {"pass": "0.11.2"}, "resolve": {"unresolvable": "0.11.2"}}
+    table = Compat(generated="2026-11-21", breadth={"0.23.1": known})
+    severities = []
+    for name in ("numpy", "ms-swift"):
+        environment.add(name, "3.10.0")
+        report = run_checks.examine(packages.collect(environment.prefix, {}), issues(), table)
+        severities += [item.severity for item in report.findings if item.code == "CMP905"]
+    assert severities == [Severity.WARNING, Severity.INFO]
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """Make an environment whose interpreter writes a file when it runs; return (prefix, that file)."""
+    created = Maker(tmp_path / "env").add("transformers", "4.57.6", requires=["numpy>=1.17"])
+    python, mark = created.prefix / "bin" / "python", tmp_path / "was_run"
+    python.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    return created.prefix, mark
+
+
+def doctor(folder, *arguments, **environ):
+    """Run `doctor` as a process in a folder."""
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from diagnostics.__main__ import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-I", "-c", program, "doctor", *map(str, arguments)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, **environ},
+    )
+
+
+def test_interpreter_is_not_run_below_the_probe_tier(tmp_path, hostile):
+    prefix, mark = hostile
+    for options in ((), ("--fix-plan",)):
+        done = doctor(tmp_path, "--prefix", prefix, *options, UV_OFFLINE="1")
+        assert done.returncode in {0, 1, 3}, done.stderr
+        assert not mark.exists()
+
+
+def test_ray_collection_ignores_modules_in_the_working_directory(tmp_path):
+    for name in ("ray", "subprocess", "json"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'was_run')!r}, 'w').close()\n")
+    done = doctor(tmp_path, "--ray", "auto", "--host-python", sys.executable, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2
+    assert not (tmp_path / "was_run").exists()
+
+
+def test_remote_collection_ignores_modules_in_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text(f"open({str(tmp_path / 'was_run')!r}, 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    program = remote.collect_program(str(Maker(tmp_path / "env").prefix))
+    (member,) = remote.query_hosts(
+        [remote.Host("here")],
+        lambda _: program,
+        template=f"env HOST={{host}} {sys.executable} -",
+        limit_s=120,
+    )
+    assert member.answer.text or member.answer.problem
+    assert not (tmp_path / "was_run").exists()

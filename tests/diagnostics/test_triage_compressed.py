@@ -1,0 +1,124 @@
+"""`triage` of compressed, truncated and binary logs finds failures inside and never calls unread input clean."""
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+
+import pytest
+
+FAILURE = b"".join(
+    (
+        b"step 1\nTraceback (most recent call last):\n",
+        b'  File "/opt/env/lib/python3.12/site-packages/own/a.py", line 7, in f\n    f()\n',
+        b"KeyError: 'x'\n",
+    )
+)
+# A tar header: numbers that end with NUL, and the magic at byte 257.
+TAR = (
+    (b"a.log".ljust(100, b"\0") + b"0000644\0" * 19).ljust(257, b"\0") + b"ustar".ljust(255, b"\0") + FAILURE
+)
+
+
+@pytest.fixture
+def run(run_triage):
+    """Return a function that runs `triage` on a path and returns (exit code, JSON report)."""
+
+    def run(path):
+        done = run_triage(path, "--format", "json")
+        return done.code, done.document
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x7fELF" + bytes(range(32)) * 9, "a program"),
+        (bytes(5000), "only NUL bytes"),
+        (bytes(range(256)) * 40, "binary"),
+        (b"\xff" * 300, "binary"),
+        (b"\x28\xb5\x2f\xfd" + FAILURE, "zstd -dc"),
+        (b"\x04\x22\x4d\x18" + FAILURE, "LZ4"),
+        (TAR, "tar archive"),
+        (gzip.compress(TAR, mtime=0), "binary"),
+        (b"PK\x03\x04" + FAILURE, "a zip, which is not unpacked here"),
+        (lzma.compress(FAILURE)[:-20], "cut off"),
+        (b"BZh9 is no archive", "cannot be read"),
+    ],
+)
+def test_unreadable_log_is_reported_with_the_reason(run, tmp_path, data, message):
+    (tmp_path / "a.log").write_bytes(data)
+    code, document = run(tmp_path / "a.log")
+    problems = [check["reason"] for check in document["checks"] if check["outcome"] == "crashed"]
+    assert (code, len(problems)) == (3, 1)
+    assert message in problems[0]
+    assert "no failure" not in document["notes"][0] or "cut off" in message
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        gzip.compress(FAILURE[:30]) + gzip.compress(FAILURE[30:]) + bytes(500),
+        bz2.compress(FAILURE),
+        lzma.compress(FAILURE),
+        bytes(3 << 20) + FAILURE,
+    ],
+    ids=["gzip in parts", "bzip2", "xz", "a hole before it"],
+)
+def test_failure_is_found_in_compressed_and_sparse_logs(run, tmp_path, data):
+    """A log that was truncated while it was written has a hole of NUL bytes."""
+    (tmp_path / "a.log").write_bytes(data)
+    code, document = run(tmp_path / "a.log")
+    assert (code, document["subject"]["verdict"]) == (3, "unknown")
+    assert document["subject"]["anchors"][0]["text"].startswith("KeyError: 'x'")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (lambda: gzip.compress(b"a\n" * (4 << 20)), "times its size"),
+        (lambda: bz2.compress(b"a\n" * (4 << 20)), "times its size"),
+        (lambda: gzip.compress(b"") * 20_000, "parts with next to nothing"),
+    ],
+    ids=["gzip", "bzip2", "empty parts"],
+)
+def test_decompression_bomb_is_refused(run, tmp_path, monkeypatch, data, message):
+    """The log expands too far, or consists of too many empty parts."""
+    monkeypatch.setattr("diagnostics.triage.log_reader.BOMB_BYTES", 1 << 20)
+    (tmp_path / "a.log").write_bytes(data())
+    code, document = run(tmp_path / "a.log")
+    assert (code, message in json.dumps(document["checks"])) == (3, True)
+
+
+def test_links_out_of_a_folder_of_logs_are_not_followed(run, tmp_path):
+    """The link is reported as unread, and the exit code is 3."""
+    (tmp_path / "secret").write_bytes(FAILURE)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "a.log").write_text("Training completed.\n")
+    assert run(folder)[0] == 0
+    (folder / "b.log").symlink_to(tmp_path / "secret")
+    code, document = run(folder)
+    assert (code, document["subject"]["logs"]) == (3, ["a.log"])
+    assert "b.log (a link out of the folder" in document["notes"][-1]
+
+
+def test_unreadable_compressed_log_in_a_folder_is_reported(run, tmp_path):
+    (tmp_path / "a.log").write_text("fine\n")
+    (tmp_path / "b.log.zst").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(40))
+    code, document = run(tmp_path)
+    assert (code, "zstd" in json.dumps(document["checks"])) == (3, True)
+    (tmp_path / "b.log.zst").rename(tmp_path / "b.log.2")
+    assert run(tmp_path)[0] == 3
+
+
+def test_named_pipe_argument_is_read(run_triage):
+    """A shell's `<(...)` is such an argument."""
+    reading, writing = os.pipe()
+    os.write(writing, FAILURE)
+    os.close(writing)
+    done = run_triage(f"/dev/fd/{reading}")
+    os.close(reading)
+    assert (done.code, "KeyError" in done.out) == (3, True)

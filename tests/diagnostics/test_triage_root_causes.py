@@ -1,0 +1,134 @@
+"""`triage` decides between several possible causes in one log: what failed first, and what a broad line proves."""
+
+import pytest
+
+from diagnostics.triage.command import exit_code, triage
+from diagnostics.triage.report import report
+from diagnostics.triage.sources import LogSource
+
+UNKNOWN = [
+    "Traceback (most recent call last):",
+    '  File "/opt/run/cache.py", line 7, in specs',
+    "    raise ValueError(text)",
+]
+BROAD_LINE = "ERROR 01-31 10:00:00 client.py:9] httpx.ConnectError: [Errno 111] Connection refused"
+
+
+@pytest.fixture
+def judge(tmp_path, rules):
+    """Return a function that triages these lines as one log."""
+
+    def judge(*lines):
+        (tmp_path / "a.log").write_text("\n".join(lines) + "\n")
+        return triage([LogSource("a.log", tmp_path / "a.log")], rules)
+
+    return judge
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        "srun: error: node-17: task 0: Exited with exit code 1",
+        "Worker proc VllmWorker-2 died unexpectedly (exit code: None), shutting down executor.",
+    ],
+)
+def test_wrapper_after_another_exception_is_a_consequence(judge, wrapper):
+    """The line follows the traceback without belonging to it."""
+    verdict = judge(*UNKNOWN, "ValueError: 78 main and 21 indexer specs are required", wrapper)
+    assert verdict.state == "unknown"
+    assert "78 main" in verdict.anchors[0].text
+    assert [candidate.issue.signature.role for candidate in verdict.followed] == ["cascade"]
+
+
+def test_broad_line_alone_is_a_hypothesis(judge):
+    """The hypothesis names the evidence that would decide."""
+    verdict = judge(BROAD_LINE)
+    assert (verdict.state, [lead.issue.code for lead in verdict.leads], exit_code(verdict)) == (
+        "hypothesis",
+        ["NET012"],
+        3,
+    )
+    assert "what failed before" in verdict.leads[0].settles
+
+
+def test_broad_line_with_a_specific_one_is_a_verdict(judge):
+    verdict = judge(
+        BROAD_LINE,
+        "ConnectionError: The vLLM server can't be reached at http://0.0.0.0:8000 after 240.0 seconds.",
+    )
+    assert (verdict.state, verdict.candidates[0].certainty) == ("known", "supported")
+
+
+def test_broad_line_beside_a_root_cause_stays_a_hypothesis(judge):
+    """It is one in every release."""
+    verdict = judge("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "PicklingError: x")
+    findings = report(verdict, ["a.log"]).findings
+    assert [finding.certainty for finding in findings] == ["supported", "hypothesis"]
+    assert "Not known to happen" not in findings[1].detail
+
+
+def test_broad_line_after_an_unknown_failure_is_only_similar(judge):
+    """The first failure has no entry, so the cause is unknown."""
+    verdict = judge(*UNKNOWN, "ValueError: 78 main and 21 indexer specs are required", BROAD_LINE)
+    assert (verdict.state, verdict.similar[0].code) == ("unknown", "NET012")
+
+
+def test_source_lines_in_an_ipython_traceback_are_no_message(judge):
+    """IPython prints source lines with numbers, and an arrow before the failed line."""
+    verdict = judge(
+        "RuntimeError                              Traceback (most recent call last)",
+        "File /opt/run/cells.py:7, in load(path)",
+        "      5     return read(path)",
+        '      6 raise RuntimeError("Cannot re-initialize CUDA in forked subprocess.")',
+        "----> 7 check(path)",
+        "",
+        "RuntimeError: 78 main and 21 indexer specs are required",
+    )
+    assert (verdict.state, verdict.candidates, verdict.leads) == ("unknown", (), ())
+
+
+@pytest.mark.parametrize("retry", ["Backing off judge(...) for 0.8s", "retrying in 2 seconds"])
+def test_retried_failure_is_no_root_cause(judge, retry):
+    """The final failure has no entry."""
+    rate_limited = f"{retry} (openai.RateLimitError: Error code: 429)"
+    verdict = judge(rate_limited, *UNKNOWN, "ValueError: 78 main and 21 indexer specs are required")
+    assert verdict.state in {"unknown", "hypothesis"}
+
+
+def test_exception_beside_a_wrapper_is_the_failure(judge):
+    """This holds even if a logger or Ray removed its traceback."""
+    wrapper = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+    verdict = judge("ERROR 01-31 10:00:00 [core.py:7] AssertionError: 78 main specs are required", wrapper)
+    assert verdict.state == "unknown"
+    assert judge(wrapper).state == "wrapper"
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "(TaskRunner pid=7) [prompt] user: what does CUDA out of memory. Tried to allocate 20.00 MiB mean?",
+        "Completion: it says ImportError: cannot import name 'x' from 'transformers'",
+        "So ModuleNotFoundError: No module named 'numpy' is raised.</think> Install it.",
+    ],
+)
+def test_error_text_in_a_printed_sample_is_no_failure(judge, sample):
+    """It counts neither in a clean run nor beside another failure."""
+    verdict = judge(sample, "{'train_runtime': 77.0, 'train_loss': 0.07, 'epoch': 1.0}")
+    assert (verdict.candidates, verdict.leads) == ((), ())
+    verdict = judge(sample, *UNKNOWN, "ValueError: 78 main and 21 indexer specs are required")
+    assert (verdict.state, verdict.leads) == ("unknown", ())
+
+
+def test_multi_line_sample_ends_at_its_reward(judge):
+    """Lines of other processes within the sample, and lines after it, count."""
+    sample = [
+        "[prompt] user: fix this",
+        "ImportError: cannot import name 'x' from 'transformers'",
+        "[score] 0.0",
+    ]
+    failed = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    runner, worker = "(TaskRunner pid=7) ", "(WorkerDict pid=8) "
+    assert not judge(*(runner + line for line in sample)).candidates
+    between = judge(runner + sample[0], worker + failed, runner + sample[1])
+    after = judge(*(runner + line for line in sample), runner + failed)
+    assert [verdict.candidates[0].issue.code for verdict in (between, after)] == ["MEM007", "MEM007"]

@@ -1,0 +1,115 @@
+"""Make the tables of the README and docs/matrix.md from published matrix results; tests.documents inserts them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diagnostics import catalog
+from diagnostics.output.pairs import QUESTIONS, SHOWN, tried
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+PUBLISHED = ROOT / "diagnostics" / "data" / "compat.json"
+# Common advice that a run refuted: the code, and the name of the mitigation in its entry.
+REFUTED = (
+    ("SCH002", "chunked_prefill_off"), ("SCH001", "async_output_off"), ("SCH001", "lock_around_step"),
+    ("RAY001", "address_in_driver"), ("NUM002", "raw_logprobs"), ("REW001", "upgrade"), ("TOK001", "top_p"),
+)  # fmt: skip
+MARKS = {"executed": "●", "static": "○", "declared": "◌"}
+WORDS = {"pass": "✔ pass", "fail": "✘ fail", "expected_fail": "✘ expected fail", "unresolvable": "∅ unresolvable",
+         "not_run": "- not run"}  # fmt: skip
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return rows as a Markdown table."""
+    lines = [_table_row(head), "|---" * len(head) + "|", *map(_table_row, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _table_row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def published() -> dict[str, Mapping[str, Any]]:
+    """Return the published cells by name."""
+    return {cell["id"]: cell for cell in json.loads(PUBLISHED.read_text(encoding="utf-8"))["cells"]}
+
+
+def pairs() -> str:
+    """Return the README's six pairs with the layers that passed and failed, as `versions` shows them."""
+    cells = {pair.id: pair for pair in tried(published().values())}
+    rows = [
+        (pair.vllm, pair.trl, *pair.answers, ", ".join(pair.crashes))
+        for pair in (cells[name] for name in SHOWN)
+    ]
+    return table(("vLLM", "TRL", *(question.text for question in QUESTIONS), "known crashes seen"), rows)
+
+
+def seen() -> str:
+    """Return three tables of all published cells: the pair, training and serving, and known issues."""
+    cells = published().values()
+    first = (
+        "resolve",
+        "contract",
+        "install",
+        "import",
+        "scheduler",
+        "engine",
+        "logprobs",
+        "peer:alone",
+        "peer:vllm",
+    )
+    second = ("train:colocate", "train:async", "train:server", "conformance", "serve:vllm", "serve:trl")
+    third = sorted({name for cell in cells for name in cell["layers"] if name.startswith("repro:")})
+    return (
+        f"{_layers(cells, first)}\nFive cells also train with the reference trainer; three of these also serve:\n\n"
+        f"{_layers(cells, second)}\nAnd known issues other than the scheduler's, where a release may have them "
+        f"(*pass*: it does not happen):\n\n{_layers(cells, third)}"
+    )
+
+
+def _layers(cells: Iterable[Mapping[str, Any]], names: Sequence[str]) -> str:
+    rows = [
+        (f"`{cell['id']}`", *(_verdict(cell["layers"].get(name)) for name in names))
+        for cell in cells
+        if any(name in cell["layers"] for name in names)
+    ]
+    return table(("cell", *names), rows)
+
+
+def _verdict(layer: Mapping[str, Any] | None) -> str:
+    if layer is None:
+        return ""
+    return " ".join(
+        [MARKS[layer["evidence"]], WORDS.get(layer["verdict"], layer["verdict"]), *layer["codes"]]
+    )
+
+
+def refuted() -> str:
+    """Return the table of refuted advice: issue, advice, observation."""
+    issues, rows = catalog.load(), []
+    for code, name in REFUTED:
+        issue = issues[code]
+        (mitigation,) = [mitigation for mitigation in issue.mitigations if mitigation.name == name]
+        rows.append(
+            (
+                f"{code} {issue.title}",
+                mitigation.about,
+                mitigation.note or f"does not help against {', '.join(mitigation.fails)}",
+            )
+        )
+    return table(("for", "advised", "what the run showed"), rows)
+
+
+def loop() -> str:
+    """Return the source of the colocate loop as a code block."""
+    text = (ROOT / "grpo_core" / "modes" / "loops.py").read_text(encoding="utf-8")
+    start = text.index("def colocate(")
+    return f"```python\n{text[start : text.index('def asynchronous(')].rstrip()}\n```\n"
+
+
+PARTS = {"pairs": pairs, "seen": seen, "refuted": refuted, "loop": loop}

@@ -1,0 +1,229 @@
+"""Select the tests that depend on a file, by their imports and the modules and files that they name.
+
+usage: python -m tests.select_tests FILE...
+The noxfile calls it before anything is installed, so it reads sources with the standard library and imports none.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS = ("diagnostics", "grpo_core", "repro", "benchmarks", "tests")
+# Tests that import one of these need the trainer's environment, hundreds of megabytes.
+TRAINER_PACKAGES = frozenset(
+    {"torch", "transformers", "safetensors", "tokenizers", "numpy", "fastapi", "uvicorn"}
+)
+DATA_DEPTH = 1
+_OURS = r"((?:diagnostics|grpo_core|repro|tests)(?:\.\w+)*)"
+_NAMED = re.compile(rf"^{_OURS}$")
+_IMPORTED = re.compile(rf"\b(?:import|from) {_OURS}")
+_STARTED = re.compile(rf"-m {_OURS}")
+
+
+def select_tests(
+    paths: Sequence[Path], tests: Sequence[Path] | None = None, *, near: bool = False
+) -> list[Path]:
+    """Return the test files that depend on one of these files, or on a file in one of these folders.
+
+    For a Python file all indirect imports are followed. For data and folders only direct imports are, because
+    almost every test depends on them indirectly.
+
+    Args:
+        paths: Sources, data or folders; a test is selected itself.
+        tests: Tests to select from; None: all.
+        near: Only tests of the same package that import the module directly; for data, tests that import a module
+            of the package that reads it.
+    """
+    selected = set()
+    for path in map(Path.resolve, paths):
+        files = _files(path)
+        owners = {owner for file in files for owner in _owners(file)}
+        depth = 1 if near else None if path.suffix == ".py" else DATA_DEPTH
+        for test in all_tests() if tests is None else tests:
+            if test in files or (closure(test, depth) & owners and not (near and _is_distant(test, path))):
+                selected.add(test)
+    return sorted(selected)
+
+
+def _is_distant(test: Path, path: Path) -> bool:
+    """Return whether a test belongs to another package, or imports only the `__init__` of the package of the data."""
+    if _test_folder(test) != _test_folder(path):
+        return True
+    package = next((folder for folder in path.parents if (folder / "__init__.py").is_file()), None)
+    if path.suffix == ".py" or path.is_dir() or package is None or package == ROOT / "tests":
+        return False
+    inside = {file for name in _references(test)[0] for file in _modules(name) if file.parent == package}
+    return inside <= {package / "__init__.py"}
+
+
+def needs_torch(tests: Sequence[Path]) -> bool:
+    """Return whether these tests import PyTorch or other packages of the trainer, directly or indirectly."""
+    return any(_references(file)[1] for test in tests for file in closure(test))
+
+
+@functools.cache
+def all_tests() -> tuple[Path, ...]:
+    """Return all test files."""
+    return tuple(sorted((ROOT / "tests").rglob("test_*.py")))
+
+
+@functools.cache
+def closure(file: Path, depth: int | None = None) -> frozenset[Path]:
+    """Return our files that a file imports, with itself and the conftest files above it.
+
+    Args:
+        file: A Python file.
+        depth: Number of import steps to follow; None: all. Re-exports of a package count as the package.
+    """
+    reached: set[Path] = set()
+    pending = [(path, 0) for path in (file, *_conftests(file))]
+    while pending:
+        path, far = pending.pop(0)
+        if path in reached:
+            continue
+        reached.add(path)
+        if depth is not None and far >= depth and path.name != "__init__.py":
+            continue
+        pending += [(target, far + 1) for name in _references(path)[0] for target in _modules(name)]
+    return frozenset(reached)
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return [file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+
+
+def _owners(file: Path) -> set[Path]:
+    """Return the Python files that stand for a file: itself, or the files that name it or its folder."""
+    owners = {file} if file.suffix == ".py" else set()
+    # Modules that their package imports by listing the folder are named nowhere.
+    package = file.parent / "__init__.py"
+    if file.suffix == ".py" and package.is_file() and "[a-z]*.py" in _references(package)[2]:
+        owners.add(package)
+    if not file.name.startswith("__"):
+        owners |= _naming(file.name)
+    if _top(file) == "tests":
+        return owners.union(*(_naming(folder) for folder in file.relative_to(ROOT).parts[2:-1]))
+    return owners if any(_top(owner) != "tests" for owner in owners) else owners | _naming(file.parent.name)
+
+
+def _naming(name: str) -> set[Path]:
+    """Return the sources that contain this file or folder name as a string."""
+    return {source for source in _sources() if name in _references(source)[2]}
+
+
+@functools.cache
+def _sources() -> tuple[Path, ...]:
+    return tuple(path for top in OURS for path in sorted((ROOT / top).rglob("*.py")))
+
+
+def _conftests(file: Path) -> Iterator[Path]:
+    for folder in file.parents:
+        if folder == ROOT:
+            return
+        if (folder / "conftest.py").is_file():
+            yield folder / "conftest.py"
+
+
+@functools.cache
+def _modules(name: str) -> tuple[Path, ...]:
+    """Return the files that run when one of our modules is imported: its own and those of its packages."""
+    parts = name.split(".")
+    if parts[0] not in OURS:
+        return ()
+    places = [ROOT.joinpath(*parts[:length]) for length in range(1, len(parts) + 1)]
+    files = [path for place in places for path in (place / "__init__.py", place.with_suffix(".py"))]
+    return tuple(path for path in files if path.is_file())
+
+
+@functools.cache
+def _references(file: Path) -> tuple[frozenset[str], bool, frozenset[str]]:
+    """Return the modules that a file uses, whether it needs trainer packages, and the file names in its strings."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    modules, names, is_test = set(), set(), _top(file) == "tests"
+    for node in _walk_code(tree):
+        modules |= _imported(node)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # Only names of the file's own package count: others, such as programs for cells, are not run here.
+            mentioned = _IMPORTED.findall(node.value) if is_test else _NAMED.findall(node.value)
+            modules |= {name for name in mentioned if name.startswith(_subject(file)) and _is_file(name)}
+            names.add(node.value.rstrip("/").rpartition("/")[2])
+            # Only tests start our commands; sources mostly mention them.
+            modules |= {f"{name}.__main__" for name in _STARTED.findall(node.value) if is_test}
+        elif isinstance(node, ast.List | ast.Tuple | ast.Call) and is_test:
+            modules |= {f"{name}.__main__" for name in _started(node)}
+    # Sources import optional packages inside functions; tests use all that they import.
+    required = modules if is_test else {name for node in tree.body for name in _imported(node)}
+    heavy = any(module.partition(".")[0] in TRAINER_PACKAGES for module in required)
+    return frozenset(modules), heavy, frozenset(names)
+
+
+def _imported(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    if isinstance(node, ast.ImportFrom) and node.module:
+        return {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return set()
+
+
+def _started(node: ast.List | ast.Tuple | ast.Call) -> Iterator[str]:
+    """Yield the modules that follow `-m` in a list of command-line arguments."""
+    words = node.args if isinstance(node, ast.Call) else node.elts
+    literals = [word.value if isinstance(word, ast.Constant) else None for word in words]
+    yield from (
+        name for option, name in itertools.pairwise(literals) if option == "-m" and isinstance(name, str)
+    )
+
+
+def _test_folder(path: Path) -> str:
+    """Return the folder in tests/ that belongs to a path; that of the matrix is separate."""
+    parts = path.relative_to(ROOT).parts
+    if parts[0] == "tests":
+        return "/".join(parts[1:2])
+    return (
+        "matrix"
+        if parts[:2] == ("diagnostics", "matrix") or parts[0] in {"locks", "matrix.toml"}
+        else parts[0]
+    )
+
+
+def _subject(file: Path) -> str:
+    """Return the package that a file belongs to; empty for a test of several packages."""
+    part = _test_folder(file)
+    return "diagnostics" if part == "matrix" else part if part in OURS else ""
+
+
+def _top(file: Path) -> str:
+    return file.relative_to(ROOT).parts[0]
+
+
+def _is_file(name: str) -> bool:
+    return ROOT.joinpath(*name.split(".")).with_suffix(".py").is_file()
+
+
+def _walk_code(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk a syntax tree without docstrings and TYPE_CHECKING blocks."""
+    for child in ast.iter_child_nodes(node):
+        if (
+            isinstance(child, ast.If)
+            and isinstance(child.test, ast.Name)
+            and child.test.id == "TYPE_CHECKING"
+        ):
+            continue
+        if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
+            continue
+        yield child
+        yield from _walk_code(child)
+
+
+if __name__ == "__main__":
+    for test in select_tests([Path(argument) for argument in sys.argv[1:]]):
+        print(test.relative_to(ROOT))

@@ -1,0 +1,66 @@
+"""Import contracts that `lint-imports` cannot check: code that runs in cells, probe programs, and start-up imports."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+HEAVY_PACKAGES = {"torch", "vllm", "ray", "transformers", "numpy", "trl"}
+PROBES = ROOT / "diagnostics" / "doctor" / "probe" / "programs"
+# Packages that a cell has; any other would have to be added. `repro fuzz` adds Hypothesis to the path.
+IN_CELL = {
+    "datasets", "fastapi", "filelock", "h11", "huggingface_hub", "math_verify", "numpy", "peft", "pyarrow",
+    "pydantic", "ray", "safetensors", "starlette", "swift", "tensorboard", "tokenizers", "tomli", "torch",
+    "transformers", "trl", "uvicorn", "verl", "vllm", "wandb",
+}  # fmt: skip
+
+
+def imports(path: Path) -> set[str]:
+    """Return the top-level packages that a file imports anywhere, parsed with the grammar of Python 3.10."""
+    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path), feature_version=(3, 10))
+    packages: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            packages |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            packages.add(node.module.partition(".")[0])
+    return packages
+
+
+@pytest.mark.parametrize("package", ["grpo_core", "repro"])
+def test_code_for_cells_imports_only_packages_of_the_cell(package):
+    """The standard library is that of Python 3.10, so tomllib needs tomli as a fallback."""
+    allowed = set(sys.stdlib_module_names) | IN_CELL | {"grpo_core", "repro", "diagnostics"}
+    imports_of = {path: imports(path) for path in (ROOT / package).rglob("*.py")}
+    assert {
+        path: names - allowed for path, names in imports_of.items() if names - allowed - {"hypothesis"}
+    } == {}
+    assert {
+        path for path, names in imports_of.items() if "hypothesis" in names and path.parent.name != "fuzz"
+    } == set()
+    assert {
+        path for path, names in imports_of.items() if "tomllib" in names and "tomli" not in names
+    } == set()
+
+
+def test_probes_import_nothing_of_ours():
+    """The Python of the examined environment, 3.10 or newer, runs them."""
+    probes = list(PROBES.glob("*.py"))
+    assert probes
+    assert {path for path in probes if imports(path) & {"diagnostics", "grpo_core", "repro"}} == set()
+
+
+@pytest.mark.parametrize(
+    "module", ["diagnostics.__main__", "diagnostics.catalog", "diagnostics.matrix.__main__"]
+)
+def test_start_up_imports_no_heavy_package(module):
+    program = f"import sys, {module}; print(sorted({HEAVY_PACKAGES!r} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

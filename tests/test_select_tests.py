@@ -1,0 +1,98 @@
+"""`nox -s tests -- FILE` and `nox -s quick -- FILE` select the tests that depend on a file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests import select_tests
+from tests.select_tests import ROOT
+
+# On one worker all sources are read only once.
+pytestmark = pytest.mark.xdist_group("sources")
+
+
+def names(*paths: str, near: bool = False) -> set[str]:
+    """Return the names of the selected test files."""
+    test_files = select_tests.select_tests([ROOT / path for path in paths], near=near)
+    return {str(path.relative_to(ROOT / "tests")) for path in test_files}
+
+
+@pytest.mark.parametrize(
+    ("path", "test"),
+    [
+        ("diagnostics/collect/gpus.py", "diagnostics/test_doctor_machine.py"),
+        ("diagnostics/catalog/issues/SCH001.toml", "diagnostics/test_catalog.py"),
+        ("diagnostics/catalog/issues", "diagnostics/test_triage.py"),
+        ("diagnostics/data/compat.json", "diagnostics/test_doctor.py"),
+        ("diagnostics/__main__.py", "diagnostics/test_command_errors.py"),
+        ("diagnostics/lint/rules/placeholders.py", "diagnostics/test_lint_rules.py"),
+        ("diagnostics/doctor/checks/binaries.py", "diagnostics/test_doctor.py"),
+        ("diagnostics/matrix/uv.py", "matrix/test_uv.py"),
+        ("matrix.toml", "matrix/test_cells.py"),
+        ("grpo_core/learn/losses.py", "grpo_core/test_loss.py"),
+        ("grpo_core/learn/losses.py", "grpo_core/test_modes.py"),
+        ("grpo_core/__main__.py", "grpo_core/test_main.py"),
+        ("repro/runner.py", "repro/test_runner.py"),
+        ("repro/judge.py", "repro/test_judge.py"),
+        ("tests/diagnostics/fake_environments.py", "diagnostics/test_doctor.py"),
+        ("tests/diagnostics/logs/SCH002", "diagnostics/test_triage.py"),
+        ("tests/grpo_core/test_loss.py", "grpo_core/test_loss.py"),
+    ],
+)
+def test_dependent_test_is_selected(path, test):
+    """Tests depend on a file by imports, by modules that they start, and by names of files that they read."""
+    assert test in names(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "test"),
+    [
+        ("grpo_core/learn/losses.py", "diagnostics/test_triage.py"),
+        ("diagnostics/catalog", "grpo_core/test_loss.py"),
+        ("diagnostics/catalog", "matrix/test_run.py"),
+        ("repro/runner.py", "diagnostics/test_doctor.py"),
+        ("tests/grpo_core/test_loss.py", "grpo_core/test_modes.py"),
+    ],
+)
+def test_independent_test_is_not_selected(path, test):
+    assert test not in names(path)
+
+
+def test_near_tests_are_few_and_of_the_same_package():
+    nearest = names("diagnostics/catalog/issues/SCH001.toml", near=True)
+    assert "diagnostics/test_catalog.py" in nearest
+    assert nearest < names("diagnostics/catalog/issues/SCH001.toml")
+    assert {name.partition("/")[0] for name in nearest} == {"diagnostics"}
+    # Tests that read the catalog for another purpose are not near an entry.
+    assert "diagnostics/test_doctor_hosts.py" not in nearest
+    # A module that its package imports by listing the folder has near tests too.
+    assert "diagnostics/test_lint_rules.py" in names("diagnostics/lint/rules/placeholders.py", near=True)
+    assert names("diagnostics/collect/gpus.py", near=True)
+
+
+def test_only_tests_of_trainer_and_audit_need_torch():
+    """A contributor of a rule does not have to install hundreds of megabytes."""
+    with_torch = {path for path in select_tests.all_tests() if select_tests.needs_torch([path])}
+    expected_folders = (
+        "grpo_core/",
+        "repro/",
+        "gpu/",
+        "golden/",
+        "diagnostics/audit",
+        "test_missing_packages.py",
+    )
+    assert [
+        path for path in with_torch if not str(path.relative_to(ROOT / "tests")).startswith(expected_folders)
+    ] == []
+    assert ROOT / "tests/grpo_core/test_loss.py" in with_torch
+
+
+def test_selection_needs_only_the_standard_library():
+    program = (
+        "from tests.select_tests import ROOT, closure\n"
+        "assert ROOT / 'repro' / 'judge.py' in closure(ROOT / 'tests' / 'repro' / 'test_judge.py')"
+    )
+    subprocess.run([sys.executable, "-S", "-c", program], cwd=ROOT, check=True)

@@ -1,0 +1,96 @@
+"""Supply chain: the container and CI run without root and install pinned, hashed packages; SECURITY.md names files."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CONTAINER = (ROOT / "Containerfile").read_text()
+LOCKS = ROOT / "locks" / "tools"
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Return (word, rest) of each instruction of the container file, without comments and with lines joined."""
+    text = re.sub(r"^#.*\n", "", CONTAINER, flags=re.MULTILINE).replace("\\\n", " ")
+    return [(word, rest) for word, _, rest in (line.partition(" ") for line in text.splitlines()) if word]
+
+
+def test_container_runs_without_root():
+    """The user is set before the project's files are copied, and not changed again."""
+    words = [word for word, _ in instructions()]
+    assert words.count("USER") == 1
+    (user,) = [rest for word, rest in instructions() if word == "USER"]
+    assert user not in ("root", "0")
+    project = next(
+        n for n, (word, rest) in enumerate(instructions()) if word == "COPY" and rest.endswith(". .")
+    )
+    assert words.index("USER") < project < words.index("CMD")
+
+
+@pytest.mark.parametrize(
+    ("base", "code"),
+    [
+        ("docker.io/nvidia/cuda@sha256:" + "0a" * 32, 0),
+        ("docker.io/nvidia/cuda:12.8.1-devel-ubuntu24.04", 1),
+        ("docker.io/nvidia/cuda@sha256:0a", 1),
+        ("give-the-base-by-digest", 1),
+    ],
+)
+def test_base_image_without_a_digest_is_refused(base, code):
+    """The first RUN refuses a tag with a hint, and there is no default image."""
+    assert instructions()[:3] == [
+        ("ARG", "BASE=give-the-base-by-digest"),
+        ("FROM", "${BASE}"),
+        ("ARG", "BASE"),
+    ]
+    word, command = instructions()[3]
+    done = subprocess.run(
+        ["sh", "-c", command], env={"BASE": base, "PATH": "/usr/bin:/bin"}, capture_output=True, check=False
+    )
+    assert (word, done.returncode, b"by its digest" in done.stderr) == ("RUN", code, bool(code))
+
+
+def test_pip_installs_require_hashes():
+    """This holds in the workflow, its template and the container."""
+    template = ROOT / "diagnostics" / "matrix" / "templates" / "workflow.yml.j2"
+    for text in (
+        CONTAINER,
+        template.read_text(),
+        (ROOT / ".github" / "workflows" / "matrix.yml").read_text(),
+    ):
+        installs = re.findall(r"pip\"? install .*", text)
+        assert installs
+        assert all("--require-hashes --requirement " in line for line in installs)
+
+
+def test_locked_tools_are_pinned():
+    """The packages that install nox also have hashes."""
+    for name in ("nox.txt", "sessions.txt"):
+        lines = (LOCKS / name).read_text().replace("\\\n", " ").splitlines()
+        assert len(lines) > 10
+        hashed = r"( +--hash=sha256:[0-9a-f]{64})+" if name == "nox.txt" else ""
+        assert [
+            line for line in lines if not re.fullmatch(rf"[a-z0-9.-]+==[0-9a-z.]+( ; [^#]+?)?{hashed}", line)
+        ] == []
+
+
+def test_suppressed_security_rules_have_a_reason():
+    """The reason follows the rule, as in `# noqa: S603 - reason`."""
+    missing = []
+    for folder in ("diagnostics", "grpo_core", "repro", "benchmarks"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                if re.search(r"# noqa:[^#]*\bS\d{3}\b(?!.* - \w)", line):
+                    missing.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    assert missing == []
+
+
+def test_files_named_in_security_md_exist():
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    mentioned = set(re.findall(r"`((?:tests|diagnostics|grpo_core|repro)/[\w/]+(?:\.py)?)`", text))
+    assert len(mentioned) > 15
+    assert [name for name in sorted(mentioned) if not (ROOT / name).exists()] == []
