@@ -58,7 +58,7 @@ SECRETS = {
     "cookies as a dict": ("cookies={{'session': '{}'}}", "correct" + "horse"),
     "cookies in JSON": ('"cookies": {{"sid": "{}"}}', "correct" + "horse"),
     "URL-encoded login": ("next=https%3A%2F%2Fada%3A{}%40db", "hunter" + "2%2Ffour"),
-    "URL-encoded bearer": ("Authorization%3A%20Bearer%20{}", issued("", 30)),
+    "URL-encoded bearer": ("Authorization%3A%20Bearer%20{}", token("", 30)),
     "key alone": ("key: {}", HEX), "license key": ("LICENSE_KEY={}", HEX), "session": ("X-Session-Id: {}", HEX),
     "passphrase": ("SSH_PASSPHRASE={}", "correct" + "horse"), "cookie": ("Cookie: session={}", "correct" + "horse"),
 }  # fmt: skip
