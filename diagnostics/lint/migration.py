@@ -91,8 +91,7 @@ def compare_releases(run: LintRun, from_text: str, to_text: str) -> list[Migrati
     if old.package != new.package:
         raise UserError(f"--from {old.package} --to {new.package}: expected two releases of one package")
     read_inputs(run)
-    given = frozenset({new.package})
-    before, run.versions = (Versions({item.package: Version(item.version)}, given) for item in (old, new))
+    before, run.versions = (Versions({item.package: Version(item.version)}) for item in (old, new))
     run.checks, migrations, reason = list(run.unread), [], f"no run of {SHOWN[new.package]} found in it"
     for source in run.sources:
         source.plans = [make_plan(plan.settings, run.versions) for plan in plans_of(source.settings, before)]
@@ -198,11 +197,13 @@ def _default_problems(migration: Migration) -> Iterator[Problem]:
             for release, name in zip(releases, (former, option), strict=True)
         )
         removal, before = dialect.removal(option, migration.new.version), format_value(old)
+        # True may have become a name with the same meaning, as "group" of TRL's scale_rewards.
+        same = old == new or isinstance(old, bool) != isinstance(new, bool)
         is_gone = option in migration.old_options and option not in migration.new_options
         if is_gone and removal and not removal.renamed and old not in (..., None, False):
             message = f"{migration.old} uses {before}, and {migration.new} has no such option"
             fix = removal.advice.removeprefix("Leave it out: ").capitalize()
-        elif option not in migration.new_options or None in (old, new) or ... in (old, new) or old == new:
+        elif option not in migration.new_options or same or None in (old, new) or ... in (old, new):
             continue  # if the default is null, code decides
         else:
             message = f"{migration.new} uses {format_value(new)}, and {migration.old} uses {before}"
