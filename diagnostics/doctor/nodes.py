@@ -250,7 +250,7 @@ def node_values(node: Node) -> Iterator[tuple[Key, str | None]]:
     yield ("limit", "shared memory"), None if size is None else f"{size:.1f} GB"
     yield ("architecture", "architecture"), machine.architecture
     # Rounded, because the firmware of equal machines reserves different amounts.
-    yield ("machine", "memory"), None if memory is None else f"{round(memory)} GB"
+    yield ("machine", "memory"), None if memory is None else f"{memory:.0f} GB"
     yield ("machine", "C library"), machine.libraries.libc or None
     yield ("machine", "kernel"), machine.kernel
     yield ("machine", "processors"), str(machine.processors.count)
