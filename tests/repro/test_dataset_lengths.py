@@ -28,7 +28,7 @@ def test_small_dataset_is_a_prefix_of_the_large_one():
 
 def test_missing_vllm_is_reported(capsys, monkeypatch):
     """Exit code 2, one line, and no row is generated."""
-    monkeypatch.setattr(dataset_lengths.upstream, "installed", lambda _names: None)
+    monkeypatch.setattr(dataset_lengths.upstream, "first_installed", lambda _names: None)
     assert dataset_lengths.main([]) == 2
     assert "run it with the Python of a cell" in capsys.readouterr().err
 
