@@ -161,9 +161,44 @@ def option_that_newer_transformers_lack(edit):
     return ""
 
 
+def word_given_to_a_list_option(edit):
+    """Find OpenRLHF's target_modules with all-linear: peft reads the word as the name of a module."""
+    return edit.framework == "openrlhf" and re.search(r"target_modules[ =]all-linear", edit.text)
+
+
+def reference_to_another_edit(edit):
+    """Find an edit that says "the same" or "as above": each is printed alone."""
+    return re.search(r"^(?:the same(?:,|;| in| on)|as above)|\blikewise$", edit.text)
+
+
+def launcher_of_one_process(edit):
+    """Find `accelerate launch` as the fix of a missing RANK; it sets RANK for several processes only."""
+    signature = ISSUES[edit.code].signature
+    is_about_rank = signature is not None and any("(?:RANK|" in pattern for pattern in signature.any)
+    return is_about_rank and "accelerate" in edit.text and "more than one process" not in edit.text
+
+
+def timeout_of_a_running_server(edit):
+    """Find vllm_server_timeout as the fix of a slow request: it limits only the wait for the server's start."""
+    return edit.code != "NET012" and re.search(r"vllm_server_timeout(?:=|$| \d| larger| higher)", edit.text)
+
+
+def server_for_trl_without_weight_sync(edit):
+    """Return what a `vllm serve` for TRL lacks; without it the fix leads to NET015 or NET016."""
+    if edit.framework != "trl" or not re.search(r"(?<!trl )\bvllm serve MODEL", edit.text):
+        return ""
+    needed = ["VLLM_SERVER_DEV_MODE=1", "--weight-transfer-config"]
+    # Only the servers that entries start as a whole need the log-probs too.
+    if "vllm serve MODEL --weight-transfer-config" in edit.text:
+        needed.append("--logprobs-mode processed_logprobs")
+    return [option for option in needed if option not in edit.text]
+
+
 CHECKS = (
     unknown_option, vllm_option_for_another_program, server_before_its_release, sets_the_default,
     bare_option_name_missing_in_some_releases, removed_variable_of_vllm, option_that_newer_transformers_lack,
+    word_given_to_a_list_option, reference_to_another_edit, launcher_of_one_process, timeout_of_a_running_server,
+    server_for_trl_without_weight_sync,
 )  # fmt: skip
 
 
@@ -264,6 +299,17 @@ def test_hang_entries_claim_the_releases_that_they_ran_with():
         ]
         missing += set(installed or [("python", run["python"])]) - claims
     assert missing == []
+
+
+def test_no_declared_source_serves_two_entries():
+    """A reported source that fits several entries is evidence of none of them."""
+    sources = Counter(
+        source
+        for entry in ISSUES.values()
+        for source in {claim.source for claim in entry.affected if claim.evidence == "declared"}
+        if "alone was read" not in source
+    )
+    assert [source for source, count in sources.items() if count > 1] == []
 
 
 def test_affected_ranges_agree_with_the_wheels():

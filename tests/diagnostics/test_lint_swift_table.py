@@ -40,6 +40,12 @@ def command(name, release):
     return [f"CUDA_VISIBLE_DEVICES={devices}", f"NPROC_PER_NODE={case.ranks}", "swift", "rlhf", *words]
 
 
+def test_table_has_every_verdict():
+    """An empty table would make the test below pass without a case."""
+    assert len(ANSWERS) > 200
+    assert {verdict for _release, _case, verdict in ANSWERS} == {"accepts", "warns", "refuses"}
+
+
 @pytest.mark.parametrize("release", sorted({release for release, _case, _answer in ANSWERS}))
 def test_lint_reports_errors_exactly_where_the_release_raises(release):
     known = versions(ms_swift=release)

@@ -32,7 +32,9 @@ def test_gradient_scale_is_measured_along_the_correct_gradient():
 def test_release_is_identified_by_its_divisor(monkeypatch, text, reason):
     """Before 0.22 the loss does not exist; from 1.9.1 on it is rescaled."""
     monkeypatch.setattr(repro.upstream, "source", lambda *_: text)
-    monkeypatch.setattr(repro.upstream, "first_installed", lambda _: type("Distribution", (), {"version": "0"}))
+    monkeypatch.setattr(
+        repro.upstream, "first_installed", lambda _: type("Distribution", (), {"version": "0"})
+    )
     result = repro.inapplicable()
     assert result is None if reason is None else reason in result
 

@@ -37,7 +37,9 @@ def test_sampled_logprob_is_read_from_both_formats():
 def test_release_is_identified_by_its_reload_call(monkeypatch, text, reason):
     """The call discards the pushed weights."""
     monkeypatch.setattr(repro.upstream, "source", lambda *_: text)
-    monkeypatch.setattr(repro.upstream, "first_installed", lambda _: type("Distribution", (), {"version": "0"}))
+    monkeypatch.setattr(
+        repro.upstream, "first_installed", lambda _: type("Distribution", (), {"version": "0"})
+    )
     monkeypatch.setattr(repro.whole_engine, "inapplicable", lambda: None)
     result = repro.inapplicable()
     assert result is None if reason is None else reason in result

@@ -42,6 +42,12 @@ def test_stored_snapshot_gets_its_verdict(path):
     assert (row["right_process"], row["right_cause"], row["victim_named"]) == (True, True, False), row
 
 
+def test_stored_snapshots_contain_hangs_and_healthy_jobs():
+    """An empty folder would make the test above pass without a case."""
+    healthy = [CASES[path.stem].healthy for path in STORED.glob("*.json")]
+    assert (healthy.count(False) >= 20, healthy.count(True) >= 8) == (True, True)
+
+
 def test_stopped_vllm_worker_is_blamed_through_the_engine():
     """vLLM 0.31.0 on a CPU: the program waits for the engine core (ZMQ), which waits for its worker (shared memory)."""
     verdict = diagnose(load_stored("vllm/worker_stopped")).verdict
