@@ -1,7 +1,7 @@
-"""Adapters in peft's format, written without it; their two matrices are random, and of a later step nearly the same.
+"""Write LoRA adapters in peft's format, without peft: random matrices that drift from step to step.
 
-`python -m tests.diagnostics.audit.lora BASE FOLDER` writes checkpoint-40 and checkpoint-60, adapters to BASE, and
-`twice` and `half`, which are checkpoint-60 with another scale.
+`python -m evaluation.audit.make_adapters BASE FOLDER` writes checkpoint-40 and checkpoint-60, adapters for the model in
+BASE, and `twice` and `half`, which are checkpoint-60 with another lora_alpha.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from safetensors.torch import save_file
 
 from tests.diagnostics.audit.standin import loaded
 
-# Of ranks vLLM takes no smaller one than 8 in every release.
+# Some releases of vLLM accept no rank below 8.
 RANK, ALPHA = 8, 16
 _SIZE, _DRIFT = 0.05, 0.014
 
 
 def write_adapters(base: Path, folder: Path, steps: dict[int, float]) -> Path:
-    """Write an adapter a step, whose matrices are so much of the last one's; return their folder."""
+    """Write one adapter for each step, scaled by the step's value in `steps`; return their folder."""
     state = loaded(base, "float32").state_dict()
     generator = torch.Generator().manual_seed(5)
     tensors = {}
@@ -48,8 +48,8 @@ def write_adapters(base: Path, folder: Path, steps: dict[int, float]) -> Path:
     return folder
 
 
-def scaled(adapter: Path, folder: Path, times: float) -> Path:
-    """Write it with another alpha."""
+def copy_with_scale(adapter: Path, folder: Path, times: float) -> Path:
+    """Copy an adapter with its lora_alpha multiplied by `times`."""
     shutil.copytree(adapter, folder)
     path = folder / "adapter_config.json"
     config = json.loads(path.read_text())
@@ -60,4 +60,4 @@ def scaled(adapter: Path, folder: Path, times: float) -> Path:
 if __name__ == "__main__":
     adapters = write_adapters(Path(sys.argv[1]), Path(sys.argv[2]), {40: 0.6, 60: 1.0})
     for name, times in (("twice", 2.0), ("half", 0.5)):
-        scaled(adapters / "checkpoint-60", adapters / name, times)
+        copy_with_scale(adapters / "checkpoint-60", adapters / name, times)

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import msgspec
@@ -118,3 +119,10 @@ def test_external_linters_accept_the_files(command, files):
         pytest.importorskip("check_jsonschema")
     done = subprocess.run([*command, *map(str, files)], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_issue_forms_ask_for_triage_and_the_citation_has_this_version():
+    """The forms ask for the Markdown format, which holds no names and addresses."""
+    assert all(re.search(r"triage \S+ --format markdown", (ROOT / file).read_text()) for file in FORMS)
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()

@@ -5,42 +5,20 @@ import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.results import FAULT, AuditError
+from evaluation.audit.make_adapters import ALPHA, RANK, write_adapters
 from tests.diagnostics.audit.standin import Engine, loaded, serving
-
-RANK, ALPHA = 4, 8
 
 
 @pytest.fixture(scope="module")
 def adapters(trained, tmp_path_factory):
     """Make LoRA checkpoints of steps 10 and 20 whose base is checkpoint-120."""
-    folder, base = tmp_path_factory.mktemp("adapters"), trained / "checkpoint-120"
-    state = loaded(base, "float32").state_dict()
-    generator = torch.Generator().manual_seed(5)
-    tensors = {}
-    for name, tensor in state.items():
-        if "_proj" in name:
-            key = f"base_model.model.{name.removesuffix('.weight')}"
-            for part, shape in (("A", (RANK, tensor.shape[1])), ("B", (tensor.shape[0], RANK))):
-                tensors[f"{key}.lora_{part}.weight"] = 0.07 * torch.randn(shape, generator=generator)
-    settings = {
-        "peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "base_model_name_or_path": str(base),
-        "target_modules": sorted({name.split(".")[-2] for name in state if "_proj" in name}),
-    }  # fmt: skip
-    for step, share in ((10, 0.6), (20, 1.0)):
-        checkpoint, generator = folder / f"checkpoint-{step}", torch.Generator().manual_seed(step)
-        checkpoint.mkdir()
-        (checkpoint / "adapter_config.json").write_text(json.dumps(settings))
-        drifted = {
-            name: share * tensor + 0.02 * torch.randn(tensor.shape, generator=generator)
-            for name, tensor in tensors.items()
-        }
-        save_file(drifted, checkpoint / "adapter_model.safetensors")
-    return folder
+    folder = tmp_path_factory.mktemp("adapters")
+    return write_adapters(trained / "checkpoint-120", folder, {10: 0.6, 20: 1.0})
 
 
 @pytest.fixture(scope="module")
