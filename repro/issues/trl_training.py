@@ -12,7 +12,6 @@ from repro.drivers import calls, tiny_trl
 
 _options_repro = partial(calls.repro, needs=("trl",))
 _repro = partial(calls.repro, needs=("trl",), modules=tiny_trl.MODULES)
-_CONFIG_CHECK = ("ValueError", "raise ValueError(", "__post_init__")
 
 
 @_options_repro("CFG101", raises="ValueError: must be divisible by num_generations")
