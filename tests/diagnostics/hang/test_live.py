@@ -284,7 +284,8 @@ def test_watch_returns_the_commands_exit_code(capfd):
 
 def test_sighup_is_forwarded_to_the_watched_command():
     # Under nohup, SIGHUP is ignored by this process and all that it starts.
-    child = "import signal, time; signal.signal(signal.SIGHUP, signal.SIG_DFL); print('up', flush=True); time.sleep(1000)"
+    default_action = "signal.signal(signal.SIGHUP, signal.SIG_DFL)"
+    child = f"import signal, time; {default_action}; print('up', flush=True); time.sleep(1000)"
     program = (
         "import sys; from diagnostics.__main__ import main; "
         f"sys.exit(main(['hang', '--watch', '--', sys.executable, '-c', {child!r}]))"
