@@ -46,7 +46,7 @@ def main() -> int:
     known = {name: set(query.find_releases(name, "")) for name in names}
     for line in build(names, offline=options.offline):
         print(line, file=sys.stderr, flush=True)
-    store.forget()
+    store.clear_cache()
     for name in names:
         for line in changes(name, known[name]) if known[name] else ():
             print(line)

@@ -231,7 +231,7 @@ def _check_files(
     found: _Distributions, search: SearchPath, *, finds_own: bool
 ) -> tuple[dict[str, RecordedFiles], list[tuple[str, str]]]:
     """Compare everything the checked packages need with its file list; updates `found.packages`."""
-    modules = module_lookup.Modules(search)
+    modules = module_lookup.ModuleFinder(search)
     files: dict[str, RecordedFiles] = {}
     unread = []
     waiting = [name for name in CHECKED if name in found.packages]
@@ -253,7 +253,7 @@ def _check_files(
     return files, unread
 
 
-def _module(name: str, modules: module_lookup.Modules) -> str:
+def _module(name: str, modules: module_lookup.ModuleFinder) -> str:
     names = (
         module.partition(".")[0].partition(":")[0]
         for item in frameworks.FRAMEWORKS.values()

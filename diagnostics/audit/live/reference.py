@@ -69,7 +69,7 @@ class Adapter:
         try:
             tensors = load_file(path)
         except Exception as error:
-            raise AuditError(f"{path}: {checkpoint_validation.reason(error)}") from error
+            raise AuditError(f"{path}: {checkpoint_validation.one_line_message(error)}") from error
         products = {}
         for name in (name for name in tensors if not name.endswith(_LORA_B)):
             module = name.removeprefix(_PREFIX).removesuffix(_LORA_A)

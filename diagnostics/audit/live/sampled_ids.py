@@ -35,7 +35,7 @@ def check_ids(
     """Check for greedy sampling, repeated seeds, and a temperature other than the reported log-probs show."""
     count, distribution = len(observed.ids), observed.distribution(sampling)
     top = distribution.max(1).values
-    gap = top - distribution.gather(1, observed.places)[:, 0]
+    gap = top - distribution.gather(1, observed.sampled_columns)[:, 0]
     chance = float(top.sum())
     if bool((gap <= _TIE).all()) and float((gap == 0).double().mean()) > 0.9 and chance < -12:
         message = "greedy sampling: all {count} tokens are the most likely ones (by chance {chance:.1g})"
@@ -43,7 +43,7 @@ def check_ids(
         return [fault("sampling/greedy", message, "CFG115", values, probe="P6", count=count)]
     if repeated := _check_seeds(completions, observed):
         return [repeated]
-    total, mean, error = observed.surprise(sampling)
+    total, mean, error = observed.total_logprob(sampling)
     z = (total - mean) / max(error, 1e-9)
     text = "the sampled ids are {z:+.1f} standard errors from temperature {temperature:.3g} (logprobs_mode: {mode})"
     fact = note("surprise", text, z=z, temperature=sampling.temperature, mode=mode or "unknown")

@@ -30,7 +30,7 @@ from diagnostics.audit.recorded.run_data import (
     parse_object,
     step_in_name,
 )
-from diagnostics.audit.recorded.samples import check_data, check_samples
+from diagnostics.audit.recorded.samples import check_prompts, check_samples
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
 from diagnostics.audit.results import RECORDED, Audit, AuditError, Note, Result, note, skipped
 from diagnostics.output import progress
@@ -75,7 +75,7 @@ def audit_run(path: Path, reward: str = "") -> Audit:
     results = (
         check_learning(run.series, rewards),
         *check_metrics(run.series),
-        *check_data(run),
+        *check_prompts(run),
         *samples,
         *check_masks(run),
         *check_checkpoints(run),
