@@ -36,7 +36,7 @@ class Pool:
         self.rounds += 1
 
     def ready(self) -> bool:
-        """Return whether the step can train: with dynamic sampling, enough groups have a signal or no tries are left."""
+        """Return whether the step can train; with dynamic sampling, if enough groups differ or no tries are left."""
         if not self._dynamic:
             return self.rounds > 0
         return sum(map(has_signal, self.groups)) >= self._size or self.rounds > self._tries
