@@ -137,14 +137,14 @@ def check_answers(
     """Return the completions if they match the requests in order, with tokens and finite log-probs.
 
     Args:
-        completions: The engine's answers.
-        requests: The requests it received.
-        engine: Its name.
-        aborted: The caller has called `abort`, so that a completion may have ended anywhere, or not started.
-        vocabulary: How many ids model and tokenizer both have, where that is known; no other id may be sampled.
+        completions: The engine's completions.
+        requests: The requests that the engine received.
+        engine: Name of the engine.
+        aborted: Whether `abort` may have been called, so that a completion may have ended anywhere, or not started.
+        vocabulary: Number of ids that model and tokenizer both have, if known; no other id may be sampled.
 
     Raises:
-        EngineError: Names the first completion that does not.
+        EngineError: A completion does not match; the message has the request's id.
     """
     place = f"{engine} engine, generate"
     if len(completions) != len(requests):

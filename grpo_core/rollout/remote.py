@@ -123,14 +123,14 @@ def engine_for(
     """Return the engine for the server at an address, if it is the kind that `rollout.server` names.
 
     Args:
-        options: `server`, `sync` and `timeout_s` count.
-        host: The server's.
-        port: The server's.
-        folder: Where weights may be written for a server that reads them.
-        token: The server's.
+        options: Settings; only `server`, `sync` and `timeout_s` are used.
+        host: Host of the server.
+        port: Port of the server.
+        folder: Folder in which weights may be written for a server that reads files.
+        token: Token of the server.
 
     Raises:
-        EngineError: Nobody there, or another server.
+        EngineError: No server answers, or it is another kind.
     """
     http = HttpClient("remote", host, port, timeout_s=options.timeout_s, token=token)
     kind = identify(http)
