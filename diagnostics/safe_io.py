@@ -52,7 +52,7 @@ def open_regular(path: Path, *, inside: Path | None = None, pipes: bool = False)
     Args:
         path: The file. Links are followed.
         inside: Folder that must contain the file after links are resolved; None for anywhere.
-        pipes: Whether to accept a pipe or /dev/null too, for a path that the user typed (a shell's `<(...)` is a pipe).
+        pipes: Whether to accept pipes and /dev/null, for a path from the user (a shell's `<(...)` is a pipe).
 
     Raises:
         OSError: The file is missing, unreadable or refused (UnsafeFileError).
