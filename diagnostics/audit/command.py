@@ -1,4 +1,4 @@
-"""The command `audit`: find silent faults in a run's files, in a live server, or in metrics that are being written.
+"""Run the command `audit`: find silent faults in a run's files, in a live server, or in growing metrics files.
 
 The workflow is `_check_usage`, then one of `audit_run`, `_audit_server` and `_watch_files`, then `write_audit`.
 """

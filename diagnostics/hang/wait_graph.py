@@ -146,7 +146,7 @@ class _Waiter:
         return list(edges.values())
 
     def forwarded_requests(self) -> list[Edge]:
-        """Return edges of an idle event loop with an open request, to the processes that got requests or work from it."""
+        """Return edges of an idle event loop with an open request, to processes that got requests or work from it."""
         if self.kind == "supervise" or not self.index.open_requests(self.process):
             return []
         edges = []

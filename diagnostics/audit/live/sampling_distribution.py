@@ -113,7 +113,7 @@ class Observed:
     ) -> Observed:
         """Compute the logits of completions with given weights.
 
-        With `native` they are computed in the engine's dtype, otherwise in float32.
+        With `native` they are computed in the engine's dtype, otherwise exactly: in float64, for large models float32.
         """
         sequences = [[*completion.prompt, *completion.ids] for completion in completions]
         rows = zip(completions, reference.logits(sequences, dtype, native=native), strict=True)

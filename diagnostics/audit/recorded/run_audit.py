@@ -1,6 +1,7 @@
 """Audit a run's folder or file: read its samples, metrics and checkpoints, and run all checks.
 
-A file's name selects its reader; if the name is unknown, its first line does.
+A file's name selects its reader. JSON lines, and a file with an unknown name that the user gave, are recognised by
+their content.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ Kinds = dict[str, list[Path]]
 
 
 def audit_run(path: Path, reward: str = "") -> Audit:
-    """Audit a run's folder or one of its files; cheap checks run first.
+    """Audit a run's folder or one of its files.
 
     Args:
         path: The folder or file.
-        reward: `module:function` or `file.py:function` to call again; empty for none.
+        reward: Reward function to call again, as `module:function` or `file.py:function`; empty for none.
 
     Raises:
-        AuditError: Nothing readable is there.
+        AuditError: There is no such file or folder, it has no run artifacts, or the reward function cannot be loaded.
     """
     began = time.monotonic()
     if not path.exists():
@@ -87,7 +88,7 @@ def audit_run(path: Path, reward: str = "") -> Audit:
 
 
 def _subject(path: Path, run: RunArtifacts) -> dict[str, str]:
-    """Return the report's subject: each kind of input with its counts."""
+    """Return the report's subject: the path, and each kind of input with its counts."""
     subject = {"run": str(path)}
     for recording in run.recordings:
         total, read = recording.files
@@ -145,7 +146,7 @@ def _walk(root: Path, unread: UnreadInputs) -> Iterator[Path]:
 
 
 def _detect_kind(path: Path, unread: UnreadInputs, *, named: bool) -> str:
-    """Return the kind of a file, empty if it is no input; `named`: the user named it on the command line."""
+    """Return the kind of a file, empty if it is no input; `named` is true if the user gave this path."""
     kind = next((kind for kind, pattern in _NAMES.items() if pattern.fullmatch(path.name)), "")
     if kind == "jsonl":
         kind = _json_kind(path)
@@ -169,7 +170,7 @@ def _content_kind(path: Path) -> str:
 
 
 def _json_kind(path: Path) -> str:
-    """Return the kind of a JSON lines file by its first object; empty if it has none of ours."""
+    """Return the kind of a JSON lines file by its first object; empty if its first line is no object."""
     try:
         with safe_io.open_regular(path) as file:
             entry = parse_object(file.readline(MAX_LINE))

@@ -33,7 +33,7 @@ class Tensor:
 
     @property
     def size(self) -> int:
-        """Return the number of elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
 
@@ -41,7 +41,8 @@ def parse(data: bytes | memoryview) -> dict[str, Tensor]:
     """Return the tensors in a file's bytes.
 
     Raises:
-        ValueError: These are not safetensors, or they are cut off.
+        ValueError: The bytes are not safetensors, or are cut off.
+        TypeError: The header is not an object.
     """
     view = memoryview(data)
     if len(view) < 8:
@@ -73,7 +74,7 @@ def map_file(path: Path) -> dict[str, Tensor]:
 
     Raises:
         OSError: The file cannot be opened.
-        ValueError: It is not safetensors, or cut off.
+        ValueError: The file is not safetensors, or is cut off.
     """
     with safe_io.open_regular(path) as file:
         try:
