@@ -23,7 +23,7 @@ _parser: Any = importlib.import_module("re._parser")
 
 
 def literals(pattern: str) -> tuple[str, ...]:
-    r"""Return alternative texts, of which every match of the pattern contains at least one; empty if there are none.
+    r"""Return alternative texts, of which every match of the pattern contains at least one; empty if none are known.
 
     Example:
         >>> literals(r"actor (?:died|is gone): \d+")

@@ -55,7 +55,7 @@ def command(words: tuple[str, ...], list_all: bool, kind: str | None, format: st
 
 
 def explain(code: str) -> Explained:
-    """Return the document of a code and its recommended fix; a check code has no fix."""
+    """Return the document of a code, and the recommended fix; None for a check code or if there is no fix."""
     if catalog.is_check(code):
         return documents.check_document(catalog.find_check(code)), None
     issue = catalog.find(code)
@@ -64,8 +64,12 @@ def explain(code: str) -> Explained:
 
 
 def search(text: str) -> tuple[list[str], str]:
-    """Return the codes for a text, and how they were found: `printed` (by a signature) or `near` (by similar words)."""
-    # Imported here: explaining a code needs no part of triage.
+    """Return the codes for a text, and how they were found: `printed` (by a signature) or `near` (by similar words).
+
+    Raises:
+        CatalogueError: There is no such code.
+    """
+    # Imported here, because an explanation of a code does not need `triage`.
     from diagnostics.commands import code_search
 
     printed, similar = code_search.search(text)
@@ -82,7 +86,7 @@ def search(text: str) -> tuple[list[str], str]:
 
 
 def list_codes(kind: str | None, *, as_json: bool) -> int:
-    """Print all codes, or those of one kind."""
+    """Print all codes, or the codes of one kind, and return exit code 0."""
     issues = [item for item in catalog.load().values() if kind in {None, item.kind}]
     checks = list(catalog.load_checks().values()) if kind in {None, documents.CHECK} else []
     if as_json:

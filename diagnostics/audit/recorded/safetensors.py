@@ -1,4 +1,4 @@
-"""Read safetensors files without torch: names, dtypes, shapes and elements. Files are mapped into memory."""
+"""Read names, dtypes, shapes and elements of safetensors files without torch. Files are mapped into memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from diagnostics import safe_io
 
-# Bytes of an element, and codes of the types that are read as numbers.
+# Bytes of an element of each type, and type codes of `memoryview.cast`.
 _WIDTHS = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2,
     "U8": 1, "BOOL": 1,
