@@ -35,8 +35,8 @@ def median(values: Sequence[float]) -> float:
     (2.0, 1.5)
     """
     ordered = sorted(values)
-    upper = len(ordered) // 2
-    return mean(ordered[upper - 1 + len(ordered) % 2 : upper + 1]) if ordered else 0.0
+    # Halves are added, because the sum of two large numbers overflows.
+    return ordered[(len(ordered) - 1) // 2] / 2 + ordered[len(ordered) // 2] / 2 if ordered else 0.0
 
 
 def correlation(xs: Sequence[float], ys: Sequence[float]) -> float:
