@@ -173,7 +173,7 @@ def _command(name: str) -> Callable[[list[str], set[str], Answer], int]:
 
 
 def _load(arguments: list[str], *, serving: bool = False) -> Config:
-    """Read the settings; a server reads its few keys from any file, without warnings, and checks its address first."""
+    """Read the settings and check the folders that they name; a server needs neither warnings nor this check."""
     from grpo_core.rules import check_folders
     from grpo_core.settings import load
 

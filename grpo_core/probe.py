@@ -48,7 +48,7 @@ def _observe(config: Config, folder: str) -> dict[str, Any]:
         model.make_tiny(Path(folder), config.model, config.task.letters, config.train.seed)
     policy, tokenizer = Policy(folder, config), model.load_tokenizer(folder)
     prompts = task.task_prompts(config.task, tokenizer, seed=config.train.seed, step=0, count=8)
-    # One prompt long enough for its keys to be cached between requests, as the others' are not.
+    # Add a prompt that is long enough for the prefix cache, because the other prompts are too short for it.
     ids = task.long_prompt(prompts[0].ids, room=config.model.max_length - config.sampling.max_tokens)
     prompts.append(replace(prompts[0], id="long", ids=ids))
     requests = task.requests_for(prompts, config.sampling.group_size, config.train.seed)

@@ -40,9 +40,10 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
     """Read a TOML file (None: the defaults, the shipped tiny task) and apply `--section.key VALUE`.
 
     Args:
-        path: The file, or None.
+        path: Path of the TOML file, or None.
         overrides: Arguments of the command line.
-        warn: Called with one line for each option that has no effect, or makes engine and trainer differ.
+        warn: Called with one line for each option without effect, and for options that make the engine sample from
+            another distribution than the trained one.
 
     Raises:
         ConfigError: The file can't be read, a key is unknown, a value is not allowed, or two contradict.
@@ -126,7 +127,7 @@ def _argument_entries(arguments: list[str]) -> list[Entry]:
 
 
 def sections() -> dict[str, type]:
-    """Return the sections' classes by name."""
+    """Return the classes of the sections, by section name."""
     return {field.name: type(field.default) for field in dataclasses.fields(Config)}
 
 

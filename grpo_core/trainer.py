@@ -1,4 +1,4 @@
-"""Run the steps of training, all but the sampling of completions, which the rollout mode does."""
+"""Run the steps of training, except for sampling completions, which the rollout mode does."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Trainer:
         world: The processes that train together.
         share_engine: Wraps a mode's engine so that all training processes can call it; see `World.share_engine`.
         policy: The policy that is trained.
-        step: Steps done.
-        sampling: Parameters of the training's samples.
+        step: Number of finished steps.
+        sampling: Sampling parameters of the training.
         history: The metrics of each step so far.
         proofs: The proof of each weight sync.
-        interrupts: Records a Ctrl-C.
-        engine_name: The engine's name; `unknown` for a server that is not yet reached.
+        interrupts: Handler that records a Ctrl-C.
+        engine_name: Name of the engine; `unknown` for a server before the first connection.
         in_flight: Function that returns the mode's unfinished rollouts for a checkpoint; most modes have none.
         resumed: The checkpoint of an earlier run, from which the mode restores its state; None: a new run.
     """
@@ -57,12 +57,12 @@ class Trainer:
 
         Args:
             config: Checked settings.
-            folder: The run's folder; exists.
+            folder: Folder of the run, which exists.
             report: Called with each step's metrics.
             resume: Continue from the newest checkpoint in `folder`, or start over if there is none.
 
         Raises:
-            ConfigError: The settings can't be met on this machine, or data or model can't be read.
+            ConfigError: The settings can't be used on this machine, or data or model can't be read.
         """
         self.resumed = saved = _load_checkpoint(folder) if resume else None
         self.config = config = resolve(config)
@@ -122,7 +122,7 @@ class Trainer:
             keys = ", ".join(f"sampling.{key} = {value!r}" for key, value in unable.items())
             raise ConfigError(f"{keys}: the {engine.name} engine samples at a temperature only")
         ids = self.prompts.batch(0, 1)[0].ids
-        # An engine that can't show its weights may keep keys, which it does for long prompts only.
+        # An engine without a fingerprint may keep cached keys of old weights, which only a long prompt detects.
         room = self.config.model.max_length - PROBE_COMPLETION
         probe = ids[-room:] if engine.capabilities.fingerprint else long_prompt(ids, room=room)
         tolerance = self.config.rollout.sync_tolerance
@@ -171,8 +171,8 @@ class Trainer:
 
         Args:
             rollout: The prompts and requests.
-            completions: In the order of the requests.
-            max_age: Highest age of a token, in policy versions.
+            completions: The completions, in the order of the requests.
+            max_age: Highest allowed age of a token, in policy versions.
 
         Raises:
             EngineError: The completions do not match the requests.
@@ -211,7 +211,7 @@ class Trainer:
             **self._step_times(),
         }
         self._eval_metrics = {}
-        with self.interrupts.shielded():  # a step's lines, and then the checkpoint that makes them count
+        with self.interrupts.shielded():  # write the step's lines and its checkpoint without an interruption
             if self._files is not None:
                 self._files.write(self.step, samples, entry)
             self._recorder.end_step(self.step, version, samples, pool.requests)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-# Checked before imports that fail on an older Python with another message.
+# The version is checked before imports that fail on an older Python with another message.
 if tuple(sys.version_info) < (3, 10):
     sys.exit(print(f"repro: needs Python 3.10 or newer; this is {sys.executable}", file=sys.stderr) or 2)
 
@@ -32,15 +32,15 @@ _USAGE = "2 wrong usage, or a fault of the program"
 
 
 class UsageError(Exception):
-    """Raised for a command line that can't be carried out; the text says how to correct it."""
+    """Raised for a command line that cannot be carried out; the message says how to correct it."""
 
 
 def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issues") -> int:
     """Run a command, write its answer to standard output, and return the exit code.
 
     Args:
-        arguments: of the command line; those of this process if None.
-        registry: module with the repros by code.
+        arguments: Arguments of the command line; None for those of this process.
+        registry: Name of the module that has the repros by code in `REPROS`.
     """
     options = _parser().parse_args(arguments)
     options.registry = registry
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     def add(
         command: Callable[..., tuple[str, int]], summary: str, examples: Sequence[str], codes: Sequence[str]
     ) -> Callable[..., Any]:
-        """Add a command, which its first example names; return the function that adds its options."""
+        """Add a command, named by the first word of its first example; return the function that adds its options."""
         lines = ["examples:", *(f"  {parser.prog} {example}" for example in examples), "", "exit codes:"]
         built = commands.add_parser(
             examples[0].partition(" ")[0],
@@ -173,7 +173,7 @@ def _run(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
 
 
 def _plans(options: argparse.Namespace, repros: Repros) -> tuple[upstream.WheelProof, dict[str, Any]]:
-    """Return the checks of upstream's files against their wheels, and the attempts for each code."""
+    """Return the check of upstream's files against their wheel, and the attempts for each code."""
     _check_seconds(options.timeout)
     codes = [_pick("code", code, list(repros)) for code in dict.fromkeys(options.codes)]
     plans = {code: _plan(repros[code], options.trigger, options.mitigation) * options.times for code in codes}
@@ -262,7 +262,7 @@ def _search(options: argparse.Namespace) -> tuple[str, int]:
 def _pick(kind: str, name: str, known: Sequence[str]) -> str:
     if name in known:
         return name
-    if name.upper() in known:  # codes are written in capitals, and typed as they come
+    if name.upper() in known:  # users may type codes in lower case
         return name.upper()
     close = difflib.get_close_matches(name.upper() if kind == "code" else name, known, n=2, cutoff=0.4)
     hint = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(known)}"

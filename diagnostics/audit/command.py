@@ -1,4 +1,4 @@
-"""The command `audit`: find silent faults in a run's files, in a live server, or in metrics that are being written.
+"""Run the command `audit`: find silent faults in a run's files, in a live server, or in growing metrics files.
 
 The workflow is `_check_usage`, then one of `audit_run`, `_audit_server` and `_watch_files`, then `write_audit`.
 """
@@ -14,7 +14,7 @@ import click
 
 from diagnostics.audit.finding_tracker import Change
 from diagnostics.audit.live.probe_inputs import DEFAULT_TOKENS, MAX_TOKENS, MIN_TOKENS
-from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
+from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.report import FORMATS, write_audit
 from diagnostics.audit.results import Audit, NotAvailableError, shareable
@@ -118,7 +118,7 @@ def _check_usage(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
 
 def _audit_server(paths: tuple[Path, ...], options: dict[str, Any]) -> Audit:
     return audit_server(
-        LiveAudit(
+        LiveAuditOptions(
             options["server"],
             options["checkpoint"],
             (*options["against"], *paths),

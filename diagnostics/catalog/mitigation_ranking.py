@@ -1,8 +1,9 @@
 """Rank the mitigations of a known issue: every command recommends its first fix in this order.
 
-A recorded run shows that a mitigation helps against one trigger, and nothing about the others. So mitigations that
-helped against the trigger at hand come first; if the trigger is unknown, those that helped against most. A mitigation
-that was tested and failed is never recommended: it is reported, with the command that reproduces the failure.
+A recorded run shows that a mitigation helps against one trigger, and says nothing about other triggers. So mitigations
+that helped against the trigger at hand come first; if the trigger is unknown, those that helped against the most
+triggers. A mitigation that was tested and failed is never recommended. It is reported with the command that reproduces
+the failure.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from diagnostics.fixes import (
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.versions import in_range, is_release, issue_package
 
-# Every framework runs on it, so its options serve those without an edit of their own.
+# Every framework runs on vLLM, so vLLM's edit is used for frameworks without their own.
 _ENGINE = "vllm"
 
 
@@ -43,11 +44,11 @@ def recommended_fix(
     """Return the fix for a case: the mitigations of the issue, best first, and those known not to help.
 
     Args:
-        issue: The issue.
-        triggers: Triggers that are possible here; none if unknown.
-        frameworks: Frameworks at hand; none if unknown.
+        issue: The known issue.
+        triggers: Triggers that are possible in this case; empty if unknown.
+        frameworks: Frameworks in use; empty if unknown.
         releases: Installed releases by package.
-        frames: (path, function) of the traceback.
+        frames: (path, function) of each frame of the traceback.
     """
     known = tuple(triggers)
     release_triggers = possible_triggers(issue, releases or {})
@@ -73,10 +74,10 @@ def finding_of_issue(
     """Return an observed issue as a finding with its recommended fix.
 
     Args:
-        issue: The issue.
-        certainty: How sure it is that this applies to the user's case.
-        seen: The observed values as evidence.
-        title: A title for this case; by default the entry's.
+        issue: The known issue.
+        certainty: Certainty that the issue applies to the user's case.
+        seen: (observed value, its source) of each evidence.
+        title: A title for this case; empty for the entry's title.
     """
     return Finding(
         issue.code,
@@ -132,7 +133,7 @@ def edits_for(
         if edit.framework == name and _option_exists(edit.framework, bound, releases)
     ]
     counts = Counter(edit.framework for edit, _ in result)
-    # If a framework has several, each names the releases it is for.
+    # If a framework has several edits, each text names its releases.
     return [
         (replace(edit, versions=bound.versions), bound)
         if isinstance(edit, SetOption) and counts[edit.framework] > 1

@@ -28,7 +28,7 @@ def command(check: bool, format: str) -> int:  # noqa: A002 - the option's name
     if check and (wrong := catalog_check.problems(issues, checks)):
         raise catalog.CatalogueError("\n".join(wrong))
     if format == "json":
-        print(json_output.dump(documents.listing(issues.values(), checks.values())))
+        print(json_output.dump(documents.catalog_document(issues.values(), checks.values())))
         return FINE
     if check:
         print(f"{len(issues)} entries, all samples match as they should")

@@ -55,17 +55,21 @@ def command(words: tuple[str, ...], list_all: bool, kind: str | None, format: st
 
 
 def explain(code: str) -> Explained:
-    """Return the document of a code and its recommended fix; a check code has no fix."""
+    """Return the document of a code, and the recommended fix; None for a check code or if there is no fix."""
     if catalog.is_check(code):
-        return documents.of_check(catalog.find_check(code)), None
+        return documents.check_document(catalog.find_check(code)), None
     issue = catalog.find(code)
     fix = mitigation_ranking.recommended_fix(issue)
-    return documents.of_issue(issue, fix), fix
+    return documents.issue_document(issue, fix), fix
 
 
 def search(text: str) -> tuple[list[str], str]:
-    """Return the codes for a text, and how they were found: `printed` (by a signature) or `near` (by similar words)."""
-    # Imported here: explaining a code needs no part of triage.
+    """Return the codes for a text, and how they were found: `printed` (by a signature) or `near` (by similar words).
+
+    Raises:
+        CatalogueError: There is no such code.
+    """
+    # Imported here, because an explanation of a code does not need `triage`.
     from diagnostics.commands import code_search
 
     printed, similar = code_search.search(text)
@@ -82,11 +86,11 @@ def search(text: str) -> tuple[list[str], str]:
 
 
 def list_codes(kind: str | None, *, as_json: bool) -> int:
-    """Print all codes, or those of one kind."""
+    """Print all codes, or the codes of one kind, and return exit code 0."""
     issues = [item for item in catalog.load().values() if kind in {None, item.kind}]
     checks = list(catalog.load_checks().values()) if kind in {None, documents.CHECK} else []
     if as_json:
-        print(json_output.dump(documents.listing(issues, checks)))
+        print(json_output.dump(documents.catalog_document(issues, checks)))
         return FINE
     rows = [(item.code, item.kind, item.title) for item in issues]
     for code, word, title in [*rows, *((item.code, documents.CHECK, item.title) for item in checks)]:

@@ -60,7 +60,7 @@ def command(
 
 
 def _answer_questions(questions: tuple[str, ...], output: str, *, every: bool) -> int:
-    """Answer from the index; two exact releases that do not fit are a finding."""
+    """Print the answer from the index and return the exit code; exact releases that do not fit are a finding."""
     answers = version_answers.find_answers(version_answers.parse_questions(questions))
     chosen = version_answers.choose_set(answers)
     resolution = (
@@ -76,7 +76,7 @@ def _answer_questions(questions: tuple[str, ...], output: str, *, every: bool) -
 
 
 def _check_environment(python: Path, output: str) -> int:
-    """Check the installed releases of an environment against each other."""
+    """Print how the installed releases of an environment fit each other, and return the exit code."""
     installed = version_answers.installed_pairs(python)
     if output == "json":
         documents = [version_answers.pair_document(pair) for pair in installed]

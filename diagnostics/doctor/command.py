@@ -92,9 +92,9 @@ def command(
 
 
 def static_report(collected: facts.Facts, *, named: bool) -> Report:
-    """Run the static checks, and suggest other environments.
+    """Run the static checks, and suggest other environments if the user named none (`named`).
 
-    Suggestions are added if the user named no environment, or if it contains neither a trainer nor vLLM.
+    A finding is added if the environment contains neither a trainer nor vLLM.
     """
     environment = collected.environment
     report = run_checks.examine(environment, catalog.load(), compat_table.load(), collected.machine)
@@ -117,7 +117,7 @@ def print_plan(report: Report, collected: facts.Facts, output: ReportOptions) ->
 def examine_nodes(
     options: NodeOptions, python: Path | None, prefix: Path | None, output: ReportOptions
 ) -> int:
-    """Query other machines, check each, and compare them. Formats other than the terminal hide their names."""
+    """Query other machines, check and compare them, and write the report, whose other formats hide their names."""
     from diagnostics.doctor import fleet, nodes  # threads, msgspec
 
     environment = str(prefix or (python.absolute().parent.parent if python else ""))

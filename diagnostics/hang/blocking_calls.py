@@ -1,4 +1,4 @@
-"""Classify what a thread waits for, by the frames of its stack, or else by the system call it is in."""
+"""Classify the call that blocks a thread, by the frames of its stack or else by its system call."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class BlockingCall:
     """The call that blocks a thread.
 
     Attributes:
-        kind: One of KINDS.
-        frame: The frame that shows the call; None if only a system call does.
-        operation: Name of a collective.
-        caller: The first frame outside libraries.
-        detail: A kernel function, a system call with the file it opens, a semaphore.
+        kind: Kind of the wait, a key of KINDS.
+        frame: The frame that shows the call; None if only a system call shows it.
+        operation: Name of the collective; empty for other calls.
+        caller: The innermost frame outside libraries.
+        detail: A kernel function, a system call with the file it opens, or a semaphore.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class BlockingCall:
 
     @property
     def wait(self) -> WaitKind:
-        """The properties of its kind."""
+        """The properties of the call's kind."""
         return KINDS[self.kind]
 
 
@@ -55,15 +55,15 @@ LIBRARY = re.compile(
     r"|\.so[.\d]*$|\.(?:dylib|dll|pyd)$|\.(?:cpp|cc|cu|c|h|S|pyx)$|^\[native\]$|(?:^|/)python[\d.]*$"
 )
 _THREADING = re.compile(r"(?:^|.*/)threading\.py$")
-# Frames as "path:function".
-# Ray's core loop only polls, and on a busy machine seems to compute.
+# The patterns below match frames as "path:function".
+# Ray's core loop only polls, but on a busy machine it seems to compute.
 _RAY_LOOP = re.compile(r"(?:^|.*/)ray/(?:_private/)?worker\.py:main_loop$")
-# A driver's own threads rest in such a wait: it counts only if the program called it.
+# Threads of a device driver idle in these libraries: such a wait counts only if the program called it.
 _DRIVER = re.compile(r"(?:^|/)lib(?:cuda(?!rt)\w*|hsa\S*|c|pthread)(?:-[\d.]+)?\.so")
 _THREAD_START = ("??", "start_thread", "clone", "clone3")
 _DEVICE_COPIES = ("item", "tolist", "cpu", "synchronize")
 DEVICE_CALLS = ("wait", "barrier", *_DEVICE_COPIES)
-"""Calls by which a rank waits for its device or for a collective it started."""
+"""Calls by which a rank waits for its device or for a collective that it started."""
 _READING_SYSCALLS = ("read", "poll", "ppoll", "select", "pselect6")
 _CHILD_WAITS = ("wait4", "waitid")
 
@@ -94,7 +94,7 @@ def short_path(path: str) -> str:
 
 
 def classify_thread(process: Process, thread: Thread) -> BlockingCall:
-    """Return the call that blocks a thread; a thread that computes gets a call of that kind."""
+    """Return the call that blocks a thread; for a thread that computes, a call of kind `compute` or `import`."""
     caller = next((frame for frame in thread.frames if not LIBRARY.search(frame.path)), None)
     if state := _by_state(process, thread):
         return replace(state, caller=caller)
@@ -137,7 +137,7 @@ def is_forked(thread: Thread) -> bool:
 
 
 def _computes(thread: Thread, call: BlockingCall | None) -> bool:
-    """Return whether a thread computes, and so does not wait."""
+    """Return whether a thread computes instead of waiting."""
     if not thread.busy or (call and (call.wait.spins or call.kind in COMPUTING)):
         return False
     if _RAY_LOOP.match(thread.frames[0].location):
@@ -246,7 +246,7 @@ def _syscall_kind(process: Process, thread: Thread, frame: StackFrame | None) ->
 
 
 def _futex_kind(process: Process, thread: Thread, frame: StackFrame | None, by_line: str) -> str:
-    """Return the kind of a wait at a futex: a shared semaphore, a collective that is finished in C++, a lock."""
+    """Return the kind of a wait at a futex: a shared semaphore, a collective whose wait is in C++, a queue, a lock."""
     if thread.futex.startswith("sem:"):
         return "processes_lock"
     if frame and frame.calls in DEVICE_CALLS and process.rank is not None:

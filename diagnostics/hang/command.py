@@ -166,7 +166,7 @@ def _watch(request: SimpleNamespace) -> int:
     def diagnose_stall(snapshot: Snapshot, still_s: float) -> int:
         if request.save:
             save_snapshot(snapshot, request.save)
-        # A job without movement for so long needs no further patience.
+        # The job has not moved for `still_s` seconds, so a longer patience is not needed.
         patience = Patience(min(request.patience, still_s), request.busy_patience)
         return report(request, [with_issue(diagnose(snapshot, patience, _selection_words(request)))])
 
@@ -218,7 +218,7 @@ def _check_usage(request: SimpleNamespace) -> None:
 _SOURCES = (
     "__init__.py", "safe_io.py", "hang/__init__.py", "hang/snapshot.py", "hang/collect/*.py", "hang/collect/*.txt",
 )  # fmt: skip
-"""Sources that travel: standard library only."""
+"""Source files that are sent to other hosts; they use only the standard library."""
 
 
 def collector(pattern: str, seconds: float, samples: int) -> Program:
@@ -241,7 +241,7 @@ def join_answers(answers: Sequence[Answer]) -> Snapshot:
     """Return one snapshot of all answers; hosts are called host-1, host-2, ... in order.
 
     Raises:
-        NoProcessError: All answered, and none has a process of a job.
+        NoProcessError: All hosts answered, and none has a process of a job.
     """
     parts = []
     for number, answer in enumerate(answers, start=1):

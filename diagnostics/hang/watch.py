@@ -27,7 +27,7 @@ from diagnostics.hang.snapshot import Snapshot
 Report = Callable[[Snapshot, float], int]
 
 IDLE_SHARE = 0.02
-"""With less processor time than this share a process only polls."""
+"""Share of the elapsed time; processes that use less processor time only poll."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class WatchOptions:
     """Options of `--watch`.
 
     Attributes:
-        stall_s: Seconds without movement after which the job is diagnosed.
-        seconds: How long the job is then observed.
-        samples: Number of stacks.
+        stall_s: Seconds without progress (or without a heartbeat) after which the job is diagnosed.
+        seconds: Duration of the observation for the diagnosis.
+        samples: Number of stack samples.
         end: Whether to terminate the command when it hangs.
     """
 
@@ -52,10 +52,10 @@ class StallClock:
     """Progress counters of a command's processes, and the time since none has changed. Pure: time is an argument.
 
     Attributes:
-        since: Time since which nothing has moved.
+        since: Time of the last progress.
         checked: Time of the last counters.
-        ran_s: Processor time of all processes.
-        moved: Bytes that they read and wrote.
+        ran_s: Time in which the threads of all processes ran or waited for a processor.
+        moved: Bytes that all processes read and wrote.
         output: Bytes of output.
     """
 
@@ -66,7 +66,7 @@ class StallClock:
     output: int = 0
 
     def update(self, now: float, ran_s: float, moved: int, output: int) -> bool:
-        """Store new counters; return whether anything moved."""
+        """Store new counters; return whether they show progress."""
         elapsed = max(now - self.checked, 1e-6)
         moves = (
             output != self.output
@@ -82,7 +82,7 @@ class StallClock:
 
 
 def watch_command(words: Sequence[str], options: WatchOptions, report: Report) -> int:
-    """Run a command; return its exit code, or 1 if it hung and was ended."""
+    """Run a command and report each stall; return its exit code, or 1 if the command hung and was ended."""
     try:
         child = process.start(words, stdin=None, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     except OSError as error:
@@ -127,7 +127,7 @@ def _watch(child: subprocess.Popen[bytes], options: WatchOptions, counted: list[
 def watch_heartbeats(pid: int, options: WatchOptions, report: Report) -> int:
     """Diagnose a process whenever no heartbeat line arrives on standard input for a while.
 
-    A line names the step that begins; an empty line ends it. Returns 0 when the input ends.
+    A line names the step that begins; an empty line ends the step. The function returns 0 when the input ends.
     """
     with selectors.DefaultSelector() as selector:
         selector.register(0, selectors.EVENT_READ)

@@ -29,7 +29,7 @@ WORKFLOW = (
     build_report,  # findings, identical ones merged
 )
 
-# Frameworks in a registry have releases.
+# Frameworks that have releases, because they have packages.
 _WITH_RELEASES = tuple(framework.name for framework in FRAMEWORKS.values() if framework.packages)
 
 
@@ -92,7 +92,7 @@ def command(
         code = filter_report(report, output).exit_code(output.fail_on)
     else:
         code = write_report(_with_messages_first(report, output), output)
-    # A file with nothing to check is not a file without faults.
+    # If a file could not be read or has nothing to check, the report is incomplete.
     nothing_read = any(check.reads for check in report.checks)
     return INCOMPLETE if code == FINE and nothing_read else code
 
@@ -114,7 +114,7 @@ def run_workflow(run: LintRun) -> None:
 
 
 def _with_messages_first(report: Report, output: ReportOptions) -> Report:
-    """Put a finding's message, which has the run's numbers, in place of its title on the first screen."""
+    """Replace titles by the first sentence of the detail, which has the run's numbers, on the short terminal report."""
     if output.format != "terminal" or output.verbose:
         return report
 
@@ -127,7 +127,7 @@ def _with_messages_first(report: Report, output: ReportOptions) -> Report:
 
 
 def _require_file(path: Path) -> None:
-    """Refuse a path that is no file or folder; reading a pipe would block."""
+    """Raise UserError if a path is no regular file or folder; a read of a pipe would block."""
     if str(path) == "-":
         return
     try:
@@ -140,6 +140,6 @@ def _require_file(path: Path) -> None:
 
 
 def _split_command(words: tuple[str, ...]) -> tuple[list[Path], list[str]]:
-    """Separate files from the command after `--`, a word that click has already removed."""
+    """Separate the files from the command after `--`, which click has already removed from the words."""
     number = len(sys.argv) - sys.argv.index("--") - 1 if "--" in sys.argv else 0
     return [Path(word) for word in words[: len(words) - number]], list(words[len(words) - number :])

@@ -46,7 +46,7 @@ from diagnostics.matrix.verdicts import exit_code
 from diagnostics.output import sanitize
 from diagnostics.output.redact import mask
 
-# uv waits for the index most of the time.
+# Jobs per CPU core for layers without an environment: uv waits for the package index most of the time.
 JOBS_PER_CORE = 4
 
 
@@ -64,7 +64,7 @@ class Job:
         return make_questions(self.context, self.cells, self.layers)
 
     def stored_grid(self) -> ResultsGrid:
-        """Return the results grid of the answers in the store."""
+        """Return a grid of results from the answers in the store."""
         return ResultsGrid(self.current_questions(), self.context.store.read_events())
 
 
@@ -136,17 +136,17 @@ def open_job(options: dict[str, Any]) -> Job:
 
 
 def select_all_layers(job: Job) -> None:
-    """Choose the cells named, by default all of the file, with all layers."""
+    """Choose the cells that the options name, by default all cells of the profile, with all layers."""
     matrix, profile = job.context.matrix, job.options.get("profile") or "full"
     job.cells = select_cells(matrix, job.options["cells"], profile)
     job.layers = select_layers(matrix, (), quick=False)
 
 
 def print_grid(job: Job, grid: ResultsGrid) -> None:
-    """Print the table; of generated cells, only unexpected results."""
+    """Print the table; for generated cells, print only a summary with the unexpected results."""
     short = job.options.get("profile") == BREADTH
     text = short_summary(grid) if short else terminal_table(grid, colour=sys.stdout.isatty())
-    # Both are escaped already; the sanitized stream would escape their colours.
+    # The text is escaped already; the sanitized stream would escape its colours.
     sanitize.unwrap(sys.stdout).write(text)
 
 
@@ -162,7 +162,7 @@ def grid_exit_code(grid: ResultsGrid) -> int:
 
 
 def merge_stores(job: Job) -> None:
-    """Add the answers of other stores."""
+    """Add the answers of the stores in the option --merge to the store."""
     store, folders = job.context.store, job.options["merge"]
     for folder in folders:
         if not (folder / "store.jsonl").is_file():
@@ -174,7 +174,7 @@ def merge_stores(job: Job) -> None:
 
 
 def write_output(path: Path, text: str) -> int:
-    """Write a file and print its path."""
+    """Write a file, print its path, and return exit code 0."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     print(path)
@@ -185,9 +185,9 @@ def write_output(path: Path, text: str) -> int:
 
 
 def select_questions(job: Job) -> frozenset[tuple[str, str]]:
-    """Choose cells and layers; return the chosen (cell, layer) pairs, without layers that they merely need.
+    """Choose cells and layers; return the chosen (cell, layer) pairs, without layers that run only as prerequisites.
 
-    Cells that are named run all their layers.
+    Cells that the options name run all their layers.
     """
     options, matrix = job.options, job.context.matrix
     job.cells = select_cells(matrix, options["cells"], options["profile"])
@@ -197,14 +197,14 @@ def select_questions(job: Job) -> frozenset[tuple[str, str]]:
 
 
 def list_cells(job: Job) -> int:
-    """Print cells and layers."""
+    """Print cells and layers, and return exit code 0."""
     for cell in job.cells:
         print(f"{cell.id}  python {cell.python}, at {cell.exclude_newer}: {', '.join(cell.layers)}")
     return 0
 
 
 def choose_repeats(job: Job, chosen: frozenset[tuple[str, str]]) -> RunOptions:
-    """Choose what runs again although it has an answer: --fresh, --only-failed."""
+    """Return options for the run: layers that run again although they have an answer, and the number of jobs."""
     options = job.options
     if options["ray"] and options["jobs"]:
         raise UserError(
@@ -223,7 +223,7 @@ def choose_repeats(job: Job, chosen: frozenset[tuple[str, str]]) -> RunOptions:
 
 
 def print_plan(job: Job, options: RunOptions) -> int:
-    """Print what would run and why."""
+    """Print for each layer whether it would run or why not, and return exit code 0."""
     grid = job.stored_grid()
     for question in sorted(job.current_questions(), key=lambda question: question.layer.heavy):
         result = grid.result(question)
@@ -240,14 +240,14 @@ def print_plan(job: Job, options: RunOptions) -> int:
 
 
 def run_due(job: Job, options: RunOptions) -> ResultsGrid:
-    """Run what is due, here or on a Ray cluster; an interrupt prints what was finished."""
+    """Run the layers that are due, here or on a Ray cluster; an interrupt prints the finished results."""
     context, run = job.context, None
     try:
         with context.store.locked(), displayed_progress() as progress:
             for minor in sorted({cell.python for cell in job.cells if cell.recipe}):
                 with contextlib.suppress(InterpreterError):  # the layers report it, cell by cell
                     context.interpreter(minor, fetch=True)
-            context.stage()  # the programs in cells are from here on those of the identities
+            context.stage()  # programs in cells are from here on the same sources that the identities digest
             questions = job.current_questions()
             run = Run(context, options, progress, ResultsGrid(questions, context.store.read_events()))
             if job.options["ray"]:
@@ -265,7 +265,7 @@ def run_due(job: Job, options: RunOptions) -> ResultsGrid:
 
 
 def print_new_answers(run: Run) -> None:
-    """Print how many answers are from this run, and how old the others are."""
+    """Print how many answers are from this run, and the date of the oldest stored answer."""
     events = [result.event for result in run.grid.results if result.event is not None]
     new = sum(event.run == run.name for event in events)
     old = min((event.started[:10] for event in events if event.run != run.name), default="")
@@ -289,7 +289,7 @@ def save_run_reports(job: Job, grid: ResultsGrid) -> int:
 
 
 def check_committed(job: Job) -> int:
-    """Print which locks and workflows are missing or stale."""
+    """Print which locks and workflows are missing or stale; return exit code 1 if there are any."""
     matrix = job.context.matrix
     problems = [*locks.check_locks(job.context, matrix.cells), *workflow.stale_workflow(matrix)]
     for problem in problems:
@@ -298,7 +298,7 @@ def check_committed(job: Job) -> int:
 
 
 def refresh_locks(job: Job) -> int:
-    """Resolve the locks of the chosen cells again."""
+    """Resolve the locks of the chosen cells again; return exit code 3 if a lock could not be made."""
     with displayed_progress() as progress:
         job.context.show_status = progress.show_status
         problems = locks.refresh_locks(job.context, job.cells)
@@ -311,7 +311,7 @@ def refresh_locks(job: Job) -> int:
 
 
 def make_table(job: Job) -> Publication:
-    """Merge the store's answers into the published table, print the differences, and return the table."""
+    """Merge the store's answers into the published table, print the differences, and return the merged table."""
     matrix, options = job.context.matrix, job.options
     generated = generated_cells(matrix) if matrix.breadth else []
     updated = {cell.id for cell in matching_cells([*matrix.cells, *generated], options["cells"])}

@@ -12,10 +12,10 @@ from diagnostics.matrix.report import TEMPLATES
 # Arguments of `nox -s matrix --` that write the committed workflow file.
 MAKES = "workflow --output .github/workflows/matrix.yml"
 CPU, GPU = "ubuntu-latest", "self-hosted,gpu"
-# GitHub ends a job after six hours; a self-hosted runner may take five days, and a day is enough.
+# GitHub ends a job after six hours. A job on a self-hosted runner may take five days; it gets one day.
 _LONGEST_MINUTES, _LONGEST_GPU_MINUTES = 360, 1440
 _GPU_TESTS_MINUTES = 60
-# Downloading and unpacking gigabytes; without an environment, Python and uv alone.
+# Time to download and unpack an environment (gigabytes); without an environment, only Python and uv.
 _BUILD_MINUTES, _SETUP_MINUTES = 40, 5
 
 
@@ -23,10 +23,10 @@ def matrix_workflow(matrix: Matrix, cells: Sequence[Cell], *, cpu: str = CPU, gp
     """Return the workflow's file.
 
     Args:
-        matrix: The whole file, for the layers' time limits.
+        matrix: The matrix file.
         cells: The cells that get a job.
         cpu: Label of the runner for cells, such as 'ubuntu-latest'.
-        gpu: Labels of a self-hosted runner with a GPU, separated by commas; '': no such job.
+        gpu: Labels of a self-hosted runner with a GPU, separated by commas; '' for no job on such a runner.
     """
     jobs = [
         {
@@ -36,7 +36,7 @@ def matrix_workflow(matrix: Matrix, cells: Sequence[Cell], *, cpu: str = CPU, gp
             "layers": ",".join(layers),
         }
         for cell in cells
-        # A runner without a GPU runs the others.
+        # These runners have no GPU, so layers that need one are left out.
         if (layers := [name for name in cell.layers if matrix.layer(name).gpus == 0])
     ]
     all_minutes = sum(cell_minutes(matrix, cell, cell.layers) for cell in cells)
@@ -73,6 +73,6 @@ def stale_workflow(matrix: Matrix) -> list[str]:
 
 
 def cell_minutes(matrix: Matrix, cell: Cell, layers: Sequence[str]) -> int:
-    """Return the time limit of a cell: those of its layers, and the build of its environment."""
+    """Return the time limit of a cell's job in minutes: the limits of its layers, and time to build its environment."""
     seconds = sum(matrix.layer(name).timeout_s for name in layers)
     return int(seconds / 60) + (_BUILD_MINUTES if cell.recipe else _SETUP_MINUTES)

@@ -16,11 +16,11 @@ from diagnostics.output.redact import mask
 from diagnostics.output.terminal import print_text
 
 _LINE = 200
-"""Most characters of a line that was typed, or of a fix in a list."""
+"""Maximum length of a printed command-line text, or of a fix in a list."""
 
 
 def print_issues(console: Console, explained: Iterable[tuple[Mapping[str, Any], Fix | None]]) -> None:
-    """Print issues one after the other."""
+    """Print (document, fix) pairs one after the other, with a blank line between."""
     for place, (document, fix) in enumerate(explained):
         if place:
             print_text(console, "\n")
@@ -59,10 +59,10 @@ def print_matches(
     """Print the codes that match a text, three lines each.
 
     Args:
-        console: Where it goes.
+        console: Console to print on.
         text: The text on the command line.
-        found_by: `printed` if a signature matched, `near` if only its words are similar.
-        explained: Each code's document and fix.
+        found_by: `printed` if a signature matched, `near` if only words are similar.
+        explained: Document and fix of each code.
     """
     result = "no signature matches; similar issues by words"
     if found_by == "printed":
@@ -103,7 +103,7 @@ def mitigation_result(mitigation: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def edits_of(mitigation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the edits of a mitigation with framework and, where they differ, the releases they are for."""
+    """Yield (framework, edit) of a mitigation; if an edit is only for some releases, these follow the framework."""
     bounds = mitigation["bounds"] or [{"versions": ""}] * len(mitigation["edits"])
     for (name, edit), bound in zip(mitigation["edits"], bounds, strict=True):
         yield f"{SHOWN[name]} {bound['versions']}".rstrip(), edit

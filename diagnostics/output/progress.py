@@ -28,15 +28,15 @@ QUIET = "GRPO_DOCTOR_QUIET"
 
 
 class ProgressLine:
-    """The state of a running command, and how it is shown."""
+    """Prints the progress of a running command: a spinner on a terminal, lines elsewhere."""
 
     def __init__(self, name: str, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start counting.
+        """Start measuring the time.
 
         Args:
-            name: The command.
-            stream: Where it is shown.
-            clock: Returns the time in seconds.
+            name: Name of the command.
+            stream: Stream to print on.
+            clock: Function that returns the time in seconds.
         """
         self._name, self._stream, self._clock = name, stream, clock
         self._step = "running"
@@ -82,7 +82,7 @@ _current: ProgressLine | None = None
 
 
 def update(step: str) -> None:
-    """Set the current step of the running command; without one nothing happens."""
+    """Set the current step of the running command; do nothing if no command runs."""
     if _current is not None:
         _current.update(step)
 
@@ -94,9 +94,9 @@ def running(
     """Show progress for as long as the context lasts.
 
     Args:
-        name: The command.
-        stream: Where it is shown; None for standard error.
-        wait: Waits until the next tick and returns whether it was the last.
+        name: Name of the command.
+        stream: Stream to print on; None for standard error.
+        wait: Function that waits until the next tick and returns whether the command has ended.
     """
     global _current
     line = ProgressLine(name, sanitize.unwrap(sys.stderr if stream is None else stream))

@@ -95,7 +95,7 @@ def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def filter_report(report: Report, options: ReportOptions) -> Report:
-    """Keep the findings that --select, --ignore and --baseline leave."""
+    """Drop the findings that --select, --ignore and --baseline exclude."""
     report = filters.select(report, options.select, options.ignore)
     return report if options.baseline is None else filters.without_known(report, options.baseline)
 

@@ -1,7 +1,7 @@
 """Print a report on a terminal: problem, location, recommended fix and evidence.
 
-The first screen has at most five lines for each finding; `--verbose` prints everything. Commands with a form of their
-own use `print_text`, `print_finding` and `print_not_checked` from here.
+By default a finding takes a few lines; `--verbose` prints everything. Commands with their own layout use `print_text`,
+`print_finding` and `print_not_checked` from here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OUTCOMES = {
 INDENT = 8
 _MIN_WIDTH = 20
 MAX_DETAILED = 6
-"""Findings printed in full on the first screen; the rest take one line each."""
+"""Number of findings printed in full without `--verbose`; each other finding takes one line."""
 _EVIDENCE_WIDTH = 240
 _MODULE, _PROGRAM = "python -m diagnostics ", "grpo-doctor "
 
@@ -95,7 +95,7 @@ def _as_called(text: str) -> str:
 
 
 def print_findings(console: Console, findings: list[Finding], *, verbose: bool = False) -> None:
-    """Print findings, the worst first; on the first screen only some of them in full."""
+    """Print findings in their order; without `verbose`, only the first MAX_DETAILED above info in full."""
     for place, finding in enumerate(findings):
         full = verbose or (place < MAX_DETAILED and finding.severity > Severity.INFO)
         if full or place == 0:
@@ -169,7 +169,7 @@ def print_not_checked(console: Console, missing: NotChecked, checks: Iterable[st
 
 
 def print_checks(console: Console, report: Report, *, verbose: bool = False) -> None:
-    """Print what was not checked, crashed checks, the counts, and the notes."""
+    """Print crashed checks, missing inputs, counts and the note; with `verbose`, each check and all remarks."""
     for check in report.checks:
         if verbose or check.outcome == "crashed":
             _print_check(console, check)
@@ -221,7 +221,7 @@ def summary(report: Report) -> str:
 
 
 def subject_lines(report: Report) -> list[str]:
-    """Return what was examined: an environment, or files and the releases they are checked for."""
+    """Return lines that name the examined environment, or the files and the releases they are checked for."""
     subject = report.subject
     packages = ", ".join(f"{name} {version}" for name, version in subject.get("packages", {}).items())
     if "files" in subject:

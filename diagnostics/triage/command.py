@@ -69,7 +69,7 @@ def command(logs: tuple[str, ...], group: bool, excerpt: bool, output: ReportOpt
 
 
 def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False) -> Diagnosis:
-    """Read all logs of one run and judge them together; an `excerpt` needs no end of the run."""
+    """Read all logs of one run and return one verdict; in an `excerpt`, no end of the run is expected."""
     return judge([_scan(source, rules) for source in sources], rules, excerpt=excerpt)
 
 

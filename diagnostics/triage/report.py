@@ -77,7 +77,7 @@ def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
 
 
 def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
-    """Yield what the logs do not show, and what would show it."""
+    """Yield the facts that the logs do not show, with the input that would show them."""
     fallback = verdict.fallback
     if verdict.state == "unknown":
         place = verdict.anchors[0].location if verdict.anchors else ""
@@ -111,7 +111,7 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
 
 
 def _stall(stall: Stall) -> NotChecked:
-    """Return the messages of a stalled run and the counters in them that are 0, which show who is idle."""
+    """Return the messages of a stalled run and the counters in them that are 0, which show what is idle."""
     zeros = [match[1].strip() for hit in stall.messages for match in ZERO_COUNTER.finditer(hit.text)]
     shown = " / ".join(mask_and_cut(hit.text, 120) for hit in stall.messages)
     idle = f"; counters at 0: {', '.join(dict.fromkeys(zeros))}" if zeros else ""
@@ -226,7 +226,7 @@ def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
 
 
 def _lead_finding(lead: Lead, number: int) -> Finding:
-    """Return a hypothesis: the observation, and what would settle it."""
+    """Return a lead as a finding with the observation and the test that would confirm it."""
     detail = f"Observed: {lead.why}. To confirm it: {lead.settles}"
     evidence = (Evidence(lead.hit.text, lead.hit.location),)
     finding = _issue_finding(lead.issue, "hypothesis", evidence, detail)
@@ -278,15 +278,15 @@ def _codes(candidates: tuple[Candidate, ...]) -> str:
 
 @dataclass(frozen=True)
 class TriageForm:
-    """The terminal output of a triage report; JSON and Markdown have the common form."""
+    """Terminal output of a triage report; JSON and Markdown use the layout of all commands."""
 
     def document(self, report: Report) -> dict[str, Any]:
-        """Return nothing: the document is the common one."""
+        """Return an empty document, because JSON output uses the document of all commands."""
         del report
         return {}
 
     def template(self) -> str:
-        """Return nothing: the template is the common one."""
+        """Return an empty name, because Markdown output uses the template of all commands."""
         return ""
 
     def render(self, report: Report, console: Console, *, verbose: bool) -> None:

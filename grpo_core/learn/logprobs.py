@@ -109,7 +109,7 @@ def logprobs_of_chunk(
 
 
 def slices(count: int, size: int) -> list[slice]:
-    """Yield slices of at most `size` that divide `count` rows, in order."""
+    """Return slices of at most `size` rows that divide `count` rows, in order."""
     return [slice(start, start + size) for start in range(0, count, size)]
 
 
@@ -138,10 +138,10 @@ def completion_logprobs(
         model: A causal language model of transformers with a plain linear output layer.
         ids_BL: Prompt and completion, padded at the end by any id. Attention is causal, so no real position
             sees the padding, and no attention mask is needed.
-        prompt_lengths_B: Tokens of each prompt, at least 1.
-        completion_lengths_B: Tokens of each completion.
-        temperature: As in sampling.
-        chunk: See `chunked_logprobs`.
+        prompt_lengths_B: Number of tokens of each prompt, at least 1.
+        completion_lengths_B: Number of tokens of each completion.
+        temperature: Divides the logits, as it did in sampling.
+        chunk: Number of positions whose logits are in memory at a time.
         known: Number of ids that the tokenizer has; later ids are excluded from the distribution. None: all are
             included.
 
@@ -150,7 +150,7 @@ def completion_logprobs(
     """
     width = int(completion_lengths_B.max())
     mask_BT = length_mask(completion_lengths_B, width)
-    # The token at place p is predicted at place p - 1.
+    # The token at position p is predicted at position p - 1.
     first_BT = prompt_lengths_B[:, None] - 1 + torch.arange(width, device=ids_BL.device)[None, :]
     rows_N, places_N = mask_BT.nonzero(as_tuple=True)[0], first_BT[mask_BT]
     prompts = [tuple(ids[:length]) for ids, length in zip(ids_BL.tolist(), prompt_lengths_B.tolist())]  # noqa: B905
@@ -191,7 +191,7 @@ def _hidden_after_shared(
     return hidden_BTH
 
 
-# Tested: in these models only mask and position ids show a token's position, and the layers are Llama's.
+# Tested model types: only mask and position ids determine a token's position, and the layers are Llama's.
 _MODELS = ("llama", "mistral", "qwen2", "qwen3")
 # With other rotations, angles depend on the longest sequence of the batch.
 _ROTATIONS = ("default", "linear", "llama3", "yarn")
@@ -220,13 +220,13 @@ def _recomputes(model: Any) -> bool:
 class SharedPrompts:
     """The KV cache and last hidden states of B prompts, padded to W positions.
 
-    Prompts of different lengths are padded at the end. No token sees the padding: attention is causal for the prompts,
-    masked for what follows them, and no position counts it.
+    Prompts of different lengths are padded at the end. No token attends to the padding: attention is causal within the
+    prompts, and completions mask the padding. Position ids don't count it.
 
     Attributes:
         cache: The keys and values, as transformers stores them.
-        last_BH: The hidden state that predicts the first token after each.
-        lengths_B: Tokens of each.
+        last_BH: The hidden state that predicts the first token after each prompt.
+        lengths_B: Number of tokens of each prompt.
         gap_BW: Additive attention mask: 0 at tokens, the dtype's lowest value at padding.
     """
 
@@ -237,7 +237,7 @@ class SharedPrompts:
 
 
 def read_prompts(model: Any, prompts: Sequence[tuple[int, ...]]) -> SharedPrompts:
-    """Compute each different prompt once; `prompts` has one per row, and those of a group are equal."""
+    """Compute each distinct prompt once; `prompts` has one prompt per row, and the rows of a group have the same."""
     places = {ids: place for place, ids in enumerate(dict.fromkeys(prompts))}
     width = max(map(len, places))
     padded = [[*ids, *[0] * (width - len(ids))] for ids in places]

@@ -47,13 +47,13 @@ class PolicyLoss:
 def token_weights(mask_BT: torch.Tensor, aggregation: str, max_tokens: int) -> torch.Tensor:
     """Compute each token's weight in the loss of a whole optimizer step; zero where masked. [B, T].
 
-    Computed over the whole accumulation window before it is split. With a normaliser per micro-batch, the weight of a
-    token depends on the other samples in its micro-batch: the fault behind trl#6024 and ms-swift#10117.
+    Call it for the whole accumulation window before the window is split. With a normaliser per micro-batch, the weight
+    of a token depends on the other samples in its micro-batch: the fault behind trl#6024 and ms-swift#10117.
 
     Args:
         mask_BT: True at real tokens.
-        aggregation: `token`: all tokens weigh the same. `sequence`: all sequences do. `sequence_sum`: a token
-            weighs 1 / B. `constant`: a token weighs 1 / (B * max_tokens), whatever the lengths.
+        aggregation: `token`: all tokens have equal weight. `sequence`: all sequences have equal weight.
+            `sequence_sum`: a token has weight 1 / B. `constant`: a token has weight 1 / (B * max_tokens).
         max_tokens: The longest completion that was allowed.
     """
     mask = mask_BT.to(torch.get_default_dtype())
@@ -103,12 +103,14 @@ def importance_weights(
 def surrogate(
     ratio: torch.Tensor, current: torch.Tensor, advantages: torch.Tensor, options: LossConfig
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the surrogate objective per token, and where a bound removes its gradient. [B, T] each.
+    """Compute the surrogate objective per token, and a mask of tokens whose gradient the clipping removes. [B, T] each.
+
+    The mask does not count tokens limited by `dual_clip` or `ratio_cap`.
 
     Args:
-        ratio: Current / proximal, [B, T] or [B, 1].
+        ratio: Ratio current / proximal, [B, T] or [B, 1].
         current: Log-probs, zero where masked. [B, T].
-        advantages: [B, 1].
+        advantages: Advantage of each sample, [B, 1].
         options: The surrogate and its bounds.
     """
     if options.surrogate == "cispo":
@@ -156,11 +158,11 @@ def kl_estimate(
 ) -> torch.Tensor:
     """Estimate KL(current || reference) per token, on tokens sampled from current, by Schulman's names. [B, T].
 
-    k1 is unbiased and may be negative; k2 is biased and positive; k3 is unbiased and positive. Unbiased
-    holds for the value: the gradient of k1 used as a loss is zero in expectation.
+    k1 is unbiased and may be negative; k2 is biased and never negative; k3 is unbiased and never negative. This is
+    about the value: the gradient of k1 used as a loss is zero in expectation.
 
-    A limit clamps the log-ratio, or the estimate, and where it binds there is no gradient; 0: none. verl, EasyR1 and
-    ms-swift limit their k3 to 20 and 10, NeMo-RL every estimator. Values where masked have no influence, even NaN.
+    `kl_log_ratio_limit` clamps the log-ratio and `kl_limit` the estimate; clamped values have no gradient. verl, EasyR1
+    and ms-swift limit their k3 to 20 and 10, NeMo-RL every estimator. Masked values have no influence, even NaN.
     """
     log_ratio = masked(reference, mask_BT) - masked(current, mask_BT)
     if limit := options.kl_log_ratio_limit:
@@ -187,7 +189,7 @@ def policy_loss(
     Args:
         current_BT: The trainer's log-probs, with gradient.
         streams: The other log-probs.
-        advantages_B: One per sample.
+        advantages_B: Advantage of each sample.
         mask_BT: True at real tokens; values elsewhere have no influence, even NaN.
         weights_BT: This part's rows of the whole step's `token_weights`.
         options: Ratio, surrogate, KL and correction.

@@ -108,7 +108,7 @@ class SharedEngine:
     """
 
     def __init__(self, engine: Engine | None, world: World, *, per_rank: bool) -> None:
-        """`engine` is None on ranks that have none."""
+        """Read name and capabilities from rank 0's engine; `engine` is None on ranks without one."""
         self._engine, self._world, self._per_rank = engine, world, per_rank
         self.name: str = self._first(lambda engine: engine.name)
         self.capabilities: Capabilities = self._first(lambda engine: engine.capabilities)

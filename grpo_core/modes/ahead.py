@@ -22,7 +22,7 @@ from grpo_core.types import Completion, Rollout
 
 
 class Ahead:
-    """The engine's queue of rollouts, in order; checkpoints save it."""
+    """The queue of rollouts that the engine samples, oldest first; checkpoints save it."""
 
     def __init__(self, trainer: Trainer, engine: ProcessEngine) -> None:
         """Continue with the rollouts that were being sampled when the run was killed, if any."""
@@ -40,7 +40,7 @@ class Ahead:
         """Send the current policy and new requests to the engine, if it is idle."""
         trainer, flight = self._trainer, self._flight
         train, before = trainer.config.train, int(trainer.ready())
-        # A rollout is trained on after those in flight, and after the update that is due (`before`).
+        # If the trainer has a complete step (`before` is 1), its update comes before the next rollout is trained on.
         young = trainer.config.rollout.max_staleness // train.updates + 1 - before
         fresh = max(0, min(young, train.steps - trainer.step - before))
         if flight or not fresh:

@@ -63,7 +63,7 @@ class Connection:
 
     def publish(self) -> None:
         """Send the policy to the server, and evaluate it if that is due."""
-        # A version that is sent again is compared to the probe before it, as the first time.
+        # If a version is sent again, its probe is compared with the previous version's, as the first time.
         self._before, self._lost = self._sync.last, True
         self._retry(self._publish_if_lost)
 

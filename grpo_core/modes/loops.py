@@ -12,8 +12,11 @@ from grpo_core.rollout.subprocess_engine import ProcessEngine
 from grpo_core.trainer import Trainer
 
 
-def colocate(trainer: Trainer) -> None:
-    """Wake, publish, sample, sleep, train. No token is older than the policy that it trains."""
+def train_colocate(trainer: Trainer) -> None:
+    """Train with the engine in this process: wake it, publish weights, sample, put it to sleep, update the policy.
+
+    All tokens come from the newest policy version.
+    """
     in_process = build_engine(engine_spec(trainer.config, trainer.model_dir))
     with closing(trainer.share_engine(in_process, per_rank=True)) as engine:
         sync = trainer.publisher(engine)
@@ -33,8 +36,8 @@ def colocate(trainer: Trainer) -> None:
             trainer.learn()
 
 
-def asynchronous(trainer: Trainer) -> None:
-    """Keep the engine busy in a process of its own, and train on what is finished (see `ahead`)."""
+def train_async(trainer: Trainer) -> None:
+    """Sample ahead in a separate engine process, with weights at most `max_staleness` versions old."""
     options, process = trainer.config.rollout, None
     if trainer.world.first:
         spec = engine_spec(trainer.config, trainer.model_dir)
@@ -51,8 +54,8 @@ def asynchronous(trainer: Trainer) -> None:
             trainer.learn()
 
 
-def server(trainer: Trainer) -> None:
-    """Publish, sample, train; the engine is behind HTTP and may go away and come back."""
+def train_with_server(trainer: Trainer) -> None:
+    """Train with an engine behind HTTP: publish weights, sample, update the policy. The server may restart."""
     with connection_to_server(trainer) as connection:
         for _ in trainer.steps():
             connection.publish()
@@ -64,7 +67,7 @@ def server(trainer: Trainer) -> None:
             trainer.learn()
 
 
-LOOPS = {"colocate": colocate, "async": asynchronous, "server": server}
+LOOPS = {"colocate": train_colocate, "async": train_async, "server": train_with_server}
 
 
 def run_mode(trainer: Trainer) -> None:

@@ -19,10 +19,10 @@ class EngineSpec:
         engine: One of `ENGINES`.
         model_dir: Folder of a transformers checkpoint.
         max_model_len: Longest prompt and completion together, in tokens.
-        device: A torch device.
-        seed: The engine's own seed; each request has its own.
-        threads: Threads of torch.
-        max_batch: Completions the embedded engine samples at one time.
+        device: Torch device of the engine.
+        seed: Seed of the engine itself; each request has its own seed, too.
+        threads: Number of torch threads.
+        max_batch: Number of completions that the embedded engine samples at one time.
         dtype: The dtype of weights and computation.
         memory_share: The fraction of the GPU's memory that the engine may use; 0: all of it.
     """

@@ -1,10 +1,11 @@
 """Implement the embedded engine: a transformers model with a KV cache that samples in this process.
 
-The sample of a request depends on its prompt and its seed alone. Each request has a generator of its own; no token
-attends to the padding between prompts of different lengths (a model that can't share its prompts runs those of one
-length at a time); and a token is chosen by inverse CDF in float64. The log-probs may differ in the last digit in
-another batch, because a matrix product's rounding depends on its shape; the same requests in the same order give the
-same bits.
+The sample of a request depends only on its prompt and its seed, for three reasons:
+- Each request has its own random generator.
+- No token attends to padding. A model that can't share prompts samples the prompts of one length at a time.
+- A token is chosen by inverse CDF in float64.
+In another batch the log-probs may differ in the last digit, because the rounding of a matrix product depends on its
+shape. The same requests in the same order give the same bits.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from grpo_core.types import Completion, FinishReason, Request, SamplingParams
 
 
 class TransformersEngine:
-    """Engine with its own copy of the model, so that weight updates are real here, too.
+    """Engine with its own copy of the model, so that it needs weight updates like any other engine.
 
     Attributes:
         policy_version: The version of the loaded weights; -1 before the first update.
@@ -44,7 +45,7 @@ class TransformersEngine:
         max_batch: int = 256,
         dtype: str = "float32",
     ) -> None:
-        """Load the model; its weights count as no version until the first update."""
+        """Load the model; the policy version is -1 until the first update."""
         self._model = load_model(model_dir, device).to(getattr(torch, dtype))
         self._known_ids = known_ids(model_dir, int(self._model.config.get_text_config().vocab_size))
         self._decoder: Any = Decoder if can_share(self._model) else EqualLengthDecoder
@@ -158,7 +159,7 @@ class TransformersEngine:
     def _completion(
         self, request: Request, ids: list[int], logprobs: list[float], params: SamplingParams
     ) -> Completion:
-        """Build a completion that ends at the first stop id; the row was sampled on for the batch's sake."""
+        """Build a completion that ends at the first stop id; the ids after it exist because the batch went on."""
         end = next((index + 1 for index, token in enumerate(ids) if token in params.stop_ids), None)
         complete = tuple(ids[:end])
         full = len(complete) == params.max_tokens
@@ -168,11 +169,11 @@ class TransformersEngine:
 
 
 def sample_tokens(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the token for each uniform number in [0, 1), and its log-prob, both by the softmax of the logits."""
+    """Return the token at each uniform number in [0, 1) of the softmax's CDF, and its log-prob."""
     logprobs_BV = torch.log_softmax(logits_BV, -1)
-    # In float64 the sums are exact enough that a number near 1 can't fall behind the last token.
+    # The sums are in float64; the number is scaled by the last sum, so that it can't be beyond the last token.
     cumulative = logprobs_BV.exp().cumsum(-1, dtype=torch.float64)
-    # `right`: the first token whose sum exceeds the number, so never one of probability zero.
+    # `right` selects the first token whose sum exceeds the number, so never a token of probability zero.
     target = uniform_B.double()[:, None] * cumulative[:, -1:]
     id_B = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp(max=logprobs_BV.shape[-1] - 1)
     return id_B, logprobs_BV.gather(-1, id_B[:, None])[:, 0]
@@ -189,7 +190,7 @@ def _uniform_numbers(requests: Sequence[Request], count: int) -> torch.Tensor:
 
 
 class EqualLengthDecoder:
-    """Replaces `Decoder` for any model with a cache, for prompts of equal length."""
+    """Decoder for any model with a cache; all prompts must have equal length."""
 
     def __init__(self, model: Any, prompts: list[tuple[int, ...]], _: int = 0) -> None:
         """Compute the prompts; the cache grows as needed."""

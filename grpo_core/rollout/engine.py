@@ -1,7 +1,7 @@
 """Define the engine protocol: the interface of everything that samples completions.
 
-One engine has one owner: no two of its calls run at the same time, except `abort`, which any thread may call. What an
-engine can't do is in its `capabilities` before use, and is refused before anything has happened.
+Only one call of an engine runs at a time, except `abort`, which any thread may call. The `capabilities` of an engine
+show before use what it supports. A call that it does not support is refused before it changes anything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EngineError(RunError):
-    """Raised when an engine failed, refused or returned something unusable; names the engine and the call."""
+    """Raised when an engine failed, refused a call or returned something unusable; names the engine and the call."""
 
 
 class EngineUnreachableError(EngineError):
@@ -73,7 +73,7 @@ class Engine(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See `Capabilities`."""
+        """The calls and sampling parameters that the engine supports."""
 
     @property
     def policy_version(self) -> int:
@@ -90,7 +90,7 @@ class Engine(Protocol):
         """Load a policy version: all parameters by the trainer's (transformers') names; drops cached keys.
 
         Raises:
-            EngineError: They are not the model's parameters; the engine keeps its weights.
+            EngineError: The tensors are not the model's parameters; the engine keeps its weights.
         """
 
     def reset_prefix_cache(self) -> None:
@@ -100,7 +100,7 @@ class Engine(Protocol):
         """Return a digest of the loaded weights (`grpo_core.rollout.weights.digest`); None if they can't be read."""
 
     def close(self) -> None:
-        """Free what the engine holds; safe to call twice. Sampling and updates are refused from then on."""
+        """Free the engine's resources; safe to call twice. Later sampling and updates are refused."""
 
 
 @runtime_checkable
@@ -119,9 +119,10 @@ class Aborter(Protocol):
     """Protocol: an engine whose `capabilities.abort` is true."""
 
     def abort(self) -> None:
-        """From another thread: make the running `generate` return at once with what it has, and reason `abort`.
+        """Make the running `generate` of another thread return at once, with finish reason `abort`.
 
-        A completion that had not started is empty then. If none runs, nothing happens.
+        It returns the tokens sampled so far; a completion that had not started is empty. If no call runs, nothing
+        happens.
         """
 
 
@@ -136,14 +137,14 @@ def check_answers(
     """Return the completions if they match the requests in order, with tokens and finite log-probs.
 
     Args:
-        completions: The engine's answers.
-        requests: The requests it received.
-        engine: Its name.
-        aborted: The caller has called `abort`, so that a completion may have ended anywhere, or not started.
-        vocabulary: How many ids model and tokenizer both have, where that is known; no other id may be sampled.
+        completions: The engine's completions.
+        requests: The requests that the engine received.
+        engine: Name of the engine.
+        aborted: Whether `abort` may have been called, so that a completion may have ended anywhere, or not started.
+        vocabulary: Number of ids that model and tokenizer both have, if known; no other id may be sampled.
 
     Raises:
-        EngineError: Names the first completion that does not.
+        EngineError: A completion does not match; the message has the request's id.
     """
     place = f"{engine} engine, generate"
     if len(completions) != len(requests):
@@ -177,7 +178,7 @@ def check_requests(
     """Refuse requests that no engine can sample.
 
     Raises:
-        EngineError: Names the request and what is wrong with it.
+        EngineError: A request is invalid; the message says which and why.
     """
     place = f"{engine} engine, generate"
     if not 0 < params.temperature < math.inf:
@@ -201,8 +202,8 @@ def check_parameters(state: Mapping[str, Any], shapes: Mapping[str, tuple[int, .
     """Compare the tensors of an update, by name, to the shapes of an engine's parameters.
 
     Raises:
-        EngineError: Names the first few that are missing, unknown, of another shape, or of whole numbers, which would
-            be converted silently.
+        EngineError: Tensors are missing, unknown, of another shape, or of integers, which would be converted silently;
+            the message names the first three.
     """
     faults = [f"{name} is missing" for name in shapes if name not in state]
     faults += [f"{name} is not in the model" for name in state if name not in shapes]

@@ -62,12 +62,14 @@ class HttpClient:
         """Call the server, and return the JSON object of an answer with status 200; for the arguments see `call`.
 
         Raises:
-            EngineError: Refused, or no JSON object; subclasses: no server at the address, or no answer in time.
+            EngineError: The server refused the call, or its answer is no JSON object.
+            EngineUnreachableError: The server can't be reached, or expects another token.
+            EngineTimeoutError: There was no answer in time.
         """
         return self.parse_object(path, *self.call(method, path, body, **options))
 
     def parse_object(self, path: str, status: int, text: bytes) -> dict[str, Any]:
-        """Return the object in an answer whose status is 200."""
+        """Return the JSON object of an answer; raises EngineError if the status is not 200."""
         document = self.parse_json(path, status, text)
         if status != HTTPStatus.OK:
             # A server that expects another token may have been started again.
@@ -78,7 +80,7 @@ class HttpClient:
         return document
 
     def parse_json(self, path: str, status: int, text: bytes) -> Any:
-        """Return an answer's JSON."""
+        """Return the JSON value of an answer; raises EngineError if it is not JSON."""
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -99,12 +101,12 @@ class HttpClient:
 
         Args:
             method: GET or POST.
-            path: With the query.
-            body: Bytes, an upload, or a dictionary, which is sent as JSON.
-            headers: Besides those of every call.
+            path: The path with the query.
+            body: Bytes, or a dictionary, which is sent as JSON.
+            headers: Further headers, besides those of every call.
             deadline: A deadline that several calls share; by default this call has `timeout_s`.
             repeat: Whether to repeat the call once if the connection is lost, because it changes nothing.
-            patient: Repeat the call while the status is 503 and there is time: the server did nothing.
+            patient: Whether to repeat the call while the status is 503 and there is time: the server did nothing.
         """
         all_headers = {**self._headers, **(headers or {})}
         if isinstance(body, dict):
@@ -182,10 +184,10 @@ def _refusal_reason(document: Any) -> Any:
 
 
 def identify(http: HttpClient) -> str:
-    """Return which kind of server answers, a key of `SERVERS`; TRL's server counts as `vllm serve` since TRL 1.11.
+    """Return the kind of server that answers, a key of `SERVERS`; TRL's server counts as `vllm` since TRL 1.11.
 
     Raises:
-        EngineError: Nobody there, none of these, or ours with a wrong `/info`.
+        EngineError: No server answers, or it is none of these kinds.
     """
     status, text = http.call("GET", "/info", repeat=True)
     if status == HTTPStatus.UNAUTHORIZED:

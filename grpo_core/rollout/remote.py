@@ -24,7 +24,7 @@ class RemoteEngine:
 
     Attributes:
         capabilities: Those of the engine behind the server.
-        policy_version: As the server reported after the last update.
+        policy_version: Version that the server reported at connection or after this client's last update.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class RemoteEngine:
         """Read the server's `/info`; `sync` is the transport of weights, see `grpo_core.rollout.weights.sync`.
 
         Raises:
-            EngineError: Nobody there, or something else than a rollout server.
+            EngineError: No server answers, or it is not a rollout server.
         """
         self._http = HttpClient("remote", host, port, timeout_s=timeout_s, token=token)
         info = self._http.json("GET", "/info", repeat=True)
@@ -123,14 +123,14 @@ def engine_for(
     """Return the engine for the server at an address, if it is the kind that `rollout.server` names.
 
     Args:
-        options: `server`, `sync` and `timeout_s` count.
-        host: The server's.
-        port: The server's.
-        folder: Where weights may be written for a server that reads them.
-        token: The server's.
+        options: Settings; only `server`, `sync` and `timeout_s` are used.
+        host: Host of the server.
+        port: Port of the server.
+        folder: Folder in which weights may be written for a server that reads files.
+        token: Token of the server.
 
     Raises:
-        EngineError: Nobody there, or another server.
+        EngineError: No server answers, or it is another kind.
     """
     http = HttpClient("remote", host, port, timeout_s=options.timeout_s, token=token)
     kind = identify(http)
@@ -153,10 +153,10 @@ def engine_for(
 
 
 def check_trainable(engine: Engine) -> None:
-    """Refuse, before the first step, an engine that takes no weights or no seeds.
+    """Refuse an engine that supports no weight updates or no seeds.
 
     Raises:
-        EngineError: Says what it lacks and why.
+        EngineError: The engine lacks one of these; the message has the reason.
     """
     able = engine.capabilities
     for name, available in (("update", able.update), ("seeds", able.seeds)):

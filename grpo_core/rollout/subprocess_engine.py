@@ -1,6 +1,6 @@
 """Run any engine in a separate process, so that it samples while the trainer trains.
 
-The process is a rollout server for this trainer alone, on a free port of loopback with a token of its own.
+The process is a rollout server for this trainer only, on a free port of loopback with its own token.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class ProcessEngine(RemoteEngine):
         """Start the child and wait until its engine is ready.
 
         Args:
-            spec: The engine.
-            timeout_s: The longest wait for an answer.
-            sync: The transport of weights; `auto` is shared memory where it works.
+            spec: Settings of the engine.
+            timeout_s: Longest time for the start, and for an answer.
+            sync: Transport of weights; `auto` is shared memory where it works.
         """
         self._server = ServerProcess(spec, timeout_s=timeout_s)
         self.pid = self._server.pid
@@ -52,14 +52,14 @@ class ProcessEngine(RemoteEngine):
         """Wait for the completions of the oldest `start_generate`.
 
         Raises:
-            EngineError: The child died, failed or answered something else.
+            EngineError: The child died or failed, its answer is invalid, or no sampling was started.
         """
         if not self._in_flight:
             raise EngineError(f"{self.name} engine: finish_generate without start_generate")
         return self._in_flight.popleft().result()
 
     def close(self) -> None:
-        """End the child, and the call that it is sampling for."""
+        """End the child; a call that is sampling fails."""
         super().close()
         self._server.close()
         self._pool.shutdown()

@@ -1,7 +1,7 @@
 """Implement the engine that samples on vLLM's own HTTP server: `vllm serve`, or TRL's since TRL 1.11.
 
-Tested with vLLM 0.31.0. docs/servers.md explains how to start a server for training. `capabilities` lists what a
-server cannot do, before it is used.
+Tested with vLLM 0.31.0. docs/servers.md explains how to start a server for training. `capabilities` lists the calls
+that a server does not support.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from grpo_core.rollout.vllm_server_api import (
 from grpo_core.types import Completion, Request, SamplingParams
 
 _CLEAN_UP_S = 5
-_CONCURRENT = 64  # calls at one time; vLLM makes batches of them
-_UNKNOWN = 2**31  # the vocabulary's size: the server checks it
+_CONCURRENT = 64  # calls at one time; vLLM batches them
+_UNKNOWN = 2**31  # size of the vocabulary, which only the server knows and checks
 _UPDATING = "grpo-core: an update is under way, or has failed"
 
 
 class VllmServerEngine:
     """Engine that samples on a `vllm serve`: one HTTP call per completion, because a call has one seed.
 
-    Each update stores a mark of its own in the server (`/update_weight_version`), and each rollout ends by reading it:
-    a server that was restarted, or got weights from another trainer, is detected before its tokens are used.
+    Each update stores a unique mark in the server (`/update_weight_version`), and each rollout ends by reading it. So a
+    server that was restarted, or got weights from another trainer, is detected before its tokens are used.
 
     Attributes:
-        capabilities: What this server's version, and the way it was started, allow.
+        capabilities: The calls that the server supports with its version and start options.
         policy_version: The version sent last; -1 before the first update, or since one failed.
     """
 
@@ -69,13 +69,13 @@ class VllmServerEngine:
         """Query the server's version, model and endpoints.
 
         Args:
-            host: The server's.
-            port: The server's.
-            timeout_s: The time limit of one call, and of a whole rollout.
-            token: Its --api-key.
-            folder: Where weights are written; server and trainer see it under the same path. None: nowhere.
-            sync: `files` or `auto`: weights go by files, which the server reads.
-            name: For messages.
+            host: Host of the server.
+            port: Port of the server.
+            timeout_s: Time limit of one call, and of a whole rollout.
+            token: The --api-key of the server.
+            folder: Folder for weights, with the same path for server and trainer. None: no update is possible.
+            sync: Transport of weights; with `files` or `auto` the server reads files, others allow no update.
+            name: Name of the engine in messages.
 
         Raises:
             EngineError: The server does not answer, or is not a `vllm serve` whose parameters can all be set.
@@ -138,7 +138,7 @@ class VllmServerEngine:
             raise self._http.error("/reset_prefix_cache", "the cache was not dropped: requests still use it")
 
     def fingerprint(self) -> str | None:
-        """Return None: see `capabilities.why_not`."""
+        """Return None, because vLLM stores weights in the layout of its kernels."""
         return None
 
     def close(self) -> None:
@@ -180,7 +180,7 @@ class VllmServerEngine:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _sample(self, request: Request, params: SamplingParams, deadline: float) -> Completion:
-        """Sample one completion; if the connection is lost, try once more: a repeat does no harm."""
+        """Sample one completion; if the connection is lost, try once more, because a repeated call changes nothing."""
         try:
             return self._sample_once(request, params, deadline)
         except EngineUnreachableError:
@@ -198,7 +198,10 @@ class VllmServerEngine:
         return decode_answer(answer, request, params, self.policy_version, call_id, place)
 
     def _is_healthy(self) -> bool:
-        """Return whether vLLM's engine runs: after a crash its HTTP front end answers 500 for a moment."""
+        """Return whether vLLM's engine runs, or True if the check fails.
+
+        After a crash of the engine, vLLM's HTTP front end answers with status 500 for a moment.
+        """
         try:
             deadline = time.monotonic() + _CLEAN_UP_S
             return self._http.call("GET", "/health", deadline=deadline, patient=False)[0] == HTTPStatus.OK
@@ -237,7 +240,7 @@ _UPDATE_PATHS = {
 
 
 def server_capabilities(server: VllmServer, folder: Path | None, sync: str) -> Capabilities:
-    """Return what a server allows, with the reason for everything that it doesn't."""
+    """Return the capabilities of a server, with the reason for each that it lacks."""
     start = "start it with VLLM_SERVER_DEV_MODE=1"
     lacks = {
         "fingerprint": "vLLM holds weights in its kernels' own layout",

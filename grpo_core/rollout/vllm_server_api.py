@@ -1,8 +1,8 @@
 """Build requests to `vllm serve` and decode its answers, in the format of OpenAI's completions with token ids.
 
-Each parameter that shapes the distribution or ends a completion is in the request, and an answer that a default of the
-server has shaped is refused. Read in and tested with vLLM 0.31.0 (vllm/entrypoints/openai/completion/protocol.py and
-serving.py).
+A request sets each parameter that affects the distribution or the end of a completion. An answer that ended because of
+a default of the server is refused. Read in and tested with vLLM 0.31.0
+(vllm/entrypoints/openai/completion/protocol.py and serving.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from grpo_core.rollout.http_client import HttpClient
 from grpo_core.rollout.vllm_requests import sampling_arguments
 from grpo_core.types import Completion, Request, SamplingParams
 
-# Parameters without which an answer can't be exact, or can't be checked to belong to its request.
+# Parameters that are needed for an exact answer, or to check that the answer belongs to its request.
 _NEEDED = frozenset(
     {"seed", "stop_token_ids", "ignore_eos", "logprobs", "return_tokens_as_token_ids", "return_token_ids"}
 )
@@ -27,12 +27,12 @@ class VllmServer:
     """A running `vllm serve`.
 
     Attributes:
-        version: vLLM's.
-        model: The name it serves the model by.
-        root: The folder of the model on the server's machine.
+        version: Version of vLLM.
+        model: Name of the served model.
+        root: Folder of the model on the server's machine.
         max_model_len: Longest prompt and completion together, in tokens.
-        paths: Its endpoints.
-        fields: The parameters of a completion request.
+        paths: Paths of the server's endpoints.
+        fields: Names of the parameters of a completion request.
     """
 
     version: str
@@ -47,7 +47,7 @@ def inspect_server(http: HttpClient) -> VllmServer:
     """Query a server's version, model, endpoints and parameters.
 
     Raises:
-        EngineError: It is not `vllm serve`, or too old.
+        EngineError: The server is not `vllm serve`, or too old.
     """
     try:
         version = str(http.json("GET", "/version", repeat=True)["version"])
@@ -67,10 +67,10 @@ def inspect_server(http: HttpClient) -> VllmServer:
 def check_logprobs(http: HttpClient, server: VllmServer) -> None:
     """Check by samples that a server's log-probs are those after the temperature.
 
-    If so, a temperature four times higher makes the differences between the likeliest ids four times smaller.
+    If they are, a temperature four times higher makes the differences between the likeliest ids four times smaller.
 
     Raises:
-        EngineError: They are those before the temperature.
+        EngineError: The log-probs are those before the temperature.
     """
     try:
         hot = _top_logprobs(http, server, temperature=2.0)  # the maximum
@@ -125,10 +125,10 @@ def decode_answer(
     call_id: str,
     place: str,
 ) -> Completion:
-    """Decode the answer to one call, if it is the answer to this very call.
+    """Decode the answer to one call, and check that it belongs to this call.
 
     Raises:
-        EngineError: It belongs to another call, is incomplete, or was shaped by something that wasn't requested.
+        EngineError: The answer belongs to another call, is incomplete, or ended for a reason that wasn't requested.
     """
     try:
         (choice,) = answer["choices"]

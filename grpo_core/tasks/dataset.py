@@ -1,4 +1,4 @@
-"""Build prompts from a data set or from the shipped task, and the rollouts made of them."""
+"""Build prompts from a data set or from the shipped task, and rollouts from the prompts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class DataSet:
             raise ConfigError(f"{key} = {path!r}: no prompts: {counts}")
 
     def batch(self, number: int, count: int) -> list[Prompt]:
-        """Return rows `number * count` up to `(number + 1) * count` of an endless sequence of epochs."""
+        """Return `count` rows from row `number * count` on, of an endless sequence of epochs."""
         prompts = []
         for place in range(count):
             epoch, row = divmod(number * count + place, len(self.rows))
@@ -191,7 +191,7 @@ def build_prompts(config: Config, tokenizer: Any) -> ShippedTask | DataSet:
     """Build the prompts to train on; reads and tokenizes the data set, if there is one.
 
     Raises:
-        ConfigError: The data can't be read or used; says where and why.
+        ConfigError: The data can't be read or used; the message says where and why.
     """
     if not config.data.path:
         return ShippedTask(config, tokenizer)
@@ -207,10 +207,10 @@ def with_steps(config: Config, prompts: ShippedTask | DataSet) -> Config:
 
 
 def build_eval_prompts(config: Config, tokenizer: Any) -> list[Prompt]:
-    """Build the prompts of every evaluation: the first `eval.prompts` rows of eval.path, or fewer if it is short.
+    """Build the evaluation prompts: at most `eval.prompts` first rows of eval.path, or words of the shipped task.
 
     Raises:
-        ConfigError: See `build_prompts`; or a data set to train on has none to evaluate on.
+        ConfigError: The data can't be read or used, or data.path is set without eval.path.
     """
     if config.eval.path:
         data = DataSet(config, tokenizer, "eval.path", config.eval.path, "")
@@ -221,7 +221,7 @@ def build_eval_prompts(config: Config, tokenizer: Any) -> list[Prompt]:
 
 
 def rollout(source: ShippedTask | DataSet, number: int, config: Config) -> Rollout:
-    """Build the prompts and requests of a rollout: a function of the seed and the number alone."""
+    """Build the prompts and requests of a rollout; they depend only on the settings and the rollout's number."""
     prompts = source.batch(number, config.train.prompts_per_step)
     requests = requests_for(prompts, config.sampling.group_size, config.train.seed)
     return Rollout(number, tuple(prompts), tuple(requests))

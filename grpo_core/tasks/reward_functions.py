@@ -76,7 +76,7 @@ def repetition(completions: list[str]) -> list[float]:
 def soft_overlong(tokens: int, max_tokens: int, buffer: int, penalty: float) -> float:
     """Compute DAPO's soft overlong punishment (arXiv 2503.14476, equation 13), times `penalty`.
 
-    0 up to `max_tokens - buffer` tokens, from there linear to `-penalty` at `max_tokens`.
+    The result is 0 up to `max_tokens - buffer` tokens, and from there linear to `-penalty` at `max_tokens`.
 
     >>> [soft_overlong(tokens, max_tokens=20, buffer=4, penalty=1.0) for tokens in (16, 17, 20, 21)]
     [0.0, -0.25, -1.0, -1.0]
@@ -85,11 +85,12 @@ def soft_overlong(tokens: int, max_tokens: int, buffer: int, penalty: float) -> 
 
 
 def math_answers(completions: list[str], **columns: list[Any]) -> list[float | None]:
-    """Return 1 if math-verify finds the completion equal to the column `answer`, else `solution`; None without one.
+    """Return 1 if math-verify finds the completion equal to the expected answer, else 0; None without an answer.
 
-    math-verify limits its time by SIGALRM: a loaded machine then gives other rewards, and outside of the main thread
-    0.6 and 0.7 find everything wrong (REW001). Without a limit `9**9**9**9` takes forever. So its limit is off, and
-    processor time is limited here, which does not depend on the load of the machine.
+    The expected answer is in the column `answer`, or else `solution`. math-verify limits its time by SIGALRM. A loaded
+    machine then gives other rewards, and outside of the main thread math-verify 0.6 and 0.7 find every answer wrong
+    (REW001). Without a limit `9**9**9**9` takes forever. So the limit of math-verify is off, and processor time is
+    limited here, which does not depend on the load of the machine.
 
     Raises:
         ConfigError: Neither column exists.
@@ -174,7 +175,7 @@ def load_functions(specs: Sequence[str]) -> dict[str, Callable[..., Any]]:
     """Load the configured functions, by name.
 
     Raises:
-        ConfigError: One does not exist, or is named twice, or none is named.
+        ConfigError: A function does not exist or is named twice, or none is named.
     """
     functions: dict[str, Callable[..., Any]] = {}
     for spec in specs:

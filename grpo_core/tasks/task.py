@@ -16,7 +16,7 @@ PROBE_TOKENS = 160  # see `long_prompt`
 def task_prompts(
     options: TaskConfig, tokenizer: Any, *, seed: int, step: int | str, count: int
 ) -> list[Prompt]:
-    """Build the prompts of one step: a function of seed and step alone, so the same in every mode.
+    """Build the prompts of one step; they depend only on the seed and the step, so every mode has the same.
 
     If `step` is a name such as "eval", the prompts are disjoint from those of training.
 

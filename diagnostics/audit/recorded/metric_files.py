@@ -1,4 +1,4 @@
-"""Read the metrics of a run from trainer_state.json, JSON lines and logs; evaluation metrics are left out."""
+"""Read the metrics of a run from trainer_state.json, JSON lines and logs, without evaluation metrics."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def metric_row(values: Mapping[str, Any], place: str, step: int | None = None) -
 
 
 def is_evaluation(entry: Mapping[str, Any]) -> bool:
-    """Return whether a log entry is an evaluation's."""
+    """Return whether a log entry has the metrics of an evaluation."""
     return any(str(name).startswith("eval_") for name in entry)
 
 
 def _float(value: object) -> float | None:
-    """Convert a number, NaN included; transformers 5 prints numbers as texts."""
+    """Convert a number or a text with a number, as transformers 5 prints; NaN is accepted. None for other values."""
     is_text = isinstance(value, str) and len(value) < 40
     if isinstance(value, bool) or not (is_text or isinstance(value, (int, float))):
         return None
@@ -90,7 +90,7 @@ def is_trainer_state(document: Any) -> bool:
 
 
 def newest_states(paths: Sequence[Path]) -> list[Path]:
-    """Return the last trainer_state.json of each run; it contains the history of the earlier ones."""
+    """Return the last trainer_state.json of each run, which contains the history of the earlier files."""
     folders: dict[Path, list[Path]] = {}
     for path in paths:
         parent = path.parent.parent if step_in_name(path.parent) >= 0 else path.parent
@@ -114,7 +114,7 @@ def read_lines(path: Path, unread: UnreadInputs) -> MetricSeries | None:
 
 
 def read_log(path: Path, unread: UnreadInputs) -> MetricSeries | None:
-    """Read the metrics at the beginning and end of a log, and the summary that transformers prints at the end."""
+    """Read the metrics in the first MiB and the last 256 KiB of a log, and the summary that transformers prints."""
     try:
         with safe_io.open_regular(path) as file:
             size = file.seek(0, 2)

@@ -1,6 +1,7 @@
 """Audit a run's folder or file: read its samples, metrics and checkpoints, and run all checks.
 
-A file's name selects its reader; if the name is unknown, its first line does.
+A file's name selects its reader. JSON lines, and a file with an unknown name that the user gave, are recognised by
+their content.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from diagnostics.audit.recorded.run_data import (
     parse_object,
     step_in_name,
 )
-from diagnostics.audit.recorded.samples import check_data, check_samples
+from diagnostics.audit.recorded.samples import check_prompts, check_samples
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
 from diagnostics.audit.results import RECORDED, Audit, AuditError, Note, Result, note, skipped
 from diagnostics.output import progress
@@ -53,14 +54,14 @@ Kinds = dict[str, list[Path]]
 
 
 def audit_run(path: Path, reward: str = "") -> Audit:
-    """Audit a run's folder or one of its files; cheap checks run first.
+    """Audit a run's folder or one of its files.
 
     Args:
         path: The folder or file.
-        reward: `module:function` or `file.py:function` to call again; empty for none.
+        reward: Reward function to call again, as `module:function` or `file.py:function`; empty for none.
 
     Raises:
-        AuditError: Nothing readable is there.
+        AuditError: There is no such file or folder, it has no run artifacts, or the reward function cannot be loaded.
     """
     began = time.monotonic()
     if not path.exists():
@@ -78,7 +79,7 @@ def audit_run(path: Path, reward: str = "") -> Audit:
     results = (
         check_learning(run.series, rewards),
         *check_metrics(run.series),
-        *check_data(run),
+        *check_prompts(run),
         *samples,
         *check_masks(run),
         *check_checkpoints(run),
@@ -90,7 +91,7 @@ def audit_run(path: Path, reward: str = "") -> Audit:
 
 
 def _subject(path: Path, run: RunArtifacts) -> dict[str, str]:
-    """Return the report's subject: each kind of input with its counts."""
+    """Return the report's subject: the path, and each kind of input with its counts."""
     subject = {"run": str(path)}
     for recording in run.recordings:
         total, read = recording.files
@@ -148,7 +149,7 @@ def _walk(root: Path, unread: UnreadInputs) -> Iterator[Path]:
 
 
 def _detect_kind(path: Path, unread: UnreadInputs, *, named: bool) -> str:
-    """Return the kind of a file, empty if it is no input; `named`: the user named it on the command line."""
+    """Return the kind of a file, empty if it is no input; `named` is true if the user gave this path."""
     kind = next((kind for kind, pattern in _NAMES.items() if pattern.fullmatch(path.name)), "")
     if kind == "jsonl":
         kind = _json_kind(path)
@@ -172,7 +173,7 @@ def _content_kind(path: Path) -> str:
 
 
 def _json_kind(path: Path) -> str:
-    """Return the kind of a JSON lines file by its first object; empty if it has none of ours."""
+    """Return the kind of a JSON lines file by its first object; empty if its first line is no object."""
     try:
         with safe_io.open_regular(path) as file:
             entry = parse_object(file.readline(MAX_LINE))

@@ -54,7 +54,7 @@ def detect_format(entry: dict[str, Any]) -> str:
 
 
 def read_samples(kind: str, paths: Sequence[Path], budget: ReadBudget) -> Recording | None:
-    """Read the files of one format: `parquet`, `rollouts`, or a format of JSON lines."""
+    """Read the files of one format: `parquet`, `rollouts`, `verl` or `swift`; None if there is no sample."""
     if kind == "parquet":
         return read_parquet(paths, budget)
     if kind == "rollouts":
@@ -125,12 +125,12 @@ def _swift_samples(entry: dict[str, Any], place: str, _step: int) -> list[Sample
 
 
 def _single_score(scores: dict[str, float | None]) -> float | None:
-    """Return the reward of a single function; weights of several are not recorded."""
+    """Return the score of a single function; None for several, because their weights are not recorded."""
     return next(iter(scores.values())) if len(scores) == 1 else None
 
 
 def read_parquet(paths: Sequence[Path], budget: ReadBudget) -> Recording | None:
-    """Read TRL's `completions_*.parquet`, one file a log event."""
+    """Read TRL's `completions_*.parquet` files, of which each has one log event; None if there is no sample."""
     if importlib.util.find_spec("pyarrow") is None:
         budget.unread.add(f"{paths[0].parent}/*.parquet", "reading Parquet takes pyarrow")
         return None
@@ -159,7 +159,7 @@ def _parquet_rows(path: Path, budget: ReadBudget) -> list[Sample]:
     budget.spend(max(unpacked, len(data)))
     rows: list[Sample] = []
     size = 0
-    # A text stored once may be repeated in every row, so batches are small.
+    # A text that is stored once may be repeated in every row when it is unpacked, so batches are small.
     batch_size = max(1, min(1024, 4 * MAX_FILE // max(unpacked, 1)))
     for batch in file.iter_batches(batch_size=batch_size, use_threads=False):
         entries = batch.to_pylist()
@@ -200,7 +200,7 @@ def _parquet_sample(entry: dict[str, Any], place: str) -> Sample:
 
 
 def _read_rollouts(path: Path, budget: ReadBudget) -> Recording | None:
-    """Read our `rollouts.jsonl` with its safetensors; the last line of a step counts."""
+    """Read grpo_core's `rollouts.jsonl` with its safetensors files; a later line of a step replaces an earlier one."""
     entries: dict[int, dict[str, Any]] = {}
     try:
         for _, entry in read_json_lines(path, budget.unread):
@@ -277,5 +277,5 @@ def _split(values: list[Any], lengths: list[Any]) -> list[list[Any]]:
     return [list(islice(rest, int(length))) for length in lengths]
 
 
-# Parsers of one JSON line, its place, and the step in the file's name.
+# Parsers; each takes a JSON line, its location, and the step in the file's name.
 _LINE_PARSERS = {"verl": _verl_samples, "swift": _swift_samples}

@@ -14,13 +14,21 @@ from diagnostics.hang.snapshot import Process, Snapshot, Thread
 SECONDS = 1.5
 SAMPLES = 3
 MANY_PROCESSES = 24
-"""With more processes two samples must do."""
+"""With more Python processes, at most two stack samples are taken."""
 NO_PYSPY = "py-spy is not installed here, so no Python stack was read: pip install 'grpo-doctor[hang]'"
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which processes to observe, and how long."""
+    """The processes to observe, and for how long.
+
+    Attributes:
+        pids: Process ids; their descendants and connected processes are included.
+        pattern: Pattern for command lines.
+        everything: Whether to take all processes of the user that look like part of a job.
+        seconds: Duration of the observation.
+        samples: Number of stack samples.
+    """
 
     pids: tuple[int, ...] = ()
     pattern: str = ""
@@ -128,7 +136,7 @@ class _Observer:
     """Samples processes, and builds the snapshot's processes from the samples.
 
     Attributes:
-        seconds: How long the last sampling took.
+        seconds: Duration of the last sampling.
         refused: Processes that may not be inspected, with the reason.
     """
 
@@ -231,7 +239,7 @@ class _Observer:
         return tuple(threads)
 
     def not_inspected(self, observed: list[Process]) -> list[str]:
-        """Return what could not be read, and what would make it readable."""
+        """Return texts about processes that could not be read, with the change that would make them readable."""
         texts = [] if self.program else [NO_PYSPY]
         reasons: dict[str, list[int]] = {}
         for pid, reason in self.refused.items():

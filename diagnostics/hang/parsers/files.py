@@ -72,7 +72,7 @@ def parse_dump(name: str, data: bytes) -> Snapshot:
     """Parse a dump of any kind.
 
     Raises:
-        ParseError: It is none, or broken.
+        ParseError: The data is no known dump, or a broken one.
     """
     try:
         if flight_recorder.is_pickle(data):
@@ -110,7 +110,7 @@ def _parse_text(text: str, name: str) -> Snapshot:
     ranks = nccl.parse_watchdog(lines)
     if ranks is not None and nccl.ranks_differ(ranks):
         return ranks
-    # The stacks in a watchdog's report are those of the thread that only noticed.
+    # The stacks in a watchdog's report are those of the thread that noticed the timeout, not of the blocked one.
     processes, is_pyspy = stack_text.parse_stacks(lines)
     if processes and (is_pyspy or ranks is None):
         return _with_roles(processes, "py-spy text" if is_pyspy else "stacks")

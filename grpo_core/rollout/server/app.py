@@ -1,6 +1,7 @@
-"""Define the HTTP application of the rollout server: token ids in and out, weights in.
+"""Define the HTTP application of the rollout server, which samples token ids and loads weights.
 
-`AccessControl` decides about every call before its body is read, `EngineQueue` gives one call at a time to the engine.
+`AccessControl` allows or refuses every call before its body is read. `EngineQueue` passes one call at a time to the
+engine.
 """
 
 # mypy: disable-error-code="misc, untyped-decorator"
@@ -62,7 +63,7 @@ class GenerateBody(BaseModel):
 
 
 class RefusalAnswer(BaseModel):
-    """Why a call was refused, in one line."""
+    """The reason why a call was refused, in one line."""
 
     detail: str
 
@@ -82,12 +83,12 @@ def create_app(
     limits: Limits,
     host: str = LOOPBACK[0],
 ) -> FastAPI:
-    """Create the application around an engine that was built in `thread`'s one worker.
+    """Create the application around an engine that was built in the one worker of `thread`.
 
     Args:
-        engine: The engine.
-        thread: Its thread.
-        token: Callers must send it; None: no token is needed.
+        engine: The engine that samples.
+        thread: Executor with the engine's thread.
+        token: Token that callers must send; None if no token is needed.
         limits: Limits of every call.
         host: The address that the server listens on.
     """
@@ -99,7 +100,7 @@ def create_app(
             for status in (400, 401, 403, 408, 411, 413, 422, 503)
         },
         redirect_slashes=False,
-        # These pages would run scripts of another site where the server's answers can be read.
+        # FastAPI's documentation pages run scripts of another site, which could read the server's answers.
         docs_url=None,
         redoc_url=None,
         dependencies=[Security(HTTPBearer(auto_error=False))] if token else [],
@@ -112,7 +113,7 @@ def create_app(
 
 
 async def _explain_validation(_: Request, error: Exception) -> JSONResponse:
-    """Answer the first errors that pydantic found, in one line."""
+    """Answer with the first three errors that pydantic found, in one line."""
     assert isinstance(error, RequestValidationError)
     errors = [f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in error.errors()]
     rest = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
@@ -199,7 +200,9 @@ async def weights(
     if x_content_sha256 is None:
         raise HTTPException(400, "the body's checksum is needed, in the header X-Content-SHA256")
     uploading = request.app.state.uploading
-    if uploading.locked():  # two would take twice the memory, and one would be overwritten at once
+    if (
+        uploading.locked()
+    ):  # two uploads would need twice the memory, and the first would be overwritten at once
         raise HTTPException(503, "another upload is being received; try again later")
     async with uploading:
         data = await request.body()
@@ -211,7 +214,7 @@ def _parse_upload(data: bytes, expected: str) -> dict[str, torch.Tensor]:
     """Return an upload's tensors if the announced checksum is right.
 
     Raises:
-        HTTPException: 400: the bytes are not those that were sent, no safetensors, or of a type that torch lacks.
+        HTTPException: 400: the bytes have another checksum, are not safetensors, or have a type that torch lacks.
     """
     _check_sha256(data, expected)
     try:

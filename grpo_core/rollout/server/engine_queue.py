@@ -22,14 +22,15 @@ _POLL_S = 0.01
 class EngineQueue:
     """Runs calls in turn; weight updates overtake waiting calls, which are then sampled from the new version.
 
-    The call that runs when weights arrive ends by itself: a call is never sampled from two versions.
+    Weights that arrive wait for the call that runs, so a call is never sampled from two versions.
 
     Attributes:
         engine: The engine, for properties that can be read at any time.
         limits: Limits of every request.
         calls: Number of calls that run or wait, updates excluded.
         weights: Id of the loaded weights, sent with each answer: a new random text at each update, empty before the
-            first. Two clients may both upload a version 3; by the id a client notices answers from the other's weights.
+            first. Two clients may both upload a version 3; the id shows a client that an answer is from the weights of
+            the other.
     """
 
     def __init__(self, engine: Engine, thread: Executor, limits: Limits) -> None:
@@ -55,7 +56,7 @@ class EngineQueue:
             self.calls -= 1
 
     async def update(self, tensors: Mapping[str, torch.Tensor], version: int) -> dict[str, int | str]:
-        """Load a policy version: next in turn, and never given up once it has started."""
+        """Load a policy version before all waiting calls; once started, an update has no time limit."""
 
         def load(engine: Engine) -> dict[str, int | str]:
             previous, self.weights = self.weights, secrets.token_hex(8)

@@ -30,7 +30,7 @@ from grpo_core.rollout.http_client import PROTOCOL
 from grpo_core.rollout.server.token import TOKEN_VARIABLE, new_token, saved_token, server_token
 from grpo_core.rules import check_folders
 
-# A running call may end by itself in the first seconds after SIGTERM; then it is aborted and may answer in the second.
+# After SIGTERM a running call has 4 s to end by itself. Then it is aborted and has 5 s to answer.
 _END_ALONE_S, _GRACE_S = 4, 5
 _CONNECTIONS = 64  # at a time; further calls are answered with status 503
 _BACKLOG = 2048  # connections that wait to be accepted
@@ -47,14 +47,13 @@ def serve(
     """Serve until SIGTERM or SIGINT, then let running calls end for a few seconds.
 
     Args:
-        config: `model.path`, `model.max_length`, `rollout.host`, `port`, `engine`, `device`, `max_batch`,
-            `timeout_s` and `token_file`, `train.threads` and `train.seed` count.
+        config: Settings; the sections `model`, `rollout` and `train` are used.
         announce: Called with one line of JSON, with the address, when the server is ready.
-        exit_with_stdin: End when stdin does, as a trainer's own server must.
-        allow_unauthenticated: Answer calls without a token, on loopback only.
+        exit_with_stdin: Whether the server ends when its stdin is closed, as a trainer's own server must.
+        allow_unauthenticated: Whether to answer calls without a token; allowed on loopback only.
 
     Raises:
-        ConfigError: No model, or an address that needs a token or can't be bound.
+        ConfigError: There is no model, the address needs a token or can't be bound, or a package is missing.
         EngineError: The engine did not start.
     """
     rollout = config.rollout
@@ -86,7 +85,7 @@ def serve(
 
 
 def _configured_token(config: Config, *, allow_unauthenticated: bool) -> str | None:
-    """Return the token that the server was given; refuse to serve others without one."""
+    """Return the token from the environment or the token file; refuse to serve other machines without a token."""
     host, token_file = config.rollout.host, config.rollout.token_file
     if not config.model.path:
         raise ConfigError("model.path = '' (default): a server needs the folder of the model it serves")
@@ -109,7 +108,7 @@ def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, tok
     from grpo_core.rollout.server.app import create_app
 
     rollout = config.rollout
-    # Twice the model's files, which may be in 16 bits where an upload is in 32, and room for names.
+    # The limit is twice the size of the model's files, as they may be in 16 bits and an upload in 32, plus names.
     stored = sum(path.stat().st_size for path in Path(config.model.path).iterdir() if path.is_file())
     limits = Limits(weights_bytes=2 * stored + 2**20, call_s=rollout.timeout_s)
     app = create_app(engine, thread, token=token, limits=limits, host=rollout.host)
@@ -131,7 +130,7 @@ def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, tok
 
 
 def _close_engine(engine: Engine, thread: ThreadPoolExecutor) -> None:
-    """Close the engine in its thread; a call that can't be ended in time ends with the process."""
+    """Close the engine in its thread; if a running call does not end in time, end the process."""
     if isinstance(engine, Aborter) and engine.capabilities.abort:
         engine.abort()
     closing = thread.submit(engine.close)
@@ -156,7 +155,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def _end_with_stdin(server: Any) -> None:
-    """Stop when the trainer has ended: abort a running call; if it does not end, end the process."""
+    """Stop the server when stdin is closed: abort a running call; if it does not end, end the process."""
     sys.stdin.buffer.read()
     server.config.app.state.queue.stop()
     server.should_exit = True
@@ -167,15 +166,15 @@ def _end_with_stdin(server: Any) -> None:
 def start_child(
     arguments: Sequence[str], threads: int, variables: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start `python -m ...` with this package importable, and pipes for stdin and stdout; it shares stderr.
+    """Start `python -m ...` with this package importable, with pipes for stdin and stdout and the parent's stderr.
 
-    It gets a new session: Ctrl-C at the terminal reaches only the trainer, which ends its child in order.
+    The child gets a new session: Ctrl-C at the terminal reaches only the trainer, which then ends its child.
     """
     package_root = str(Path(__file__).resolve().parents[3])
     path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
     # OMP_NUM_THREADS holds in every thread of the child, torch.set_num_threads only in the calling one.
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads), **(variables or {})}
-    for name in _TORCHRUN:  # an engine is no member of the training's process group
+    for name in _TORCHRUN:  # an engine is not in the process group of the training ranks
         environment.pop(name, None)
     return subprocess.Popen(
         [sys.executable, "-m", *arguments],
@@ -187,9 +186,9 @@ def start_child(
 
 
 def end_child(process: subprocess.Popen[bytes], grace_s: float = 5.0) -> None:
-    """Close the child's stdin, on which it ends by itself; kill it if it doesn't. Safe to call twice."""
+    """Close the child's stdin, so that the child ends; kill it after `grace_s` seconds. Safe to call twice."""
     if process.stdin is not None:
-        # If it died with a message half sent, closing would still try to deliver the rest.
+        # Closing would raise an error if the child died before it read everything in the pipe.
         with suppress(OSError):
             process.stdin.close()
     try:
@@ -200,19 +199,19 @@ def end_child(process: subprocess.Popen[bytes], grace_s: float = 5.0) -> None:
 
 
 class ServerProcess:
-    """A server on a free port of loopback that ends when the trainer does.
+    """A rollout server on a free port of loopback that ends when the trainer does.
 
     Attributes:
-        host: The address it listens on.
-        port: Its port.
-        token: Its own token, passed by the environment, because other users see command lines.
+        host: The address that the server listens on.
+        port: Port of the server.
+        token: Token of the server, passed by the environment, because other users see command lines.
     """
 
     def __init__(self, spec: EngineSpec, *, timeout_s: float) -> None:
         """Start the server and wait until it announces its address.
 
         Raises:
-            EngineError: It ended, or announced nothing in time.
+            EngineError: The server ended, or did not announce its address in time.
         """
         settings = {
             "model.path": spec.model_dir,
@@ -245,7 +244,7 @@ class ServerProcess:
         return self._process.pid
 
     def death(self) -> str | None:
-        """Return how the server ended; None while it runs (it gets a moment to end)."""
+        """Return the exit code or signal of the server; None if it still runs after 1 s."""
         try:
             code = self._process.wait(timeout=1)
         except subprocess.TimeoutExpired:

@@ -1,8 +1,8 @@
 """Create, save and read the access token of a rollout server, so that clients of the same user find it.
 
-It is in the environment (`GRPO_CORE_TOKEN`) or in a file (`rollout.token_file`), never on a command line or in a
-setting, which others can read. A server on loopback that has neither makes one and saves it in a file that only its
-user can read, where a trainer of the same user finds it.
+The token is in the environment (`GRPO_CORE_TOKEN`) or in a file (`rollout.token_file`), never on a command line or in
+a setting, which other users can read. A server on loopback without a token creates one, and saves it in a file that
+only its user can read. A trainer of the same user finds it there.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def new_token() -> str:
 
 
 def server_token(token_file: str) -> str | None:
-    """Return the token that this server was given, if any, and remove it from the environment of its children.
+    """Return the token from the environment or an existing file, if any; remove it from the environment.
 
     Raises:
-        ConfigError: It can't be read or is not valid; names the source, never the text.
+        ConfigError: The token can't be read or is not valid; the message names the source, never the text.
     """
     text = os.environ.pop(TOKEN_VARIABLE, "")
     if text:
@@ -41,10 +41,10 @@ def server_token(token_file: str) -> str | None:
 
 
 def client_token(token_file: str, host: str, port: int) -> str | None:
-    """Return the token for a running server: from the environment, the file, or where a server of this user saved it.
+    """Return the token for a running server: from the environment, the file, or a file that this user's server saved.
 
     Raises:
-        ConfigError: It can't be read or is not valid; names the source, never the text.
+        ConfigError: The token can't be read or is not valid; the message names the source, never the text.
     """
     if text := os.environ.get(TOKEN_VARIABLE, ""):
         return _check_token(text, TOKEN_VARIABLE)
@@ -61,7 +61,7 @@ def client_token(token_file: str, host: str, port: int) -> str | None:
 
 @contextlib.contextmanager
 def saved_token(token_file: str, port: int) -> Iterator[tuple[str, Path]]:
-    """Save a new token in a file while the server runs; yields the token and the path.
+    """Save a new token in a file while the server runs; yield the token and the path.
 
     Raises:
         ConfigError: The file can't be written.
@@ -70,7 +70,7 @@ def saved_token(token_file: str, port: int) -> Iterator[tuple[str, Path]]:
     try:
         path = Path(token_file) if token_file else token_path(port)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # mkstemp: readable by this user only. Renamed: no link is followed, and no reader sees half of it.
+        # mkstemp creates a file for this user only. The rename follows no link, and no reader sees half of the file.
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".token-")
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(token + "\n")
@@ -89,7 +89,7 @@ def saved_token(token_file: str, port: int) -> Iterator[tuple[str, Path]]:
 
 
 def token_path(port: int) -> Path:
-    """Return where a server at a port of this machine saves its token; several machines may share the home."""
+    """Return the file in which a server saves its token; the name has the host, as machines may share a home folder."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "grpo-core" / f"token-{socket.gethostname()}-{port}"
 
@@ -103,7 +103,7 @@ def _read_token(path: Path) -> str:
 
 
 def _check_token(token: str, source: str) -> str:
-    """Refuse what an HTTP header can't carry."""
+    """Return the token; refuse a text that an HTTP header can't carry."""
     if not token or len(token) >= _MAX_LENGTH or not (token.isascii() and token.isprintable()):
         raise ConfigError(f"{source}: a token is a line of 1 to {_MAX_LENGTH} printable ASCII characters")
     return token

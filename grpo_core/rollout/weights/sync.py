@@ -1,11 +1,11 @@
 """Send weights between two processes: the trainer's sender, and the receiver next to the engine.
 
-In the same process nothing has to be moved: the engine gets the tensors. Elsewhere the weights are a safetensors file:
-in memory of this machine that both processes can read (`shm`), or in the body of a request (`http`, also called
-`inline`). `auto` is shared memory where it works, and prints a line where it doesn't.
+An engine in the same process gets the tensors themselves. For other processes the weights are a safetensors file: in
+shared memory of this machine (`shm`), or in the body of a request (`http`, also called `inline`). `auto` uses shared
+memory where it works; where it doesn't, it prints a line and uses `inline`.
 
-The shared memory is a memfd for each version. The kernel seals it before it is announced, so no later write can change
-what the engine loads. docs/sync.md describes what proves the arrival.
+The shared memory is a memfd for each version. It is sealed before its name is announced, so no later write can change
+the weights that the engine loads. docs/sync.md describes how the arrival is proven.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TYPES = {
 
 
 class TensorFile:
-    """Tensors laid out as a safetensors file that is written once; the library's `save` copies everything twice.
+    """Tensors to write as a safetensors file, with one copy; the `save` function of safetensors makes two.
 
     Attributes:
         size: Size of the file, in bytes.
@@ -47,7 +47,7 @@ class TensorFile:
         """Compute the layout.
 
         Raises:
-            EngineError: safetensors has no such type.
+            EngineError: A tensor's type does not exist in safetensors.
         """
         # Larger elements first: every tensor is then aligned to its type.
         self._entries = sorted(tensors, key=lambda entry: (-entry[1].element_size(), entry[0]))
@@ -91,11 +91,13 @@ class Sender:
 
         Args:
             kind: A value of `rollout.sync`.
-            load: Makes the receiver load shared memory of this name as a version; returns the version it then reports.
-            upload: Sends a file as a version; returns the version that the receiver then reports.
+            load: Function of (name of shared memory, version) that makes the receiver load the memory; it returns the
+                version that the receiver then reports.
+            upload: Function of (file, version) that sends the file; it returns the version that the receiver then
+                reports.
 
         Raises:
-            EngineError: There is no such kind.
+            EngineError: The kind is unknown.
         """
         if kind not in self.KINDS:
             raise EngineError(f"rollout.sync = {kind!r}: there are {', '.join(self.KINDS)}")
@@ -124,10 +126,10 @@ class Sender:
 
 @contextmanager
 def _shared(file: TensorFile) -> Iterator[str]:
-    """Yield the path of sealed shared memory that contains a file; closed afterwards.
+    """Yield the path of sealed shared memory that contains a file; the memory is closed afterwards.
 
     Raises:
-        EngineError: There is no such memory here.
+        EngineError: Sealed shared memory does not work here, or has no room for the file.
     """
     try:
         descriptor = os.memfd_create(_LABEL, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -135,11 +137,11 @@ def _shared(file: TensorFile) -> Iterator[str]:
         raise EngineError(f"weight sync by shared memory: no memory without a name: {error}") from error
     try:
         try:
-            # Allocated now: a page that isn't there when it is used would end the process (SIGBUS).
+            # Allocate all pages now: a page that is missing at first use would end the process with SIGBUS.
             os.posix_fallocate(descriptor, 0, file.size)
-            # Populated at once, which is cheaper than a fault at each page.
+            # Populate all pages at once, which costs less than a page fault for each.
             flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-            # No name keeps the mapping: memory that somebody could still write to can't be sealed.
+            # The mapping is bound to no name, so that it ends here: memory with a writable mapping can't be sealed.
             file.write(torch.frombuffer(mmap.mmap(descriptor, file.size, flags=flags), dtype=torch.uint8))
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
         except OSError as error:
@@ -156,11 +158,11 @@ def load_shared(name: str, most: int) -> dict[str, torch.Tensor]:
     """Map the tensors in a sender's shared memory, without a copy.
 
     Args:
-        name: The memory's path, as the sender announces it.
+        name: Path of the memory, as the sender announces it.
         most: Largest size to accept, in bytes.
 
     Raises:
-        EngineError: It is something else than a sealed memfd of this user, too large, or no safetensors file.
+        EngineError: The path is not a sealed memfd of this user, the memory is too large, or is no safetensors file.
     """
     place = f"weight sync by shared memory: {name!r}"
     try:
