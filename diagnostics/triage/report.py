@@ -102,7 +102,7 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
                 f"no line reports the end; the last one is: {mask_and_cut(last.text, 160)}"
                 if last
                 else "no line",
-                "give the log up to its end, with the launcher's or scheduler's log; use --excerpt if this is a part of"
+                "pass the log up to its end, and the launcher's or scheduler's log; use --excerpt if this is a part of"
                 " a log; run grpo-doctor hang if the run is still there",
                 last.location if last else "",
             )
@@ -128,7 +128,7 @@ def _note(verdict: Diagnosis) -> str:
         return _NOT_READ
     note = NOTES[verdict.state]
     if verdict.state == "not_judged" and verdict.fallback.symptoms:
-        note = "no known failure in these logs; the metrics show a fault, and not its cause"
+        note = "no known failure in these logs; the metrics show a fault, but not its cause"
     if verdict.state != "wrapper":
         return note
     searches = [it for it in verdict.candidates[0].issue.mitigations if it.searches]
