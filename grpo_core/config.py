@@ -166,7 +166,7 @@ class RolloutConfig:
     """Torch device of the engine. `auto`: the trainer's in colocate mode; else the first GPU that the trainer does not
     use, or the trainer's device."""
     memory_share: float = option(0.45, above=0, high=0.95)
-    """If trainer and engine use one GPU at the same time: the engine's share of its memory; the rest is the trainer's."""
+    """If both use one GPU at the same time: the engine's share of its memory. The trainer gets the rest."""
     max_batch: int = option(256, low=1, needs=_OWN_ENGINE)
     """Most completions that the embedded engine samples at one time."""
     sync: str = option("auto", choices=("auto", "inline", "shm", "http", "files"), needs=_SEPARATE)
