@@ -137,5 +137,5 @@ def _title(verdict: Diagnosis) -> str:
     if verdict.leads:
         return f"perhaps {verdict.leads[0].issue.code} {verdict.leads[0].issue.title}"
     if verdict.state == NOT_JUDGED:
-        return "not judged: no known failure, and no end of the run"
+        return "not checked: no known failure, and no end of the run"
     return f"unknown: {verdict.anchors[0].text[:100]}" if verdict.anchors else "no failure"

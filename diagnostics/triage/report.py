@@ -315,7 +315,7 @@ def _print_heading(report: Report, console: Console) -> None:
     unread = verdict == "empty" and any(check.outcome == "crashed" for check in report.checks)
     state = "not read" if unread else _HEADINGS.get(verdict, verdict)
     if verdict == "not_judged" and report.subject["symptoms"]:
-        state = "the metrics show a fault, its cause is not known"
+        state = "the metrics show a fault of unknown cause"
     elif any(missing.what == _STALL for check in report.checks for missing in check.not_judged):
         state = "the run stalls"
     heading = Text(f"triage: {names}, {fixes.count_of(report.subject['lines'], 'line')}: ")
