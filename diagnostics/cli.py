@@ -42,7 +42,7 @@ COMMANDS = {
         "diagnostics.audit.command",
         "Detect silent faults in a rollout server or in a run's recorded data.",
     ),
-    "versions": ("diagnostics.commands.versions", "Show which versions of vLLM and TRL ran together."),
+    "versions": ("diagnostics.commands.versions", "Show which package versions work together."),
     "explain": ("diagnostics.commands.explain", "Explain a code, a log line or an error in words."),
     "catalog": ("diagnostics.commands.catalog", "List the known issues, or check their entries."),
     "completion": ("diagnostics.commands.completion", "Print a shell's completion script."),
@@ -50,7 +50,7 @@ COMMANDS = {
 ALIASES = {"catalogue": "catalog"}
 # Commands that run another module: the module, arguments before the user's, one line of help.
 PROGRAMS: dict[str, tuple[str, tuple[str, ...], str]] = {
-    "repro": ("repro", (), "Reproduce known issues on the installed vLLM."),
+    "repro": ("repro", (), "Reproduce known issues on the installed packages."),
     "matrix": ("diagnostics.matrix", (), "Run the compatibility matrix (needs a checkout)."),
     "train": ("grpo_core", ("train",), "Run the reference trainer (needs the extra 'train')."),
 }
@@ -59,7 +59,7 @@ SITUATIONS = (
     ("a script or config", "lint train.sh"),
     ("an environment", "doctor --prefix ENV"),
     ("a hung job", "hang"),
-    ("a run that does not learn", "audit RUN"),
+    ("a run that learns nothing", "audit RUN"),
     ("versions to choose", "versions"),
     ("a code or an error message", "explain SCH001"),
 )

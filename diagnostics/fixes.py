@@ -281,8 +281,8 @@ def mitigation_line(ranked: RankedMitigation) -> str:
 
 
 def mitigation_lines(ranked: RankedMitigation) -> list[str]:
-    """Return a mitigation; if it has edits for several frameworks, a heading and one line for each edit."""
-    if len({edit.framework for edit in ranked.edits}) < 2:
+    """Return a mitigation; if it has several edits, a heading and one line for each edit."""
+    if len(ranked.edits) < 2:
         return [mitigation_line(ranked)]
     heading = f"{ranked.about.rstrip('.')} ({ranked.mitigation}: {_test_result(ranked)}):"
     return [heading, *(f"- {edit_text(edit)}" for edit in ranked.edits)]
@@ -323,7 +323,7 @@ def fix_text(fix: Fix) -> str:
 
 
 def first_lines(fix: Fix | None) -> list[str]:
-    """Return the first sentence of a fix, or its best mitigation with one line for each framework."""
+    """Return the first sentence of a fix, or its best mitigation with one line for each edit."""
     sentence, _ = first_step(fix)
     if fix and fix.offers and sentence == mitigation_line(fix.offers[0]):
         return mitigation_lines(fix.offers[0])

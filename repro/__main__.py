@@ -105,9 +105,9 @@ def _parser() -> argparse.ArgumentParser:
         ("run SCH001", "run SCH002 --trigger min_tokens --mitigation none", "run SCH001 --times 50 --json"),
         (
             "0 everything went as recorded",
-            "1 a result differs from the recorded one or from time to time, or upstream's files are modified",
+            "1 a result differs from the recorded one, repetitions disagree, or upstream's files are modified",
             _USAGE,
-            "3 incomplete: a repro gave no result; no other fault",
+            "3 incomplete: a repro gave no result, and nothing above applies",
         ),
     )
     option("codes", nargs="+", metavar="CODE", help="a code that `list` prints")
@@ -121,7 +121,12 @@ def _parser() -> argparse.ArgumentParser:
         _imports,
         "import each module in a separate process, and report the imports that fail",
         ("imports vllm", "imports vllm trl.trainer.grpo_trainer", "imports torch --timeout 60 --json"),
-        ("0 all imports work", "1 an import fails", _USAGE, "3 an import takes too long, and no other fails"),
+        (
+            "0 all imports work",
+            "1 an import fails",
+            _USAGE,
+            "3 an import exceeds the time limit, and none fails",
+        ),
     )
     option("modules", nargs="+", metavar="MODULE")
     limit = "time limit of one import in seconds (default: 240)"

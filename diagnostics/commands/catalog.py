@@ -18,7 +18,7 @@ from diagnostics.output import json_output
         ("catalog", "codes, kinds, titles"),
         ("catalog --check", "check every entry and its samples"),
     ),
-    exit_codes={1: None, 2: "an entry that cannot be used", 3: None},
+    exit_codes={1: None, 2: "an entry is wrong", 3: None},
 )
 @click.option("--check", is_flag=True, help="Check every entry and its samples.")
 @click.option("--format", type=click.Choice(["terminal", "json"]), default="terminal", help="Output format.")

@@ -17,7 +17,7 @@ SHELLS = ("bash", "zsh", "fish")
         ("completion zsh", "append to ~/.zshrc"),
         ("completion fish", "save as ~/.config/fish/completions/grpo-doctor.fish"),
     ),
-    exit_codes={1: None, 3: None},
+    exit_codes={0: "the script was printed", 1: None, 3: None},
 )
 @click.argument("shell", type=click.Choice(SHELLS))
 def command(shell: str) -> int:

@@ -22,16 +22,17 @@ Explained = tuple[dict[str, Any], Fix | None]
 @click.command(
     cls=Command,
     examples=(
-        ("explain SCH001 SCH002", "codes"),
+        ("explain SCH001 SCH002", "one or more codes"),
         ("explain 'assert len(self._async_stopped) == 0'", "a line of a log"),
-        ("explain loss is nan", "words, also Chinese; list all codes with --list --kind silent"),
+        ("explain loss is nan", "a description, also in Chinese"),
+        ("explain --list --kind silent", "all codes of silent failures"),
     ),
     exit_codes={0: "explained", 1: None, 2: "unknown code, or no match", 3: None},
 )
 @click.argument("words", nargs=-1, metavar="CODE|WORDS...")
 @click.option("--list", "list_all", is_flag=True, help="List all codes with their titles.")
 @click.option(
-    "--kind", type=click.Choice([*model.KINDS, documents.CHECK]), help="With --list: only this kind."
+    "--kind", type=click.Choice([*model.KINDS, documents.CHECK]), help="With --list: list only this kind."
 )
 @click.option("--format", type=click.Choice(["terminal", "json"]), default="terminal", help="Output format.")
 def command(words: tuple[str, ...], list_all: bool, kind: str | None, format: str) -> int:  # noqa: A002

@@ -164,7 +164,7 @@ def evidence_lines(pair: Compatibility) -> Iterator[str]:
     if pair.names is None:
         yield "names: not in the index"
     elif not pair.names.missing:
-        yield "all names there"
+        yield "no missing names"
     for items, moment in ((pair.at_import, "at import"), (pair.when_called, "when called")):
         clashes = [item for item in items if item.use.kind == "registered"]
         yield from (f"fails {moment}: {item.use.text} ({item.location}): {item.why}" for item in clashes)

@@ -48,10 +48,10 @@ def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
 @click.command(
     cls=Command,
     examples=(
-        ("hang", "every job of yours: ranks, vLLM, Ray; one verdict for each"),
-        ("hang --pid 812", "this process, its descendants, the ranks of its job, its peers"),
-        ("hang --from job.json", "a bundle of --save, or dumps of other tools; - is standard input"),
-        ("hang --watch -- torchrun train.py", "run a command, diagnose it when it stalls"),
+        ("hang", "all your jobs (ranks, vLLM, Ray), with one verdict each"),
+        ("hang --pid 812", "this process, its descendants, the ranks of its job, and its peers"),
+        ("hang --from job.json", "a snapshot of --save, or a dump of another tool; - for stdin"),
+        ("hang --watch -- torchrun train.py", "run a command, and diagnose it when it stalls"),
     ),
     exit_codes={
         0: "nothing hangs", 1: "a hang", 2: "wrong usage, or no dump could be read",
@@ -59,40 +59,50 @@ def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
     },
 )  # fmt: skip
 @click.option(
-    "--pid", "pids", type=int, multiple=True, metavar="PID", help="This process and its descendants."
+    "--pid", "pids", type=int, multiple=True, metavar="PID", help="Observe this process and its descendants."
 )
 @click.option(
-    "--match", "pattern", default="", metavar="PATTERN", help="Processes whose command line matches."
-)
-@click.option("--all", "everything", is_flag=True, help="All of your processes that look like part of a job.")
-@click.option(
-    "--from", "files", multiple=True, metavar="FILE", help="Diagnose a saved dump instead; may be repeated."
+    "--match", "pattern", default="", metavar="PATTERN", help="Observe processes whose command line matches."
 )
 @click.option(
-    "--watch", "watches", is_flag=True, help="Run the COMMAND after --, diagnose it when it stalls."
+    "--all", "everything", is_flag=True, help="Observe all your processes that look like part of a job."
 )
-@click.option("--beats", is_flag=True, help="Lines on standard input are heartbeats of the process of --pid.")
+@click.option(
+    "--from",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="Diagnose a saved snapshot or dump; may be repeated.",
+)
+@click.option(
+    "--watch", "watches", is_flag=True, help="Run the COMMAND after --, and diagnose it when it stalls."
+)
+@click.option("--beats", is_flag=True, help="Read heartbeats of the --pid process from stdin, one per line.")
 @node_options("Observe these hosts over ssh.", "Observe the nodes of a Ray cluster.")
-@_duration("--seconds", 1.5, "How long to observe.")
+@_duration("--seconds", 1.5, "Time to observe the job.")
 @click.option(
-    "--samples", type=click.IntRange(1, 50), default=3, show_default=True, help="Stacks to take in that time."
+    "--samples",
+    type=click.IntRange(1, 50),
+    default=3,
+    show_default=True,
+    help="Number of stack samples in that time.",
 )
-@_duration("--patience", PATIENCE_S, "A shorter wait is normal.")
-@_duration("--busy-patience", BUSY_PATIENCE_S, "A shorter wait for a process that computes is normal.")
+@_duration("--patience", PATIENCE_S, "A wait counts as a hang after this time.")
+@_duration("--busy-patience", BUSY_PATIENCE_S, "The same, if the blocking process computes.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
 @click.option("--verbose", is_flag=True, help="Print everything that was observed.")
-@click.option("--stacks", is_flag=True, help="Print all stacks too.")
+@click.option("--stacks", is_flag=True, help="Also print all stacks.")
 @click.option(
     "--save",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Save the snapshot for --from, without personal data.",
 )
-@_duration("--stall", 300.0, "With --watch or --beats: diagnose after this time without a change.")
-@click.option("--end", is_flag=True, help="With --watch: end a command that hangs; exit code 1.")
+@_duration("--stall", 300.0, "With --watch or --beats: diagnose after this time without activity.")
+@click.option("--end", is_flag=True, help="With --watch: stop a command that hangs, and exit with 1.")
 @click.argument("words", nargs=-1, metavar="[FILE... | -- COMMAND...]")
 def command(**options: Any) -> int:
-    """Find the process that blocks a hung job. Linux only; nothing is stopped, no local variable is read."""
+    """Find the process that blocks a hung job. Works on Linux; stops no process and reads no local variables."""
     request = SimpleNamespace(**options)
     if request.files and not request.watches:
         request.files, request.words = (*request.files, *request.words), ()

@@ -131,7 +131,7 @@ def missing_at_rendezvous(index: JobIndex, verdict: Verdict, waiting: tuple[str,
     verb = "waits" if len(waiting) == 1 else "wait"
     begin = "Too early to say: " if verdict.outcome == WAITING else ""
     return (
-        f"{begin}{who} {verb} at the rendezvous for ranks that do not come; the missing rank is not among the "
+        f"{begin}{who} {verb} at the rendezvous for ranks that do not join; the missing rank is not among the "
         f"{len(index.states)} processes observed{_since(verdict)}."
     )
 
@@ -140,7 +140,7 @@ def all_in_one_collective(index: JobIndex, keys: tuple[str, ...]) -> str:
     """Return the sentence for observed ranks that are all in the same collective, so stacks cannot show the cause."""
     collective, who = describe_collective(index.states[keys[0]]), _brief_names(index, keys)
     if len(keys) == 1:
-        ranks = f"{who} is in {collective}. Another rank has not come to it, is"
+        ranks = f"{who} is in {collective}. Another rank has not joined it, is"
     else:
         ranks = f"{who} are all in {collective}. The missing rank is not among them, or a rank is"
     return f"Unknown cause: {ranks} in another group or {_SAME_COLLECTIVE}"

@@ -152,7 +152,7 @@ def _diagnose(pid: int, options: WatchOptions, still_s: float, report: Report) -
         snapshot = take_snapshot(Selection((pid,), seconds=options.seconds, samples=options.samples))
     except NoProcessError:
         return False
-    print(f"hang: nothing has moved for {still_s:.0f} s", file=sys.stderr)
+    print(f"hang: no activity for {still_s:.0f} s", file=sys.stderr)
     sys.stdout.flush()
     with contextlib.redirect_stdout(sys.stderr):
         return report(snapshot, still_s) == FINDINGS

@@ -35,7 +35,7 @@ _WITH_RELEASES = tuple(framework.name for framework in FRAMEWORKS.values() if fr
 
 def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for name in reversed(_WITH_RELEASES):
-        help_text = f"Check for this {name} (default: the project's, else the installed release)."
+        help_text = f"Release of {name} to check for (default: the project's, else the installed one)."
         function = click.option(f"--{name}", name.replace("-", "_"), metavar="VERSION", help=help_text)(
             function
         )
@@ -45,8 +45,8 @@ def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(
     cls=Command,
     examples=(
-        ("lint train.sh", "a script, a YAML, a TOML, a Python file, a notebook"),
-        ("lint configs/", "every run below a folder"),
+        ("lint train.sh", "a script, a YAML, TOML or Python file, or a notebook"),
+        ("lint configs/", "all runs in a folder and its subfolders"),
         ("lint --trl 1.16.0 -- trl grpo --num_generations 8", "a command"),
         ("lint train.sh --from trl==0.17 --to trl==1.16", "what an upgrade changes for this run"),
     ),
@@ -54,11 +54,15 @@ def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
     context_settings={"ignore_unknown_options": False},
 )
 @click.argument("files", nargs=-1, metavar="FILE... | -- COMMAND...")
-@click.option("--framework", type=click.Choice(CONFIGURED), help="Framework of a file that does not show it.")
+@click.option(
+    "--framework", type=click.Choice(CONFIGURED), help="Framework of the run, if the file does not show it."
+)
 @_release_options
-@click.option("--from", "old", metavar="X==1", help="With --to: report what differs for this run.")
-@click.option("--to", "new", metavar="X==2", help="The release to migrate to.")
-@click.option("--diff", is_flag=True, help="With --from and --to: print the certain edits as a patch only.")
+@click.option("--from", "old", metavar="X==1", help="The release to migrate from; --to names the new one.")
+@click.option(
+    "--to", "new", metavar="X==2", help="With --from: report what the new release changes for this run."
+)
+@click.option("--diff", is_flag=True, help="With --from and --to: print only a patch with the certain edits.")
 @report_options
 def command(
     files: tuple[str, ...],

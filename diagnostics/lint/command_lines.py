@@ -217,7 +217,7 @@ def _report_unread(settings: Settings, word: Word, file: str) -> None:
     place = str(Place(file, word.line))
     if word.text == SCRIPT_ARGUMENTS:
         settings.forwards_arguments = True
-        reason = "checked as the script is without arguments"
+        reason = "checked as if the script had no arguments"
         entry = NotChecked('"$@"', reason, "lint the whole command", place, decides=False)
     else:
         settings.has_unread_options = True

@@ -279,5 +279,5 @@ def _notes(run: LintRun) -> Iterator[str]:
     packages = ((name, plan) for plan in plans for name in (plan.framework, "vllm") if PACKAGES.get(name))
     unknown = sorted({name for name, plan in packages if name not in plan.versions.known})
     if unknown:
-        yield f"release not known, so what depends on it is a warning at most: {', '.join(unknown)}"
+        yield f"release unknown, so findings that depend on it are at most warnings: {', '.join(unknown)}"
     yield from dict.fromkeys(line for plan in plans for line in plan.versions.sources)

@@ -95,7 +95,12 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
     if script.uses_parser or not script.trains:
         return
     if not script.configs:
-        _report(settings, "it trains with a config that is created out of sight", "", Place(str(path)))
+        _report(
+            settings,
+            "it trains with a config that is created outside the code that lint reads",
+            "",
+            Place(str(path)),
+        )
     elif len(script.configs) > 1:
         reason = "it creates several configs, and which one the run takes is decided at run time"
         _report(settings, reason, f"lint {path.name} by itself", Place(str(path)))

@@ -77,7 +77,7 @@ def collect_versions(given: Mapping[str, str | None], *, installed: bool = True)
             try:
                 known[package] = Version(text)
             except InvalidVersion:
-                raise UserError(f"--{package} {text}: expected a version, as 0.8.5") from None
+                raise UserError(f"--{package} {text}: expected a version, such as 0.8.5") from None
         elif installed:
             version = next((release for name in distributions if (release := installed_version(name))), None)
             if version is not None:

@@ -355,19 +355,21 @@ _COMMON = (
         "--programs",
         type=_PATH,
         default=ROOT,
-        help="Folder that contains grpo_core and repro, which run in cells.",
+        help="Folder with grpo_core and repro, the programs that run in cells.",
     ),
-    option("--cells", multiple=True, metavar="GLOB", help="Only these cells; may be repeated."),
+    option("--cells", multiple=True, metavar="GLOB", help="Use only cells that match; may be repeated."),
 )
 _PROFILE = option(
     "--profile",
     type=click.Choice((*PROFILES, BREADTH)),
-    help="Cells of this profile: quick (default), full, or the generated ones of breadth.",
+    help="Run the cells of this profile: quick (default), full, or breadth, whose cells are generated.",
 )
 _REPORT = option(
     "--report", type=_PATH, metavar="DIR", help="Folder for the reports (default: report/ in the store)."
 )
-_MERGE = option("--merge", type=_PATH, multiple=True, metavar="PATH", help="First add this store.")
+_MERGE = option(
+    "--merge", type=_PATH, multiple=True, metavar="PATH", help="Merge the results of this store first."
+)
 
 
 @click.group(
@@ -392,14 +394,14 @@ _command(
     "run",
     run_command,
     _PROFILE,
-    option("--layers", multiple=True, metavar="LIST", help="Only these layers, separated by commas."),
-    option("--fresh", is_flag=True, help="Run layers again that have a result."),
-    option("--only-failed", is_flag=True, help="Run only layers again whose result is not as expected."),
+    option("--layers", multiple=True, metavar="LIST", help="Run only these layers, separated by commas."),
+    option("--fresh", is_flag=True, help="Also run layers that already have a result."),
+    option("--only-failed", is_flag=True, help="Run again only the layers whose result is not as expected."),
     _REPORT,
     option(
         "--jobs",
         type=click.IntRange(1),
-        help="Layers without an environment that run at the same time (default: 1; breadth 4 per core).",
+        help="Layers to run at the same time, if they need no environment (default: 1; breadth: 4 per core).",
     ),
     option("--ray", metavar="ADDRESS", help="Run each cell as a task of a Ray cluster: HOST:PORT or auto."),
     option("--list", is_flag=True, help="Print cells and layers; run nothing."),
@@ -408,14 +410,16 @@ _command(
 _command(
     "lock",
     lock_command,
-    option("--check", is_flag=True, help="Print missing and stale locks and workflows; resolve nothing."),
+    option(
+        "--check", is_flag=True, help="Only print missing and stale locks and workflows; resolve nothing."
+    ),
 )
 _command(
     "add",
     add_command,
     click.argument("release", metavar="vllm==VERSION"),
     option("--trl", default="newest", help="Release of TRL (default: the newest known)."),
-    option("--write", is_flag=True, help="Also write the cell into the matrix file, and its lock."),
+    option("--write", is_flag=True, help="Also add the cell to the matrix file, and write its lock."),
 )
 _command("report", report_command, _PROFILE, _REPORT, _MERGE)
 _command(
@@ -435,9 +439,12 @@ _command(
 _command(
     "workflow",
     workflow_command,
-    option("--cpu", default=workflow.CPU, metavar="LABEL", help="Label of the runner of the cells."),
+    option("--cpu", default=workflow.CPU, metavar="LABEL", help="Label of the CI runner for the cells."),
     option(
-        "--gpu", default=workflow.GPU, metavar="LABELS", help="Labels of the runner with a GPU; '' for none."
+        "--gpu",
+        default=workflow.GPU,
+        metavar="LABELS",
+        help="Labels of the CI runner with a GPU; '' if there is none.",
     ),
     option(
         "--output", type=_PATH, metavar="FILE", help="Write the workflow here (default: standard output)."

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from diagnostics.findings import EVIDENCE_LEVELS
-from diagnostics.fixes import Fix, fix_lines, one_line
+from diagnostics.fixes import Fix, first_lines, one_line
 from diagnostics.frameworks import SHOWN
 from diagnostics.output.redact import mask
 from diagnostics.output.terminal import print_text
@@ -36,8 +36,8 @@ def print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None =
         return
     affected = ", ".join(SHOWN[name] for name in document["frameworks"])
     print_text(console, f"{document['kind']}; {document['family']}; affects {affected}", "dim")
-    for line in fix_lines(fix)[:1] if fix else ():
-        print_text(console, f"Fix: {line}", "bold")
+    for number, line in enumerate(first_lines(fix)):
+        print_text(console, line if number else f"Fix: {line}", "bold")
     paragraphs = [one_line(item) for item in document["detail"].split("\n\n") if item]
     _section(console, "Why", [one_line(document["cause"]), *paragraphs])
     _section(console, "Affected", [claim_text(claim) for claim in document["affected"]])
@@ -71,8 +71,8 @@ def print_matches(
     for document, fix in explained:
         code = document["code"]
         print_text(console, f"\n{code}  {document['title']}  ({document['kind']})", "bold", whole=True)
-        for line in fix_lines(fix)[:1] if fix else ():
-            print_text(console, f"Fix: {shorten(line, _LINE, placeholder=' …')}", indent=8, whole=True)
+        for line in first_lines(fix)[:1]:  # `explain CODE` lists what it is for each framework
+            print_text(console, f"Fix: {line.removesuffix(':')}", indent=8, whole=True)
         print_text(console, f"More: python -m diagnostics explain {code}", "dim", indent=8, whole=True)
 
 

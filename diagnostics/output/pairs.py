@@ -131,7 +131,7 @@ def headline(pairs: Sequence[TriedPair]) -> str:
     newest = best(pairs)
     if newest is None:
         return counts
-    complete = "" if newest.failed else ", the newest in which all that was run passed"
+    complete = "" if newest.failed else ", the newest pair whose runs all passed"
     return f"{counts}; install vLLM {newest.vllm} with TRL {newest.trl}{complete}"
 
 

@@ -40,7 +40,7 @@ _UNREAD = {
     b"PK\x03\x04": "a zip, which is not unpacked here: unpack it, and name the folder",
     b"7z\xbc\xaf\x27\x1c": "a 7z archive, which is not unpacked here: unpack it, and name the folder",
     b"Rar!\x1a\x07": "a RAR archive, which is not unpacked here: unpack it, and name the folder",
-    b"\x7fELF": "a program or a core dump, no log",
+    b"\x7fELF": "a program or a core dump, not a log",
     b"PAR1": "a Parquet file, no log",
     b"%PDF-": "a PDF, no log",
     b"\x89PNG": "a picture, no log",

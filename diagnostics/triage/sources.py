@@ -51,7 +51,7 @@ class SkippedFiles:
             names += f", {remaining} of other kinds" if remaining else ""
             notes.append(f"{count_of(total, 'file')} not read, no logs by name or first bytes: {names}")
         if self.unread:
-            notes.append(f"could not be looked at: {', '.join(self.unread[:_MAX_UNREAD])}")
+            notes.append(f"could not be read: {', '.join(self.unread[:_MAX_UNREAD])}")
         return "; ".join(notes)
 
 

@@ -57,9 +57,7 @@ def _unknown_pair(compat: Compat, installed: Evidence, pair: tuple[str, str]) ->
         commands.append(_matrix("add", f"vllm=={pair[0]}", "--trl", pair[1]))
     fix = Fix.of(f"Move to a pair that passed, or try this one. {advice}", *commands)
     evidence = [installed, Evidence(f"{len(compat.cells)} cells, {compat.generated}", "compat.json")]
-    detail = (
-        "Whether these two work together is unknown: the table has neither a run nor a reading of this pair."
-    )
+    detail = "The result of this pair is unknown: the table has no run of it, and its source was not read."
     return finding("CMP901", Severity.INFO, evidence, fix, detail, known_by="declared")
 
 

@@ -22,7 +22,8 @@ from diagnostics.output.redact import mask_and_cut
 MAX_BYTES = 256 << 20
 MAX_LINE = 1000
 EXPECTED = (
-    "expected a bundle, stacks of py-spy, faulthandler, gdb or pystack, a flight recorder's dump or NCCL RAS"
+    "expected a snapshot of hang --save, stacks of py-spy, faulthandler, gdb or pystack, "
+    "a flight recorder's dump or NCCL RAS"
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 # A launcher's or Ray's mark before each line.

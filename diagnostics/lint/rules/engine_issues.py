@@ -88,7 +88,7 @@ def ray_address_is_a_cluster(plan: RunPlan) -> Iterator[Problem]:
         yield Problem(
             f"RAY_ADDRESS is {address.data}: ray.init() takes it for the address of a cluster and fails.",
             [address],
-            fix="Unset RAY_ADDRESS, or set the cluster's own address, as 10.0.0.1:6379 or auto.",
+            fix="Unset RAY_ADDRESS, or set the cluster's own address, such as 10.0.0.1:6379 or auto.",
         )
 
 

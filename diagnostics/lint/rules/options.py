@@ -192,7 +192,7 @@ def command_receives_all_options(plan: RunPlan) -> Iterator[Problem]:
     if orphaned:
         yield Problem(
             f"The command ends before {orphaned[0].key}: the line before it does not end with a backslash, or a "
-            "comment or an empty line stands between. The shell runs the rest as a command of its own.",
+            "comment or an empty line stands between. The shell runs the rest as a separate command.",
             orphaned,
-            fix="End each line but the last with a backslash, with nothing after it and no comment between.",
+            fix="End each line except the last with a backslash, with nothing after it and no comment between.",
         )

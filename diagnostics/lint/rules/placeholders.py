@@ -49,7 +49,7 @@ def placeholders_are_filled_in(plan: RunPlan) -> Iterator[Problem]:
     ):
         keys = ", ".join(dict.fromkeys(value.key for value in placeholders))
         if placeholders:
-            fix = f"Set {keys} to a value of yours{where}"
+            fix = f"Set {keys} to your own value{where}"
             yield Problem(message.format(keys), placeholders, fix=fix, severity=severity)
 
 

@@ -79,7 +79,7 @@ def to_finding(plan: RunPlan, code: str, problem: Problem) -> Finding | None:
 
 def _ask_for_release(package: str) -> str:
     if package in FRAMEWORKS and FRAMEWORKS[package].packages:
-        return f"The release is not known: give it, as --{package} VERSION, for a firm answer."
+        return f"The release is unknown: pass --{package} VERSION for a definite answer."
     return f"No release of {package} is known."
 
 

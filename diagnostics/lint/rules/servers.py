@@ -42,7 +42,7 @@ def server_ignores_local_engine_options(plan: RunPlan) -> Iterator[Problem]:
     command = "swift deploy" if older else dialect.server_command
     movable = [name for name in names if name not in dialect.no_server_option]
     useless = [name for name in names if name in dialect.no_server_option]
-    fixes = [f"Give {', '.join(movable)} to `{command}`, under its name there."] if movable else []
+    fixes = [f"Give {', '.join(movable)} to `{command}`, by the name that it uses there."] if movable else []
     fixes += [f"Leave {', '.join(useless)} out."] if useless else []
     yield Problem(
         f"The engine is a server, so {', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect.",
@@ -95,7 +95,7 @@ def ports_are_valid_and_distinct(plan: RunPlan) -> Iterator[Problem]:
             yield Problem(
                 f"{earlier.key} and {port.key} are both {port.data}, on one machine.",
                 [earlier, port],
-                fix="Give each a port of its own.",
+                fix="Give each its own port.",
             )
 
 
@@ -126,7 +126,7 @@ def servers_have_their_own_ports(first: RunPlan, second: RunPlan) -> Iterator[Pr
             f"Two servers use port {min(shared)}: on one machine the second does not start, or with `vllm serve` takes "
             "a part of the first one's requests.",
             [*second.evidence("server.port"), *first.evidence("server.port")],
-            fix="Give each a --port of its own.",
+            fix="Give each server its own --port.",
             severity=Severity.WARNING,
         )
 
