@@ -71,7 +71,6 @@ def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
 @click.option(
     "--watch", "watches", is_flag=True, help="Run the COMMAND after --, diagnose it when it stalls."
 )
-@click.option("--beats", is_flag=True, help="Lines on standard input are heartbeats of the process of --pid.")
 @node_options("Observe these hosts over ssh.", "Observe the nodes of a Ray cluster.")
 @_duration("--seconds", 1.5, "How long to observe.")
 @click.option(
@@ -88,7 +87,7 @@ def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
     metavar="FILE",
     help="Save the snapshot for --from, without personal data.",
 )
-@_duration("--stall", 300.0, "With --watch or --beats: diagnose after this time without a change.")
+@_duration("--stall", 300.0, "With --watch: diagnose after this time without a change.")
 @click.option("--end", is_flag=True, help="With --watch: end a command that hangs; exit code 1.")
 @click.argument("words", nargs=-1, metavar="[FILE... | -- COMMAND...]")
 def command(**options: Any) -> int:
@@ -97,7 +96,7 @@ def command(**options: Any) -> int:
     if request.files and not request.watches:
         request.files, request.words = (*request.files, *request.words), ()
     _check_usage(request)
-    if request.watches or request.beats:
+    if request.watches:
         return _watch(request)
     with progress.running("hang"):
         return _run(request)
@@ -154,7 +153,7 @@ _SEVERITY = {"hang": 0, "unknown": 1, "waiting": 2, "progress": 3, "idle": 4}
 
 def report(request: SimpleNamespace, diagnoses: list[Diagnosis]) -> int:
     """Write the report; return 1 if a job hangs, 3 if one could not be decided, else 0."""
-    verbose = request.verbose or request.watches or request.beats
+    verbose = request.verbose or request.watches
     print_report(build_report(diagnoses, stacks=request.stacks), ReportOptions(request.form, verbose))
     outcomes = {diagnosis.verdict.outcome for diagnosis in diagnoses}
     if "hang" in outcomes:
@@ -171,8 +170,6 @@ def _watch(request: SimpleNamespace) -> int:
         return report(request, [with_issue(diagnose(snapshot, patience, _selection_words(request)))])
 
     options = watch.WatchOptions(request.stall, request.seconds, request.samples, request.end)
-    if request.beats:
-        return watch.watch_heartbeats(request.pids[0], options, diagnose_stall)
     return watch.watch_command(request.words, options, diagnose_stall)
 
 
@@ -197,8 +194,6 @@ def _check_usage(request: SimpleNamespace) -> None:
     names = " and ".join(selecting)
     problems = (
         (f"--from reads dumps; {names or '--watch'} observes processes", request.files and (selecting or request.watches)),  # noqa: E501
-        ("--beats watches one process: expected --pid PID and no other selection", request.beats and (
-            len(request.pids) != 1 or selecting != ["--pid"] or request.watches or request.files)),
         ("--watch: expected a command, as hang --watch -- python train.py", request.watches and not request.words),
         (f"--watch observes the command it starts; leave out {names}", request.watches and selecting),
         (f"{' '.join(request.words)!r}: unexpected argument (--watch -- COMMAND starts a command)", request.words and not request.watches),  # noqa: E501

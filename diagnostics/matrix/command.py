@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
 import os
 import signal
 import sys
@@ -22,7 +23,7 @@ from click import option
 
 from diagnostics import UserError
 from diagnostics.cli import report_error
-from diagnostics.matrix import locks, workflow
+from diagnostics.matrix import locks
 from diagnostics.matrix.add_release import add_release
 from diagnostics.matrix.cells import BREADTH, PROFILES, Cell, load_matrix
 from diagnostics.matrix.context import ROOT, Context, InterpreterError
@@ -48,6 +49,8 @@ from diagnostics.output.redact import mask
 
 # uv waits for the index most of the time.
 JOBS_PER_CORE = 4
+# Time to download and unpack the gigabytes of an environment. GitHub ends a job after six hours.
+BUILD_S, LONGEST_MINUTES = 2400.0, 360
 
 
 @dataclass
@@ -112,17 +115,6 @@ def publish_command(job: Job) -> int:
     if refused or job.options["dry_run"]:
         return refused
     return write_output(job.options["output"], publication_text(table.document))
-
-
-def workflow_command(job: Job) -> int:
-    """Make a CI workflow from the matrix file."""
-    select_all_layers(job)
-    options = job.options
-    text = workflow.matrix_workflow(job.context.matrix, job.cells, cpu=options["cpu"], gpu=options["gpu"])
-    if options["output"] is not None:
-        return write_output(options["output"], text)
-    print(text, end="")
-    return 0
 
 
 # Steps of several commands.
@@ -197,9 +189,20 @@ def select_questions(job: Job) -> frozenset[tuple[str, str]]:
 
 
 def list_cells(job: Job) -> int:
-    """Print cells and layers."""
+    """Print cells and layers; with --json the jobs of a CI workflow, which leave out layers that need a GPU."""
+    matrix, jobs = job.context.matrix, []
     for cell in job.cells:
-        print(f"{cell.id}  python {cell.python}, at {cell.exclude_newer}: {', '.join(cell.layers)}")
+        layers = [name for name in cell.layers if matrix.layer(name).gpus == 0]
+        seconds = BUILD_S + sum(matrix.layer(name).timeout_s for name in layers)
+        minutes, artifact = min(LONGEST_MINUTES, int(seconds / 60)), cell.id.replace("+", "_")
+        if layers:
+            jobs.append(
+                {"cell": cell.id, "artifact": artifact, "minutes": minutes, "layers": ",".join(layers)}
+            )
+        if not job.options["json"]:
+            print(f"{cell.id}  python {cell.python}, at {cell.exclude_newer}: {', '.join(cell.layers)}")
+    if job.options["json"]:
+        print(json.dumps(jobs))
     return 0
 
 
@@ -289,9 +292,8 @@ def save_run_reports(job: Job, grid: ResultsGrid) -> int:
 
 
 def check_committed(job: Job) -> int:
-    """Print which locks and workflows are missing or stale."""
-    matrix = job.context.matrix
-    problems = [*locks.check_locks(job.context, matrix.cells), *workflow.stale_workflow(matrix)]
+    """Print which locks are missing or stale."""
+    problems = locks.check_locks(job.context, job.context.matrix.cells)
     for problem in problems:
         print(problem)
     return 1 if problems else 0
@@ -403,12 +405,13 @@ _command(
     ),
     option("--ray", metavar="ADDRESS", help="Run each cell as a task of a Ray cluster: HOST:PORT or auto."),
     option("--list", is_flag=True, help="Print cells and layers; run nothing."),
+    option("--json", is_flag=True, help="With --list: print the jobs of a CI workflow."),
     option("--dry-run", is_flag=True, help="Print what would run and why; run nothing."),
 )
 _command(
     "lock",
     lock_command,
-    option("--check", is_flag=True, help="Print missing and stale locks and workflows; resolve nothing."),
+    option("--check", is_flag=True, help="Print missing and stale locks; resolve nothing."),
 )
 _command(
     "add",
@@ -431,17 +434,6 @@ _command(
     ),
     option("--drop", is_flag=True, help="Remove published verdicts of cells that no longer exist."),
     option("--dry-run", is_flag=True, help="Print which verdicts change; write nothing."),
-)
-_command(
-    "workflow",
-    workflow_command,
-    option("--cpu", default=workflow.CPU, metavar="LABEL", help="Label of the runner of the cells."),
-    option(
-        "--gpu", default=workflow.GPU, metavar="LABELS", help="Labels of the runner with a GPU; '' for none."
-    ),
-    option(
-        "--output", type=_PATH, metavar="FILE", help="Write the workflow here (default: standard output)."
-    ),
 )
 
 
