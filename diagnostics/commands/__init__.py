@@ -1,1 +1,1 @@
-"""The small commands: `versions`, `explain`, `catalog`, `completion`."""
+"""The small commands: `versions`, `explain`, `catalog`."""
