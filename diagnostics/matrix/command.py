@@ -23,7 +23,7 @@ from click import option
 
 from diagnostics import UserError
 from diagnostics.cli import report_error
-from diagnostics.matrix import locks
+from diagnostics.matrix import locks, results
 from diagnostics.matrix.add_release import add_release
 from diagnostics.matrix.cells import BREADTH, PROFILES, Cell, load_matrix
 from diagnostics.matrix.context import ROOT, Context, InterpreterError
@@ -33,14 +33,6 @@ from diagnostics.matrix.publish import Publication, make_publication, publicatio
 from diagnostics.matrix.ray_cells import run_on_ray
 from diagnostics.matrix.releases import generated_cells
 from diagnostics.matrix.report import short_summary, terminal_table, verdict_text, write_reports
-from diagnostics.matrix.results import (
-    Question,
-    ResultsGrid,
-    make_questions,
-    matching_cells,
-    select_cells,
-    select_layers,
-)
 from diagnostics.matrix.runner import Run, RunOptions
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import exit_code
@@ -62,13 +54,13 @@ class Job:
     cells: list[Cell] = field(default_factory=list)
     layers: tuple[str, ...] = ()
 
-    def current_questions(self) -> list[Question]:
+    def current_questions(self) -> list[results.Question]:
         """Return the questions with their current inputs."""
-        return make_questions(self.context, self.cells, self.layers)
+        return results.make_questions(self.context, self.cells, self.layers)
 
-    def stored_grid(self) -> ResultsGrid:
+    def stored_grid(self) -> results.ResultsGrid:
         """Return the results grid of the answers in the store."""
-        return ResultsGrid(self.current_questions(), self.context.store.read_events())
+        return results.ResultsGrid(self.current_questions(), self.context.store.read_events())
 
 
 def run_command(job: Job) -> int:
@@ -130,11 +122,11 @@ def open_job(options: dict[str, Any]) -> Job:
 def select_all_layers(job: Job) -> None:
     """Choose the cells named, by default all of the file, with all layers."""
     matrix, profile = job.context.matrix, job.options.get("profile") or "full"
-    job.cells = select_cells(matrix, job.options["cells"], profile)
-    job.layers = select_layers(matrix, (), quick=False)
+    job.cells = results.select_cells(matrix, job.options["cells"], profile)
+    job.layers = results.select_layers(matrix, (), quick=False)
 
 
-def print_grid(job: Job, grid: ResultsGrid) -> None:
+def print_grid(job: Job, grid: results.ResultsGrid) -> None:
     """Print the table; of generated cells, only unexpected results."""
     short = job.options.get("profile") == BREADTH
     text = short_summary(grid) if short else terminal_table(grid, colour=sys.stdout.isatty())
@@ -148,7 +140,7 @@ def report_folder(job: Job) -> Path:
     return folder / BREADTH if job.options["profile"] == BREADTH else folder
 
 
-def grid_exit_code(grid: ResultsGrid) -> int:
+def grid_exit_code(grid: results.ResultsGrid) -> int:
     """Return the exit code for the verdicts in a grid."""
     return exit_code(result.judgement for result in grid.results)
 
@@ -182,9 +174,9 @@ def select_questions(job: Job) -> frozenset[tuple[str, str]]:
     Cells that are named run all their layers.
     """
     options, matrix = job.options, job.context.matrix
-    job.cells = select_cells(matrix, options["cells"], options["profile"])
+    job.cells = results.select_cells(matrix, options["cells"], options["profile"])
     quick = not options["cells"] and options["profile"] in {None, "quick"}
-    job.layers = select_layers(matrix, options["layers"], quick=quick)
+    job.layers = results.select_layers(matrix, options["layers"], quick=quick)
     return frozenset((cell.id, layer) for cell in job.cells for layer in cell.layers if layer in job.layers)
 
 
@@ -242,7 +234,7 @@ def print_plan(job: Job, options: RunOptions) -> int:
     return 0
 
 
-def run_due(job: Job, options: RunOptions) -> ResultsGrid:
+def run_due(job: Job, options: RunOptions) -> results.ResultsGrid:
     """Run what is due, here or on a Ray cluster; an interrupt prints what was finished."""
     context, run = job.context, None
     try:
@@ -252,7 +244,7 @@ def run_due(job: Job, options: RunOptions) -> ResultsGrid:
                     context.interpreter(minor, fetch=True)
             context.stage()  # the programs in cells are from here on those of the identities
             questions = job.current_questions()
-            run = Run(context, options, progress, ResultsGrid(questions, context.store.read_events()))
+            run = Run(context, options, progress, results.ResultsGrid(questions, context.store.read_events()))
             if job.options["ray"]:
                 run_on_ray(job.options["ray"], run, questions)
             else:
@@ -277,12 +269,12 @@ def print_new_answers(run: Run) -> None:
     print(f"matrix: {new} new results{stored}{repeat}", file=sys.stderr)
 
 
-def save_run_reports(job: Job, grid: ResultsGrid) -> int:
+def save_run_reports(job: Job, grid: results.ResultsGrid) -> int:
     """Write the reports; return the exit code for the verdicts."""
     reported = grid
     if job.options["cells"] or job.options["layers"]:
         everything = Job(job.options, job.context, list(job.context.matrix.cells))
-        everything.layers = select_layers(job.context.matrix, (), quick=False)
+        everything.layers = results.select_layers(job.context.matrix, (), quick=False)
         reported = everything.stored_grid()
     print(f"page: {write_reports(report_folder(job), reported)}", file=sys.stderr)
     return grid_exit_code(grid)
@@ -316,11 +308,11 @@ def make_table(job: Job) -> Publication:
     """Merge the store's answers into the published table, print the differences, and return the table."""
     matrix, options = job.context.matrix, job.options
     generated = generated_cells(matrix) if matrix.breadth else []
-    updated = {cell.id for cell in matching_cells([*matrix.cells, *generated], options["cells"])}
+    updated = {cell.id for cell in results.matching_cells([*matrix.cells, *generated], options["cells"])}
     events = job.context.store.read_events()
     table = make_publication(
-        ResultsGrid(make_questions(job.context, matrix.cells), events),
-        ResultsGrid(make_questions(job.context, generated), events),
+        results.ResultsGrid(results.make_questions(job.context, matrix.cells), events),
+        results.ResultsGrid(results.make_questions(job.context, generated), events),
         read_published(options["output"]),
         datetime.datetime.now(datetime.UTC).date().isoformat(),
         updated,
