@@ -199,7 +199,7 @@ def list_cells(job: Job) -> int:
 
 
 def choose_repeats(job: Job, chosen: frozenset[tuple[str, str]]) -> RunOptions:
-    """Choose what runs again although it has an answer: --fresh, --only-failed."""
+    """Choose what runs again although it has an answer (--fresh), and how much runs at a time (--jobs)."""
     options = job.options
     if options["ray"] and options["jobs"]:
         raise UserError(
@@ -207,14 +207,7 @@ def choose_repeats(job: Job, chosen: frozenset[tuple[str, str]]) -> RunOptions:
         )
     wide = options["profile"] == BREADTH
     jobs = options["jobs"] or (JOBS_PER_CORE * (os.cpu_count() or 1) if wide else 1)
-    if not options["only_failed"]:
-        return RunOptions(fresh=chosen if options["fresh"] else frozenset(), jobs=jobs)
-    failed = frozenset(
-        result.question.key
-        for result in job.stored_grid().results
-        if result.event is not None and not result.judgement.expected and result.question.key in chosen
-    )
-    return RunOptions(fresh=failed, only=failed, jobs=jobs)
+    return RunOptions(fresh=chosen if options["fresh"] else frozenset(), jobs=jobs)
 
 
 def print_plan(job: Job, options: RunOptions) -> int:
@@ -223,9 +216,7 @@ def print_plan(job: Job, options: RunOptions) -> int:
     for question in sorted(job.current_questions(), key=lambda question: question.layer.heavy):
         result = grid.result(question)
         answered = result.event is not None and result.event.finished
-        if options.only is not None and question.key not in options.only:
-            line = "left out: it did not fail"
-        elif answered and question.key not in options.fresh:
+        if answered and question.key not in options.fresh:
             line = f"known ({verdict_text(result.judgement)})"
         else:
             limit_s = job.context.matrix.layer(question.layer.name).timeout_s
@@ -388,7 +379,6 @@ _command(
     _PROFILE,
     option("--layers", multiple=True, metavar="LIST", help="Only these layers, separated by commas."),
     option("--fresh", is_flag=True, help="Run layers again that have a result."),
-    option("--only-failed", is_flag=True, help="Run only layers again whose result is not as expected."),
     _REPORT,
     option(
         "--jobs",

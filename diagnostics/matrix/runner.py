@@ -30,8 +30,6 @@ class RunOptions:
 
     fresh: frozenset[tuple[str, str]] = frozenset()
     """(cell, layer) that run again although they have answers."""
-    only: frozenset[tuple[str, str]] | None = None
-    """(cell, layer) that may run at all; None for all."""
     jobs: int = 1
     """Layers without an environment that run at the same time."""
 
@@ -50,8 +48,6 @@ class Run:
 
     def is_due(self, question: Question) -> bool:
         """Return whether a question has no answer or must run again, and is not blocked."""
-        if self.options.only is not None and question.key not in self.options.only:
-            return False
         event = self.grid.result(question).event
         if event is not None and event.finished and question.key not in self.options.fresh:
             return False
