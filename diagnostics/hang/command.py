@@ -64,7 +64,6 @@ def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
 @click.option(
     "--match", "pattern", default="", metavar="PATTERN", help="Processes whose command line matches."
 )
-@click.option("--all", "everything", is_flag=True, help="All of your processes that look like part of a job.")
 @click.option(
     "--from", "files", multiple=True, metavar="FILE", help="Diagnose a saved dump instead; may be repeated."
 )
@@ -127,7 +126,7 @@ def collect_snapshot(request: SimpleNamespace) -> Snapshot:
     if request.nodes:
         return observe_hosts(request.nodes, collector(request.pattern, request.seconds, request.samples))
     progress.update(f"observing processes for {request.seconds:g} s")
-    selection = Selection(request.pids, request.pattern, request.everything, request.seconds, request.samples)
+    selection = Selection(request.pids, request.pattern, request.seconds, request.samples)
     return take_snapshot(selection)
 
 
@@ -179,15 +178,13 @@ def _selection_words(request: SimpleNamespace) -> tuple[str, ...]:
     options = [("--pid", pid) for pid in request.pids]
     options += [("--match", request.pattern), ("--hosts", nodes.hosts), ("--ray", nodes.ray)]
     options += [("--host-command", nodes.host_command), ("--host-python", nodes.host_python)]
-    words = [word for name, value in options if value for word in (name, str(value))]
-    return (*words, "--all") if request.everything else tuple(words)
+    return tuple(word for name, value in options if value for word in (name, str(value)))
 
 
 def _check_usage(request: SimpleNamespace) -> None:
     nodes = request.nodes
     selections = {
-        "--pid": request.pids, "--match": request.pattern, "--all": request.everything,
-        "--hosts": nodes.hosts, "--ray": nodes.ray,
+        "--pid": request.pids, "--match": request.pattern, "--hosts": nodes.hosts, "--ray": nodes.ray,
     }  # fmt: skip
     selecting = [name for name, value in selections.items() if value]
     remote = [name for name in selecting if name in ("--hosts", "--ray")]

@@ -68,7 +68,7 @@ def run_command(job: Job) -> int:
     chosen = select_questions(job)
     if job.options["list"]:
         return list_cells(job)
-    options = choose_repeats(job, chosen)
+    options = choose_run_options(job, chosen)
     if job.options["dry_run"]:
         return print_plan(job, options)
     grid = run_due(job, options)
@@ -198,7 +198,7 @@ def list_cells(job: Job) -> int:
     return 0
 
 
-def choose_repeats(job: Job, chosen: frozenset[tuple[str, str]]) -> RunOptions:
+def choose_run_options(job: Job, chosen: frozenset[tuple[str, str]]) -> RunOptions:
     """Choose what runs again although it has an answer (--fresh), and how much runs at a time (--jobs)."""
     options = job.options
     if options["ray"] and options["jobs"]:

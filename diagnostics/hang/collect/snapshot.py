@@ -20,11 +20,10 @@ NO_PYSPY = "py-spy is not installed here, so no Python stack was read: pip insta
 
 @dataclass(frozen=True)
 class Selection:
-    """Which processes to observe, and how long."""
+    """Which processes to observe, and how long; without pids and pattern, all that look like part of a job."""
 
     pids: tuple[int, ...] = ()
     pattern: str = ""
-    everything: bool = False
     seconds: float = SECONDS
     samples: int = SAMPLES
 
@@ -61,9 +60,8 @@ def snapshot_as_json(options: dict[str, Any], _folder: str) -> dict[str, Any]:
     Args:
         options: `pattern`, `seconds` and `samples` of a Selection.
     """
-    selection = Selection(everything=not options["pattern"], **options)
     try:
-        return take_snapshot(selection).to_json()
+        return take_snapshot(Selection(**options)).to_json()
     except NoProcessError as error:
         return Snapshot(notes=(str(error),)).to_json()
 
@@ -71,9 +69,7 @@ def snapshot_as_json(options: dict[str, Any], _folder: str) -> dict[str, Any]:
 def _select(host: peers.Host, selection: Selection) -> set[int]:
     """Return the selected processes and those that they are connected to."""
     processes = host.processes
-    pids = discovery.select_processes(
-        processes, selection.pids, selection.pattern, everything=selection.everything, ours=os.getpid()
-    )
+    pids = discovery.select_processes(processes, selection.pids, selection.pattern, ours=os.getpid())
     if unknown := [pid for pid in selection.pids if pid not in processes]:
         raise NoProcessError(
             f"--pid {unknown[0]}: no such process here (it ended, or is in another container)"
