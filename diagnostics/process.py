@@ -7,6 +7,7 @@ started with `own_python`, which ignores the working folder: a file `ray.py` or 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -84,6 +85,7 @@ def run(
     cwd: Path | None = None,
     stdin: str | None = None,
     log: Path | None = None,
+    ledger: Path | None = None,
     max_output: int = MAX_OUTPUT_BYTES,
     running: set[subprocess.Popen[Any]] | None = None,
 ) -> Completed:
@@ -96,6 +98,7 @@ def run(
         cwd: Working folder.
         stdin: Text for its standard input.
         log: File for standard error, overwritten; None to return it.
+        ledger: File that records the running process group, so that the next run can kill what an interrupted run left.
         max_output: Bytes of each stream that are kept; the rest is read and dropped.
         running: Set that contains the process while it runs, so that another thread can end it.
     """
@@ -114,11 +117,14 @@ def run(
             running.add(process)
             stack.callback(running.discard, process)
         stack.callback(end_group, process)
+        record_group(ledger, process.pid)
         readers = [_Reader(stream, max_output) for stream in (process.stdout, process.stderr) if stream]
         _feed(process, stdin)
         timed_out = not _ends_within(process, timeout_s)
     for reader in readers:
         reader.join(GRACE_S)
+    if ledger is not None:
+        ledger.unlink(missing_ok=True)
     texts = [*(reader.text for reader in readers), "", ""]
     return Completed(process.returncode, texts[0], texts[1], time.monotonic() - began, timed_out)
 
@@ -188,6 +194,37 @@ def forward_signals(process: subprocess.Popen[Any]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def record_group(ledger: Path | None, pid: int) -> None:
+    """Record a running process group in a file."""
+    if ledger is not None:
+        ledger.write_text(json.dumps({"group": pid, "started": _start_time(pid)}), encoding="utf-8")
+
+
+def end_recorded_group(ledger: Path) -> int | None:
+    """Kill the process group that an interrupted run left; return its id, if there was one.
+
+    The start time shows whether another process has got the same id since.
+    """
+    try:
+        recorded = json.loads(ledger.read_text(encoding="utf-8"))
+        group, started = int(recorded["group"]), recorded["started"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    ledger.unlink(missing_ok=True)
+    if started is None or _start_time(group) != started:
+        return None
+    _signal_group(group, signal.SIGKILL)
+    return group
+
+
+def _start_time(pid: int) -> str | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    return stat.rpartition(")")[2].split()[19]
 
 
 def log_tail(path: Path, lines: int = 40, width: int = 400) -> str:

@@ -19,6 +19,7 @@ from diagnostics.matrix.progress import Progress
 from diagnostics.matrix.results import Question, ResultsGrid, obstacle_of
 from diagnostics.matrix.store import Event
 from diagnostics.matrix.verdicts import Answer, Outcome
+from diagnostics.process import end_recorded_group
 
 # An infrastructure fault is tried once more within a run.
 ATTEMPTS = 2
@@ -55,6 +56,9 @@ class Run:
 
     def execute(self, questions: Sequence[Question]) -> None:
         """Run all questions that are due on this machine."""
+        killed = end_recorded_group(self.context.store.folder / "running.json")
+        if killed is not None:
+            self.progress.note(f"ended process group {killed}, left running by a run that was killed")
         self.context.show_status = self.progress.show_status
         self._run_light([question for question in questions if not question.layer.heavy])
         for question in questions:

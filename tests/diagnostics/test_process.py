@@ -91,6 +91,20 @@ def test_sighup_is_forwarded_to_the_child():
     child.stdout.close()
 
 
+def test_recorded_process_group_is_killed_once(tmp_path):
+    """The recorded start time protects another process with the same id."""
+    child = process.start([sys.executable, "-c", "import time; time.sleep(600)"])
+    ledger = tmp_path / "ledger"
+    process.record_group(ledger, child.pid)
+    assert process.end_recorded_group(ledger) == child.pid
+    assert child.wait(60) == -signal.SIGKILL
+    ledger.write_text(f'{{"group": {os.getpid()}, "started": "1"}}')
+    assert process.end_recorded_group(ledger) is None
+    for damaged in ("", "{", "[]", '{"group": "x", "started": 1}'):
+        ledger.write_text(damaged)
+        assert process.end_recorded_group(ledger) is None
+
+
 def test_interrupt_while_waiting_kills_the_child(monkeypatch):
     wait, interrupted = subprocess.Popen.wait, []
 

@@ -163,6 +163,7 @@ def run_in_cell(
         log=log,
         timeout_s=limit_s,
         cwd=folder,
+        ledger=context.store.folder / "running.json",
     )
     excerpt = without_local_paths(log_tail(log), context.store.folder)
     log_name = log.relative_to(context.store.folder).as_posix()
