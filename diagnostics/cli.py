@@ -44,8 +44,7 @@ COMMANDS = {
     ),
     "versions": ("diagnostics.commands.versions", "Show which package versions work together."),
     "explain": ("diagnostics.commands.explain", "Explain a code, a log line or an error in words."),
-    "catalog": ("diagnostics.commands.catalog", "List the known issues, or check their entries."),
-    "completion": ("diagnostics.commands.completion", "Print a shell's completion script."),
+    "catalog": ("diagnostics.commands.catalog", "List all codes, or check the entries behind them."),
 }
 ALIASES = {"catalogue": "catalog"}
 # Commands that run another module: the module, arguments before the user's, one line of help.

@@ -92,13 +92,12 @@ def _parser() -> argparse.ArgumentParser:
         built.add_argument("--json", action="store_true", help="one JSON document on standard output")
         return built.add_argument
 
-    option = add(
+    add(
         _list,
-        "list the failures; --verbose adds triggers, mitigations and the triggers that each mitigation fixes",
-        ("list", "list --verbose", "list | grep SCH"),
+        "list the failures; --json adds triggers, mitigations and the triggers that each mitigation fixes",
+        ("list", "list --json", "list | grep SCH"),
         ("0 listed", _USAGE),
     )
-    option("--verbose", action="store_true", help="also list triggers and mitigations")
     option = add(
         _run,
         "reproduce failures in this environment, without and with each mitigation",
@@ -162,7 +161,7 @@ def _keep_stdout() -> int:
 def _list(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
     if options.json:
         return _json(render.list_document(repros)), FINE
-    return "\n".join(render.list_lines(repros, verbose=options.verbose)), FINE
+    return "\n".join(render.list_lines(repros)), FINE
 
 
 def _run(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:

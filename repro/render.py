@@ -185,19 +185,9 @@ def count_varying(attempts: Sequence[Attempt]) -> int:
     return sum(len(kinds) > 1 for kinds in results.values())
 
 
-def list_lines(repros: Mapping[str, Repro], *, verbose: bool) -> list[str]:
+def list_lines(repros: Mapping[str, Repro]) -> list[str]:
     """Return the lines of `list`: one for each code and, with `verbose`, lines for its triggers and mitigations."""
-    lines: list[str] = []
-    for code, repro in repros.items():
-        lines.append(f"{code}  {repro.title}")
-        if verbose:
-            lines += [f"  {repro.failure}", "  triggers:"]
-            lines += [f"    {trigger.name:<24}{trigger.about}" for trigger in repro.triggers]
-            lines.append("  mitigations:")
-            for mitigation in repro.mitigations:
-                helps = ", ".join(sorted(mitigation.helps)) or "nothing"
-                lines.append(f"    {mitigation.name:<24}{mitigation.about} (helps with: {helps})")
-    return lines
+    return [f"{code}  {repro.title}" for code, repro in repros.items()]
 
 
 def list_document(repros: Mapping[str, Repro]) -> dict[str, Any]:

@@ -24,21 +24,14 @@ Explained = tuple[dict[str, Any], Fix | None]
     examples=(
         ("explain SCH001 SCH002", "one or more codes"),
         ("explain 'assert len(self._async_stopped) == 0'", "a line of a log"),
-        ("explain loss is nan", "a description, also in Chinese"),
-        ("explain --list --kind silent", "all codes of silent failures"),
+        ("explain loss is nan", "a description, also in Chinese; `catalog` lists all codes"),
     ),
     exit_codes={0: "explained", 1: None, 2: "unknown code, or no match", 3: None},
 )
-@click.argument("words", nargs=-1, metavar="CODE|WORDS...")
-@click.option("--list", "list_all", is_flag=True, help="List all codes with their titles.")
-@click.option(
-    "--kind", type=click.Choice([*model.KINDS, documents.CHECK]), help="With --list: list only this kind."
-)
+@click.argument("words", nargs=-1, required=True, metavar="CODE|WORDS...")
 @click.option("--format", type=click.Choice(["terminal", "json"]), default="terminal", help="Output format.")
-def command(words: tuple[str, ...], list_all: bool, kind: str | None, format: str) -> int:  # noqa: A002
+def command(words: tuple[str, ...], format: str) -> int:  # noqa: A002
     """Explain a code: its meaning, cause and fix. Or find the code that matches a log line or a description."""
-    if list_all or not words:
-        return list_codes(kind, as_json=format == "json")
     is_code = [bool(_CODE.fullmatch(word)) or word in model.FAMILIES for word in words]
     codes, found_by = [word.upper() for word, code in zip(words, is_code, strict=True) if code], ""
     if len(codes) < len(words):
@@ -80,20 +73,7 @@ def search(text: str) -> tuple[list[str], str]:
         catalog.find(text)  # its error names similar codes
     if not similar:
         raise catalog.CatalogueError(
-            f"no known issue matches {text[:80]!r}; `explain --list` lists all codes, `triage LOG` reads a whole log, "
+            f"no known issue matches {text[:80]!r}; `catalog` lists all codes, `triage LOG` reads a whole log, "
             "`audit RUN` checks a run's metrics"
         )
     return similar, "near"
-
-
-def list_codes(kind: str | None, *, as_json: bool) -> int:
-    """Print all codes, or the codes of one kind, and return exit code 0."""
-    issues = [item for item in catalog.load().values() if kind in {None, item.kind}]
-    checks = list(catalog.load_checks().values()) if kind in {None, documents.CHECK} else []
-    if as_json:
-        print(json_output.dump(documents.catalog_document(issues, checks)))
-        return FINE
-    rows = [(item.code, item.kind, item.title) for item in issues]
-    for code, word, title in [*rows, *((item.code, documents.CHECK, item.title) for item in checks)]:
-        print(f"{code}  {word:<7} {title}")
-    return FINE

@@ -65,19 +65,11 @@ def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
     "--match", "pattern", default="", metavar="PATTERN", help="Observe processes whose command line matches."
 )
 @click.option(
+    "--from", "files", multiple=True, metavar="FILE", help="Diagnose a saved dump instead; may be repeated."
+)
+@click.option(
     "--all", "everything", is_flag=True, help="Observe all your processes that look like part of a job."
 )
-@click.option(
-    "--from",
-    "files",
-    multiple=True,
-    metavar="FILE",
-    help="Diagnose a saved snapshot or dump; may be repeated.",
-)
-@click.option(
-    "--watch", "watches", is_flag=True, help="Run the COMMAND after --, and diagnose it when it stalls."
-)
-@click.option("--beats", is_flag=True, help="Read heartbeats of the --pid process from stdin, one per line.")
 @node_options("Observe these hosts over ssh.", "Observe the nodes of a Ray cluster.")
 @_duration("--seconds", 1.5, "Time to observe the job.")
 @click.option(
@@ -98,7 +90,7 @@ def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
     metavar="FILE",
     help="Save the snapshot for --from, without personal data.",
 )
-@_duration("--stall", 300.0, "With --watch or --beats: diagnose after this time without activity.")
+@_duration("--stall", 300.0, "With --watch: diagnose after this time without a change.")
 @click.option("--end", is_flag=True, help="With --watch: stop a command that hangs, and exit with 1.")
 @click.argument("words", nargs=-1, metavar="[FILE... | -- COMMAND...]")
 def command(**options: Any) -> int:
@@ -107,7 +99,7 @@ def command(**options: Any) -> int:
     if request.files and not request.watches:
         request.files, request.words = (*request.files, *request.words), ()
     _check_usage(request)
-    if request.watches or request.beats:
+    if request.watches:
         return _watch(request)
     with progress.running("hang"):
         return _run(request)
@@ -138,7 +130,7 @@ def collect_snapshot(request: SimpleNamespace) -> Snapshot:
     if request.nodes:
         return observe_hosts(request.nodes, collector(request.pattern, request.seconds, request.samples))
     progress.update(f"observing processes for {request.seconds:g} s")
-    selection = Selection(request.pids, request.pattern, request.everything, request.seconds, request.samples)
+    selection = Selection(request.pids, request.pattern, request.seconds, request.samples)
     return take_snapshot(selection)
 
 
@@ -164,7 +156,7 @@ _SEVERITY = {"hang": 0, "unknown": 1, "waiting": 2, "progress": 3, "idle": 4}
 
 def report(request: SimpleNamespace, diagnoses: list[Diagnosis]) -> int:
     """Write the report; return 1 if a job hangs, 3 if one could not be decided, else 0."""
-    verbose = request.verbose or request.watches or request.beats
+    verbose = request.verbose or request.watches
     print_report(build_report(diagnoses, stacks=request.stacks), ReportOptions(request.form, verbose))
     outcomes = {diagnosis.verdict.outcome for diagnosis in diagnoses}
     if "hang" in outcomes:
@@ -181,8 +173,6 @@ def _watch(request: SimpleNamespace) -> int:
         return report(request, [with_issue(diagnose(snapshot, patience, _selection_words(request)))])
 
     options = watch.WatchOptions(request.stall, request.seconds, request.samples, request.end)
-    if request.beats:
-        return watch.watch_heartbeats(request.pids[0], options, diagnose_stall)
     return watch.watch_command(request.words, options, diagnose_stall)
 
 
@@ -192,23 +182,19 @@ def _selection_words(request: SimpleNamespace) -> tuple[str, ...]:
     options = [("--pid", pid) for pid in request.pids]
     options += [("--match", request.pattern), ("--hosts", nodes.hosts), ("--ray", nodes.ray)]
     options += [("--host-command", nodes.host_command), ("--host-python", nodes.host_python)]
-    words = [word for name, value in options if value for word in (name, str(value))]
-    return (*words, "--all") if request.everything else tuple(words)
+    return tuple(word for name, value in options if value for word in (name, str(value)))
 
 
 def _check_usage(request: SimpleNamespace) -> None:
     nodes = request.nodes
     selections = {
-        "--pid": request.pids, "--match": request.pattern, "--all": request.everything,
-        "--hosts": nodes.hosts, "--ray": nodes.ray,
+        "--pid": request.pids, "--match": request.pattern, "--hosts": nodes.hosts, "--ray": nodes.ray,
     }  # fmt: skip
     selecting = [name for name, value in selections.items() if value]
     remote = [name for name in selecting if name in ("--hosts", "--ray")]
     names = " and ".join(selecting)
     problems = (
         (f"--from reads dumps; {names or '--watch'} observes processes", request.files and (selecting or request.watches)),  # noqa: E501
-        ("--beats watches one process: expected --pid PID and no other selection", request.beats and (
-            len(request.pids) != 1 or selecting != ["--pid"] or request.watches or request.files)),
         ("--watch: expected a command, as hang --watch -- python train.py", request.watches and not request.words),
         (f"--watch observes the command it starts; leave out {names}", request.watches and selecting),
         (f"{' '.join(request.words)!r}: unexpected argument (--watch -- COMMAND starts a command)", request.words and not request.watches),  # noqa: E501

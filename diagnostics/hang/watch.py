@@ -1,6 +1,6 @@
-"""Implement `hang --watch` and `--beats`: diagnose a job when it makes no progress for a while.
+"""Implement `hang --watch`: run a command, and diagnose it when it makes no progress for a while.
 
-With `--watch` progress is output, processor time, or bytes read and written by any process of the command. The counters
+Progress is output, processor time, or bytes read and written by any process of the command. The counters
 are read from the kernel a few times a minute; nothing is injected into the job.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import selectors
 import subprocess
 import sys
 import threading
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from diagnostics import UserError, process
-from diagnostics.findings import FINDINGS, FINE
+from diagnostics.findings import FINDINGS
 from diagnostics.hang.collect import discovery, proc
 from diagnostics.hang.collect.snapshot import NoProcessError, Selection, take_snapshot
 from diagnostics.hang.snapshot import Snapshot
@@ -122,29 +121,6 @@ def _watch(child: subprocess.Popen[bytes], options: WatchOptions, counted: list[
                 return True
             # An undecided wait may be decidable after twice the time.
             due_s = math.inf if hangs else 2 * (now - clock.since)
-
-
-def watch_heartbeats(pid: int, options: WatchOptions, report: Report) -> int:
-    """Diagnose a process whenever no heartbeat line arrives on standard input for a while.
-
-    A line names the step that begins; an empty line ends the step. The function returns 0 when the input ends.
-    """
-    with selectors.DefaultSelector() as selector:
-        selector.register(0, selectors.EVENT_READ)
-        step, since, waiting = "", time.monotonic(), False
-        while True:
-            remaining = options.stall_s - (time.monotonic() - since)
-            if selector.select(timeout=max(0.0, remaining) if waiting else None):
-                data = os.read(0, 65536)
-                if not data:
-                    return FINE
-                *_, last = data.decode("utf-8", errors="replace").removesuffix("\n").split("\n")
-                step, since, waiting = last.strip(), time.monotonic(), bool(last.strip())
-            elif waiting and time.monotonic() - since >= options.stall_s:
-                waiting = False
-                print(f"hang: {step}: no heartbeat", file=sys.stderr)
-                _diagnose(pid, options, time.monotonic() - since, report)
-                sys.stderr.flush()
 
 
 def _diagnose(pid: int, options: WatchOptions, still_s: float, report: Report) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import msgspec
 
 from diagnostics import UserError
-from diagnostics.matrix import locks, workflow
+from diagnostics.matrix import locks
 from diagnostics.matrix.cells import Cell, load_matrix
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.layers import LAYERS
@@ -58,7 +58,11 @@ def add_release(context: Context, release: str, trl: str, progress: Progress, *,
         print(cell_table(cell))
     if write:
         if not existing:
-            context = _write_cell(context, cell)
+            path = context.matrix.path
+            path.write_text(
+                f"{path.read_text(encoding='utf-8').rstrip()}\n\n{cell_table(cell)}", encoding="utf-8"
+            )
+            context = replace(context, matrix=load_matrix(path, LAYERS))
         for problem in locks.refresh_locks(context, [cell]):
             print(f"matrix: {problem}", file=sys.stderr)
     questions = make_questions(context, [cell], READ_LAYERS)
@@ -66,20 +70,6 @@ def add_release(context: Context, release: str, trl: str, progress: Progress, *,
     context.stage()
     Run(context, RunOptions(), progress, grid).execute(questions)
     return grid
-
-
-def _write_cell(context: Context, cell: Cell) -> Context:
-    """Add the cell to the matrix file, and to the committed workflow if the workflow was up to date."""
-    path = context.matrix.path
-    up_to_date = not workflow.stale_workflow(context.matrix)
-    path.write_text(f"{path.read_text(encoding='utf-8').rstrip()}\n\n{cell_table(cell)}", encoding="utf-8")
-    context = replace(context, matrix=load_matrix(path, LAYERS))
-    committed = path.parent / ".github" / "workflows" / "matrix.yml"
-    if committed.is_file() and up_to_date:
-        text = workflow.matrix_workflow(context.matrix, context.matrix.cells)
-        committed.write_text(text, encoding="utf-8")
-        print(committed, file=sys.stderr)
-    return context
 
 
 def cell_table(cell: Cell) -> str:

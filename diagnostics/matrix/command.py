@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
 import os
 import signal
 import sys
@@ -22,7 +23,7 @@ from click import option
 
 from diagnostics import UserError
 from diagnostics.cli import report_error
-from diagnostics.matrix import locks, workflow
+from diagnostics.matrix import locks, results
 from diagnostics.matrix.add_release import add_release
 from diagnostics.matrix.cells import BREADTH, PROFILES, Cell, load_matrix
 from diagnostics.matrix.context import ROOT, Context, InterpreterError
@@ -32,14 +33,6 @@ from diagnostics.matrix.publish import Publication, make_publication, publicatio
 from diagnostics.matrix.ray_cells import run_on_ray
 from diagnostics.matrix.releases import generated_cells
 from diagnostics.matrix.report import short_summary, terminal_table, verdict_text, write_reports
-from diagnostics.matrix.results import (
-    Question,
-    ResultsGrid,
-    make_questions,
-    matching_cells,
-    select_cells,
-    select_layers,
-)
 from diagnostics.matrix.runner import Run, RunOptions
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import exit_code
@@ -48,6 +41,8 @@ from diagnostics.output.redact import mask
 
 # Jobs per CPU core for layers without an environment: uv waits for the package index most of the time.
 JOBS_PER_CORE = 4
+# Time to download and unpack the gigabytes of an environment. GitHub ends a job after six hours.
+BUILD_S, LONGEST_MINUTES = 2400.0, 360
 
 
 @dataclass
@@ -59,13 +54,13 @@ class Job:
     cells: list[Cell] = field(default_factory=list)
     layers: tuple[str, ...] = ()
 
-    def current_questions(self) -> list[Question]:
+    def current_questions(self) -> list[results.Question]:
         """Return the questions with their current inputs."""
-        return make_questions(self.context, self.cells, self.layers)
+        return results.make_questions(self.context, self.cells, self.layers)
 
-    def stored_grid(self) -> ResultsGrid:
+    def stored_grid(self) -> results.ResultsGrid:
         """Return a grid of results from the answers in the store."""
-        return ResultsGrid(self.current_questions(), self.context.store.read_events())
+        return results.ResultsGrid(self.current_questions(), self.context.store.read_events())
 
 
 def run_command(job: Job) -> int:
@@ -73,7 +68,7 @@ def run_command(job: Job) -> int:
     chosen = select_questions(job)
     if job.options["list"]:
         return list_cells(job)
-    options = choose_repeats(job, chosen)
+    options = choose_run_options(job, chosen)
     if job.options["dry_run"]:
         return print_plan(job, options)
     grid = run_due(job, options)
@@ -114,17 +109,6 @@ def publish_command(job: Job) -> int:
     return write_output(job.options["output"], publication_text(table.document))
 
 
-def workflow_command(job: Job) -> int:
-    """Make a CI workflow from the matrix file."""
-    select_all_layers(job)
-    options = job.options
-    text = workflow.matrix_workflow(job.context.matrix, job.cells, cpu=options["cpu"], gpu=options["gpu"])
-    if options["output"] is not None:
-        return write_output(options["output"], text)
-    print(text, end="")
-    return 0
-
-
 # Steps of several commands.
 
 
@@ -138,11 +122,11 @@ def open_job(options: dict[str, Any]) -> Job:
 def select_all_layers(job: Job) -> None:
     """Choose the cells that the options name, by default all cells of the profile, with all layers."""
     matrix, profile = job.context.matrix, job.options.get("profile") or "full"
-    job.cells = select_cells(matrix, job.options["cells"], profile)
-    job.layers = select_layers(matrix, (), quick=False)
+    job.cells = results.select_cells(matrix, job.options["cells"], profile)
+    job.layers = results.select_layers(matrix, (), quick=False)
 
 
-def print_grid(job: Job, grid: ResultsGrid) -> None:
+def print_grid(job: Job, grid: results.ResultsGrid) -> None:
     """Print the table; for generated cells, print only a summary with the unexpected results."""
     short = job.options.get("profile") == BREADTH
     text = short_summary(grid) if short else terminal_table(grid, colour=sys.stdout.isatty())
@@ -156,7 +140,7 @@ def report_folder(job: Job) -> Path:
     return folder / BREADTH if job.options["profile"] == BREADTH else folder
 
 
-def grid_exit_code(grid: ResultsGrid) -> int:
+def grid_exit_code(grid: results.ResultsGrid) -> int:
     """Return the exit code for the verdicts in a grid."""
     return exit_code(result.judgement for result in grid.results)
 
@@ -190,20 +174,31 @@ def select_questions(job: Job) -> frozenset[tuple[str, str]]:
     Cells that the options name run all their layers.
     """
     options, matrix = job.options, job.context.matrix
-    job.cells = select_cells(matrix, options["cells"], options["profile"])
+    job.cells = results.select_cells(matrix, options["cells"], options["profile"])
     quick = not options["cells"] and options["profile"] in {None, "quick"}
-    job.layers = select_layers(matrix, options["layers"], quick=quick)
+    job.layers = results.select_layers(matrix, options["layers"], quick=quick)
     return frozenset((cell.id, layer) for cell in job.cells for layer in cell.layers if layer in job.layers)
 
 
 def list_cells(job: Job) -> int:
     """Print cells and layers, and return exit code 0."""
+    matrix, jobs = job.context.matrix, []
     for cell in job.cells:
-        print(f"{cell.id}  python {cell.python}, at {cell.exclude_newer}: {', '.join(cell.layers)}")
+        layers = [name for name in cell.layers if matrix.layer(name).gpus == 0]
+        seconds = BUILD_S + sum(matrix.layer(name).timeout_s for name in layers)
+        minutes, artifact = min(LONGEST_MINUTES, int(seconds / 60)), cell.id.replace("+", "_")
+        if layers:
+            jobs.append(
+                {"cell": cell.id, "artifact": artifact, "minutes": minutes, "layers": ",".join(layers)}
+            )
+        if not job.options["json"]:
+            print(f"{cell.id}  python {cell.python}, at {cell.exclude_newer}: {', '.join(cell.layers)}")
+    if job.options["json"]:
+        print(json.dumps(jobs))
     return 0
 
 
-def choose_repeats(job: Job, chosen: frozenset[tuple[str, str]]) -> RunOptions:
+def choose_run_options(job: Job, chosen: frozenset[tuple[str, str]]) -> RunOptions:
     """Return options for the run: layers that run again although they have an answer, and the number of jobs."""
     options = job.options
     if options["ray"] and options["jobs"]:
@@ -212,14 +207,7 @@ def choose_repeats(job: Job, chosen: frozenset[tuple[str, str]]) -> RunOptions:
         )
     wide = options["profile"] == BREADTH
     jobs = options["jobs"] or (JOBS_PER_CORE * (os.cpu_count() or 1) if wide else 1)
-    if not options["only_failed"]:
-        return RunOptions(fresh=chosen if options["fresh"] else frozenset(), jobs=jobs)
-    failed = frozenset(
-        result.question.key
-        for result in job.stored_grid().results
-        if result.event is not None and not result.judgement.expected and result.question.key in chosen
-    )
-    return RunOptions(fresh=failed, only=failed, jobs=jobs)
+    return RunOptions(fresh=chosen if options["fresh"] else frozenset(), jobs=jobs)
 
 
 def print_plan(job: Job, options: RunOptions) -> int:
@@ -228,9 +216,7 @@ def print_plan(job: Job, options: RunOptions) -> int:
     for question in sorted(job.current_questions(), key=lambda question: question.layer.heavy):
         result = grid.result(question)
         answered = result.event is not None and result.event.finished
-        if options.only is not None and question.key not in options.only:
-            line = "left out: it did not fail"
-        elif answered and question.key not in options.fresh:
+        if answered and question.key not in options.fresh:
             line = f"known ({verdict_text(result.judgement)})"
         else:
             limit_s = job.context.matrix.layer(question.layer.name).timeout_s
@@ -239,7 +225,7 @@ def print_plan(job: Job, options: RunOptions) -> int:
     return 0
 
 
-def run_due(job: Job, options: RunOptions) -> ResultsGrid:
+def run_due(job: Job, options: RunOptions) -> results.ResultsGrid:
     """Run the layers that are due, here or on a Ray cluster; an interrupt prints the finished results."""
     context, run = job.context, None
     try:
@@ -249,7 +235,7 @@ def run_due(job: Job, options: RunOptions) -> ResultsGrid:
                     context.interpreter(minor, fetch=True)
             context.stage()  # programs in cells are from here on the same sources that the identities digest
             questions = job.current_questions()
-            run = Run(context, options, progress, ResultsGrid(questions, context.store.read_events()))
+            run = Run(context, options, progress, results.ResultsGrid(questions, context.store.read_events()))
             if job.options["ray"]:
                 run_on_ray(job.options["ray"], run, questions)
             else:
@@ -274,12 +260,12 @@ def print_new_answers(run: Run) -> None:
     print(f"matrix: {new} new results{stored}{repeat}", file=sys.stderr)
 
 
-def save_run_reports(job: Job, grid: ResultsGrid) -> int:
+def save_run_reports(job: Job, grid: results.ResultsGrid) -> int:
     """Write the reports; return the exit code for the verdicts."""
     reported = grid
     if job.options["cells"] or job.options["layers"]:
         everything = Job(job.options, job.context, list(job.context.matrix.cells))
-        everything.layers = select_layers(job.context.matrix, (), quick=False)
+        everything.layers = results.select_layers(job.context.matrix, (), quick=False)
         reported = everything.stored_grid()
     print(f"page: {write_reports(report_folder(job), reported)}", file=sys.stderr)
     return grid_exit_code(grid)
@@ -290,8 +276,7 @@ def save_run_reports(job: Job, grid: ResultsGrid) -> int:
 
 def check_committed(job: Job) -> int:
     """Print which locks and workflows are missing or stale; return exit code 1 if there are any."""
-    matrix = job.context.matrix
-    problems = [*locks.check_locks(job.context, matrix.cells), *workflow.stale_workflow(matrix)]
+    problems = locks.check_locks(job.context, job.context.matrix.cells)
     for problem in problems:
         print(problem)
     return 1 if problems else 0
@@ -314,11 +299,11 @@ def make_table(job: Job) -> Publication:
     """Merge the store's answers into the published table, print the differences, and return the merged table."""
     matrix, options = job.context.matrix, job.options
     generated = generated_cells(matrix) if matrix.breadth else []
-    updated = {cell.id for cell in matching_cells([*matrix.cells, *generated], options["cells"])}
+    updated = {cell.id for cell in results.matching_cells([*matrix.cells, *generated], options["cells"])}
     events = job.context.store.read_events()
     table = make_publication(
-        ResultsGrid(make_questions(job.context, matrix.cells), events),
-        ResultsGrid(make_questions(job.context, generated), events),
+        results.ResultsGrid(results.make_questions(job.context, matrix.cells), events),
+        results.ResultsGrid(results.make_questions(job.context, generated), events),
         read_published(options["output"]),
         datetime.datetime.now(datetime.UTC).date().isoformat(),
         updated,
@@ -396,7 +381,6 @@ _command(
     _PROFILE,
     option("--layers", multiple=True, metavar="LIST", help="Run only these layers, separated by commas."),
     option("--fresh", is_flag=True, help="Also run layers that already have a result."),
-    option("--only-failed", is_flag=True, help="Run again only the layers whose result is not as expected."),
     _REPORT,
     option(
         "--jobs",
@@ -405,14 +389,15 @@ _command(
     ),
     option("--ray", metavar="ADDRESS", help="Run each cell as a task of a Ray cluster: HOST:PORT or auto."),
     option("--list", is_flag=True, help="Print cells and layers; run nothing."),
+    option("--json", is_flag=True, help="With --list: print the jobs of a CI workflow."),
     option("--dry-run", is_flag=True, help="Print what would run and why; run nothing."),
 )
 _command(
     "lock",
     lock_command,
-    option(
-        "--check", is_flag=True, help="Only print missing and stale locks and workflows; resolve nothing."
-    ),
+    "--check",
+    is_flag=True,
+    help="Only print missing and stale locks and workflows; resolve nothing.",
 )
 _command(
     "add",
@@ -435,20 +420,6 @@ _command(
     ),
     option("--drop", is_flag=True, help="Remove published verdicts of cells that no longer exist."),
     option("--dry-run", is_flag=True, help="Print which verdicts change; write nothing."),
-)
-_command(
-    "workflow",
-    workflow_command,
-    option("--cpu", default=workflow.CPU, metavar="LABEL", help="Label of the CI runner for the cells."),
-    option(
-        "--gpu",
-        default=workflow.GPU,
-        metavar="LABELS",
-        help="Labels of the CI runner with a GPU; '' if there is none.",
-    ),
-    option(
-        "--output", type=_PATH, metavar="FILE", help="Write the workflow here (default: standard output)."
-    ),
 )
 
 

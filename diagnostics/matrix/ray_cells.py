@@ -47,7 +47,7 @@ def run_on_ray(address: str, run: Run, questions: Sequence[Question]) -> None:
     due = {question.cell.id: question.cell for question in questions if run.is_due(question)}
     with _cluster(address, run.context) as ray:
         task = ray.remote(run_cell)
-        options = RunOptions(run.options.fresh, run.options.only)
+        options = RunOptions(run.options.fresh)
         pending = {}
         for cell in due.values():
             layers = [question.layer.name for question in questions if question.cell.id == cell.id]

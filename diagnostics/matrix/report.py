@@ -150,7 +150,7 @@ def _rich_result(result: LayerResult | None) -> Text:
 def short_summary(grid: ResultsGrid) -> str:
     """Return the unexpected results and the totals."""
     lines = [line for line, _ in remarks(result for result in grid.results if result.unexpected)]
-    hint = ["to run these again: nox -s matrix -- --only-failed"] if lines else []
+    hint = ["to run one again: nox -s matrix -- --fresh --cells CELL --layers LAYER"] if lines else []
     return "\n".join([*lines, totals(grid), *hint]) + "\n"
 
 

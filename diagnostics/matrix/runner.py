@@ -31,8 +31,6 @@ class RunOptions:
 
     fresh: frozenset[tuple[str, str]] = frozenset()
     """(cell, layer) pairs that run again although they have answers."""
-    only: frozenset[tuple[str, str]] | None = None
-    """(cell, layer) pairs that may run; None for all."""
     jobs: int = 1
     """Number of layers without an environment that run at the same time."""
 
@@ -51,8 +49,6 @@ class Run:
 
     def is_due(self, question: Question) -> bool:
         """Return whether a question may run, has no final answer or must run again, and is not blocked."""
-        if self.options.only is not None and question.key not in self.options.only:
-            return False
         event = self.grid.result(question).event
         if event is not None and event.finished and question.key not in self.options.fresh:
             return False

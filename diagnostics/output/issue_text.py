@@ -16,7 +16,7 @@ from diagnostics.output.redact import mask
 from diagnostics.output.terminal import print_text
 
 _LINE = 200
-"""Maximum length of a printed command-line text, or of a fix in a list."""
+"""Most characters of a line that was typed."""
 
 
 def print_issues(console: Console, explained: Iterable[tuple[Mapping[str, Any], Fix | None]]) -> None:

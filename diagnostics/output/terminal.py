@@ -15,17 +15,8 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
+from diagnostics import fixes
 from diagnostics.findings import CheckResult, Finding, NotChecked, Report, Severity
-from diagnostics.fixes import (
-    commands_of,
-    count_of,
-    first_lines,
-    first_step,
-    fix_lines,
-    fold_command,
-    one_line,
-    quote_command,
-)
 from diagnostics.output.sanitize import console as make_console
 
 STYLES = {
@@ -114,8 +105,8 @@ def print_finding(console: Console, finding: Finding, *, verbose: bool = False) 
         return
     if finding.evidence:
         print_text(console, _first_evidence(finding), "dim", indent=INDENT)
-    _, command = first_step(finding.remedy)
-    for number, line in enumerate(first_lines(finding.remedy)):
+    _, command = fixes.first_step(finding.remedy)
+    for number, line in enumerate(fixes.first_lines(finding.remedy)):
         lead = "- " if number and line.startswith("- ") else ""
         print_text(console, line[len(lead) :] if number else f"Fix: {line}", indent=INDENT, lead=lead)
     if command:
@@ -138,15 +129,15 @@ def _first_evidence(finding: Finding) -> str:
 
 def _print_details(console: Console, finding: Finding) -> None:
     if finding.detail:
-        print_text(console, one_line(finding.detail), indent=INDENT)
+        print_text(console, fixes.one_line(finding.detail), indent=INDENT)
     print_text(console, finding.proof, indent=INDENT)
     for item in finding.evidence:
         print_text(console, f"- {item.text} [{item.place}]", "dim", indent=INDENT)
     if finding.remedy:
         print_text(console, "Fix:", "bold", indent=INDENT)
-        for line in fix_lines(finding.remedy):
+        for line in fixes.fix_lines(finding.remedy):
             print_text(console, f"* {line}", indent=INDENT)
-        for command in commands_of(finding.remedy.actions):
+        for command in fixes.commands_of(finding.remedy.actions):
             print_command(console, command)
     for reference in finding.references:
         print_text(console, f"see {reference}", "dim", indent=INDENT)
@@ -155,7 +146,7 @@ def _print_details(console: Console, finding: Finding) -> None:
 def print_command(console: Console, command: str, indent: int = INDENT) -> None:
     """Print a command to copy: folded with backslashes on a terminal, in one line elsewhere."""
     printed = _as_called(command)
-    lines = fold_command(printed, console.width - indent - 2) if console.is_terminal else [printed]
+    lines = fixes.fold_command(printed, console.width - indent - 2) if console.is_terminal else [printed]
     for place, line in enumerate(lines):
         print_text(console, f"{' ' * indent}{'$ ' if place == 0 else '  '}{line}", "bold", whole=True)
 
@@ -197,14 +188,14 @@ def count_checks(report: Report) -> str:
     if both := sum(check.outcome == "findings" and bool(check.not_judged) for check in report.checks):
         found = f"{counts['findings']} {OUTCOMES['findings'][0]}"
         listed[listed.index(found)] = f"{found} ({both} of them incomplete)"
-    return f"{count_of(len(report.checks), 'check')}: {', '.join(listed)}; --verbose shows everything"
+    return f"{fixes.count_of(len(report.checks), 'check')}: {', '.join(listed)}; --verbose shows everything"
 
 
 def summary(report: Report) -> str:
     """Return the result in a few words: "2 errors, 1 warning; 1 of 9 checks incomplete"."""
     severities = Counter(finding.severity for finding in report.findings)
     listed = [
-        f"{count} info" if severity is Severity.INFO else count_of(count, severity.word)
+        f"{count} info" if severity is Severity.INFO else fixes.count_of(count, severity.word)
         for severity, count in sorted(severities.items(), reverse=True)
     ]
     counts = report.outcomes
@@ -214,7 +205,7 @@ def summary(report: Report) -> str:
     if incomplete := sum(bool(check.not_judged) for check in report.checks):
         parts.append(f"{incomplete} of {len(report.checks)} checks incomplete")
     if counts["unread"]:
-        parts.append(f"{count_of(counts['unread'], 'file')} unreadable")
+        parts.append(f"{fixes.count_of(counts['unread'], 'file')} unreadable")
     if counts["crashed"]:
         parts.append(f"{counts['crashed']} of {len(report.checks)} checks crashed")
     return "; ".join(parts)
@@ -232,7 +223,7 @@ def subject_lines(report: Report) -> list[str]:
     ownership = ", grpo-doctor's own environment" if "unnamed" in subject else ""
     lines = [f"Python {subject['python']} in {subject['prefix']}{ownership}"]
     for prefix in subject.get("unnamed", ())[:3]:
-        command = quote_command(("python", "-m", "diagnostics", "doctor", "--prefix", prefix))
+        command = fixes.quote_command(("python", "-m", "diagnostics", "doctor", "--prefix", prefix))
         lines.append(f"Did you mean the environment at {prefix}? Run: {command}")
     return [*lines, packages or "no supported package is installed"]
 

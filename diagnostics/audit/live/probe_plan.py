@@ -12,17 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.audit import checkpoint_validation
-from diagnostics.audit.live import cache_replicas, probe_inputs, sampling_checks, servers
+from diagnostics.audit.live import cache_replicas, probe_inputs, sampling_checks, server_settings, servers
 from diagnostics.audit.live.checkpoint_identification import Identification, identify_weights
 from diagnostics.audit.live.client import Client
 from diagnostics.audit.live.probe_inputs import REPLICA_IDS, Budget
 from diagnostics.audit.live.reference import Reference, sibling_checkpoints
-from diagnostics.audit.live.server_settings import (
-    TrainerSettings,
-    check_settings,
-    check_tokenization,
-    read_trainer_settings,
-)
 from diagnostics.audit.live.servers import Server
 from diagnostics.audit.live.weight_comparison import ALARM
 from diagnostics.audit.results import (
@@ -74,7 +68,7 @@ class _Session:
 
     server: Server
     reference: Reference
-    trainer: TrainerSettings
+    trainer: server_settings.TrainerSettings
     tokenizer: Any
     settings: dict[str, Any]
     budget: Budget
@@ -96,7 +90,7 @@ def audit_server(options: LiveAuditOptions) -> Audit:
         NotAvailableError: The server is asleep, paused or busy, or its weights changed during the audit.
     """
     began = time.monotonic()
-    reference, trainer = Reference(options.checkpoint), read_trainer_settings(options.trainer)
+    reference, trainer = Reference(options.checkpoint), server_settings.read_trainer_settings(options.trainer)
     client = Client(options.server, options.timeout_s)
     progress.update(client.address)
     server = Server(client, options.model)
@@ -110,8 +104,8 @@ def audit_server(options: LiveAuditOptions) -> Audit:
     if options.tokens < budget.needed:
         raise AuditError(f"--tokens {options.tokens}: this audit takes {budget.needed} at least")
     session = _Session(server, reference, trainer, tokenizer, settings, budget)
-    session.results += check_settings(settings, trainer)
-    session.results += check_tokenization(server, tokenizer, problem)
+    session.results += server_settings.check_settings(settings, trainer)
+    session.results += server_settings.check_tokenization(server, tokenizer, problem)
     session.against += map(Reference, options.against or sibling_checkpoints(options.checkpoint))
     progress.update("which weights it holds")
     identified = _check_weights(session)

@@ -13,16 +13,10 @@ from packaging.utils import canonicalize_name
 
 from diagnostics.collect.packages import Environment, Package
 from diagnostics.collect.search_path import INSTALLERS
+from diagnostics.doctor import requirements
 from diagnostics.doctor.checks.base import Examined, check, finding
 from diagnostics.doctor.checks.known_issues import nothing_installed
 from diagnostics.doctor.installers import REINSTALL, install, uninstall
-from diagnostics.doctor.requirements import (
-    OPTIONAL,
-    applies,
-    checked_packages,
-    declared_engines,
-    unmet_requirements,
-)
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Fix, Run
 from diagnostics.frameworks import SHOWN, TRAINER_LIBRARIES, configured_in
@@ -30,7 +24,7 @@ from diagnostics.versions import in_range
 
 MAX_LISTED = 6
 # Requirements that are not imported; all other requirements of the trainer libraries are needed at import.
-_NOT_IMPORTED = {*OPTIONAL, "typer", "typer-slim", "hf-xet", "requests", "multiprocess"}
+_NOT_IMPORTED = {*requirements.OPTIONAL, "typer", "typer-slim", "hf-xet", "requests", "multiprocess"}
 # transformers compares the releases of these packages with its requirements at import, and raises an error.
 _COMPARED_AT_IMPORT = {
     "filelock", "huggingface-hub", "numpy", "packaging", "pyyaml", "regex", "safetensors", "tokenizers", "tqdm",
@@ -139,9 +133,9 @@ def _nothing_declared(case: Examined) -> str:
 def declared(case: Examined) -> Iterator[Finding]:
     """Report each unmet requirement (CMP904), and a vLLM outside a trainer's declared range (CMP903)."""
     environment = case.environment
-    for package in checked_packages(environment):
+    for package in requirements.checked_packages(environment):
         yield from _engine_range(environment, package)
-        for requirement in unmet_requirements(environment, package):
+        for requirement in requirements.unmet_requirements(environment, package):
             yield _unmet_requirement(environment, package, requirement)
 
 
@@ -206,10 +200,10 @@ def _engine_range(environment: Environment, trainer: Package) -> Iterator[Findin
     If the ranges are only those of an extra, the severity is info, and a trainer that another trainer wraps is not
     reported: TRL's range does not apply to a run of ms-swift.
     """
-    vllm, ranges = environment.vllm, declared_engines(trainer)
+    vllm, ranges = environment.vllm, requirements.declared_engines(trainer)
     if vllm is None or not ranges or any(in_range(vllm.version, item.specifier) for item in ranges):
         return
-    required = any(applies(environment, item) for item in ranges)
+    required = any(requirements.applies(environment, item) for item in ranges)
     if not required and trainer.name not in configured_in(environment.packages):
         return
     listed = " or ".join(f"vllm{item.specifier}" for item in ranges)

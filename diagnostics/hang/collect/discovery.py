@@ -134,15 +134,16 @@ def _starts_other_ranks(processes: dict[int, ProcessEntry], entry: ProcessEntry)
 
 
 def select_processes(
-    processes: dict[int, ProcessEntry], pids: Sequence[int], pattern: str, *, everything: bool, ours: int
+    processes: dict[int, ProcessEntry], pids: Sequence[int], pattern: str, *, ours: int
 ) -> set[int]:
     """Return the requested processes, their descendants, and the other ranks of the same job.
+
+    Without pids and a pattern these are all processes of the caller that look like part of a job.
 
     Args:
         processes: All visible processes.
         pids: Processes that were named.
         pattern: Pattern for command lines.
-        everything: Whether to take every process of the caller that looks like part of a job.
         ours: Our own process id; neither this process nor an ancestor matches a pattern.
     """
     for entry in processes.values():
@@ -153,7 +154,7 @@ def select_processes(
     if pattern:
         matcher = re.compile(pattern)
         tops |= {pid for pid, entry in others.items() if matcher.search(entry.title)}
-    if everything or not (pids or pattern):
+    if not (pids or pattern):
         users = {os.geteuid(), 0}
         tops |= {
             pid

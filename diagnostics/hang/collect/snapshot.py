@@ -20,19 +20,17 @@ NO_PYSPY = "py-spy is not installed here, so no Python stack was read: pip insta
 
 @dataclass(frozen=True)
 class Selection:
-    """The processes to observe, and for how long.
+    """The processes to observe, and for how long. Without pids and pattern: all that look like part of a job.
 
     Attributes:
         pids: Process ids; their descendants and connected processes are included.
         pattern: Pattern for command lines.
-        everything: Whether to take all processes of the user that look like part of a job.
         seconds: Duration of the observation.
         samples: Number of stack samples.
     """
 
     pids: tuple[int, ...] = ()
     pattern: str = ""
-    everything: bool = False
     seconds: float = SECONDS
     samples: int = SAMPLES
 
@@ -69,9 +67,8 @@ def snapshot_as_json(options: dict[str, Any], _folder: str) -> dict[str, Any]:
     Args:
         options: `pattern`, `seconds` and `samples` of a Selection.
     """
-    selection = Selection(everything=not options["pattern"], **options)
     try:
-        return take_snapshot(selection).to_json()
+        return take_snapshot(Selection(**options)).to_json()
     except NoProcessError as error:
         return Snapshot(notes=(str(error),)).to_json()
 
@@ -79,9 +76,7 @@ def snapshot_as_json(options: dict[str, Any], _folder: str) -> dict[str, Any]:
 def _select(host: peers.Host, selection: Selection) -> set[int]:
     """Return the selected processes and those that they are connected to."""
     processes = host.processes
-    pids = discovery.select_processes(
-        processes, selection.pids, selection.pattern, everything=selection.everything, ours=os.getpid()
-    )
+    pids = discovery.select_processes(processes, selection.pids, selection.pattern, ours=os.getpid())
     if unknown := [pid for pid in selection.pids if pid not in processes]:
         raise NoProcessError(
             f"--pid {unknown[0]}: no such process here (it ended, or is in another container)"
