@@ -37,6 +37,4 @@ def command(check: bool, format: str) -> int:  # noqa: A002 - the option's name
         print(f"{entry.code}  {entry.kind:<7} {entry.title}")
     for check_code in checks.values():
         print(f"{check_code.code}  {documents.CHECK:<7} {check_code.title}")
-    if check:
-        print(f"{len(issues)} entries, all samples match as they should")
     return FINE

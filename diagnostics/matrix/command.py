@@ -395,9 +395,7 @@ _command(
 _command(
     "lock",
     lock_command,
-    "--check",
-    is_flag=True,
-    help="Only print missing and stale locks and workflows; resolve nothing.",
+    option("--check", is_flag=True, help="Only print missing and stale locks; resolve nothing."),
 )
 _command(
     "add",
