@@ -10,7 +10,6 @@ together) are valid on any machine.
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import os
@@ -29,6 +28,7 @@ from benchmarks.measure import interval  # noqa: E402
 from benchmarks.programs.receiver import elapsed, read_clocks, run_queue_wait_s  # noqa: E402
 from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest  # noqa: E402
 from grpo_core.rollout.weights.sync import Sender, TensorFile  # noqa: E402
+from grpo_core.rollout.wire import CHECKSUM, checksum  # noqa: E402
 
 GOALS = {"shm": 0.25, "http": 0.05}
 DIGEST_GOAL = 0.05
@@ -71,7 +71,7 @@ class Receiver:
     def upload(self, file: TensorFile, version: int) -> int:
         """Send a version in the body of a request; return the version that the server then reports."""
         body = file.to_bytes()
-        headers = {"X-Content-SHA256": hashlib.sha256(body).hexdigest(), "X-Policy-Version": str(version)}
+        headers = {CHECKSUM: checksum(body), "X-Policy-Version": str(version)}
         return int(self.request("POST", "/weights", body, headers)["policy_version"])
 
 

@@ -26,9 +26,15 @@ from grpo_core.records.recording import Recorder
 from grpo_core.rollout.engine import Engine, check_answers
 from grpo_core.run_files import RunFiles, mean, read_metrics
 from grpo_core.tasks import model
-from grpo_core.tasks.dataset import build_eval_prompts, build_prompts, rollout, with_steps
+from grpo_core.tasks.dataset import (
+    build_eval_prompts,
+    build_prompts,
+    derived_seed,
+    long_prompt,
+    rollout,
+    with_steps,
+)
 from grpo_core.tasks.rewards import Scorer
-from grpo_core.tasks.task import derived_seed, long_prompt
 from grpo_core.types import Completion, Request, Rollout, SamplingParams
 
 Report = Callable[[dict[str, Any]], None]  # receives each step's metrics

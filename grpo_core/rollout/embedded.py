@@ -9,7 +9,6 @@ same bits.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ class TransformersEngine:
     """
 
     name = "transformers"
-    capabilities = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True)
+    capabilities = Capabilities(seeds=True, fingerprint=True, sleep=True, truncation=True)
 
     def __init__(
         self,
@@ -49,13 +48,11 @@ class TransformersEngine:
         self._known_ids = known_ids(model_dir, int(self._model.config.get_text_config().vocab_size))
         self._decoder: Any = Decoder if can_share(self._model) else EqualLengthDecoder
         self._asleep = self._empty = False
-        self._aborted = threading.Event()
         self._device, self._max_model_len, self._max_batch = device, max_model_len, max_batch
         self.policy_version = -1
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Sample one completion per request, in the order of the requests."""
-        self._aborted.clear()  # first: an abort from now on is meant for this call
         self._check_usable("generate")
         vocabulary, longest = self._model.config.vocab_size, self._max_model_len
         check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
@@ -70,10 +67,6 @@ class TransformersEngine:
                 sampled = self._sample([requests[index] for index in batch], params)
                 completions.update(zip(batch, sampled, strict=True))
         return [completions[index] for index in range(len(requests))]
-
-    def abort(self) -> None:
-        """From another thread: make the running `generate` return after its current token."""
-        self._aborted.set()
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Copy all parameters by name; names, shapes and types are compared before anything is changed."""
@@ -129,8 +122,6 @@ class TransformersEngine:
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def _sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Sample completions for requests of one batch. B requests, V vocabulary."""
-        if self._aborted.is_set():
-            return [self._completion(request, [], [], params) for request in requests]
         prompts, limit = [request.prompt_ids for request in requests], params.max_tokens
         decoder = self._decoder(self._model, prompts, limit)
         distribution = SamplingDistribution(params, prompts)
@@ -147,7 +138,7 @@ class TransformersEngine:
             ids.append(id_B)
             logprobs.append(logprob_B)
             running_B = running_B & ~torch.isin(id_B, stops)
-            if self._aborted.is_set() or not running_B.any():
+            if not running_B.any():
                 break
         ids_BT, logprobs_BT = torch.stack(ids, 1).tolist(), torch.stack(logprobs, 1).tolist()
         return [
@@ -161,8 +152,7 @@ class TransformersEngine:
         """Build a completion that ends at the first stop id; the row was sampled on for the batch's sake."""
         end = next((index + 1 for index, token in enumerate(ids) if token in params.stop_ids), None)
         complete = tuple(ids[:end])
-        full = len(complete) == params.max_tokens
-        reason: FinishReason = "stop" if end is not None else "length" if full else "abort"
+        reason: FinishReason = "length" if end is None else "stop"
         versions = (self.policy_version,) * len(complete)
         return Completion(request.id, complete, tuple(logprobs[:end]), versions, reason)
 

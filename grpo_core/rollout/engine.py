@@ -1,7 +1,7 @@
 """Define the engine protocol: the interface of everything that samples completions.
 
-One engine has one owner: no two of its calls run at the same time, except `abort`, which any thread may call. What an
-engine can't do is in its `capabilities` before use, and is refused before anything has happened.
+One engine has one owner: no two of its calls run at the same time. What an engine can't do is in its `capabilities`
+before use, and is refused before anything has happened.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class Capabilities:
         seeds: Each request's seed alone decides what is sampled.
         fingerprint: The engine can hash the weights it holds, by the trainer's own names.
         sleep: The engine can free its memory between rollouts, by `sleep` and `wake`.
-        abort: `abort` ends a running `generate` from another thread.
         update: `update_weights` works.
         truncation: The engine applies top_p, top_k, min_p and repetition_penalty.
         why_not: For each of these that the engine lacks, the reason in one sentence.
@@ -51,7 +50,6 @@ class Capabilities:
     seeds: bool
     fingerprint: bool
     sleep: bool
-    abort: bool = False
     update: bool = True
     truncation: bool = False
     why_not: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -114,23 +112,11 @@ class Sleeper(Protocol):
         """Allocate the memory again; `update_weights` must follow."""
 
 
-@runtime_checkable
-class Aborter(Protocol):
-    """Protocol: an engine whose `capabilities.abort` is true."""
-
-    def abort(self) -> None:
-        """From another thread: make the running `generate` return at once with what it has, and reason `abort`.
-
-        A completion that had not started is empty then. If none runs, nothing happens.
-        """
-
-
 def check_answers(
     completions: list[Completion],
     requests: Sequence[Request],
     engine: str,
     *,
-    aborted: bool = False,
     vocabulary: int | None = None,
 ) -> list[Completion]:
     """Return the completions if they match the requests in order, with tokens and finite log-probs.
@@ -139,7 +125,6 @@ def check_answers(
         completions: The engine's answers.
         requests: The requests it received.
         engine: Its name.
-        aborted: The caller has called `abort`, so that a completion may have ended anywhere, or not started.
         vocabulary: How many ids model and tokenizer both have, where that is known; no other id may be sampled.
 
     Raises:
@@ -149,18 +134,17 @@ def check_answers(
     if len(completions) != len(requests):
         raise EngineError(f"{place}: {len(requests)} requests, {len(completions)} completions")
     for request, completion in zip(requests, completions, strict=True):
-        if fault := _completion_fault(request, completion, aborted, vocabulary):
+        if fault := _completion_fault(request, completion, vocabulary):
             raise EngineError(f"{place}: request {request.id} {fault}")
     return completions
 
 
-def _completion_fault(request: Request, completion: Completion, aborted: bool, vocabulary: int | None) -> str:
+def _completion_fault(request: Request, completion: Completion, vocabulary: int | None) -> str:
     """Describe what makes a completion unusable; empty if nothing does."""
     reason, count = completion.finish_reason, len(completion.ids)
-    cut_off = reason == "abort" and aborted
     if completion.request_id != request.id:
         return f"was answered with {completion.request_id!r}"
-    if not (cut_off or (count and reason in ("stop", "length"))):
+    if not count or reason not in ("stop", "length"):
         return f"ended without a usable completion: {count} ids, reason {reason!r}"
     if vocabulary is not None and not all(0 <= token < vocabulary for token in completion.ids):
         ids = f"0 to {vocabulary - 1}, which tokenizer and model have"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import http.client
 import json
 import socket
@@ -13,6 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
+from grpo_core.rollout.wire import CHECKSUM, checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,21 +68,15 @@ class HttpClient:
 
     def parse_object(self, path: str, status: int, text: bytes) -> dict[str, Any]:
         """Return the object in an answer whose status is 200."""
-        document = self.parse_json(path, status, text)
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise self.error(path, f"status {status}, and no JSON: {text[:80]!r}") from error
         if status != HTTPStatus.OK:
-            # A server that expects another token may have been started again.
-            kind = EngineUnreachableError if status == HTTPStatus.UNAUTHORIZED else EngineError
-            raise self.error(path, f"status {status}: {_refusal_reason(document)}", kind)
+            raise self.error(path, f"status {status}: {_refusal_reason(document)}")
         if not isinstance(document, dict):
             raise self.error(path, f"expected a JSON object, got {text[:80]!r}")
         return document
-
-    def parse_json(self, path: str, status: int, text: bytes) -> Any:
-        """Return an answer's JSON."""
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise self.error(path, f"status {status}, and no JSON: {text[:80]!r}") from error
 
     def call(
         self,
@@ -93,9 +87,8 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         deadline: float | None = None,
         repeat: bool = False,
-        patient: bool = True,
     ) -> tuple[int, bytes]:
-        """Return status and body, also for error statuses.
+        """Return status and body, also for error statuses; 503 is repeated while there is time: the server did nothing.
 
         Args:
             method: GET or POST.
@@ -104,7 +97,6 @@ class HttpClient:
             headers: Besides those of every call.
             deadline: A deadline that several calls share; by default this call has `timeout_s`.
             repeat: Whether to repeat the call once if the connection is lost, because it changes nothing.
-            patient: Repeat the call while the status is 503 and there is time: the server did nothing.
         """
         all_headers = {**self._headers, **(headers or {})}
         if isinstance(body, dict):
@@ -124,8 +116,7 @@ class HttpClient:
                     raise self.error(path, f"its process ended with {death}") from error
                 message = f"{type(error).__name__}: {error}; is the server up?"
                 raise self.error(path, message, EngineUnreachableError) from error
-            busy = patient and status == HTTPStatus.SERVICE_UNAVAILABLE
-            if not busy or time.monotonic() + pause_s > deadline:
+            if status != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() + pause_s > deadline:
                 return status, text
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 2.0)
@@ -165,8 +156,7 @@ class HttpClient:
             raise TimeoutError
         if too_long or len(text) > _MAX_ANSWER:
             raise self.error(path, f"an answer of more than {_MAX_ANSWER} bytes")
-        digest = response.getheader("X-Content-SHA256")
-        if digest and digest.lower() != hashlib.sha256(text).hexdigest():
+        if response.getheader(CHECKSUM, checksum(text)) != checksum(text):
             raise ConnectionError("the answer has another checksum than announced")
         return response.status, text
 
@@ -188,20 +178,14 @@ def identify(http: HttpClient) -> str:
         EngineError: Nobody there, none of these, or ours with a wrong `/info`.
     """
     status, text = http.call("GET", "/info", repeat=True)
-    if status == HTTPStatus.UNAUTHORIZED:
-        http.parse_object("/info", status, text)
-    if status == HTTPStatus.OK:
-        info = http.parse_json("/info", status, text)
-        if isinstance(info, dict) and info.get("schema") == PROTOCOL:
-            return "grpo-core"
-    status, schema = http.call("GET", "/openapi.json", repeat=True)
-    document = http.parse_json("/openapi.json", status, schema) if status == HTTPStatus.OK else None
-    paths = document.get("paths") if isinstance(document, dict) else None
-    paths = paths if isinstance(paths, dict) else {}
+    answered = status in (HTTPStatus.OK, HTTPStatus.UNAUTHORIZED)
+    if answered and http.parse_object("/info", status, text).get("schema") == PROTOCOL:
+        return "grpo-core"
+    status, text = http.call("GET", "/openapi.json", repeat=True)
+    schema = http.parse_object("/openapi.json", status, text) if status == HTTPStatus.OK else {}
     for path, kind in (("/v1/completions", "vllm"), ("/generate/", "trl")):
-        if path in paths:
+        if path in (schema.get("paths") or ()):
             return kind
     expected = ", ".join(SERVERS.values())
-    raise http.error(
-        "", f"no rollout server answers there (/openapi.json: status {status}); expected {expected}"
-    )
+    message = f"no rollout server answers there (/openapi.json: status {status}); expected {expected}"
+    raise http.error("", message)

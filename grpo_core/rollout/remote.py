@@ -1,21 +1,29 @@
-"""Implement the engine client of `python -m grpo_core serve`, and choose the client for a server."""
+"""Implement the engines behind `python -m grpo_core serve`: on a running server, or in a process of the trainer."""
 
 from __future__ import annotations
 
-import hashlib
 import json
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from grpo_core.config import RolloutConfig
+from grpo_core.config import Config, RolloutConfig
 from grpo_core.rollout.engine import Engine, EngineError, EngineUnreachableError
 from grpo_core.rollout.http_client import LOST, PROTOCOL, SERVERS, HttpClient, identify
+from grpo_core.rollout.server.process import ServerProcess
 from grpo_core.rollout.vllm_server import VllmServerEngine
 from grpo_core.rollout.weights.sync import Sender, TensorFile
-from grpo_core.rollout.wire import decode_capabilities, decode_completions, encode_requests
+from grpo_core.rollout.wire import (
+    CHECKSUM,
+    checksum,
+    decode_capabilities,
+    decode_completions,
+    encode_requests,
+)
 from grpo_core.types import Completion, Request, SamplingParams
 
 
@@ -42,10 +50,7 @@ class RemoteEngine:
         self.policy_version: int = self._field("/info", info, "policy_version", int)
         self.name = self._http.name = f"remote {self._field('/info', info, 'engine', str)}"
         able = decode_capabilities(self._field("/info", info, "capabilities", dict), self.name)
-        reason = "other clients use the server"
-        self.capabilities = able.without(
-            **{name: reason for name in ("sleep", "abort") if getattr(able, name)}
-        )
+        self.capabilities = able.without(sleep="other clients use the server") if able.sleep else able
         self._weights: str | None = None  # the server's name for the weights that were sent last
         self._sender = Sender(sync, self._load_shared, self._upload)
         self._closed = False
@@ -56,7 +61,7 @@ class RemoteEngine:
         if not requests:
             return []
         body = json.dumps(encode_requests(requests, params)).encode()
-        headers = {"Content-Type": "application/json", "X-Content-SHA256": hashlib.sha256(body).hexdigest()}
+        headers = {"Content-Type": "application/json", CHECKSUM: checksum(body)}
         answer = self._http.json("POST", "/generate", body, headers=headers, repeat=True)
         self._check_weights("/generate", answer)
         completions = decode_completions(answer, requests, self.name)
@@ -77,7 +82,7 @@ class RemoteEngine:
 
     def _upload(self, file: TensorFile, version: int) -> int:
         body = file.to_bytes()
-        headers = {"X-Policy-Version": str(version), "X-Content-SHA256": hashlib.sha256(body).hexdigest()}
+        headers = {"X-Policy-Version": str(version), CHECKSUM: checksum(body)}
         return self._loaded("/weights", self._http.json("POST", "/weights", body, headers=headers))
 
     def _loaded(self, path: str, answer: Mapping[str, Any]) -> int:
@@ -115,6 +120,52 @@ class RemoteEngine:
     def _check_open(self, method: str) -> None:
         if self._closed:
             raise EngineError(f"{self.name} engine, {method}: the engine is closed")
+
+
+class ProcessEngine(RemoteEngine):
+    """Engine in a child process: a server for this trainer alone, so that it samples while the trainer trains.
+
+    `start_generate` and `finish_generate` are the two halves of `generate`.
+
+    Attributes:
+        pid: The child's process id.
+    """
+
+    def __init__(self, config: Config, model_dir: Path | str) -> None:
+        """Start the child and wait until its engine is ready."""
+        rollout = config.rollout
+        self._server = ServerProcess(config, model_dir)
+        self.pid = self._server.pid
+        self._pool = ThreadPoolExecutor(1, "rollouts")
+        self._in_flight: deque[Future[list[Completion]]] = deque()
+        try:
+            host, port, token = self._server.host, self._server.port, self._server.token
+            super().__init__(host, port, timeout_s=rollout.timeout_s, token=token, sync=rollout.sync)
+        except BaseException:
+            self._server.close()
+            raise
+        self.name = self._http.name = f"{rollout.engine} (own process)"
+        self._http.death = self._server.death
+
+    def start_generate(self, requests: Sequence[Request], params: SamplingParams) -> None:
+        """Start sampling in the background, behind earlier calls."""
+        self._in_flight.append(self._pool.submit(super().generate, list(requests), params))
+
+    def finish_generate(self) -> list[Completion]:
+        """Wait for the completions of the oldest `start_generate`.
+
+        Raises:
+            EngineError: The child died, failed or answered something else.
+        """
+        if not self._in_flight:
+            raise EngineError(f"{self.name} engine: finish_generate without start_generate")
+        return self._in_flight.popleft().result()
+
+    def close(self) -> None:
+        """End the child, and the call that it is sampling for."""
+        super().close()
+        self._server.close()
+        self._pool.shutdown()
 
 
 def engine_for(

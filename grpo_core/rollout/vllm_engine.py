@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,9 +54,7 @@ class VllmEngine:
     """
 
     name = "vllm"
-    capabilities = Capabilities(
-        seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True
-    ).without(
+    capabilities = Capabilities(seeds=True, fingerprint=True, sleep=True, truncation=True).without(
         fingerprint="vLLM joins parameters and repacks them for its kernels, and drops the originals",
         sleep="vLLM's CPU builds only print a warning and keep their memory",
     )
@@ -91,7 +89,6 @@ class VllmEngine:
         self._max_model_len, self.policy_version = max_model_len, -1
         self._broken: str | None = None
         self._owner = threading.Lock()
-        self._aborted = threading.Event()
         self._llm: Any = None
         releases.prepare_import()
         import torch.distributed
@@ -132,7 +129,6 @@ class VllmEngine:
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Sample one completion per request, in the order of the requests."""
-        self._aborted.clear()  # first: an abort from now on is meant for this call
         # vLLM would cut these short, change them silently or die of them.
         vocabulary, longest = self._vocabulary, self._max_model_len
         check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
@@ -141,15 +137,11 @@ class VllmEngine:
             return []
         with self._exclusive("generate"):
             jobs = [_make_job(request, params) for request in requests]
-            outputs = self._stepper.run(jobs, self._aborted.is_set)
+            outputs = self._stepper.run(jobs)
         return [
             decode_completion(request, output, self.policy_version, params)
             for request, output in zip(requests, outputs, strict=True)
         ]
-
-    def abort(self) -> None:
-        """From another thread: make the running `generate` return after its current step, with what it has."""
-        self._aborted.set()  # the thread that steps does the rest: vLLM has no locks
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Load a policy version and drop the keys and values that the old one cached.
@@ -258,11 +250,8 @@ class Stepper:
         self._max_tokens = int(scheduler.max_num_batched_tokens)
         self._names = itertools.count()
 
-    def run(self, jobs: Sequence[Job], aborted: Callable[[], bool]) -> list[Any]:
-        """Sample all jobs, or stop before the first step at which `aborted` returns true.
-
-        Returns:
-            For each job vLLM's last output; None for one that had not started.
+    def run(self, jobs: Sequence[Job]) -> list[Any]:
+        """Sample all jobs, and return vLLM's last output for each.
 
         Raises:
             EngineError: vLLM lost a request, or answered an unknown one.
@@ -271,9 +260,6 @@ class Stepper:
         running: dict[str, int] = {}  # vLLM's name of a request: index of the job
         outputs: list[Any] = [None] * len(jobs)
         while waiting or running:
-            if aborted():
-                self._engine.abort_request(list(running))
-                break
             running |= self._admit(jobs, waiting, list(running.values()))
             self._step(running, outputs)
         return outputs

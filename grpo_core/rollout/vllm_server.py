@@ -1,7 +1,9 @@
 """Implement the engine that samples on vLLM's own HTTP server: `vllm serve`, or TRL's since TRL 1.11.
 
-Tested with vLLM 0.31.0. docs/servers.md explains how to start a server for training. `capabilities` lists what a
-server cannot do, before it is used.
+Requests and answers have the format of OpenAI's completions with token ids. Each parameter that shapes the distribution
+or ends a completion is in the request, and an answer that a default of the server has shaped is refused. Read in and
+tested with vLLM 0.31.0 (vllm/entrypoints/openai/completion/protocol.py and serving.py). docs/servers.md explains how to
+start a server for training. `capabilities` lists what a server cannot do, before it is used.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -28,14 +31,7 @@ from grpo_core.rollout.engine import (
     check_requests,
 )
 from grpo_core.rollout.http_client import LOST, HttpClient
-from grpo_core.rollout.vllm_requests import check_temperature, stored_shapes
-from grpo_core.rollout.vllm_server_api import (
-    VllmServer,
-    check_logprobs,
-    completion_body,
-    decode_answer,
-    inspect_server,
-)
+from grpo_core.rollout.vllm_requests import check_temperature, sampling_arguments, stored_shapes
 from grpo_core.types import Completion, Request, SamplingParams
 
 _CLEAN_UP_S = 5
@@ -192,18 +188,9 @@ class VllmServerEngine:
         try:
             answer = self._http.json("POST", "/v1/completions", body, deadline=deadline)
         except EngineError as error:
-            kind = type(error) if self._is_healthy() else EngineUnreachableError
-            raise kind(f"{error} (request {request.id})") from error
+            raise type(error)(f"{error} (request {request.id})") from error
         place = f"{self._http.location('/v1/completions')}: request {request.id}"
         return decode_answer(answer, request, params, self.policy_version, call_id, place)
-
-    def _is_healthy(self) -> bool:
-        """Return whether vLLM's engine runs: after a crash its HTTP front end answers 500 for a moment."""
-        try:
-            deadline = time.monotonic() + _CLEAN_UP_S
-            return self._http.call("GET", "/health", deadline=deadline, patient=False)[0] == HTTPStatus.OK
-        except EngineError:
-            return True  # the call's own error is sufficient
 
     def _post(self, path: str, body: Any = None, *, deadline: float | None = None) -> Mapping[str, Any]:
         """Post to an endpoint and return its JSON object; some releases answer 200 with an empty body."""
@@ -231,6 +218,150 @@ class VllmServerEngine:
         check_temperature(params, self.name)
 
 
+# Parameters without which an answer can't be exact, or can't be checked to belong to its request.
+_NEEDED = frozenset(
+    {"seed", "stop_token_ids", "ignore_eos", "logprobs", "return_tokens_as_token_ids", "return_token_ids"}
+)
+
+
+@dataclass(frozen=True)
+class VllmServer:
+    """A running `vllm serve`.
+
+    Attributes:
+        version: vLLM's.
+        model: The name it serves the model by.
+        root: The folder of the model on the server's machine.
+        max_model_len: Longest prompt and completion together, in tokens.
+        paths: Its endpoints.
+        fields: The parameters of a completion request.
+    """
+
+    version: str
+    model: str
+    root: str
+    max_model_len: int
+    paths: frozenset[str]
+    fields: frozenset[str]
+
+
+def inspect_server(http: HttpClient) -> VllmServer:
+    """Query a server's version, model, endpoints and parameters.
+
+    Raises:
+        EngineError: It is not `vllm serve`, or too old.
+    """
+    try:
+        version = str(http.json("GET", "/version", repeat=True)["version"])
+        schema = http.json("GET", "/openapi.json", repeat=True)
+        fields = frozenset(schema["components"]["schemas"]["CompletionRequest"]["properties"])
+        paths = frozenset(schema["paths"])
+        model = http.json("GET", "/v1/models", repeat=True)["data"][0]
+        name, root, longest = str(model["id"]), str(model.get("root", "")), int(model["max_model_len"])
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise http.error("", f"expected `vllm serve`, but its answers lack {error!r}") from error
+    if missing := ", ".join(sorted(_NEEDED - fields)):
+        message = f"vLLM {version} can't be asked with {missing}; expected a later release"
+        raise http.error("/v1/completions", message)
+    return VllmServer(version, name, root, longest, paths, fields)
+
+
+def check_logprobs(http: HttpClient, server: VllmServer) -> None:
+    """Check by samples that a server's log-probs are those after the temperature.
+
+    If so, a temperature four times higher makes the differences between the likeliest ids four times smaller.
+
+    Raises:
+        EngineError: They are those before the temperature.
+    """
+    try:
+        hot = _top_logprobs(http, server, temperature=2.0)  # the maximum
+        cold = _top_logprobs(http, server, temperature=0.5)
+        pairs = [(hot[name], cold[name]) for name in hot.keys() & cold.keys()]
+        hot_range, cold_range = (max(values) - min(values) for values in zip(*pairs, strict=True))
+    except (LookupError, TypeError, ValueError) as error:
+        raise http.error("/v1/completions", f"the answer is no completion: {error!r}") from error
+    if hot_range > cold_range / 2 and cold_range > 1e-3:  # equally likely ids show nothing either way
+        fault = "its log-probs are not those of the distribution it samples from, after the temperature"
+        raise http.error("", f"{fault}; start it with --logprobs-mode processed_logprobs")
+
+
+def _top_logprobs(http: HttpClient, server: VllmServer, temperature: float) -> dict[str, float]:
+    """Return the likeliest ids after a prompt, and their log-probs."""
+    params = SamplingParams(max_tokens=1, temperature=temperature)
+    body = completion_body(Request("probe", (0,), seed=0), params, server, "")
+    del body["request_id"]
+    answer = http.json("POST", "/v1/completions", {**body, "logprobs": 5}, repeat=True)
+    logprobs = answer["choices"][0]["logprobs"]["top_logprobs"][0]
+    return {name: float(value) for name, value in logprobs.items()}
+
+
+def completion_body(
+    request: Request, params: SamplingParams, server: VllmServer, call_id: str
+) -> dict[str, Any]:
+    """Return the body of one completion call."""
+    body = {
+        "model": server.model,
+        "prompt": list(request.prompt_ids),
+        "request_id": call_id,
+        **sampling_arguments(params, request),
+        "top_k": params.top_k,  # 0 is -1 elsewhere
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+        "echo": False,
+        "stream": False,
+        "add_special_tokens": False,
+        "skip_special_tokens": False,
+        "use_beam_search": False,
+    }
+    if "watermarking" in server.fields:
+        body["watermarking"] = False
+    return body
+
+
+def decode_answer(
+    answer: Mapping[str, Any],
+    request: Request,
+    params: SamplingParams,
+    version: int,
+    call_id: str,
+    place: str,
+) -> Completion:
+    """Decode the answer to one call, if it is the answer to this very call.
+
+    Raises:
+        EngineError: It belongs to another call, is incomplete, or was shaped by something that wasn't requested.
+    """
+    try:
+        (choice,) = answer["choices"]
+        ids = tuple(int(token) for token in choice["token_ids"])
+        prompt = tuple(choice["prompt_token_ids"])
+        logprobs = tuple(float(value) for value in choice["logprobs"]["token_logprobs"])
+        tokens = list(choice["logprobs"]["tokens"])
+        reason, answer_id = choice["finish_reason"], str(answer["id"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineError(f"{place}: the answer is no completion: {error!r}") from error
+    if answer_id != f"cmpl-{call_id}" or prompt != request.prompt_ids:
+        raise EngineError(f"{place}: the answer ({answer_id}) is to another request")
+    if tokens != [f"token_id:{token}" for token in ids] or len(logprobs) != len(ids):
+        raise EngineError(
+            f"{place}: {len(ids)} ids, but log-probs of {tokens[:4]} and {len(logprobs)} in all"
+        )
+    if reason == "stop" and (not ids or ids[-1] not in params.stop_ids):
+        raise EngineError(
+            f"{place}: it ended at id {ids[-1] if ids else None}, which is none of the stop ids "
+            f"{list(params.stop_ids)}; has the server stop ids of its own (--generation-config)?"
+        )
+    limit = params.max_tokens
+    if len(ids) > limit or (reason == "length" and len(ids) != limit):
+        raise EngineError(
+            f"{place}: {len(ids)} ids came where {limit} were asked for; a limit of the server's own?"
+        )
+    if reason not in ("stop", "length"):
+        raise EngineError(f"{place}: ended with reason {reason!r}")
+    return Completion(request.id, ids, logprobs, (version,) * len(ids), reason)
+
+
 _UPDATE_PATHS = {
     "/pause", "/resume", "/reset_prefix_cache", "/weight_info", "/update_weight_version", "/collective_rpc",
 }  # fmt: skip
@@ -242,7 +373,6 @@ def server_capabilities(server: VllmServer, folder: Path | None, sync: str) -> C
     lacks = {
         "fingerprint": "vLLM holds weights in its kernels' own layout",
         "sleep": "other clients may be using the server",
-        "abort": "other clients may be using the server",
     }
     if missing := sorted(_UPDATE_PATHS - server.paths):
         served = f"vLLM {server.version} serves no {', '.join(missing)}"
@@ -251,5 +381,5 @@ def server_capabilities(server: VllmServer, folder: Path | None, sync: str) -> C
         lacks["update"] = f"weights don't go to it by rollout.sync = {sync!r}, but by files"
     elif folder is None:
         lacks["update"] = "no folder was given for the weights' files"
-    able = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True)
+    able = Capabilities(seeds=True, fingerprint=True, sleep=True, truncation=True)
     return able.without(**lacks)

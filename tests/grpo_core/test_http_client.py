@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from types import SimpleNamespace
 
@@ -14,6 +13,7 @@ from grpo_core.rollout import http_client as client
 from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
 from grpo_core.rollout.http_client import PROTOCOL, HttpClient, identify
 from grpo_core.rollout.remote import RemoteEngine, engine_for
+from grpo_core.rollout.wire import checksum
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.simulated_server import simulated
 
@@ -160,22 +160,18 @@ def test_server_kind_is_detected(documents, found):
 
 
 @pytest.mark.parametrize(
-    "documents",
+    ("documents", "says"),
     [
-        {},
-        {"/info": {"schema": "other"}},
-        {"/info": [], "/openapi.json": []},
-        {"/openapi.json": {"paths": {"/": {}}}},
+        ({}, r"no rollout server answers there.*grpo_core serve.*vllm serve.*trl vllm"),
+        ({"/info": {"schema": "other"}}, "no rollout server answers there"),
+        ({"/info": []}, "/info: expected a JSON object"),
+        ({"/openapi.json": []}, "/openapi.json: expected a JSON object"),
+        ({"/openapi.json": {"paths": {"/": {}}}}, "no rollout server answers there"),
     ],
 )
-def test_unknown_server_kind_is_refused(documents):
-    """The error lists the three supported kinds."""
-    with (
-        simulated(serve_documents(documents)) as server,
-        pytest.raises(
-            EngineError, match=r"no rollout server answers there.*grpo_core serve.*vllm serve.*trl vllm"
-        ),
-    ):
+def test_unknown_server_kind_is_refused(documents, says):
+    """The error lists the three supported kinds, or names the answer that none of them gives."""
+    with simulated(serve_documents(documents)) as server, pytest.raises(EngineError, match=says):
         identify(http(server))
 
 
@@ -245,9 +241,9 @@ def test_corrupted_response_is_retried_once():
 
     def handle(call):
         body, sent = b'{"a": 1}', b'{"a": 2}' if len(server.calls) == 1 else b'{"a": 1}'
-        digest = hashlib.sha256(body).hexdigest()
         call.sock.sendall(
-            f"HTTP/1.1 200 OK\r\nX-Content-SHA256: {digest}\r\nContent-Length: 8\r\n\r\n".encode() + sent
+            f"HTTP/1.1 200 OK\r\nX-Content-CRC32: {checksum(body)}\r\nContent-Length: 8\r\n\r\n".encode()
+            + sent
         )
 
     with simulated(handle) as server:
@@ -285,7 +281,7 @@ class SimulatedOwn:
                 }
                 for entry in call.document()["requests"]
             ]
-            assert hashlib.sha256(call.body).hexdigest() == call.headers["x-content-sha256"]
+            assert checksum(call.body) == call.headers["x-content-crc32"]
         call.answer(answer)
 
 

@@ -14,10 +14,10 @@ import pytest
 from grpo_core import __main__ as cli
 from grpo_core import run
 from grpo_core.config import ConfigError
-from grpo_core.rollout.build import EngineSpec
 from grpo_core.rollout.server import process as server_process
 from grpo_core.rollout.server.process import ServerProcess, end_child
 from grpo_core.rollout.server.token import client_token, new_token, saved_token, server_token, token_path
+from tests.grpo_core.conftest import engine_config
 
 
 def status(host, port, token=None, path="/info") -> int:
@@ -31,7 +31,7 @@ def status(host, port, token=None, path="/info") -> int:
 def test_own_server_has_a_secret_random_token(model_dir):
     """It differs each time and is not on the command line, which every user can read."""
     assert new_token() != new_token()
-    with closing(ServerProcess(EngineSpec("transformers", str(model_dir), 256), timeout_s=500)) as server:
+    with closing(ServerProcess(engine_config(), model_dir)) as server:
         assert len(server.token) > 40
         assert server.token.encode() not in Path(f"/proc/{server.pid}/cmdline").read_bytes()
         assert status(server.host, server.port) == 401

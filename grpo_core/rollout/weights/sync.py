@@ -2,10 +2,8 @@
 
 In the same process nothing has to be moved: the engine gets the tensors. Elsewhere the weights are a safetensors file:
 in memory of this machine that both processes can read (`shm`), or in the body of a request (`http`, also called
-`inline`). `auto` is shared memory where it works, and prints a line where it doesn't.
-
-The shared memory is a memfd for each version. The kernel seals it before it is announced, so no later write can change
-what the engine loads. docs/sync.md describes what proves the arrival.
+`inline`). `auto` is shared memory where it works, and prints a line where it doesn't. docs/sync.md describes how the
+arrival is proven.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ import mmap
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -28,7 +26,7 @@ from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnre
 
 _LABEL = "grpo-core-weights"
 _DESCRIPTOR = re.compile(r"/proc/[0-9]{1,10}/fd/[0-9]{1,10}")
-_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # a page that is cut off would end the reader (SIGBUS)
 _TYPES = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.int32: "I32",
     torch.int64: "I64", torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64",
@@ -100,6 +98,7 @@ class Sender:
         if kind not in self.KINDS:
             raise EngineError(f"rollout.sync = {kind!r}: there are {', '.join(self.KINDS)}")
         self._kind, self._load, self._upload = kind, load, upload
+        self._memory: SharedMemory | None = None
 
     def send(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> int:
         """Send all parameters, wait until the engine has loaded them, and return the version it then reports.
@@ -110,8 +109,7 @@ class Sender:
         file = TensorFile(tensors)
         if self._kind in ("auto", "shm"):
             try:
-                with _shared(file) as name:
-                    return self._load(name, version)
+                return self._send_shared(file, version)
             except (EngineTimeoutError, EngineUnreachableError):
                 raise
             except EngineError as error:
@@ -121,35 +119,48 @@ class Sender:
                 self._kind = "inline"
         return self._upload(file, version)
 
+    def _send_shared(self, file: TensorFile, version: int) -> int:
+        """Send through the memory of the version before: its pages are there already."""
+        memory, self._memory = self._memory, None  # after a failure the engine may still read it
+        if memory is None or memory.size != file.size:
+            memory = SharedMemory(file.size)
+        file.write(memory.bytes)
+        loaded = self._load(memory.name, version)
+        self._memory = memory
+        return loaded
 
-@contextmanager
-def _shared(file: TensorFile) -> Iterator[str]:
-    """Yield the path of sealed shared memory that contains a file; closed afterwards.
 
-    Raises:
-        EngineError: There is no such memory here.
+class SharedMemory:
+    """Memory without a name that other processes of this user can read; freed with the last process that uses it.
+
+    Attributes:
+        name: The path by which another process opens it.
+        size: Its size in bytes, which the kernel keeps from changing.
+        bytes: Its content, for the sender to write.
     """
-    try:
-        descriptor = os.memfd_create(_LABEL, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    except (AttributeError, OSError) as error:
-        raise EngineError(f"weight sync by shared memory: no memory without a name: {error}") from error
-    try:
+
+    def __init__(self, size: int) -> None:
+        """Allocate the memory.
+
+        Raises:
+            EngineError: There is no such memory here, or no room for it.
+        """
+        try:
+            descriptor = os.memfd_create(_LABEL, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except (AttributeError, OSError) as error:
+            raise EngineError(f"weight sync by shared memory: no memory without a name: {error}") from error
+        weakref.finalize(self, os.close, descriptor)
         try:
             # Allocated now: a page that isn't there when it is used would end the process (SIGBUS).
-            os.posix_fallocate(descriptor, 0, file.size)
-            # Populated at once, which is cheaper than a fault at each page.
-            flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-            # No name keeps the mapping: memory that somebody could still write to can't be sealed.
-            file.write(torch.frombuffer(mmap.mmap(descriptor, file.size, flags=flags), dtype=torch.uint8))
+            os.posix_fallocate(descriptor, 0, size)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+            self.bytes = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
         except OSError as error:
             raise EngineError(
-                f"weight sync by shared memory: {file.size} bytes for both processes: {error}; make room, or choose "
-                "another rollout.sync"
+                f"weight sync by shared memory: {size} bytes for both processes: {error}; make room, or choose another "
+                "rollout.sync"
             ) from error
-        yield f"/proc/{os.getpid()}/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
+        self.name, self.size = f"/proc/{os.getpid()}/fd/{descriptor}", size
 
 
 def load_shared(name: str, most: int) -> dict[str, torch.Tensor]:
@@ -160,7 +171,7 @@ def load_shared(name: str, most: int) -> dict[str, torch.Tensor]:
         most: Largest size to accept, in bytes.
 
     Raises:
-        EngineError: It is something else than a sealed memfd of this user, too large, or no safetensors file.
+        EngineError: It is something else than a sender's memory of this user, too large, or no safetensors file.
     """
     place = f"weight sync by shared memory: {name!r}"
     try:

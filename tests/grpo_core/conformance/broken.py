@@ -309,41 +309,6 @@ class ClampsIds(RoundTripsText):
         return tuple(min(token, 28) for token in prompt)
 
 
-class IgnoresAbort(Broken):
-    """Ignores `abort` and continues sampling."""
-
-    caught_by = ("test_abort_returns_partial_completions",)
-
-    def abort(self) -> None:
-        """Nothing."""
-
-
-class AbortEndsNextCall(Broken):
-    """An abort without a running call ends the next call."""
-
-    caught_by = ("test_abort_when_idle_does_not_affect_the_next_call",)
-    _late = False
-
-    def abort(self) -> None:
-        self._late = True
-
-    def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
-        late, self._late = self._late, False
-        completions = self._inner.generate(requests, params)
-        if not late:
-            return completions
-        return [
-            replace(
-                one,
-                ids=one.ids[:1],
-                logprobs=one.logprobs[:1],
-                versions=one.versions[:1],
-                finish_reason="abort",
-            )
-            for one in completions
-        ]
-
-
 class NoReasonForMissingCapability(Broken):
     """Lacks a capability without giving a reason."""
 
@@ -351,10 +316,7 @@ class NoReasonForMissingCapability(Broken):
 
     @property
     def capabilities(self) -> Capabilities:
-        return replace(self._inner.capabilities, abort=False)
-
-    def abort(self) -> None:
-        raise EngineError("broken engine, abort: it can't")
+        return replace(self._inner.capabilities, why_not={})
 
 
 class DeniesItsCapability(Broken):

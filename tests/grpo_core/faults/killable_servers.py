@@ -208,7 +208,9 @@ class Servers:
         pid = os.fork()
         if not pid:
             self._child(channel, child_in, child_out)
-            serve_run.build_engine = lambda spec: LoggedEngine(build_engine(spec), self.log, self.switch)
+            serve_run.build_engine = lambda *options: LoggedEngine(
+                build_engine(*options), self.log, self.switch
+            )
             arguments = [
                 "serve",
                 "--exit-with-stdin",

@@ -63,8 +63,7 @@ class Kind:
         what: A one-line description.
         do: The function that injects it, see `Fault`.
         phases: Where it is injected.
-        seeds: Cases per phase; even ones may reconnect (rollout.reconnect_s), odd ones not.
-        retried: An even seed must end like the reference run, if the trainer had reached the server before.
+        seeds: Cases per phase.
         waits: The run must end by its time-out.
         lasting: It applies to every call of the phase from the first on.
     """
@@ -74,7 +73,6 @@ class Kind:
     do: Fault
     phases: tuple[str, ...] = CALLS
     seeds: int = 2
-    retried: bool = False
     waits: bool = False
     lasting: bool = False
 
@@ -337,30 +335,25 @@ KINDS = (
         "kill -9 before the request reaches the server; it is started again",
         _kill_before,
         PHASES,
-        retried=True,
     ),
     Kind(
         "kill during",
         "kill -9 in the middle of the engine's call; started again",
         _kill_during,
         ENGINE,
-        retried=True,
     ),
-    Kind(
-        "kill after", "kill -9 between the answer and the next call; started again", _kill_after, retried=True
-    ),
+    Kind("kill after", "kill -9 between the answer and the next call; started again", _kill_after),
     Kind(
         "restart, old weights",
         "between two calls the server is another, with its model's own weights",
         _restart_old,
         ENGINE,
-        retried=True,
     ),
-    Kind("connection refused", "nobody listens, for 0.3 s", _refuse_connection, ("connect",), retried=True),
-    Kind("connection reset", "accepted and reset", _cut, ("connect",), retried=True),
+    Kind("connection refused", "nobody listens, for 0.3 s", _refuse_connection, ("connect",)),
+    Kind("connection reset", "accepted and reset", _cut, ("connect",)),
     Kind("half-open", "accepted, read and never answered", _silence, PHASES, waits=True),
-    Kind("drop before", "the connection ends before the request is delivered", _cut, retried=True),
-    Kind("drop after", "the request is delivered, its answer is not", _drop_after, retried=True),
+    Kind("drop before", "the connection ends before the request is delivered", _cut),
+    Kind("drop after", "the request is delivered, its answer is not", _drop_after),
     Kind("drop for ever", "so does every later call of the phase", _cut, lasting=True),
     Kind("delay", "the answer comes after the time-out", _delay, waits=True),
     Kind("drip", "the answer comes byte by byte, a few a second", _drip, waits=True),
@@ -371,7 +364,6 @@ KINDS = (
         "the connection ends in the middle of the request",
         _cut_request,
         POSTS,
-        retried=True,
     ),
     Kind("shorten request", "half a request, with its length announced right", _shorten_request, POSTS),
     Kind("duplicate", "the answer of an earlier call of the phase once more", _replay_answer),
@@ -397,13 +389,11 @@ KINDS = (
         _other_client,
         ENGINE,
         seeds=4,
-        retried=True,
     ),
     Kind(
         "replayed upload",
         "the run's first upload arrives once more, late",
         _replayed_upload,
         ENGINE,
-        retried=True,
     ),
 )

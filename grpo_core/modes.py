@@ -1,0 +1,194 @@
+"""Define the training loops of the three rollout modes (colocate, async, server), in a form that is easy to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
+
+import torch
+
+from grpo_core.learn.policy import Policy
+from grpo_core.learn.pool import StalenessError
+from grpo_core.machine.checkpoint import State
+from grpo_core.publish import SyncError
+from grpo_core.rollout.build import build_engine
+from grpo_core.rollout.engine import Engine, EngineError
+from grpo_core.rollout.remote import ProcessEngine, check_trainable, engine_for
+from grpo_core.rollout.server.process import ServerProcess
+from grpo_core.rollout.server.token import client_token
+from grpo_core.tasks.dataset import rollout
+from grpo_core.trainer import Trainer
+from grpo_core.types import Completion, Rollout
+
+
+def colocate(trainer: Trainer) -> None:
+    """Wake, publish, sample, sleep, train. No token is older than the policy that it trains."""
+    in_process = build_engine(trainer.config, trainer.model_dir)
+    with closing(trainer.share_engine(in_process, per_rank=True)) as engine:
+        sync = trainer.publisher(engine)
+        sleeper: Any = engine if engine.capabilities.sleep else None
+        for _ in trainer.steps():
+            if sleeper is not None:
+                sleeper.wake()
+            trainer.publish(sync)
+            trainer.evaluate(engine)
+            while not trainer.ready():
+                rollout = trainer.next_rollout()
+                with trainer.timed("rollout"):
+                    completions = engine.generate(rollout.requests, trainer.sampling)
+                trainer.add_rollout(rollout, completions)
+            if sleeper is not None:
+                sleeper.sleep()
+            trainer.learn()
+
+
+def asynchronous(trainer: Trainer) -> None:
+    """Keep the engine busy in a process of its own, and train on what is finished (see `Ahead`)."""
+    process = ProcessEngine(trainer.config, trainer.model_dir) if trainer.world.first else None
+    with closing(trainer.share_engine(process)) as engine:
+        ahead = Ahead(trainer, engine)
+        for _ in trainer.steps():
+            ahead.fill()
+            while not trainer.ready():
+                with trainer.timed("rollout"):  # only the time that the trainer waits
+                    rollout, completions = ahead.next()
+                trainer.add_rollout(rollout, completions, max_age=trainer.config.rollout.max_staleness)
+                ahead.fill()
+            trainer.learn()
+
+
+def server(trainer: Trainer) -> None:
+    """Publish, sample, train; the engine is behind HTTP."""
+    with server_engine(trainer) as engine:
+        sync = trainer.publisher(engine)
+        for _ in trainer.steps():
+            trainer.publish(sync)
+            trainer.evaluate(engine)
+            while not trainer.ready():
+                rollout = trainer.next_rollout()
+                with trainer.timed("rollout"):
+                    completions = engine.generate(rollout.requests, trainer.sampling)
+                trainer.add_rollout(rollout, completions)
+            trainer.learn()
+
+
+def run_mode(trainer: Trainer) -> None:
+    """Train in the configured mode."""
+    LOOPS[trainer.config.rollout.mode](trainer)
+
+
+LOOPS = {"colocate": colocate, "async": asynchronous, "server": server}
+
+
+class Ahead:
+    """The async mode's queue of rollouts that the engine samples ahead of the trainer; checkpoints save it.
+
+    Which rollouts are requested depends only on counts, never on time, so a run can be repeated and resumed exactly. An
+    idle engine gets the newest policy version, and as many rollouts as will not be too old when they are trained on: a
+    rollout behind k others is trained on k updates later. With `max_staleness = 0` nothing is requested ahead, and all
+    numbers equal those of colocate.
+    """
+
+    def __init__(self, trainer: Trainer, engine: ProcessEngine) -> None:
+        """Continue with the rollouts that were being sampled when the run was killed, if any."""
+        self._trainer, self._engine, self._sync = trainer, engine, trainer.publisher(engine)
+        self._saves_weights = trainer.config.rollout.max_staleness > 0 and trainer.config.checkpoint.every > 0
+        self._flight: list[Rollout] = []
+        # The weights that rollouts in flight are sampled with, once the policy has newer ones.
+        self._sampling_weights: dict[str, torch.Tensor] = {}
+        trainer.in_flight = self._state
+        if trainer.resumed is not None and trainer.resumed.flight:
+            self._resume(trainer.resumed)
+            trainer.resumed = None
+
+    def fill(self) -> None:
+        """Send the current policy and new requests to the engine, if it is idle."""
+        trainer, flight = self._trainer, self._flight
+        train, before = trainer.config.train, int(trainer.ready())
+        # A rollout is trained on after those in flight, and after the update that is due (`before`).
+        young = trainer.config.rollout.max_staleness // train.updates + 1 - before
+        fresh = max(0, min(young, train.steps - trainer.step - before))
+        if flight or not fresh:
+            return
+        if self._engine.policy_version != trainer.version:
+            trainer.publish(self._sync)
+            if self._saves_weights:
+                self._sampling_weights = {
+                    name: value.clone() for name, value in trainer.policy.state().items()
+                }
+        trainer.evaluate(self._engine)
+        self._request([trainer.next_rollout() for _ in range(fresh)])
+
+    def next(self) -> tuple[Rollout, list[Completion]]:
+        """Wait for the oldest rollout; return it with its completions."""
+        completions = self._engine.finish_generate()
+        return self._flight.pop(0), completions
+
+    def _request(self, rollouts: list[Rollout]) -> None:
+        """Start sampling, one call per rollout."""
+        for each in rollouts:
+            self._engine.start_generate(each.requests, self._trainer.sampling)
+        self._flight += rollouts
+
+    def _state(self) -> State:
+        if not self._flight:
+            return State()
+        assert self._sampling_weights
+        return State(
+            flight=[(each.number, []) for each in self._flight],
+            flight_version=self._engine.policy_version,
+            tensors={"sampling": self._sampling_weights},
+        )
+
+    def _resume(self, state: State) -> None:
+        """Send the saved weights to the engine, and repeat the requests."""
+        trainer = self._trainer
+        self._sampling_weights = state.tensors["sampling"]
+        self._sync.last = None  # the saved probe is of the same weights: it would show no change
+        with temporary_state(trainer.policy, self._sampling_weights):
+            self._sync.publish(state.flight_version)
+        self._request([rollout(trainer.prompts, number, trainer.config) for number, _ in state.flight])
+
+
+@contextmanager
+def temporary_state(policy: Policy, state: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """Load older parameters into the policy within the block."""
+    now = {name: tensor.clone() for name, tensor in policy.state().items()}
+    policy.load_state(state)
+    try:
+        yield
+    finally:
+        policy.load_state(now)
+
+
+@contextmanager
+def server_engine(trainer: Trainer) -> Iterator[Engine]:
+    """Yield the client of the run's server; a server that was started for the run ends with it.
+
+    Raises:
+        EngineError: The server failed or went away.
+        SyncError: After an upload, the server's weights differ from those sent.
+        StalenessError: A completion is from a policy version that is too old, or that was never published.
+
+    Each message says how to resume the run.
+    """
+    options = trainer.config.rollout
+    host, port, process, client = options.host, options.port, None, None
+    with ExitStack() as stack:
+        if port == 0 and trainer.world.first:
+            process = stack.enter_context(closing(ServerProcess(trainer.config, trainer.model_dir)))
+            host, port = process.host, process.port
+        try:
+            if trainer.world.first:
+                token = process.token if process else client_token(options.token_file, host, port)
+                client = engine_for(options, host, port, trainer.folder / "weights", token=token)
+                check_trainable(client)
+            yield stack.enter_context(closing(trainer.share_engine(client)))
+        except (EngineError, SyncError, StalenessError) as error:
+            death = process.death() if process is not None else None
+            report = "" if death is None else f" The server started for this run has ended with {death}."
+            raise (type(error) if death is None else EngineError)(
+                f"{str(error).rstrip('.')}.{report} When the server at http://{host}:{port} is well again, --resume "
+                "goes on from the last checkpoint."
+            ) from error
