@@ -129,15 +129,12 @@ class RolloutConfig:
     """The engine that samples, also of a server that is started for the run."""
     max_staleness: int = option(1, low=0, needs=_ASYNC)
     """Async: highest age of a token in policy versions. 0 waits for every update and gives the numbers of colocate."""
-    server: str = option("auto", choices=("auto", "grpo-core", "vllm", "trl"), needs=_SERVER)
-    """Server mode: the expected server: `python -m grpo_core serve`, `vllm serve` or `trl vllm-serve`. `auto`: any."""
+    server: str = option("grpo-core", choices=("grpo-core", "vllm"), needs=_SERVER)
+    """Server mode: the kind of server: `python -m grpo_core serve`, or `vllm serve`, which `trl vllm-serve` runs."""
     host: str = option("127.0.0.1", needs=_SERVER)
     """Server mode: the server's host."""
     port: int = option(0, low=0, needs=_SERVER)
     """Server mode: the port of a running server; 0 starts one for this run. `serve`: the port to listen on; 0: any."""
-    token_file: str = option("", needs=_SERVER)
-    """A file with the server's token, if GRPO_CORE_TOKEN is not set; `serve` creates it if it is missing. Empty: a
-    server on loopback stores its token in the user's cache, where a trainer of the same user reads it."""
     timeout_s: float = option(120.0, above=0, needs=_SEPARATE)
     """Seconds that a server, or an engine in another process, may take to start or to answer one call."""
     device: str = option("auto", needs=_OWN_ENGINE)
@@ -147,7 +144,7 @@ class RolloutConfig:
     """Trainer and engine on one GPU at the same time: the engine's share of its memory; the trainer has the rest."""
     max_batch: int = option(256, low=1, needs=_OWN_ENGINE)
     """Completions that the embedded engine samples at one time."""
-    sync: str = option("auto", choices=("auto", "inline", "shm", "http", "files"), needs=_SEPARATE)
+    sync: str = option("auto", choices=("auto", "shm", "http", "files"), needs=_SEPARATE)
     """Transport of weights to the engine (docs/sync.md, docs/servers.md). `auto`: the engine's fastest."""
     sync_tolerance: float = option(0.0, low=0)
     """Largest log-prob difference of engine and trainer on the probe after a weight update that counts as rounding.

@@ -14,9 +14,8 @@ from grpo_core.machine.checkpoint import State
 from grpo_core.publish import SyncError
 from grpo_core.rollout.build import build_engine
 from grpo_core.rollout.engine import Engine, EngineError
-from grpo_core.rollout.remote import ProcessEngine, check_trainable, engine_for
-from grpo_core.rollout.server.process import ServerProcess
-from grpo_core.rollout.server.token import client_token
+from grpo_core.rollout.remote import ProcessEngine, engine_for
+from grpo_core.rollout.server.process import ServerProcess, given_token
 from grpo_core.tasks.dataset import rollout
 from grpo_core.trainer import Trainer
 from grpo_core.types import Completion, Rollout
@@ -181,9 +180,8 @@ def server_engine(trainer: Trainer) -> Iterator[Engine]:
             host, port = process.host, process.port
         try:
             if trainer.world.first:
-                token = process.token if process else client_token(options.token_file, host, port)
+                token = process.token if process else given_token()
                 client = engine_for(options, host, port, trainer.folder / "weights", token=token)
-                check_trainable(client)
             yield stack.enter_context(closing(trainer.share_engine(client)))
         except (EngineError, SyncError, StalenessError) as error:
             death = process.death() if process is not None else None

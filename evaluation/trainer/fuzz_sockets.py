@@ -48,7 +48,6 @@ PATHS = [
         b"/info",
         b"/generate",
         b"/weights",
-        b"/reset_prefix_cache",
         b"/fingerprint",
         b"/sync/load",
         b"/sync/load",

@@ -92,7 +92,7 @@ def _newest_first(folder: Path) -> list[Path]:
 # A resumed run may change these: they change no number of the training.
 _FREE = (
     "output.", "checkpoint.", "eval.", "train.steps", "train.epochs", "rollout.timeout_s",
-    "rollout.host", "rollout.port", "rollout.token_file",
+    "rollout.host", "rollout.port",
 )  # fmt: skip
 
 
@@ -167,5 +167,5 @@ def _load_folder(path: Path) -> State:
 
 def completion_from(entry: Mapping[str, Any]) -> Completion:
     """Build a completion from its dictionary."""
-    ids, logprobs, versions = (tuple(entry[name]) for name in ("ids", "logprobs", "versions"))
-    return Completion(entry["request_id"], ids, logprobs, versions, entry["finish_reason"])
+    streams = {name: tuple(entry[name]) for name in ("ids", "logprobs", "versions")}
+    return Completion(**{**entry, **streams})

@@ -24,10 +24,6 @@ class EngineError(RunError):
     """Raised when an engine failed, refused or returned something unusable; names the engine and the call."""
 
 
-class EngineUnreachableError(EngineError):
-    """Raised when a server can't be reached, or went away during a call."""
-
-
 class EngineTimeoutError(EngineError):
     """Raised when an engine did not answer within `rollout.timeout_s`."""
 
@@ -41,7 +37,8 @@ class Capabilities:
     Attributes:
         seeds: Each request's seed alone decides what is sampled.
         fingerprint: The engine can hash the weights it holds, by the trainer's own names.
-        sleep: The engine can free its memory between rollouts, by `sleep` and `wake`.
+        sleep: The engine can free the memory of its weights by `sleep`, and allocate it again by `wake`, after which
+            `update_weights` must follow. Both calls may be repeated.
         update: `update_weights` works.
         truncation: The engine applies top_p, top_k, min_p and repetition_penalty.
         why_not: For each of these that the engine lacks, the reason in one sentence.
@@ -91,9 +88,6 @@ class Engine(Protocol):
             EngineError: They are not the model's parameters; the engine keeps its weights.
         """
 
-    def reset_prefix_cache(self) -> None:
-        """Drop cached keys and values, as `update_weights` does by itself; without a cache do nothing."""
-
     def fingerprint(self) -> str | None:
         """Return a digest of the loaded weights (`grpo_core.rollout.weights.digest`); None if they can't be read."""
 
@@ -101,23 +95,8 @@ class Engine(Protocol):
         """Free what the engine holds; safe to call twice. Sampling and updates are refused from then on."""
 
 
-@runtime_checkable
-class Sleeper(Protocol):
-    """Protocol: an engine whose `capabilities.sleep` is true. Both calls may be repeated."""
-
-    def sleep(self) -> None:
-        """Free the memory of the weights; only `wake` may follow."""
-
-    def wake(self) -> None:
-        """Allocate the memory again; `update_weights` must follow."""
-
-
 def check_answers(
-    completions: list[Completion],
-    requests: Sequence[Request],
-    engine: str,
-    *,
-    vocabulary: int | None = None,
+    completions: list[Completion], requests: Sequence[Request], engine: str, *, vocabulary: int | None = None
 ) -> list[Completion]:
     """Return the completions if they match the requests in order, with tokens and finite log-probs.
 

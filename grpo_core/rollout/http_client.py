@@ -11,7 +11,7 @@ import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
+from grpo_core.rollout.engine import EngineError, EngineTimeoutError
 from grpo_core.rollout.wire import CHECKSUM, checksum
 
 if TYPE_CHECKING:
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 
 PROTOCOL = "grpo-doctor.serve.v1"
 LOST = "the server lost the weights it was sent; it was started again, or somebody else has sent others"
-SERVERS = {
-    "grpo-core": f"`python -m grpo_core serve` ({PROTOCOL})",
-    "vllm": "`vllm serve`",
-    "trl": "`trl vllm-serve` of TRL 0.16 to 1.10",
-}
 _MAX_ANSWER = 2**30  # bytes; a server that never stops sending is cut off here
 _BUSY_S = 0.1  # the first pause after status 503; each further one is twice as long, up to 2 s
 
@@ -93,7 +88,7 @@ class HttpClient:
         Args:
             method: GET or POST.
             path: With the query.
-            body: Bytes, an upload, or a dictionary, which is sent as JSON.
+            body: Bytes, an upload, or a dictionary, which is sent as JSON. Its checksum is sent, too.
             headers: Besides those of every call.
             deadline: A deadline that several calls share; by default this call has `timeout_s`.
             repeat: Whether to repeat the call once if the connection is lost, because it changes nothing.
@@ -101,6 +96,8 @@ class HttpClient:
         all_headers = {**self._headers, **(headers or {})}
         if isinstance(body, dict):
             body, all_headers["Content-Type"] = json.dumps(body).encode(), "application/json"
+        if body is not None:
+            all_headers[CHECKSUM] = checksum(body)
         deadline, pause_s = self.deadline() if deadline is None else deadline, _BUSY_S
         while True:
             try:
@@ -112,10 +109,9 @@ class HttpClient:
                 if repeat:
                     repeat = False
                     continue
-                if death := self.death():
-                    raise self.error(path, f"its process ended with {death}") from error
-                message = f"{type(error).__name__}: {error}; is the server up?"
-                raise self.error(path, message, EngineUnreachableError) from error
+                death = self.death()
+                reason = f"{type(error).__name__}: {error}; is the server up?"
+                raise self.error(path, f"its process ended with {death}" if death else reason) from error
             if status != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() + pause_s > deadline:
                 return status, text
             time.sleep(pause_s)
@@ -128,15 +124,7 @@ class HttpClient:
         if remaining_s <= 0:
             raise TimeoutError
         connection = http.client.HTTPConnection(self._host, self._port, timeout=remaining_s)
-        expired = threading.Event()
-
-        def cut_off() -> None:
-            """End the call, even if the server sends a byte now and then."""
-            expired.set()
-            with contextlib.suppress(OSError, AttributeError):  # not connected yet, or closed by now
-                connection.sock.shutdown(socket.SHUT_RDWR)
-
-        timer = threading.Timer(remaining_s, cut_off)
+        timer = threading.Timer(remaining_s, _cut_off, [connection])
         timer.daemon = True
         timer.start()
         try:
@@ -146,19 +134,26 @@ class HttpClient:
             # With a known length: all of it, or IncompleteRead.
             text = b"" if too_long else response.read(_MAX_ANSWER + 1 if response.length is None else None)
         except (OSError, http.client.HTTPException) as error:
-            if expired.is_set():
+            if time.monotonic() >= deadline:
                 raise TimeoutError from error
             raise
         finally:
             timer.cancel()
             connection.close()
-        if expired.is_set():
+        if time.monotonic() >= deadline:  # an answer of unknown length, cut off
             raise TimeoutError
         if too_long or len(text) > _MAX_ANSWER:
             raise self.error(path, f"an answer of more than {_MAX_ANSWER} bytes")
-        if response.getheader(CHECKSUM, checksum(text)) != checksum(text):
+        announced = response.getheader(CHECKSUM)
+        if announced and announced != checksum(text):
             raise ConnectionError("the answer has another checksum than announced")
         return response.status, text
+
+
+def _cut_off(connection: http.client.HTTPConnection) -> None:
+    """End a call, even if the server sends a byte now and then."""
+    with contextlib.suppress(OSError, AttributeError):  # not connected yet, or closed by now
+        connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 def _refusal_reason(document: Any) -> Any:
@@ -169,23 +164,3 @@ def _refusal_reason(document: Any) -> Any:
             return error["message"]
         return document.get("detail", error or document)
     return document
-
-
-def identify(http: HttpClient) -> str:
-    """Return which kind of server answers, a key of `SERVERS`; TRL's server counts as `vllm serve` since TRL 1.11.
-
-    Raises:
-        EngineError: Nobody there, none of these, or ours with a wrong `/info`.
-    """
-    status, text = http.call("GET", "/info", repeat=True)
-    answered = status in (HTTPStatus.OK, HTTPStatus.UNAUTHORIZED)
-    if answered and http.parse_object("/info", status, text).get("schema") == PROTOCOL:
-        return "grpo-core"
-    status, text = http.call("GET", "/openapi.json", repeat=True)
-    schema = http.parse_object("/openapi.json", status, text) if status == HTTPStatus.OK else {}
-    for path, kind in (("/v1/completions", "vllm"), ("/generate/", "trl")):
-        if path in (schema.get("paths") or ()):
-            return kind
-    expected = ", ".join(SERVERS.values())
-    message = f"no rollout server answers there (/openapi.json: status {status}); expected {expected}"
-    raise http.error("", message)

@@ -21,14 +21,9 @@ from typing import Any
 import torch
 
 from grpo_core.rollout import vllm_releases as releases
+from grpo_core.rollout import vllm_requests
 from grpo_core.rollout.engine import Capabilities, EngineError, check_parameters, check_requests
 from grpo_core.rollout.vllm_releases import engine_prompt
-from grpo_core.rollout.vllm_requests import (
-    check_temperature,
-    decode_completion,
-    sampling_arguments,
-    stored_shapes,
-)
 from grpo_core.types import Completion, Request, SamplingParams
 
 # V0 keeps one block in a hundred free, V1 one.
@@ -83,7 +78,7 @@ class VllmEngine:
         Raises:
             EngineError: There is no model, vLLM can't be imported, or it refused to start.
         """
-        self._shapes = stored_shapes(Path(model_dir), "vllm engine, start")
+        self._shapes = vllm_requests.stored_shapes(Path(model_dir), "vllm engine, start")
         if not self._shapes:
             raise EngineError(f"vllm engine, start: {model_dir} holds no *.safetensors")
         self._max_model_len, self.policy_version = max_model_len, -1
@@ -132,14 +127,14 @@ class VllmEngine:
         # vLLM would cut these short, change them silently or die of them.
         vocabulary, longest = self._vocabulary, self._max_model_len
         check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
-        check_temperature(params, self.name)
+        vllm_requests.check_temperature(params, self.name)
         if not requests:
             return []
         with self._exclusive("generate"):
             jobs = [_make_job(request, params) for request in requests]
             outputs = self._stepper.run(jobs)
         return [
-            decode_completion(request, output, self.policy_version, params)
+            vllm_requests.decode_completion(request, output, self.policy_version, params)
             for request, output in zip(requests, outputs, strict=True)
         ]
 
@@ -156,11 +151,6 @@ class VllmEngine:
             # Until then log-probs match neither the old policy nor the new one.
             releases.reset_prefix_cache(llm)
         self.policy_version = version
-
-    def reset_prefix_cache(self) -> None:
-        """Drop cached keys and values; `update_weights` does it by itself."""
-        with self._exclusive("reset_prefix_cache") as llm:
-            releases.reset_prefix_cache(llm)
 
     def fingerprint(self) -> str | None:
         """Return None: vLLM holds weights in its kernels' own layout (see `capabilities`)."""
@@ -205,7 +195,7 @@ class VllmEngine:
 def _make_job(request: Request, params: SamplingParams) -> Job:
     from vllm import SamplingParams as VllmParams
 
-    arguments = sampling_arguments(params, request)
+    arguments = vllm_requests.sampling_arguments(params, request)
     return Job(request.prompt_ids, VllmParams(**arguments, detokenize=False))
 
 

@@ -25,7 +25,6 @@ import torch
 from grpo_core.rollout.engine import (
     Capabilities,
     EngineError,
-    EngineUnreachableError,
     check_answers,
     check_parameters,
     check_requests,
@@ -51,6 +50,8 @@ class VllmServerEngine:
         policy_version: The version sent last; -1 before the first update, or since one failed.
     """
 
+    name = "vllm serve"
+
     def __init__(
         self,
         host: str,
@@ -60,7 +61,6 @@ class VllmServerEngine:
         token: str | None = None,
         folder: Path | None = None,
         sync: str = "auto",
-        name: str = "vllm serve",
     ) -> None:
         """Query the server's version, model and endpoints.
 
@@ -71,20 +71,19 @@ class VllmServerEngine:
             token: Its --api-key.
             folder: Where weights are written; server and trainer see it under the same path. None: nowhere.
             sync: `files` or `auto`: weights go by files, which the server reads.
-            name: For messages.
 
         Raises:
             EngineError: The server does not answer, or is not a `vllm serve` whose parameters can all be set.
         """
-        self.name, self.policy_version = name, -1
-        self._http = HttpClient(name, host, port, timeout_s=timeout_s, token=token)
+        self.policy_version = -1
+        self._http = HttpClient(self.name, host, port, timeout_s=timeout_s, token=token)
         self._server = inspect_server(self._http)
         self._folder = None if folder is None else folder.resolve()
         self._shapes = dict[str, tuple[int, ...]]()
         with contextlib.suppress(EngineError):  # this process may not see the model's files
             self._shapes = stored_shapes(Path(self._server.root), self._server.root)
         self._mark = ""
-        # Each call has a new id, also when it is repeated: vLLM requires unique ids.
+        # Each call has a new id: vLLM requires unique ids.
         self._nonce, self._calls = secrets.token_hex(6), itertools.count()
         self._closed, self._logprobs_checked = False, False
         self.capabilities = server_capabilities(self._server, folder, sync)
@@ -118,7 +117,7 @@ class VllmServerEngine:
         try:
             self._post("/update_weight_version", {"new_version": _UPDATING}, deadline=deadline)
             self._reload_from_file(state, version, deadline)
-            self.reset_prefix_cache()
+            self._reset_prefix_cache()
             self._post("/update_weight_version", {"new_version": mark}, deadline=deadline)
         except BaseException:
             with contextlib.suppress(EngineError):  # the first error is the one to report
@@ -127,10 +126,9 @@ class VllmServerEngine:
         self._post("/resume", deadline=deadline)
         self.policy_version, self._mark, self._shapes = version, mark, self._shapes or shapes
 
-    def reset_prefix_cache(self) -> None:
+    def _reset_prefix_cache(self) -> None:
         """Drop the server's prefix cache; the server refuses while a request uses it."""
-        answer = self._post("/reset_prefix_cache")
-        if answer.get("success") is False:  # reported since vLLM 0.26
+        if self._post("/reset_prefix_cache").get("success") is False:  # reported since vLLM 0.26
             raise self._http.error("/reset_prefix_cache", "the cache was not dropped: requests still use it")
 
     def fingerprint(self) -> str | None:
@@ -176,13 +174,7 @@ class VllmServerEngine:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _sample(self, request: Request, params: SamplingParams, deadline: float) -> Completion:
-        """Sample one completion; if the connection is lost, try once more: a repeat does no harm."""
-        try:
-            return self._sample_once(request, params, deadline)
-        except EngineUnreachableError:
-            return self._sample_once(request, params, deadline)
-
-    def _sample_once(self, request: Request, params: SamplingParams, deadline: float) -> Completion:
+        """Sample one completion."""
         call_id = f"{self._nonce}-{next(self._calls)}"
         body = completion_body(request, params, self._server, call_id)
         try:
@@ -198,13 +190,12 @@ class VllmServerEngine:
         return self._http.parse_object(path, status, text if text or status != HTTPStatus.OK else b"{}")
 
     def _check_mark(self) -> None:
-        """Raise EngineUnreachableError if the server does not have the mark of our last weight update."""
+        """Raise EngineError if the server does not have the mark of our last weight update."""
         if not self._mark:
             return
         mark = self._http.json("GET", "/weight_info", repeat=True).get("weight_version")
         if mark != self._mark:
-            message = f"{LOST} (it holds {mark!r}, not {self._mark!r})"
-            raise self._http.error("/weight_info", message, EngineUnreachableError)
+            raise self._http.error("/weight_info", f"{LOST} (it holds {mark!r}, not {self._mark!r})")
 
     def _check(self, requests: Sequence[Request], params: SamplingParams) -> None:
         """Raise EngineError for requests that vLLM would truncate or change silently."""
@@ -252,14 +243,15 @@ def inspect_server(http: HttpClient) -> VllmServer:
         EngineError: It is not `vllm serve`, or too old.
     """
     try:
-        version = str(http.json("GET", "/version", repeat=True)["version"])
         schema = http.json("GET", "/openapi.json", repeat=True)
         fields = frozenset(schema["components"]["schemas"]["CompletionRequest"]["properties"])
         paths = frozenset(schema["paths"])
+        version = str(http.json("GET", "/version", repeat=True)["version"])
         model = http.json("GET", "/v1/models", repeat=True)["data"][0]
         name, root, longest = str(model["id"]), str(model.get("root", "")), int(model["max_model_len"])
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise http.error("", f"expected `vllm serve`, but its answers lack {error!r}") from error
+        expected = "expected `vllm serve`, or `trl vllm-serve` since TRL 1.11, which older ones are not"
+        raise http.error("", f"{expected}; its answers lack {error!r}") from error
     if missing := ", ".join(sorted(_NEEDED - fields)):
         message = f"vLLM {version} can't be asked with {missing}; expected a later release"
         raise http.error("/v1/completions", message)

@@ -24,10 +24,9 @@ SHORT = {
 
 
 @pytest.fixture(scope="session", autouse=True)
-def token_cache(tmp_path_factory):
-    """Keep the tokens that servers store for their user in a folder of these tests."""
+def no_token():
+    """Keep a token of the user out of these tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("GRPO_CORE_TOKEN", raising=False)
         yield
 

@@ -16,12 +16,7 @@ from grpo_core import modes, run
 from grpo_core.config import ConfigError, ModelConfig, RolloutConfig
 from grpo_core.rollout.build import ENGINES, build_engine
 from grpo_core.rollout.embedded import sample_tokens
-from grpo_core.rollout.engine import (
-    Capabilities,
-    EngineError,
-    check_answers,
-    check_parameters,
-)
+from grpo_core.rollout.engine import Capabilities, EngineError, check_answers, check_parameters
 from grpo_core.rollout.wire import (
     decode_capabilities,
     decode_completions,

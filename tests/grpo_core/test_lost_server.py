@@ -16,7 +16,8 @@ def start(forked_servers, model_dir):
     servers = []
 
     def start_server(port: int = 0):
-        command = ["grpo_core", "serve", f"--model.path={model_dir}", f"--rollout.port={port}"]
+        command = ["grpo_core", "serve", "--allow-unauthenticated"]
+        command += [f"--model.path={model_dir}", f"--rollout.port={port}"]
         servers.append(forked_servers.start(command, threads=1))
         return servers[-1], json.loads(servers[-1].stdout.readline())["port"]
 

@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 
 from grpo_core.config import Config, ConfigError, RewardConfig
 from grpo_core.tasks import reward_functions
-from grpo_core.tasks.reward_functions import (
-    exact,
-    letters_in_place,
-    math_answers,
-    soft_overlong,
-)
+from grpo_core.tasks.reward_functions import exact, letters_in_place, math_answers, soft_overlong
 from grpo_core.tasks.rewards import build_rewards
 
 # In CI its absence is a failure, not a reason to skip.

@@ -50,7 +50,7 @@ def status(server, method, path, headers=(), body=b""):
         return response.status
 
 
-@pytest.mark.parametrize("path", ["/weights", "/generate", "/reset_prefix_cache", "/sync/load"])
+@pytest.mark.parametrize("path", ["/weights", "/generate", "/sync/load"])
 @pytest.mark.parametrize(
     "headers",
     [

@@ -27,7 +27,7 @@ from grpo_core.rollout.weights.sync import Sender, TensorFile, load_shared
 from grpo_core.tasks.model import load_model
 from tests.grpo_core.conftest import engine_config
 
-KINDS = ("inline", "shm")
+KINDS = ("http", "shm")
 
 
 def make_weights(seed: int) -> dict[str, torch.Tensor]:
@@ -72,7 +72,7 @@ class Receiver:
         )
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "auto", "http"])
+@pytest.mark.parametrize("kind", [*KINDS, "auto"])
 def test_every_transport_moves_weights_bit_for_bit(kind):
     """It sends three versions in a row, the last one larger."""
     receiver = Receiver()
@@ -152,39 +152,38 @@ def test_only_sender_memory_is_mapped(tmp_path, fault):
 
 
 @contextmanager
-def limit_file_size(size: int = 4096):
+def limit_file_size():
     """Limit the file size to simulate a full disk; the error is then 'File too large'."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("fault", ["no room", "no such system"])
-def test_without_shared_memory_auto_falls_back_to_inline(monkeypatch, capsys, fault):
-    """The reason is printed once; with `shm` it is an error that has the size."""
-    if fault == "no such system":
-        monkeypatch.delattr(os, "memfd_create")
+def test_missing_room_for_shared_memory_is_an_error():
+    """It has the size and the other transport."""
+    reason = r"\d{7} bytes.*File too large; make room, or set rollout.sync = 'http'"
+    with limit_file_size(), pytest.raises(EngineError, match=reason):
+        Receiver().sender("auto").send(make_weights(0).items(), 0)
+
+
+def test_auto_uploads_on_a_system_without_shared_memory(monkeypatch):
+    """An explicit choice of shared memory is an error there."""
+    monkeypatch.delattr(os, "memfd_create")
     receiver = Receiver()
-    sender = receiver.sender("auto")
-    reason = r"\d{7} bytes.*File too large; make room" if fault == "no room" else "memfd_create"
-    with limit_file_size(4096 if fault == "no room" else resource.RLIM_INFINITY):
-        with pytest.raises(EngineError, match=reason):
-            receiver.sender("shm").send(make_weights(0).items(), 0)
-        for version in range(2):
-            sender.send(make_weights(version).items(), version)
-            assert receiver.has_weights(make_weights(version))
-    message = capsys.readouterr().err
-    assert message.count("weights go inline, which is slower") == 1
-    assert re.search(reason, message)
+    receiver.sender("auto").send(make_weights(0).items(), 0)
+    assert receiver.has_weights(make_weights(0))
+    assert receiver.names == []
+    with pytest.raises(EngineError, match="memfd_create"):
+        receiver.sender("shm").send(make_weights(0).items(), 0)
 
 
 @pytest.mark.parametrize("kind", ["smoke", "files"])
 def test_unknown_transport_is_refused(kind):
     """The error lists the existing ones."""
-    with pytest.raises(EngineError, match=rf"rollout.sync = '{kind}': there are auto, inline"):
+    with pytest.raises(EngineError, match=rf"rollout.sync = '{kind}': there are auto, http and shm"):
         Receiver().sender(kind)
 
 

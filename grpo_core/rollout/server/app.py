@@ -21,29 +21,17 @@ from pydantic import BaseModel, Field
 from safetensors import SafetensorError
 
 from grpo_core.config import LOOPBACK
-from grpo_core.rollout.engine import (
-    Engine,
-    EngineError,
-    EngineTimeoutError,
-    EngineUnreachableError,
-    check_answers,
-)
+from grpo_core.rollout import wire
+from grpo_core.rollout.engine import Engine, EngineError, check_answers
 from grpo_core.rollout.http_client import PROTOCOL
 from grpo_core.rollout.server.access import UPLOAD, AccessControl, Limits
 from grpo_core.rollout.weights.sync import load_shared
-from grpo_core.rollout.wire import (
-    CHECKSUM,
-    checksum,
-    decode_requests,
-    encode_capabilities,
-    encode_completions,
-)
 
 TokenId = Annotated[int, Field(ge=0, strict=True)]  # strict: "7" is no token id
-# fail_fast: one error for each of a million entries would take gigabytes.
 Crc32 = Annotated[str | None, Header(pattern="^[0-9a-f]{8}$")]
 
 
+# fail_fast: one error for each of a million entries would take gigabytes.
 class RequestBody(BaseModel):
     """One completion to sample."""
 
@@ -134,8 +122,6 @@ class EngineThread:
             )
             if answer.done():
                 return answer.result()
-        except (EngineTimeoutError, EngineUnreachableError) as error:
-            raise HTTPException(503, str(error)) from error
         except EngineError as error:
             raise HTTPException(422, str(error)) from error
         finally:
@@ -147,12 +133,7 @@ class EngineThread:
 
 
 def create_app(
-    engine: Engine,
-    thread: Executor,
-    *,
-    token: str | None,
-    limits: Limits,
-    host: str = LOOPBACK[0],
+    engine: Engine, thread: Executor, *, token: str | None, limits: Limits, host: str = LOOPBACK[0]
 ) -> FastAPI:
     """Create the application around an engine that was built in `thread`'s one worker.
 
@@ -209,7 +190,7 @@ async def info(engine_thread: Thread) -> dict[str, Any]:
         "schema": PROTOCOL,
         "engine": engine_thread.engine.name,
         "policy_version": engine_thread.engine.policy_version,
-        "capabilities": encode_capabilities(engine_thread.engine.capabilities),
+        "capabilities": wire.encode_capabilities(engine_thread.engine.capabilities),
         "calls": engine_thread.calls,
         "limits": vars(engine_thread.limits),
     }
@@ -229,24 +210,17 @@ async def generate(
     """Sample one completion per request; check the body's checksum if there is one, and send the answer's."""
     if x_content_crc32 is not None:
         _check_checksum(await request.body(), x_content_crc32)
-    requests, params = decode_requests(body.model_dump())
+    requests, params = wire.decode_requests(body.model_dump())
 
     def sample(engine: Engine) -> dict[str, Any]:
         completions = engine.generate(requests, params)
         # Refuses NaN and infinite log-probs, which JSON can't express.
         check_answers(completions, requests, engine.name)
-        return {**encode_completions(completions), "weights": engine_thread.weights}
+        return {**wire.encode_completions(completions), "weights": engine_thread.weights}
 
     answer = JSONResponse(await engine_thread.call(sample))
-    answer.headers[CHECKSUM] = checksum(answer.body)
+    answer.headers[wire.CHECKSUM] = wire.checksum(answer.body)
     return answer
-
-
-@routes.post("/reset_prefix_cache")
-async def reset_prefix_cache(engine_thread: Thread) -> dict[str, bool]:
-    """Drop the engine's cached keys and values; new weights do so by themselves."""
-    await engine_thread.call(lambda engine: engine.reset_prefix_cache())
-    return {"reset": True}
 
 
 @routes.post(UPLOAD)
@@ -282,7 +256,7 @@ def _parse_upload(data: bytes, expected: str) -> dict[str, torch.Tensor]:
 
 
 def _check_checksum(data: bytes, expected: str) -> None:
-    if (actual := checksum(data)) != expected:
+    if (actual := wire.checksum(data)) != expected:
         raise HTTPException(400, f"checksum: the {len(data)} bytes that came have {actual}, not {expected}")
 
 

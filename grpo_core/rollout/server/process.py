@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import select
 import signal
 import socket
@@ -26,9 +27,10 @@ from grpo_core.machine.resources import resolve
 from grpo_core.rollout.build import build_engine, memory_share
 from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError
 from grpo_core.rollout.http_client import PROTOCOL
-from grpo_core.rollout.server.token import TOKEN_VARIABLE, new_token, saved_token, server_token
 from grpo_core.rules import check_folders
 
+TOKEN_VARIABLE = "GRPO_CORE_TOKEN"  # noqa: S105 - the variable's name
+_MAX_TOKEN = 4096
 # Running calls may end by themselves in the first seconds after SIGTERM; then they get status 503, and the engine is
 # closed or left behind.
 _END_ALONE_S, _GRACE_S = 4, 5
@@ -48,7 +50,7 @@ def serve(
 
     Args:
         config: `model.path`, `model.max_length`, `rollout.host`, `port`, `engine`, `device`, `max_batch`,
-            `timeout_s` and `token_file`, `train.threads` and `train.seed` count.
+            `timeout_s`, `train.threads` and `train.seed` count.
         announce: Called with one line of JSON, with the address, when the server is ready.
         exit_with_stdin: End when stdin does, as a trainer's own server must.
         allow_unauthenticated: Answer calls without a token, on loopback only.
@@ -58,7 +60,7 @@ def serve(
         EngineError: The engine did not start.
     """
     rollout = config.rollout
-    token = _configured_token(config, allow_unauthenticated=allow_unauthenticated)
+    token = _required_token(config, allow_unauthenticated=allow_unauthenticated)
     with ExitStack() as stack:
         listener = stack.enter_context(_listen(rollout.host, rollout.port))
         check_folders(config)
@@ -67,9 +69,6 @@ def serve(
         thread = stack.enter_context(ThreadPoolExecutor(1, "engine", prepare))
         host, port = listener.getsockname()[:2]
         address = {"schema": PROTOCOL, "host": host, "port": port, "pid": os.getpid()}
-        if token is None and not allow_unauthenticated:
-            token, path = stack.enter_context(saved_token(rollout.token_file, port))
-            address["token_file"] = str(path)
         engine = thread.submit(build_engine, config, config.model.path).result()
         server = _make_server(config, engine, thread, token)
         if exit_with_stdin:
@@ -82,21 +81,36 @@ def serve(
         _close_engine(engine, thread)
 
 
-def _configured_token(config: Config, *, allow_unauthenticated: bool) -> str | None:
-    """Return the token that the server was given; refuse to serve others without one."""
-    host, token_file = config.rollout.host, config.rollout.token_file
+def _required_token(config: Config, *, allow_unauthenticated: bool) -> str | None:
+    """Return the token that callers must send; None only where a server on loopback may go without one."""
+    host, token = config.rollout.host, given_token()
+    os.environ.pop(TOKEN_VARIABLE, None)  # not for children of the engine
     if not config.model.path:
         raise ConfigError("model.path = '' (default): a server needs the folder of the model it serves")
-    token = server_token(token_file)
     if allow_unauthenticated and token is not None:
-        source = f"{TOKEN_VARIABLE} or rollout.token_file"
-        raise ConfigError(f"--allow-unauthenticated: {source} gives a token; leave one of the two out")
-    if host not in LOOPBACK and (allow_unauthenticated or not (token or token_file)):
         raise ConfigError(
-            f"rollout.host = {host!r}: other machines could sample from and overwrite the model; set "
-            f"{TOKEN_VARIABLE} in the environment of server and trainer, or listen on 127.0.0.1"
+            f"--allow-unauthenticated: {TOKEN_VARIABLE} gives a token; leave one of the two out"
+        )
+    if token is None and not (allow_unauthenticated and host in LOOPBACK):
+        raise ConfigError(
+            f"rollout.host = {host!r}: others could sample from and overwrite the model; set {TOKEN_VARIABLE} in the "
+            "environment of server and trainer, or listen on 127.0.0.1 with --allow-unauthenticated"
         )
     return token
+
+
+def given_token() -> str | None:
+    """Return the token in the environment, if there is one; others can read command lines and settings.
+
+    Raises:
+        ConfigError: An HTTP header can't carry it; names the variable, never the text.
+    """
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if len(token) >= _MAX_TOKEN or not (token.isascii() and token.isprintable()):
+        raise ConfigError(
+            f"{TOKEN_VARIABLE}: a token is a line of 1 to {_MAX_TOKEN} printable ASCII characters"
+        )
+    return token or None
 
 
 def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: str | None) -> Any:
@@ -205,7 +219,7 @@ class ServerProcess:
         """
         config = resolve(config)
         rollout, train = config.rollout, config.train
-        settings = {"model.path": model_dir, "model.max_length": config.model.max_length}
+        settings: dict[str, Any] = {"model.path": model_dir, "model.max_length": config.model.max_length}
         settings |= {f"train.{name}": getattr(train, name) for name in ("threads", "seed")}
         for name in ("engine", "device", "dtype", "max_batch", "timeout_s"):
             settings[f"rollout.{name}"] = getattr(rollout, name)
@@ -214,7 +228,7 @@ class ServerProcess:
             settings["rollout.memory_share"] = share
         command = ["grpo_core", "serve", "--exit-with-stdin"]
         command += [f"--{key}={value}" for key, value in settings.items()]
-        self.token = new_token()
+        self.token = secrets.token_urlsafe(32)
         self._process = start_child(command, train.threads, {TOKEN_VARIABLE: self.token})
         try:
             address = self._read_address(rollout.timeout_s)

@@ -1,9 +1,8 @@
 """Send weights between two processes: the trainer's sender, and the receiver next to the engine.
 
 In the same process nothing has to be moved: the engine gets the tensors. Elsewhere the weights are a safetensors file:
-in memory of this machine that both processes can read (`shm`), or in the body of a request (`http`, also called
-`inline`). `auto` is shared memory where it works, and prints a line where it doesn't. docs/sync.md describes how the
-arrival is proven.
+in memory of this machine that both processes can read (`shm`), or in the body of a request (`http`). docs/sync.md
+describes how the arrival is proven.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import json
 import mmap
 import os
 import re
-import sys
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,7 +20,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
+from grpo_core.rollout.engine import EngineError
 
 _LABEL = "grpo-core-weights"
 _DESCRIPTOR = re.compile(r"/proc/[0-9]{1,10}/fd/[0-9]{1,10}")
@@ -80,24 +78,23 @@ class TensorFile:
 class Sender:
     """Sends weights through shared memory or in the body of a request."""
 
-    KINDS = ("auto", "inline", "http", "shm")
-
     def __init__(
         self, kind: str, load: Callable[[str, int], int], upload: Callable[[TensorFile, int], int]
     ) -> None:
         """Choose the transport; nothing is sent yet.
 
         Args:
-            kind: A value of `rollout.sync`.
+            kind: `shm`, `http`, or `auto`: shared memory where this system has it.
             load: Makes the receiver load shared memory of this name as a version; returns the version it then reports.
             upload: Sends a file as a version; returns the version that the receiver then reports.
 
         Raises:
             EngineError: There is no such kind.
         """
-        if kind not in self.KINDS:
-            raise EngineError(f"rollout.sync = {kind!r}: there are {', '.join(self.KINDS)}")
-        self._kind, self._load, self._upload = kind, load, upload
+        if kind not in ("auto", "http", "shm"):
+            raise EngineError(f"rollout.sync = {kind!r}: there are auto, http and shm")
+        self._shared = kind == "shm" or (kind == "auto" and hasattr(os, "memfd_create"))
+        self._load, self._upload = load, upload
         self._memory: SharedMemory | None = None
 
     def send(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> int:
@@ -107,21 +104,10 @@ class Sender:
             EngineError: The other side died, refused or did not answer in time, or shared memory does not work here.
         """
         file = TensorFile(tensors)
-        if self._kind in ("auto", "shm"):
-            try:
-                return self._send_shared(file, version)
-            except (EngineTimeoutError, EngineUnreachableError):
-                raise
-            except EngineError as error:
-                if self._kind == "shm":
-                    raise
-                print(f"grpo_core: {error}; weights go inline, which is slower", file=sys.stderr)
-                self._kind = "inline"
-        return self._upload(file, version)
-
-    def _send_shared(self, file: TensorFile, version: int) -> int:
-        """Send through the memory of the version before: its pages are there already."""
-        memory, self._memory = self._memory, None  # after a failure the engine may still read it
+        if not self._shared:
+            return self._upload(file, version)
+        # The memory of the version before: its pages are there already. After a failure the engine may still read it.
+        memory, self._memory = self._memory, None
         if memory is None or memory.size != file.size:
             memory = SharedMemory(file.size)
         file.write(memory.bytes)
@@ -157,8 +143,8 @@ class SharedMemory:
             self.bytes = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
         except OSError as error:
             raise EngineError(
-                f"weight sync by shared memory: {size} bytes for both processes: {error}; make room, or choose another "
-                "rollout.sync"
+                f"weight sync by shared memory: {size} bytes for both processes: {error}; make room, or set "
+                "rollout.sync = 'http'"
             ) from error
         self.name, self.size = f"/proc/{os.getpid()}/fd/{descriptor}", size
 

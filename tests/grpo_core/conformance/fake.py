@@ -76,9 +76,6 @@ class FakeEngine:
         self._held = {name: received[name].detach().float().clone() for name in self._held}
         self._tables, self._version = {}, version
 
-    def reset_prefix_cache(self) -> None:
-        """Do nothing: no prompt is cached."""
-
     def fingerprint(self) -> str | None:
         """Return the digest of the loaded parameters."""
         self._check_open("fingerprint")

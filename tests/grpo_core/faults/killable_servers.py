@@ -211,14 +211,8 @@ class Servers:
             serve_run.build_engine = lambda *options: LoggedEngine(
                 build_engine(*options), self.log, self.switch
             )
-            arguments = [
-                "serve",
-                "--exit-with-stdin",
-                "--allow-unauthenticated",
-                f"--model.path={model_dir}",
-                f"--rollout.port={port}",
-            ]
-            os._exit(cli.main(arguments))
+            flags = ["--exit-with-stdin", "--allow-unauthenticated"]
+            os._exit(cli.main(["serve", *flags, f"--model.path={model_dir}", f"--rollout.port={port}"]))
         os.close(child_in)
         os.close(child_out)
         with os.fdopen(stdout) as message:
