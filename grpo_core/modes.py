@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from grpo_core.publish import SyncError
 from grpo_core.rollout.build import build_engine
 from grpo_core.rollout.engine import Engine, EngineError
 from grpo_core.rollout.remote import ProcessEngine, engine_for
-from grpo_core.rollout.server.process import ServerProcess, given_token
+from grpo_core.rollout.server.process import given_token
 from grpo_core.tasks.dataset import rollout
 from grpo_core.trainer import Trainer
 from grpo_core.types import Completion, Rollout
@@ -163,7 +163,7 @@ def temporary_state(policy: Policy, state: Mapping[str, torch.Tensor]) -> Iterat
 
 @contextmanager
 def server_engine(trainer: Trainer) -> Iterator[Engine]:
-    """Yield the client of the run's server; a server that was started for the run ends with it.
+    """Yield the client of the run's server; port 0 starts a server that ends with the run.
 
     Raises:
         EngineError: The server failed or went away.
@@ -173,20 +173,18 @@ def server_engine(trainer: Trainer) -> Iterator[Engine]:
     Each message says how to resume the run.
     """
     options = trainer.config.rollout
-    host, port, process, client = options.host, options.port, None, None
-    with ExitStack() as stack:
-        if port == 0 and trainer.world.first:
-            process = stack.enter_context(closing(ServerProcess(trainer.config, trainer.model_dir)))
-            host, port = process.host, process.port
-        try:
-            if trainer.world.first:
-                token = process.token if process else given_token()
-                client = engine_for(options, host, port, trainer.folder / "weights", token=token)
-            yield stack.enter_context(closing(trainer.share_engine(client)))
-        except (EngineError, SyncError, StalenessError) as error:
-            death = process.death() if process is not None else None
-            report = "" if death is None else f" The server started for this run has ended with {death}."
-            raise (type(error) if death is None else EngineError)(
-                f"{str(error).rstrip('.')}.{report} When the server at http://{host}:{port} is well again, --resume "
-                "goes on from the last checkpoint."
-            ) from error
+    client: Engine | None = None
+    try:
+        if trainer.world.first and options.port == 0:
+            client = ProcessEngine(trainer.config, trainer.model_dir)
+        elif trainer.world.first:
+            folder, token = trainer.folder / "weights", given_token()
+            client = engine_for(options, options.host, options.port, folder, token=token)
+        with closing(trainer.share_engine(client)) as engine:
+            yield engine
+    except (EngineError, SyncError, StalenessError) as error:
+        where = (
+            f"When the server at http://{options.host}:{options.port} is well again, " if options.port else ""
+        )
+        remedy = f"{where}--resume goes on from the last checkpoint."
+        raise type(error)(f"{str(error).rstrip('.')}. {remedy}") from error
