@@ -250,7 +250,7 @@ def inspect_server(http: HttpClient) -> VllmServer:
         model = http.json("GET", "/v1/models", repeat=True)["data"][0]
         name, root, longest = str(model["id"]), str(model.get("root", "")), int(model["max_model_len"])
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        expected = "expected `vllm serve`, or `trl vllm-serve` since TRL 1.11, which older ones are not"
+        expected = "expected `vllm serve`, or `trl vllm-serve` of TRL 1.11 or later"
         raise http.error("", f"{expected}; its answers lack {error!r}") from error
     if missing := ", ".join(sorted(_NEEDED - fields)):
         message = f"vLLM {version} can't be asked with {missing}; expected a later release"

@@ -155,7 +155,7 @@ def serve_documents(documents):
         ("grpo-core", {"/info": []}, "/info: expected a JSON object"),
         ("vllm", {}, "/openapi.json: status 404: Not Found"),
         ("vllm", {"/openapi.json": []}, "/openapi.json: expected a JSON object"),
-        ("vllm", {"/openapi.json": {"paths": {"/generate/": {}}}}, "`trl vllm-serve` since TRL 1.11"),
+        ("vllm", {"/openapi.json": {"paths": {"/generate/": {}}}}, r"`trl vllm-serve` of TRL 1\.11 or later"),
     ],
 )
 def test_other_servers_are_refused(tmp_path, wanted, documents, says):
