@@ -20,8 +20,8 @@ from diagnostics.api_index.query import Release, parse_release
 from diagnostics.findings import CheckResult, Finding, NotChecked, Severity
 from diagnostics.frameworks import FRAMEWORKS, SHOWN, parser_of
 from diagnostics.lint import option_index
+from diagnostics.lint.derivation import make_plan
 from diagnostics.lint.dialects import DIALECTS, Dialect
-from diagnostics.lint.dialects.derivation import make_plan
 from diagnostics.lint.engine import LintRun, build_report, plans_of, read_inputs
 from diagnostics.lint.readers.structured import MAX_BYTES
 from diagnostics.lint.rules.options import is_skipped, refuse_value

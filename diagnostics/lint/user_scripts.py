@@ -11,12 +11,12 @@ from pathlib import Path
 
 from diagnostics import safe_io
 from diagnostics.findings import NotChecked
+from diagnostics.lint.dialects import framework_of_source
 from diagnostics.lint.project_files import find_above, find_script
 from diagnostics.lint.readers.python import declared_options, parse_python, read_configs
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
 
-_TRAINS = re.compile(r"\b(?:GRPOTrainer|GRPOConfig)\b")
 _PARSES = re.compile(r"\b(?:HfArgumentParser|TrlParser|H4ArgumentParser)\b")
 _MAX_IMPORTS = 8
 
@@ -27,13 +27,13 @@ class UserScript:
 
     Attributes:
         options: Fields of its dataclasses and arguments of its parser, including those of imported files.
-        trains: Whether it trains by GRPO.
+        framework: The framework that it, or a file of the project that it imports, trains with; empty if none.
         uses_parser: A parser of transformers or TRL reads its options, so they are GRPOConfig's.
         configs: The GRPOConfig objects that it creates itself.
     """
 
     options: frozenset[str] = frozenset()
-    trains: bool = False
+    framework: str = ""
     uses_parser: bool = False
     configs: list[Settings] = field(default_factory=list)
 
@@ -45,12 +45,20 @@ def read_user_script(path: Path) -> UserScript:
     if tree is None:
         return UserScript()
     try:
-        configs = [config for config in read_configs(text, str(path)) if config.framework == "trl"]
+        configs = read_configs(text, str(path))
     except UnreadableError:
         configs = []
-    imported = islice(_imported_files(tree, path), _MAX_IMPORTS)
+    imported = list(islice(_imported_files(tree, path), _MAX_IMPORTS))
     options = _declared_in(tree).union(*map(read_declared_options, imported))
-    return UserScript(options, bool(_TRAINS.search(text)), bool(_PARSES.search(text)), configs)
+    framework = framework_of_source(text) or next(filter(None, map(_framework_of_file, imported)), "")
+    return UserScript(options, framework, bool(_PARSES.search(text)), configs)
+
+
+def _framework_of_file(path: Path) -> str:
+    try:
+        return framework_of_source(safe_io.read_text(path, MAX_BYTES))
+    except OSError:
+        return ""
 
 
 def read_declared_options(path: Path) -> frozenset[str]:
@@ -92,7 +100,7 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
     script = read_user_script(path)
     # A trainer of another name may declare other options.
     settings.script_options = script.options
-    if script.uses_parser or not script.trains:
+    if script.uses_parser or not script.framework:
         return
     if not script.configs:
         _report(settings, "it trains with a config that is created out of sight", "", Place(str(path)))

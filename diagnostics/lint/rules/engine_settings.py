@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diagnostics.findings import Severity
-from diagnostics.lint.dialects.derivation import NEUTRAL, truncates
+from diagnostics.lint.derivation import NEUTRAL, truncates
 from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import RunPlan
 

