@@ -78,7 +78,9 @@ def _parse_launch(words: list[str], index: int, name: str) -> tuple[Launch | Non
     if name.endswith(".py"):
         return Launch(script=words[index], rest=tuple(words[index + 1 :])), index + 1
     if name in PROGRAMS:
-        return Launch(program=name, verb=following, rest=tuple(words[index + 2 :])), index + 2
+        # prime-rl's `rl` has no verb; what follows belongs to its arguments.
+        arguments = index + 1 + (not following.startswith(("-", "@")))
+        return Launch(program=name, verb=following, rest=tuple(words[arguments:])), arguments
     return None, 0
 
 
@@ -196,6 +198,7 @@ def _read_launcher(words: list[Word], file: str) -> dict[str, Value]:
 def _read_flags(words: list[Word], file: str, settings: Settings) -> None:
     """Read `--key value`, `--key=value`, `--switch` and `--list a b`."""
     key, line = "", 0
+    switches = DIALECTS[settings.framework].switches if settings.framework in DIALECTS else ()
     values: list[Word] = []
     for word in words:
         readable = HOLE not in word.text.partition("=")[0]
@@ -205,6 +208,10 @@ def _read_flags(words: list[Word], file: str, settings: Settings) -> None:
                 settings.set(key, _combine(values, file, line))
             key, line = match[1].replace("-", "_"), word.line
             values = [Word(word.text.partition("=")[2], word.line)] if "=" in word.clean else []
+        elif key in switches and word.is_unknown:
+            settings.set(key, Value(True, Place(file, line)))
+            key = ""
+            _report_unread(settings, word, file)
         elif key:
             values.append(word)
         elif word.is_unknown:

@@ -119,18 +119,18 @@ def _derive(plan: RunPlan, entry: Derived) -> Value | None:
         return value.derive(entry.value)
     word = str(value.data).lower()
     data = entry.values.get(word, entry.values.get("*")) if entry.values else value.data
-    return None if data is None else value.derive(data)
+    return None if data in (None, "") else value.derive(data)
 
 
 def _compute(pattern: str, text: str) -> Any:
-    r"""Return the product of the numbers in a text, or the sum of its ranges; see `Derived.pattern`.
+    r"""Return the product of the numbers in a text, the sum of its ranges, or a word; see `Derived.pattern`.
 
     >>> _compute(r"[dt](\d+)", "d4t2"), _compute(r"range\((\d+), *(\d+)\)", "list(range(0, 8))")
     (8, 8)
     """
-    matches = [[int(number) for number in match.groups()] for match in re.finditer(pattern, text[:1000])]
-    if not matches:
-        return UNKNOWN
+    matches = [[parse_scalar(part) for part in match.groups()] for match in re.finditer(pattern, text[:1000])]
+    if not matches or not all(isinstance(part, int) for match in matches for part in match):
+        return matches[0][0] if matches else UNKNOWN
     if len(matches[0]) > 1:
         return sum(end - start for start, end in matches)
     return math.prod(number for [number] in matches)

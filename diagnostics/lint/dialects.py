@@ -57,10 +57,10 @@ class Derived(Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         name: The plan's name. A name that an option has set is kept, unless `replaces`.
         source: What it follows from: a name of the plan, `option:a|b` or `env:NAME`. Without one, `value` always holds.
-        values: Text of the source's value -> value; `*` is any other one, and a missing one gives none.
+        values: Text of the source's value -> value; `*` is any other one. A missing or empty one gives none.
         value: The value, for any value of the source.
-        pattern: A pattern for the source's text. It has one group, whose numbers are multiplied, or two, the ends of
-            ranges, whose lengths are added.
+        pattern: A pattern for the source's text. It has one group, a word or numbers that are multiplied, or two, the
+            ends of ranges, whose lengths are added.
         factors: Sources whose numbers are multiplied.
         when: Sources and the value that each must have.
         complete: Whether it needs all of the run's options to be known.
@@ -111,7 +111,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         names: Its option -> the plan's name; of two options for one name the later one counts. `a.b` is also the
             key `b` of an option `a` that is a table, and `!name` is the opposite of the option.
         server_names: The same for its server.
-        extends: A framework whose names, defaults, derived values and classes hold for this one, too.
+        extends: A framework whose names, derived values and classes hold for this one, too.
         rank: Order of recognition: frameworks with a program of their own first, those known by options last.
         specific: Rank of its file keys by ambiguity; 0 if no other framework's files have them.
         commands: A pattern for texts that may contain one of its commands.
@@ -127,6 +127,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         local_engine: Options of a local engine, which a server never receives.
         no_server_option: Those of them that a server does not have either.
         flat_flags: Dotted option -> its flat name in older releases.
+        switches: Options that take no value.
         short_options: Options with one dash that are in no index.
         loss_options: Options of the loss; no rule reads them, so the run plan has no names for them.
     """
@@ -160,6 +161,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     local_engine: tuple[str, ...] = ()
     no_server_option: tuple[str, ...] = ()
     flat_flags: dict[str, str] = {}
+    switches: tuple[str, ...] = ()
     short_options: tuple[str, ...] = ()
     loss_options: tuple[str, ...] = ()
 
@@ -226,7 +228,7 @@ def _load(framework: Framework) -> Dialect:
     """Return a framework's dialect, with what it extends."""
     table = {"framework": framework.name, **framework.lint}
     base = FRAMEWORKS[table["extends"]].lint if table.get("extends") else {}
-    for key in ("names", "defaults", "derived", "classes", "loss_options"):
+    for key in ("names", "derived", "classes", "loss_options"):
         extended = base.get(key)
         if extended:
             own = table.get(key)

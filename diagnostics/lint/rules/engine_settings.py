@@ -47,6 +47,8 @@ def engine_leaves_memory(plan: RunPlan) -> Iterator[Problem]:
         return
     if plan.get("engine.sleep") or plan.get("rollout.engine") not in {"vllm", None}:
         return
+    if plan.get("engine.shares_weights"):
+        return
     sleeps = plan.values.get("engine.sleep")
     if plan.framework in {"verl", "easyr1"} and (sleeps is None or sleeps.data is not False):
         return
@@ -109,7 +111,7 @@ def allocator_allows_sleep(plan: RunPlan) -> Iterator[Problem]:
 @rule("NUM002", check="sampling", role="train", warnings_only=True)
 def sampling_is_not_truncated(plan: RunPlan) -> Iterator[Problem]:
     """With top_p, top_k or min_p the engine samples from a part of the vocabulary, and the trainer scores all of it."""
-    if plan.get("sampling.truncated") is not True:
+    if plan.get("sampling.truncated") is not True or plan.get("train.scores_truncated"):
         return
     values = [value for name in NEUTRAL for value in plan.evidence(name) if truncates(name, value)]
     yield Problem(
