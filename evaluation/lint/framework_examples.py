@@ -1,4 +1,4 @@
-"""Lint shipped examples of frameworks that a TOML file alone describes, and compare the run plans with a person's labels.
+"""Lint shipped examples of frameworks that only a TOML file describes; compare the run plans with a person's labels.
 
     python -m evaluation.lint.framework_examples FOLDER
 
@@ -42,7 +42,7 @@ def main() -> int:
     examples = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     failed = 0
     for framework, source in examples.items():
-        paths = {**source["labelled"], **dict.fromkeys(source["unlabelled"], {})}
+        paths = source["labelled"] | {path: {} for path in source["unlabelled"]}
         answers = {
             path: check_example(framework, folder / framework / path, label) for path, label in paths.items()
         }
