@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from diagnostics.findings import NotChecked
 from diagnostics.frameworks import TOP_MODULES, uses_overrides
-from diagnostics.lint.dialects import DIALECTS, PROGRAMS, Launch, Start
+from diagnostics.lint.dialects import DIALECTS, PROGRAMS, Launch, Start, dialect_of
 from diagnostics.lint.project_files import find_script
 from diagnostics.lint.readers.shell import Command
 from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Word
@@ -198,7 +198,7 @@ def _read_launcher(words: list[Word], file: str) -> dict[str, Value]:
 def _read_flags(words: list[Word], file: str, settings: Settings) -> None:
     """Read `--key value`, `--key=value`, `--switch` and `--list a b`."""
     key, line = "", 0
-    switches = DIALECTS[settings.framework].switches if settings.framework in DIALECTS else ()
+    switches = dialect_of(settings.framework).switches
     values: list[Word] = []
     for word in words:
         readable = HOLE not in word.text.partition("=")[0]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from diagnostics.lint.dialects import DIALECTS, Default, Derived
+from diagnostics.lint.dialects import DIALECTS, PlanValue
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_count, parse_scalar
 from diagnostics.lint.versions import Versions
@@ -23,9 +23,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "sampling.min_p": (0, 0.0, None),
 }
 # verl's own configs; another project's config has other defaults.
-_VERL_ENTRY_POINTS = {"", "verl.trainer.main_ppo"}
 _VERL_CONFIGS = {"ppo_trainer", "ppo_megatron_trainer"}
-_VERL_ROLLOUT = "actor_rollout_ref.rollout."
 
 
 def make_plan(settings: Settings, versions: Versions) -> RunPlan:
@@ -47,7 +45,7 @@ def make_plan(settings: Settings, versions: Versions) -> RunPlan:
             )
     _derive_environment(plan)
     if serves:
-        _fill_defaults(plan, dialect.server_defaults)
+        _fill(plan, dialect.server_defaults)
         return plan
     _FILL.get(settings.framework, _fill_from_data)(plan)
     truncating = (
@@ -71,41 +69,33 @@ def _option_value(settings: Settings, option: str) -> Value | None:
     return settings.options.get(option)
 
 
-def _fill_defaults(plan: RunPlan, defaults: Iterable[Default]) -> None:
-    """Fill in defaults, except where an unread source may set the value.
-
-    A default that differs between releases is used only if the release is known.
-    """
-    if plan.settings.has_unread_options:
-        return
-    outside = plan.own_copy or plan.needs_arguments
-    for default in defaults:
-        if plan.values.get(default.name) is None and plan.versions.within(plan.framework, default.versions):
-            place = Place(f"default of {plan.framework}")
-            plan.put(default.name, Value(default.value, place, default.option, soft=True, outside=outside))
-
-
-def _fill_derived(plan: RunPlan) -> None:
-    """Set the names of the plan that follow from others, each by the first entry that applies."""
+def _fill(plan: RunPlan, entries: Iterable[PlanValue]) -> None:
+    """Set names of the plan that no option sets, each by the first entry that applies."""
     settled: set[str] = set()
-    for entry in DIALECTS[plan.framework].derived:
+    for entry in entries:
         is_set = entry.name in settled or (entry.name in plan.values and not entry.replaces)
-        incomplete = entry.complete and plan.settings.has_unread_options
-        if is_set or incomplete or not _all_hold(plan, entry.when):
+        incomplete = (entry.complete or entry.option) and plan.settings.has_unread_options
+        if is_set or incomplete or not _applies(plan, entry):
             continue
-        value = _derive(plan, entry)
+        value = _compute(plan, entry)
         if value is not None:
             settled.add(entry.name)
             plan.put(entry.name, value)
 
 
-def _all_hold(plan: RunPlan, conditions: Mapping[str, Any]) -> bool:
-    values = ((read_source(plan, source), wanted) for source, wanted in conditions.items())
-    return all(value is not None and value.data == wanted for value, wanted in values)
+def _applies(plan: RunPlan, entry: PlanValue) -> bool:
+    """Return whether the release is one of the entry's and its conditions hold; an unknown release is none."""
+    values = [(read_source(plan, source), wanted) for source, wanted in entry.when.items()]
+    holds = all(wanted == "" if value is None else value.data == wanted for value, wanted in values)
+    return holds and plan.versions.within(plan.framework, entry.versions) is True
 
 
-def _derive(plan: RunPlan, entry: Derived) -> Value | None:
+def _compute(plan: RunPlan, entry: PlanValue) -> Value | None:
     """Return the value of an entry, unknown if its source is; None if it does not apply."""
+    if entry.option:
+        outside = plan.own_copy or plan.needs_arguments
+        place = Place(f"default of {plan.framework}")
+        return Value(entry.value, place, entry.option, soft=True, outside=outside)
     if entry.factors:
         return multiply(*(read_source(plan, source) for source in entry.factors))
     if not entry.source:
@@ -113,19 +103,18 @@ def _derive(plan: RunPlan, entry: Derived) -> Value | None:
     value = read_source(plan, entry.source)
     if value is None or not value.known:
         return value
+    data = value.data if entry.value is None else entry.value
     if entry.pattern:
-        return value.derive(_compute(entry.pattern, str(value.data)))
-    if entry.value is not None:
-        return value.derive(entry.value)
-    word = str(value.data).lower()
-    data = entry.values.get(word, entry.values.get("*")) if entry.values else value.data
+        data = _match(entry.pattern, str(value.data))
+    elif entry.values:
+        data = entry.values.get(str(data).lower(), entry.values.get("*"))
     return None if data in (None, "") else value.derive(data)
 
 
-def _compute(pattern: str, text: str) -> Any:
-    r"""Return the product of the numbers in a text, the sum of its ranges, or a word; see `Derived.pattern`.
+def _match(pattern: str, text: str) -> Any:
+    r"""Return the product of the numbers in a text, the sum of its ranges, or a word; see `PlanValue.pattern`.
 
-    >>> _compute(r"[dt](\d+)", "d4t2"), _compute(r"range\((\d+), *(\d+)\)", "list(range(0, 8))")
+    >>> _match(r"[dt](\d+)", "d4t2"), _match(r"range\((\d+), *(\d+)\)", "list(range(0, 8))")
     (8, 8)
     """
     matches = [[parse_scalar(part) for part in match.groups()] for match in re.finditer(pattern, text[:1000])]
@@ -137,11 +126,21 @@ def _compute(pattern: str, text: str) -> Any:
 
 
 def read_source(plan: RunPlan, source: str) -> Value | None:
-    """Return the value of an option (`option:a|b`), a whole number in the environment, or a name of the plan."""
+    """Return the value of a source: an option, variable or fact of the command, or a name of the plan.
+
+    `option:a|b` is the first of these options, `env:NAME` a whole number and `text:NAME` a text in the environment,
+    `target` the module or class, and `launcher` the number of processes that the launcher starts.
+    """
     kind, _, key = source.partition(":")
     if kind == "option":
         return plan.option(*key.split("|"))
-    return env_number(plan.settings, key) if kind == "env" else plan.values.get(source)
+    if kind == "env":
+        return env_number(plan.settings, key)
+    if kind == "text":
+        return plan.settings.env.get(key)
+    if kind == "target":
+        return Value(plan.settings.target, plan.settings.place, kind)
+    return _launched_processes(plan.settings) if kind == "launcher" else plan.values.get(source)
 
 
 def _derive_environment(plan: RunPlan) -> None:
@@ -207,7 +206,9 @@ def _launched_processes(settings: Settings) -> Value | None:
     launcher = settings.launcher
     per_node, nodes = launcher.get("processes_per_node"), launcher.get("nodes")
     if "processes" in launcher or per_node is None or nodes is None:
-        return launcher.get("processes") or per_node
+        started = launcher.get("launcher")
+        alone = started.derive(1) if started is not None and started.data == "python" else None
+        return launcher.get("processes") or per_node or alone
     count = parse_count(nodes)
     return multiply(per_node, nodes if count is None else nodes.derive(count))
 
@@ -218,34 +219,15 @@ def truncates(name: str, value: Value) -> bool:
 
 
 def _fill_from_data(plan: RunPlan) -> None:
-    _fill_defaults(plan, DIALECTS[plan.framework].defaults)
-    _fill_derived(plan)
+    dialect = DIALECTS[plan.framework]
+    _fill(plan, (*dialect.defaults, *dialect.derived))
 
 
 def _fill_trl(plan: RunPlan) -> None:
-    settings, dialect = plan.settings, DIALECTS[plan.framework]
     uses = plan.option("use_vllm")
-    if settings.target == "AsyncGRPOConfig":
-        for name, data in (("rollout.mode", "server"), ("rollout.async", True), ("rollout.engine", "vllm")):
-            plan.put(name, Value(data, settings.place, "AsyncGRPOConfig"))
-    elif uses is None or uses.data is False:
+    if plan.settings.target != "AsyncGRPOConfig" and (uses is None or uses.data is False):
         plan.values.pop("rollout.mode", None)
-        default = Value("transformers", Place("default of trl"), "use_vllm", soft=True)
-        if uses is not None or not settings.has_unread_options:
-            plan.put("rollout.engine", default if uses is None else uses.derive("transformers"))
-    else:
-        plan.put("rollout.engine", uses.derive("vllm") if uses.known else uses)
-        _fill_defaults(plan, dialect.defaults)
-    _fill_defaults(plan, [default for default in dialect.defaults if default.name != "rollout.mode"])
-    mode = plan.values.get("rollout.mode")
-    if mode is not None and mode.data == "server" and "server.address" not in plan.values:
-        _fill_defaults(plan, dialect.server_mode_defaults)
-    processes = plan.option("num_processes") or _launched_processes(settings)
-    launcher = settings.launcher.get("launcher")
-    if processes is None and launcher is not None and launcher.data == "python":
-        processes = launcher.derive(1)
-    plan.put("devices.train", processes)
-    _fill_derived(plan)
+    _fill_from_data(plan)
     loss, steps = plan.option("loss_type"), plan.whole_number("batch.steps_per_generation")
     accumulation = plan.whole_number("batch.accumulation")
     if loss is not None and loss.data in {"dapo", "cispo"} and steps is not None and accumulation is not None:
@@ -261,58 +243,27 @@ def _fill_swift(plan: RunPlan) -> None:
         for name in ("batch.per_device", "batch.accumulation"):
             plan.values.pop(name, None)
     _fill_from_data(plan)
-    plan.put("devices.train", _swift_processes(plan.settings))
-    _derive_swift_mode(plan)
-
-
-def _swift_processes(settings: Settings) -> Value | None:
-    per_node = env_number(settings, "NPROC_PER_NODE")
-    if per_node is None:
-        return _launched_processes(settings)
-    nodes = env_number(settings, "NNODES")
-    return per_node if nodes is None else multiply(per_node, nodes)
-
-
-def _derive_swift_mode(plan: RunPlan) -> None:
-    """Derive the mode as ms-swift does: up to 3.4 from the workers, from 3.5 to 3.11.0 from the server's address."""
+    workers, visible = plan.whole_number("devices.rollout"), plan.whole_number("devices.visible")
     if "rollout.mode" in plan.values or plan.get("rollout.engine") != "vllm":
         return
-    versions = plan.versions
-    host = plan.values.get("server.host") or plan.values.get("server.address")
-    workers, visible = plan.whole_number("devices.rollout"), plan.whole_number("devices.visible")
-    if host is not None:
-        plan.put("rollout.mode", host.derive("server"))
-    elif workers is not None and visible is not None and versions.within("ms-swift", "<3.5") is not False:
+    if workers is not None and visible is not None and plan.versions.within("ms-swift", "<3.5") is not False:
         mode = "colocate" if workers == visible else "async"
         plan.put("rollout.mode", plan.values["devices.rollout"].derive(mode))
-    elif versions.within("ms-swift", ">=3.5,<3.11.1"):
-        place = Place("default of ms-swift")
-        plan.put("rollout.mode", Value("colocate", place, "vllm_mode", soft=True))
 
 
 def _fill_verl(plan: RunPlan) -> None:
-    settings = plan.settings
-    shipped = uses_shipped_config(plan)
-    settings.framework_parser = settings.framework_parser and shipped
+    dialect, shipped = DIALECTS["verl"], uses_shipped_config(plan)
+    plan.settings.framework_parser = plan.settings.framework_parser and shipped
     # Trainers built on verl form the group by these options, with an n of 1.
-    group = plan.option(_VERL_ROLLOUT + "n_agent", "data.n_samples")
+    group = plan.option("actor_rollout_ref.rollout.n_agent", "data.n_samples")
     if group is not None:
         plan.put("group.size", Value(UNKNOWN, group.place, group.key))
-    if shipped:
-        _fill_defaults(plan, DIALECTS["verl"].defaults)
-    _fill_derived(plan)
-    nodes, mode = plan.option(_VERL_ROLLOUT + "nnodes"), plan.option(_VERL_ROLLOUT + "mode")
-    if nodes is not None and nodes.data not in {0, None}:
-        plan.put("rollout.mode", nodes.derive("async") if nodes.known else nodes)
-    elif settings.target in _VERL_ENTRY_POINTS:
-        place = mode.place if mode is not None else Place("verl's hybrid engine")
-        plan.put("rollout.mode", Value("colocate", place, _VERL_ROLLOUT + "mode", soft=mode is None))
-    plan.derive("engine.executor", settings.env.get("VERL_VLLM_DISTRIBUTED_BACKEND"), lambda data: data)
+    _fill(plan, (*(dialect.defaults if shipped else ()), *dialect.derived))
 
 
 def uses_shipped_config(plan: RunPlan) -> bool:
     """Return whether a verl run uses verl's own YAML, whose defaults then apply."""
-    if plan.settings.target not in _VERL_ENTRY_POINTS or not plan.settings.target:
+    if plan.settings.target != "verl.trainer.main_ppo":
         return False
     path, name = plan.option("--config-path"), plan.option("--config-name")
     if path is not None and str(path.data).strip("./'\"") != "config":

@@ -42,32 +42,28 @@ class Start(Struct, frozen=True, forbid_unknown_fields=True):
     extra: dict[str, str] = {}
 
 
-class Default(Struct, frozen=True, forbid_unknown_fields=True):
-    """Default value of a run plan's name, in the releases of `versions`."""
-
-    name: str
-    option: str
-    value: Any
-    versions: str = ""
-
-
-class Derived(Struct, frozen=True, forbid_unknown_fields=True):
-    """A value of the run plan that follows from others. The first entry of a name that applies counts.
+class PlanValue(Struct, frozen=True, forbid_unknown_fields=True):
+    """A value of the run plan where no option sets it. Of the entries for one name the first that applies counts.
 
     Attributes:
-        name: The plan's name. A name that an option has set is kept, unless `replaces`.
-        source: What it follows from: a name of the plan, `option:a|b` or `env:NAME`. Without one, `value` always holds.
+        name: The plan's name.
+        option: The option whose default this is; it holds if all options could be read.
+        versions: The releases in which it holds.
+        source: What it follows from: a name of the plan, or one of the sources of `derivation.read_source`.
         values: Text of the source's value -> value; `*` is any other one. A missing or empty one gives none.
         value: The value, for any value of the source.
         pattern: A pattern for the source's text. It has one group, a word or numbers that are multiplied, or two, the
             ends of ranges, whose lengths are added.
         factors: Sources whose numbers are multiplied.
-        when: Sources and the value that each must have.
+        when: Sources and the value that each must have; an empty one is not set.
+        replaces: Whether it replaces a value that an option has set.
         complete: Whether it needs all of the run's options to be known.
         about: What is shown as the origin of a value without a source.
     """
 
     name: str
+    option: str = ""
+    versions: str = ""
     source: str = ""
     values: dict[str, Any] = {}
     value: Any = None
@@ -126,7 +122,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         model_options: Options that name the model: a script that sets one is complete without its arguments.
         local_engine: Options of a local engine, which a server never receives.
         no_server_option: Those of them that a server does not have either.
-        flat_flags: Dotted option -> its flat name in older releases.
+        flat_flags: Dotted option -> its flat name in releases before `flat_until`.
         switches: Options that take no value.
         short_options: Options with one dash that are in no index.
         loss_options: Options of the loss; no rule reads them, so the run plan has no names for them.
@@ -136,10 +132,9 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     names: dict[str, str] = {}
     server_names: dict[str, str] = {}
     start: tuple[Start, ...] = ()
-    defaults: tuple[Default, ...] = ()
-    server_defaults: tuple[Default, ...] = ()
-    server_mode_defaults: tuple[Default, ...] = ()
-    derived: tuple[Derived, ...] = ()
+    defaults: tuple[PlanValue, ...] = ()
+    server_defaults: tuple[PlanValue, ...] = ()
+    derived: tuple[PlanValue, ...] = ()
     removed: tuple[Removed, ...] = ()
     extends: str = ""
     rank: int = 0
@@ -167,7 +162,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
 
     def default(self, option: str, release: str) -> object:
         """Return what holds in a release where an option is not set, `...` if no entry says it."""
-        entries = (entry for entry in self.defaults if entry.option == option)
+        entries = (entry for entry in (*self.defaults, *self.derived) if entry.option == option)
         return next((entry.value for entry in entries if in_range(release, entry.versions)), ...)
 
     def removal(self, option: str, release: str) -> Removed | None:
@@ -235,7 +230,13 @@ def _load(framework: Framework) -> Dialect:
             table[key] = (
                 {**extended, **(own or {})} if isinstance(extended, dict) else [*(own or []), *extended]
             )
-    return msgspec.convert(table, Dialect)
+    flat_until, removed = table.pop("flat_until", ""), list(table.get("removed", ()))
+    for dotted, flat in table.get("flat_flags", {}).items():
+        removed += [
+            {"option": flat, "releases": f">={flat_until}", "instead": f"--{dotted}", "renamed": dotted},
+            {"option": dotted, "releases": f"<{flat_until}", "instead": f"--{flat}", "renamed": flat},
+        ]
+    return msgspec.convert(table | {"removed": removed}, Dialect)
 
 
 DIALECTS: dict[str, Dialect] = {
@@ -243,6 +244,11 @@ DIALECTS: dict[str, Dialect] = {
     for dialect in sorted(map(_load, FRAMEWORKS.values()), key=lambda each: each.rank)
 }
 PROGRAMS = {start.program for dialect in DIALECTS.values() for start in dialect.start if start.program}
+
+
+def dialect_of(framework: str) -> Dialect:
+    """Return a framework's dialect; an empty one for a launcher and for DeepSpeed."""
+    return DIALECTS.get(framework, Dialect(framework))
 
 
 def framework_of_source(source: str) -> str:

@@ -71,13 +71,8 @@ class Migration:
 
     def current_name(self, option: str) -> str:
         """Return the name of an option in the new release, as far as a table says that the meaning is the same."""
-        flat, removal = self.dialect.flat_flags, self.dialect.removal(option, self.new.version)
-        names = (
-            removal.renamed if removal else "",
-            flat.get(option, ""),
-            *(k for k in flat if flat[k] == option),
-        )
-        return next((name for name in names if name in self.new_options), option)
+        removal = self.dialect.removal(option, self.new.version)
+        return removal.renamed if removal and removal.renamed in self.new_options else option
 
 
 def compare_releases(run: LintRun, from_text: str, to_text: str) -> list[Migration]:

@@ -14,7 +14,7 @@ from diagnostics import safe_io
 from diagnostics.findings import NotChecked
 from diagnostics.frameworks import uses_overrides
 from diagnostics.lint import command_lines
-from diagnostics.lint.dialects import DIALECTS, top_keys
+from diagnostics.lint.dialects import DIALECTS, dialect_of, top_keys
 from diagnostics.lint.project_files import find_above
 from diagnostics.lint.readers import hydra, notebooks, python, shell
 from diagnostics.lint.readers.shell_scope import HOLE, Word
@@ -106,12 +106,10 @@ def read_tree(tree: Any, file: str, framework: str = "", syntax: str = "") -> Se
     framework = framework or detect_framework(tree, syntax)
     if not framework:
         return None
-    dialect = DIALECTS.get(framework)
-    settings = Settings(framework, Place(file, 1), role=dialect.file_role if dialect else "train")
-    dashes = dialect is not None and dialect.dashes_in_files
-    settings.options = {
-        key.replace("-", "_") if dashes else key: value for key, value in flatten(tree).items()
-    }
+    dialect = dialect_of(framework)
+    settings = Settings(framework, Place(file, 1), role=dialect.file_role)
+    for key, value in flatten(tree).items():
+        settings.options[key.replace("-", "_") if dialect.dashes_in_files else key] = value
     env = tree.get("env")
     for name, value in env.items() if isinstance(env, dict) else ():
         if isinstance(value, Value):
@@ -188,12 +186,12 @@ def _text_values(tree: Any) -> Iterator[Value]:
 
 def _follow_files(settings: Settings) -> None:
     """Add the options of the files that a run names; its own options win."""
-    dialect = DIALECTS.get(settings.framework)
-    for key, prefix in dialect.config_options.items() if dialect is not None else ():
+    dialect = dialect_of(settings.framework)
+    for key, prefix in dialect.config_options.items():
         value = settings.options.get(key)
         if value is not None and isinstance(value.data, str):
             _include(settings, value, prefix)
-    if dialect is not None and dialect.base_key:
+    if dialect.base_key:
         _include_bases(settings, dialect.base_key)
     if uses_overrides(settings.framework):
         hydra.compose_config(settings, required=bool(settings.prefixes) or bool(settings.target))

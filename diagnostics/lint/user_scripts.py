@@ -48,26 +48,25 @@ def read_user_script(path: Path) -> UserScript:
         configs = read_configs(text, str(path))
     except UnreadableError:
         configs = []
-    imported = list(islice(_imported_files(tree, path), _MAX_IMPORTS))
-    options = _declared_in(tree).union(*map(read_declared_options, imported))
-    framework = framework_of_source(text) or next(filter(None, map(_framework_of_file, imported)), "")
+    imported = [_read_imported(file) for file in islice(_imported_files(tree, path), _MAX_IMPORTS)]
+    options = _declared_in(tree).union(*(declared for declared, _ in imported))
+    framework = framework_of_source(text) or next((name for _, name in imported if name), "")
     return UserScript(options, framework, bool(_PARSES.search(text)), configs)
-
-
-def _framework_of_file(path: Path) -> str:
-    try:
-        return framework_of_source(safe_io.read_text(path, MAX_BYTES))
-    except OSError:
-        return ""
 
 
 def read_declared_options(path: Path) -> frozenset[str]:
     """Return the options that a file declares; none if it cannot be read."""
+    return _read_imported(path)[0]
+
+
+def _read_imported(path: Path) -> tuple[frozenset[str], str]:
+    """Return the options that a file declares, and the framework that it trains with."""
     try:
-        tree = parse_python(safe_io.read_text(path, MAX_BYTES))
+        text = safe_io.read_text(path, MAX_BYTES)
     except OSError:
-        return frozenset()
-    return _declared_in(tree) if tree is not None else frozenset()
+        return frozenset(), ""
+    tree = parse_python(text)
+    return _declared_in(tree) if tree is not None else frozenset(), framework_of_source(text)
 
 
 def _declared_in(tree: ast.Module) -> frozenset[str]:

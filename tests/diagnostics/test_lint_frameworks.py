@@ -10,7 +10,7 @@ import pytest
 
 import diagnostics
 from diagnostics.frameworks import Framework
-from diagnostics.lint.dialects import Default, Derived, Dialect, Removed, Start
+from diagnostics.lint.dialects import Dialect, PlanValue, Removed, Start
 from diagnostics.lint.engine import plans_of
 from diagnostics.lint.reading import read_file
 from diagnostics.lint.versions import Versions
@@ -153,9 +153,7 @@ def test_unsloth_script_has_no_batch_rule_of_trl(tmp_path):
 def test_options_without_an_index_are_not_checked():
     """A framework whose options are in no indexed release is never reported as healthy."""
     assert [
-        (entry.what, entry.why)
-        for check in report(SLIME + "--colocate").checks
-        for entry in check.not_judged
+        (entry.what, entry.why) for check in report(SLIME + "--colocate").checks for entry in check.not_judged
     ] == [("options", "no release of slime is indexed with its options")]
 
 
@@ -198,6 +196,6 @@ def test_every_key_of_a_framework_is_documented():
     section = DOCUMENT.partition("## Add a framework")[2]
     documented = set(re.findall(r"`([a-z_]+)`", section))
     keys = {field.name for field in fields(Framework)} | {
-        name for kind in (Dialect, Start, Default, Derived, Removed) for name in kind.__struct_fields__
+        name for kind in (Dialect, Start, PlanValue, Removed) for name in kind.__struct_fields__
     }
     assert keys - documented == {"framework"}  # it is the file's `name`
