@@ -50,11 +50,11 @@ class Framework:
         wraps: Trainers it installs and configures itself, so that their own options are not used.
         modules: Modules whose import proves that it works, as `module` or `module:name`.
         entries: Modules that a run starts with; those with `vllm` in their name need vLLM.
-        parser: How it reads options: `dataclasses` (transformers' parser), `argparse` in its entry, `hydra`, or
-            `omegaconf` alone.
-        sections: Whether its YAML may have a section for each role, whose keys are not options.
-        option_packages: Packages whose options its commands accept too.
-        copy: How to recognise a project's own copy.
+        parser: Parser of the options: `dataclasses` (transformers' parser), `argparse` in the entry module, `hydra`, or
+            `omegaconf` without hydra.
+        sections: Whether the YAML config may have a section for each role, whose name is not an option.
+        option_packages: Other packages whose options the framework's commands accept.
+        copy: Files by which to recognise a project's own copy.
         log_texts: Literal texts, one of which is in every line that `log_marks` matches.
         log_marks: Pattern for its own log lines and frame paths.
         metrics: Names of its metrics -> their canonical names in `diagnostics.logs.metric_names`.

@@ -23,10 +23,15 @@ class Start(Struct, frozen=True, forbid_unknown_fields=True):
     """A way to start a framework: by a program and verb, a module or a script; patterns match from the beginning.
 
     Attributes:
-        not_module: Modules that it does not apply to.
-        overrides: One of the words has to set a key that begins with one of these.
-        flags: One of the words has to be one of these options.
-        framework_parser: The framework's own parser reads the options.
+        program: Name of the program.
+        verbs: Words of which one must follow the program, or words that must follow the module.
+        module: Pattern of the module.
+        script: Pattern of the script's path.
+        not_module: Pattern of modules to which this way does not apply.
+        overrides: Beginnings of keys, of which the words must set at least one.
+        flags: Options, of which the words must contain at least one.
+        role: Role of the process: `train` or `serve`.
+        framework_parser: Whether the framework's own parser reads the options.
         extra: Options that this way of starting implies.
     """
 
@@ -79,9 +84,11 @@ class Removed(Struct, frozen=True, forbid_unknown_fields=True):
     """An option that the releases of `releases` do not have.
 
     Attributes:
-        instead: What to use there, or `nothing`.
-        renamed: The option that took its place with the same meaning and the same values.
-        ignored: Releases that accept it, but do not use it.
+        option: Name of the option.
+        releases: Range of releases that do not have the option.
+        instead: The option to use in these releases, or `nothing`, perhaps with a reason.
+        renamed: The option that replaces it with the same meaning and the same values; empty if there is none.
+        ignored: Range of releases that accept the option without effect.
     """
 
     option: str
@@ -166,7 +173,7 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         return next((entry.value for entry in entries if in_range(release, entry.versions)), ...)
 
     def removal(self, option: str, release: str) -> Removed | None:
-        """Return the entry of an option that a release does not have, if there is one."""
+        """Return the entry for an option that a release does not have; None if there is no entry."""
         entries = (entry for entry in self.removed if entry.option == option)
         return next((entry for entry in entries if in_range(release, entry.releases)), None)
 
@@ -223,13 +230,9 @@ def _load(framework: Framework) -> Dialect:
     """Return a framework's dialect, with what it extends."""
     table = {"framework": framework.name, **framework.lint}
     base = FRAMEWORKS[table["extends"]].lint if table.get("extends") else {}
-    for key in ("names", "derived", "classes", "loss_options"):
-        extended = base.get(key)
-        if extended:
-            own = table.get(key)
-            table[key] = (
-                {**extended, **(own or {})} if isinstance(extended, dict) else [*(own or []), *extended]
-            )
+    for key in base.keys() & {"names", "derived", "classes", "loss_options"}:
+        own, extended = table.get(key), base[key]
+        table[key] = {**extended, **(own or {})} if isinstance(extended, dict) else [*(own or ()), *extended]
     flat_until, removed = table.pop("flat_until", ""), list(table.get("removed", ()))
     for dotted, flat in table.get("flat_flags", {}).items():
         removed += [

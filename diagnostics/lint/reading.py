@@ -1,4 +1,4 @@
-"""Read a file or command line into `Settings`: detect syntax and framework, and read the files that it names."""
+"""Read a file or command line into `Settings`: detect syntax and framework, and read the files that are named."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 _MAX_NESTING, _MAX_BASES = 3, 8
 # A file has at most so many scripts, and writes at most so many configs.
 _MAX_SCRIPTS = 50
-# A flag or an override where a command is expected: the command before it ended too early.
+# A flag or an override in place of a command; it shows that the command before it ended too early.
 _ORPHAN = re.compile(r"--[A-Za-z]|[~+]{0,3}[A-Za-z_][\w-]*(?:\.[\w-]+)+=")
 # A text that may contain a framework's command.
 _COMMANDS = re.compile(
@@ -42,7 +42,7 @@ def read_file(path: Path, framework: str = "") -> list[Settings]:
     """Return the settings in a file; empty if it configures none of the frameworks.
 
     Raises:
-        UnreadableError: It cannot be read, with the file, the line and the reason.
+        UnreadableError: The file cannot be read; the message names the file, the line if known, and the reason.
     """
     name = str(path)
     if name == "-":
@@ -58,7 +58,7 @@ def read_file(path: Path, framework: str = "") -> list[Settings]:
 
 
 def detect_syntax(path: Path, text: str) -> str:
-    """Return the syntax of a file, by its name, or by its text where the name says nothing."""
+    """Return the syntax of a file by its suffix or, if the suffix is unknown, by its text."""
     if path.suffix.lower() in _SUFFIXES:
         return _SUFFIXES[path.suffix.lower()]
     start = text.lstrip()[:200]
@@ -71,7 +71,7 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
     """Return the settings in a text.
 
     Raises:
-        UnreadableError: It has another syntax, or is larger than a config is.
+        UnreadableError: The text has another syntax, or is too large.
     """
     if syntax == "shell":
         return _read_shell(text, file)
@@ -170,7 +170,7 @@ def _read_embedded(tree: Any, file: str) -> list[Settings]:
     settings: list[Settings] = []
     scripts = (value for value in _text_values(tree) if _COMMANDS.search(value.data))
     for value in islice(scripts, _MAX_SCRIPTS):
-        # A block begins on the line after its key.
+        # A block of several lines begins on the line after its key.
         settings += _read_shell(value.data, file, value.place.line + ("\n" in value.data))
     return settings
 
@@ -242,7 +242,7 @@ def _follow_launcher_files(settings: Settings) -> None:
 
 
 def share_accelerate_config(options: Mapping[str, Value], run: Settings) -> None:
-    """Copy the numbers of processes and nodes of an accelerate config to a run whose command sets none."""
+    """Copy the numbers of processes and nodes in an accelerate config to a run whose command does not set them."""
     for key, name in (("num_processes", "processes"), ("num_machines", "nodes")):
         if key in options:
             run.launcher.setdefault(name, options[key])
@@ -257,9 +257,9 @@ def _report_missing(settings: Settings, named: Value) -> None:
 
 
 def _read_options(settings: Settings, named: Value) -> dict[str, Value] | None:
-    """Return the options of a config file that a run names; None if it cannot be read.
+    """Return the options of a config file that a run names; None if the file cannot be read.
 
-    It is looked for in the working folder, then from the naming file's folder upwards.
+    The file is looked for in the working folder, then in the folder of the file that names it and the folders above.
     """
     name = str(named.data)
     working_folder_file = find_above(name, "any name", parents=0)
@@ -275,7 +275,7 @@ def _parse_config(path: Path, settings: Settings) -> list[Any]:
     suffix = path.suffix.lower()
     try:
         if suffix not in _CONFIG_SUFFIXES or path.resolve().suffix.lower() != suffix:
-            return []  # a link that presents another kind of file as a config
+            return []  # another kind of file, or a link to another kind of file
         text = safe_io.read_text(path, MAX_BYTES).removeprefix("\ufeff")
         settings.files.add(str(path))
         return parse_documents(text, str(path), _SUFFIXES[suffix])

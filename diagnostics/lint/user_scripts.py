@@ -1,4 +1,4 @@
-"""Read the training script that a command starts: its declared options and the GRPOConfig that it creates."""
+"""Read the training script that a command starts: declared options, and the GRPOConfig that the script creates."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class UserScript:
 
 
 def read_user_script(path: Path) -> UserScript:
-    """Read a script; one that is no Python has no options and does not train."""
+    """Read a script; a file that is no Python has no options and does not train."""
     text = safe_io.read_text(path, MAX_BYTES)
     tree = parse_python(text)
     if tree is None:
@@ -74,7 +74,7 @@ def _declared_in(tree: ast.Module) -> frozenset[str]:
 
 
 def _imported_files(tree: ast.Module, path: Path) -> Iterator[Path]:
-    """Yield the project's files that a script imports; of a package all of its modules."""
+    """Yield the project's files that a script imports; for a package, all of its modules."""
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module:
             module = find_script(node.module, str(path), module=True)
@@ -86,7 +86,7 @@ def _imported_files(tree: ast.Module, path: Path) -> Iterator[Path]:
 
 
 def add_script_settings(settings: Settings, file: str, *, module: bool = False) -> None:
-    """Add what the started script sets itself; the command's options win."""
+    """Add the settings of the started script; options that the command passes on take precedence."""
     path = find_script(settings.target, file, module=module)
     if path is None:
         _report(
@@ -97,12 +97,13 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
         return
     settings.files.add(str(path))
     script = read_user_script(path)
-    # A trainer of another name may declare other options.
+    # A script that trains under another name may declare other options.
     settings.script_options = script.options
     if script.uses_parser or not script.framework:
         return
     if not script.configs:
-        _report(settings, "it trains with a config that is created out of sight", "", Place(str(path)))
+        reason = "it trains with a config that is created outside the code that lint reads"
+        _report(settings, reason, "", Place(str(path)))
     elif len(script.configs) > 1:
         reason = "it creates several configs, and which one the run takes is decided at run time"
         _report(settings, reason, f"lint {path.name} by itself", Place(str(path)))
@@ -113,7 +114,7 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
 
 
 def _apply_config(settings: Settings, config: Settings) -> None:
-    """Take the options of the script's config, filled in with what the command passes to it."""
+    """Replace the options by those of the script's config, with the values that the command passes to it."""
     arguments, settings.options = dict(settings.options), dict(config.options)
     for key, option in config.forwarded.items():
         if option in arguments:

@@ -20,7 +20,7 @@ from diagnostics.triage.model import Hit, LogFacts
 TAIL = 1 << 14
 # Number of last lines that are checked, and letters of a line that are kept.
 _LINES, _SHOWN = 120, 300
-# Most lines of a traceback that Python ignored.
+# Maximum length of a traceback after "Exception ignored in", in lines.
 _IGNORED = 40
 # Last lines of trainers, trackers, servers, launchers, schedulers and test runners.
 _ENDED = re.compile(
@@ -93,9 +93,9 @@ class Stall:
     """Messages that the last lines of a log repeat without progress.
 
     Attributes:
-        messages: One hit of each, in the order of the log.
-        lines: Number of lines that repeat them.
-        wait: The message that reports a wait, if there is one.
+        messages: The last line of each message, in the order of the log.
+        lines: Number of lines that repeat the messages.
+        wait: The message that reports a wait; None if there is none.
     """
 
     messages: tuple[Hit, ...]
@@ -104,15 +104,25 @@ class Stall:
 
 
 @dataclass(frozen=True)
+class OpenBar:
+    """A progress bar of the run that is not full, with its last line."""
+
+    position: int
+    total: int
+    hit: Hit
+
+
+@dataclass(frozen=True)
 class LogEnd:
     """The end of a log.
 
     Attributes:
-        last: Its last line.
-        ended: The line that reports the end of the run.
-        stall: The messages that the last lines repeat.
-        failing: Lines that report a failure, by their words; no rule matched them.
+        last: The last line; None if the log is empty.
+        ended: The line that reports the end of the run; None if there is none.
+        stall: The messages that the last lines repeat; None if there are none.
+        failing: Lines among the last that report a failure by their words or level.
         message: Whether the text is a pasted message rather than a log.
+        open_bar: The run's progress bar in the last lines, if it is not full.
     """
 
     last: Hit | None
@@ -120,6 +130,7 @@ class LogEnd:
     stall: Stall | None = None
     failing: tuple[Hit, ...] = ()
     message: bool = False
+    open_bar: OpenBar | None = None
 
 
 def find_end(log: LogFacts) -> LogEnd:
@@ -128,24 +139,29 @@ def find_end(log: LogFacts) -> LogEnd:
     if not lines:
         return LogEnd(None)
     is_short = len(lines) <= _MESSAGE_LINES and log.lines <= 2 * _MESSAGE_LINES
+    open_bar = _find_open_bar(hit for hit, _ in lines)
     readable = [(hit, level) for hit, level in lines if level != "fine"]
     return LogEnd(
         lines[-1][0],
-        _find_end_line(lines, _open_total(hit.text for hit, _ in lines)),
+        _find_end_line(lines, open_bar.total if open_bar else 0),
         _find_stall([hit for hit, _ in lines[-_REPEATED_OF:]]),
         tuple(hit for hit, level in readable if _reports_failure(hit.text, level)),
         is_short and any(_reports_failure(hit.text, "") and "\\n" not in hit.text for hit, _ in readable),
+        open_bar,
     )
 
 
-def _open_total(texts: Iterable[str]) -> int:
-    """Return the largest total of progress bars that are not full in the last lines."""
-    positions: dict[tuple[str, int], int] = {}
-    for text in texts:
-        bar = _POSITION.search(text)
+def _find_open_bar(hits: Iterable[Hit]) -> OpenBar | None:
+    """Return the progress bar with the largest total of those that are not full in the last lines."""
+    bars: dict[tuple[str, int], OpenBar] = {}
+    for hit in hits:
+        bar = _POSITION.search(hit.text)
         if bar and _RUN_BAR.search(bar["name"] or ""):
-            positions[bar["name"] or "", int(bar["total"])] = int(bar["n"])
-    return max((total for (_, total), position in positions.items() if position != total), default=0)
+            total = int(bar["total"])
+            bars[bar["name"] or "", total] = OpenBar(int(bar["n"]), total, hit)
+    return max(
+        (bar for bar in bars.values() if bar.position != bar.total), key=lambda bar: bar.total, default=None
+    )
 
 
 def _find_end_line(lines: Sequence[tuple[Hit, str]], open_total: int) -> Hit | None:
@@ -201,7 +217,7 @@ def _reports_end(text: str, open_total: int, repeated: Collection[str]) -> bool:
     """Return whether a line reports the end of the run.
 
     Args:
-        text: The line.
+        text: Text of the line.
         open_total: The largest total of a bar that is not full. A full bar of 32 samples is not the end of a run at
             step 56 of 2290.
         repeated: Totals of unnamed bars that are full again and again.
@@ -227,8 +243,8 @@ def _reports_failure(text: str, level: str) -> bool:
 def _find_stall(hits: Sequence[Hit]) -> Stall | None:
     """Return the messages that the last lines repeat, if they report a wait or pending work.
 
-    A message that reports a wait may count seconds or attempts; any other one has to repeat its values, too. Monitors
-    of a stalled run print the same values again and again; those of a run that works have other ones.
+    A message that reports a wait may count seconds or attempts. Any other message must repeat its values too, because
+    the monitors of a working run print new values.
     """
     # Each rank may print the same line once.
     keys = [(hit.rank, _repeated_part(hit.text)) for hit in hits]

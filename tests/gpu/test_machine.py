@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
+from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
 from diagnostics.audit.results import CLEAN, FAULT
 from diagnostics.collect import gpus
 from diagnostics.hang.collect import stacks
@@ -133,7 +133,7 @@ def test_audit_of_a_correct_server_is_clean(trained, device, dtype):  # noqa: F8
     engine = Engine(trained / "checkpoint-120", dtype, seed=1)
     engine.model.to(device)
     with serving(engine) as url:
-        audit = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500))
+        audit = audit_server(LiveAuditOptions(url, trained / "checkpoint-120", timeout_s=500))
     assert [answer.family for answer in audit.select(FAULT)] == []
     assert audit.outcome == CLEAN
 
@@ -148,5 +148,5 @@ def test_audit_names_the_fault_of_a_server(trained, device, law, family):  # noq
     engine = Engine(trained / "checkpoint-120", "bfloat16", Wrong(law=law), seed=1)
     engine.model.to(device)
     with serving(engine) as url:
-        audit = audit_server(LiveAudit(url, trained / "checkpoint-120", timeout_s=500))
+        audit = audit_server(LiveAuditOptions(url, trained / "checkpoint-120", timeout_s=500))
     assert [answer.family for answer in audit.select(FAULT)] == [family]

@@ -1,7 +1,7 @@
-"""Find uv, and translate pip's settings to uv's environment variables.
+"""Find uv, translate pip's settings to uv's environment variables, and shorten uv's error messages.
 
-Standard library only: the noxfile imports this module before anything is installed. People and companies configure pip
-(index, certificates, a folder of wheels); uv reads none of that, so the settings are copied to uv's names.
+This module uses only the standard library, because the noxfile imports it before anything is installed. Users configure
+pip (index, certificates, a folder of wheels); uv does not read these settings, so they are copied to uv's variables.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def find_uv() -> Path:
     """Return the uv executable: next to this Python, from the `uv` package, or on PATH.
 
     Raises:
-        UvMissingError: when there is none.
+        UvMissingError: There is none.
     """
     neighbour = Path(sys.executable).parent / ("uv.exe" if os.name == "nt" else "uv")
     if neighbour.is_file():
@@ -70,6 +70,17 @@ def uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return added
 
 
+def explain_error(text: str) -> str:
+    r"""Return uv's error message on one line, without box-drawing characters and markers.
+
+    >>> explain_error("error: No solution found\n  cause: Because a{sys_platform == 'linux'}==1 is gone")
+    'No solution found: Because a==1 is gone'
+    """
+    joined = re.sub(r"\s*[\u00d7╰─▶│├]+\s*", " ", " ".join(text.split())).strip()
+    joined = joined.removeprefix("error: ").replace(" cause: ", ": ")
+    return re.sub(r"\{[^{}]*\}", "", joined)[:2000]
+
+
 def find_links(environ: Mapping[str, str]) -> list[Path]:
     """Return the machine's local folders of wheels."""
     value = environ.get("UV_FIND_LINKS") or environ.get("PIP_FIND_LINKS") or ""
@@ -82,8 +93,8 @@ def torch_arguments(
 ) -> list[str]:
     """Return the arguments that make `uv pip` install PyTorch's CPU build.
 
-    A folder of wheels with such a build for this Python (and version) is enough; otherwise uv uses PyTorch's own index
-    for CPUs. Without either uv installs the CUDA build, gigabytes that are not needed here.
+    The arguments are empty if a local folder of wheels has a CPU build for this Python (and version); otherwise uv uses
+    PyTorch's index of CPU builds. By default uv installs the CUDA build, which takes gigabytes.
     """
     local = _local_torch_versions(environ, python)
     return [] if local and version in {None, *local} else ["--torch-backend", "cpu"]
