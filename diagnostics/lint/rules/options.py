@@ -47,21 +47,6 @@ def is_skipped(plan: RunPlan, value: Value) -> bool:
     return plan.framework == "trl" and in_file and plan.versions.within("trl", "<0.19") is True
 
 
-@rule("CFG113", check=CHECK, frameworks=("openrlhf",))
-def option_spelling_matches_release(plan: RunPlan) -> Iterator[Problem]:
-    """OpenRLHF's options are dotted from 0.10.2 on, and flat before."""
-    dotted_release = plan.versions.within("openrlhf", ">=0.10.2")
-    if dotted_release is None:
-        return
-    for dotted, flat in DIALECTS["openrlhf"].flat_flags.items():
-        wrong, right = (flat, dotted) if dotted_release else (dotted, flat)
-        if wrong in plan.options:
-            release = plan.versions.known["openrlhf"]
-            yield Problem(
-                f"OpenRLHF {release} has no option --{wrong}.", [plan.options[wrong]], fix=f"Use --{right}."
-            )
-
-
 @rule("CFG113", check=CHECK)
 def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
     """The framework's own parser refuses options that the release does not have."""
