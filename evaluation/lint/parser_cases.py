@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import copy
 import importlib
 import importlib.util
 import io
@@ -129,17 +130,23 @@ def options_of(parser: argparse.ArgumentParser) -> list[Option]:
 
 
 def verl_options() -> tuple[list[Option], Judge]:
-    """Return the keys of verl's PPO config, and a function that composes it with overrides."""
+    """Return the keys of verl's PPO config, and a function that applies overrides as Hydra does."""
     from hydra import compose, initialize_config_dir
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
 
     folder = next(Path(entry) for entry in sys.path if (Path(entry) / "verl").is_dir())
-    context = initialize_config_dir(str(folder / "verl/trainer/config"), version_base=None)
-    context.__enter__()
+    with initialize_config_dir(str(folder / "verl/trainer/config"), version_base=None):
+        composed = compose("ppo_trainer")
+        parser = OverridesParser.create()
 
     def judge(words: list[str]) -> str:
         try:
-            compose("ppo_trainer", words)
+            # Composing the defaults again for each case would take a second.
+            ConfigLoaderImpl._apply_overrides_to_config(
+                parser.parse_overrides(words), copy.deepcopy(composed)
+            )
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return ""
@@ -156,7 +163,7 @@ def verl_options() -> tuple[list[Option], Judge]:
                 kind = "other" if text else type(value).__name__
                 options.append({"name": name, "names": [name], "kind": kind, "nargs": None, "choices": []})
 
-    collect("", OmegaConf.to_container(compose("ppo_trainer"), resolve=False))
+    collect("", OmegaConf.to_container(composed, resolve=False))
     return options, judge
 
 
