@@ -2,8 +2,9 @@
 
     PYTHONPATH=SOURCES python evaluation/api_index/import_pairs.py FOLDER_OF_A B > TRUTH.json
 
-FOLDER_OF_A has the unpacked release of A; SOURCES have B and what it imports. Standard library only. A statement counts as
-`import` if importing its module executes it, as `call` inside a function, and as `guarded` below an `if`, `try` or `with`.
+FOLDER_OF_A has the unpacked release of A; SOURCES have B and what it imports. Standard library only. A statement
+counts as `import` if importing its module executes it, as `call` inside a function, and as `guarded` below an `if`,
+`try` or `with`.
 A statement is undecided if its module of B cannot be imported here for another reason.
 """
 
@@ -48,8 +49,10 @@ def outcome(module: str, name: str) -> str:
         importlib.import_module(f"{module}.{name}")
     except ModuleNotFoundError as error:
         wanted = f"{module}.{name}"
-        return "missing" if error.name and f"{wanted}.".startswith(f"{error.name}.") else f"undecided: {error}"
-    except BaseException as error:
+        return (
+            "missing" if error.name and f"{wanted}.".startswith(f"{error.name}.") else f"undecided: {error}"
+        )
+    except BaseException as error:  # noqa: BLE001 - any other failure is undecided
         return f"undecided: {type(error).__name__}: {error}"[:150]
     return "present"
 

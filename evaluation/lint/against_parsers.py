@@ -2,8 +2,8 @@
 
     python -m evaluation.lint.against_parsers CASES.json... [--show 5]
 
-CASES come from `parser_cases.py`, which runs where the framework is. A case counts as refused by lint if it reports CFG113 or
-CFG121 as an error; other rules, about relations between options, are measured by `against_frameworks.py`.
+CASES come from `parser_cases.py`, which runs where the framework is. A case counts as refused by lint if lint reports
+CFG113 or CFG121 as an error. `against_frameworks.py` measures the rules about relations between options.
 """
 
 from __future__ import annotations

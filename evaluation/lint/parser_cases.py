@@ -2,10 +2,10 @@
 
     PYTHONPATH=SOURCES python evaluation/lint/parser_cases.py trl VERSION --others FILE... --count 200 > CASES.json
 
-Runs in an environment with the framework and uses the standard library only besides it. SOURCES is the folder with the
-unpacked release, and folders with what its parser imports. Nothing of the framework is replaced, except that of OpenRLHF only the
-statements that build its parser are executed, because its modules import engines. `--others` are results for other
-releases and frameworks: their options are given to this parser as mistakes. The result names the options, and each case.
+Runs in an environment with the framework, on the standard library. SOURCES is the folder with the unpacked release, and
+folders with what its parser imports. Nothing of the framework is replaced; of OpenRLHF only the statements that build
+its parser are executed, because its modules import engines. `--others` are results for other releases and frameworks:
+this parser is given their options as mistakes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import copy
 import importlib
 import importlib.util
 import io
+import itertools
 import json
 import logging
-import os
 import random
 import sys
 import warnings
@@ -31,7 +31,7 @@ Option = dict[str, Any]
 Judge = Callable[[list[str]], str]
 
 
-class Parsed(Exception):
+class ParsedError(Exception):
     """Raised when OpenRLHF's program has parsed its options."""
 
 
@@ -51,7 +51,9 @@ def vllm_parser() -> argparse.ArgumentParser:
     """Return the parser of `vllm serve`."""
     parser = import_first("vllm.utils.argparse_utils", "vllm.utils").FlexibleArgumentParser()
     folders = ("common", "launchers", "openai")
-    return import_first(*(f"vllm.entrypoints.{folder}.cli_args" for folder in folders)).make_arg_parser(parser)
+    return import_first(*(f"vllm.entrypoints.{folder}.cli_args" for folder in folders)).make_arg_parser(
+        parser
+    )
 
 
 def import_first(*names: str) -> Any:
@@ -75,16 +77,18 @@ def openrlhf_parser() -> argparse.ArgumentParser:
     class Recorder(argparse.ArgumentParser):
         def parse_args(self, *_: Any, **__: Any) -> Any:  # ty: ignore
             found.append(self)
-            raise Parsed
+            raise ParsedError
 
     folder = next(Path(entry) for entry in sys.path if (Path(entry) / "openrlhf").is_dir())
     tree = ast.parse((folder / "openrlhf/cli/train_ppo_ray.py").read_text())
     main = next(item for item in tree.body if isinstance(item, ast.If))
     stand_in = type("argparse", (), {**vars(argparse), "ArgumentParser": Recorder})
-    imports = [item for item in tree.body if isinstance(item, (ast.Import, ast.ImportFrom)) and is_standard(item)]
+    imports = [
+        item for item in tree.body if isinstance(item, (ast.Import, ast.ImportFrom)) and is_standard(item)
+    ]
     names: dict[str, Any] = {}
     exec(compile(ast.Module(imports, []), "imports", "exec"), names)
-    with contextlib.suppress(Parsed):
+    with contextlib.suppress(ParsedError):
         exec(compile(ast.Module(main.body, []), "main", "exec"), {**names, "argparse": stand_in})
     return found[0]
 
@@ -105,7 +109,7 @@ def judge_with(parser: argparse.ArgumentParser) -> Judge:
                 _, extra = parser.parse_known_args(list(words))
         except SystemExit:
             return printed.getvalue().strip().rpartition("error: ")[2] or "exit"
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - any failure is a refusal
             return f"{type(error).__name__}: {error}"
         return f"unrecognized arguments: {extra}" if extra else ""
 
@@ -147,7 +151,7 @@ def verl_options() -> tuple[list[Option], Judge]:
             ConfigLoaderImpl._apply_overrides_to_config(
                 parser.parse_overrides(words), copy.deepcopy(composed)
             )
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - any failure is a refusal
             return f"{type(error).__name__}: {error}"
         return ""
 
@@ -167,7 +171,12 @@ def verl_options() -> tuple[list[Option], Judge]:
     return options, judge
 
 
-VALUES = {"int": ["1", "8", "64"], "float": ["0.5", "1", "1e-6"], "bool": ["true", "False"], "str": ["abc", "x/y"]}
+VALUES = {
+    "int": ["1", "8", "64"],
+    "float": ["0.5", "1", "1e-6"],
+    "bool": ["true", "False"],
+    "str": ["abc", "x/y"],
+}
 WRONG = {"int": ["abc", "1.5", "1e3"], "float": ["high", "1,5"], "bool": ["maybe", "2"]}
 
 
@@ -209,7 +218,9 @@ class Generator:
             right = self.random.choice(option["choices"] or ["x"])
             return self.words(option, self.random.choice([right + "x", right[:-1], right.swapcase() + "_"]))
         if kind == "type":
-            option = self.random.choice([item for item in self.usable if item["kind"] in WRONG and not item["choices"]])
+            option = self.random.choice(
+                [item for item in self.usable if item["kind"] in WRONG and not item["choices"]]
+            )
             return self.words(option, self.random.choice(WRONG[option["kind"]]))
         option = self.random.choice([item for item in self.usable if item["kind"] in {"int", "float", "str"}])
         return [option["name"]]
@@ -223,12 +234,12 @@ class Generator:
         chosen = [*required, *self.random.sample(optional, self.random.randrange(1, 5))]
         parts = [self.words(option) for option in chosen]
         if kind == "none":
-            return kind, sum(parts, [])
+            return kind, list(itertools.chain(*parts))
         wrong = self.mistake(kind)
         name = wrong[0].partition("=")[0]
         parts = [part for part in parts if part[0].partition("=")[0] != name]
         parts.insert(len(parts) if kind == "value missing" else self.random.randrange(len(parts) + 1), wrong)
-        return kind, sum(parts, [])
+        return kind, list(itertools.chain(*parts))
 
 
 FRAMEWORKS = {"trl": trl_parser, "ms-swift": swift_parser, "openrlhf": openrlhf_parser, "vllm": vllm_parser}
@@ -256,12 +267,19 @@ def main() -> None:
         others = sorted({name for group in listed for option in group for name in option["names"]} - names)
         # Options of verl have dots, and only verl takes them without dashes.
         others = [name for name in others if name.startswith("-") == (given.framework != "verl")]
-        generator = Generator(options, others or ["--no_such_option"], random.Random(given.version), given.framework == "verl")
+        generator = Generator(
+            options, others or ["--no_such_option"], random.Random(given.version), given.framework == "verl"
+        )
         cases = []
         for _ in range(given.count):
             kind, words = generator.case()
             cases.append({"mistake": kind, "words": words, "refused": judge(words)[:300]})
-    real.write(json.dumps({"framework": given.framework, "version": given.version, "options": options, "cases": cases}, indent=0))
+    real.write(
+        json.dumps(
+            {"framework": given.framework, "version": given.version, "options": options, "cases": cases},
+            indent=0,
+        )
+    )
 
 
 if __name__ == "__main__":
