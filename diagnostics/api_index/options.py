@@ -87,9 +87,20 @@ def _options_of_file(package: str, module: str, facts: Facts, names: Mapping[str
 
 
 def choices(release: Release, option: str) -> tuple[str, ...]:
-    """Return all values that an option accepts; empty if it accepts others, or if that is unknown."""
-    surface = _surface(release)
-    definition, entry = _declaration(release, option)
+    """Return all values that an option accepts; empty if it accepts others, or if that is unknown.
+
+    Options of transformers accept what its newest or its oldest release accepts, because either may be installed.
+    """
+    values = _choices(release, option)
+    definition, _entry = _declaration(release, option)
+    if not values or definition is None or not definition.module.startswith("transformers."):
+        return values
+    return tuple(dict.fromkeys((*values, *_choices(release, option, -1))))
+
+
+def _choices(release: Release, option: str, companion: int = 0) -> tuple[str, ...]:
+    surface = _surface(release, companion)
+    definition, entry = _declaration(release, option, companion)
     if surface is None or not entry:
         return ()
     if definition is not None:
@@ -185,9 +196,9 @@ def _split_default(entry: str) -> tuple[str, str]:
     return head, default
 
 
-def _declaration(release: Release, option: str) -> tuple[Definition | None, str]:
+def _declaration(release: Release, option: str, companion: int = 0) -> tuple[Definition | None, str]:
     """Return the class that declares an option, None for argparse and YAML, and its entry; "" if there is none."""
-    surface = _surface(release)
+    surface = _surface(release, companion)
     if surface is None:
         return None, ""
     for module in _MODULES.get(release.package, ()):
@@ -205,9 +216,9 @@ def _declaration(release: Release, option: str) -> tuple[Definition | None, str]
 
 
 @cache
-def _surface(release: Release) -> Surface | None:
+def _surface(release: Release, companion: int = 0) -> Surface | None:
     companions = [
-        Release(name, versions[0])
+        Release(name, versions[companion])
         for name in _COMPANIONS.get(release.package, ())
         if (versions := query.find_releases(name, ""))
     ]

@@ -257,9 +257,11 @@ def lacks_option(package: str, name: str, release: Version) -> bool:
     span = release_span(package, name)
     if span is None or not is_indexed_release(package, release):
         return False
+    # vLLM accepts `disable_x` where it has `enable_x`.
+    opposite = release_span(package, re.sub("^disable_", "enable_", name)) if package == "vllm" else None
     if any(release_span(companion, name) for companion in _companions(package)):
         return False
-    return not Version(span[0]) <= release <= Version(span[1])
+    return not any(Version(first) <= release <= Version(last) for first, last in {span, opposite or span})
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
