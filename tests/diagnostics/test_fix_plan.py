@@ -149,10 +149,10 @@ def test_broken_pair_moves_to_the_nearest_executed_pair(environment):
 
 
 def test_doctor_and_its_plan_suggest_the_same_pair(tmp_path):
-    """Every ninth pair of the published table is tried."""
+    """Every 30th pair of the published table is tried."""
     table = load_table()
     differing, with_findings = [], 0
-    for number, (vllm, trl) in enumerate(sorted(table.pairs())[::9]):
+    for number, (vllm, trl) in enumerate(sorted(table.pairs())[::30]):
         maker = Maker(tmp_path / str(number)).add("vllm", vllm).add("trl", trl)
         known = facts.collect(maker.prefix, {})
         report = filters.select(doctor.examine(known, ISSUES, table), ["CMP902", "CMP905"], [])
@@ -173,7 +173,7 @@ def test_doctor_and_its_plan_suggest_the_same_pair(tmp_path):
         if offered != planned:
             differing.append((vllm, trl, offered, planned))
     assert differing == []
-    assert with_findings > 6
+    assert with_findings > 2
 
 
 def test_executed_pair_comes_before_an_imported_one(environment):

@@ -59,7 +59,7 @@ def test_run_writes_no_token(short_run, monkeypatch, capfd):
 
 def test_server_without_a_token_creates_a_token_file(forked_servers, model_dir, short_run):
     """A trainer of the same user finds the file; it is deleted when the server ends."""
-    process = forked_servers.start(
+    process = forked_servers.start_server(
         ["grpo_core", "serve", "--exit-with-stdin", f"--model.path={model_dir}"], 1
     )
     try:
