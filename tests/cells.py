@@ -1,4 +1,4 @@
-"""Run programs in the Python environment of a matrix cell, from tests that have no vLLM themselves."""
+"""Run programs in this Python, or in the environment of a matrix cell from tests that have no vLLM themselves."""
 
 from __future__ import annotations
 
@@ -6,14 +6,29 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def run_text(
+    command: Iterable[object], *, check: bool = False, timeout: float = 500, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a command with its output captured as text."""
+    words = list(map(str, command))
+    return subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=check, **options)
+
+
+def run_python(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run this Python with its output captured as text."""
+    return run_text([sys.executable, *arguments], **options)
 
 
 def _install_hint(cell: str) -> str:
@@ -54,15 +69,7 @@ def run_with(python: Path, *arguments: str, timeout_s: float = 500) -> subproces
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
         }
-        return subprocess.run(
-            [str(python), "-P", *arguments],
-            env=environment,
-            cwd=stage,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        return run_text([python, "-P", *arguments], env=environment, cwd=stage, timeout=timeout_s)
 
 
 def read_attempts(done: subprocess.CompletedProcess[str], code: str) -> dict[tuple[str, str | None], Any]:

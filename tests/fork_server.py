@@ -55,12 +55,9 @@ class Template:
         """Fork a process with this stdin, stdout and stderr."""
         if self._process is None:
             command = [sys.executable, "-m", "tests.fork_server", self._preload, str(self._theirs.fileno())]
-            self._process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                pass_fds=[self._theirs.fileno()],
-            )
+            environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+            descriptor = self._theirs.fileno()
+            self._process = subprocess.Popen(command, cwd=ROOT, env=environ, pass_fds=[descriptor])
             self._theirs.close()
         status, child_status = os.pipe()
         request = {"arguments": list(arguments), "cwd": str(cwd), "environment": dict(environment)}

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from tests.cells import ROOT, run_with
+from tests.cells import ROOT, run_text, run_with
 from tests.gpu.devices import ON_GPU, cell_on, gpu_cell
 
 PROGRAM = ROOT / "tests" / "gpu" / "programs" / "start_vllm.py"
@@ -152,9 +152,7 @@ def test_doctor_live_starts_an_engine(device):
     """It uses the device of the cell's wheels, and its log-probs equal transformers'."""
     python = cell_on(device, NEWEST)
     command = [sys.executable, "-m", "diagnostics", "doctor", "--python", str(python), "--tier", "live"]
-    done = subprocess.run(
-        [*command, "--format", "json"], cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False
-    )
+    done = run_text([*command, "--format", "json"], cwd=ROOT, timeout=1800)
     checks = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["tiny engine"]["outcome"] == "ok", checks["tiny engine"]
     assert f"on the {'GPU' if device == 'cuda' else 'CPU'}" in checks["tiny engine"]["reason"]

@@ -2,11 +2,10 @@
 
 import json
 import logging
-import subprocess
-import sys
 from types import SimpleNamespace
 
 from diagnostics.audit.callback import DOCUMENT, AuditCallback
+from tests.cells import run_python
 from tests.diagnostics.audit_running.metric_lines import healthy
 
 NO_GRADIENT = {"grad_norm": 0.0, "frac_reward_zero_std": 0.0}
@@ -33,7 +32,7 @@ def test_module_imports_neither_click_nor_rich():
         "sys.modules['transformers'] = SimpleNamespace(TrainerCallback=object); "
         "import diagnostics.audit.callback; print({'click', 'rich'} & sys.modules.keys())"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = run_python("-c", program, check=True)
     assert done.stdout.strip() == "set()"
 
 

@@ -23,6 +23,7 @@ from diagnostics.hang.diagnosis import diagnose
 from diagnostics.hang.parsers import ParseError
 from diagnostics.hang.parsers.files import read_files
 from diagnostics.hang.snapshot import SCHEMA, Descriptor, Snapshot, Socket, StackFrame
+from tests.cells import run_python
 from tests.diagnostics.hang.processes import sleeping
 
 ROOT = Path(__file__).parents[3]
@@ -124,9 +125,7 @@ def test_bundles_of_several_hosts_are_refused(tmp_path):
 def test_sent_collector_imports_only_the_standard_library(tmp_path, program):
     zipfile.ZipFile(io.BytesIO(zip_sources(program.sources))).extractall(tmp_path)
     text = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {program.module}"
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", text], capture_output=True, text=True, check=False
-    )
+    done = run_python("-I", "-S", "-c", text)
     assert not done.stderr
 
 
