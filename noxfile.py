@@ -18,7 +18,7 @@ import nox
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-from diagnostics.matrix.uv import find_uv, torch_arguments, uv_environment  # noqa: E402
+from diagnostics.uv import find_uv, torch_arguments, uv_environment  # noqa: E402
 from tests.select_tests import needs_torch, select_tests  # noqa: E402
 
 if TYPE_CHECKING:

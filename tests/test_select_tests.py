@@ -30,7 +30,7 @@ def names(*paths: str, near: bool = False) -> set[str]:
         ("diagnostics/__main__.py", "diagnostics/test_command_errors.py"),
         ("diagnostics/lint/rules/placeholders.py", "diagnostics/test_lint_rules.py"),
         ("diagnostics/doctor/checks/binaries.py", "diagnostics/test_doctor.py"),
-        ("diagnostics/matrix/uv.py", "matrix/test_uv.py"),
+        ("diagnostics/uv.py", "diagnostics/test_uv.py"),
         ("matrix.toml", "matrix/test_cells.py"),
         ("grpo_core/learn/losses.py", "grpo_core/test_loss.py"),
         ("grpo_core/learn/losses.py", "grpo_core/test_modes.py"),

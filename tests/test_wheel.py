@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.matrix.uv import find_uv, uv_environment
+from diagnostics.uv import find_uv, uv_environment
 from tests import dist
 from tests.cells import run_text
 
@@ -56,10 +57,10 @@ class Installed:
         self.workdir.mkdir()
 
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        """Run the console script in an empty folder; return (exit code, stdout, stderr)."""
+        """Run the console script in an empty folder, without uv; return (exit code, stdout, stderr)."""
         environ = {
             k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "GRPO_", "UV_", "PIP_"))
-        } | {"GRPO_DOCTOR_QUIET": "1"}
+        } | {"GRPO_DOCTOR_QUIET": "1", "PATH": f"{self.folder / 'bin'}:/usr/bin:/bin"}
         done = run_text(
             [self.folder / "bin" / "grpo-doctor", *arguments],
             env=environ,
@@ -102,6 +103,22 @@ def test_sdist_has_matrix_and_tests(built):
     assert {"matrix.toml", "noxfile.py", "diagnostics/matrix/__main__.py", "tests/test_wheel.py"} <= names
 
 
+def test_no_other_command_imports_the_matrix():
+    """The wheel has no matrix, so that an import of it would end in an internal error there."""
+    sources = [
+        path for path in (ROOT / "diagnostics").rglob("*.py") if "matrix" not in path.relative_to(ROOT).parts
+    ]
+    assert [
+        str(path.relative_to(ROOT))
+        for path in sources
+        if re.search(
+            r"^\s*(?:from|import) diagnostics\.matrix\b|^\s*from diagnostics import .*\bmatrix\b",
+            path.read_text("utf-8"),
+            re.MULTILINE,
+        )
+    ] == []
+
+
 NO_CHECKOUT = "grpo-doctor: matrix needs a checkout of the project; there: nox -s matrix\n"
 NO_TORCH = (
     "grpo_core: torch is not installed here: pip install 'grpo-doctor[train]' (with CUDA: gigabytes; the CPU's "
@@ -119,6 +136,7 @@ COMMANDS = [
     (["repro", "run", "SCH001"], 2, "", None),
     (["matrix"], 0, "versions: ", ""),
     (["versions"], 0, "$ uv pip install vllm==", ""),
+    (["versions", "verl==0.7.1"], 3, "$ uv pip install verl==0.7.1", ""),
     (["matrix", "run"], 2, "", NO_CHECKOUT),
     (["matrix", "lock"], 2, "", NO_CHECKOUT),
     (["train"], 2, "", NO_TORCH),

@@ -30,8 +30,9 @@ def command(check: bool, format: str) -> int:  # noqa: A002 - the option's name
     if format == "json":
         print(json_output.dump(documents.listing(issues.values(), checks.values())))
         return FINE
-    for entry in issues.values():
-        print(f"{entry.code}  {entry.kind:<7} {entry.title}")
     if check:
         print(f"{len(issues)} entries, all samples match as they should")
+        return FINE
+    for entry in issues.values():
+        print(f"{entry.code}  {entry.kind:<7} {entry.title}")
     return FINE

@@ -198,9 +198,7 @@ class Resolution:
 
 def resolve(releases: Sequence[Release]) -> Resolution:
     """Resolve releases with uv from wheels alone, so that no code of a package runs."""
-    from diagnostics import process
-    from diagnostics.matrix import uv
-    from diagnostics.matrix.resolve import explain
+    from diagnostics import process, uv
 
     if built := _built_without_cuda(releases):
         return Resolution(None, f"{built} is built from source there")
@@ -229,7 +227,7 @@ def resolve(releases: Sequence[Release]) -> Resolution:
             True,
             f"{len(done.output.splitlines())} packages, Python {'.'.join(map(str, sys.version_info[:2]))}",
         )
-    message = mask_and_cut(explain(done.errors), 300)
+    message = mask_and_cut(uv.explain_error(done.errors), 300)
     return Resolution(False if "No solution found" in done.errors else None, message)
 
 

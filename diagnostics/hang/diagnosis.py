@@ -12,7 +12,7 @@ from diagnostics.hang.collect.discovery import SERVICES
 from diagnostics.hang.collectives import IN_COLLECTIVE, ranks_apart
 from diagnostics.hang.job_index import JobIndex
 from diagnostics.hang.root_blockers import LEVELS, RootBlocker, RootSearch
-from diagnostics.hang.snapshot import Snapshot
+from diagnostics.hang.snapshot import BUSY_SHARE, Snapshot
 from diagnostics.hang.verdict import HANG, IDLE_JOB, PROGRESS, UNKNOWN, WAITING, Edge, Verdict
 from diagnostics.hang.wait_graph import build_wait_graph
 from diagnostics.hang.wait_kinds import IDLE
@@ -166,7 +166,10 @@ def _longest_wait_s(index: JobIndex, blocker: RootBlocker, keys: tuple[str, ...]
     known = [time for time in times if time is not None]
     # A waiter seen in each sample may have sent a new request each time; many waits are loops.
     requesting = any(state.kind in _REQUESTS for state in index.states_of(blocker.culprits))
-    if index.snapshot.live and not (requesting and known):
+    # A thread that computed first and sleeps now has not waited for the whole observation.
+    threads = [state.thread for state in index.states_of(blocker.culprits) if state.thread]
+    fell_asleep = any(not thread.busy and (thread.runnable or 0.0) >= BUSY_SHARE for thread in threads)
+    if index.snapshot.live and not ((requesting or fell_asleep) and known):
         known.append(index.snapshot.seconds)
     return max(known, default=None)
 

@@ -93,7 +93,8 @@ def _print_first_screen(console: Console, document: dict[str, Any], finding: Fin
         console.print()
         print_finding(console, finding)
     elif fix := document["helps"].get("fix"):
-        print_text(console, f"Fix: {fix}", indent=2)
+        label = "If the wait does not end" if document["outcome"] == "waiting" else "Fix"
+        print_text(console, f"{label}: {fix}", indent=2)
     if document["outcome"] == "unknown":
         _print_chain(console, document, evidence=False)
     for command in document["next"][:1]:

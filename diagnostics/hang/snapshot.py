@@ -18,6 +18,8 @@ MAX_TEXT = 1000
 """Letters of a path, a function or any other text that is read."""
 BUSY_SHARE = 0.3
 """A thread that was runnable for more than this share of the time computes."""
+LONG_SLEEP_S = 10.0
+"""A thread that has slept for longer than this no longer computes, however much it ran before."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,9 @@ class Thread:
     @property
     def busy(self) -> bool:
         """Whether the thread computes: by the kernel's counters, else as the stack tool reports."""
-        return self.runnable >= BUSY_SHARE if self.runnable is not None else bool(self.active)
+        if self.runnable is None:
+            return bool(self.active)
+        return self.runnable >= BUSY_SHARE and (self.asleep_s or 0.0) <= LONG_SLEEP_S
 
     @property
     def stack_only(self) -> bool:

@@ -19,8 +19,8 @@ from diagnostics import UserError
 from diagnostics.matrix.cells import Cell, Matrix
 from diagnostics.matrix.identity import SourceDigests
 from diagnostics.matrix.store import Store
-from diagnostics.matrix.uv import find_uv, uv_environment
 from diagnostics.process import Completed, run
+from diagnostics.uv import find_uv, uv_environment
 
 # The project: the folder that holds diagnostics, grpo_core and repro.
 ROOT = Path(__file__).resolve().parents[2]

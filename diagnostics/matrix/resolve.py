@@ -15,8 +15,8 @@ from packaging.utils import canonicalize_name
 
 from diagnostics.matrix.cells import Cell
 from diagnostics.matrix.context import Context
-from diagnostics.matrix.uv import torch_arguments
 from diagnostics.matrix.verdicts import Fact
+from diagnostics.uv import explain_error, torch_arguments
 
 # Messages of uv about the index, the network or the disk.
 NETWORK_FAULT = re.compile(
@@ -163,7 +163,7 @@ def _compile(
         return Resolution(read_pylock(result.output))
     # uv reports index faults and contradictions alike; only "No solution found" is about the requirements.
     unsolvable = "No solution found" in result.errors and not NETWORK_FAULT.search(result.errors)
-    return Resolution(explanation=explain(result.errors), infrastructure=not unsolvable)
+    return Resolution(explanation=explain_error(result.errors), infrastructure=not unsolvable)
 
 
 def read_pylock(text: str) -> tuple[LockedPackage, ...]:
@@ -227,14 +227,3 @@ def package_facts(pins: Iterable[str]) -> tuple[Fact, ...]:
         ("package", canonicalize_name(name.partition("[")[0].strip()), version.strip())
         for name, _, version in lines
     )
-
-
-def explain(text: str) -> str:
-    r"""Return uv's error message on one line, without box-drawing characters and markers.
-
-    >>> explain("error: No solution found\n  cause: Because a{sys_platform == 'linux'}==1 is gone")
-    'No solution found: Because a==1 is gone'
-    """
-    joined = re.sub(r"\s*[\u00d7╰─▶│├]+\s*", " ", " ".join(text.split())).strip()
-    joined = joined.removeprefix("error: ").replace(" cause: ", ": ")
-    return re.sub(r"\{[^{}]*\}", "", joined)[:2000]

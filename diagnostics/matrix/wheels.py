@@ -22,8 +22,8 @@ from packaging.version import Version
 from diagnostics import UserError
 from diagnostics.api_index import archives
 from diagnostics.api_index.archives import Archive, ReleaseFiles, error_line
-from diagnostics.matrix.uv import find_links
 from diagnostics.safe_io import write_atomically
+from diagnostics.uv import find_links
 
 
 class WheelError(UserError):

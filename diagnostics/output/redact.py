@@ -164,9 +164,12 @@ _SECRETS: tuple[Rule, ...] = (
         rf"((?<![\w-])--(?=([\w.-]{{1,96}})\s)(?=[\w.-]{{0,64}}?{_WORDS})\2\s{{1,4}}['\"]?){_HARMLESS}(?!-)[^\s,;&`'\"\])]{{4,}}",
         # Programs that take a password by a short option.
         r"(?-i:"
-        r"(\bcurl\b[^\n|;]{0,200}?\s(?:-u|--user)[\s=]{1,4}['\"]?[^\s:'\"]{1,64}:"
-        r"|\b(?:sshpass|docker login|mysql(?:dump|admin)?|unzip|7z|swanlab login|openssl|ssh-keygen)\b[^\n|;]{0,120}?"
-        r"\s(?:-[pPkN]\s?|-p(?=\w)|-pass(?:in|out)?\s{1,4}pass:)['\"]?|\bAUTH\s(?=[^\s]{0,64}?\d)"
+        r"(\bcurl\b[^\n|;]{0,200}?\s(?:(?:-u|--user)[\s=]{1,4}['\"]?[^\s:'\"]{1,64}:"
+        r"|(?:-b\s?|--cookie[\s=])\s{0,3}['\"]?[^\s='\";]{1,64}=)|\bhttps?\s-a\s{1,4}[^\s:]{1,64}:"
+        r"|\bset_cookie\(\s{0,4}(?:key=)?['\"][^'\"\n]{1,64}['\"],\s{0,4}(?:value=)?['\"]"
+        r"|\b(?:redis-cli\b[^\n|;]{0,120}?\s(?:-a|--pass)|ldap\w{2,8}\b[^\n|;]{0,120}?\s-w)\s{1,4}['\"]?"
+        r"|\b(?:sshpass|docker login|mysql(?:dump|admin)?|mongo(?:sh|dump)?|unzip|7z|swanlab login|openssl|ssh-keygen)"
+        r"\b[^\n|;]{0,120}?\s(?:-[pPkN]\s?|-p(?=\w)|-pass(?:in|out)?\s{1,4}pass:)['\"]?|\bAUTH\s(?=[^\s]{0,64}?\d)"
         r"|\b(?:IDENTIFIED BY|PASSWORD)\s{1,4}')"
         rf"(?![-<]){_VALUE}"
         r")",

@@ -18,7 +18,7 @@ from diagnostics.catalog.model import Issue
 from diagnostics.logs.metric_names import metric_rows
 from diagnostics.logs.tracebacks import short_path
 from diagnostics.triage import symptoms
-from diagnostics.triage.log_end import LogEnd, Stall, find_end
+from diagnostics.triage.log_end import LogEnd, OpenBar, Stall, find_end
 from diagnostics.triage.model import Hit, LogFacts, has_frame
 from diagnostics.triage.rules import Rules
 from diagnostics.triage.symptoms import Symptom
@@ -64,6 +64,7 @@ class Fallback:
         failing: Lines that report a failure, by their words or level; no rule matched them.
         message: Whether the logs are pasted messages.
         recovered: Whether metrics were NaN and are numbers again.
+        open_bar: A progress bar of the run that is not full.
     """
 
     leads: tuple[Lead, ...] = ()
@@ -75,6 +76,7 @@ class Fallback:
     failing: tuple[Hit, ...] = ()
     message: bool = False
     recovered: bool = False
+    open_bar: OpenBar | None = None
 
 
 def analyze_unmatched(logs: Sequence[LogFacts], rules: Rules) -> Fallback:
@@ -100,6 +102,7 @@ def analyze_unmatched(logs: Sequence[LogFacts], rules: Rules) -> Fallback:
         failing,
         any(end.last for _, end in ends) and all(end.message for _, end in ends if end.last),
         symptoms.has_recovered(rows),
+        next((end.open_bar for _, end in ends if end.open_bar), None),
     )
 
 

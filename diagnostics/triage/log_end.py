@@ -104,6 +104,15 @@ class Stall:
 
 
 @dataclass(frozen=True)
+class OpenBar:
+    """A progress bar of the run that is not full, with its last line."""
+
+    position: int
+    total: int
+    hit: Hit
+
+
+@dataclass(frozen=True)
 class LogEnd:
     """The end of a log.
 
@@ -113,6 +122,7 @@ class LogEnd:
         stall: The messages that the last lines repeat.
         failing: Lines that report a failure, by their words; no rule matched them.
         message: Whether the text is a pasted message rather than a log.
+        open_bar: The run's progress bar in the last lines, if it is not full.
     """
 
     last: Hit | None
@@ -120,6 +130,7 @@ class LogEnd:
     stall: Stall | None = None
     failing: tuple[Hit, ...] = ()
     message: bool = False
+    open_bar: OpenBar | None = None
 
 
 def find_end(log: LogFacts) -> LogEnd:
@@ -128,24 +139,29 @@ def find_end(log: LogFacts) -> LogEnd:
     if not lines:
         return LogEnd(None)
     is_short = len(lines) <= _MESSAGE_LINES and log.lines <= 2 * _MESSAGE_LINES
+    open_bar = _find_open_bar(hit for hit, _ in lines)
     readable = [(hit, level) for hit, level in lines if level != "fine"]
     return LogEnd(
         lines[-1][0],
-        _find_end_line(lines, _open_total(hit.text for hit, _ in lines)),
+        _find_end_line(lines, open_bar.total if open_bar else 0),
         _find_stall([hit for hit, _ in lines[-_REPEATED_OF:]]),
         tuple(hit for hit, level in readable if _reports_failure(hit.text, level)),
         is_short and any(_reports_failure(hit.text, "") and "\\n" not in hit.text for hit, _ in readable),
+        open_bar,
     )
 
 
-def _open_total(texts: Iterable[str]) -> int:
-    """Return the largest total of progress bars that are not full in the last lines."""
-    positions: dict[tuple[str, int], int] = {}
-    for text in texts:
-        bar = _POSITION.search(text)
+def _find_open_bar(hits: Iterable[Hit]) -> OpenBar | None:
+    """Return the progress bar with the largest total of those that are not full in the last lines."""
+    bars: dict[tuple[str, int], OpenBar] = {}
+    for hit in hits:
+        bar = _POSITION.search(hit.text)
         if bar and _RUN_BAR.search(bar["name"] or ""):
-            positions[bar["name"] or "", int(bar["total"])] = int(bar["n"])
-    return max((total for (_, total), position in positions.items() if position != total), default=0)
+            total = int(bar["total"])
+            bars[bar["name"] or "", total] = OpenBar(int(bar["n"]), total, hit)
+    return max(
+        (bar for bar in bars.values() if bar.position != bar.total), key=lambda bar: bar.total, default=None
+    )
 
 
 def _find_end_line(lines: Sequence[tuple[Hit, str]], open_total: int) -> Hit | None:

@@ -97,9 +97,11 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
             yield _stall(fallback.stall)
         elif not fallback.failing:
             last = fallback.last[-1] if fallback.last else None
+            bar = fallback.open_bar
+            progress = f"the run is at {bar.position} of {bar.total} [{bar.hit.location}]; " if bar else ""
             yield NotChecked(
                 "how the run ended",
-                f"no line reports the end; the last one is: {mask_and_cut(last.text, 160)}"
+                f"no line reports the end; {progress}the last one is: {mask_and_cut(last.text, 160)}"
                 if last
                 else "no line",
                 "give the log up to its end, with the launcher's or scheduler's log; use --excerpt if this is a part of"

@@ -148,7 +148,11 @@ def misfit(framework: str, text: str, bound: Bound, known: Mapping[str, Any]) ->
     bound_releases = [release for release in order if not bound.versions or in_range(release, bound.versions)]
     unfit = [release for release in bound_releases if release not in fitting_releases]
     if unfit:
-        return f"is for {bound.versions or 'every release'}, and {', '.join(unfit[:5])} lack an option of it"
+        lacking = ", ".join(unfit[:5])
+        return (
+            f"is for {bound.versions or 'every release'}, and {lacking} lack an option of it:"
+            " use { set = ..., versions = ... }"
+        )
     return "" if bound_releases else "is for no release that is known"
 
 

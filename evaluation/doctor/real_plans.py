@@ -19,7 +19,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnostics.matrix.uv import uv_environment
+from diagnostics.uv import uv_environment
 from evaluation.doctor import environment_cases as real_cases
 from evaluation.doctor.real_environments import Case, Made, Seen, build_case, doctor, install, observe
 

@@ -30,8 +30,8 @@ from diagnostics.api_index.surface import SourceFacts, Surface
 from diagnostics.matrix.context import ROOT
 from diagnostics.matrix.layers.contract import compare_apis, comparison_answer
 from diagnostics.matrix.store import Store
-from diagnostics.matrix.uv import find_uv, uv_environment
 from diagnostics.matrix.wheels import find_wheel
+from diagnostics.uv import find_uv, uv_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from packaging.specifiers import SpecifierSet
 
-from diagnostics import UserError
+from diagnostics import UserError, uv
 from diagnostics.api_index import build, options, query, store
 from diagnostics.api_index.compare import Comparison, MissingUse
 from diagnostics.api_index.explain import explain_missing
@@ -23,7 +23,6 @@ from diagnostics.commands import version_answers, versions
 from diagnostics.compat_table import Compat
 from diagnostics.doctor.checks import names
 from diagnostics.doctor.checks.base import Examined
-from diagnostics.matrix import uv
 from diagnostics.triage import command as triage
 from tests.api_index.conftest import ENGINE, PACKAGES, RELEASES, FakeIndex, clear_cache
 from tests.diagnostics.fake_environments import Maker

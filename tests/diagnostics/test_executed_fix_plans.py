@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.matrix.uv import UvMissingError, find_uv
+from diagnostics.uv import UvMissingError, find_uv
 from evaluation.doctor import environment_cases as real_cases
 from evaluation.doctor import real_environments as doctor_real
 from evaluation.doctor import real_plans as plans_real

@@ -60,6 +60,12 @@ SECRETS = {
     "URL-encoded login": ("next=https%3A%2F%2Fada%3A{}%40db", "hunter" + "2%2Ffour"),
     "URL-encoded bearer": ("Authorization%3A%20Bearer%20{}", token("", 30)),
     "key alone": ("key: {}", HEX), "license key": ("LICENSE_KEY={}", HEX), "session": ("X-Session-Id: {}", HEX),
+    "curl's cookie": ("curl -b 'session={}' https://h", "correct" + "horse"),
+    "curl's long cookie": ("curl -s --cookie session={} https://h", "correct" + "horse"),
+    "redis": ("redis-cli -h db -a {} ping", "correct" + "horse"),
+    "mongo": ("mongosh -u root -p {}", "correct" + "horse"),
+    "ldap": ("ldapsearch -x -w {}", "correct" + "horse"), "httpie": ("http -a ada:{} https://h", "correct" + "horse"),
+    "cookie in code": ("response.set_cookie('sid', '{}')", "correct" + "horse"),
     "passphrase": ("SSH_PASSPHRASE={}", "correct" + "horse"), "cookie": ("Cookie: session={}", "correct" + "horse"),
 }  # fmt: skip
 PERSONS = {

@@ -77,6 +77,13 @@ def test_end_of_a_part_is_not_the_end_of_the_run(judge, lines, state):
     assert judge(LAUNCHED, *STEPS, *lines).state == state
 
 
+def test_report_names_the_step_of_a_run_that_did_not_end(judge):
+    """The last line is the full bar of one step's samples; the user needs the run's own position."""
+    verdict = judge(LAUNCHED, f"Train:{STEP_OF.format(2290)}", BAR)
+    (missing,) = report(verdict, ["run.log"]).checks[0].not_judged
+    assert "the run is at 56 of 2290" in missing.why
+
+
 def test_repeated_monitor_lines_without_change_are_a_stall(judge):
     """The counters at 0 are named; changing values are progress."""
     waits = [

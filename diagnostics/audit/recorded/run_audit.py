@@ -69,7 +69,10 @@ def audit_run(path: Path, reward: str = "") -> Audit:
     progress.update(str(path))
     run = read_run(path)
     if run.empty and not run.unread:
-        raise AuditError(f"{path}: no run artifacts: no dump, no metrics, no checkpoint")
+        raise AuditError(
+            f"{path}: no run artifacts: expected trainer_state.json, metrics or completions as *.jsonl, "
+            "completions_*.parquet, *.safetensors or a log"
+        )
     samples = [*check_samples(run), *check_advantages(run)]
     rewards = [result for result in samples if result.topic in {"rewards", "advantages"}]
     results = (

@@ -93,7 +93,7 @@ def parse(text: str, file: str) -> Node:
 def _parse(text: str, file: str) -> Node:
     source = text.replace("\r\n", "\n").encode("utf-8", "replace")
     if len(source) > _MAX_SCRIPT:
-        raise UnreadableError(f"{file}: larger than {_MAX_SCRIPT // 1000} kB: no script is")
+        raise UnreadableError(f"{file}: larger than {_MAX_SCRIPT // 1000} kB, so it is no script")
     if source.count(b"|") > _MAX_PIPES:
         raise UnreadableError(f"{file}: more than {_MAX_PIPES} pipes: no script has so many")
     return tree_sitter.Parser(_LANGUAGE).parse(source).root_node

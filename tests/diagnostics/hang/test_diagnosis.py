@@ -120,7 +120,9 @@ def test_computing_rank_is_a_hang_only_after_15_minutes():
 
 def test_computing_rank_without_a_stack_is_no_hang():
     """A rank that is exiting looks like this."""
-    busy = rank(2, thread={"runnable": 0.98, "syscall": "running", "futex": ""})
+    busy = rank(
+        2, thread={"state": "R", "runnable": 0.98, "asleep_s": None, "syscall": "running", "futex": ""}
+    )
     verdict = verdict_of(in_all_gather(0), in_all_gather(1), busy)
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("progress", "busy", ("/102",))
 
@@ -251,6 +253,19 @@ def with_consumers(*frames, **thread):
 def test_idle_consumers_of_a_queue_are_no_hang(frame, syscall):
     processes = with_consumers(frame, StackFrame("/job/driver.py", "main", 9), syscall=syscall)
     assert verdict_of(*processes, seconds=90.0).outcome == "idle"
+
+
+@pytest.mark.parametrize(("asleep_s", "outcome"), [(0.2, "progress"), (40.0, "waiting"), (70.0, "hang")])
+def test_rank_that_computed_early_in_a_long_observation_waits(asleep_s, outcome):
+    """It ran for 40 % of 100 s, imported torch for example, and then opened a named pipe without a writer."""
+    opens, thread = (
+        StackFrame("/job/train.py", "run", 18),
+        {"syscall": "openat", "opens": "/job/fifo (a named pipe)"},
+    )
+    missing = rank(1, opens, thread=thread | {"futex": "", "runnable": 0.4, "asleep_s": asleep_s})
+    others = [in_all_gather(number, thread={"asleep_s": asleep_s}) for number in (0, 2)]
+    verdict = verdict_of(others[0], missing, others[1], seconds=100.0)
+    assert (verdict.outcome, verdict.culprits) == (outcome, ("/101",))
 
 
 def test_feeder_thread_of_an_empty_queue_is_idle():

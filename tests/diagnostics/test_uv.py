@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from diagnostics.matrix import uv
+from diagnostics import uv
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_uv_is_found_or_reported_missing(tmp_path, monkeypatch):
 def test_uv_module_needs_only_the_standard_library():
     """The noxfile imports it."""
     blocked = "import sys; sys.modules.update(dict.fromkeys(['packaging', 'rich', 're2', 'jinja2']))"
-    program = f"{blocked}; import diagnostics.matrix.uv"
+    program = f"{blocked}; import diagnostics.uv"
     assert (
         subprocess.run(
             [sys.executable, "-S", "-c", program], check=False, cwd=uv.__file__.rpartition("/diagnostics/")[0]

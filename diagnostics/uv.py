@@ -1,4 +1,4 @@
-"""Find uv, and translate pip's settings to uv's environment variables.
+"""Find uv, translate pip's settings to uv's environment variables, and shorten uv's error messages.
 
 Standard library only: the noxfile imports this module before anything is installed. People and companies configure pip
 (index, certificates, a folder of wheels); uv reads none of that, so the settings are copied to uv's names.
@@ -68,6 +68,17 @@ def uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
         # pip takes the best version of all indexes; uv would stop at the first index that has the name.
         added["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     return added
+
+
+def explain_error(text: str) -> str:
+    r"""Return uv's error message on one line, without box-drawing characters and markers.
+
+    >>> explain_error("error: No solution found\n  cause: Because a{sys_platform == 'linux'}==1 is gone")
+    'No solution found: Because a==1 is gone'
+    """
+    joined = re.sub(r"\s*[\u00d7╰─▶│├]+\s*", " ", " ".join(text.split())).strip()
+    joined = joined.removeprefix("error: ").replace(" cause: ", ": ")
+    return re.sub(r"\{[^{}]*\}", "", joined)[:2000]
 
 
 def find_links(environ: Mapping[str, str]) -> list[Path]:
