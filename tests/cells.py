@@ -1,4 +1,4 @@
-"""Run programs in this Python, or in the environment of a matrix cell from tests that have no vLLM themselves."""
+"""Run programs in the Python environment of a matrix cell, from tests that have no vLLM themselves."""
 
 from __future__ import annotations
 
@@ -6,29 +6,16 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.processes import run_text
+
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def run_text(
-    command: Iterable[object], *, check: bool = False, timeout: float = 500, **options: Any
-) -> subprocess.CompletedProcess[str]:
-    """Run a command with its output captured as text."""
-    words = list(map(str, command))
-    return subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=check, **options)
-
-
-def run_python(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run this Python with its output captured as text."""
-    return run_text([sys.executable, *arguments], **options)
 
 
 def _install_hint(cell: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import runpy
@@ -147,42 +148,7 @@ def serve_requests(requests: socket.socket) -> None:
             os.close(descriptor)
 
 
-def import_commands() -> None:
-    """Import the modules of all commands."""
-    import diagnostics.matrix.command
-    import repro.issues
-    from diagnostics import cli
-
-    for name in cli.COMMANDS:
-        cli.load_command(name)
-    assert diagnostics.matrix.command
-    assert repro.issues
-
-
-def import_trainer() -> None:
-    """Import everything that a server needs; some libraries import more at their first use."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from grpo_core import run
-    from grpo_core.config import ModelConfig, TaskConfig
-    from grpo_core.machine.process import make_deterministic
-    from grpo_core.rollout.embedded import TransformersEngine
-    from grpo_core.rollout.server import process
-    from grpo_core.rollout.server.access import Limits
-    from grpo_core.rollout.server.app import create_app
-    from grpo_core.tasks.model import make_tiny
-    from grpo_core.types import Request, SamplingParams
-
-    assert process.serve
-    assert run.train
-    make_deterministic(1)
-    with tempfile.TemporaryDirectory() as folder:
-        make_tiny(Path(folder), ModelConfig(), TaskConfig().letters, seed=0)
-        engine = TransformersEngine(folder, max_model_len=64)
-    engine.generate([Request("r", (1, 2), seed=0)], SamplingParams(max_tokens=2))
-    create_app(engine, ThreadPoolExecutor(1), token=None, limits=Limits()).openapi()
-
-
 if __name__ == "__main__":
-    {"commands": import_commands, "trainer": import_trainer}[sys.argv[1]]()
+    # The name is not written out, or select_tests would count its imports as those of all tests.
+    importlib.import_module(f"tests.preload_{sys.argv[1]}")
     serve_requests(socket.socket(fileno=int(sys.argv[2])))

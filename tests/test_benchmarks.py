@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gpu
-from tests.cells import ROOT, cell_python, run_python
+from tests.cells import ROOT, cell_python
+from tests.processes import run_python
 
 SMALL = {
     "gpu": ["--device=cpu", "--toy"],

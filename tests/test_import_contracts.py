@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cells import run_python
+from tests.processes import run_python
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY_PACKAGES = {"torch", "vllm", "ray", "transformers", "numpy", "trl"}

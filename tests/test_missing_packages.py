@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from grpo_core.errors import not_installed
-from tests.cells import run_python
 from tests.documents import ROOT
+from tests.processes import run_python
 
 # Runs a module with some imports blocked, as if these packages were not installed.
 WITHOUT = """\

@@ -14,7 +14,7 @@ import pytest
 
 from diagnostics.uv import find_uv, uv_environment
 from tests import dist
-from tests.cells import run_text
+from tests.processes import run_text
 
 ROOT = Path(__file__).resolve().parent.parent
 LOG = next((ROOT / "tests" / "diagnostics" / "logs").glob("*/scheduler073__overlong_prompt.log"))

@@ -16,8 +16,8 @@ from diagnostics.doctor.checks.base import Check as DoctorCheck
 from diagnostics.findings import Severity
 from diagnostics.fixes import commands_of
 from diagnostics.fixes import fix_text as text_of
-from tests.cells import run_python
 from tests.diagnostics.fake_environments import issues
+from tests.processes import run_python
 
 CELL = {
     "id": "vllm-0.12.0+trl-0.23.1",

@@ -35,8 +35,8 @@ from diagnostics.findings import Severity
 from diagnostics.fixes import commands_of
 from diagnostics.fixes import fix_text as text_of
 from diagnostics.output import prepare
-from tests.cells import run_python, run_text
 from tests.diagnostics.fake_environments import Maker
+from tests.processes import run_python, run_text
 
 ISSUES = catalog.load()
 NAMES = "abcdefgh"

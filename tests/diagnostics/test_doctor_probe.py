@@ -16,9 +16,10 @@ from diagnostics.doctor.probe import probe_results as outcomes
 from diagnostics.doctor.probe import probes as tiers
 from diagnostics.doctor.probe.children import ChildEnded, Children
 from diagnostics.fixes import fix_text
-from tests.cells import cell_python, run_text
+from tests.cells import cell_python
 from tests.diagnostics.fake_environments import issues
 from tests.diagnostics.test_doctor_machine import HEALTHY
+from tests.processes import run_text
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_GPU = HEALTHY.__class__(**{**HEALTHY.__dict__, "gpus": HEALTHY.gpus.__class__("none")})

@@ -18,8 +18,8 @@ from diagnostics.doctor import run_checks
 from diagnostics.doctor.fix_plan import build
 from diagnostics.findings import Severity
 from diagnostics.fixes import Uninstall
-from tests.cells import run_python
 from tests.diagnostics.fake_environments import Maker, issues
+from tests.processes import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_TABLE = Compat(problem="no table")

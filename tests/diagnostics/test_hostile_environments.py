@@ -12,8 +12,8 @@ from diagnostics import compat_table as compat
 from diagnostics.collect import host as configs
 from diagnostics.collect import packages as environment
 from diagnostics.collect import ray as clusters
-from tests.cells import run_python
 from tests.diagnostics.fake_environments import Maker
+from tests.processes import run_python
 
 
 def make_pipe(path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics import __main__ as command
-from tests.cells import run_python
+from tests.processes import run_python
 
 LAUNCH = "trl grpo --num_processes 4 --use_vllm true --num_generations 8 "
 FAULTY = LAUNCH + "--per_device_train_batch_size 3\n"

@@ -9,8 +9,8 @@ import pytest
 from diagnostics.lint.readers.shell import read_script
 from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, slurm_variables
 from diagnostics.lint.readers.structured import UnreadableError
-from tests.cells import run_text
 from tests.diagnostics.lint_helpers import codes
+from tests.processes import run_text
 
 NAMES = ["A", "B", "C", "LONG_NAME"]
 TEXTS = [

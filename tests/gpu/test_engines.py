@@ -12,8 +12,9 @@ import sys
 
 import pytest
 
-from tests.cells import ROOT, run_text, run_with
+from tests.cells import ROOT, run_with
 from tests.gpu.devices import ON_GPU, cell_on, gpu_cell
+from tests.processes import run_text
 
 PROGRAM = ROOT / "tests" / "gpu" / "programs" / "start_vllm.py"
 NEWEST = "vllm-0.31.0+trl-1.16.0"

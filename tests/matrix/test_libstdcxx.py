@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from diagnostics.matrix import libstdcxx
-from tests.cells import run_python
+from tests.processes import run_python
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 

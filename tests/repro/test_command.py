@@ -12,7 +12,7 @@ from repro import render
 from repro.base import Attempt, AttemptOutcome
 from repro.issues import REPROS
 from repro.upstream import WheelProof
-from tests.cells import run_python
+from tests.processes import run_python
 
 BARE = Attempt("t", None, AttemptOutcome.REPRODUCED, where="vllm/a.py:3", function="f", as_recorded=True)
 

@@ -13,7 +13,7 @@ import pytest
 from repro import upstream
 from repro.cell_programs import logprob_agreement, trl_training
 from repro.drivers import whole_engine
-from tests.cells import run_python
+from tests.processes import run_python
 
 ROOT = Path(__file__).parents[2]
 

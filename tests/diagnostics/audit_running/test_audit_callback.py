@@ -5,8 +5,8 @@ import logging
 from types import SimpleNamespace
 
 from diagnostics.audit.callback import DOCUMENT, AuditCallback
-from tests.cells import run_python
 from tests.diagnostics.audit_running.metric_lines import healthy
+from tests.processes import run_python
 
 NO_GRADIENT = {"grad_norm": 0.0, "frac_reward_zero_std": 0.0}
 

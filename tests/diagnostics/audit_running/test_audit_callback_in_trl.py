@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cells import ROOT, cell_python, run_text
+from tests.cells import ROOT, cell_python
+from tests.processes import run_text
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 PROGRAM = Path(__file__).parent / "programs" / "trl_with_callback.py"

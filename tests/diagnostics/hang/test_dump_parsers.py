@@ -15,8 +15,8 @@ from diagnostics.hang.parsers import ParseError, bundle, flight_recorder
 from diagnostics.hang.parsers.files import parse_dump, read_files
 from diagnostics.hang.snapshot import Process, Snapshot, Socket, StackFrame, Thread
 from diagnostics.output import sanitize
-from tests.cells import run_python
 from tests.diagnostics.hang.processes import in_all_gather
+from tests.processes import run_python
 
 RANK = """Process {pid}: python train.py
 Python v3.12.4 (/usr/bin/python3.12)

@@ -12,8 +12,8 @@ from diagnostics.hang.collect import stacks
 from diagnostics.hang.collect.snapshot import Selection, take_snapshot
 from diagnostics.hang.diagnosis import Patience, diagnose
 from diagnostics.hang.known_issues import with_issue
-from tests.cells import run_text
 from tests.diagnostics.hang.processes import BLIND, running
+from tests.processes import run_text
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCKS = """

@@ -23,8 +23,8 @@ from diagnostics.hang.diagnosis import diagnose
 from diagnostics.hang.parsers import ParseError
 from diagnostics.hang.parsers.files import read_files
 from diagnostics.hang.snapshot import SCHEMA, Descriptor, Snapshot, Socket, StackFrame
-from tests.cells import run_python
 from tests.diagnostics.hang.processes import sleeping
+from tests.processes import run_python
 
 ROOT = Path(__file__).parents[3]
 WAITS_FOR_RESPONSE = (StackFrame("/py/lib/python3.11/http/client.py", "_read_status", 286),)
