@@ -1,21 +1,19 @@
-"""Measure the bandwidth of each transport of weights, relative to memcpy of the same bytes.
+"""Measure the CPU time of each transport of weights, relative to memcpy of the same bytes.
 
 `python benchmarks/sync.py [MIB [ROUNDS]]`: 512 MiB of random float32 tensors of a Llama's shapes, 15 rounds. Each round
 copies the tensors in this process, and then sends them by each transport to another process, which copies them into its
-own tensors. Each process has one thread, pinned to a core. A ratio compares times of the same round, so that noise of
-the machine cancels. Wall times are valid only with two free cores: the time that the processes waited for a core is
-printed, and if it is more than a tenth of the wall time, the result is "not measured". CPU times (of both processes
-together) are valid on any machine.
+own tensors. Each process has one thread, pinned to a core. The CPU time of both processes together is compared with
+that of memcpy in the same round, so that noise of the machine cancels.
 """
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,15 +24,13 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 from benchmarks.measure import interval  # noqa: E402
-from benchmarks.programs.receiver import elapsed, read_clocks, run_queue_wait_s  # noqa: E402
 from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest  # noqa: E402
 from grpo_core.rollout.weights.sync import Sender, TensorFile  # noqa: E402
+from grpo_core.rollout.wire import CHECKSUM, checksum  # noqa: E402
 
-GOALS = {"shm": 0.25, "http": 0.05}
-DIGEST_GOAL = 0.05
+TRANSPORTS = ("shm", "http")
 WARM = 2
 CORES = os.sched_getaffinity(0)
-CROWDED = 0.1  # of the wall time that both sides may have waited for a core
 Tensors = list[tuple[str, torch.Tensor]]
 
 
@@ -53,7 +49,7 @@ class Receiver:
         self.port = int(self.process.stdout.readline())
 
     def read_timings(self) -> dict[str, Any]:
-        """Return the engine's times of its last load."""
+        """Return the receiver's CPU seconds since the last call, and the digest of its weights."""
         return self.request("GET", "/timings")
 
     def request(self, method: str, path: str, body: Any = None, headers: Any = None) -> dict[str, Any]:
@@ -71,7 +67,7 @@ class Receiver:
     def upload(self, file: TensorFile, version: int) -> int:
         """Send a version in the body of a request; return the version that the server then reports."""
         body = file.to_bytes()
-        headers = {"X-Content-SHA256": hashlib.sha256(body).hexdigest(), "X-Policy-Version": str(version)}
+        headers = {CHECKSUM: checksum(body), "X-Policy-Version": str(version)}
         return int(self.request("POST", "/weights", body, headers)["policy_version"])
 
 
@@ -91,85 +87,51 @@ def model(mib: int) -> Tensors:
     return [(name, torch.randn(shape)) for name, shape in shapes.items()]
 
 
-def measure(tensors: Tensors, rounds: int) -> list[dict[str, dict[str, float]]]:
-    """Return the seconds of wall and CPU time, for each round by transport."""
+def measure(tensors: Tensors, rounds: int) -> list[dict[str, float]]:
+    """Return the CPU seconds of each round: of memcpy, of each transport, and of its digests; check what arrived."""
     copies = [torch.zeros_like(value) for _, value in tensors]
     receiver = Receiver()
-    senders = {kind: Sender(kind, receiver.load, receiver.upload) for kind in GOALS}
+    senders = {kind: Sender(kind, receiver.load, receiver.upload) for kind in TRANSPORTS}
     measured = []
     for version in range(rounds + WARM):
-        began = read_clocks()
+        began = time.process_time()
         for copy, (_, value) in zip(copies, tensors, strict=True):
             copy.copy_(value)
-        times = {"memcpy": dict(zip(("wall", "cpu"), elapsed(began), strict=True))}
+        times = {"memcpy": time.process_time() - began}
         for kind, sender in senders.items():
             receiver.read_timings()
-            began, waited_before = read_clocks(), run_queue_wait_s()
+            began = time.process_time()
             sender.send(tensors, version)
-            spent, waited_s = elapsed(began), run_queue_wait_s() - waited_before
-            times[kind] = _add_receiver(tensors, version, spent, receiver.read_timings())
-            times[kind]["waited"] = (waited_s + times[kind]["waited"]) / spent[0]
+            sent = time.process_time()
+            timings, digest = receiver.read_timings(), spot_digest(tensors, version)
+            if digest != timings["digest"]:
+                raise RuntimeError(f"version {version}: {timings['digest']} arrived, {digest} was sent")
+            times[kind] = sent - began + timings["cpu_s"]
+            times[f"{kind} digests"] = time.process_time() - sent + timings["digest_s"]
         measured.append(times)
     receiver.process.communicate()
     return measured[WARM:]
 
 
-def _add_receiver(
-    tensors: Tensors, version: int, spent: tuple[float, float], timings: dict[str, Any]
-) -> dict[str, float]:
-    """Return the times of sender and receiver together; raise if the digests of the weights differ."""
-    began = read_clocks()
-    digest = spot_digest(tensors, version)
-    wall, cpu = elapsed(began)
-    if digest != timings["digest"]:
-        raise RuntimeError(f"version {version}: {timings['digest']} arrived, {digest} was sent")
-    return {
-        "wall": spent[0],
-        "cpu": spent[1] + timings["cpu_s"],
-        "waited": timings["waited_s"],
-        "load_wall": timings["load"][0],
-        "load_cpu": timings["load"][1],
-        "digest_wall": wall + timings["digesting"][0],
-        "digest_cpu": cpu + timings["digesting"][1],
-    }
-
-
-def describe(values: list[float], goal: float | None = None, *, most: bool = False, free: bool = True) -> str:
-    """Return median, interval, and whether the goal is met; `most`: lower is better; `free`: two cores were free."""
-    middle, low, high = interval(values)
-    passed = goal is not None and (middle <= goal if most else middle >= goal)
-    word = ("pass" if passed else "MISS") if free else "not measured: no two cores were free"
-    verdict = "" if goal is None else f" goal {goal:g} {word}"
-    return f"{middle:.3f} [{low:.3f}, {high:.3f}]{verdict}"
-
-
 def main(mib: int = 512, rounds: int = 15) -> None:
-    """Print three lines of results for each transport."""
+    """Print a line of results for each transport."""
     os.sched_setaffinity(0, {min(CORES)})
     torch.set_num_threads(1)
     tensors = model(mib)
     measured = measure(tensors, rounds)
     size = sum(value.numel() * 4 for _, value in tensors) / 1e9
-    memcpy = size / interval([times["memcpy"]["wall"] for times in measured])[0]
-    print(f"{size:.3f} GB of float32, {rounds} rounds; memcpy {memcpy:.2f} GB/s; medians [95 %] of ratios")
-    print("arrived, loaded: memcpy / sync, until the receiver has it, until its engine has copied it, too")
-    for kind, goal in GOALS.items():
-        busy = interval([times[kind]["waited"] for times in measured])[0]
-        for clock in ("wall", "cpu"):
-            pairs = [(times["memcpy"][clock], times[kind]) for times in measured]
-            arrived = [base / (times[clock] - times[f"load_{clock}"]) for base, times in pairs]
-            loaded = [base / times[clock] for base, times in pairs]
-            digest = [times[f"digest_{clock}"] / times[clock] for _, times in pairs]
-            judged = describe(arrived, goal if clock == "wall" else None, free=busy <= CROWDED)
-            print(
-                f"{kind:6} {clock:4} arrived {judged}; loaded {describe(loaded)}; "
-                f"digests {describe(digest, DIGEST_GOAL, most=True)}"
-            )
-        print(f"{'':6} waited for a core: {busy:.1%} of the wall, both sides together", flush=True)
+    memcpy = size / interval([times["memcpy"] for times in measured])[0]
+    print(f"{size:.3f} GB of float32, {rounds} rounds; memcpy {memcpy:.2f} GB/s; CPU time, medians [95 %]")
+    for kind in TRANSPORTS:
+        ratio = interval([times[kind] / times["memcpy"] for times in measured])
+        share = interval([times[f"{kind} digests"] / times[kind] for times in measured])[0]
+        print(
+            f"{kind:6} {ratio[0]:.1f} [{ratio[1]:.1f}, {ratio[2]:.1f}] times memcpy; digests {share:.1%} of it"
+        )
     part = [("a", torch.randn(2**23))]
-    began = read_clocks()
+    began = time.process_time()
     fingerprint_of(part)
-    speed = 32 * 2**20 / 1e9 / elapsed(began)[1]
+    speed = 32 * 2**20 / 1e9 / (time.process_time() - began)
     print(f"the exact fingerprint (SHA-256), one side: {speed:.2f} GB per s of CPU")
 
 

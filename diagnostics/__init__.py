@@ -7,7 +7,7 @@ class UserError(Exception):
 
 def version() -> str:
     """Return the installed release; 0.0.0 if the sources are used without being installed."""
-    # `python -m` imports this file before __main__ takes the working folder, and its typing.py, off the import path.
+    # Imported here, because `python -m` imports this file before __main__ removes the working folder from the path.
     from importlib import metadata
 
     try:

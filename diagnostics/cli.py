@@ -1,7 +1,7 @@
 """Run the command line `grpo-doctor`, also `python -m diagnostics`; each command is imported when it is used.
 
 Exit codes: 0 nothing to report, 1 findings, 2 wrong usage or a fault of the tool, 3 incomplete, 130 interrupted.
-Bad input ends in one line on standard error, never in a traceback; GRPO_DOCTOR_DEBUG=1 shows it.
+Bad input ends in one line on standard error, never in a traceback; GRPO_DOCTOR_DEBUG=1 also prints the traceback.
 """
 
 from __future__ import annotations
@@ -42,15 +42,14 @@ COMMANDS = {
         "diagnostics.audit.command",
         "Detect silent faults in a rollout server or in a run's recorded data.",
     ),
-    "versions": ("diagnostics.commands.versions", "Show which versions of vLLM and TRL ran together."),
+    "versions": ("diagnostics.commands.versions", "Show which package versions work together."),
     "explain": ("diagnostics.commands.explain", "Explain a code, a log line or an error in words."),
-    "catalog": ("diagnostics.commands.catalog", "List the known issues, or check their entries."),
-    "completion": ("diagnostics.commands.completion", "Print a shell's completion script."),
+    "catalog": ("diagnostics.commands.catalog", "List all codes, or check the entries behind them."),
 }
 ALIASES = {"catalogue": "catalog"}
-# Programs of their own: the module, arguments before the user's, one line of help.
+# Commands that run another module: the module, arguments before the user's, one line of help.
 PROGRAMS: dict[str, tuple[str, tuple[str, ...], str]] = {
-    "repro": ("repro", (), "Reproduce known issues on the installed vLLM."),
+    "repro": ("repro", (), "Reproduce known issues on the installed packages."),
     "matrix": ("diagnostics.matrix", (), "Run the compatibility matrix (needs a checkout)."),
     "train": ("grpo_core", ("train",), "Run the reference trainer (needs the extra 'train')."),
 }
@@ -59,11 +58,11 @@ SITUATIONS = (
     ("a script or config", "lint train.sh"),
     ("an environment", "doctor --prefix ENV"),
     ("a hung job", "hang"),
-    ("a run that does not learn", "audit RUN"),
+    ("a run that learns nothing", "audit RUN"),
     ("versions to choose", "versions"),
     ("a code or an error message", "explain SCH001"),
 )
-# Modules that an extra installs, and distributions named otherwise than their module.
+# Modules that an extra installs, and distributions with another name than their module.
 _EXTRAS = {
     "hang": ("py_spy",), "matrix": ("uv",), "ray": ("ray",),
     "train": ("fastapi", "safetensors", "torch", "transformers", "uvicorn"),
@@ -76,8 +75,8 @@ class Command(click.Command):
     """A command whose help ends with examples and exit codes.
 
     Args:
-        examples: Pairs of a command line without the program and what it is for.
-        exit_codes: Meanings that differ from the usual ones; None for a code that never occurs.
+        examples: Pairs of a command line without the program, and its purpose.
+        exit_codes: Meanings that differ from those in EXIT_CODES; None for a code that never occurs.
     """
 
     def __init__(
@@ -146,7 +145,7 @@ class _ProgramCommand(click.Command):
         return ctx.args
 
     def invoke(self, ctx: click.Context) -> int:
-        """Run it and return its exit code."""
+        """Run the command's module and return its exit code."""
         module, before, _ = PROGRAMS[str(self.name)]
         if importlib.util.find_spec(module) is None:
             raise UserError(f"{self.name} needs a checkout of the project; there: nox -s {self.name}")
@@ -199,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def called_as() -> str:
-    """Return the command line prefix that started us, such as `grpo-doctor`."""
+    """Return the prefix of this command line: `grpo-doctor` or `python -m diagnostics`."""
     return PROGRAM if sys.argv[0].rpartition("/")[2] == PROGRAM else "python -m diagnostics"
 
 
@@ -221,7 +220,7 @@ def report_error(error: Exception, program: str = "grpo-doctor") -> int:
 
 
 def missing_module(error: ModuleNotFoundError) -> str:
-    """Return which package to install for a missing module; empty if the module is one of ours.
+    """Return the line that says which package to install for a missing module; empty for our own modules.
 
     >>> missing_module(ModuleNotFoundError(name="re2"))
     'google-re2 is not installed here: pip install google-re2'

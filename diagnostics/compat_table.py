@@ -61,12 +61,12 @@ class _Document(msgspec.Struct):
 
 @dataclass(frozen=True)
 class StaticResult:
-    """Result for a pair of vLLM and TRL that was not run, from package metadata and source alone.
+    """Result for a pair of vLLM and TRL from package metadata and source, without running it.
 
     Attributes:
         declares: The range of vLLM that this TRL declares; empty for any.
         allowed: Whether this vLLM is in the declared range.
-        contract: Whether this vLLM has all that TRL's source uses: `pass`, `fail`, `not_judged`; None if unknown.
+        contract: Whether this vLLM has each name that TRL's source uses: `pass`, `fail`, `not_judged`; None if unknown.
         missing: The first name that this vLLM lacks, or that could not be checked.
         resolve: Whether the requirements have a solution at the pair's date: `pass`, `unresolvable`; None if unknown.
         today: Like `resolve`, with the packages available on the day of publishing.
@@ -92,10 +92,10 @@ class StaticResult:
 
 @dataclass(frozen=True)
 class Compat:
-    """The compatibility table, or why it cannot be used.
+    """The compatibility table, or the reason why it cannot be used.
 
     Attributes:
-        cells: As published.
+        cells: Published results of the cells, as in the file.
         generated: The day of publishing.
         problem: Why the table cannot be used; empty if it can.
         breadth: Static results by TRL release: the vLLM range it declares, and vLLM releases by layer and outcome.
@@ -175,7 +175,7 @@ def problem_of(document: Any) -> str:
 
 
 def load(path: Path = PATH) -> Compat:
-    """Read the table. A missing or broken one is a result, not an error."""
+    """Read the table; for a missing or broken file, the result has the `problem` instead of cells."""
     try:
         document = safe_io.parse_json(safe_io.read_bytes(path, safe_io.DOCUMENT))
         if wrong := problem_of(document):

@@ -76,7 +76,7 @@ class Evidence:
 
     Attributes:
         text: The value.
-        place: Where it was read: file:line, a variable, a package.
+        place: Source of the value: file:line, a variable, a package.
     """
 
     text: str
@@ -89,7 +89,7 @@ class Finding:
 
     Attributes:
         code: Code of the known issue, or the check's own code.
-        certainty: Certainty that it applies to the user's case: one of Certainty.
+        certainty: Certainty that the finding applies to the user's case: one of Certainty.
         known_by: Evidence level of the claim: declared, static or executed.
         remedy: The recommended fix.
     """
@@ -121,14 +121,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class NotChecked:
-    """Something that a check could not read or understand. It is neither healthy nor wrong.
+    """An input that a check could not read or understand. It is neither healthy nor wrong.
 
     Attributes:
-        what: The thing not checked, in a few words: "process count", "trainer.nnodez".
+        what: The input, in a few words: "process count", "trainer.nnodez".
         why: The reason, as the end of a sentence that begins with `what`.
-        remedy: What would make the check possible; empty if unknown.
-        place: file:line, a variable or a log line; empty if none.
-        decides: Whether a fault the check looks for could hide here. Then the report is incomplete.
+        remedy: Change that would make the check possible; empty if unknown.
+        place: Location of the input: file:line, a variable or a log line; empty if none.
+        decides: Whether a fault that the check looks for could be in this input. Then the report is incomplete.
     """
 
     what: str
@@ -139,7 +139,7 @@ class NotChecked:
 
     @property
     def text(self) -> str:
-        """The entry in one line: what, why, place and remedy."""
+        """One line with the input, the reason, the location and the remedy."""
         where = f" [{self.place}]" if self.place else ""
         return f"{self.what}: {self.why}{where}" + (f"; {self.remedy}" if self.remedy else "")
 
@@ -151,8 +151,8 @@ class CheckResult:
     Attributes:
         outcome: `ok`, `findings`, `not_judged` (no finding, and some input could not be checked), `ignored` (all
             findings filtered out), `skipped` (not applicable), `crashed`.
-        reads: Whether the check only reads the input; a crash is then an unreadable file.
-        not_judged: What could not be checked, besides the findings.
+        reads: Whether the check only reads the input; a crash then means that a file is unreadable.
+        not_judged: Inputs that could not be checked.
     """
 
     check: str
@@ -199,11 +199,12 @@ class Report:
     """The complete result of a command.
 
     Attributes:
-        tool: The command.
-        subject: What was examined, as in the JSON document.
+        tool: Name of the command.
+        subject: The examined environment, files or run, as in the JSON document.
         notes: Remarks for the reader.
-        how: How the subject was examined, if the reader must know that first; printed before the notes.
-        unresolved: Why a report without findings is not a healthy one: "the log shows a failure of unknown cause".
+        how: A remark on how the subject was examined, printed before the notes; empty if none.
+        unresolved: Reason why a report without findings does not mean healthy, such as "the log shows a failure of
+            unknown cause"; empty if none.
         extra: Results specific to the command; None if it has only checks and findings.
     """
 
@@ -223,7 +224,7 @@ class Report:
 
     @property
     def not_checked(self) -> dict[NotChecked, list[str]]:
-        """Everything that was not checked, each once, with the names of the checks that needed it."""
+        """The inputs that were not checked, without duplicates, with the names of the checks that needed them."""
         missing: dict[NotChecked, list[str]] = {}
         for check in self.checks:
             for entry in check.not_judged:
@@ -239,7 +240,7 @@ class Report:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Return how the subject was examined, followed by the notes."""
+        """The remark on how the subject was examined, if any, followed by the notes."""
         return (self.how, *self.notes) if self.how else self.notes
 
     @property
@@ -253,7 +254,7 @@ class Report:
         return f"{len(incomplete)} of {len(self.checks)} checks incomplete: {first}{more}"
 
     def exit_code(self, fail_on: Severity) -> int:
-        """Return 1 for a finding at or above `fail_on`, 3 if something was not checked, else 0."""
+        """Return 1 for a finding at or above `fail_on`, 3 if a check crashed or lacks a deciding input, else 0."""
         if any(finding.severity >= fail_on for finding in self.findings):
             return FINDINGS
         return INCOMPLETE if any(check.incomplete for check in self.checks) else FINE

@@ -1,7 +1,7 @@
 """Define the actions of a fix and tested mitigations, and turn them into text and shell commands.
 
-An action is data. `command_of` and `sentence_of` are the only functions that turn one into text, and `quote_command`
-is the only function that quotes a command for a shell.
+An action is data. `command_of`, `sentence_of` and `edit_without_framework` turn an action into text, and
+`quote_command` is the only function that quotes a command for a shell.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Install:
         by: The installer command.
         options: Installer options such as --force-reinstall.
         note: A remark printed after the command.
-        framework: The framework whose users need it, for an edit from the catalog.
+        framework: Framework of an edit from the catalog; empty for any.
     """
 
     requirements: Words
@@ -124,7 +124,7 @@ class Run:
 
     Attributes:
         words: The command.
-        piped: Commands its output is piped through.
+        piped: Commands that the output is piped through.
         into: File that receives the output.
         then: Command to run after success.
         note: A remark printed after the command.
@@ -138,7 +138,7 @@ class Run:
 
 
 Edit = Install | SetOption | Advice
-"""What a catalog entry can prescribe for a framework."""
+"""An action that a catalog entry can prescribe for a framework."""
 Action = Edit | Uninstall | Unset | SetVariables | Explain | Run
 ACTION_KINDS: dict[type, str] = {
     Install: "install", Uninstall: "uninstall", Unset: "unset", SetVariables: "set_variables",
@@ -151,17 +151,16 @@ class RankedMitigation:
     """A mitigation of a known issue, with its test results for the user's case.
 
     Attributes:
-        mitigation: Its name in the catalog entry.
+        mitigation: Name of the mitigation in the catalog entry.
         standing: VERIFIED, NOT_TESTED or DOES_NOT_HELP.
         evidence: Evidence level: declared, static or executed.
         edits: Edits for the frameworks at hand; empty if the entry has none for them.
         triggers: Triggers of the case at hand; empty if unknown.
-        helps: Triggers a recorded run showed it to help against.
-        fails: Triggers a recorded run showed it not to help against.
-        untried: Possible triggers of this case that it was not run against.
+        helps: Triggers against which the mitigation helped in a recorded run.
+        fails: Triggers against which the mitigation did not help in a recorded run.
+        untried: Possible triggers of this case that the mitigation was not run against.
         run: The command that reproduces a failure despite the mitigation.
-        as_run: Whether a recorded run used exactly these edits; otherwise the run made the same change in another
-            framework.
+        as_run: Whether a recorded run used one of these edits; otherwise it made the same change in another framework.
     """
 
     mitigation: str
@@ -182,7 +181,7 @@ class Fix:
     """The recommended change for a finding.
 
     Attributes:
-        actions: Actions in their order.
+        actions: Actions in the order in which to do them.
         offers: Mitigations that may help, best first.
         does_not_help: Mitigations that a recorded run showed not to help in this case.
     """
@@ -197,7 +196,7 @@ class Fix:
         return cls((Advice(advice), *actions))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fix as text and commands, and as the data they are made from."""
+        """Return the fix as text and commands, and the data that they are made from."""
         return {
             "text": fix_text(self),
             "commands": list(commands_of(self.actions)),
@@ -239,7 +238,7 @@ def command_of(action: Action) -> str:
 
 
 def commands_of(actions: Iterable[Action]) -> tuple[str, ...]:
-    """Return the commands among some actions."""
+    """Return the shell commands of those actions that are commands."""
     return tuple(line for action in actions if (line := command_of(action)))
 
 
@@ -282,8 +281,8 @@ def mitigation_line(ranked: RankedMitigation) -> str:
 
 
 def mitigation_lines(ranked: RankedMitigation) -> list[str]:
-    """Return a mitigation; if it has edits for several frameworks, a heading and one line for each edit."""
-    if len({edit.framework for edit in ranked.edits}) < 2:
+    """Return a mitigation; if it has several edits, a heading and one line for each edit."""
+    if len(ranked.edits) < 2:
         return [mitigation_line(ranked)]
     heading = f"{ranked.about.rstrip('.')} ({ranked.mitigation}: {_test_result(ranked)}):"
     return [heading, *(f"- {edit_text(edit)}" for edit in ranked.edits)]
@@ -312,7 +311,7 @@ def failed_mitigation_line(ranked: RankedMitigation) -> str:
 
 
 def fix_lines(fix: Fix) -> list[str]:
-    """Return the sentences of a fix, one per line, without its commands."""
+    """Return the sentences of a fix and its mitigations, one per line, without its commands."""
     lines = [line for action in fix.actions for line in sentence_of(action).splitlines()]
     lines += map(mitigation_line, fix.offers)
     return [*lines, *map(failed_mitigation_line, fix.does_not_help)]
@@ -324,7 +323,7 @@ def fix_text(fix: Fix) -> str:
 
 
 def first_lines(fix: Fix | None) -> list[str]:
-    """Return the first sentence of a fix, or its best mitigation with one line for each framework."""
+    """Return the first sentence of a fix, or its best mitigation with one line for each edit."""
     sentence, _ = first_step(fix)
     if fix and fix.offers and sentence == mitigation_line(fix.offers[0]):
         return mitigation_lines(fix.offers[0])

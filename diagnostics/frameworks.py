@@ -30,20 +30,20 @@ class Framework:
     """A trainer or an inference engine.
 
     Attributes:
-        name: Its name in configs, in the catalog and on the command line.
-        display_name: Its name in messages.
-        packages: Distributions that contain it, the usual one first; empty if it is in no registry.
-        is_trainer: Whether it is a trainer; otherwise it is an engine.
-        wraps: Trainers it installs and configures itself, so that their own options are not used.
-        modules: Modules whose import proves that it works, as `module` or `module:name`.
+        name: Name in configs, in the catalog and on the command line.
+        display_name: Name in messages.
+        packages: Distributions that contain the framework, the usual one first; empty if no registry has it.
+        is_trainer: Whether the framework is a trainer; otherwise it is an engine.
+        wraps: Trainers that the framework installs and configures itself, so that their own options are not used.
+        modules: Modules whose import proves that the framework works, as `module` or `module:name`.
         entries: Modules that a run starts with; those with `vllm` in their name need vLLM.
-        parser: How it reads options: `dataclasses` (transformers' parser), `argparse` in its entry, `hydra`, or
-            `omegaconf` alone.
-        sections: Whether its YAML may have a section for each role, whose keys are not options.
-        option_packages: Packages whose options its commands accept too.
-        copy: How to recognise a project's own copy.
+        parser: Parser of the options: `dataclasses` (transformers' parser), `argparse` in the entry module, `hydra`, or
+            `omegaconf` without hydra.
+        sections: Whether the YAML config may have a section for each role, whose name is not an option.
+        option_packages: Other packages whose options the framework's commands accept.
+        copy: Files by which to recognise a project's own copy.
         log_texts: Literal texts, one of which is in every line that `log_marks` matches.
-        log_marks: Pattern for its own log lines and frame paths.
+        log_marks: Pattern for the framework's own log lines and frame paths.
     """
 
     name: str
@@ -120,7 +120,7 @@ FRAMEWORKS = {
             log_texts=("verl.trainer",),
             log_marks=r"\bverl[./](?:trainer|workers|single_controller|experimental|utils)\b",
         ),
-        # Its package is called verl too, and it is in no registry, so no environment shows its release.
+        # EasyR1's package is called verl too, and no registry has it, so no environment shows its release.
         Framework(
             "easyr1",
             "EasyR1",

@@ -43,11 +43,12 @@ def node_options(hosts_help: str, ray_help: str) -> Callable[[Callable[..., int]
             "--ray", is_flag=False, flag_value="auto", default="", metavar="[ADDRESS]", help=ray_help
         ),
         click.option(
-            "--host-command", default="", metavar="WORDS", help="Instead of ssh, e.g. 'kubectl exec -i {host} --'."
+            "--host-command", default="", metavar="WORDS",
+            help="Command to use instead of ssh, e.g. 'kubectl exec -i {host} --'.",
         ),
         click.option(
             "--host-python", default="", metavar="PATH",
-            help="Python on the hosts (default: python3); with --ray one here that has Ray.",
+            help="Python on the hosts (default: python3). With --ray: a local Python that has Ray.",
         ),
         click.option(
             "--node-limit", type=float, default=LIMIT_S, show_default=True, metavar="SECONDS",

@@ -1,7 +1,7 @@
-"""Start child processes with a session of their own and a time limit, and leave no process behind.
+"""Start child processes in their own session with a time limit, and leave no process behind.
 
-Everything that starts a program uses `run` (wait for it) or `start` (keep it running). Our own modules are
-started with `own_python`, which ignores the working folder: a file `ray.py` or `subprocess.py` there is not imported.
+`run` waits for a program, `start` returns while it runs. `own_python` starts our own modules so that a file `ray.py` or
+`subprocess.py` in the working folder is not imported.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ def start(
 
     Args:
         command: Program and arguments; no shell interprets them.
-        env: Its whole environment; None to inherit ours.
+        env: The program's whole environment; None to inherit ours.
         cwd: Working folder.
-        own_session: Whether it gets its own session, so that a signal reaches all its descendants and none of ours.
+        own_session: Whether the program gets its own session, so that a signal to its process group reaches all its
+            descendants and not this process.
         streams: stdin, stdout, stderr as `subprocess.Popen` takes them; standard input is closed by default.
     """
     streams.setdefault("stdin", subprocess.DEVNULL)
@@ -93,10 +94,10 @@ def run(
 
     Args:
         command: Program and arguments.
-        timeout_s: Seconds after which its process group is ended.
-        env: Its whole environment; None to inherit ours.
+        timeout_s: Seconds after which the program's process group is ended.
+        env: The program's whole environment; None to inherit ours.
         cwd: Working folder.
-        stdin: Text for its standard input.
+        stdin: Text for the program's standard input; None to close it.
         log: File for standard error, overwritten; None to return it.
         ledger: File that records the running process group, so that the next run can kill what an interrupted run left.
         max_output: Bytes of each stream that are kept; the rest is read and dropped.
@@ -203,9 +204,9 @@ def record_group(ledger: Path | None, pid: int) -> None:
 
 
 def end_recorded_group(ledger: Path) -> int | None:
-    """Kill the process group that an interrupted run left; return its id, if there was one.
+    """Kill the process group that an interrupted run left; return its id, or None if there is none.
 
-    The start time shows whether another process has got the same id since.
+    The recorded start time shows whether a new process has the same id.
     """
     try:
         recorded = json.loads(ledger.read_text(encoding="utf-8"))

@@ -52,7 +52,7 @@ def open_regular(path: Path, *, inside: Path | None = None, pipes: bool = False)
     Args:
         path: The file. Links are followed.
         inside: Folder that must contain the file after links are resolved; None for anywhere.
-        pipes: Accept a pipe or /dev/null too, for a path the user typed (a shell's `<(...)` is a pipe).
+        pipes: Whether to accept pipes and /dev/null, for a path from the user (a shell's `<(...)` is a pipe).
 
     Raises:
         OSError: The file is missing, unreadable or refused (UnsafeFileError).
@@ -67,7 +67,7 @@ def open_regular(path: Path, *, inside: Path | None = None, pipes: bool = False)
     except ValueError as error:  # a NUL or a lone surrogate in the name
         raise UnsafeFileError(f"not a file name: {error}") from None
     try:
-        _check_kind(os.fstat(descriptor), path, pipes=pipes)  # it may have been replaced meanwhile
+        _check_kind(os.fstat(descriptor), path, pipes=pipes)  # the file may have been replaced meanwhile
         os.set_blocking(descriptor, True)
         return os.fdopen(descriptor, "rb")
     except BaseException:
@@ -158,7 +158,7 @@ def parse_json(document: bytes | str) -> Any:
 
 
 def parse_toml(document: str) -> dict[str, Any]:
-    """Parse TOML; raises ValueError if it is invalid, nested too deep or has an endless key."""
+    """Parse TOML; raises ValueError if it is invalid, nested too deep or has a key of more than 64 parts."""
     import tomllib  # not in Python 3.10, which remote hosts may have and which reads no TOML
 
     if _LONG_TOML_KEY.search(document):
@@ -170,7 +170,7 @@ def parse_toml(document: str) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
-    """Write a file completely or not at all, readable by its owner alone; a link at `path` is replaced."""
+    """Write a file completely or not at all, by default readable only by its owner; a link at `path` is replaced."""
     content = data.encode() if isinstance(data, str) else data
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
     try:

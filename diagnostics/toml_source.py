@@ -31,13 +31,13 @@ class TomlSource:
     text: str
 
     def refuse(self, keys: Keys, value: Any, expected: str) -> TomlError:
-        """Return the error for the value at `keys`, with file, line, key, value and what was expected."""
+        """Return the error for the value at `keys`: file, line, key, value and the expected value."""
         actual = "" if value is None else f" is {_printable(value)}"
         name = f"{'.'.join(map(_key, keys))}{actual}: " if keys else ""
         return TomlError(f"{self.place(keys)}: {name}expected {expected}")
 
     def place(self, keys: Keys, text: str = "") -> str:
-        """Return file and line of `keys`, or of the nearest table above them; with `text`, of the next line with it."""
+        """Return file and line of `keys`, or of the nearest table above; with `text`, of the next line that has it."""
         prefixes = (keys[:length] for length in range(len(keys), 0, -1))
         first = next((self._lines[prefix] for prefix in prefixes if prefix in self._lines), 1)
         variants = {text, json.dumps(text, ensure_ascii=False)[1:-1]}
@@ -68,7 +68,7 @@ def _printable(value: Any) -> str:
 
 
 def key_lines(text: str) -> dict[Keys, int]:
-    r"""Return the first line of each table and key of a TOML text; a table of an array has its index in its keys.
+    r"""Return the first line of each table and key of a TOML text; keys in an array of tables include the index.
 
     >>> key_lines('a = 1\n[b."c.d"]\ne = 2\n[[f]]\ng = 3')[("b", "c.d", "e")]
     3

@@ -1,7 +1,7 @@
 """Find uv, translate pip's settings to uv's environment variables, and shorten uv's error messages.
 
-Standard library only: the noxfile imports this module before anything is installed. People and companies configure pip
-(index, certificates, a folder of wheels); uv reads none of that, so the settings are copied to uv's names.
+This module uses only the standard library, because the noxfile imports it before anything is installed. Users configure
+pip (index, certificates, a folder of wheels); uv does not read these settings, so they are copied to uv's variables.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def find_uv() -> Path:
     """Return the uv executable: next to this Python, from the `uv` package, or on PATH.
 
     Raises:
-        UvMissingError: when there is none.
+        UvMissingError: There is none.
     """
     neighbour = Path(sys.executable).parent / ("uv.exe" if os.name == "nt" else "uv")
     if neighbour.is_file():
@@ -93,8 +93,8 @@ def torch_arguments(
 ) -> list[str]:
     """Return the arguments that make `uv pip` install PyTorch's CPU build.
 
-    A folder of wheels with such a build for this Python (and version) is enough; otherwise uv uses PyTorch's own index
-    for CPUs. Without either uv installs the CUDA build, gigabytes that are not needed here.
+    The arguments are empty if a local folder of wheels has a CPU build for this Python (and version); otherwise uv uses
+    PyTorch's index of CPU builds. By default uv installs the CUDA build, which takes gigabytes.
     """
     local = _local_torch_versions(environ, python)
     return [] if local and version in {None, *local} else ["--torch-backend", "cpu"]

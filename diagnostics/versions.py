@@ -1,7 +1,7 @@
 """Parse and compare releases and version ranges, and decide whether a known issue affects a release.
 
-A release or a range can be any text that a package, a lock or a user declares, so every function accepts text that is
-no version: it is in no range, and it compares to nothing.
+A release or a range can be any text that a package, a lock or a user declares. So every function accepts text that is
+no version: such text is in no range, and `compare` returns None for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from diagnostics.catalog.model import Affected, Issue
 
 @cache
 def parse_version(text: str) -> Version | None:
-    """Parse a release; None if the text is none.
+    """Parse a release; None if the text is no release.
 
     >>> parse_version("0.8.5.post1"), parse_version("dev")
     (<Version('0.8.5.post1')>, None)
@@ -31,7 +31,7 @@ def parse_version(text: str) -> Version | None:
 
 @cache
 def parse_specifier(text: str) -> SpecifierSet | None:
-    """Parse a version range such as `>=0.6,<0.11`; None if the text is none. An empty text allows every release."""
+    """Parse a version range such as `>=0.6,<0.11`; None if the text is no range. An empty text allows every release."""
     try:
         return SpecifierSet(text) if len(text) <= 2000 else None
     except InvalidSpecifier:
@@ -39,7 +39,7 @@ def parse_specifier(text: str) -> SpecifierSet | None:
 
 
 def is_release(text: str) -> bool:
-    """Return whether a text is a release."""
+    """Return whether a text can be parsed as a release."""
     return parse_version(text) is not None
 
 
@@ -74,7 +74,7 @@ def newest(releases: Iterable[str]) -> str:
 
 
 def minor_line(release: str) -> tuple[int, int] | None:
-    """Return a release's minor line as (0, 25); None if it is not readable."""
+    """Return major and minor number of a release, such as (0, 25); None if the text is no release."""
     version = parse_version(release)
     return None if version is None else (version.major, version.minor)
 
@@ -100,10 +100,10 @@ class Applicability:
 
     Attributes:
         answer: AFFECTED, NOT_AFFECTED, NOT_EXAMINED, UNREADABLE or UNKNOWN.
-        package: The package that decided.
-        release: Its release at hand; empty if unknown.
-        matching: All claims that cover a release at hand, of other packages too.
-        examined_to: The newest release that was examined, if the one at hand is newer.
+        package: The package that decided the answer.
+        release: The installed release of this package; empty if unknown.
+        matching: All claims that cover an installed release, of other packages too.
+        examined_to: The newest examined release, if the installed release is newer.
     """
 
     answer: str
@@ -119,10 +119,10 @@ class Applicability:
 
 
 def affects(issue: Issue, releases: Mapping[str, str], framework: str = "") -> Applicability:
-    """Answer whether a known issue affects these releases, by package; an absent package is unknown.
+    """Return whether a known issue affects these releases (by package); the release of an absent package is unknown.
 
-    The package the issue is in decides, and every package that the issue needs. Of an issue that several frameworks
-    have, each in its own releases, the framework that runs decides.
+    The package of the issue (`issue_package`) decides. If the issue also needs affected releases of other installed
+    packages, these must be affected too.
     """
     package = issue_package(issue, framework)
     answer, examined_to = check_claims(claims_of(issue, package), releases.get(package))
@@ -142,7 +142,7 @@ def affects(issue: Issue, releases: Mapping[str, str], framework: str = "") -> A
 
 
 def issue_package(issue: Issue, framework: str = "") -> str:
-    """Return the package an issue is in: the running framework or the first component, if there is a claim on it."""
+    """Return the package of an issue: the running framework, else the first component, that has a claim."""
     claimed = [claim.package for claim in issue.affected if not claim.needed]
     if framework in claimed:
         return framework
@@ -155,9 +155,9 @@ def claims_of(issue: Issue, package: str) -> list[Affected]:
 
 
 def check_claims(claims: Iterable[Affected], release: str | None) -> tuple[str, str]:
-    """Check claims about one package; returns the answer and the newest examined release if this one is newer.
+    """Check claims about one package; return the answer, and the newest examined release if this one is newer.
 
-    Single releases that were run say nothing about others.
+    A list of single releases that were run says nothing about other releases.
     """
     claims = list(claims)
     if release is None:

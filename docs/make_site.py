@@ -31,7 +31,7 @@ INDEX = (
 # Programs with subcommands: the module, and the names of the subcommands.
 WITHIN = {
     "repro": ("repro", ("list", "run", "imports", "fuzz")),
-    "matrix": ("diagnostics.matrix", ("run", "lock", "add", "report", "publish", "workflow")),
+    "matrix": ("diagnostics.matrix", ("run", "lock", "add", "report", "publish")),
     "train": ("grpo_core", tuple(name for name in TRAINER_COMMANDS if name != "train")),
 }
 CONTENTS = (
@@ -87,9 +87,12 @@ def document_paths() -> Iterator[Path]:
 def code_pages() -> Iterator[tuple[str, str]]:
     """Yield each code (known issue or check) with its page."""
     for issue in catalog.load().values():
-        yield issue.code, issue_page(documents.of_issue(issue, mitigation_ranking.recommended_fix(issue)))
+        yield (
+            issue.code,
+            issue_page(documents.issue_document(issue, mitigation_ranking.recommended_fix(issue))),
+        )
     for check in catalog.load_checks().values():
-        yield check.code, issue_page(documents.of_check(check))
+        yield check.code, issue_page(documents.check_document(check))
 
 
 def command_page(name: str) -> str:

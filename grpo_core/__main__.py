@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _train(arguments: list[str], flags: set[str], answer: Answer) -> int:
-    """Train; without CONFIG the shipped tiny task, half a minute on a laptop.
+    """Train a model. Without CONFIG: the shipped tiny task, which takes half a minute on a laptop.
 
     usage: train [CONFIG.toml] [--section.key VALUE ...] [--resume] [--json]
 
@@ -74,7 +74,7 @@ def _train(arguments: list[str], flags: set[str], answer: Answer) -> int:
       python -m grpo_core train examples/async.toml --train.steps 100
       python -m grpo_core train mine.toml --output.name mine --resume
 
-    exit codes: 0 fine, 1 a named error, 2 wrong usage or a bug of the program, 3 no answer in time, 130 interrupted
+    exit codes: 0 success, 1 a named error, 2 wrong usage or a bug of the program, 3 no answer in time, 130 interrupted
     """
     config = _load(arguments)
     from grpo_core import run
@@ -98,7 +98,7 @@ def _serve(arguments: list[str], flags: set[str], answer: Answer) -> int:
       python -m grpo_core serve --model.path MODEL --rollout.port 8500 --rollout.engine vllm
       python -m grpo_core train --rollout.mode server --rollout.port 8500 --model.path MODEL
 
-    exit codes: 0 it was ended, 1 its engine failed, 2 wrong usage or a bug of the program, 130 interrupted
+    exit codes: 0 the server was stopped, 1 its engine failed, 2 wrong usage or a bug of the program, 130 interrupted
     """
     config = _load(arguments, serving=True)
     from grpo_core.rollout.engine import EngineError
@@ -122,7 +122,7 @@ def _probe(arguments: list[str], flags: set[str], answer: Answer) -> int:
       python -m grpo_core probe --rollout.engine vllm
       python -m grpo_core probe --rollout.mode server --json
 
-    exit codes: 0 they agree, 1 they do not, 2 wrong usage or a bug of the program, 3 no answer in time
+    exit codes: 0 the log-probs agree, 1 they differ, 2 wrong usage or a bug of the program, 3 no answer in time
     """
     config = _load(arguments)
     from grpo_core.probe import probe
@@ -133,7 +133,7 @@ def _probe(arguments: list[str], flags: set[str], answer: Answer) -> int:
 
 
 def _replay(arguments: list[str], flags: set[str], answer: Answer) -> int:
-    """Compute a recorded step of RUN again (output.record_every), to the last bit, or with other settings.
+    """Recompute a recorded step of RUN bit for bit, or with other settings. output.record_every records steps.
 
     usage: replay RUN STEP [--policy PATH] [--section.key VALUE ...] [--json]
 
@@ -142,7 +142,7 @@ def _replay(arguments: list[str], flags: set[str], answer: Answer) -> int:
       python -m grpo_core replay runs/mine 3 --policy runs/mine/checkpoints/step-00000002/policy.safetensors
       python -m grpo_core replay runs/mine 1 --loss.dialect verl-0.9.1/grpo
 
-    exit codes: 0 the same bits, or other settings were given; 1 another number; 2 wrong usage, or no such record
+    exit codes: 0 the same bits, or other settings were given; 1 a number differs; 2 wrong usage, or no such record
     """
     if len(arguments) < 2 or not arguments[1].isdecimal():
         raise ConfigError(
@@ -165,15 +165,13 @@ COMMANDS = {"train": _train, "serve": _serve, "probe": _probe, "replay": _replay
 
 
 def _command(name: str) -> Callable[[list[str], set[str], Answer], int]:
-    if name == "check":
-        raise ConfigError("command line: `check` was removed; use: grpo-doctor audit DUMP")
     if name not in COMMANDS:
         raise ConfigError(f"command line: {name!r}: expected a command: {', '.join(COMMANDS)} (see --help)")
     return COMMANDS[name]
 
 
 def _load(arguments: list[str], *, serving: bool = False) -> Config:
-    """Read the settings; a server reads its few keys from any file, without warnings, and checks its address first."""
+    """Read the settings and check the folders that they name; a server needs neither warnings nor this check."""
     from grpo_core.rules import check_folders
     from grpo_core.settings import load
 
@@ -196,7 +194,7 @@ def _help_text(words: list[str]) -> str:
         summary, usage, *rest = helps[words[0]].split("\n\n")
         usage = usage.replace("usage:", f"usage: {_PROGRAM}")
         search = f"{_PROGRAM} {words[0]} --help-settings [WORD]"
-        settings = f"Settings, {len(fields())} of them with their defaults: {search}"
+        settings = f"All {len(fields())} settings with their defaults: {search}"
         return "\n\n".join([usage, summary, *rest, settings])
     commands = [f"{command:<7} {text.partition(chr(10))[0]}" for command, text in helps.items()]
     end = "COMMAND --help shows more; --help-settings [WORD] lists the settings."

@@ -39,28 +39,6 @@ _SEPARATE, _OWN_ENGINE = ("rollout.mode", "async", "server"), ("rollout.port", 0
 _CLIP, _SAPO = ("loss.surrogate", "clip"), ("loss.surrogate", "sapo")
 _BOUNDS, _DEVIATION = ("loss.surrogate", "clip", "cispo"), ("loss.advantage_scale", *SCALES[:-1])
 _KL, _CORRECTION = ("loss.kl_coefficient",), ("loss.correction", "truncate", "mask")
-# Options of earlier releases, with the value that means what is still done. Any other value is refused.
-REMOVED: dict[str, Any] = {
-    "loss.advantage_deviation": "rewards", "loss.advantage_rewards": "sum", "loss.advantage_whiten": "none",
-    "loss.correction_gate": "none", "loss.gate_limit": 0.1, "loss.off_policy_limit": 0.0,
-    "loss.cov_share": 0.0002, "loss.cov_low": 1.0, "loss.cov_high": 5.0, "loss.cov_kl": 1.0,
-    "loss.entropy_coefficient": 0.0, "loss.entropy_quantile": 0.0, "loss.kl_placement": "loss",
-    "loss.quadratic": 0.001, "loss.reject": "none", "loss.reject_low": 0.5, "loss.reject_high": 2.0,
-    "loss.vespo_power_positive": 2.0, "loss.vespo_rate_positive": 3.0,
-    "loss.vespo_power_negative": 3.0, "loss.vespo_rate_negative": 2.0,
-    "model.loss_scale": 1024.0, "output.page": False,
-    "output.tensorboard": False, "output.wandb": False, "reward.model": "", "reward.threads": 1,
-    "train.sharding": "replicate", "train.stall_look": False, "train.stall_s": 0.0,
-    "rollout.environment": "", "rollout.on_update": "wait", "rollout.partial_tokens": 0, "rollout.turn_tokens": 0,
-    "rollout.replay_experts": False,
-}  # fmt: skip
-
-REPLACEMENTS = {
-    "output.tensorboard": "docs/metrics.md shows the curves of metrics.jsonl",
-    "output.wandb": "docs/metrics.md shows the curves of metrics.jsonl",
-    "reward.model": "load the model in a reward function of yours",
-    "train.stall_s": "use grpo-doctor hang --watch -- COMMAND",
-}
 
 
 @dataclass(frozen=True)
@@ -92,7 +70,7 @@ class DataConfig:
     max_prompt_tokens: int = option(0, low=0)
     """Longest prompt. 0: model.max_length minus sampling.max_tokens."""
     over_limit: str = option("drop", choices=("drop", "truncate", "error"))
-    """Drop a longer prompt, remove its first tokens, or end the run. The summary counts them."""
+    """Drop a longer prompt, remove its first tokens, or end the run. The summary counts such prompts."""
     shuffle: bool = option(default=True)
     """Shuffle rows in each epoch, seeded by train.seed. False: the order of the file."""
 
@@ -111,7 +89,7 @@ class RewardConfig:
     """The penalty of a completion of full length."""
     convention: str = option("text", choices=("text", "trl"))
     """Arguments of functions. `text`: prompts and completions as texts with special tokens. `trl`: as in TRL, without
-    special tokens, and as lists of messages where the prompts are messages."""
+    special tokens, and as lists of messages if the prompts are messages."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +115,7 @@ class ModelConfig:
     float32_parts: tuple[str, ...] = option(("head", "norms"), choices=("head", "norms"))
     """With bfloat16: the parts that compute in float32."""
     gradient_checkpointing: bool = option(default=False)
-    """Compute activations again in the backward pass instead of keeping them."""
+    """Recompute activations in the backward pass instead of keeping them."""
 
 
 @dataclass(frozen=True)
@@ -148,34 +126,29 @@ class RolloutConfig:
     """`colocate`: trainer and engine take turns in this process. `async`: the engine works ahead in its own process.
     `server`: the engine is behind HTTP."""
     engine: str = option("transformers", choices=("transformers", "vllm"), needs=_OWN_ENGINE)
-    """The engine that samples, also of a server that is started for the run."""
+    """The engine that samples; also the engine of a server that the run starts."""
     max_staleness: int = option(1, low=0, needs=_ASYNC)
     """Async: highest age of a token in policy versions. 0 waits for every update and gives the numbers of colocate."""
-    server: str = option("auto", choices=("auto", "grpo-core", "vllm", "trl"), needs=_SERVER)
-    """Server mode: the expected server: `python -m grpo_core serve`, `vllm serve` or `trl vllm-serve`. `auto`: any."""
+    server: str = option("grpo-core", choices=("grpo-core", "vllm"), needs=_SERVER)
+    """Server mode: the kind of server: `python -m grpo_core serve`, `vllm serve` or `trl vllm-serve`. `auto`: any."""
     host: str = option("127.0.0.1", needs=_SERVER)
     """Server mode: the server's host."""
     port: int = option(0, low=0, needs=_SERVER)
     """Server mode: the port of a running server; 0 starts one for this run. `serve`: the port to listen on; 0: any."""
-    token_file: str = option("", needs=_SERVER)
-    """A file with the server's token, if GRPO_CORE_TOKEN is not set; `serve` creates it if it is missing. Empty: a
-    server on loopback stores its token in the user's cache, where a trainer of the same user reads it."""
     timeout_s: float = option(120.0, above=0, needs=_SEPARATE)
     """Seconds that a server, or an engine in another process, may take to start or to answer one call."""
     device: str = option("auto", needs=_OWN_ENGINE)
     """Torch device of the engine. `auto`: the trainer's in colocate mode; else the first GPU that the trainer does not
     use, or the trainer's device."""
     memory_share: float = option(0.45, above=0, high=0.95)
-    """Trainer and engine on one GPU at the same time: the engine's share of its memory; the trainer has the rest."""
+    """If both use one GPU at the same time: the engine's share of its memory. The trainer gets the rest."""
     max_batch: int = option(256, low=1, needs=_OWN_ENGINE)
-    """Completions that the embedded engine samples at one time."""
-    sync: str = option("auto", choices=("auto", "inline", "shm", "http", "files"), needs=_SEPARATE)
+    """Most completions that the embedded engine samples at one time."""
+    sync: str = option("auto", choices=("auto", "shm", "http", "files"), needs=_SEPARATE)
     """Transport of weights to the engine (docs/sync.md, docs/servers.md). `auto`: the engine's fastest."""
-    reconnect_s: float = option(0.0, low=0, needs=_SERVER)
-    """Server mode: seconds to search for a running server that went away."""
     sync_tolerance: float = option(0.0, low=0)
-    """Largest log-prob difference of engine and trainer on the probe after a weight update that counts as rounding.
-    0: by the less exact of their types: 0.001 for float32, 0.05 for float16, 0.2 for bfloat16."""
+    """Largest log-prob difference between engine and trainer that the probe after a weight update accepts as rounding.
+    0: set by the less exact of their types: 0.001 for float32, 0.05 for float16, 0.2 for bfloat16."""
     dtype: str = option("auto", choices=("auto", *TYPES))
     """The engine's type, in which weights are sent. `auto`: model.dtype, or float32 for a running server."""
 
@@ -191,8 +164,9 @@ class SamplingConfig:
     temperature: float = option(1.0, low=0.01)
     """Divides the logits, in sampling and in training."""
     top_p: float = option(1.0, above=0, high=1)
-    """Sample from the most probable tokens that together have this probability. This and the next three change what is
-    sampled and its log-probs, but not the distribution that is trained (docs/trainer.md)."""
+    """Sample from the most probable tokens that together have this probability. Like top_k, min_p and
+    repetition_penalty it changes the sampled tokens and their log-probs, not the trained distribution
+    (docs/trainer.md)."""
     top_k: int = option(0, low=0)
     """Sample from this many most probable tokens. 0: from all."""
     min_p: float = option(0.0, low=0, high=1)
@@ -200,9 +174,9 @@ class SamplingConfig:
     repetition_penalty: float = option(1.0, above=0)
     """Divides the positive logits of tokens of the prompt and completion so far, and multiplies the negative ones."""
     dynamic: bool = option(default=False)
-    """Dynamic sampling (DAPO): replace groups of equal rewards by groups of further prompts."""
+    """Dynamic sampling (DAPO): replace groups whose rewards are all equal by groups of further prompts."""
     max_resample_times: int = option(3, low=1)
-    """Further rollouts that a step may sample; then groups without a signal fill it."""
+    """Most further rollouts in a step. After that, groups without a signal fill the step."""
     overlong_filter: bool = option(default=False)
     """Completions truncated at max_tokens get a reward, but no gradient."""
 
@@ -220,11 +194,11 @@ class TrainConfig:
     steps: int = option(300, low=1)
     """Rollout batches to train on. Ignored if epochs is set."""
     epochs: float = option(0.0, low=0, needs=("data.path",))
-    """Passes over data.path: sets steps. 0: train.steps counts."""
+    """Passes over data.path; replaces train.steps. 0: train.steps applies."""
     prompts_per_step: int = option(16, low=1)
     """Prompts per rollout batch."""
     micro_batch: int = option(256, low=1)
-    """Completions per forward and backward pass; gradients add up over a batch."""
+    """Completions per forward and backward pass; their gradients add up over a batch."""
     iterations: int = option(1, low=1)
     """Passes over each rollout batch."""
     learning_rate: float = option(1.5e-3, above=0)
@@ -238,21 +212,21 @@ class TrainConfig:
     seed: int = option(0, low=0)
     """Seed of the tiny model, the task's words and every sample."""
     threads: int = option(1, low=1)
-    """Torch threads of trainer and engine. Runs are bit-identical only with equal numbers."""
+    """Torch threads of trainer and engine. Runs are bit-identical only with the same number of threads."""
     device: str = option("auto")
     """Torch device of the model. `auto`: a GPU if there is one (one per process under torchrun), else the CPU."""
     logprob_chunk: int = option(256, low=1)
-    """Positions whose logits exist at one time."""
+    """Number of positions whose logits are in memory at one time."""
     mini_batches: int = option(1, low=1)
     """Optimizer updates per pass over a rollout batch (verl's train_batch_size / ppo_mini_batch_size, TRL's
-    steps_per_generation / gradient_accumulation_steps). Ratios are to the policy before the first of them."""
+    steps_per_generation / gradient_accumulation_steps). Ratios are to the policy before the first of these updates."""
     mini_batch_normaliser: str = option("mini_batch", choices=("mini_batch", "rollout"))
-    """Divide a mini-batch's loss by its own tokens and completions (verl 0.9), or by the rollout's divided by the
-    number of mini-batches (TRL's dapo from 1.9.1 on)."""
+    """Divide a mini-batch's loss by its own tokens and completions (verl 0.9), or by the rollout's tokens and
+    completions divided by the number of mini-batches (TRL's dapo from 1.9.1 on)."""
     scheduler: str = option("constant", choices=("constant", "linear", "cosine"))
-    """The learning rate's schedule after the warm-up, up to the run's last update: transformers' schedules."""
+    """Schedule of the learning rate from the warm-up to the run's last update, as in transformers."""
     final_rate: float = option(0.0, low=0, high=1)
-    """The share of the learning rate at the end of a schedule."""
+    """Learning rate at the end of a schedule, as a share of train.learning_rate."""
     beta1: float = option(0.9, low=0, below=1)
     """AdamW's beta1."""
     beta2: float = option(0.95, low=0, below=1)
@@ -271,12 +245,12 @@ class LossConfig:
     """The loss; see `grpo_core.learn.losses`."""
 
     dialect: str = option("")
-    """Another trainer's loss, such as verl-0.9.1/grpo (grpo_core/learn/dialects.py): defaults of the other keys."""
+    """Another trainer's loss, such as verl-0.9.1/grpo (grpo_core/learn/dialects.py). It sets the other defaults."""
     advantage_baseline: str = option("group", choices=SCALES)
     """Subtracted from a reward: the mean of its group, of the others in its group, of the batch, or 0."""
     advantage_scale: str = option("group", choices=SCALES)
     """Divides the difference: the standard deviation of the rewards of its group, of the others in its group, of the
-    batch, or 1. Equal rewards divide by 1, too."""
+    batch, or 1. If these rewards are all equal, the divisor is 1."""
     advantage_ddof: int = option(1, choices=(0, 1), needs=_DEVIATION)
     """1: the deviation divides by n - 1, as torch does. 0: by n, as numpy does."""
     advantage_epsilon: float = option(1e-4, low=0, needs=_DEVIATION)
@@ -292,7 +266,7 @@ class LossConfig:
     clip_high: float = option(0.2, low=0, needs=_BOUNDS)
     """The ratio is clipped at 1 plus this."""
     ratio_cap: float = option(0.0, low=0, needs=_CLIP)
-    """Cap of the ratio where it is not clipped (TRL's delta). 0: none."""
+    """Upper limit of a ratio that is not clipped (TRL's delta). 0: none."""
     dual_clip: float = option(0.0, low=0, needs=_CLIP)
     """Upper limit of a token's loss for a negative advantage A: this times -A. Above 1, or 0 for no limit."""
     log_ratio_limit: float = option(0.0, low=0)
@@ -304,7 +278,7 @@ class LossConfig:
     kl_coefficient: float = option(0.0, low=0)
     """Weight of the KL to the model before training. 0: no reference model."""
     kl_estimator: str = option("k3", choices=("k1", "k2", "k3"), needs=_KL)
-    """Schulman's estimator."""
+    """Schulman's estimator of the KL."""
     kl_importance: bool = option(default=False, needs=_KL)
     """Multiply the KL estimate by the ratio: its gradient then also stays unbiased after the first update of a step."""
     kl_log_ratio_limit: float = option(0.0, low=0, needs=_KL)
@@ -318,7 +292,7 @@ class LossConfig:
     """Importance correction for the mismatch of trainer and engine, and for staleness. Weights out of bounds become the
     bound (`truncate`) or 0 (`mask`)."""
     correction_level: str = option("token", choices=("token", "sequence"), needs=_CORRECTION)
-    """The correction's weight of each token, or the product over a sequence's tokens."""
+    """Correct each token by its own weight, or by the product of the weights of its sequence."""
     correction_cap: float = option(2.0, low=1, needs=_CORRECTION)
     """Upper bound of the correction's weights."""
     correction_floor: float = option(0.0, low=0, needs=_CORRECTION)
@@ -347,7 +321,7 @@ class CheckpointConfig:
     every: int = option(1, low=0)
     """Save a checkpoint every N steps and after the last step. 0: never."""
     keep: int = option(1, low=1)
-    """Number of checkpoints to keep, the newest."""
+    """Number of newest checkpoints to keep."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Describe errors in one line: which package to install, with control characters escaped."""
+"""Name the package to install for a missing module, and escape control characters in output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COMMAND_OF_CI = re.compile(r"##(?=\w{0,32}\[)|(?m:^)[^\S\n]*:(?=:)")
 def not_installed(error: Exception) -> str:
     """Return what to install for a missing module; empty for any other error and for our own modules."""
     cause: BaseException | None = error
-    # Transformers raises an error without a name, from the one that has it.
+    # transformers raises an error without a module's name; the error that caused it has the name.
     while isinstance(cause, ModuleNotFoundError) and not cause.name:
         cause = cause.__cause__
     module = (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""

@@ -40,9 +40,9 @@ class Proof:
         version: The policy version that was published.
         fingerprint: True if the digests are equal; None if the engine can't read its weights.
         difference: Largest difference of a log-prob on the probe, trainer against engine.
-        moved: How far the update moved the previous probe's log-probs. A probe can tell new weights from old ones only
-            if this is well above rounding. None at the first, and where a digest proves the weights and the probe
-            sampled other ids.
+        moved: Largest change of a log-prob of the previous probe by the update. A probe can distinguish new weights
+            from old ones only if this is well above rounding. None for the first update, and if a digest proves the
+            weights and the probe sampled other ids than the previous one.
     """
 
     version: int
@@ -71,8 +71,8 @@ class Publisher:
 
         Args:
             policy: The trainer's policy.
-            engine: The engine.
-            probe_ids: The prompt of the probe.
+            engine: The engine that gets the weights.
+            probe_ids: Prompt of the probe; an engine with a fingerprint gets only its last 16 ids.
             tolerance: Largest difference of a log-prob that counts as rounding.
             exact: Whether trainer and engine both compute in float32.
         """
@@ -87,7 +87,7 @@ class Publisher:
         """Send all parameters and prove that they arrived.
 
         Raises:
-            SyncError: The engine reports another version, holds other weights, or samples from others.
+            SyncError: The engine reports another version, or has or samples from other weights.
             EngineError: The engine failed.
         """
         name = self._engine.name
@@ -124,10 +124,11 @@ class Publisher:
         return Proof(version, None if digest is None else True, difference, moved)
 
     def _compare(self, probe: Completion, *, digest: bool) -> tuple[float, float | None]:
-        """Return the largest |trainer - engine| over the log-probs of this probe, and of the one before.
+        """Return the largest |trainer - engine| over the log-probs of this probe, and of the previous probe or None.
 
-        One row serves both where the same ids were sampled. Other ids already show that the engine left the old
-        weights: the seed is fixed. Then the one before is only read for an engine without a digest.
+        If both probes have the same ids, one row of the batch serves both. Other ids already prove that the engine no
+        longer has the old weights, because the seed is fixed. Then the previous probe is compared only for an engine
+        without a digest.
         """
         rows, last = [probe], self.last
         if last is not None and last.ids != probe.ids:

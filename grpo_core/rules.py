@@ -17,7 +17,7 @@ def check(config: Config, sources: Mapping[str, str]) -> None:
         sources: `section.key` -> where it was set, for the message; others are called default.
 
     Raises:
-        ConfigError: Names the keys and the fix.
+        ConfigError: Options contradict each other; the message has their keys and the fix.
     """
     for keys, fix in _contradictions(config):
         settings = [
@@ -30,7 +30,7 @@ def check_folders(config: Config) -> None:
     """Refuse a model folder that does not exist, before anything heavy is imported.
 
     Raises:
-        ConfigError: Names the folder.
+        ConfigError: The folder does not exist.
     """
     folder = config.model.path
     if folder and not Path(folder).is_dir():
@@ -44,7 +44,7 @@ def value_of(config: Config, key: str) -> Any:
 
 
 def without_effect(config: Config, options: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield those of the options, key -> limits, that have no effect, with the option that they need."""
+    """Yield (key, what it needs) for each of `options` (key -> limits) that has no effect with this configuration."""
     for key, limits in options.items():
         needed, *values = limits.get("needs", ("",))
         if needed and (value_of(config, needed) not in values if values else not value_of(config, needed)):
@@ -124,7 +124,7 @@ def _rollout_contradictions(config: Config) -> Iterator[tuple[str, str]]:
         fix = f"one step ahead is already {updates} versions old; set max_staleness to at least that, or to 0"
         yield "rollout.max_staleness train.iterations", fix
     starts, external = (rollout.mode == "server" and bool(rollout.port) == runs for runs in (False, True))
-    if starts and rollout.server in ("vllm", "trl"):
+    if starts and rollout.server == "vllm":
         fix = "port 0 starts a server of our own; start that one (see docs/servers.md) and give its port"
         yield "rollout.server rollout.port", fix
     if starts and rollout.host not in LOOPBACK:

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from grpo_core import modes
 from grpo_core.config import Config, ConfigError
 from grpo_core.machine.checkpoint import check_resumable
 from grpo_core.machine.process import versions
-from grpo_core.modes import loops
 from grpo_core.run_files import mean
 from grpo_core.trainer import Report, Trainer
 from grpo_core.types import RunError
@@ -20,7 +20,7 @@ SCHEMA = "grpo-doctor.train.v1"
 
 
 def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, Any]:
-    """Train and return the run's summary; lines already logged are kept whatever ends the run.
+    """Train and return the run's summary; lines already written stay, however the run ends.
 
     Args:
         config: Checked settings.
@@ -32,14 +32,14 @@ def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, 
         `interrupted`. Rewards are means over the first and last tenth of the steps.
 
     Raises:
-        ConfigError: The settings can't be met.
+        ConfigError: The settings can't be used, or a run of this name exists or can't be resumed.
     """
     folder = _run_folder(config, resume=resume)
     trainer = Trainer(config, folder, report, resume=resume)
     outcome, error = "ok", None
     try:
         with trainer.interrupts.watched():
-            loops.run_mode(trainer)
+            modes.run_mode(trainer)
         trainer.save_policy()
     except (KeyboardInterrupt, Exception) as failure:
         if trainer.interrupts.received or isinstance(failure, KeyboardInterrupt):
@@ -50,13 +50,15 @@ def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, 
             raise  # a bug of this program, with its traceback
     finally:
         trainer.close()
-    # `picture` and `page` are no longer written; version 1 of the document has the keys.
+    # `picture` and `page` are no longer written, but version 1 of the document requires the keys.
     document = _summary(trainer, folder) | {"outcome": outcome, "error": error, "picture": None, "page": None}
     # All processes take part, so nothing is computed after one of them has failed.
     complete = outcome == "ok" or trainer.world.size == 1
     document["parameters"] = trainer.policy.fingerprint() if complete else None
     if complete:
-        trainer.world.gather(None)  # no process ends while another still talks to it
+        trainer.world.gather(
+            None
+        )  # wait for all ranks: no process ends while another still communicates with it
     if trainer.history and trainer.world.first:
         (folder / "summary.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
     return document

@@ -1,6 +1,6 @@
-"""Write and read the files of a run: metrics and completions as JSON lines; and print its progress.
+"""Write and read the JSON lines files of a run (metrics and completions), and print its progress.
 
-Each line is flushed: an interrupted run keeps every line it had written. docs/metrics.md explains each name.
+Each line is flushed, so an interrupted run keeps every line. docs/metrics.md explains the names of the metrics.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class JsonLines:
     """A file of JSON objects, one per line, that survives a kill."""
 
     def __init__(self, path: Path, keep_bytes: int = 0) -> None:
-        """Start a new file, or cut it to its first `keep_bytes` and append: the rest was written after a checkpoint.
+        """Start a new file; with `keep_bytes`, truncate the file to this size (at a checkpoint) and append.
 
         Raises:
-            ConfigError: The file is shorter than that.
+            ConfigError: The file is shorter than `keep_bytes`.
         """
         if keep_bytes:
             size = path.stat().st_size if path.exists() else 0
@@ -62,18 +62,6 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation with n - 1; 0 for fewer than two values.
-
-    >>> deviation([1.0, 3.0])
-    1.4142135623730951
-    """
-    if len(values) < 2:
-        return 0.0
-    centre = mean(values)
-    return float((sum((value - centre) ** 2 for value in values) / (len(values) - 1)) ** 0.5)
-
-
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Read the complete lines of a metrics file, none if there is no file; a torn last line is dropped."""
     if not path.exists():
@@ -86,7 +74,7 @@ class RunFiles:
     """The JSON lines files of a run, new or cut back to the steps of a checkpoint."""
 
     def __init__(self, config: Config, folder: Path, keep_bytes: Mapping[str, int]) -> None:
-        """Open the files in `folder`; `keep_bytes` has the bytes of each that stay."""
+        """Open the files in `folder`; `keep_bytes` has, by name, the number of bytes to keep of each."""
         self._config = config
         self._lines = {
             name: JsonLines(folder / f"{name}.jsonl", keep_bytes=keep_bytes.get(name, 0))
@@ -133,12 +121,12 @@ def is_due(step: int, every: int, config: Config) -> bool:
 
 
 class StepProgress:
-    """Prints metrics on standard error: of the first and last step, of about twenty between, and after long silence."""
+    """Prints metrics of the first and last step, of about twenty between, and of a step after 20 s without a line."""
 
     def __init__(
         self, steps: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Take the steps of the whole run, the stream (None: standard error) and a clock in seconds."""
+        """Store the number of steps, the stream (None: standard error) and a clock in seconds."""
         self._steps, self._stream, self._clock = steps, stream or sys.stderr, clock
         self._printed_at = clock()
 

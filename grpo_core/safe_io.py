@@ -8,7 +8,7 @@ from pathlib import Path
 
 # A step of a thousand long completions takes some hundred megabytes.
 LARGEST = 4 << 30
-# Raised when data of another kind is parsed.
+# Exceptions that parsing raises if the data has another structure.
 UNREADABLE = (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 
@@ -16,12 +16,12 @@ def read_bytes(path: Path, *, inside: Path | None = None) -> bytes:
     """Read a regular file.
 
     Args:
-        path: The file.
-        inside: The folder that must contain it, links resolved; None: any.
+        path: Path of the file.
+        inside: Folder that must contain the file after links are resolved; None allows any folder.
 
     Raises:
-        OSError: It does not exist, or can't be read.
-        ValueError: It is not a regular file, too large, or outside of the folder.
+        OSError: The file does not exist, or can't be read.
+        ValueError: The file is not regular, too large, or outside of the folder.
     """
     target = resolve_file(path, inside=inside)
     with os.fdopen(os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
@@ -35,7 +35,7 @@ def read_bytes(path: Path, *, inside: Path | None = None) -> bytes:
 
 
 def resolve_file(path: Path, *, inside: Path | None = None) -> Path:
-    """Return the real path of a regular file, for another program to open. Raises as `read_bytes` does."""
+    """Return the real path of a regular file; raises the errors of `read_bytes`."""
     try:
         target = path.resolve()
     except RuntimeError:  # circular links, in Python before 3.13

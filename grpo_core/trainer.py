@@ -1,4 +1,4 @@
-"""Run the steps of training, all but the sampling of completions, which the rollout mode does."""
+"""Run the steps of training, except for sampling completions, which the rollout mode does."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher
 from grpo_core.records.recording import Recorder
 from grpo_core.rollout.engine import Engine, check_answers
 from grpo_core.run_files import RunFiles, mean, read_metrics
-from grpo_core.tasks import model
-from grpo_core.tasks.dataset import build_eval_prompts, build_prompts, rollout, with_steps
+from grpo_core.tasks import dataset, model
 from grpo_core.tasks.rewards import Scorer
-from grpo_core.tasks.task import derived_seed, long_prompt
 from grpo_core.types import Completion, Request, Rollout, SamplingParams
 
 Report = Callable[[dict[str, Any]], None]  # receives each step's metrics
@@ -42,12 +40,12 @@ class Trainer:
         world: The processes that train together.
         share_engine: Wraps a mode's engine so that all training processes can call it; see `World.share_engine`.
         policy: The policy that is trained.
-        step: Steps done.
-        sampling: Parameters of the training's samples.
+        step: Number of finished steps.
+        sampling: Sampling parameters of the training.
         history: The metrics of each step so far.
         proofs: The proof of each weight sync.
-        interrupts: Records a Ctrl-C.
-        engine_name: The engine's name; `unknown` for a server that is not yet reached.
+        interrupts: Handler that records a Ctrl-C.
+        engine_name: Name of the engine; `unknown` for a server before the first connection.
         in_flight: Function that returns the mode's unfinished rollouts for a checkpoint; most modes have none.
         resumed: The checkpoint of an earlier run, from which the mode restores its state; None: a new run.
     """
@@ -57,12 +55,12 @@ class Trainer:
 
         Args:
             config: Checked settings.
-            folder: The run's folder; exists.
+            folder: Folder of the run, which exists.
             report: Called with each step's metrics.
             resume: Continue from the newest checkpoint in `folder`, or start over if there is none.
 
         Raises:
-            ConfigError: The settings can't be met on this machine, or data or model can't be read.
+            ConfigError: The settings can't be used on this machine, or data or model can't be read.
         """
         self.resumed = saved = _load_checkpoint(folder) if resume else None
         self.config = config = resolve(config)
@@ -74,16 +72,16 @@ class Trainer:
         self.model_dir = config.model.path or str(folder / "model")
         if not config.model.path and saved is None and self.world.first:
             model.make_tiny(folder / "model", config.model, config.task.letters, config.train.seed)
-        self.world.broadcast(None)  # no process reads the model before it is written
+        self.world.gather(None)  # no process reads the model before it is written
         self.policy = Policy(self.model_dir, config, self.world)
         self.tokenizer = model.load_tokenizer(self.model_dir)
         stop, options = self.tokenizer.eos_token_id, config.sampling
         stops = () if stop is None else (int(stop),)
         self.sampling = SamplingParams(options.max_tokens, options.temperature, stops, **options.truncation)
-        self.prompts = build_prompts(config, self.tokenizer)
-        self.config = config = with_steps(config, self.prompts)
+        self.prompts = dataset.build_prompts(config, self.tokenizer)
+        self.config = config = dataset.with_steps(config, self.prompts)
         self._scorer = Scorer(config, self.tokenizer, self.world)
-        self._eval_prompts = build_eval_prompts(config, self.tokenizer) if config.eval.every else []
+        self._eval_prompts = dataset.build_eval_prompts(config, self.tokenizer) if config.eval.every else []
         self._evaluated_step, self._eval_metrics = -1, dict[str, float]()
         self._updater = Updater(self.policy, config, self.world)
         self.interrupts = Interrupts()
@@ -122,9 +120,9 @@ class Trainer:
             keys = ", ".join(f"sampling.{key} = {value!r}" for key, value in unable.items())
             raise ConfigError(f"{keys}: the {engine.name} engine samples at a temperature only")
         ids = self.prompts.batch(0, 1)[0].ids
-        # An engine that can't show its weights may keep keys, which it does for long prompts only.
+        # An engine without a fingerprint may keep cached keys of old weights, which only a long prompt detects.
         room = self.config.model.max_length - PROBE_COMPLETION
-        probe = ids[-room:] if engine.capabilities.fingerprint else long_prompt(ids, room=room)
+        probe = ids[-room:] if engine.capabilities.fingerprint else dataset.long_prompt(ids, room=room)
         tolerance = self.config.rollout.sync_tolerance
         sync = Publisher(self.policy, engine, probe, tolerance=tolerance, exact=not self.config.lowered)
         if self.resumed and self.resumed.probe:  # the next proof compares with this probe
@@ -140,7 +138,7 @@ class Trainer:
     def next_rollout(self) -> Rollout:
         """Return the next batch of prompts."""
         self._round += 1
-        return rollout(self.prompts, self._round - 1, self.config)
+        return dataset.rollout(self.prompts, self._round - 1, self.config)
 
     def evaluate(self, engine: Engine) -> None:
         """Sample the evaluation prompts from this policy version, if an evaluation is due at this step."""
@@ -148,7 +146,7 @@ class Trainer:
         if not every or self.step % every or self._evaluated_step == self.step:
             return
         prompts, seed = self._eval_prompts, self.config.train.seed
-        requests = [Request(p.id, p.ids, derived_seed(seed, "eval", p.id)) for p in prompts]
+        requests = [Request(p.id, p.ids, dataset.derived_seed(seed, "eval", p.id)) for p in prompts]
         sampling = replace(self.sampling, temperature=self.config.eval.temperature)
         with self.timed("eval"):
             completions = engine.generate(requests, sampling)
@@ -171,8 +169,8 @@ class Trainer:
 
         Args:
             rollout: The prompts and requests.
-            completions: In the order of the requests.
-            max_age: Highest age of a token, in policy versions.
+            completions: The completions, in the order of the requests.
+            max_age: Highest allowed age of a token, in policy versions.
 
         Raises:
             EngineError: The completions do not match the requests.
@@ -211,7 +209,7 @@ class Trainer:
             **self._step_times(),
         }
         self._eval_metrics = {}
-        with self.interrupts.shielded():  # a step's lines, and then the checkpoint that makes them count
+        with self.interrupts.shielded():  # write the step's lines and its checkpoint without an interruption
             if self._files is not None:
                 self._files.write(self.step, samples, entry)
             self._recorder.end_step(self.step, version, samples, pool.requests)

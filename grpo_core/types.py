@@ -1,7 +1,8 @@
 """Define the data of a GRPO step: prompts, requests, completions, samples, rollouts.
 
-Everything is token ids and per-token numbers; text is for people. Completions carry the log-probs under the
-distribution that sampled them (the *behaviour* stream) and, per token, the policy version that sampled it.
+Training uses token ids and numbers per token; texts are only for reward functions and people. A completion has, for
+each token, its log-prob under the distribution that sampled it (the *behaviour* stream) and the policy version that
+sampled it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-FinishReason = Literal["stop", "length", "abort"]
+FinishReason = Literal["stop", "length"]
 Scored = tuple[float, dict[str, "float | None"]]  # a reward, and its parts by function
 
 
@@ -29,11 +30,11 @@ class Prompt:
     """One row of the task.
 
     Attributes:
-        id: Unique within the data set.
+        id: Id of the prompt, `<rollout or "eval">.<position>`.
         text: The prompt as text.
-        ids: Its token ids, sent to the engine.
+        ids: Token ids of the prompt, which are sent to the engine.
         columns: The row's other fields (such as the expected answer), passed to reward functions.
-        source: The prompt in the data set, a text or a list of messages; None: as `text`.
+        source: The prompt as in the data set, a text or a list of messages; None if it is `text`.
     """
 
     id: str
@@ -49,7 +50,7 @@ class SamplingParams:
 
     Attributes:
         max_tokens: Longest completion, in tokens.
-        temperature: Logits are divided by it; above zero.
+        temperature: Divides the logits; above zero.
         stop_ids: A completion ends with the first of these ids, which is its last token.
         top_p: Only the most probable ids that together have this probability are sampled; 1: all.
         top_k: Only this many most probable ids are sampled; 0: all.
@@ -72,9 +73,9 @@ class Request:
     """A request for one completion.
 
     Attributes:
-        id: Unique among the requests in flight; pairs the completion with its prompt.
+        id: Id that pairs the completion with its prompt; unique among the requests in flight.
         prompt_ids: Token ids of the prompt.
-        seed: Seeds this sample's own generator: a sample does not depend on the others in its batch.
+        seed: Seed of this sample's own generator, so that a sample does not depend on others in its batch.
     """
 
     id: str
@@ -91,7 +92,7 @@ class Completion:
         ids: Sampled token ids, the stop id included.
         logprobs: Natural log-prob of each id under the sampling distribution (all of `SamplingParams` applied).
         versions: The policy version that sampled each id.
-        finish_reason: `stop` (a stop id was sampled), `length` or `abort`.
+        finish_reason: `stop` (a stop id was sampled) or `length`.
     """
 
     request_id: str
@@ -109,7 +110,7 @@ class Completion:
 
     @property
     def cut_off(self) -> bool:
-        """Return whether it was truncated at `max_tokens`."""
+        """Return whether the completion was truncated at `max_tokens`."""
         return self.finish_reason == "length"
 
 
@@ -122,9 +123,9 @@ class Sample:
         completion: The completion.
         text: The completion as text.
         reward: The weighted sum of the reward functions, minus penalties.
-        advantage: Relative to its group.
+        advantage: The advantage (see `grpo_core.learn.advantages`); 0 until it is computed.
         scores: Reward by function, before weights; None where a function returned None.
-        trained: False: it counts for its group, but gets no gradient (the overlong filter).
+        trained: Whether the sample gets a gradient. Without it (the overlong filter) its reward counts for the group.
     """
 
     prompt: Prompt

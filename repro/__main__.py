@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-# Checked before imports that fail on an older Python with another message.
+# The version is checked before imports that fail on an older Python with another message.
 if tuple(sys.version_info) < (3, 10):
     sys.exit(print(f"repro: needs Python 3.10 or newer; this is {sys.executable}", file=sys.stderr) or 2)
 
@@ -32,15 +32,15 @@ _USAGE = "2 wrong usage, or a fault of the program"
 
 
 class UsageError(Exception):
-    """Raised for a command line that can't be carried out; the text says how to correct it."""
+    """Raised for a command line that cannot be carried out; the message says how to correct it."""
 
 
 def main(arguments: Sequence[str] | None = None, *, registry: str = "repro.issues") -> int:
     """Run a command, write its answer to standard output, and return the exit code.
 
     Args:
-        arguments: of the command line; those of this process if None.
-        registry: module with the repros by code.
+        arguments: Arguments of the command line; None for those of this process.
+        registry: Name of the module that has the repros by code in `REPROS`.
     """
     options = _parser().parse_args(arguments)
     options.registry = registry
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     def add(
         command: Callable[..., tuple[str, int]], summary: str, examples: Sequence[str], codes: Sequence[str]
     ) -> Callable[..., Any]:
-        """Add a command, which its first example names; return the function that adds its options."""
+        """Add a command, named by the first word of its first example; return the function that adds its options."""
         lines = ["examples:", *(f"  {parser.prog} {example}" for example in examples), "", "exit codes:"]
         built = commands.add_parser(
             examples[0].partition(" ")[0],
@@ -92,22 +92,21 @@ def _parser() -> argparse.ArgumentParser:
         built.add_argument("--json", action="store_true", help="one JSON document on standard output")
         return built.add_argument
 
-    option = add(
+    add(
         _list,
-        "list the failures; --verbose adds triggers, mitigations and the triggers that each mitigation fixes",
-        ("list", "list --verbose", "list | grep SCH"),
+        "list the failures; --json adds triggers, mitigations and the triggers that each mitigation fixes",
+        ("list", "list --json", "list | grep SCH"),
         ("0 listed", _USAGE),
     )
-    option("--verbose", action="store_true", help="also list triggers and mitigations")
     option = add(
         _run,
         "reproduce failures in this environment, without and with each mitigation",
         ("run SCH001", "run SCH002 --trigger min_tokens --mitigation none", "run SCH001 --times 50 --json"),
         (
             "0 everything went as recorded",
-            "1 a result differs from the recorded one or from time to time, or upstream's files are modified",
+            "1 a result differs from the recorded one, repetitions disagree, or upstream's files are modified",
             _USAGE,
-            "3 incomplete: a repro gave no result; no other fault",
+            "3 incomplete: a repro gave no result, and nothing above applies",
         ),
     )
     option("codes", nargs="+", metavar="CODE", help="a code that `list` prints")
@@ -121,7 +120,12 @@ def _parser() -> argparse.ArgumentParser:
         _imports,
         "import each module in a separate process, and report the imports that fail",
         ("imports vllm", "imports vllm trl.trainer.grpo_trainer", "imports torch --timeout 60 --json"),
-        ("0 all imports work", "1 an import fails", _USAGE, "3 an import takes too long, and no other fails"),
+        (
+            "0 all imports work",
+            "1 an import fails",
+            _USAGE,
+            "3 an import exceeds the time limit, and none fails",
+        ),
     )
     option("modules", nargs="+", metavar="MODULE")
     limit = "time limit of one import in seconds (default: 240)"
@@ -157,7 +161,7 @@ def _keep_stdout() -> int:
 def _list(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
     if options.json:
         return _json(render.list_document(repros)), FINE
-    return "\n".join(render.list_lines(repros, verbose=options.verbose)), FINE
+    return "\n".join(render.list_lines(repros)), FINE
 
 
 def _run(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
@@ -173,7 +177,7 @@ def _run(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
 
 
 def _plans(options: argparse.Namespace, repros: Repros) -> tuple[upstream.WheelProof, dict[str, Any]]:
-    """Return the checks of upstream's files against their wheels, and the attempts for each code."""
+    """Return the check of upstream's files against their wheel, and the attempts for each code."""
     _check_seconds(options.timeout)
     codes = [_pick("code", code, list(repros)) for code in dict.fromkeys(options.codes)]
     plans = {code: _plan(repros[code], options.trigger, options.mitigation) * options.times for code in codes}
@@ -262,7 +266,7 @@ def _search(options: argparse.Namespace) -> tuple[str, int]:
 def _pick(kind: str, name: str, known: Sequence[str]) -> str:
     if name in known:
         return name
-    if name.upper() in known:  # codes are written in capitals, and typed as they come
+    if name.upper() in known:  # users may type codes in lower case
         return name.upper()
     close = difflib.get_close_matches(name.upper() if kind == "code" else name, known, n=2, cutoff=0.4)
     hint = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(known)}"

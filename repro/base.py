@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ISSUES = Path(__file__).parents[1] / "diagnostics" / "catalog" / "issues"
-# Why a mitigation is not tried.
+# Reason why a mitigation is not tried.
 NOT_RECORDED = "the entry lists this trigger in neither `helps` nor `fails` of the mitigation"
 _TABLE = re.compile(r"^\[(triggers|mitigations)\.(\w+)\]\n(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
 
@@ -37,17 +37,17 @@ INCOMPLETE = frozenset({AttemptOutcome.ERROR, AttemptOutcome.TIMEOUT})
 
 
 class InapplicableError(Exception):
-    """Raised by a trigger that cannot run here; the message is the reason."""
+    """Raised by a trigger that cannot run in this environment; the message is the reason."""
 
 
 class ElsewhereError(Exception):
-    """Raised for an exception of upstream's code in another process of the attempt; has that exception's data.
+    """Raised for an exception of upstream's code in another process of the attempt; has the data of that exception.
 
     Args:
-        kind: name of the exception's class.
-        text: its message.
-        frames: of its traceback, outermost first: (path, line, function).
-        note: other observations in that process, in one line.
+        kind: Name of the exception's class.
+        text: Message of the exception.
+        frames: (path, line, function) for each frame of the traceback, outermost first.
+        note: Other observations in that process, in one line.
     """
 
     def __init__(self, kind: str, text: str, frames: Sequence[tuple[str, int, str]], note: str = "") -> None:
@@ -69,16 +69,16 @@ class BrokenInvariantError(Exception):
 
 @dataclass(frozen=True)
 class Work:
-    """What an attempt delivered, as its callers saw it.
+    """What an attempt delivered to the callers of the engine.
 
     Args:
-        due: number of tokens due, by request; None if any answer is right, also an empty one.
-        received: (request, tokens) of each finished completion that reached the caller that requested it.
-        stray: finished completions that reached another caller.
-        leaked_blocks: KV cache blocks still taken after everything was drained.
-        parked: sequences still listed as stopped after everything was drained.
-        note: a further remark, in one line.
-        counted: what the entries of `due` are if not requests, such as "log-probs are the trainer's".
+        due: Number of tokens due, by request; None if any answer is right, even an empty one.
+        received: (request, tokens) for each finished completion that reached the caller that requested it.
+        stray: Number of finished completions that reached another caller.
+        leaked_blocks: Number of KV cache blocks still taken after all requests were drained.
+        parked: Number of sequences still listed as stopped after all requests were drained.
+        note: A further remark, in one line.
+        counted: What the entries of `due` are, such as "log-probs are the trainer's"; empty for requests.
     """
 
     due: Mapping[str, int | None]
@@ -91,7 +91,7 @@ class Work:
 
     @staticmethod
     def of_checks(passed: Mapping[str, bool], counted: str, note: str = "") -> Work:
-        """Return the work of named items, each of which passed a check or not; `counted` names those that passed."""
+        """Return the work for items that passed a check or not; `counted` says what the items that passed are."""
         received = [(name, 1) for name, result in passed.items() if result]
         return Work(dict.fromkeys(passed, 1), received, note=note, counted=counted)
 
@@ -102,21 +102,21 @@ class Work:
 
     @property
     def finished(self) -> int:
-        """Requests that were finished exactly once, with all their tokens."""
+        """Number of requests that were finished exactly once, with all their tokens."""
         return sum(self.is_served(request) for request in self.due)
 
     @property
     def tokens(self) -> int:
-        """Tokens that reached their callers."""
+        """Number of tokens that reached their callers."""
         return sum(tokens for _, tokens in self.received)
 
     @property
     def complete(self) -> bool:
-        """Return whether every request was served, and nothing was misdelivered or leaked."""
+        """Whether all requests were served, and nothing was misdelivered or leaked."""
         return self.finished == len(self.due) and not (self.stray or self.leaked_blocks or self.parked)
 
     def describe(self) -> str:
-        """Return in one line what was done and what was not."""
+        """Return a line that says what was delivered and what was not."""
         if self.counted:
             return "; ".join(filter(None, [f"{self.finished} of {len(self.due)} {self.counted}", self.note]))
         unserved = [request for request in self.due if not self.is_served(request)]
@@ -139,12 +139,12 @@ class Trigger:
     """One sequence of events that causes the failure.
 
     Args:
-        name: as given to `--trigger`.
-        run: executes the events under the named mitigation (None: without one). Upstream's exceptions pass through.
-        about: the events, in a line; read from the catalog entry.
-        silent: whether the failure raises nothing and only results show it.
-        simulated: simulated parts of its attempts, if they differ from the repro's.
-        lacks: returns a missing requirement, or None; called once, and imports nothing.
+        name: Name in the option `--trigger`.
+        run: Function that executes the events with the named mitigation or None; upstream's exceptions pass through.
+        about: The events, in one line; read from the catalog entry.
+        silent: Whether the failure raises nothing and only results show it.
+        simulated: Simulated parts of the trigger's attempts; None for those of the repro.
+        lacks: Function that names a missing requirement, or returns None; it is called once, and imports nothing.
     """
 
     name: str
@@ -157,14 +157,14 @@ class Trigger:
 
 @dataclass(frozen=True)
 class TriedMitigation:
-    """A change that is recommended against the failure.
+    """A change that is tried against the failure.
 
     Args:
-        name: as in the known issue's entry, and as given to `--mitigation`.
-        about: what is changed, in a line.
-        helps: the triggers it is recorded to help with.
-        fails: the triggers it is recorded not to help with; with the others it is not tried.
-        recommended: where users or maintainers recommend it; empty if nobody does.
+        name: Name in the known issue's entry and in the option `--mitigation`.
+        about: The change, in one line.
+        helps: Triggers against which the mitigation is recorded to help.
+        fails: Triggers against which the mitigation is recorded not to help; it is not tried with other triggers.
+        recommended: Where users or maintainers recommend the mitigation; empty if nobody does.
     """
 
     name: str
@@ -179,19 +179,19 @@ class Repro:
     """A known issue that can be reproduced.
 
     Args:
-        code: of the known issue.
-        title: one line.
-        distributions: packages of which one must be installed.
-        triggers: what makes it happen.
-        mitigations: recommended changes.
-        inapplicable: returns why the failure can't occur with the installed code, or None.
-        modules: imported once, before the attempts, which need them.
-        helpful_modules: imported as well if that is possible.
-        simulated: simulated parts of an attempt, unless its trigger has others.
-        assertion: the statement that fails, as upstream wrote it; "" where nothing is raised, or any statement will do.
-        raises: the exception that the statement raises.
-        function: the statement's function; "" if the statement alone is unique.
-        message: part of the exception's text.
+        code: Code of the known issue.
+        title: Title of the known issue, one line.
+        distributions: Packages of which one must be installed.
+        triggers: Sequences of events that cause the failure.
+        mitigations: Changes that are tried against the failure.
+        inapplicable: Function that returns the reason why the failure cannot occur with the installed code, or None.
+        modules: Modules that the attempts need; they are imported once, before the attempts.
+        helpful_modules: Modules that are also imported if that is possible.
+        simulated: Simulated parts of an attempt, unless its trigger has its own.
+        assertion: The statement that fails, as upstream wrote it; "" if nothing is raised, or any statement may fail.
+        raises: Name of the exception that the statement raises.
+        function: The statement's function; "" if the statement alone is unique.
+        message: Part of the exception's text.
     """
 
     code: str
@@ -214,7 +214,7 @@ class Repro:
         return self.assertion or (f"{self.raises}: {self.message}" if self.message else "")
 
     def trigger(self, name: str) -> Trigger:
-        """Return the trigger of that name."""
+        """Return the trigger with a name."""
         return next(trigger for trigger in self.triggers if trigger.name == name)
 
     def simulates(self, trigger: str) -> tuple[str, ...]:
@@ -223,7 +223,7 @@ class Repro:
         return self.simulated if local is None else local
 
     def mitigation(self, name: str) -> TriedMitigation:
-        """Return the mitigation of that name."""
+        """Return the mitigation with a name."""
         return next(mitigation for mitigation in self.mitigations if mitigation.name == name)
 
 
@@ -232,9 +232,9 @@ class CatalogEntry:
     """The parts of a known issue's catalog entry that its repro reads.
 
     Args:
-        title: of the issue.
-        triggers: by name, what each does.
-        mitigations: in order, what each changes, and the triggers it is recorded to help with or not to.
+        title: Title of the issue.
+        triggers: Descriptions of the triggers, by name.
+        mitigations: The mitigations, in order.
     """
 
     title: str
@@ -245,7 +245,7 @@ class CatalogEntry:
 def read_entry(code: str) -> CatalogEntry:
     """Read the title, triggers and mitigations of a known issue.
 
-    Cells may run Python 3.10, which has no `tomllib`; the keys are read by patterns. A test compares with `tomllib`.
+    Cells may run Python 3.10, which has no `tomllib`, so patterns read the keys. A test compares them with `tomllib`.
     """
     text = (ISSUES / f"{code}.toml").read_text(encoding="utf-8")
     triggers, mitigations = {}, []
@@ -270,13 +270,16 @@ REGISTRY: dict[str, Repro] = {}
 def repro(
     code: str, *, triggers: Sequence[Trigger], recommended: Mapping[str, str] | None = None, **parts: Any
 ) -> Repro:
-    """Make the repro of a known issue and register it; title, descriptions and mitigations are its catalog entry's.
+    """Make the repro of a known issue and register it; title, descriptions and mitigations come from the catalog entry.
 
     Args:
-        code: of the known issue.
-        triggers: what makes it happen.
-        recommended: where the field recommends a mitigation.
-        parts: the other arguments of `Repro`.
+        code: Code of the known issue.
+        triggers: Sequences of events that cause the failure.
+        recommended: Where users or maintainers recommend a mitigation, by its name.
+        parts: Other arguments of `Repro`.
+
+    Raises:
+        ValueError: The entry lacks one of the triggers.
     """
     entry, advised = read_entry(code), recommended or {}
     missing = [item.name for item in triggers if item.name not in entry.triggers]
@@ -306,19 +309,24 @@ def repro(
 
 @dataclass(frozen=True)
 class Attempt:
-    """One run of a trigger under one mitigation or none, and its outcome.
+    """A run of a trigger with one mitigation or none, and its outcome.
 
     Args:
-        assertion: the statement that failed; None where nothing was raised.
-        where: `path:line` below site-packages.
-        function: in which it stands.
-        chain: `function (path:line)` of each frame from the trigger on, outermost first; ours mirror upstream's.
-        simulated: simulated parts of this attempt.
-        detail: one line.
-        finished: requests finished exactly once with all their tokens, of `expected`.
-        tokens: that reached their callers.
-        leaked_blocks: KV cache blocks not given back.
-        as_recorded: whether the outcome is the one recorded in the repro; None where none is.
+        trigger: Name of the trigger.
+        mitigation: Name of the mitigation; None for an attempt without one.
+        outcome: Outcome of the attempt.
+        assertion: The statement that failed; None if nothing was raised.
+        where: `path:line` of the statement, below site-packages.
+        function: Function of the statement.
+        chain: `function (path:line)` for each frame from the trigger on, outermost first, including our frames.
+        simulated: Simulated parts of the attempt.
+        detail: Further observations, in one line.
+        finished: Number of requests that were finished exactly once with all their tokens.
+        expected: Number of requests.
+        tokens: Number of tokens that reached their callers.
+        leaked_blocks: Number of KV cache blocks that were not given back.
+        seconds: Duration.
+        as_recorded: Whether the outcome is the one recorded in the catalog entry; None if none is recorded.
     """
 
     trigger: str
@@ -338,7 +346,7 @@ class Attempt:
     as_recorded: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON data."""
+        """Return the attempt as JSON data."""
         return asdict(self) | {"outcome": self.outcome.value}
 
     @staticmethod
@@ -350,7 +358,7 @@ class Attempt:
 
 
 def overall(attempts: Sequence[Attempt]) -> AttemptOutcome:
-    """Return a code's overall outcome: whether the failure occurs in this release without a mitigation."""
+    """Return the overall outcome of the attempts without a mitigation: the first of the outcomes below that occurs."""
     bare = [attempt.outcome for attempt in attempts if attempt.mitigation is None]
     for outcome in (
         AttemptOutcome.REPRODUCED,

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from repro.base import Attempt, AttemptOutcome, ElsewhereError, InapplicableError, Repro, Work
 
-_LONGEST = 12  # lines of an assertion
+_LONGEST = 12  # maximum number of lines of an assertion
 
 
 def attempt(repro: Repro, trigger: str, mitigation: str | None) -> Attempt:
-    """Carry out one attempt in this process."""
+    """Carry out an attempt in this process; an exception becomes its outcome."""
     empty = Attempt(trigger, mitigation, AttemptOutcome.ERROR, simulated=repro.simulates(trigger))
     events = repro.trigger(trigger)
     started = time.perf_counter()
@@ -49,17 +49,18 @@ def by_work(empty: Attempt, work: Work, *, silent: bool) -> Attempt:
 
 
 def by_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
-    """Judge an attempt that ended with an exception: it counts only if it came out of upstream's code.
+    """Judge an attempt that ended with an exception, which counts only if it came from upstream's code.
 
-    In this process that is an assertion, or the exception that the repro names: anything else is the harness's fault.
-    An exception of another process was already judged there.
+    In this process only an assertion, or the exception that the repro names, counts, raised in a frame of upstream's
+    code; any other exception is a fault of our own code. An exception in another process counts if one of its frames
+    is of upstream's code.
     """
     if isinstance(error, InapplicableError):
         return replace(empty, outcome=AttemptOutcome.INAPPLICABLE, detail=str(error))
     kind = error.kind if isinstance(error, ElsewhereError) else type(error).__name__
     frames = _frames(error)
     upstream = [frame for frame in frames if below_site_packages(frame[0])]
-    # In another process the last frame may be of compiled code, with a file name of the machine it was built on.
+    # In another process the last frame may be of compiled code, with a file name of the machine that built it.
     counts = isinstance(error, ElsewhereError) or (
         kind in {"AssertionError", repro.raises} and upstream[-1:] == frames[-1:]
     )
@@ -96,11 +97,11 @@ def _frames(error: Exception) -> list[tuple[str, int, str]]:
     frames = [
         (frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)
     ]
-    return frames[1:]  # the first is the harness calling the trigger
+    return frames[1:]  # the first frame is the call of the trigger in `attempt`
 
 
 def _describe_failure(empty: Attempt, repro: Repro, error: Exception, *, kind: str, same: bool) -> str:
-    """Return the failure and its notes."""
+    """Return a text that says whether the failure is the expected one, with notes of another process."""
     noun = "assertion" if kind == "AssertionError" else "failure"
     if same:
         message = "" if empty.mitigation is None else f"the same {noun}"
@@ -114,7 +115,7 @@ def _describe_failure(empty: Attempt, repro: Repro, error: Exception, *, kind: s
 
 
 def recorded(repro: Repro, done: Attempt) -> Attempt:
-    """Compare the outcome with the recorded one: a trigger reproduces, a mitigation helps or does not."""
+    """Return the attempt with `as_recorded`: whether a trigger reproduced, or a mitigation helped as recorded."""
     if done.mitigation is None:
         agrees = {AttemptOutcome.REPRODUCED: True, AttemptOutcome.NOT_REPRODUCED: False}
         return replace(done, as_recorded=agrees.get(done.outcome))
@@ -125,7 +126,7 @@ def recorded(repro: Repro, done: Attempt) -> Attempt:
 
 
 def describe_harness_error(error: BaseException) -> str:
-    """Describe an exception of our own code, which proves nothing about upstream, and where it was raised."""
+    """Return a line with an exception of our own code, which proves nothing about upstream, and its location."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"the harness failed{place}: {type(error).__name__}: {error}"
@@ -141,7 +142,7 @@ def below_site_packages(filename: str) -> str | None:
 
 
 def statement(filename: str, line: int) -> str:
-    """Return the assertion that begins on a line, without its message, on one line however upstream broke it."""
+    """Return the assertion that begins on a line, joined and without its message; for other statements, the line."""
     lines = linecache.getlines(filename)[line - 1 : line + _LONGEST]
     for count in range(1, len(lines) + 1):
         try:
@@ -155,7 +156,7 @@ def statement(filename: str, line: int) -> str:
 
 
 def _link(filename: str, line: int, function: str) -> str:
-    """Describe a frame: upstream's by the path in its wheel, ours by the path in this package."""
+    """Return a frame as text; the path is that in upstream's wheel, or that in our package."""
     path = below_site_packages(filename)
     if path is None:
         _, separator, rest = filename.rpartition("/repro/")

@@ -24,11 +24,11 @@ _PR_SET_CHILD_SUBREAPER = 36
 def die_with(parent: int, number: signal.Signals) -> None:
     """Make the kernel signal this process when its parent ends, even if the parent is killed.
 
-    Linux alone offers this; elsewhere nothing happens.
+    Only Linux offers this; elsewhere nothing happens. If the parent has ended already, this process ends.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
-    if os.getppid() != parent:  # it ended before the kernel knew
+    if os.getppid() != parent:  # the parent ended before the call of prctl
         os._exit(1)
 
 
@@ -41,7 +41,7 @@ def kill_group(leader: int) -> None:
 def adopt_orphans() -> None:
     """Become the parent of all orphaned descendants, also of those in another group or session.
 
-    Linux alone offers this; elsewhere nothing happens.
+    Only Linux offers this; elsewhere nothing happens.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -50,7 +50,7 @@ def adopt_orphans() -> None:
 def kill_descendants() -> None:
     """Kill all descendants of this process, and wait until they are gone.
 
-    After `adopt_orphans` none can escape, because an orphaned descendant becomes a child of this process.
+    After `adopt_orphans` no descendant can escape, because an orphaned descendant becomes a child of this process.
     """
     while True:
         for pid in descendants(os.getpid()):
@@ -67,17 +67,17 @@ def descendants(ancestor: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            # The name is in brackets and may contain brackets; state and parent follow it.
+            # The program's name is in brackets and may contain brackets; state and parent follow the name.
             parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(stat.parent.name))
     result = list(children.get(ancestor, []))
-    for pid in result:  # it grows while it is read
+    for pid in result:  # the list grows during the loop
         result += children.get(pid, [])
     return result
 
 
 def how_it_ended(code: int) -> str:
-    """Describe an exit code, or the signal behind a negative one."""
+    """Return an exit code as text; a negative code names a signal."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -95,7 +95,7 @@ def receive(reader: Connection, limit_s: float | None = None) -> Any:
     """Return the next message; None if the sender ended without one.
 
     Raises:
-        TimeoutError: there was none in time.
+        TimeoutError: There was no message in time.
     """
     if not reader.poll(limit_s):
         raise TimeoutError(f"no answer within {limit_s:g} s")
@@ -111,10 +111,10 @@ def program(
     """Start a module of ours that calls `read_plan`; yield its process and the connection of its messages.
 
     Args:
-        module: run by `python -m`; what it prints goes to standard error.
-        plan: its input, as JSON.
-        environment: all its environment variables; None for those of this process.
-        session: start it in a new session, so that Ctrl-C reaches this process only.
+        module: Module that `python -m` runs; its output goes to standard error.
+        plan: Input of the module, as JSON data.
+        environment: All environment variables; None for those of this process.
+        session: Whether the module runs in a new session, so that Ctrl-C reaches only this process.
     """
     reader, writer = Pipe(duplex=False)
     command = [sys.executable, "-m", module, str(writer.fileno()), str(os.getpid()), json.dumps(plan)]
@@ -135,7 +135,7 @@ def read_plan(number: signal.Signals) -> tuple[Connection, Any]:
     """Return the connection for messages and the plan, in a module that `program` started.
 
     Args:
-        number: signal that this process gets when the one that started it ends.
+        number: Signal that this process gets when its parent ends.
     """
     descriptor, parent, plan = sys.argv[1:]
     die_with(int(parent), number)
@@ -147,12 +147,12 @@ def isolated(work: Callable[[], Any], limit_s: float | None = None) -> Any:
     """Run a function in a separate process, process group and temporary folder, and clean up all three.
 
     Args:
-        work: returns what JSON can hold, and not None.
-        limit_s: seconds after which it is ended; None for no limit.
+        work: Function that returns JSON data other than None.
+        limit_s: Seconds after which the process is ended; None for no limit.
 
     Raises:
-        TimeoutError: there was no answer in time.
-        ChildProcessError: the process ended without an answer.
+        TimeoutError: There was no answer in time.
+        ChildProcessError: The process ended without an answer.
     """
     reader, writer = Pipe(duplex=False)
     parent, folder = os.getpid(), tempfile.mkdtemp(prefix="repro-")
@@ -161,7 +161,7 @@ def isolated(work: Callable[[], Any], limit_s: float | None = None) -> Any:
         _run_and_answer(work, parent, writer, folder, limit_s)
     writer.close()
     with contextlib.suppress(OSError):
-        os.setpgid(child, child)  # both sides set it, in either order
+        os.setpgid(child, child)  # parent and child both set the group, whichever is first
 
     def end_child() -> int:
         kill_group(child)
@@ -199,5 +199,5 @@ def _run_and_answer(
             faulthandler.dump_traceback_later(limit_s * 0.9, exit=False)  # where it hangs, on standard error
         send(writer, work())
     finally:
-        # Nothing of the parent's may run here: no exit handlers, no buffers, no loop.
+        # The child must not run the parent's exit handlers, or flush the parent's buffers.
         os._exit(0)

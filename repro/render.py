@@ -10,8 +10,8 @@ from typing import Any
 from repro import upstream
 from repro.base import Attempt, AttemptOutcome, Repro, overall
 
-# Controls except newline and tab, direction marks, surrogates: active or invisible on a terminal. `##[`
-# and `::` at the start of a line are commands to a CI runner.
+# Characters that are active or invisible on a terminal: controls except newline and tab, direction marks, surrogates.
+# `##[`, and `::` at the start of a line, are commands to a CI runner.
 _ACTS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
     r"|(?<=#)#(?=\w{0,32}\[)|(?m:^)(?P<blanks>[^\S\n]*):(?=:)"
@@ -19,7 +19,7 @@ _ACTS = re.compile(
 SCHEMA = "grpo-doctor.repro.v1"
 LIST_SCHEMA = "grpo-doctor.repros.v1"
 _SHOWN_MODIFIED = 5
-# Keys: whether it helped with some trigger, and whether it failed with some trigger.
+# (whether a mitigation helped with a trigger, whether it did not help with a trigger) -> verdict.
 _VERDICTS = {
     (True, True): "does not help in every case",
     (True, False): "helps",
@@ -59,7 +59,7 @@ def document(
 
 
 def mitigations(repro: Repro, attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """Return, for each mitigation that was tried, the triggers it helped with and those it did not help with."""
+    """Return, for each mitigation that was tried, the triggers with which it helped and those with which it did not."""
     result = {}
     for mitigation in repro.mitigations:
         tried = [attempt for attempt in attempts if attempt.mitigation == mitigation.name]
@@ -88,10 +88,10 @@ def report_lines(
     """Return the lines of a run: each code's outcome, location, and mitigations that help and that do not.
 
     Args:
-        repros: by code.
-        results: by code.
-        proof: that upstream's files are its wheel's.
-        verbose: also list each attempt, and what is simulated.
+        repros: Repros by code.
+        results: Attempts by code.
+        proof: Comparison of upstream's files with the wheel, or None.
+        verbose: Whether to list each attempt, and what is simulated.
     """
     lines: list[str] = []
     for code, attempts in results.items():
@@ -120,7 +120,7 @@ def _code_lines(repro: Repro, attempts: Sequence[Attempt]) -> list[str]:
     message = next((words for words in map(_attempt_detail, bare) if words), "")
     lines += [f"    {observed if triggers > 1 else ''}{message}"] if message or triggers > 1 else []
     result = mitigations(repro, attempts)
-    # The one that failed with no trigger, or with the fewest, and helped with the most.
+    # The best mitigation is first: it failed with the fewest triggers, and helped with the most.
     ranked = sorted(
         result, key=lambda name: (len(result[name]["did_not_help"]), -len(result[name]["helped"]))
     )
@@ -174,7 +174,7 @@ def _attempt_detail(attempt: Attempt) -> str:
 def count_varying(attempts: Sequence[Attempt]) -> int:
     """Count the pairs of trigger and mitigation whose repeated attempts differ in outcome, place or counts.
 
-    Seconds and words, which hold addresses and ports, differ by nature.
+    Durations and texts are not compared: they differ always, because texts contain addresses and ports.
     """
     results: dict[tuple[str, str | None], set[tuple[Any, ...]]] = {}
     for attempt in attempts:
@@ -185,19 +185,9 @@ def count_varying(attempts: Sequence[Attempt]) -> int:
     return sum(len(kinds) > 1 for kinds in results.values())
 
 
-def list_lines(repros: Mapping[str, Repro], *, verbose: bool) -> list[str]:
-    """Return the lines of `list`: one per code, and with `verbose` its triggers and mitigations."""
-    lines: list[str] = []
-    for code, repro in repros.items():
-        lines.append(f"{code}  {repro.title}")
-        if verbose:
-            lines += [f"  {repro.failure}", "  triggers:"]
-            lines += [f"    {trigger.name:<24}{trigger.about}" for trigger in repro.triggers]
-            lines.append("  mitigations:")
-            for mitigation in repro.mitigations:
-                helps = ", ".join(sorted(mitigation.helps)) or "nothing"
-                lines.append(f"    {mitigation.name:<24}{mitigation.about} (helps with: {helps})")
-    return lines
+def list_lines(repros: Mapping[str, Repro]) -> list[str]:
+    """Return the lines of `list`: one for each code and, with `verbose`, lines for its triggers and mitigations."""
+    return [f"{code}  {repro.title}" for code, repro in repros.items()]
 
 
 def list_document(repros: Mapping[str, Repro]) -> dict[str, Any]:

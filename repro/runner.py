@@ -17,7 +17,7 @@ from repro.base import Attempt, AttemptOutcome, Repro
 
 Plan = Sequence[tuple[str, "str | None"]]
 IMPORT_LIMIT_S = 240.0
-# Extra seconds beyond an attempt's limit in which the worker reports that the limit passed.
+# Seconds beyond an attempt's limit in which the worker can report that the limit passed.
 GRACE_S = 10.0
 
 
@@ -33,12 +33,12 @@ def run(
     """Run (trigger, mitigation) pairs through a worker process; return the attempts by code.
 
     Args:
-        repros: by code.
-        plans: the (trigger, mitigation) pairs to try, by code.
-        limit_s: seconds for one attempt.
-        say: called with each outcome.
-        registry: module in which the worker finds the same repros.
-        import_limit_s: seconds for the worker to import what attempts need.
+        repros: Repros by code.
+        plans: (trigger, mitigation) pairs to try, by code.
+        limit_s: Time limit of an attempt in seconds.
+        say: Function that is called with a line for each outcome and each import.
+        registry: Module in which the worker finds the same repros.
+        import_limit_s: Seconds in which the worker must import the modules that attempts need.
     """
     results: dict[str, list[Attempt]] = {code: [] for code in plans}
     absent = {code: _inapplicable(repros[code]) for code in plans}
@@ -67,14 +67,14 @@ def run(
 
 
 def _inapplicable(repro: Repro) -> dict[str, str]:
-    """Return, by trigger, why it cannot be tried here."""
+    """Return, for each trigger that cannot be tried in this environment, the reason."""
     reason = repro.inapplicable()
     reasons = {item.name: reason or (item.lacks() if item.lacks else None) for item in repro.triggers}
     return {name: text for name, text in reasons.items() if text}
 
 
 class WorkerError(Exception):
-    """Raised when the worker gives no answer."""
+    """Raised when the worker gives no answer; has the outcome for the attempts."""
 
     def __init__(self, outcome: AttemptOutcome, text: str) -> None:
         super().__init__(text)
@@ -82,7 +82,7 @@ class WorkerError(Exception):
 
 
 def _run_worker(plan: dict[str, Any], import_limit_s: float) -> Iterator[Attempt]:
-    """Yield the worker's attempts; after the worker is lost, the remaining attempts report it."""
+    """Yield the worker's attempts; if the worker is lost, the remaining attempts report the loss."""
     lost: WorkerError | None = None
     with processes.program("repro.worker", plan, session=True) as (process, reader):
         try:
@@ -109,7 +109,7 @@ def _receive(process: subprocess.Popen[bytes], reader: Connection, limit_s: floa
     """Return the worker's next answer.
 
     Raises:
-        WorkerError: there was none in time, or the worker ended.
+        WorkerError: There was no answer in time, or the worker ended.
     """
     try:
         answer = processes.receive(reader, limit_s)
@@ -123,7 +123,7 @@ def _receive(process: subprocess.Popen[bytes], reader: Connection, limit_s: floa
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the worker, which first kills the attempt that runs with everything that it started."""
+    """End the worker, which first kills the running attempt and all processes that the attempt started."""
     process.terminate()
     try:
         process.wait(timeout=5)

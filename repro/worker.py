@@ -1,9 +1,9 @@
 """Run the worker process, which imports the attempts' modules once and forks each attempt.
 
-Importing vLLM takes seconds, an attempt milliseconds. Each attempt gets a separate process and process group; a hang, a
-crash or a corrupted scheduler ends with it. After an attempt all its processes and its temporary folder are removed,
-also servers and clusters in other sessions. The plan names the registry (a module with a dict `REPROS`), the time limit
-and the attempts; the worker reports an import problem or None, and then each attempt.
+The import of vLLM takes seconds, an attempt milliseconds. Each attempt has a separate process and process group, so
+that a hang, a crash or a corrupted scheduler affects no other attempt. After an attempt its temporary folder and all
+its processes are removed, also servers and clusters in other sessions. The plan names the registry (a module with a
+mapping `REPROS`), the time limit and the attempts; the worker reports an import problem or None, then each attempt.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def import_all(repros: Sequence[Repro]) -> str | None:
-    """Import the modules that attempts need; report what went wrong, or None."""
+    """Import the modules that attempts need; return a message if an import failed, else None."""
     for name in dict.fromkeys(module for repro in repros for module in repro.modules):
         try:
             importlib.import_module(name)
@@ -44,7 +44,7 @@ def import_all(repros: Sequence[Repro]) -> str | None:
 
 
 def attempt(repro: Repro, trigger: str, mitigation: str | None, limit_s: float) -> Attempt:
-    """Carry out one attempt in a process of its own."""
+    """Carry out an attempt in a separate process."""
     started = time.monotonic()
     try:
         answer = processes.isolated(lambda: judge.attempt(repro, trigger, mitigation).to_json(), limit_s)

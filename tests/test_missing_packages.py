@@ -43,7 +43,7 @@ REFUSED = [
     ("rich", "diagnostics hang --from hang.json --verbose", install_hint("rich")),
     ("packaging", "diagnostics versions", install_hint("packaging")),
     ("packaging", "diagnostics matrix run", install_hint("packaging")),
-    ("jinja2", "diagnostics matrix workflow", install_hint("jinja2")),
+    ("jinja2", "diagnostics triage run.log --format markdown", install_hint("jinja2")),
     ("transformers", "grpo_core train", f"grpo_core: transformers is not installed here: {TRAIN_EXTRA}\n"),
     ("safetensors", "grpo_core train", f"grpo_core: safetensors is not installed here: {TRAIN_EXTRA}\n"),
     (

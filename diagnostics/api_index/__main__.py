@@ -14,7 +14,12 @@ from diagnostics.api_index.query import Release
 
 
 def changes(provider: str, known: set[str]) -> Iterator[str]:
-    """Yield one line per name that a new release removed and that the newest release of another package still uses."""
+    """Yield one line per name that a new release removed and that the newest release of an indexed package still uses.
+
+    Args:
+        provider: Package whose new releases are compared with the releases before them.
+        known: Releases that are not new.
+    """
     releases = query.find_releases(provider, "")
     for version, before in pairwise(releases):
         if version in known:
@@ -46,7 +51,7 @@ def main() -> int:
     known = {name: set(query.find_releases(name, "")) for name in names}
     for line in build(names, offline=options.offline):
         print(line, file=sys.stderr, flush=True)
-    store.forget()
+    store.clear_cache()
     for name in names:
         for line in changes(name, known[name]) if known[name] else ():
             print(line)

@@ -1,4 +1,4 @@
-"""List the releases of a package on the index, and read the members that matter of their wheels and sdists.
+"""List the releases of a package on the package index, and read the source files of their wheels and sdists.
 
 From a large wheel only the needed blocks are fetched, by HTTP range requests. Nothing is installed or run.
 """
@@ -44,7 +44,7 @@ _SKIPPED = re.compile(
 
 @dataclass(frozen=True)
 class ReleaseFiles:
-    """The distribution file of one release that is read: the wheel, or else the sdist.
+    """The distribution file to read for one release: a wheel if there is one, else the sdist.
 
     Attributes:
         url: Address of the file.
@@ -88,7 +88,7 @@ def list_releases(
     """Return the final and post releases of a package that were not yanked, oldest first.
 
     Raises:
-        UserError: an index cannot be read.
+        UserError: An index cannot be read.
     """
     by_version: dict[Version, list[dict[str, Any]]] = {}
     for item in _listed_files(client, package, environ):
@@ -159,7 +159,7 @@ def open_release(client: httpx.Client, release: ReleaseFiles, *, configs: bool =
     """Open the wheel or sdist of a release; `configs` adds the YAML files in folders named config.
 
     Raises:
-        ValueError: a file that is fetched as a whole is too large, or has another hash than the index's.
+        ValueError: A file that is fetched completely is too large, or its hash differs from the index's.
     """
     if not release.url.endswith(".whl"):
         return _open_sdist(_download(client, release, _LARGEST_SDIST), configs=configs)
@@ -209,7 +209,7 @@ def _open_sdist(data: bytes, *, configs: bool) -> Archive:
 
 
 def is_indexed_member(name: str, size: int, *, configs: bool = False) -> bool:
-    """Return whether a member is a module of a package, or a config file if these are wanted.
+    """Return whether a member is a module of a package or, with `configs`, a YAML config file.
 
     >>> is_indexed_member("trl/a.py", 1), is_indexed_member("trl/tests/a.py", 1), is_indexed_member("setup.py", 1)
     (True, False, False)

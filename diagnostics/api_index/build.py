@@ -23,7 +23,7 @@ from diagnostics.api_index.packages import PACKAGES, IndexedPackage
 from diagnostics.api_index.uses import Use, collect_uses
 
 CACHE = Path(__file__).resolve().parents[2] / ".api-index"
-# Change it when `extract` changes: everything is extracted again, from the sources in the cache.
+# Increase the number when `extract` or `uses` changes: all sources in the cache are then extracted again.
 _NAMES, _USES = "names.4", "uses.4"
 _AT_ONCE = 500
 _TABLES = """
@@ -65,12 +65,12 @@ class Cache:
         return zlib.decompress(row[0]).decode("utf-8", "replace")
 
     def extracts(self, kind: str) -> dict[tuple[str, str], Any]:
-        """Return all cached extracts of a kind (`names` or uses), by file key."""
+        """Return all cached extracts of a kind (`_NAMES` or `_USES`), by (path, checksum)."""
         rows = self._database.execute("select path, checksum, data from extracts where kind = ?", (kind,))
         return {(path, checksum): json.loads(zlib.decompress(data)) for path, checksum, data in rows}
 
     def add_extracts(self, kind: str, extracts: Iterable[tuple[str, str, Any]]) -> None:
-        """Store extracts."""
+        """Store extracts, given as (path, checksum, extract)."""
         rows = (
             (kind, path, checksum, zlib.compress(json.dumps(data).encode()))
             for path, checksum, data in extracts
@@ -80,7 +80,7 @@ class Cache:
 
 
 def fetch(client: httpx.Client, package: IndexedPackage, cache: Cache) -> Iterator[str]:
-    """Download the releases that the cache lacks; yield a line about each."""
+    """Download the releases that the cache lacks, newest first; yield a line about each."""
     listed = archives.list_releases(client, package.name, since_day=package.since_day, since=package.since)
     known, checksums = cache.releases(), cache.checksums()
     for release in reversed(listed):
@@ -131,7 +131,7 @@ def extract_file(package: IndexedPackage, path: str, text: str) -> Facts:
 
 
 def extract_uses(package: IndexedPackage, path: str, text: str) -> dict[str, int]:
-    """Return what a file uses of other packages: the key of each use, and its first line."""
+    """Return a file's uses of other packages: {key of the use: first line}."""
     if not path.endswith(".py") or not any(name in text for name in package.uses):
         return {}
     if package.used_kinds == ("registered",) and "AutoConfig.register" not in text:
@@ -167,7 +167,7 @@ def extract_new(
 
 
 def expand_stars(names: dict[str, Facts]) -> dict[str, Facts]:
-    """Return each module that imports `*`, with the names that it gets by that."""
+    """Return the modules that import `*`, and the modules they import from, with the imported names added."""
     expanded: dict[str, Facts] = {}
 
     def exported(module: str) -> Facts:

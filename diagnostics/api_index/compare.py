@@ -20,17 +20,17 @@ class MissingUse:
     use: Use
     why: str
     option: str = ""
-    """Only runs that set this option reach it."""
+    """Option that a run must set to reach the use; empty if every run does."""
 
     @property
     def location(self) -> str:
-        """The use's file:line in the wheel of the package that uses the name."""
+        """The file:line of the use, in the wheel of the package that uses the name."""
         return f"{self.use.file}:{self.use.line}"
 
 
 @dataclass
 class Comparison:
-    """The uses that a release satisfies, misses, or that could not be decided."""
+    """The result of comparing uses with a release: how many were checked, and those that miss a name."""
 
     checked: int = 0
     """Number of different uses."""
@@ -38,11 +38,11 @@ class Comparison:
     optional: list[MissingUse] = field(default_factory=list)
     """Missing, and reached only by a run that sets an option."""
     guarded: list[MissingUse] = field(default_factory=list)
-    """Missing, but there is an alternative."""
+    """Missing, but in a `try` statement with an alternative that works."""
     unsure: list[MissingUse] = field(default_factory=list)
-    """Missing, under a condition on what is installed that is not known."""
+    """Missing, under an unknown condition on installed packages."""
     unfollowed: list[tuple[Use, str]] = field(default_factory=list)
-    """Uses that source does not decide, and how far they were followed."""
+    """Uses that the source code does not decide, each with the reason or the last known attribute."""
 
 
 def compare(
@@ -53,13 +53,13 @@ def compare(
     off: frozenset[str] = frozenset(),
     own_routes: frozenset[str] = frozenset(),
 ) -> Comparison:
-    """Look up every use of a package in one release of it.
+    """Look up every use of a package in one release of this package.
 
     Args:
         uses: The uses of this package in the other package's source.
         surface: The API of the release.
-        versions: Known releases by module name, this one among them.
-        off: Options of the other package that are off by default; uses behind them are marked.
+        versions: Known releases by module name, including this release.
+        off: Options of the other package that are off by default; missing uses that need them count as optional.
         own_routes: HTTP routes of the other package's own server, which its client uses instead.
     """
     reached = [

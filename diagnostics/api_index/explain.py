@@ -42,7 +42,7 @@ class Caller:
 
     Attributes:
         place: file:line of the use, in the newest release that has it.
-        versions: Its releases that use the name, oldest first.
+        versions: Releases of the package that use the name, oldest first.
     """
 
     package: str
@@ -52,15 +52,16 @@ class Caller:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Everything the index contains about a missing name.
+    """The releases that define a missing name, the packages that use it, and possible changes.
 
     Attributes:
         subject: The name as source code would write it.
-        provider: The package that should define it.
-        versions: The provider's releases that define it, oldest first.
+        provider: The package that should define the name.
+        versions: The provider's releases that define the name, oldest first.
+        callers: Packages that use the name.
         installed: The installed release of the provider; '' if unknown.
-        direction: `too old`, `too new`, or '' if that cannot be said.
-        changes: Requirements of which each alone is enough.
+        direction: `too old` or `too new` for the installed release; '' if unknown.
+        changes: Requirements, each of which is sufficient.
         model_type: The model type that was registered though transformers has it; '' if a name is missing.
     """
 
@@ -75,7 +76,7 @@ class Explanation:
 
     @property
     def headline(self) -> str:
-        """Which releases define the name, and whether the installed release is too old or too new."""
+        """Sentences that say which releases define the name and whether the installed one is too old or too new."""
         releases = _releases(self.provider)
         if self.model_type:
             taken = [version for version in releases if version not in self.versions]
@@ -96,7 +97,7 @@ class Explanation:
 
     @property
     def sentences(self) -> str:
-        """The headline, and who takes the name or registers the model type."""
+        """The headline, and sentences on the packages that use the name or register the model type."""
         verb = "registers" if self.model_type else "takes"
         callers = (
             f"{item.package} {item.versions[0]} to {item.versions[-1]} {verb} it ({item.place})."
@@ -224,7 +225,7 @@ def _changes(provider: str, versions: tuple[str, ...], installed: str) -> tuple[
 
 
 def _newer_caller(caller: Caller, installed: Mapping[str, str]) -> str:
-    """Return the first later release of an installed caller that does not use the name any more."""
+    """Return the requirement of the first later release of an installed caller without the use; '' if there is none."""
     releases = _releases(caller.package)
     if installed.get(caller.package) not in caller.versions or caller.versions[-1] == releases[-1]:
         return ""

@@ -4,7 +4,7 @@ The result maps each name to an entry, a short text:
 
     LLM                 class OfflineMixin, Base       (bases as written; `@dataclass` follows)
     LLM.generate        def (self, prompts, *, use_tqdm=, **kwargs)       (`=`: has a default)
-    LLM.engine          attr LLMEngine()               (set by a method; the classes it may be, `()`: exactly that one)
+    LLM.engine          attr LLMEngine()               (set by a method; its possible classes, `()`: exactly this class)
     LLM.stats           property -> Stats
     Config.mode         field Literal['a', 'b'] = 'a'
     RED                 value 'red'                    (a constant, a Literal, a list of texts)
@@ -46,7 +46,7 @@ def extract(text: str, module: str, *, is_package: bool = False) -> Facts:
     """Return the names that a module defines, each with its entry.
 
     Raises:
-        SyntaxError: this Python cannot parse the text.
+        SyntaxError: This Python version cannot parse the text.
     """
     tree = ast.parse(text)
     reader = _ModuleReader(module, is_package)
@@ -57,7 +57,7 @@ def extract(text: str, module: str, *, is_package: bool = False) -> Facts:
 
 
 def extract_outline(text: str) -> Facts:
-    r"""Return the top-level classes and functions of a file by its lines alone; class members are not read.
+    r"""Return the top-level classes and functions of a file, found by a regular expression; members are not read.
 
     >>> extract_outline("class A(B, c.D):\n    x = 1\ndef f(a): ...\n")
     {'A': 'class B, c.D @outline', 'f': 'def (*args, **kwargs)', '__getattr__': 'dynamic *'}

@@ -31,7 +31,7 @@ _DECLARING = {
     "vllm": r"vllm\.(engine\.arg_utils|envs|sampling_params|config(\.\w+)?|entrypoints\.(llm|([\w.]+\.)?cli_args))",
 }
 _SERVING = {"trl": r"trl\.scripts\.vllm_serve"}
-# Where one module or file declares all of them; verl has a composed config from 0.5 on.
+# Packages with one module or file that declares all options; verl has a composed config from 0.5 on.
 _MODULES = {
     "openrlhf": ("openrlhf.cli.train_ppo_ray",),
     "verl": (
@@ -46,9 +46,10 @@ _COMPANIONS = {"trl": ("transformers",), "ms-swift": ("transformers", "trl")}
 
 
 def declared_options(package: str, names: Mapping[str, Facts]) -> dict[str, dict[str, str]]:
-    """Return the options of one release: `options` of its training commands and `serve` of its server.
+    """Return the options of one release as {"options": {name: mark}, "serve": {name: mark}}.
 
-    An option that only ms-swift's Megatron commands have is marked `megatron`.
+    `serve` has the options of `trl vllm-serve`. All other options are in `options`, also those of vLLM's server.
+    The mark is `megatron` for an option that only ms-swift's Megatron commands have, otherwise empty.
     """
     patterns = {"options": _DECLARING.get(package, "(?!)"), "serve": _SERVING.get(package, "(?!)")}
     declared: dict[str, dict[str, str]] = {kind: {} for kind in patterns}
@@ -63,7 +64,7 @@ def declared_options(package: str, names: Mapping[str, Facts]) -> dict[str, dict
 def _options_of_file(package: str, module: str, facts: Facts, names: Mapping[str, Facts]) -> Iterator[str]:
     """Yield the options that one file declares: fields of dataclasses, argparse options, keys of a config."""
     if module.endswith(("yaml", "yml")):
-        # From 0.5 on verl has a composed copy of its config; of the other files only the groups are options.
+        # From 0.5 on verl has a composed copy of its config; the other files then add only names of config groups.
         folder, _, file = module.rpartition("/")
         composed = any(name.startswith(f"{folder}/_generated_") for name in names)
         if composed and not file.startswith("_generated_"):
@@ -87,7 +88,7 @@ def _options_of_file(package: str, module: str, facts: Facts, names: Mapping[str
 
 
 def choices(release: Release, option: str) -> tuple[str, ...]:
-    """Return all values that an option accepts; empty if it accepts others, or if that is unknown."""
+    """Return all values that an option accepts; empty if the values are not limited or not known."""
     surface = _surface(release)
     definition, entry = _declaration(release, option)
     if surface is None or not entry:
@@ -115,7 +116,7 @@ def declared_type(release: Release, option: str) -> frozenset[str]:
 
 
 def declared_default(release: Release, option: str) -> object:
-    """Return the declared default of an option; `...` if there is none, or if code decides it at run time.
+    """Return the declared default of an option; `...` if there is none, or if it is computed at run time.
 
     >>> declared_default(Release("trl", "1.16.0"), "beta"), declared_default(Release("trl", "1.16.0"), "seeds")
     (0.0, Ellipsis)
@@ -125,7 +126,7 @@ def declared_default(release: Release, option: str) -> object:
         text = _split_default(entry)[1]
         if release.package == "verl" and text and not _REFERENCE.search(text):
             value = yaml.safe_load(text)
-            # YAML 1.1 reads `1e-6` as a text.
+            # YAML 1.1 parses `1e-6` as a string.
             return float(value) if isinstance(value, str) and re.fullmatch(r"\d+e-?\d+", value) else value
         try:
             return ast.literal_eval(text)
@@ -148,7 +149,7 @@ def _split_default(entry: str) -> tuple[str, str]:
 
 
 def _declaration(release: Release, option: str) -> tuple[Definition | None, str]:
-    """Return the class that declares an option, None for argparse and YAML, and its entry; "" if there is none."""
+    """Return (class, entry) of an option; the class is None for argparse and YAML, the entry "" if not declared."""
     surface = _surface(release)
     if surface is None:
         return None, ""

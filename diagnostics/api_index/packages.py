@@ -1,4 +1,4 @@
-"""List the indexed packages: which of their releases and files are read, and how."""
+"""List the indexed packages, with the releases and files to read of each."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ class IndexedPackage:
 
     Attributes:
         name: Name on the package index.
-        modules: Its top-level packages.
+        modules: Top-level packages to read.
         since: The oldest indexed release; for a trainer, the first with GRPO.
         since_day: Releases before this day are not indexed.
         outlined: Folders with model definitions; only top-level classes and functions of their files are read.
         whole: Folders inside outlined ones that are read completely.
         left_out: Folders that are not read at all.
-        configs: Its options are YAML files.
-        uses: Packages for which the names that it takes from them are recorded.
-        used_kinds: Only these kinds of uses are recorded; all if empty.
-        same_release_as: A package whose release of the same number each release is for. It is built there without its
-            CUDA requirements.
+        configs: Whether its YAML config files are read.
+        uses: Other packages whose names it uses; these uses are recorded.
+        used_kinds: Kinds of uses that are recorded; empty for all.
+        same_release_as: For a plugin: the package that it extends. Each release of the plugin is for the release of
+            the same number, without that package's CUDA requirements.
     """
 
     name: str

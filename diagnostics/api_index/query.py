@@ -30,7 +30,7 @@ _OTHER_HARDWARE = re.compile(r"(?<![a-z])(?:npu|ascend|hccl|musa|xpu|rocm|neuron
 _OF_ONE_MODEL = re.compile(r"/models/\w+/|/model/models?/|^sglang/srt/models/|^vllm/model_executor/models/")
 # Requirements of vLLM's CUDA build, which a plugin for other hardware replaces.
 _CUDA_REQUIREMENTS = {"torch", "torchaudio", "torchvision"}
-# A trainer's release was tried with engines of its time, not with those that came later.
+# A trainer's release was tested with engines of its time, not with engines that appeared later.
 _LATER_DAYS = 30
 _RANKS = {"ran": 0, "part": 1, "": 2, "fails": 3}
 
@@ -51,7 +51,7 @@ class Compatibility:
     """The evidence on whether two releases work together; `user` imports names from `provider`.
 
     Attributes:
-        declared: The version ranges that the user declares for the provider, with the extra that declares each.
+        declared: The version ranges that the user declares for the provider, each with its extra.
         allowed: Whether the declared ranges allow the pair; None if none is declared.
         conflicts: Requirements of both on a third package that no release of it satisfies.
         names: The user's uses compared with the provider's names; None if that is not in the index.
@@ -86,12 +86,12 @@ class Compatibility:
 
     @property
     def contradicted(self) -> bool:
-        """Whether any evidence speaks against the pair; such a pair is never recommended."""
+        """Whether ranges, requirements, names at import or a run contradict the pair; it is then never recommended."""
         return self.allowed is False or bool(self.conflicts or self.at_import) or self.run == "fails"
 
     @property
     def rank(self) -> tuple[object, ...]:
-        """Return the sort key; the smallest is best.
+        """The sort key; the smallest is best.
 
         In order: not contradicted, a published run, a declared range, few names missing at import, not much later, few
         names missing when called, newest.
@@ -137,10 +137,10 @@ def find_releases(package: str, version: str) -> list[str]:
 
 
 def parse_release(text: str, packages: Iterable[str]) -> Release:
-    """Read `trl==0.17` as the newest indexed 0.17.x, or as exactly that release.
+    """Parse `trl==0.17` as the newest indexed 0.17.x, or as exactly that release.
 
     Raises:
-        UserError: It names none of these packages or no indexed release; with the nearest releases.
+        UserError: The text names none of these packages or no indexed release; the message has the nearest releases.
     """
     name, _, version = (part.strip() for part in text.partition("=="))
     parsed = parse_version(version)
@@ -187,9 +187,12 @@ def uses_of(user: Release, provider: str) -> list[Use] | None:
 def check(
     user: Release, provider: Release, other_versions: Mapping[str, Version] | None = None
 ) -> Comparison | None:
-    """Compare a release's uses of another package with the names of a release of that; None if one is not indexed.
+    """Compare a release's uses of another package (the provider) with the names of a release of the provider.
 
     A name that no indexed release defines is left out: it comes from a fork, or from code that no run reaches.
+
+    Returns:
+        None if a release is not indexed, or if most of the user's uses were not recorded and none is missing.
     """
     surface, uses = surface_of(provider), uses_of(user, provider.package)
     if surface is None or uses is None:
@@ -209,7 +212,7 @@ def check(
         )
     ]
     if not comparison.missing and user.package in PACKAGES and PACKAGES[user.package].used_kinds:
-        return None  # most of what it takes was not recorded
+        return None  # most of the user's uses were not recorded
     return comparison
 
 
@@ -219,7 +222,7 @@ def _exists(package: str, use: Use) -> bool:
 
 
 def has_name(release: Release, use: Use) -> bool:
-    """Return whether a release satisfies a use, or may do so at run time."""
+    """Return whether a release satisfies a use, as far as its source shows; False if it is not in the index."""
     surface = surface_of(release)
     return (
         surface is not None and bool(surface.find(use.module, use.name)) and not Lookup(surface).problem(use)
@@ -261,12 +264,12 @@ def declared_ranges(user: Release, provider: str) -> list[tuple[SpecifierSet, st
 
 
 def is_built_for(user: str, provider: str) -> bool:
-    """Return whether releases of a package are for the other's release of the same number, built without CUDA."""
+    """Return whether `user` is a plugin whose releases are for the provider's release of the same number."""
     return user in PACKAGES and PACKAGES[user].same_release_as == provider
 
 
 def conflicts(first: Release, second: Release) -> Iterator[str]:
-    """Yield pairs of requirements of two releases on a third package that no release of it satisfies."""
+    """Yield a sentence for each third package of which no release satisfies the requirements of both releases."""
     mine, theirs = requirements_of(first), requirements_of(second)
     without_cuda = is_built_for(first.package, second.package) or is_built_for(second.package, first.package)
     for name in sorted((mine.keys() & theirs.keys()) - (_CUDA_REQUIREMENTS if without_cuda else set())):
@@ -277,7 +280,7 @@ def conflicts(first: Release, second: Release) -> Iterator[str]:
         both = [*ours, *theirs_base]
         bounds = [item.version.removesuffix(".*") for specifier in both for item in specifier]
         index = store.load(name)
-        # Something between two bounds satisfies both, if anything does.
+        # If any release satisfies both, then one of the bounds, or a release just above one, does.
         candidates = {
             "0",
             *(index.releases if index else ()),
@@ -344,7 +347,7 @@ class Answer:
 
     @property
     def best(self) -> Compatibility | None:
-        """The pair to install; None if every pair is contradicted."""
+        """The best pair; None if every pair is contradicted."""
         return next((pair for pair in self.pairs if not pair.contradicted), None)
 
 

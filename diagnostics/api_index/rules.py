@@ -1,8 +1,8 @@
 """Apply rules about behaviour that names do not show: each rule lists source lines to search for in both releases.
 
-A rule applies to a trainer whose source has its lines. Its cases are tried in order: the first whose lines all occur in
-the engine's source says whether it holds or breaks. If no case matches, this engine's behaviour is unknown, and the
-pair is reported as not checked.
+A rule applies to a trainer whose source has the rule's lines. The cases of the rule are tried in order: the first case
+whose lines all occur in the engine's source says whether the rule holds or breaks. If no case matches, the behaviour of
+this engine is unknown, and the pair is reported as not checked.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class SourceLine(Struct, frozen=True, forbid_unknown_fields=True):
     """A line of source that must occur, or must not occur, in a release."""
 
     files: tuple[str, ...]
-    """Files that may contain it; a release need not have all of them."""
+    """Files that may contain the line; a release need not have all of them."""
     text: str = ""
-    """As written, with any whitespace between its tokens; '' for the file itself."""
+    """The source line, with any whitespace between its words; '' for the file itself."""
     absent: bool = False
-    """It occurs in none of the files, if there are any."""
+    """Whether the line must occur in none of the files."""
 
     def find(self, sources: Sources) -> str | None:
-        """Return file:line of the text, or the file that lacks it as required; None if neither holds."""
+        """Return the file:line of the text, or the file that lacks it if `absent`; None if this is not so."""
         files = [file for file in self.files if file in sources.names()]
         for file in files:
             source = sources.read(file)
@@ -54,16 +54,17 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, rename={"cases": "ca
     """A behaviour that a trainer relies on, and the ways in which engines implemented it over time."""
 
     subject: str
-    """As one word, for reports."""
+    """The behaviour as one word, for reports."""
     says: str
+    """The behaviour as a sentence."""
     way: str
-    """Which runs rely on it."""
+    """The runs that rely on the behaviour."""
     trl: tuple[SourceLine, ...]
     cases: tuple[Case, ...]
     option: str = ""
-    """Only runs with this option rely on it; '' for all."""
+    """Option of the runs that rely on the behaviour; '' if all runs do."""
     settles: tuple[str, ...] = ()
-    """Attribute paths whose types the source does not tell, and that a case decides."""
+    """Attribute paths whose types the source does not show; a case decides about them."""
 
 
 class Ruling(Struct, frozen=True):
@@ -71,11 +72,11 @@ class Ruling(Struct, frozen=True):
 
     rule: Rule
     case: Case | None
-    """None where no case fits."""
+    """The matching case; None if no case matches."""
     trl: str
-    """file:line of the trainer."""
+    """The file:line in the trainer."""
     vllm: str
-    """file:line of the engine."""
+    """The file:line in the engine; empty if no case matches."""
 
 
 @cache

@@ -1,6 +1,6 @@
-"""Read and write the files of the API index, one per package with the names of all its releases.
+"""Read and write the files of the API index; each file has one package with the API names of all its releases.
 
-`docs/api-index.md` describes the format. Nothing is loaded before it is asked for.
+`docs/api-index.md` describes the format. A file is read on first use.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from diagnostics.api_index.extract import Facts
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "api"
 SCHEMA = "grpo-doctor.api.v1"
 _CHUNK = 250_000
-# The same bytes for the same content.
+# A fixed date, so that equal content gives equal bytes.
 _DATE = (2026, 1, 1, 0, 0, 0)
 
 
@@ -146,7 +146,7 @@ class Package:
         return UserError(f"{self._path}: not a file of the API index ({error}); install grpo-doctor again")
 
     def number(self, version: str | Version) -> int | None:
-        """Return the position of a release, oldest first; local suffixes such as `+cu129` are ignored."""
+        """Return the position of a release, oldest first, or None; a local suffix such as `+cu129` may be left out."""
         try:
             parsed = Version(str(version))
         except InvalidVersion:
@@ -175,7 +175,7 @@ class Package:
         return self._facts[key]
 
     def metadata(self, field: str, number: int) -> list[str]:
-        """Return `requires` or `python` of a release."""
+        """Return the requirements (field="requires") or the Python constraint (field="python") of a release."""
         return list(unpack_values(self.about[field], number))
 
 
@@ -203,7 +203,7 @@ def _load(path: Path) -> Package | None:
     return Package(path) if path.is_file() else None
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Clear the cache of loaded files, so that changed files are read again."""
     _load.cache_clear()
 

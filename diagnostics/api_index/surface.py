@@ -1,7 +1,8 @@
 """Look up modules, names, class members and signatures in the API of one release, as an import would.
 
-Lookups follow re-exports, `import *`, submodules, base classes and a module's `__getattr__`. The facts come from the
-index or are extracted from a wheel when needed.
+Lookups follow re-exports, `import *`, submodules, base classes and a module's `__getattr__`. The facts of a module map
+each name to its entry, a one-line text such as `def (self, a, b=)`. They come from the index or are extracted from a
+wheel when needed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Sources(Protocol):
 
 
 class FactSource(Protocol):
-    """Protocol: the extracted facts (names and entries) of one release."""
+    """Protocol: the extracted facts (names with their entries) of one release."""
 
     def modules(self) -> frozenset[str]:
         """Return the names of all modules."""
@@ -124,7 +125,7 @@ class Members:
 
 @dataclass(frozen=True)
 class Signature:
-    """The parameters of a function or of a constructor."""
+    """The parameters of a function or of a constructor; `takes_others` is true if it has `**kwargs`."""
 
     names: frozenset[str]
     required: frozenset[str]
@@ -312,7 +313,7 @@ class Surface:
         return any(f"route:{route}" in (self.source.facts(name) or {}) for name in modules)
 
     def has_model_type(self, model_type: str) -> bool:
-        """Return whether transformers has a model type itself."""
+        """Return whether transformers has a model type without remote code."""
         modules = (f"transformers.models.auto.{name}" for name in _MODEL_TYPE_MODULES)
         return any(f"{MODEL_TYPES}.{model_type}" in (self.source.facts(module) or {}) for module in modules)
 

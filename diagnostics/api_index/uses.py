@@ -32,7 +32,7 @@ _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _LEAVING = ast.Return | ast.Continue | ast.Break
 
 Branch = tuple[str, ...] | None
-"""The conditions under which a branch is taken; None if it never is. A condition is one of
+"""The conditions under which a branch is taken; None if the branch is never taken. A condition is one of
 
 - `vllm` or `vllm>=0.28`: that package is installed, in such a release; `!vllm`: it is not
 - `set:NAME`: the run sets an option
@@ -59,11 +59,11 @@ class Use:
     file: str = ""
     line: int = 0
     late: bool = False
-    """Inside a function: it fails when that is called, not at import."""
+    """Whether the use is inside a function, so that it fails when the function is called, not at import."""
     choice: tuple[int, int] | None = None
-    """(number of a `try`, arm): one arm of a `try … except ImportError` is enough."""
+    """(number of the `try … except ImportError`, arm) that contains the use; one working arm is enough."""
     conditions: tuple[str, ...] = ()
-    """All of them hold where it is reached."""
+    """Conditions that all hold where the use is reached."""
 
     @property
     def text(self) -> str:
@@ -96,7 +96,7 @@ def collect_uses(text: str, file: str, packages: Collection[str]) -> list[Use]:
     """Return the uses of some packages, given by module name, in the text of one file.
 
     Raises:
-        SyntaxError: this Python cannot parse the file.
+        SyntaxError: This Python version cannot parse the file.
     """
     tree = ast.parse(text)
     walk = _Walk(file, packages)
@@ -113,7 +113,7 @@ class _Conditions:
     """Evaluates `if` conditions as far as they depend on installed releases."""
 
     names: dict[str, tuple[Branch, Branch] | str] = field(default_factory=dict)
-    """Of simple names of the module: the branches of its truth, or the package whose version it is."""
+    """For each simple name: its branches (if true, if false), or the package whose version it has."""
 
     def branches(self, node: ast.expr) -> tuple[Branch, Branch]:  # noqa: C901, PLR0911 - one line a kind of expression
         """Return the conditions under which an expression is true, and those under which it is false."""
@@ -162,7 +162,7 @@ class _Conditions:
         return (f"{package}{operator}{version}",), (f"{package}{_OPPOSITE[operator]}{version}",)
 
     def package_of(self, node: ast.expr) -> str | None:
-        """Return the package whose version an expression gives, such as `vllm.__version__`; empty if none."""
+        """Return the package whose version an expression gives, such as `vllm.__version__`; None if there is none."""
         match node:
             case ast.Attribute(value=ast.Name(id=name), attr="__version__"):
                 return name
@@ -216,7 +216,7 @@ def _calls_any(node: ast.Call, *names: str) -> bool:
 
 
 def _version(node: ast.expr) -> str | None:
-    """Return '0.8' of "0.8", Version("0.8") or version.parse("0.8")."""
+    """Return the version in "0.8", Version("0.8") or version.parse("0.8"); None for any other expression."""
     if isinstance(node, ast.Call) and len(node.args) == 1 and _calls_any(node, "Version", "parse"):
         node = node.args[0]
     try:
@@ -262,7 +262,7 @@ class _Walk:
     def block(self, body: list[ast.stmt], guards: Use) -> None:
         for statement in body:
             self.statement(statement, guards)
-            # What follows `if …: return` is reached only if the condition does not hold.
+            # Statements after `if …: return` are reached only if the condition does not hold.
             if (
                 isinstance(statement, ast.If)
                 and not statement.orelse
@@ -404,7 +404,7 @@ class _Walk:
         if self.binding_only:
             return
         for attribute in _outermost_attributes(node):
-            # What is assigned need not exist before.
+            # The target of an assignment need not exist before.
             origin = self.origin(_dotted(attribute)) if isinstance(attribute.ctx, ast.Load) else None
             if origin is not None:
                 self.add(guards, attribute, "attribute", *origin)
@@ -459,7 +459,7 @@ class _Walk:
                     self.add(guards, node, "registered", CONFIGS, MODEL_TYPES, (model_type,))
 
     def patch(self, target: str, node: ast.Call, guards: Use) -> None:
-        """Add the target of `unittest.mock.patch("vllm.worker.worker.Worker._x")`; it raises if that does not exist."""
+        """Add the target of `unittest.mock.patch("vllm.worker.worker.Worker._x")`, which must exist."""
         if self.is_of_package(target):
             module, _, attribute = target.rpartition(".")
             owner_module, _, owner = module.rpartition(".")

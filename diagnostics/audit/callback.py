@@ -6,8 +6,8 @@
     AuditCallback().attach(trainer)
     trainer.train()
 
-`attach` puts it before the callbacks that write curves, so that they write its scalars (`audit/…`), too. Findings are
-warnings of the logger `grpo_doctor.audit`; OUTPUT_DIR/audit.json is written at each change and at the end.
+`attach` puts the callback before those that write curves, so that they also write its scalars (`audit/…`). Findings are
+logged as warnings by the logger `grpo_doctor.audit`. OUTPUT_DIR/audit.json is written at each change and at the end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from diagnostics.output import prepare
 
 LOG = logging.getLogger("grpo_doctor.audit")
 DOCUMENT = "audit.json"
-# Rows kept from the beginning and from the end.
+# Number of rows that are kept from the beginning and from the end of the run.
 _FIRST_ROWS, _LAST_ROWS = 64, 512
 
 
@@ -39,7 +39,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
     """Trainer callback that checks each row of metrics that a trainer logs."""
 
     def __init__(self, *, folder: str | Path | None = None) -> None:
-        """Configure the callback; audit.json goes to the folder, or to the trainer's output_dir."""
+        """Store the folder for audit.json; None for the trainer's output_dir."""
         self._folder = Path(folder) if folder else None
         self._subject: dict[str, str] = {}
         self._seconds = 0.0

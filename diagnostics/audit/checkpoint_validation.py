@@ -1,7 +1,7 @@
-"""Load models and tokenizers from an untrusted folder.
+"""Validate and load models and tokenizers from an untrusted folder.
 
 No hub is contacted and no code of the folder runs. A model must be complete, and no larger than its files allow.
-Building a model and running a chat template have time and memory limits.
+In the main thread, building a model and running a chat template have time and memory limits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from diagnostics.output.redact import mask_and_cut
 
 # Ten times what any known model has; every layer is built, and every label named, before a weight is read.
 _MAX_LAYERS, _MAX_LABELS = 2000, 1_000_000
-# A weight takes at least half a byte; weights that are in no file would be made up in memory.
+# Weights that are in no file would be created in memory. The limit allows 8 numbers a byte (1-bit weights).
 _NUMBERS_PER_BYTE, _SLACK = 8, 64 * safe_io.MIB
 _MAX_TOKENIZER_FILE = 128 * safe_io.MIB
 # An honest chat template takes 10 ms and some hundred kilobytes; a model without its weights a second.
@@ -32,7 +32,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the settings in config.json.
 
     Raises:
-        AuditError: There is none, or it describes a model that the folder's files cannot hold.
+        AuditError: The file is missing or invalid, or it describes a model that the folder's files cannot hold.
     """
     path = folder / "config.json"
     try:
@@ -74,8 +74,8 @@ def load_model(folder: Path, **options: Any) -> Any:
     Adapters are refused: transformers 5 requests their base from the hub, even with local_files_only.
 
     Raises:
-        AuditError: It is not a whole model, or weights are missing, which transformers fills at random.
-        NotAvailableError: Building it takes too long.
+        AuditError: The folder has no whole model, or weights are missing, which transformers would fill at random.
+        NotAvailableError: Building the model takes too long.
     """
     read_config(folder)
     if (folder / "adapter_config.json").exists():
@@ -92,8 +92,8 @@ def _check_size(folder: Path) -> None:
     """Build the model on the meta device and count its parameters, because a config has many names for sizes.
 
     Raises:
-        AuditError: It has more numbers than its files hold.
-        NotAvailableError: Building it takes too long.
+        AuditError: The model has more numbers than the files can hold.
+        NotAvailableError: Building the model takes too long.
     """
     import torch  # noqa: F401 - outside of the limit: with CUDA it reserves gigabytes of addresses
 
@@ -154,15 +154,15 @@ def _load(kind: str, folder: Path, problem: str, options: dict[str, Any]) -> Any
         load = getattr(_import_transformers(), kind).from_pretrained
         return load(str(folder), local_files_only=True, trust_remote_code=False, **options)
     except Exception as error:
-        raise AuditError(f"{folder}: {problem}: {reason(error)}") from error
+        raise AuditError(f"{folder}: {problem}: {one_line_message(error)}") from error
 
 
 def chat_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
-    """Return the token ids of a conversation; the chat template runs with a limit on time and memory.
+    """Return the token ids of a conversation; in the main thread the chat template has time and memory limits.
 
     Raises:
-        AuditError: It failed.
-        NotAvailableError: It took more than the time limit.
+        AuditError: The template failed.
+        NotAvailableError: The template exceeded the time limit.
     """
     options = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
     with _resource_limit("the chat template", _TEMPLATE_S, _TEMPLATE_BYTES):
@@ -174,8 +174,8 @@ def _resource_limit(what: str, seconds: float, extra_bytes: int) -> Iterator[Non
     """Limit time and additional memory in the main thread, and convert errors; in other threads only convert.
 
     Raises:
-        AuditError: It failed.
-        NotAvailableError: It took more than the time limit.
+        AuditError: The body of the `with` statement failed.
+        NotAvailableError: The body exceeded the time limit.
     """
 
     def stop(*_: object) -> None:
@@ -194,7 +194,7 @@ def _resource_limit(what: str, seconds: float, extra_bytes: int) -> Iterator[Non
     except TimeoutError as error:
         raise NotAvailableError(f"{what} took more than {seconds:g} s") from error
     except (Exception, MemoryError) as error:
-        raise AuditError(f"{what} failed: {reason(error)}") from error
+        raise AuditError(f"{what} failed: {one_line_message(error)}") from error
     finally:
         if is_limited:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -202,6 +202,6 @@ def _resource_limit(what: str, seconds: float, extra_bytes: int) -> Iterator[Non
             signal.signal(signal.SIGALRM, previous)
 
 
-def reason(error: BaseException) -> str:
+def one_line_message(error: BaseException) -> str:
     """Return an error's message on one line with secrets masked; the error's class if it has no message."""
     return mask_and_cut(" ".join(str(error).split()), 200) or type(error).__name__

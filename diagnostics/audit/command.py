@@ -1,4 +1,4 @@
-"""The command `audit`: find silent faults in a run's files, in a live server, or in metrics that are being written.
+"""Run the command `audit`: find silent faults in a run's files, in a live server, or in growing metrics files.
 
 The workflow is `_check_usage`, then one of `audit_run`, `_audit_server` and `_watch_files`, then `write_audit`.
 """
@@ -14,7 +14,7 @@ import click
 
 from diagnostics.audit.finding_tracker import Change
 from diagnostics.audit.live.probe_inputs import DEFAULT_TOKENS, MAX_TOKENS, MIN_TOKENS
-from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
+from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.report import FORMATS, write_audit
 from diagnostics.audit.results import Audit, NotAvailableError, shareable
@@ -31,25 +31,36 @@ _PATH = click.Path(path_type=Path)
     examples=(
         ("audit RUN", "a run's output directory, or one file in it"),
         ("audit --server URL --checkpoint DIR", "a live server"),
-        ("audit --watch metrics.jsonl", "metrics while they are written"),
+        ("audit --watch metrics.jsonl", "metrics of a run that still trains"),
     ),
     exit_codes={1: "a fault", 3: "incomplete: a decisive check could not run"},
 )
 @click.argument("paths", nargs=-1, metavar="[RUN]", type=_PATH)
 @click.option(
-    "--reward", default="", metavar="MODULE:FUNCTION", help="Call this reward function again; runs its code."
+    "--reward",
+    default="",
+    metavar="MODULE:FUNCTION",
+    help="Call this reward function on the recorded completions; this runs its code.",
 )
-@click.option("--server", default="", metavar="URL", help="Audit this server; takes a few thousand tokens.")
+@click.option(
+    "--server", default="", metavar="URL", help="Audit this server; it generates a few thousand tokens."
+)
 @click.option(
     "--model", default="", metavar="NAME", help="Model or adapter to audit (default: the first served)."
 )
 @click.option("--checkpoint", type=_PATH, metavar="DIR", help="Weights that the server should hold.")
-@click.option("--against", type=_PATH, multiple=True, metavar="DIR", help="Other weights that it may hold.")
+@click.option(
+    "--against",
+    type=_PATH,
+    multiple=True,
+    metavar="DIR",
+    help="Other weights that the server may hold instead.",
+)
 @click.option(
     "--trainer-config", type=_PATH, metavar="FILE", help="Trainer settings as JSON or TOML (temperature, …)."
 )
 @click.option(
-    "--watch", type=_PATH, multiple=True, metavar="FILE", help="Check files as they grow; Ctrl-C ends it."
+    "--watch", type=_PATH, multiple=True, metavar="FILE", help="Check files while they grow, until Ctrl-C."
 )
 @click.option(
     "--idle",
@@ -62,17 +73,17 @@ _PATH = click.Path(path_type=Path)
     type=click.IntRange(64, MAX_TOKENS),
     default=DEFAULT_TOKENS,
     show_default=True,
-    help="Tokens at most.",
+    help="Most tokens to generate.",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(0.001, 86400),
     default=60.0,
     show_default=True,
-    help="Seconds for one call.",
+    help="Time limit of one call to the server, in seconds.",
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
-@click.option("--verbose", is_flag=True, help="Print everything known of each result.")
+@click.option("--verbose", is_flag=True, help="Print all details of each result.")
 def command(paths: tuple[Path, ...], form: str, *, verbose: bool, **options: Any) -> int:
     """Detect silent faults in a rollout server or in a run's recorded data."""
     _check_usage(paths, options)
@@ -118,7 +129,7 @@ def _check_usage(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
 
 def _audit_server(paths: tuple[Path, ...], options: dict[str, Any]) -> Audit:
     return audit_server(
-        LiveAudit(
+        LiveAuditOptions(
             options["server"],
             options["checkpoint"],
             (*options["against"], *paths),

@@ -24,7 +24,8 @@ class Change:
 
     Attributes:
         kind: FOUND or GONE.
-        step: The trainer's step.
+        step: Training step of the scan.
+        result: The result of the check.
     """
 
     kind: str
@@ -33,7 +34,7 @@ class Change:
 
     @property
     def log_line(self) -> str:
-        """Return the change as one line of a log."""
+        """The change as one line of a log."""
         if self.kind == GONE:
             return f"step {self.step}: gone: {self.result.message}"
         code = f" {code_of(self.result)}".rstrip()
@@ -58,7 +59,17 @@ class Change:
 
 @dataclass
 class TrackedFinding:
-    """Scans that found or missed one fault family since its state changed, and the steps in which it was active."""
+    """The scans of one fault family.
+
+    Attributes:
+        result: The last result that found the fault.
+        hits: Scans that found the fault since it was last withdrawn.
+        misses: Scans in a row that did not find the fault.
+        active: Whether the fault is reported now.
+        times: How often the fault was reported.
+        since: Step of the first report.
+        until: Step of the last scan that found the fault.
+    """
 
     result: Result
     hits: int = 0
@@ -69,7 +80,7 @@ class TrackedFinding:
     until: int = 0
 
     def confirm(self, step: int, result: Result, needed: int) -> list[Change]:
-        """Count a scan that found the fault; report it once `needed` scans did."""
+        """Count a scan that found the fault; report the fault when `needed` scans have found it."""
         self.result, self.misses, self.until = result, 0, step
         self.hits += 1
         if self.active or self.hits < needed:
@@ -79,7 +90,7 @@ class TrackedFinding:
         return [Change(FOUND, step, result)]
 
     def miss(self, step: int) -> list[Change]:
-        """Count a scan that did not find the fault; withdraw it after three such scans."""
+        """Count a scan that did not find the fault; withdraw a reported fault after three such scans in a row."""
         self.misses += 1
         if self.active and self.misses < _GONE_AFTER:
             return []
@@ -114,7 +125,7 @@ class FindingTracker:
 
     @property
     def reported(self) -> dict[str, TrackedFinding]:
-        """Return the findings that were reported at least once, by fault family."""
+        """The findings that were reported at least once, by fault family."""
         return {family: finding for family, finding in self._tracked.items() if finding.times}
 
     def finish(self, subject: dict[str, str], more: Sequence[Result] = ()) -> Audit:

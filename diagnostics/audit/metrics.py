@@ -19,7 +19,7 @@ from diagnostics.audit.results import Note, Result, clean, fault, note, skipped,
 from diagnostics.logs.metric_names import MAX_STEPS_PER_S
 
 MIN_STEPS = 8
-"""Steps with a reward signal that are needed to say whether a run learns."""
+"""Number of steps with a reward signal that are needed to decide whether a run learns."""
 _UPDATE = ("loss", "grad_norm", "kl", "entropy", "reward", "ratio", "probs_diff", "mismatch_kl", "reward_std")
 # The k3 estimate of the KL of a model to itself, computed by another kernel in bfloat16.
 _KL_FLOOR, _KL_ALARM = 0.002, 0.01
@@ -41,7 +41,7 @@ _FRAMEWORK_METRICS = {
         "num_tokens",
     ),
 }
-# An option as TRL, verl and ms-swift call it, and a fourth text for other frameworks; one text for all of them.
+# The name of an option in TRL, verl and ms-swift, and perhaps a text for other frameworks; or one text for all.
 Option = str | tuple[str, ...]
 _FRAMEWORKS = ("TRL", "verl", "ms-swift")
 _LEARNING_RATE = ("learning_rate", "actor_rollout_ref.actor.optim.lr", "--learning_rate")
@@ -109,14 +109,14 @@ _CAUSES: dict[str, tuple[tuple[str, Option], ...]] = {
 
 @dataclass(frozen=True)
 class Episode:
-    """Consecutive rows of a series in which a symptom holds; open if it holds to the end."""
+    """Consecutive rows of a series in which a symptom holds; `open` if the symptom holds to the end."""
 
     rows: tuple[MetricRow, ...]
     open: bool = True
 
     @property
     def span(self) -> str:
-        """Return the steps in words."""
+        """The steps in words: "since step 3" or "from step 3 to step 9"."""
         first, last = (
             f"step {row.step}" if row.step is not None else row.place for row in (self.rows[0], self.rows[-1])
         )
@@ -140,7 +140,7 @@ class Curves:
         return [row.values[name] for row in self.select(name)]
 
     def longest_episode(self, names: Sequence[str], holds: Callable[..., bool], least: int) -> Episode | None:
-        """Return the longest run of rows in which `holds` is true of the named metrics, of at least `least` rows."""
+        """Return the longest episode of at least `least` rows in which `holds` is true of the metrics, or None."""
         rows = self.select(*names)
         best = start = end = 0
         for place, row in enumerate(rows, 1):
@@ -151,7 +151,7 @@ class Curves:
         return None if best < max(1, least) else Episode(rows[end - best : end], end == len(rows))
 
     def last_episode(self, name: str, holds: Callable[[float], bool]) -> Episode:
-        """Return the rows from the step on from which `holds` is true of the metric in most rows."""
+        """Return the last rows of the run, in which `holds` is true of the metric with at most two misses in a row."""
         rows = self.select(name)
         start, misses = len(rows) - 1, 0
         for place in range(len(rows) - 1, -1, -1):
@@ -173,12 +173,12 @@ class Curves:
 
     @property
     def signal_steps(self) -> int:
-        """Return the number of steps with metrics that show whether the run learns."""
+        """The number of steps with metrics that show whether the run learns."""
         return max(len(self.select("reward", name)) for name in ("reward_std", "grad_norm", "all_alike"))
 
     @cached_property
     def framework(self) -> str:
-        """Return the framework that these metric names belong to, or an empty string."""
+        """The framework that these metric names belong to, or an empty string."""
         names = {name for row in self.rows[:8] for name in row.printed}
         for framework, prefixes in _FRAMEWORK_METRICS.items():
             if any(name.startswith(prefixes) for name in names):
@@ -268,11 +268,11 @@ def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
 
 
 def check_learning(series: Sequence[MetricSeries], rewards: Sequence[Result] = ()) -> Result:
-    """Decide whether the run's reward signal could be checked at all; without it no audit of a run is clean.
+    """Check that the run has enough reward signal to be checked; without it no audit of a run is clean.
 
     Args:
         series: Metrics of the run.
-        rewards: Results of the checks of recorded rewards, which decide it too.
+        rewards: Results of the checks of recorded rewards; a clean one suffices, too.
     """
     best = max(
         (Curves(entry.rows) for entry in series), key=lambda entry: entry.signal_steps, default=Curves(())
@@ -297,7 +297,8 @@ def check_learning(series: Sequence[MetricSeries], rewards: Sequence[Result] = (
 def _trained_nothing(curves: Curves) -> Result | None:
     """Check a run's summary for more steps per second than a GRPO step can take.
 
-    A fast toy run logs its steps and a loss; rows without a loss in the summary may be those of the resumed state.
+    A fast toy run logs steps and a loss. Without a loss in the summary, the logged steps may be those of the resumed
+    state.
     """
     has_steps = any("train_steps_per_second" not in row.printed for row in curves.rows)
     for row in curves.rows:
@@ -464,7 +465,7 @@ def _truncation(curves: Curves) -> Match | None:
     "metrics/unlike", "engine and trainer disagree from the start: {name} {now:.3g}", "NUM043", "mismatch"
 )
 def _mismatch(curves: Curves) -> Match | None:
-    """Find a difference of engine and trainer that is above any precision from the start."""
+    """Find a difference of engine and trainer that exceeds the rounding of any dtype from the start."""
     for name, (_floor, _factor, _least, alarm) in _MISMATCH.items():
         values = [abs(value) for value in curves.column(name)]
         if len(values) >= 3 and stats.median(values[:MIN_STEPS]) > alarm:
@@ -479,7 +480,7 @@ def _mismatch(curves: Curves) -> Match | None:
     "mismatch",
 )
 def _growing_mismatch(curves: Curves) -> Match | None:
-    """Find a difference of engine and trainer that grows over that of the first steps."""
+    """Find a difference of engine and trainer that becomes much larger than in the first steps."""
     for name, (floor, factor, least, alarm) in _MISMATCH.items():
         values = [abs(value) for value in curves.column(name)]
         first, last = stats.median(values[:MIN_STEPS]), stats.median(values[-MIN_STEPS:])

@@ -66,7 +66,7 @@ def write_audit(audit: Audit, form: str, *, verbose: bool = False) -> int:
 
 
 def exit_code(audit: Audit) -> int:
-    """Return 0 for clean, 1 for a fault, 3 for incomplete."""
+    """Return the exit code: 0 for clean, 1 for a fault, 3 for incomplete."""
     return {FAULT: FINDINGS, CLEAN: FINE}.get(audit.outcome, INCOMPLETE)
 
 
@@ -121,7 +121,7 @@ def _print_fault(console: Console, result: Result) -> None:
 
 
 def _details(result: Result) -> list[str]:
-    """Return the lines below a result: estimates, remaining difference, evidence, and what would decide it."""
+    """Return the lines below a result: estimates, remaining difference, evidence, and inputs that would decide it."""
     lines = [estimate_text(estimate) for estimate in result.estimates]
     if result.is_fault and result.residual is not None:
         floor = f", rounding makes {result.floor:.2g}" if result.floor is not None else ""

@@ -80,9 +80,9 @@ class Note:
 
     Attributes:
         name: Stable name of the kind of fact.
-        text: One line.
+        text: The fact or input, in one line.
         values: The numbers and names in the text.
-        place: Endpoint or file:line; empty if it is obvious.
+        place: Source of the fact: an endpoint or file:line; empty if none.
     """
 
     name: str
@@ -130,13 +130,15 @@ class Result:
         message: The fault in one sentence; empty for other outcomes.
         code: Code of the known issue; empty to look it up by family.
         values: The numbers and names in the message.
+        estimates: Estimated values.
         residual: Difference that remains with this explanation.
         floor: Difference that rounding alone causes.
-        alarm: Fault threshold: the difference from which on it is a fault.
+        alarm: Fault threshold: a larger difference is a fault.
+        runner_up: The explanation that fits second best.
         count: Number of tokens, samples or files behind the result.
-        tokens: Tokens that the engine spent on it.
-        evidence: Observations, the most telling first.
-        needed: Input that would decide it, if it is not decided.
+        tokens: Tokens that the check cost the engine.
+        evidence: Observations, the most important first.
+        needed: Inputs that would decide the check, if it is not decided or skipped.
         masked_by: For the outcome `masked`: the family of the fault that makes this check undecidable.
         decisive: Whether skipping this check makes the audit incomplete.
     """
@@ -161,27 +163,27 @@ class Result:
 
     @property
     def topic(self) -> str:
-        """Return the class of faults: `sampling` for the family `sampling/temperature`."""
+        """The class of faults: `sampling` for the family `sampling/temperature`."""
         return self.family.partition("/")[0]
 
     @property
     def title(self) -> str:
-        """Return the title of the class of faults."""
+        """The title of the class of faults."""
         return CHECKS[self.topic].title
 
     @property
     def is_fault(self) -> bool:
-        """Return whether something is wrong."""
+        """Whether the check found a fault."""
         return self.outcome == FAULT
 
     @property
     def is_clean(self) -> bool:
-        """Return whether it was checked and nothing is wrong."""
+        """Whether the check ran and found no fault."""
         return self.outcome == CLEAN
 
     @property
     def is_explained(self) -> bool:
-        """Return whether the residual is at most the fault threshold: the explanation accounts for the difference."""
+        """Whether the explanation accounts for the difference: the residual is at most the fault threshold."""
         return self.residual is not None and self.alarm is not None and self.residual <= self.alarm
 
 
@@ -192,7 +194,7 @@ def _result(family: str, outcome: str, probe: str = "", **fields: Any) -> Result
 def fault(
     family: str, message: str, code: str = "", values: Mapping[str, Any] = NO_VALUES, /, **fields: Any
 ) -> Result:
-    """Build a fault; its message is a template filled with the values, its probe that of the class.
+    """Build a fault; its message is a template filled with the values, and its default probe that of the class.
 
     >>> fault("rewards/constant", "all rewards are {lowest:g}", "REW004", {"lowest": 0.0}).message
     'all rewards are 0'
@@ -230,7 +232,9 @@ class Audit:
         source: LIVE, RECORDED or RUNNING.
         subject: Addresses and files, by role.
         results: One result for each class of faults, in the order of the checks.
-        tokens: Tokens that the engine spent.
+        tokens: Tokens that the audit cost the engine.
+        requests: Number of requests to the server.
+        seconds: Duration of the audit.
     """
 
     source: str
@@ -242,7 +246,7 @@ class Audit:
 
     @property
     def outcome(self) -> str:
-        """Return `fault` if there is one, else `not_decided` if a decisive check is open, else `clean`."""
+        """`fault` if a check found one; `clean` if a check passed and none is open (`is_open`); else `not_decided`."""
         if self.select(FAULT):
             return FAULT
         is_decided = self.select(CLEAN) and not any(map(is_open, self.results))
@@ -332,7 +336,7 @@ def headline(audit: Audit) -> str:
 def count_line(audit: Audit) -> str:
     """Return "N checks passed, M skipped (why)"."""
     passed, missing = len(audit.select(CLEAN)), audit.select(NOT_ASKED)
-    # Up to the colon; how to get it is printed with --verbose.
+    # Print the text up to the colon; the rest says how to provide the input, and is printed with --verbose.
     needs = (note.text.partition(": ")[0] for result in missing for note in result.needed[:1])
     reasons = list(dict.fromkeys(needs))
     more = ["…"] if len(reasons) > _MAX_REASONS else []

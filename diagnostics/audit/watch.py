@@ -1,7 +1,7 @@
 """Implement `audit --watch FILE…`: check metrics again whenever the run has written more.
 
-Findings of the first scan are printed at once, because it covers the file's whole history; later ones after two scans
-agree. The watch ends when no file has changed for `--idle` seconds.
+Findings of the first scan are printed at once, because it covers the file's whole history. Later findings are printed
+when two scans agree. The watch ends when no file has changed for `--idle` seconds.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Watch:
     """Scans metrics files repeatedly; the files may appear later.
 
     Args:
-        paths: The files.
-        idle_s: Seconds without a change after which to end; negative for never.
-        report: Receives each change of the findings.
-        notify: Receives lines about the files and the scans.
+        paths: The metrics files.
+        idle_s: Seconds without a change after which the watch ends; negative for never.
+        report: Function that receives each change of the findings.
+        notify: Function that receives lines about files that do not exist yet.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Watch:
         return changed
 
     def finish(self) -> Audit:
-        """Return the audit.
+        """Return the audit of the whole watch.
 
         Raises:
             NotAvailableError: No metrics were read.

@@ -19,7 +19,7 @@ def check_finding(
     remedy: Fix,
     certainty: str = "established",
 ) -> Finding:
-    """Build a finding under a check code; its certainty is `established`, since the environment itself was read."""
+    """Build a finding under a check code, with the title of the code's entry."""
     return Finding(code, find_check(code).title, severity, certainty, known_by, detail, evidence, remedy)
 
 
@@ -30,10 +30,10 @@ def variables_to_unset(
 
     Args:
         code: Code of the finding.
-        severity: Its severity.
-        seen: Each variable with its value.
-        advice: When to unset them.
-        place: Where they were read.
+        severity: Severity of the finding.
+        seen: Each variable, with the text of its evidence.
+        advice: Sentence that says when to unset the variables.
+        place: Source of the variables.
     """
     if not seen:
         return []

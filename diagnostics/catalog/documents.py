@@ -16,8 +16,8 @@ LISTING = "grpo-doctor.catalogue.v1"
 CHECK = "check"
 
 
-def of_issue(issue: model.Issue, remedy: Fix) -> dict[str, Any]:
-    """Return the document of a known issue, with its mitigations in the order in which they are recommended."""
+def issue_document(issue: model.Issue, remedy: Fix) -> dict[str, Any]:
+    """Return the document of a known issue; `offered` has the names of the recommended mitigations, best first."""
     return {
         "schema": SCHEMA,
         **msgspec.to_builtins(issue),
@@ -27,7 +27,7 @@ def of_issue(issue: model.Issue, remedy: Fix) -> dict[str, Any]:
     }
 
 
-def of_check(entry: model.CheckCode) -> dict[str, Any]:
+def check_document(entry: model.CheckCode) -> dict[str, Any]:
     """Return the document of a check code, with the keys of a known issue; keys without a value are empty."""
     lists = ("components", "frameworks", "affected", "config", "mitigations", "references", "triggers")
     return {
@@ -47,7 +47,7 @@ def of_check(entry: model.CheckCode) -> dict[str, Any]:
     }
 
 
-def listing(issues: Iterable[model.Issue], checks: Iterable[model.CheckCode]) -> dict[str, Any]:
+def catalog_document(issues: Iterable[model.Issue], checks: Iterable[model.CheckCode]) -> dict[str, Any]:
     """Return the document with all codes: known issues, and separately the check codes."""
     return {
         "schema": LISTING,

@@ -23,7 +23,7 @@ _parser: Any = importlib.import_module("re._parser")
 
 
 def literals(pattern: str) -> tuple[str, ...]:
-    r"""Return alternative texts, of which every match of the pattern contains at least one; empty if there are none.
+    r"""Return alternative texts, of which every match of the pattern contains at least one; empty if none are known.
 
     Example:
         >>> literals(r"actor (?:died|is gone): \d+")
@@ -41,7 +41,7 @@ def literals(pattern: str) -> tuple[str, ...]:
 
 
 def _options(tree: Any) -> list[tuple[str, ...]]:
-    """Return the possible results for a syntax tree: each is a set of texts of which every match contains one."""
+    """Return the possible results for a syntax tree: tuples of texts, of which every match contains at least one."""
     result: list[tuple[str, ...]] = []
     run = ""
     for operation, argument in tree:
@@ -69,10 +69,10 @@ def _best(options: list[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def required_literals(code: str, pattern: str) -> tuple[str, ...]:
-    """Return `literals` of a pattern, but refuse texts shorter than SHORTEST; `code` is for the error message.
+    """Return `literals` of a pattern; `code` is for the error message.
 
     Raises:
-        CatalogueError: No text of SHORTEST characters is in every match of the pattern.
+        CatalogueError: There are no texts, or one is shorter than SHORTEST.
     """
     texts = literals(pattern)
     if not texts or min(map(len, texts)) < SHORTEST:
@@ -87,7 +87,10 @@ _ESCAPED = re.compile(r"[\"'<>&\\]|[^\x20-\x7e]")
 
 
 def longest_plain_part(text: str) -> str:
-    """Return the longest part of a text without characters that JSON or HTML escapes; the text itself if too short.
+    """Return the longest part of a text without characters that JSON or HTML escapes.
+
+    If the part is shorter than SHORTEST, return the whole text.
+
 
     Example:
         >>> longest_plain_part("No module named 'vllm.")
@@ -98,7 +101,7 @@ def longest_plain_part(text: str) -> str:
 
 
 def any_of(parts: list[str]) -> Any:
-    """Return one RE2 pattern over bytes that matches whatever one of the given patterns matches."""
+    """Return one RE2 pattern over bytes that matches if any of the given patterns matches."""
     options = re2.Options()
     options.max_mem = _MEMORY
     # Invalid UTF-8 is searched too.
@@ -129,7 +132,7 @@ class PatternSet:
     """
 
     def __init__(self, patterns: Sequence[str], by_text: Mapping[str, Sequence[int]]) -> None:
-        """Compile nothing yet.
+        """Store the patterns; they are compiled when needed.
 
         Args:
             patterns: RE2 patterns.

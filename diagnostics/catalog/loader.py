@@ -45,7 +45,7 @@ class _Packed(msgspec.Struct):
 
 
 def load(folder: Path = FOLDER) -> dict[str, model.Issue]:
-    """Return all entries of a folder by code; raises CatalogueError for the first one that cannot be used."""
+    """Return all entries of a folder by code; raises CatalogueError for the first entry that cannot be used."""
     if folder == FOLDER:
         return dict(_shipped().issues)
     issues = {issue.code: issue for issue in map(load_file, sorted(folder.glob("*.toml")))}
@@ -67,7 +67,7 @@ def with_config(but: Container[str] = ()) -> list[model.Issue]:
 
 
 def pattern_literals() -> dict[str, tuple[str, ...]]:
-    """Return the literal texts of each pattern of the shipped entries; see `literal_prefilter`."""
+    """Return the literal texts of each pattern of the shipped entries; patterns with too short texts are left out."""
     return _shipped().literals
 
 
@@ -93,12 +93,12 @@ def find_check(code: str, folder: Path = CHECKS) -> model.CheckCode:
 
 
 def is_check(code: str, folder: Path = CHECKS) -> bool:
-    """Return whether a code is a check code, not one of a known issue."""
+    """Return whether a code is a check code."""
     return bool(model.CODE.fullmatch(code)) and (folder / f"{code}.toml").is_file()
 
 
 def load_file(path: Path) -> model.Issue:
-    """Read and check one entry."""
+    """Read and check the entry of one known issue."""
     from diagnostics.catalog.schema import parse_issue  # not needed where the packed file is up to date
 
     return _load(path, parse_issue)

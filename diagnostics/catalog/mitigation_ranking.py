@@ -1,8 +1,9 @@
 """Rank the mitigations of a known issue: every command recommends its first fix in this order.
 
-A recorded run shows that a mitigation helps against one trigger, and nothing about the others. So mitigations that
-helped against the trigger at hand come first; if the trigger is unknown, those that helped against most. A mitigation
-that was tested and failed is never recommended: it is reported, with the command that reproduces the failure.
+A recorded run shows that a mitigation helps against one trigger, and says nothing about other triggers. So mitigations
+that helped against the trigger at hand come first; if the trigger is unknown, those that helped against the most
+triggers. A mitigation that was tested and failed is never recommended. It is reported with the command that reproduces
+the failure.
 """
 
 from __future__ import annotations
@@ -12,23 +13,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from diagnostics import fixes
 from diagnostics.catalog import model
 from diagnostics.catalog.model import Bound, Issue, Mitigation
 from diagnostics.findings import Evidence, Finding, Fix, Severity
-from diagnostics.fixes import (
-    DOES_NOT_HELP,
-    NOT_TESTED,
-    VERIFIED,
-    Edit,
-    Explain,
-    RankedMitigation,
-    Run,
-    SetOption,
-)
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.versions import in_range, is_release, issue_package
 
-# Every framework runs on it, so its options serve those without an edit of their own.
+# Every framework runs on vLLM, so vLLM's edit is used for frameworks without their own.
 _ENGINE = "vllm"
 
 
@@ -43,11 +35,11 @@ def recommended_fix(
     """Return the fix for a case: the mitigations of the issue, best first, and those known not to help.
 
     Args:
-        issue: The issue.
-        triggers: Triggers that are possible here; none if unknown.
-        frameworks: Frameworks at hand; none if unknown.
+        issue: The known issue.
+        triggers: Triggers that are possible in this case; empty if unknown.
+        frameworks: Frameworks in use; empty if unknown.
         releases: Installed releases by package.
-        frames: (path, function) of the traceback.
+        frames: (path, function) of each frame of the traceback.
     """
     known = tuple(triggers)
     release_triggers = possible_triggers(issue, releases or {})
@@ -58,12 +50,12 @@ def recommended_fix(
         (_rate(issue, entry, known, release_triggers, names, releases or {}), entry)
         for entry in issue.mitigations
     ]
-    helpful = [pair for pair in rated if pair[0].standing != DOES_NOT_HELP]
+    helpful = [pair for pair in rated if pair[0].standing != fixes.DOES_NOT_HELP]
     helpful.sort(key=lambda pair: (not _has_frame(pair[1], places), _rank(pair[0], pair[1], possible, names)))
     return Fix(
-        actions=(Explain(issue.code),),
+        actions=(fixes.Explain(issue.code),),
         offers=tuple(ranked for ranked, _ in helpful),
-        does_not_help=tuple(ranked for ranked, _ in rated if ranked.standing == DOES_NOT_HELP),
+        does_not_help=tuple(ranked for ranked, _ in rated if ranked.standing == fixes.DOES_NOT_HELP),
     )
 
 
@@ -73,10 +65,10 @@ def finding_of_issue(
     """Return an observed issue as a finding with its recommended fix.
 
     Args:
-        issue: The issue.
-        certainty: How sure it is that this applies to the user's case.
-        seen: The observed values as evidence.
-        title: A title for this case; by default the entry's.
+        issue: The known issue.
+        certainty: Certainty that the issue applies to the user's case.
+        seen: (observed value, its source) of each evidence.
+        title: A title for this case; empty for the entry's title.
     """
     return Finding(
         issue.code,
@@ -123,7 +115,7 @@ def possible_triggers(issue: Issue, releases: Mapping[str, str]) -> tuple[str, .
 
 def edits_for(
     mitigation: Mitigation, frameworks: Iterable[str], releases: Mapping[str, str]
-) -> list[tuple[Edit, Bound]]:
+) -> list[tuple[fixes.Edit, Bound]]:
     """Return the edits for frameworks, except those whose options the installed release does not have."""
     result = [
         (edit, bound)
@@ -132,10 +124,10 @@ def edits_for(
         if edit.framework == name and _option_exists(edit.framework, bound, releases)
     ]
     counts = Counter(edit.framework for edit, _ in result)
-    # If a framework has several, each names the releases it is for.
+    # If a framework has several edits, each text names its releases.
     return [
         (replace(edit, versions=bound.versions), bound)
-        if isinstance(edit, SetOption) and counts[edit.framework] > 1
+        if isinstance(edit, fixes.SetOption) and counts[edit.framework] > 1
         else (edit, bound)
         for edit, bound in result
     ]
@@ -152,7 +144,7 @@ def _option_exists(framework: str, bound: Bound, releases: Mapping[str, str]) ->
 
 def _edits(
     mitigation: Mitigation, frameworks: tuple[str, ...], releases: Mapping[str, str]
-) -> list[tuple[Edit, Bound]]:
+) -> list[tuple[fixes.Edit, Bound]]:
     """Return the edits for the frameworks at hand, else for the engine; all edits if no framework is known."""
     matching_frameworks = [name for name, _ in mitigation.edits if not frameworks or name in frameworks]
     return edits_for(mitigation, matching_frameworks, releases) or edits_for(mitigation, [_ENGINE], releases)
@@ -165,7 +157,7 @@ def _rate(
     release_triggers: tuple[str, ...],
     frameworks: tuple[str, ...],
     releases: Mapping[str, str],
-) -> RankedMitigation:
+) -> fixes.RankedMitigation:
     possible = known or release_triggers
     printed = [name for name in possible if name in mitigation.helps]
     failed = [name for name in possible if name in mitigation.fails]
@@ -173,10 +165,10 @@ def _rate(
     # A mitigation that helps only against triggers that cannot occur in these releases is useless here.
     useless = executed and not printed and bool(failed or not set(mitigation.helps) & set(release_triggers))
     edits = _edits(mitigation, frameworks, releases)
-    return RankedMitigation(
+    return fixes.RankedMitigation(
         mitigation=mitigation.name,
         about=mitigation.about,
-        standing=DOES_NOT_HELP if useless else VERIFIED if printed else NOT_TESTED,
+        standing=fixes.DOES_NOT_HELP if useless else fixes.VERIFIED if printed else fixes.NOT_TESTED,
         evidence=mitigation.evidence,
         edits=tuple(edit for edit, _ in edits),
         as_run=any(set(printed or mitigation.helps) & set(bound.ran) for _, bound in edits),
@@ -188,12 +180,12 @@ def _rate(
     )
 
 
-def _failing_run(issue: Issue, mitigation: Mitigation, failed: list[str]) -> Run | None:
+def _failing_run(issue: Issue, mitigation: Mitigation, failed: list[str]) -> fixes.Run | None:
     """Return the command that reproduces a failure despite the mitigation."""
     if not failed:
         return None
     words = ("python", "-m", "repro", "run", issue.code, "--trigger", failed[0])
-    return Run((*words, "--mitigation", mitigation.name))
+    return fixes.Run((*words, "--mitigation", mitigation.name))
 
 
 def _has_frame(mitigation: Mitigation, places: Iterable[str]) -> bool:
@@ -201,7 +193,10 @@ def _has_frame(mitigation: Mitigation, places: Iterable[str]) -> bool:
 
 
 def _rank(
-    ranked: RankedMitigation, mitigation: Mitigation, possible: tuple[str, ...], frameworks: tuple[str, ...]
+    ranked: fixes.RankedMitigation,
+    mitigation: Mitigation,
+    possible: tuple[str, ...],
+    frameworks: tuple[str, ...],
 ) -> tuple[object, ...]:
     trainers = set(frameworks) - {_ENGINE}
     return (

@@ -1,7 +1,7 @@
 """Define the records of the catalog: a known issue with its affected releases, signature, mitigations and triggers.
 
-The attributes are those of the document that `explain --format json` prints. `diagnostics.catalog.schema` makes them
-from an entry's TOML file, whose layout is described in docs/catalog.md.
+The attributes are those of the document that `explain --format json` prints. `diagnostics.catalog.schema` makes the
+records from an entry's TOML file, whose layout is described in docs/catalog.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FAMILIES = {
 KINDS = ("crash", "hang", "silent")
 CONFIRMATION = "confirmation"
 ROLES = ("root", "cascade", CONFIRMATION)
-# by_setting: a setting decides, not the release; `doctor`, which sees releases alone, does not report it.
+# by_setting: a setting decides, not the release, so `doctor`, which reads only releases, does not report the issue.
 STATUSES = ("active", "by_setting", "retired")
 EVIDENCE = ("declared", "static", "executed")
 """Evidence levels, weakest first."""
@@ -71,9 +71,10 @@ class Affected(Record, frozen=True):
         versions: A version range; empty if single releases are listed.
         releases: Single releases, those that were run.
         evidence: One of EVIDENCE.
-        source: Where it was read, or what was run.
+        source: Source of the claim: a file and line, a thread, or the run.
         looked_to: The newest release examined, for a range without an end.
-        needed: Whether the issue occurs only with an affected release of this package.
+        needed: Whether the issue occurs only with an affected release of this package too.
+        read: The search in source code that established a static claim; None if there is none.
     """
 
     package: Text
@@ -105,11 +106,11 @@ class Signature(Record, frozen=True):
     """Patterns that recognise an issue in a log: some of `any`, all of `all`, none of `none`; RE2, matched by line.
 
     Attributes:
-        role: `root`, `cascade` (follows from a root), or `confirmation` (mostly harmless; counts beside a failure).
-        any: Patterns of the entry's `any`, `broad` and `late`.
+        role: `root`, `cascade` (follows from a root), or `confirmation` (usually harmless; supports another issue).
+        any: All patterns of the entry's keys `any`, `broad` and `late`.
         confirms: Codes that a confirmation supports.
-        broad: Patterns that other causes print too; on their own they only support a hypothesis.
-        late: Patterns that a shell or launcher prints of any process that failed: an earlier failure outranks them.
+        broad: Patterns that other causes print too; without another match they only support a hypothesis.
+        late: Patterns that a shell or launcher prints for any process that failed: an earlier failure outranks them.
     """
 
     role: Literal["root", "cascade", "confirmation"]
@@ -124,7 +125,7 @@ class Signature(Record, frozen=True):
 
 
 class ConfigRule(Record, frozen=True):
-    """Values of the run plan that cause the issue if all of them hold. `by_rule`: a lint rule checks them instead."""
+    """Values of the run plan that together cause the issue; with `by_rule`, a lint rule checks them instead."""
 
     about: Text
     when: tuple[tuple[str, Any], ...]
@@ -132,7 +133,7 @@ class ConfigRule(Record, frozen=True):
 
 
 class Bound(Record, frozen=True):
-    """Releases that have an edit's option names, and the triggers it was run against in these names."""
+    """Releases that have the option names of an edit, and the triggers that exactly this edit was run against."""
 
     versions: Versions = ""
     ran: Names = ()
@@ -145,11 +146,11 @@ class Mitigation(Record, frozen=True):
         edits: (framework, edit); several for a framework whose option names changed.
         bounds: For each edit, the releases that it is for and the triggers that it was run against.
         installs: (framework, requirements, note) of the edits that install packages.
-        searches: Whether it only looks for the root cause.
+        searches: Whether the mitigation only searches for the root cause.
         advice: Frameworks whose edit is advice on what not to do.
-        helps: Triggers a recorded run showed it to help against.
-        fails: Triggers a recorded run showed it not to help against.
-        frames: Parts of `path:function`; if a traceback has such a frame, this mitigation is the first.
+        helps: Triggers against which the mitigation helped in a recorded run.
+        fails: Triggers against which the mitigation did not help in a recorded run.
+        frames: Parts of `path:function`; if a traceback has such a frame, this mitigation is ranked first.
     """
 
     name: Text
@@ -178,7 +179,7 @@ class Mitigation(Record, frozen=True):
             yield from (edit for edit, _ in self.known_edits() if edit.framework == name)
 
     def action(self, framework: str) -> Edit | None:
-        """Return the first edit for a framework."""
+        """Return the first edit for a framework; None if there is none."""
         return next(self.actions([framework]), None)
 
     def by_framework(self) -> dict[str, str]:
@@ -209,9 +210,9 @@ class IssueTrigger(Record, frozen=True):
     """A trigger: one sequence of events that causes the issue.
 
     Attributes:
-        versions: Releases in which it can happen; empty for all affected ones.
-        frames: Frames of the issue's traceback that show this trigger.
-        earlier: Earlier tracebacks that show it.
+        versions: Releases in which the trigger can happen; empty for all affected releases.
+        frames: Frames of the issue's traceback that identify this trigger.
+        earlier: Earlier tracebacks in the log that identify this trigger.
     """
 
     name: Text
@@ -251,9 +252,9 @@ class Issue(Record, frozen=True):
 
     Attributes:
         aliases: Earlier titles and other names.
-        symptoms: How users describe it, in their own words and languages; `explain WORDS` searches them.
-        not_run: Why it was not reproduced; empty if a run is recorded.
-        audit: Families of `audit` results that are this issue.
+        symptoms: Descriptions in the words and languages of users; `explain WORDS` searches them.
+        not_run: Reason why the issue was not reproduced; empty if a run is recorded.
+        audit: Families of `audit` results that are reported as this issue.
     """
 
     code: str

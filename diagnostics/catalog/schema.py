@@ -1,6 +1,6 @@
 """Convert the TOML document of an entry to a record, or refuse it with the file, line and key of the mistake.
 
-msgspec checks types, required and unknown keys. The rules that connect several keys are `_issue_problems`.
+msgspec checks types, required and unknown keys. `_issue_problems` checks the rules that connect several keys.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def parse_issue(source: TomlSource, document: dict[str, Any]) -> model.Issue:
 
 
 def parse_check(source: TomlSource, document: dict[str, Any]) -> model.CheckCode:
-    """Return the record of a check code."""
+    """Return the record of a check code; raises TomlError with file, line, key and what was expected."""
     _check_head(source, document, CHECK_SCHEMA)
     entry = {key: value for key, value in document.items() if key != "schema"}
     if isinstance(entry.get("about"), str):

@@ -1,4 +1,4 @@
-"""Search known issues by words that describe a failure, with BM25 over weighted fields of the entries.
+"""Search known issues and check codes by words that describe a failure, with BM25 over weighted fields of the entries.
 
 English text is indexed by stems, identifiers also by their parts, Chinese text by pairs of characters.
 """
@@ -17,7 +17,7 @@ MAX_RESULTS = 3
 # Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond", 2009, section 3.5 (BM25F).
 _SATURATION = 2.0
 _LENGTH = 0.8
-"""How much a long text lowers the weight of each of its words, from 0 to 1; names are not longer for being many."""
+"""How much a long text lowers the weight of each of its words, from 0 to 1; not used for the fields in _NAMES."""
 _WEIGHTS = {
     "symptoms": 4.0, "title": 4.0, "aliases": 3.0, "triggers": 1.0, "cause": 1.0, "samples": 0.7, "scope": 0.5,
     "detail": 0.3, "mitigations": 0.2,
@@ -98,7 +98,7 @@ def _terms_of(word: str) -> tuple[str, ...]:
 
 
 class IssueSearch:
-    """A BM25 index of the known issues; rare terms weigh more."""
+    """A BM25 index of the given entries; rare terms weigh more."""
 
     def __init__(self, entries: Mapping[str, Issue | CheckCode]) -> None:
         counts = {
@@ -121,7 +121,7 @@ class IssueSearch:
         self._unknown = math.log(1 + 2 * total)
 
     def search(self, text: str) -> list[str]:
-        """Return the codes of the known issues that fit a user's description, best first; empty if none fits."""
+        """Return at most MAX_RESULTS codes of entries that fit a user's description, best first; empty if none fits."""
         query = self._query(text)
         total = sum(query.values())
 
@@ -135,7 +135,7 @@ class IssueSearch:
         return [code for score, code in ranked if score >= _MIN_OF_BEST * ranked[0][0]]
 
     def most_similar(self, text: str) -> list[str]:
-        """Return the codes of the known issues most similar to a log's failures, best first."""
+        """Return at most MAX_RESULTS codes of the entries most similar to a log's failures, best first."""
         return [code for _, code in self._rank(self._query(text))[:MAX_RESULTS]]
 
     def _rank(self, query: Mapping[str, float]) -> list[tuple[float, str]]:

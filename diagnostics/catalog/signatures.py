@@ -1,7 +1,4 @@
-"""Match an entry's signature against a text, and check every entry's samples against its signature.
-
-RE2 matches in linear time.
-"""
+"""Match an entry's signature against a text with RE2 (in linear time), and check entries' samples."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ def check(issue: Issue, folder: Path = FOLDER) -> None:
     """Check that an entry's patterns are valid RE2 with a literal text, and that its samples match as declared.
 
     Raises:
-        CatalogueError: With file, line, the pattern or the sample, and what was expected.
+        CatalogueError: A pattern or a sample is wrong; the message has its file and line and what was expected.
     """
     if issue.signature is None:
         return
@@ -66,7 +63,7 @@ def check(issue: Issue, folder: Path = FOLDER) -> None:
 
 
 def ambiguous_samples(issues: Collection[Issue], folder: Path = FOLDER) -> list[str]:
-    """Return one line for each sample that another entry's signature also matches, with both places."""
+    """Return one line for each positive sample that another entry's signature also matches, with both locations."""
     owners = [(pattern, issue) for issue in issues if issue.signature for pattern in issue.signature.any]
     automaton = compile_set([pattern for pattern, _ in owners])
     problems = []

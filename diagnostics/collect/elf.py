@@ -1,4 +1,4 @@
-"""Read which libraries compiled modules need from their ELF headers, without loading them."""
+"""Read which libraries the compiled modules of vLLM, flash-attn and xformers need, from their ELF headers."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ class Extension:
 
     Attributes:
         needed: Names of the libraries it needs.
-        missing: Needed libraries that neither the loader nor the packages would find.
-        versions: Newest needed symbol version of each kind, as "GLIBCXX_3.4.32".
-        problem: Why it could not be read.
+        missing: Needed libraries of PyTorch, CUDA, ROCm and a few others (`_CHECKED_LIBRARIES`) that are in no
+            library folder of the system or of a package.
+        versions: Newest needed version of each kind of symbol, as "GLIBCXX_3.4.32".
+        problem: Why the module could not be read.
     """
 
     path: str
@@ -46,7 +47,7 @@ class Extension:
 
 
 def collect(folders: Iterable[Path], prefix: Path, environ: Mapping[str, str]) -> tuple[Extension, ...]:
-    """Read the headers of the compiled modules in an environment's package folders."""
+    """Read the headers of vLLM's, flash-attn's and xformers' compiled modules in package folders, at most 500."""
     folders = list(dict.fromkeys(folders))
     paths = sorted({path for folder in folders for pattern in _PATTERNS for path in folder.glob(pattern)})
     if not paths:
@@ -104,9 +105,9 @@ def read_elf(path: Path) -> tuple[list[str], list[str]]:
     """Return the libraries and symbol versions that a 64-bit little-endian ELF file needs.
 
     Raises:
-        OSError: It is no regular file, or is unreadable.
-        ValueError: It is no such file, or has implausible tables.
-        struct.error: It is truncated.
+        OSError: The file is not regular, or is unreadable.
+        ValueError: The file is not such an ELF file, or has implausible tables.
+        struct.error: The file is truncated.
     """
     with safe_io.open_regular(path) as file:
         elf = _ElfFile(file.fileno())
@@ -119,7 +120,7 @@ def read_elf(path: Path) -> tuple[list[str], list[str]]:
             raise ValueError("more sections than a loadable file has")
         table = elf.read_at(offset, count * size)
         sections = [struct.unpack_from("<IIQQQQIIQQ", table, index * size) for index in range(count)]
-        # The loader reads one of each.
+        # The loader reads only one section of each type.
         dynamic = next((section for section in sections if section[1] == _DYNAMIC), None)
         requirements = next((section for section in sections if section[1] == _VERSIONS_NEEDED), None)
         needed = _needed_libraries(elf, dynamic, sections[dynamic[6]][4]) if dynamic else []

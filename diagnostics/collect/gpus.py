@@ -91,7 +91,7 @@ def parse_report(xml: bytes, module: str = "", nodes: tuple[str, ...] = ()) -> G
     """Parse the XML of `nvidia-smi -q -x`.
 
     Raises:
-        ValueError: It is no such document (ElementTree.ParseError if it is no XML).
+        ValueError: The document is no such report (ElementTree.ParseError if it is no XML).
     """
     # The doctype names a DTD, and entities could expand without end: nothing of it is needed.
     if b"<!ENTITY" in xml:

@@ -132,7 +132,7 @@ class Machine:
 
     Attributes:
         container: `docker`, `podman`, `kubernetes`, `apptainer`, or empty.
-        limits: By name: `nofile`, `nproc`, `memlock`, `core`, `stack`, `as`.
+        limits: Resource limits by name: `nofile`, `nproc`, `memlock`, `core`, `stack`, `as`.
         interfaces: Names of the network devices.
     """
 

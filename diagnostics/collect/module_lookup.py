@@ -26,10 +26,10 @@ class EntryPoint:
     """The module that starts a run of a framework, and its missing imports.
 
     Attributes:
-        module: As `verl.trainer.main_ppo`.
+        module: Name of the module, as `verl.trainer.main_ppo`.
         read: Number of files parsed.
         missing: (module, file:line of the import) of modules that are not on the search path.
-        problem: Why its imports could not be followed.
+        problem: Why the imports could not be followed.
         absent: Whether the framework's whole package is missing.
     """
 
@@ -54,14 +54,14 @@ _NOT_FROZEN = {"3.8", "3.9", "3.10"}
 
 @dataclass(frozen=True)
 class Shadow:
-    """A module that shadows an installed package or the standard library: an import finds it first.
+    """A module that an import finds before an installed package or standard library module of the same name.
 
     Attributes:
-        module: Its name.
+        module: Name of the module.
         place: The file or folder that is found first.
         hidden: The folder of the shadowed package, or "the standard library".
         source: What adds its folder: PYTHONPATH, the working folder, the user's own packages.
-        whole: Whether it is a second copy of the same package, not only a module of that name.
+        whole: Whether the file or folder is a second copy of the same package, not only a module of that name.
     """
 
     module: str
@@ -71,7 +71,7 @@ class Shadow:
     whole: bool = False
 
 
-class Modules:
+class ModuleFinder:
     """Lookup of top-level modules on a search path."""
 
     def __init__(self, search: SearchPath) -> None:
@@ -105,7 +105,7 @@ def list_folder(folder: Path) -> frozenset[str]:
 
 def entry_points(search: SearchPath, packages: Collection[str]) -> tuple[EntryPoint, ...]:
     """Return the entry modules of the installed frameworks with their missing imports."""
-    modules = Modules(search)
+    modules = ModuleFinder(search)
     return tuple(
         _follow_imports(item.name, entry, modules)
         for item in frameworks.FRAMEWORKS.values()
@@ -115,7 +115,7 @@ def entry_points(search: SearchPath, packages: Collection[str]) -> tuple[EntryPo
     )
 
 
-def _follow_imports(framework: str, module: str, modules: Modules) -> EntryPoint:
+def _follow_imports(framework: str, module: str, modules: ModuleFinder) -> EntryPoint:
     """Parse a framework's own modules from an entry module on, and collect the imports that no folder has."""
     top = module.partition(".")[0]
     home = modules.find(top)
@@ -145,7 +145,7 @@ def _follow_imports(framework: str, module: str, modules: Modules) -> EntryPoint
     return EntryPoint(framework, module, len(read), tuple(sorted(missing.items())))
 
 
-def _exists(name: str, modules: Modules) -> bool:
+def _exists(name: str, modules: ModuleFinder) -> bool:
     return name in sys.stdlib_module_names or name == "__future__" or bool(modules.find(name))
 
 
@@ -190,7 +190,7 @@ def _catches_import_error(handler: ast.ExceptHandler) -> bool:
 def shadows(
     search: SearchPath, homes: Mapping[str, str], working: Path, environ: Mapping[str, str]
 ) -> tuple[Shadow, ...]:
-    """Return modules that hide an installed package or the standard library.
+    """Return modules that hide an installed package or, on PYTHONPATH and in the working folder, the standard library.
 
     Args:
         search: The search path.

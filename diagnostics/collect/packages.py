@@ -1,4 +1,4 @@
-"""Read the packages of a Python environment from their metadata. Nothing in it is imported or run."""
+"""Read the packages of a Python environment from their metadata. No package is imported or run."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Package:
     """An installed distribution.
 
     Attributes:
-        name: Normalised (lower case, dashes).
-        place: Its metadata folder.
-        requires: Its declared requirements, as written; only of packages in CHECKED and what they need.
+        name: Normalised name (lower case, dashes).
+        place: The metadata folder.
+        requires: The declared requirements, as written; only of packages in CHECKED and the packages that they need.
         requires_python: The declared Pythons, only of packages in CHECKED.
         tags: Tags of its wheel, such as "cp311-cp311-manylinux_2_28_x86_64"; only for packages in CHECKED.
-        recorded: Whether its metadata lists its files.
+        recorded: Whether the metadata lists the installed files.
         damaged: Libraries that are missing or have another length than recorded, and missing modules.
-        lost: Whether its module is missing because an editable install's folder moved.
+        lost: Whether the package's module is missing because the folder of an editable install moved.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Environment:
     Attributes:
         broken: Metadata folders without a valid name or version.
         duplicates: (name, places) of packages that are installed more than once; Python finds the first.
-        extensions: Compiled modules of vLLM and flash-attn, with the libraries they need.
+        extensions: Compiled modules of vLLM, flash-attn and xformers, with the libraries that they need.
         vllm_variables: Variables that this vLLM reads; None if unknown.
         dangling: (link, target) of interpreters that are broken links.
         misfits: (place, reason) for each interpreter that is missing or does not match the packages.
@@ -231,7 +231,7 @@ def _check_files(
     found: _Distributions, search: SearchPath, *, finds_own: bool
 ) -> tuple[dict[str, RecordedFiles], list[tuple[str, str]]]:
     """Compare everything the checked packages need with its file list; updates `found.packages`."""
-    modules = module_lookup.Modules(search)
+    modules = module_lookup.ModuleFinder(search)
     files: dict[str, RecordedFiles] = {}
     unread = []
     waiting = [name for name in CHECKED if name in found.packages]
@@ -253,7 +253,7 @@ def _check_files(
     return files, unread
 
 
-def _module(name: str, modules: module_lookup.Modules) -> str:
+def _module(name: str, modules: module_lookup.ModuleFinder) -> str:
     names = (
         module.partition(".")[0].partition(":")[0]
         for item in frameworks.FRAMEWORKS.values()

@@ -22,7 +22,7 @@ class RayCluster:
     """The contents of one of Ray's temporary folders.
 
     Attributes:
-        folder: As "/tmp/ray".
+        folder: The folder, such as "/tmp/ray".
         current: The address in `ray_current_cluster`, which a bare `ray.init()` joins; empty without the file.
         release: Release of Ray that made the latest session, if recorded.
         running: Addresses of clusters whose processes run on this machine, as "10.0.0.1:6379"; None if processes
@@ -36,7 +36,7 @@ class RayCluster:
 
 
 def collect(environ: Mapping[str, str]) -> tuple[RayCluster, ...]:
-    """Read Ray's temporary folder."""
+    """Return the cluster in Ray's temporary folder; empty if there is no such folder."""
     folder = ray_folder(environ)
     if not folder.is_dir():
         return ()
@@ -45,7 +45,7 @@ def collect(environ: Mapping[str, str]) -> tuple[RayCluster, ...]:
 
 
 def ray_folder(environ: Mapping[str, str]) -> Path:
-    """Return where Ray keeps its sessions (ray/_common/utils.py, get_default_ray_temp_dir)."""
+    """Return the folder in which Ray keeps its sessions (ray/_common/utils.py, get_default_ray_temp_dir)."""
     return Path(environ.get("RAY_TMPDIR") or environ.get("TMPDIR") or "/tmp") / "ray"  # noqa: S108 - Ray's own place
 
 

@@ -92,9 +92,9 @@ def query_ray(python: str, address: str, program: Program, limit_s: float = LIMI
 
     Args:
         python: The interpreter that has Ray, of the cluster's release.
-        address: As `ray.init` takes it; "auto" for the one that RAY_ADDRESS or this machine names.
-        program: What runs on each node.
-        limit_s: For all nodes together, joining not counted.
+        address: Address for `ray.init`; "auto" for the one that RAY_ADDRESS or this machine names.
+        program: The program that runs on each node.
+        limit_s: Time limit for all nodes together, without joining the cluster.
 
     Raises:
         RemoteError: Ray is not installed, or there is no cluster at the address.

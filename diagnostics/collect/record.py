@@ -27,9 +27,9 @@ class RecordedFiles:
 
     Attributes:
         damaged: Missing libraries and modules, libraries of another length; the first MAX_DAMAGED.
-        modules: The top-level modules it installed; none of an editable install.
-        unread: Why the list could not be read.
-        exists: Whether there is a list.
+        modules: The top-level modules that the package installed; empty for an editable install.
+        unread: Reason why the list could not be read; empty if it could.
+        exists: Whether the package has a list.
     """
 
     damaged: tuple[str, ...] = ()

@@ -87,7 +87,9 @@ class Program:
 
     Attributes:
         module: The function's module.
-        sources: Files of our package it needs, as patterns; they use the standard library only.
+        function: The function's name.
+        sources: Patterns of the files of our package that the function needs; they use the standard library only.
+        options: The function's first argument.
     """
 
     module: str
@@ -133,7 +135,7 @@ class Answer:
         """Return the host's document.
 
         Raises:
-            NodeError: The host was not reached, reports an error, or printed something else.
+            NodeError: The host was not reached, reported an error, or did not print a document.
         """
         if self.problem:
             raise NodeError(self.problem)
@@ -156,9 +158,10 @@ class Member:
     """A host of the list or a node of a Ray cluster, with its answer.
 
     Attributes:
-        name: Its name or address, with the port if several share it.
-        dead: Whether Ray reports it dead.
-        slots: Number of processes that a launcher starts there; 0 if unknown.
+        name: Name or address, with the port if several hosts of the list share the name.
+        answer: The host's answer.
+        dead: Whether Ray reports the node as dead.
+        slots: Number of processes that a launcher starts on the host; 0 if unknown.
         secrets: Names and addresses that must not appear in a shared report.
     """
 
@@ -174,8 +177,12 @@ class Host:
     """One line of the list of hosts.
 
     Attributes:
-        prefix: The environment to examine there; empty for the one given for all.
-        python: The interpreter that runs the collector there.
+        name: Name or address.
+        user: User for ssh; empty for ssh's default.
+        port: Port for ssh; 0 for ssh's default.
+        slots: Number of processes that a launcher starts on the host; 0 if unknown.
+        prefix: Environment to examine on the host; empty for the environment given for all hosts.
+        python: Interpreter that runs the collector on the host; empty for the Python of the environment.
     """
 
     name: str
@@ -192,16 +199,16 @@ class Host:
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """Return an untrusted text as one line without control characters."""
+    """Return an untrusted text as one line without control characters, cut to the limit."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def read_hosts(path: Path) -> list[Host]:
-    """Read a list of hosts, one a line, as MPI and DeepSpeed hostfiles have them.
+    """Read a list of hosts, one per line, in the format of MPI and DeepSpeed hostfiles.
 
     Raises:
-        RemoteError: The file is unreadable, empty, or has an invalid line.
+        RemoteError: The file is unreadable, lists no host or too many, or has an invalid line.
     """
     option = f"--hosts {path}"
     try:
@@ -245,12 +252,12 @@ def _parse_host(words: list[str], place: str) -> Host:
 
 
 def host_command(host: Host, template: str, prefix: str, limit_s: float) -> list[str]:
-    """Return the command that starts a Python on a host which reads its program from standard input.
+    """Return the command that starts a Python on a host; this Python reads its program from standard input.
 
     Args:
         host: The host.
-        template: The user's command, such as `srun -w {host} -n1`; empty for ssh. Without `{python}` it is appended.
-        prefix: The environment whose Python is used unless the list names another.
+        template: The user's command, such as `srun -w {host} -n1`, empty for ssh; a missing `{python}` is appended.
+        prefix: The environment whose Python is used unless the list of hosts names another.
         limit_s: Connection limit of ssh.
 
     Raises:
@@ -345,5 +352,5 @@ def _query(command: list[str], text: str, limit_s: float, running: set[subproces
 
 
 def collect_program(prefix: str = "") -> Program:
-    """Return the program that collects the facts of a host; an empty prefix is the environment of its Python."""
+    """Return the program that collects a host's facts; with an empty prefix, of the environment of its Python."""
     return Program("diagnostics.collect.node", "collect_node", COLLECT_SOURCES, {"prefix": prefix})

@@ -1,7 +1,8 @@
 """Compute the search path (sys.path) of an environment's Python from files and variables, without running it.
 
-It follows CPython's `site`: PYTHONPATH, the standard library, the user's packages, the environment's, Debian's
-`dist-packages`, the system's under a venv with system site packages, `.pth` files and editable installs.
+The order is that of CPython's `site`: PYTHONPATH, the user's packages and the environment's packages (with Debian's
+`dist-packages`), the system's packages for a venv with system site packages; after each folder, what its `.pth` files
+add. The standard library is left out.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class SearchEntry:
 
     Attributes:
         path: The folder, or a zip file.
-        source: What adds it: a variable, a file with its line, or the place itself.
-        kind: `variable`, `user`, `own`, `system`, `pth` for what a `.pth` file adds, `editable`.
-        state: Empty if it is readable, otherwise the reason.
-        module: The module name of an editable install that maps names.
+        source: Origin of the entry: a variable, a file with its line, or the folder itself.
+        kind: `variable`, `user`, `own`, `system`, `pth` for an entry of a `.pth` file, or `editable`.
+        state: Empty if the folder is readable, otherwise the reason why not.
+        module: Name of the module that an editable install maps to the path; empty for other entries.
     """
 
     path: str
@@ -47,10 +48,11 @@ class SearchPath:
     """The search path of an interpreter, in order.
 
     Attributes:
-        release: Python release, as "3.11"; empty if unknown.
+        entries: The folders, in the order in which Python searches them.
+        release: Python release, such as "3.11"; empty if unknown.
         home: Home of the Python that a venv was made from; empty for other environments.
-        editable: Modules of editable installs that map names.
-        unread: (place, reason) of unreadable files that may add to the path.
+        editable: Modules of editable installs that map module names to paths.
+        unread: (place, reason) for each unreadable folder, and each unreadable file that may add to the path.
     """
 
     entries: tuple[SearchEntry, ...] = ()
@@ -61,7 +63,7 @@ class SearchPath:
 
     @property
     def folders(self) -> list[Path]:
-        """The folders that exist."""
+        """The entries that are readable."""
         return [Path(entry.path) for entry in self.entries if not entry.state]
 
 
@@ -95,7 +97,7 @@ def collect(prefix: Path, environ: Mapping[str, str]) -> SearchPath:
 
 
 def venv_settings(prefix: Path) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Return the settings in `pyvenv.cfg`; none if the prefix is no venv."""
+    """Return the settings in `pyvenv.cfg` (empty if the prefix is no venv) and (place, reason) if it is unreadable."""
     place = prefix / "pyvenv.cfg"
     try:
         lines = safe_io.read_text(place, safe_io.SMALL).splitlines()
@@ -129,10 +131,10 @@ def release_of(prefix: Path, settings: Mapping[str, str] | None = None) -> str:
 
 
 def own_folders(prefix: Path, release: str) -> list[Path]:
-    """Return the package folders of a prefix; of all releases if its own is unknown."""
+    """Return the package folders of a prefix for a Python release; for an empty release, those of all releases."""
     version = f"python{release}" if release else "python3.*"
     patterns = [f"lib/{version}/site-packages", f"lib64/{version}/site-packages"]
-    # Debian's and Ubuntu's: one for pip as root, two for apt.
+    # Folders of Debian and Ubuntu: one for pip as root, two for apt.
     patterns += [
         f"{place}/dist-packages" for place in (f"local/lib/{version}", f"lib/{version}", "lib/python3")
     ]
@@ -158,12 +160,12 @@ def _folder_state(folder: Path) -> str:
 
 
 def _module_folder_state(module: str) -> str:
-    """Return whether a module exists; its place may lack the suffix."""
+    """Return the state of a mapped module: empty if it exists; the path may lack the suffix `.py`."""
     return "" if any(os.path.exists(f"{module}{end}") for end in ("", ".py")) else "not there"  # noqa: PTH110 - text
 
 
 def error_text(error: Exception) -> str:
-    """Return why something could not be read, in a few words."""
+    """Return the reason why something could not be read, in a few words."""
     return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
 
 
@@ -215,9 +217,7 @@ def _editable_mapping(finder: Path, unread: list[tuple[str, str]]) -> list[Searc
     return []
 
 
-# The interpreter: whether it exists and finds the packages, by its files alone.
-
-# Present in every environment.
+# Installers that are present in most environments; an environment that has only these is empty.
 INSTALLERS = {"pip", "setuptools", "wheel"}
 
 
@@ -231,7 +231,7 @@ def interpreter_release(prefix: Path) -> str:
 
 
 def finds_packages(prefix: Path, search: SearchPath) -> bool:
-    """Return whether the interpreter's own folder contains the packages, not that of another Python release."""
+    """Return whether the packages are in the interpreter's own folders, not in those of another Python release."""
     local = {str(entry.path) for entry in search.entries if entry.kind == "own"}
     remaining = {str(folder) for folder in prefix.glob("lib/python3.*/site-packages")}
     return bool(local) and (any(map(_has_packages, local)) or not any(map(_has_packages, remaining - local)))
@@ -248,7 +248,7 @@ def _has_packages(folder: str) -> bool:
 
 
 def interpreter_problems(prefix: Path, search: SearchPath, *, finds_own: bool) -> tuple[tuple[str, str], ...]:
-    """Return problems of the interpreter: missing, without its base Python, or another Python release."""
+    """Return (place, problem): the interpreter or its base Python is missing, or it is another release."""
     results = []
     bin_ = prefix / "bin"
     interpreters = (bin_ / "python", bin_ / "python3", prefix / "Scripts")
@@ -267,6 +267,6 @@ def interpreter_problems(prefix: Path, search: SearchPath, *, finds_own: bool) -
 
 
 def dangling_links(prefix: Path) -> tuple[tuple[str, str], ...]:
-    """Return (link, target) of interpreters that are links to nothing."""
+    """Return (link, target) for each interpreter that is a link to a missing file."""
     links = [path for path in sorted(prefix.glob("bin/python*")) if path.is_symlink() and not path.exists()]
     return tuple((str(path), str(path.readlink())) for path in links)

@@ -1,1 +1,1 @@
-"""The small commands: `versions`, `explain`, `catalog`, `completion`."""
+"""Implement the small commands `versions`, `explain`, `catalog` and `completion`."""

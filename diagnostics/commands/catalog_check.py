@@ -1,4 +1,4 @@
-"""Find errors that no catalog entry shows alone: a sample that two entries match, a code without a rule."""
+"""Find errors in the catalog, also those that involve several entries: a sample that two entries match, for example."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def problems(issues: Mapping[str, Issue], checks: Mapping[str, CheckCode]) -> list[str]:
-    """Return the errors that entries show only together, one line each with its location.
+    """Return the errors that involve several entries, one line each with its location.
 
     Raises:
         CatalogueError: The first entry whose own patterns do not match its samples as declared.

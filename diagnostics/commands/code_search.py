@@ -1,4 +1,4 @@
-"""Find the codes that a text may refer to: by the signatures of known issues, else by similar words."""
+"""Find the codes that a text may refer to, by the signatures of known issues or else by similar words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _TypedLine(LogSource):
 
 
 def search(text: str) -> tuple[list[str], list[str]]:
-    """Return the codes whose signature matches a text, otherwise the codes with similar words."""
+    """Return the codes whose signature matches a text; and, if there are none, the codes with similar words."""
     issues = catalog.load()
     verdict = triage([_TypedLine("text", None, text=text)], Rules(issues), excerpt=True)
     printed = [entry.issue.code for entry in verdict.candidates]

@@ -22,22 +22,16 @@ Explained = tuple[dict[str, Any], Fix | None]
 @click.command(
     cls=Command,
     examples=(
-        ("explain SCH001 SCH002", "codes"),
+        ("explain SCH001 SCH002", "one or more codes"),
         ("explain 'assert len(self._async_stopped) == 0'", "a line of a log"),
-        ("explain loss is nan", "words, also Chinese; list all codes with --list --kind silent"),
+        ("explain loss is nan", "a description, also in Chinese; `catalog` lists all codes"),
     ),
     exit_codes={0: "explained", 1: None, 2: "unknown code, or no match", 3: None},
 )
-@click.argument("words", nargs=-1, metavar="CODE|WORDS...")
-@click.option("--list", "list_all", is_flag=True, help="List all codes with their titles.")
-@click.option(
-    "--kind", type=click.Choice([*model.KINDS, documents.CHECK]), help="With --list: only this kind."
-)
+@click.argument("words", nargs=-1, required=True, metavar="CODE|WORDS...")
 @click.option("--format", type=click.Choice(["terminal", "json"]), default="terminal", help="Output format.")
-def command(words: tuple[str, ...], list_all: bool, kind: str | None, format: str) -> int:  # noqa: A002
+def command(words: tuple[str, ...], format: str) -> int:  # noqa: A002
     """Explain a code: its meaning, cause and fix. Or find the code that matches a log line or a description."""
-    if list_all or not words:
-        return list_codes(kind, as_json=format == "json")
     is_code = [bool(_CODE.fullmatch(word)) or word in model.FAMILIES for word in words]
     codes, found_by = [word.upper() for word, code in zip(words, is_code, strict=True) if code], ""
     if len(codes) < len(words):
@@ -55,17 +49,21 @@ def command(words: tuple[str, ...], list_all: bool, kind: str | None, format: st
 
 
 def explain(code: str) -> Explained:
-    """Return the document of a code and its recommended fix; a check code has no fix."""
+    """Return the document of a code, and the recommended fix; None for a check code or if there is no fix."""
     if catalog.is_check(code):
-        return documents.of_check(catalog.find_check(code)), None
+        return documents.check_document(catalog.find_check(code)), None
     issue = catalog.find(code)
     fix = mitigation_ranking.recommended_fix(issue)
-    return documents.of_issue(issue, fix), fix
+    return documents.issue_document(issue, fix), fix
 
 
 def search(text: str) -> tuple[list[str], str]:
-    """Return the codes for a text, and how they were found: `printed` (by a signature) or `near` (by similar words)."""
-    # Imported here: explaining a code needs no part of triage.
+    """Return the codes for a text, and how they were found: `printed` (by a signature) or `near` (by similar words).
+
+    Raises:
+        CatalogueError: There is no such code.
+    """
+    # Imported here, because an explanation of a code does not need `triage`.
     from diagnostics.commands import code_search
 
     printed, similar = code_search.search(text)
@@ -75,20 +73,7 @@ def search(text: str) -> tuple[list[str], str]:
         catalog.find(text)  # its error names similar codes
     if not similar:
         raise catalog.CatalogueError(
-            f"no known issue matches {text[:80]!r}; `explain --list` lists all codes, `triage LOG` reads a whole log, "
+            f"no known issue matches {text[:80]!r}; `catalog` lists all codes, `triage LOG` reads a whole log, "
             "`audit RUN` checks a run's metrics"
         )
     return similar, "near"
-
-
-def list_codes(kind: str | None, *, as_json: bool) -> int:
-    """Print all codes, or those of one kind."""
-    issues = [item for item in catalog.load().values() if kind in {None, item.kind}]
-    checks = list(catalog.load_checks().values()) if kind in {None, documents.CHECK} else []
-    if as_json:
-        print(json_output.dump(documents.listing(issues, checks)))
-        return FINE
-    rows = [(item.code, item.kind, item.title) for item in issues]
-    for code, word, title in [*rows, *((item.code, documents.CHECK, item.title) for item in checks)]:
-        print(f"{code}  {word:<7} {title}")
-    return FINE

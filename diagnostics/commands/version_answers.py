@@ -23,7 +23,7 @@ from diagnostics.output.redact import mask_and_cut
 from diagnostics.output.terminal import print_command, print_text
 
 SCHEMA = "grpo-doctor.versions-answer.v1"
-# Packages whose release is chosen for a trainer, most restrictive first.
+# Packages for which a release is chosen to go with another package, most restrictive first.
 _PROVIDERS = ("vllm", "transformers", "trl", "peft", "accelerate")
 _SHOWN, _SHOWN_AGAINST, _NAMES = 5, 3, 2
 _RESOLVE_LIMIT_S = 20
@@ -31,12 +31,12 @@ _QUESTION = re.compile(r"([A-Za-z0-9][\w.-]*)(?:==([\w.+!-]+))?")
 
 
 def parse_questions(words: Sequence[str]) -> list[tuple[str, list[Release]]]:
-    """Return the packages of a question, each with the releases it allows; the package with the fewest comes first.
+    """Return the packages of a question, each with the releases that fit; the package with the fewest comes first.
 
-    If no release is given, the newest of the first package is used.
+    If no release is given, only the newest release of the first package fits.
 
     Raises:
-        UserError: a text is no such question, or the index has no such package or release.
+        UserError: A word is malformed, a package is named twice, or the index has no such package or release.
     """
     questions: list[tuple[str, list[Release]]] = []
     for word in words:
@@ -63,7 +63,11 @@ def parse_questions(words: Sequence[str]) -> list[tuple[str, list[Release]]]:
 
 
 def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Answer]:
-    """Return the ranked pairs of releases for the packages in a question; for one package, with all it depends on."""
+    """Return the ranked pairs of releases for the packages in a question.
+
+    The first package is paired with each other package; a single package, with the packages that it depends on, or
+    else with those that depend on it.
+    """
     if len(questions) == 1:
         package, releases = questions[0]
         all_releases = {
@@ -81,7 +85,7 @@ def find_answers(questions: list[tuple[str, list[Release]]]) -> list[Answer]:
         users, providers = (mine, candidates) if forward else (candidates, mine)
         answer = query.rank_releases(users, providers)
         if len(mine) > 1:
-            # The best pair decides the first package's release; the other packages are chosen for that.
+            # The best pair decides the first package's release; other packages are chosen for that release.
             best = answer.pairs[0]
             mine = [best.user if forward else best.provider]
             answer.pairs = [pair for pair in answer.pairs if mine[0] in {pair.user, pair.provider}]
@@ -94,11 +98,11 @@ def _depends(user: Release, provider: str) -> bool:
 
 
 def installed_pairs(python: Path) -> list[Compatibility]:
-    """Return the evidence about each two indexed packages of an environment of which one uses the other.
+    """Return the evidence about each pair of indexed packages of an environment of which one uses the other.
 
     Raises:
-        UserError: none of its packages has a release in the index.
-        NoEnvironmentError: it is no environment.
+        UserError: No package of the environment has its release in the index.
+        NoEnvironmentError: The path is no interpreter of an environment.
     """
     from diagnostics.collect import packages
     from diagnostics.doctor.target_env import prefix_of
@@ -116,7 +120,7 @@ def installed_pairs(python: Path) -> list[Compatibility]:
 
 
 def choose_set(answers: Sequence[Answer]) -> list[Release]:
-    """Return one release for each package: the best of the first answer, then what is compatible with those chosen."""
+    """Return one release for each package: the best pair of each answer that is compatible with those chosen before."""
     chosen: dict[str, Release] = {}
     for answer in answers:
         for pair in answer.pairs:
@@ -132,7 +136,7 @@ def choose_set(answers: Sequence[Answer]) -> list[Release]:
 
 
 def _are_compatible(first: Release, second: Release) -> bool:
-    """Return whether neither declared ranges nor shared requirements of two releases exclude each other."""
+    """Return whether two releases exclude each other neither by declared ranges nor by common requirements."""
     for user, provider in ((first, second), (second, first)):
         ranges = [item for item, extra in query.declared_ranges(user, provider.package) if not extra]
         if any(not item.contains(provider.version, prereleases=True) for item in ranges):
@@ -160,7 +164,7 @@ def evidence_lines(pair: Compatibility) -> Iterator[str]:
     if pair.names is None:
         yield "names: not in the index"
     elif not pair.names.missing:
-        yield "all names there"
+        yield "no missing names"
     for items, moment in ((pair.at_import, "at import"), (pair.when_called, "when called")):
         clashes = [item for item in items if item.use.kind == "registered"]
         yield from (f"fails {moment}: {item.use.text} ({item.location}): {item.why}" for item in clashes)
@@ -190,7 +194,7 @@ def _built_without_cuda(releases: Sequence[Release]) -> str:
 
 @dataclass(frozen=True)
 class Resolution:
-    """Whether the releases can be installed together: True, False, or None if that was not checked, and why."""
+    """Whether releases can be installed together (None if that is not known), and the reason."""
 
     resolves: bool | None
     text: str
@@ -207,7 +211,7 @@ def resolve(releases: Sequence[Release]) -> Resolution:
     except uv.UvMissingError:
         return Resolution(None, "uv is not installed")
     environ = {**os.environ, **uv.uv_environment(os.environ), "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
-    # A virtual environment or Python of the user's is not started.
+    # uv must not start the Python of the user's virtual environment.
     environ.pop("VIRTUAL_ENV", None)
     with tempfile.TemporaryDirectory(prefix="grpo-doctor-") as name:
         done = process.run(
@@ -271,7 +275,7 @@ def _resolution_line(resolution: Resolution) -> str:
 
 
 def render_installed(console: Console, pairs: Sequence[Compatibility]) -> None:
-    """Print the pairs of installed releases that something contradicts; all pairs if there is none."""
+    """Print the pairs of installed releases that do not fit or lack names; all pairs if there are none."""
     notable = [pair for pair in pairs if pair.contradicted or pair.when_called]
     fitting = [pair for pair in pairs if not pair.contradicted]
     text = f"{len(fitting)} of {len(pairs)} pairs of installed packages fit"
@@ -290,7 +294,7 @@ def _evidence_rows(answer: Answer, *, one_user: bool) -> list[tuple[str, str]]:
         return pair.provider if one_user else pair.user
 
     def key(item: tuple[int, Compatibility]) -> tuple[object, ...]:
-        # Newest first: place and number of successive releases have the same sum.
+        # The pairs are sorted from the newest: position plus release number is equal for successive releases.
         place, pair = item
         return place + query.store_number(varying(pair)), pair.contradicted, *evidence_lines(pair)
 

@@ -18,15 +18,15 @@ from diagnostics.output import json_output, pairs, sanitize
     examples=(
         ("versions", "the recommended pair, and the result of six pairs"),
         ("versions vllm==0.10 trl", "which TRL to install with your vLLM"),
-        ("versions verl==0.7.1", "which vLLM, transformers and peft to install with it"),
-        ("versions ms-swift==4.6 vllm", "which vLLM to install with it"),
-        ("versions trl==1.16 vllm==0.31", "whether two releases fit, and why not"),
+        ("versions verl==0.7.1", "which vLLM, transformers and peft to install with verl 0.7.1"),
+        ("versions ms-swift==4.6 vllm", "which vLLM to install with ms-swift 4.6"),
+        ("versions trl==1.16 vllm==0.31", "whether these two releases fit, and if not, why"),
         ("versions --python ENV/bin/python", "whether the installed packages fit"),
     ),
     exit_codes={
-        0: "a pair of these releases ran, or fits by requirements and names",
-        1: "the releases that were named, or that are installed, do not fit",
-        3: "no pair of these releases was run, or none fits",
+        0: "a pair of these releases ran, or fits by its requirements and the names it imports",
+        1: "the named or installed releases do not fit",
+        3: "no pair of these releases ran, or no release fits",
     },
 )
 @click.argument("questions", metavar="[PACKAGE==VERSION] [PACKAGE]...", nargs=-1)
@@ -60,7 +60,7 @@ def command(
 
 
 def _answer_questions(questions: tuple[str, ...], output: str, *, every: bool) -> int:
-    """Answer from the index; two exact releases that do not fit are a finding."""
+    """Print the answer from the index and return the exit code; exact releases that do not fit are a finding."""
     answers = version_answers.find_answers(version_answers.parse_questions(questions))
     chosen = version_answers.choose_set(answers)
     resolution = (
@@ -76,7 +76,7 @@ def _answer_questions(questions: tuple[str, ...], output: str, *, every: bool) -
 
 
 def _check_environment(python: Path, output: str) -> int:
-    """Check the installed releases of an environment against each other."""
+    """Print how the installed releases of an environment fit each other, and return the exit code."""
     installed = version_answers.installed_pairs(python)
     if output == "json":
         documents = [version_answers.pair_document(pair) for pair in installed]

@@ -36,10 +36,16 @@ PLAN_FORMATS = ("terminal", "json", "markdown")
     cls=Command,
     examples=(
         ("doctor --prefix ENV", "an environment, read from files"),
-        ("doctor --python ENV/bin/python --tier probe", "also import what is installed, in child processes"),
+        (
+            "doctor --python ENV/bin/python --tier probe",
+            "also import the installed packages, in child processes",
+        ),
         ("doctor --prefix ENV --fix-plan", "one ordered plan for all findings"),
         ("doctor --hosts hostfile --prefix ENV", "compare the nodes of a job over ssh"),
-        ("doctor --hosts hostfile --host-command 'srun -w {host} -n1'", "the same in a Slurm allocation"),
+        (
+            "doctor --hosts hostfile --host-command 'srun -w {host} -n1'",
+            "compare the nodes of a Slurm allocation",
+        ),
     ),
     exit_codes={1: "findings at or above --fail-on"},
 )
@@ -51,10 +57,10 @@ PLAN_FORMATS = ("terminal", "json", "markdown")
     type=click.Choice(["static", "probe", "live"]),
     default="static",
     show_default=True,
-    help="static: read files. probe: also import, in child processes. live: also start a tiny engine.",
+    help="static: read files. probe: also import packages in child processes. live: also start a tiny engine.",
 )
-@click.option("--facts-json", is_flag=True, help="Print the collected facts as JSON; check nothing.")
-@click.option("--fix-plan", is_flag=True, help="Print one ordered plan for all findings; runs nothing.")
+@click.option("--facts-json", is_flag=True, help="Only print the collected facts, as JSON.")
+@click.option("--fix-plan", is_flag=True, help="Print one ordered plan for all findings; run nothing.")
 @node_options("Examine these hosts over ssh and compare them.", "Examine the nodes of a running Ray cluster.")
 def command(
     python: Path | None,
@@ -92,9 +98,9 @@ def command(
 
 
 def static_report(collected: facts.Facts, *, named: bool) -> Report:
-    """Run the static checks, and suggest other environments.
+    """Run the static checks, and suggest other environments if the user named none (`named`).
 
-    Suggestions are added if the user named no environment, or if it contains neither a trainer nor vLLM.
+    A finding is added if the environment contains neither a trainer nor vLLM.
     """
     environment = collected.environment
     report = run_checks.examine(environment, catalog.load(), compat_table.load(), collected.machine)
@@ -117,7 +123,7 @@ def print_plan(report: Report, collected: facts.Facts, output: ReportOptions) ->
 def examine_nodes(
     options: NodeOptions, python: Path | None, prefix: Path | None, output: ReportOptions
 ) -> int:
-    """Query other machines, check each, and compare them. Formats other than the terminal hide their names."""
+    """Query other machines, check and compare them, and write the report, whose other formats hide their names."""
     from diagnostics.doctor import fleet, nodes  # threads, msgspec
 
     environment = str(prefix or (python.absolute().parent.parent if python else ""))

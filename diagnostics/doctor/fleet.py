@@ -39,7 +39,7 @@ Difference = tuple[Key, Groups]
 
 
 def examine_fleet(nodes: list[Node], issues: dict[str, Issue], compat: Compat, note: str = "") -> Report:
-    """Check every node that answered, and compare them. A node that did not answer is named, and never healthy."""
+    """Check and compare the nodes that answered; nodes that did not answer are reported and never count as healthy."""
     answered = [node for node in nodes if node.facts]
     checks = [_reached(node) for node in nodes]
     compared, alone = "differences between nodes", "each node by itself"

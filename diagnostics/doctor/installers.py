@@ -32,9 +32,11 @@ class Installer:
     """The package manager of an environment.
 
     Attributes:
-        name: pip, uv, uv project, poetry, pdm, pixi, conda or mamba.
-        known_by: The files it was recognised by.
-        project: The folder of the project whose lock defines the environment; empty if none does.
+        name: Name of the installer: pip, uv, uv project, poetry, pdm, pixi, conda or mamba.
+        known_by: Files by which the installer was recognised.
+        prefix: Folder of the environment.
+        project: Folder of the project whose lock defines the environment; empty if none does.
+        has_pip: Whether pip is installed in the environment.
     """
 
     name: str
@@ -108,12 +110,12 @@ class Installer:
 
 
 def install(environment: Environment, *requirements: str, options: Words = ()) -> Install:
-    """Return the command that installs requirements here; the other packages keep working."""
+    """Return the command that installs requirements in an environment, adjusted so that other packages keep working."""
     return find_installer(environment).install(adjust_for_installed(environment, requirements), options)
 
 
 def uninstall(environment: Environment, *names: str) -> Uninstall:
-    """Return the command that removes packages here."""
+    """Return the command that removes packages from an environment."""
     return find_installer(environment).uninstall(names)
 
 

@@ -32,14 +32,16 @@ class Node:
     """One node of the job.
 
     Attributes:
-        word: The noun before its number: `rank`, `ranks` or `node`.
-        number: That number, as "3" or "6-7".
-        name: Its name or address; empty in a shared report.
-        facts: Its facts; None if it was not examined.
+        position: Position in the list of nodes.
+        word: The noun before the number: `rank`, `ranks` or `node`.
+        number: Number of the rank or node, as "3" or "6-7".
+        name: Host name or address; empty in a shared report.
+        facts: Facts of the node; None if it was not examined.
         nccl: Releases of NCCL outside Python's packages.
-        models: Models in its hub cache.
-        problem: Why it was not examined, one line.
-        reached: Whether it was reached, so that the problem is its own message.
+        models: Models in the node's hub cache.
+        problem: Reason why the node was not examined, in one line.
+        reached: Whether the node was reached, so that the problem is a message of the node itself.
+        dead: Whether Ray reports the node as dead.
         secrets: Names and addresses that must not appear in a shared report.
     """
 
@@ -57,12 +59,12 @@ class Node:
 
     @property
     def label(self) -> str:
-        """Its name in findings: "rank 3 (d)"."""
+        """The node's name in findings: "rank 3 (d)"."""
         return f"{self.word} {self.number}" + (f" ({self.name})" if self.name else "")
 
 
 def node_names(members: list[Node], total: int = 0) -> str:
-    """Name some nodes; all of them, or without a total at most MAX_NODES."""
+    """Return the names of some nodes in a text; without `total`, at most MAX_NODES names."""
     if len(members) == total:
         return "The node that answered" if total == 1 else f"All {total} nodes that answered"
     names = ", ".join(node.label for node in members[: total or MAX_NODES])
@@ -122,7 +124,7 @@ def decode_facts(document: Any) -> Facts:
     """Decode untrusted facts from another machine.
 
     Raises:
-        ValueError: It is no such document.
+        ValueError: The document does not have the schema of facts.
     """
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
@@ -169,7 +171,7 @@ class Kind:
 
     Attributes:
         missing: The value of a node that lacks the key; empty if such a node's value is unknown.
-        source: Where upstream refuses the difference.
+        source: The upstream code that refuses the difference; empty if there is none.
     """
 
     code: str

@@ -70,11 +70,11 @@ class Constraint:
     """A range of versions that a package must be in.
 
     Attributes:
-        source: What requires it: a package with its version, or the code of a finding.
+        source: Origin of the constraint: a package with its version, or the code of a finding.
         name: The required package, normalised.
         versions: A version range, empty for any version.
         known_by: declared, static or executed.
-        code: The code of the finding that requires it, if any.
+        code: Code of the finding that requires the package; empty if none does.
     """
 
     source: str
@@ -102,7 +102,7 @@ def distribution_of(module: str) -> str:
 
 
 def parse_requirement(text: str) -> Requirement | None:
-    """Parse a requirement; None if the text is none."""
+    """Parse a requirement; None if the text is no requirement."""
     try:
         return Requirement(text)
     except InvalidRequirement:

@@ -70,7 +70,7 @@ def run_check(name: str, checks: Sequence[Check], case: Examined) -> CheckResult
 
 
 def guarded(name: str, run: Callable[[], CheckResult]) -> CheckResult:
-    """Run a check; a crash becomes its result and does not stop the others."""
+    """Run a check; a crash becomes the check's result and does not stop other checks."""
     try:
         return run()
     except Exception as error:  # noqa: BLE001 - a check that crashes is a result

@@ -26,7 +26,7 @@ def prefix_of(python: Path) -> Path:
     """Return the environment of an interpreter, without running it; a broken link has an environment too.
 
     Raises:
-        NoEnvironmentError: It is no interpreter, by its name or its first bytes.
+        NoEnvironmentError: The file is no interpreter, by its name or its first bytes.
     """
     option = f"--python {python}"
     if not python.exists() and not python.is_symlink():

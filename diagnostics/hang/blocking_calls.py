@@ -1,4 +1,4 @@
-"""Classify what a thread waits for, by the frames of its stack, or else by the system call it is in."""
+"""Classify the call that blocks a thread, by the frames of its stack or else by its system call."""
 
 from __future__ import annotations
 
@@ -7,19 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from diagnostics.frameworks import TOP_MODULES
+from diagnostics.hang import wait_kinds
 from diagnostics.hang.snapshot import Process, StackFrame, Thread
-from diagnostics.hang.wait_kinds import (
-    COMPUTING,
-    ENDS,
-    FILE_CHANNELS,
-    KIND_OF_SOURCE_CALL,
-    KIND_OF_SYSCALL,
-    KINDS,
-    LIBRARY_NAMES,
-    WaitKind,
-    is_idle_frame,
-    kinds_of_frame,
-)
 from diagnostics.output.redact import redact_path
 
 
@@ -28,11 +17,11 @@ class BlockingCall:
     """The call that blocks a thread.
 
     Attributes:
-        kind: One of KINDS.
-        frame: The frame that shows the call; None if only a system call does.
-        operation: Name of a collective.
-        caller: The first frame outside libraries.
-        detail: A kernel function, a system call with the file it opens, a semaphore.
+        kind: Kind of the wait, a key of KINDS.
+        frame: The frame that shows the call; None if only a system call shows it.
+        operation: Name of the collective; empty for other calls.
+        caller: The innermost frame outside libraries.
+        detail: A kernel function, a system call with the file it opens, or a semaphore.
     """
 
     kind: str
@@ -42,28 +31,28 @@ class BlockingCall:
     detail: str = ""
 
     @property
-    def wait(self) -> WaitKind:
-        """The properties of its kind."""
-        return KINDS[self.kind]
+    def wait(self) -> wait_kinds.WaitKind:
+        """The properties of the call's kind."""
+        return wait_kinds.KINDS[self.kind]
 
 
 LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib(?:64|32)?/python\d[.\d]*/|^<frozen|^<string>"
     # As py-spy's text shortens paths: from the folder of packages on.
-    rf"|^(?:{'|'.join(TOP_MODULES)}|{LIBRARY_NAMES})/"
+    rf"|^(?:{'|'.join(TOP_MODULES)}|{wait_kinds.LIBRARY_NAMES})/"
     r"|^(?:threading|queue|selectors|socket|ssl|subprocess|contextlib|functools|runpy|socketserver)\.py$"
     r"|\.so[.\d]*$|\.(?:dylib|dll|pyd)$|\.(?:cpp|cc|cu|c|h|S|pyx)$|^\[native\]$|(?:^|/)python[\d.]*$"
 )
 _THREADING = re.compile(r"(?:^|.*/)threading\.py$")
-# Frames as "path:function".
-# Ray's core loop only polls, and on a busy machine seems to compute.
+# The patterns below match frames as "path:function".
+# Ray's core loop only polls, but on a busy machine it seems to compute.
 _RAY_LOOP = re.compile(r"(?:^|.*/)ray/(?:_private/)?worker\.py:main_loop$")
-# A driver's own threads rest in such a wait: it counts only if the program called it.
+# Threads of a device driver idle in these libraries: such a wait counts only if the program called it.
 _DRIVER = re.compile(r"(?:^|/)lib(?:cuda(?!rt)\w*|hsa\S*|c|pthread)(?:-[\d.]+)?\.so")
 _THREAD_START = ("??", "start_thread", "clone", "clone3")
 _DEVICE_COPIES = ("item", "tolist", "cpu", "synchronize")
 DEVICE_CALLS = ("wait", "barrier", *_DEVICE_COPIES)
-"""Calls by which a rank waits for its device or for a collective it started."""
+"""Calls by which a rank waits for its device or for a collective that it started."""
 _READING_SYSCALLS = ("read", "poll", "ppoll", "select", "pselect6")
 _CHILD_WAITS = ("wait4", "waitid")
 
@@ -94,7 +83,7 @@ def short_path(path: str) -> str:
 
 
 def classify_thread(process: Process, thread: Thread) -> BlockingCall:
-    """Return the call that blocks a thread; a thread that computes gets a call of that kind."""
+    """Return the call that blocks a thread; for a thread that computes, a call of kind `compute` or `import`."""
     caller = next((frame for frame in thread.frames if not LIBRARY.search(frame.path)), None)
     if state := _by_state(process, thread):
         return replace(state, caller=caller)
@@ -116,14 +105,14 @@ def _by_state(process: Process, thread: Thread) -> BlockingCall | None:
         return BlockingCall("dead")
     if {"T", "t"} & {process.state, thread.state}:
         return BlockingCall("stopped")
-    if FILE_CHANNELS.match(thread.wchan) and thread.syscall != "poll":
+    if wait_kinds.FILE_CHANNELS.match(thread.wchan) and thread.syscall != "poll":
         where = f"{thread.syscall or 'a system call'} in {thread.wchan}"
         return BlockingCall("kernel" if thread.state == "D" else "file", detail=where)
     return BlockingCall("kernel", detail=thread.wchan) if thread.state == "D" else None
 
 
 def _without_stack(process: Process, thread: Thread) -> BlockingCall:
-    is_filter = not process.python and ENDS["filters"].match(process.title.split(" ")[0])
+    is_filter = not process.python and wait_kinds.ENDS["filters"].match(process.title.split(" ")[0])
     if is_filter and thread.syscall not in _CHILD_WAITS:
         return BlockingCall("pipe_full" if thread.syscall in ("write", "writev") else "idle")
     if thread.busy and thread.runnable is not None:
@@ -133,12 +122,12 @@ def _without_stack(process: Process, thread: Thread) -> BlockingCall:
 
 def is_forked(thread: Thread) -> bool:
     """Return whether a thread's stack begins in a forked Python process."""
-    return any(ENDS["forks"].match(frame.location) for frame in thread.frames)
+    return any(wait_kinds.ENDS["forks"].match(frame.location) for frame in thread.frames)
 
 
 def _computes(thread: Thread, call: BlockingCall | None) -> bool:
-    """Return whether a thread computes, and so does not wait."""
-    if not thread.busy or (call and (call.wait.spins or call.kind in COMPUTING)):
+    """Return whether a thread computes instead of waiting."""
+    if not thread.busy or (call and (call.wait.spins or call.kind in wait_kinds.COMPUTING)):
         return False
     if _RAY_LOOP.match(thread.frames[0].location):
         return False
@@ -151,13 +140,13 @@ def _by_frames(process: Process, thread: Thread, caller: StackFrame | None) -> B
         return BlockingCall(idle, thread.frames[0], caller=caller)
     call: BlockingCall | None = None
     for frame in thread.frames:
-        kinds = kinds_of_frame(frame.path, frame.function)
+        kinds = wait_kinds.kinds_of_frame(frame.path, frame.function)
         kind = next((k for k in kinds if _is_more_specific(thread, call, k)), None)
         if kind is not None:
             call = BlockingCall(kind, frame, frame.function if kind == "collective" else "", caller)
             if call.wait.frame != "means":
                 break
-        if not ENDS["machinery"].match(frame.path) and not LIBRARY.search(frame.path):
+        if not wait_kinds.ENDS["machinery"].match(frame.path) and not LIBRARY.search(frame.path):
             break  # user code: the outer frames called it and do not show its blocking call
     if call:
         return _refine(process, thread, call)
@@ -170,18 +159,22 @@ def _is_more_specific(thread: Thread, inner: BlockingCall | None, kind: str) -> 
     """Return whether a frame's kind is more specific than that of the inner frames."""
     if kind == "device" and all(_DRIVER.search(f.path) or f.function in _THREAD_START for f in thread.frames):
         return False
-    if kind in COMPUTING and not thread.busy and thread.runnable is not None:
+    if kind in wait_kinds.COMPUTING and not thread.busy and thread.runnable is not None:
         return False
     if inner is None or (inner.kind, kind) == ("lock", "event"):
         return True
     if (inner.kind, kind) == ("loop", "pipe"):
         return not thread.syscall
-    return kind in ("rendezvous", "collective") if inner.kind == "device" else KINDS[kind].frame == "names"
+    return (
+        kind in ("rendezvous", "collective")
+        if inner.kind == "device"
+        else wait_kinds.KINDS[kind].frame == "names"
+    )
 
 
 def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCall:
     """Make the kind of a call more precise where its system call or other frames show more."""
-    only_machinery = all(ENDS["machinery"].match(frame.path) for frame in thread.frames)
+    only_machinery = all(wait_kinds.ENDS["machinery"].match(frame.path) for frame in thread.frames)
     if call.kind in ("socket", "pipe", "loop", "http") and thread.syscall in ("accept", "accept4"):
         return replace(call, kind="listen")
     if call.kind == "socket" and only_machinery:
@@ -199,7 +192,7 @@ def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCal
 def _idle_kind(thread: Thread) -> str:
     """Return `loop` or `idle` for a thread that waits only for work; empty otherwise."""
     for place, frame in enumerate(thread.frames):
-        if is_idle_frame(frame.path, frame.function):
+        if wait_kinds.is_idle_frame(frame.path, frame.function):
             if "asyncio" in frame.path:
                 return "loop"
             return "" if any(f.function == "get_response" for f in thread.frames[:place]) else "idle"
@@ -210,7 +203,7 @@ def _idle_kind(thread: Thread) -> str:
             return "idle" if place and all(_THREADING.match(f.path) for f in thread.frames[:place]) else ""
         joins = frame.function in ("join", "_shutdown") and _THREADING.match(frame.path)
         called = frame.function == "_run" and frame.path.endswith("events.py")
-        if joins or called or not ENDS["machinery"].match(frame.path):
+        if joins or called or not wait_kinds.ENDS["machinery"].match(frame.path):
             return ""
     return ""
 
@@ -230,11 +223,11 @@ def _syscall_kind(process: Process, thread: Thread, frame: StackFrame | None) ->
     """Return the kind of a system call, by its descriptors and the call in the innermost source line."""
     syscall = thread.syscall
     kinds = {item.kind for item in process.fds if item.fd in thread.waits_fds}
-    by_line = KIND_OF_SOURCE_CALL.get(frame.calls, "") if frame else ""
+    by_line = wait_kinds.KIND_OF_SOURCE_CALL.get(frame.calls, "") if frame else ""
     reads_stdin = syscall in _READING_SYSCALLS and 0 in thread.waits_fds
     rules = (
         ("input", reads_stdin and (syscall == "read" or by_line == "input" or "tty" in kinds)),
-        (KIND_OF_SYSCALL.get(syscall, ""), syscall in KIND_OF_SYSCALL),
+        (wait_kinds.KIND_OF_SYSCALL.get(syscall, ""), syscall in wait_kinds.KIND_OF_SYSCALL),
         ("pipe_full", "pipe" in kinds and syscall in ("write", "writev")),
         ("pipe", "pipe" in kinds),
         ("loop", syscall.startswith("epoll")),
@@ -246,7 +239,7 @@ def _syscall_kind(process: Process, thread: Thread, frame: StackFrame | None) ->
 
 
 def _futex_kind(process: Process, thread: Thread, frame: StackFrame | None, by_line: str) -> str:
-    """Return the kind of a wait at a futex: a shared semaphore, a collective that is finished in C++, a lock."""
+    """Return the kind of a wait at a futex: a shared semaphore, a collective whose wait is in C++, a queue, a lock."""
     if thread.futex.startswith("sem:"):
         return "processes_lock"
     if frame and frame.calls in DEVICE_CALLS and process.rank is not None:

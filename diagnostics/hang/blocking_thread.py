@@ -23,7 +23,7 @@ class BlockedState:
         locked: Threads that wait for each other's locks (a deadlock).
         collectives: Threads that are in a collective.
         serves: Whether another thread waits for requests, so that an idle main thread is normal.
-        loop_blocked: Whether the blocking thread is the event loop's.
+        loop_blocked: Whether the blocking thread runs an event loop.
     """
 
     process: Process
@@ -50,12 +50,12 @@ class BlockedState:
 
     @property
     def call(self) -> BlockingCall:
-        """The call that blocks the blocking thread."""
+        """The blocking call of the blocking thread."""
         return self.steps[-1][1] if self.steps else BlockingCall("unseen")
 
     @property
     def kind(self) -> str:
-        """The kind of that call."""
+        """The kind of the blocking call."""
         return self.call.kind
 
     @property
@@ -66,7 +66,7 @@ class BlockedState:
 
 
 def blocked_state(process: Process) -> BlockedState:
-    """Return the blocking thread of a process, and the path to it."""
+    """Return the blocking thread of a process, and the path of waits to this thread."""
     calls = {thread.tid: classify_thread(process, thread) for thread in process.threads}
     if ended := {"Z": "dead", "X": "dead", "T": "stopped", "t": "stopped"}.get(process.state):
         main = process.main or Thread(process.pid)
@@ -103,7 +103,7 @@ def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread
             for t in process.threads
             if t.tid not in visited
             and calls[t.tid].kind not in (*IDLE, "unseen")
-            # The event loop is idle: a thread of its pool may not be.
+            # If the event loop is idle, only a thread of its pool that runs user code can block the process.
             and not (kind in IDLE and calls[t.tid].caller is None)
             and not (kind == "lock" and t.futex == steps[-1][0].futex)
         ]

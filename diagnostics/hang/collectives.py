@@ -1,7 +1,7 @@
 """Add waits in collectives to the wait graph: a rank in a collective waits for each rank that is not in it.
 
-In most hangs all ranks but one wait in a collective. The cause is the rank that did not call it, or that called another
-one.
+In most hangs all ranks but one wait in a collective. The cause is the rank that did not call the collective, or that
+called a different one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNNAMED = ("", "wait", "wait_tensor", "synchronize")
 
 
 def collective_edges(index: JobIndex) -> Iterator[Edge]:
-    """Yield the wait-for edges among the ranks of each job."""
+    """Yield the wait-for edges of ranks in a collective: to ranks outside it, missing ranks, and engines."""
     for name, group in rank_groups(index).items():
         inside = [p for p in group if index.states[p.key].kind in IN_COLLECTIVE]
         outside = [p for p in group if index.states[p.key].kind not in IN_COLLECTIVE]
@@ -81,7 +81,12 @@ def _may_be_member(index: JobIndex, process: Process) -> bool:
 
 
 def missing_ranks(name: str, group: list[Process]) -> list[int]:
-    """Return the ranks for which no process was found, if all ranks must be on the observed hosts."""
+    """Return the ranks without a process; empty unless the job has a local rendezvous address, so all are on one host.
+
+    Args:
+        name: Key of the job in `rank_groups`: the address of its rendezvous store.
+        group: The job's processes.
+    """
     world = group[0].world
     # A dump may claim any world size: there is no use in naming millions of ranks.
     if not world or world > _MAX_RANKS or not name.startswith(_LOCAL):
@@ -182,7 +187,11 @@ def _names_by_stack(index: JobIndex, inside: list[Process]) -> dict[str, str]:
 
 
 def ranks_apart(index: JobIndex, waiting: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the ranks at a rendezvous that are not in the largest connected group."""
+    """Return the ranks at a rendezvous that are not in the largest connected group.
+
+    If no two ranks are connected, return the one rank that listens. Empty if groups are equally large, or if several
+    ranks listen.
+    """
     groups: list[set[str]] = []
     for key in waiting:
         process = index.states[key].process

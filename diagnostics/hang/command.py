@@ -48,10 +48,10 @@ def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
 @click.command(
     cls=Command,
     examples=(
-        ("hang", "every job of yours: ranks, vLLM, Ray; one verdict for each"),
-        ("hang --pid 812", "this process, its descendants, the ranks of its job, its peers"),
-        ("hang --from job.json", "a bundle of --save, or dumps of other tools; - is standard input"),
-        ("hang --watch -- torchrun train.py", "run a command, diagnose it when it stalls"),
+        ("hang", "all your jobs (ranks, vLLM, Ray), with one verdict each"),
+        ("hang --pid 812", "this process, its descendants, the ranks of its job, and its peers"),
+        ("hang --from job.json", "a snapshot of --save, or a dump of another tool; - for stdin"),
+        ("hang --watch -- torchrun train.py", "run a command, and diagnose it when it stalls"),
     ),
     exit_codes={
         0: "nothing hangs", 1: "a hang", 2: "wrong usage, or no dump could be read",
@@ -59,45 +59,47 @@ def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
     },
 )  # fmt: skip
 @click.option(
-    "--pid", "pids", type=int, multiple=True, metavar="PID", help="This process and its descendants."
+    "--pid", "pids", type=int, multiple=True, metavar="PID", help="Observe this process and its descendants."
 )
 @click.option(
-    "--match", "pattern", default="", metavar="PATTERN", help="Processes whose command line matches."
+    "--match", "pattern", default="", metavar="PATTERN", help="Observe processes whose command line matches."
 )
-@click.option("--all", "everything", is_flag=True, help="All of your processes that look like part of a job.")
 @click.option(
     "--from", "files", multiple=True, metavar="FILE", help="Diagnose a saved dump instead; may be repeated."
 )
 @click.option(
-    "--watch", "watches", is_flag=True, help="Run the COMMAND after --, diagnose it when it stalls."
+    "--all", "everything", is_flag=True, help="Observe all your processes that look like part of a job."
 )
-@click.option("--beats", is_flag=True, help="Lines on standard input are heartbeats of the process of --pid.")
 @node_options("Observe these hosts over ssh.", "Observe the nodes of a Ray cluster.")
-@_duration("--seconds", 1.5, "How long to observe.")
+@_duration("--seconds", 1.5, "Time to observe the job.")
 @click.option(
-    "--samples", type=click.IntRange(1, 50), default=3, show_default=True, help="Stacks to take in that time."
+    "--samples",
+    type=click.IntRange(1, 50),
+    default=3,
+    show_default=True,
+    help="Number of stack samples in that time.",
 )
-@_duration("--patience", PATIENCE_S, "A shorter wait is normal.")
-@_duration("--busy-patience", BUSY_PATIENCE_S, "A shorter wait for a process that computes is normal.")
+@_duration("--patience", PATIENCE_S, "A wait counts as a hang after this time.")
+@_duration("--busy-patience", BUSY_PATIENCE_S, "The same, if the blocking process computes.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
 @click.option("--verbose", is_flag=True, help="Print everything that was observed.")
-@click.option("--stacks", is_flag=True, help="Print all stacks too.")
+@click.option("--stacks", is_flag=True, help="Also print all stacks.")
 @click.option(
     "--save",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Save the snapshot for --from, without personal data.",
 )
-@_duration("--stall", 300.0, "With --watch or --beats: diagnose after this time without a change.")
-@click.option("--end", is_flag=True, help="With --watch: end a command that hangs; exit code 1.")
+@_duration("--stall", 300.0, "With --watch: diagnose after this time without a change.")
+@click.option("--end", is_flag=True, help="With --watch: stop a command that hangs, and exit with 1.")
 @click.argument("words", nargs=-1, metavar="[FILE... | -- COMMAND...]")
 def command(**options: Any) -> int:
-    """Find the process that blocks a hung job. Linux only; nothing is stopped, no local variable is read."""
+    """Find the process that blocks a hung job. Works on Linux; stops no process and reads no local variables."""
     request = SimpleNamespace(**options)
     if request.files and not request.watches:
         request.files, request.words = (*request.files, *request.words), ()
     _check_usage(request)
-    if request.watches or request.beats:
+    if request.watches:
         return _watch(request)
     with progress.running("hang"):
         return _run(request)
@@ -128,7 +130,7 @@ def collect_snapshot(request: SimpleNamespace) -> Snapshot:
     if request.nodes:
         return observe_hosts(request.nodes, collector(request.pattern, request.seconds, request.samples))
     progress.update(f"observing processes for {request.seconds:g} s")
-    selection = Selection(request.pids, request.pattern, request.everything, request.seconds, request.samples)
+    selection = Selection(request.pids, request.pattern, request.seconds, request.samples)
     return take_snapshot(selection)
 
 
@@ -154,7 +156,7 @@ _SEVERITY = {"hang": 0, "unknown": 1, "waiting": 2, "progress": 3, "idle": 4}
 
 def report(request: SimpleNamespace, diagnoses: list[Diagnosis]) -> int:
     """Write the report; return 1 if a job hangs, 3 if one could not be decided, else 0."""
-    verbose = request.verbose or request.watches or request.beats
+    verbose = request.verbose or request.watches
     print_report(build_report(diagnoses, stacks=request.stacks), ReportOptions(request.form, verbose))
     outcomes = {diagnosis.verdict.outcome for diagnosis in diagnoses}
     if "hang" in outcomes:
@@ -166,13 +168,11 @@ def _watch(request: SimpleNamespace) -> int:
     def diagnose_stall(snapshot: Snapshot, still_s: float) -> int:
         if request.save:
             save_snapshot(snapshot, request.save)
-        # A job without movement for so long needs no further patience.
+        # The job has not moved for `still_s` seconds, so a longer patience is not needed.
         patience = Patience(min(request.patience, still_s), request.busy_patience)
         return report(request, [with_issue(diagnose(snapshot, patience, _selection_words(request)))])
 
     options = watch.WatchOptions(request.stall, request.seconds, request.samples, request.end)
-    if request.beats:
-        return watch.watch_heartbeats(request.pids[0], options, diagnose_stall)
     return watch.watch_command(request.words, options, diagnose_stall)
 
 
@@ -182,23 +182,19 @@ def _selection_words(request: SimpleNamespace) -> tuple[str, ...]:
     options = [("--pid", pid) for pid in request.pids]
     options += [("--match", request.pattern), ("--hosts", nodes.hosts), ("--ray", nodes.ray)]
     options += [("--host-command", nodes.host_command), ("--host-python", nodes.host_python)]
-    words = [word for name, value in options if value for word in (name, str(value))]
-    return (*words, "--all") if request.everything else tuple(words)
+    return tuple(word for name, value in options if value for word in (name, str(value)))
 
 
 def _check_usage(request: SimpleNamespace) -> None:
     nodes = request.nodes
     selections = {
-        "--pid": request.pids, "--match": request.pattern, "--all": request.everything,
-        "--hosts": nodes.hosts, "--ray": nodes.ray,
+        "--pid": request.pids, "--match": request.pattern, "--hosts": nodes.hosts, "--ray": nodes.ray,
     }  # fmt: skip
     selecting = [name for name, value in selections.items() if value]
     remote = [name for name in selecting if name in ("--hosts", "--ray")]
     names = " and ".join(selecting)
     problems = (
         (f"--from reads dumps; {names or '--watch'} observes processes", request.files and (selecting or request.watches)),  # noqa: E501
-        ("--beats watches one process: expected --pid PID and no other selection", request.beats and (
-            len(request.pids) != 1 or selecting != ["--pid"] or request.watches or request.files)),
         ("--watch: expected a command, as hang --watch -- python train.py", request.watches and not request.words),
         (f"--watch observes the command it starts; leave out {names}", request.watches and selecting),
         (f"{' '.join(request.words)!r}: unexpected argument (--watch -- COMMAND starts a command)", request.words and not request.watches),  # noqa: E501
@@ -218,7 +214,7 @@ def _check_usage(request: SimpleNamespace) -> None:
 _SOURCES = (
     "__init__.py", "safe_io.py", "hang/__init__.py", "hang/snapshot.py", "hang/collect/*.py", "hang/collect/*.txt",
 )  # fmt: skip
-"""Sources that travel: standard library only."""
+"""Source files that are sent to other hosts; they use only the standard library."""
 
 
 def collector(pattern: str, seconds: float, samples: int) -> Program:
@@ -241,7 +237,7 @@ def join_answers(answers: Sequence[Answer]) -> Snapshot:
     """Return one snapshot of all answers; hosts are called host-1, host-2, ... in order.
 
     Raises:
-        NoProcessError: All answered, and none has a process of a job.
+        NoProcessError: All hosts answered, and none has a process of a job.
     """
     parts = []
     for number, answer in enumerate(answers, start=1):

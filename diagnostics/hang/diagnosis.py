@@ -20,8 +20,8 @@ from diagnostics.hang.wait_kinds import IDLE
 PATIENCE_S = 60.0
 BUSY_PATIENCE_S = 600.0
 WATCH_S = 65
-"""Value of `--seconds` in the recommended next command: it shows that a wait which polls lasts over PATIENCE_S."""
-# Waits whose duration the kernel reports: a short one is a new wait each time.
+"""Value of `--seconds` in the recommended next command; it is above PATIENCE_S, so that a polling wait is decided."""
+# Waits for a response. A process that polls starts a new short wait each time.
 _REQUESTS = ("http", "socket")
 # With processes that were not observed these causes are only guesses.
 _GUESSES_IF_BLIND = ("absent", "lost_message", "native", "lost_answer", "elsewhere")
@@ -29,7 +29,7 @@ _GUESSES_IF_BLIND = ("absent", "lost_message", "native", "lost_answer", "elsewhe
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a wait may last before it counts as a hang, in seconds.
+    """The time in seconds that a wait may last before it counts as a hang.
 
     Attributes:
         quiet_s: Limit if no process in the chain of waits computes.
@@ -55,9 +55,9 @@ def diagnose(
     """Return the verdict on a snapshot.
 
     Args:
-        snapshot: What was observed.
-        patience: How long a wait may last before it counts as a hang.
-        selection: The user's own options that selected the processes, for the next command.
+        snapshot: The observed processes.
+        patience: The time that a wait may last before it counts as a hang; None for the defaults.
+        selection: The user's options that selected the processes, to repeat them in the recommended next command.
     """
     index = JobIndex.build(snapshot)
     graph = build_wait_graph(index)
@@ -125,7 +125,7 @@ def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
     """Return whether a process that waits for no other process is stuck, and not only idle."""
     state = index.states[key]
     if blocker.level == "busy":
-        # That another thread waits for it, or that a user took a dump, makes it more than work.
+        # Normal work is not reported: another thread must wait for this one, or a user must have taken a dump.
         return blocker.cause == "spin_python" and (len(state.steps) > 1 or not index.snapshot.live)
     if blocker.level == "quiet" or state.kind in IDLE:
         return state.kind == "loop" and bool(index.open_requests(state.process))
@@ -133,7 +133,7 @@ def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
     if state.kind in ("sleep", "child", "join") and any(
         index.states[child.key].kind != "dead" for child in children
     ):
-        return False  # it started the others, and waits for their end
+        return False  # a launcher, which waits for the end of its children
     # Nobody waits for a dead process: its parent has not read its exit code yet.
     return state.kind != "dead"
 
@@ -190,7 +190,7 @@ def _consider_time(index: JobIndex, verdict: Verdict, blocker: RootBlocker, pati
             return replace(verdict, cause="absent", certainty="hypothesis")
         return replace(verdict, outcome=PROGRESS, cause="busy")
     if blocker.cause == "poll" and (not blocker.chain or blocker.chain[-1].kind in ("pipe", "child")):
-        # It may work a little and sleep a little, as many healthy processes do that another one started.
+        # The process may work and sleep in turn, as many healthy child processes do.
         if live and index.snapshot.seconds >= patience.quiet_s and _polls_only(index, blocker):
             return replace(verdict, certainty="hypothesis")
         return replace(verdict, outcome=WAITING if live else UNKNOWN)
@@ -243,7 +243,7 @@ def _other_end_may_be_missing(index: JobIndex, blocker: RootBlocker) -> bool:
 
 
 def _may_be_idle(state: BlockedState) -> bool:
-    """Return whether the stack may be that of an idle thread or worker: not the main one, or without own code."""
+    """Return whether the stack may be that of an idle thread or worker: not the main thread, or without user code."""
     main = bool(state.steps) and state.steps[0][0] is state.process.main
     return not main or (state.kind in _WORKER_WAITS and state.call.caller is None)
 
@@ -288,7 +288,7 @@ def _settle_rendezvous(index: JobIndex, verdict: Verdict) -> Verdict:
     return replace(verdict, sentence=sentence, evidence=evidence)
 
 
-# What else was looked for, and what to run next.
+# Excluded causes, and commands to run next.
 
 
 def _excluded(index: JobIndex, verdict: Verdict) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def _process_document(state: BlockedState) -> dict[str, Any]:
 
 
 def same_place_groups(document: dict[str, Any]) -> list[tuple[str, Members]]:
-    """Group processes by the place they are blocked at, without helpers; the smallest group, the odd one, is first."""
+    """Group processes without helpers by the place at which they are blocked, the smallest group first."""
     groups: dict[str, Members] = {}
     for process in document["processes"]:
         if process["role"] != "helper":

@@ -1,4 +1,4 @@
-"""Index a snapshot: the blocked state of each process, the peers of sockets, and who has a pipe open."""
+"""Index a snapshot: the blocked state of each process, the peers of sockets, and the processes of each pipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diagnostics.hang.wait_kinds import COMPUTING, IDLE
 
 _CONSUMES = ("processes_queue", "processes_lock", "pipe")
 _QUEUES = re.compile(r"(?:^|/)(?:multiprocess|multiprocessing|billiard)/queues?\.py$")
-# A parent in one of these does not wait for its workers.
+# Kinds of waits in which a parent does not wait for its workers.
 _NOT_WAITING_FOR_WORKERS = (*IDLE, *COMPUTING, "sleep", "input", "event")
 
 
@@ -65,7 +65,7 @@ class JobIndex:
     def _mark_idle_consumers(self) -> None:
         """Mark workers as idle that wait for their next task while their parent does not wait for them.
 
-        One of them is in `recv` with the queue's read lock, the others wait for that lock.
+        One worker is in `recv` with the queue's read lock, and the others wait for this lock.
         """
         for process in self.snapshot.processes:
             parent, workers = self.states[process.key], self.children(process)
@@ -92,7 +92,7 @@ class JobIndex:
         )
 
     def _mark_idle_by_design(self) -> None:
-        """Mark processes as idle that rest without an open request, and readers of `tail -f`."""
+        """Mark processes as idle that wait in a worker thread without an open request, and readers of idle pipes."""
         for state in list(self.states.values()):
             in_worker = len(state.steps) > 1 and state.steps[0][1].kind in IDLE
             rests = in_worker and state.kind in ("queue", "event") and not self.open_requests(state.process)
@@ -209,7 +209,7 @@ class JobIndex:
 def _is_unanswered(request_s: float | None, response_s: float | None) -> bool:
     """Return whether the last request is younger than the last response.
 
-    The kernel counts both from when the connection was made, so equal ages mean that nothing was sent yet.
+    The kernel counts both ages from the creation of the connection, so equal ages mean that nothing was sent yet.
     """
     return request_s is not None and response_s is not None and request_s + 0.002 < response_s
 

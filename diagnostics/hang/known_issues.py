@@ -49,7 +49,7 @@ def _stack_fixes() -> list[StackFix]:
 
 
 def with_issue(diagnosis: Diagnosis) -> Diagnosis:
-    """Return the diagnosis with the code of the best-fitting known issue: the one that requires most frames."""
+    """Return the diagnosis of a hang with the code of the known issue whose pattern requires the most frames."""
     verdict = diagnosis.verdict
     if verdict.outcome != HANG:
         return diagnosis
@@ -81,7 +81,7 @@ def _any_frame(patterns: tuple[FramePattern, ...], frames: list[StackFrame]) -> 
 
 
 def stack_fix(diagnosis: Diagnosis) -> StackFix | None:
-    """Return the fix for what the stacks show; None if no pattern matches."""
+    """Return the fix for a pattern in the stacks; None if no pattern matches."""
     verdict = diagnosis.verdict
     states = diagnosis.index.states_of(verdict.culprits)
     threads = [thread for state in states for thread, _ in state.steps]
@@ -101,7 +101,7 @@ def stack_fix(diagnosis: Diagnosis) -> StackFix | None:
 
 
 def frameworks_in_stacks(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """Return the frameworks whose files or commands the processes show."""
+    """Return the frameworks whose files or commands appear in stacks or process titles."""
     texts = [process.title for process in diagnosis.index.snapshot.processes]
     texts += [frame.path for frame in _frames(diagnosis, diagnosis.index.states)]
     joined = "\n".join(dict.fromkeys(texts))

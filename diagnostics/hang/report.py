@@ -18,7 +18,7 @@ from diagnostics.output import prepare
 from diagnostics.output.terminal import print_finding, print_text
 
 MIN_GROUPS = 3
-"""Groups of processes on the first screen, even on a small terminal."""
+"""Minimum number of process groups on the first screen, even on a small terminal."""
 _HEADINGS = {
     "hang": ("HANG", "bold red"), "waiting": ("WAITING", "yellow"), "progress": ("no hang", "green"),
     "idle": ("no hang", "green"), "unknown": ("UNKNOWN", "bold yellow"),
@@ -40,7 +40,7 @@ class HangReport:
         notes = [*worst["notes"], *(f"another job: {document['sentence']}" for document in rest)]
         shared: dict[str, Any] = prepare.for_sharing(worst | {"notes": notes})
         for process in shared["processes"]:
-            # The number that a host has in this report is no name.
+            # The key has the host's number in this report, which is not its name.
             process["host"] = process["key"].rpartition("/")[0]
         return shared
 
@@ -88,7 +88,7 @@ def _print_verdict(console: Console, document: dict[str, Any]) -> None:
 
 
 def _print_first_screen(console: Console, document: dict[str, Any], finding: Finding | None) -> None:
-    """Print the fix, where each process is blocked, and what was not checked."""
+    """Print the fix, the place at which each process is blocked, and the processes that were not checked."""
     if finding:
         console.print()
         print_finding(console, finding)

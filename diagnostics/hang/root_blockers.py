@@ -1,4 +1,4 @@
-"""Find the root blocker of each process in the wait graph: a cycle, or a process that waits for no other."""
+"""Find the root blocker of each process in the wait graph: a cycle, or a process that waits for no other process."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _GONE = ("stopped", "dead", "kernel")
 _AMBIGUOUS_SYSCALLS = ("", "futex", "running", "poll", "ppoll", "sched_yield", "ioctl")
 _ACCELERATORS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/accel")
 LEVELS = ("gone", "cycle", "stuck", "busy", "quiet")
-"""Levels of root blockers, strongest first. If a process waits for all of several others, the strongest one counts."""
-# The order if a process waits for any of several others: it is not blocked while one of them works.
+"""Levels of root blockers, strongest first. If a process waits for all of several others, the strongest decides."""
+# Order of levels if a process waits for any of several others: it is not blocked while one of them works.
 _LEVELS_IF_ANY = ("gone", "busy", "cycle", "stuck", "quiet")
 _MAX_DEPTH = 200
 _MAX_STEPS, _MIN_STEPS = 20_000, 200
-"""Limit of edges to follow: shared by the searches of all processes, and the minimum for each search."""
+"""Limit of edges to follow: the total, divided among the processes, and the minimum for one process."""
 _REQUESTS = ("http", "socket", "ray", "loop")
 
 
@@ -35,11 +35,12 @@ class RootBlocker:
     """The end of a chain of waits: the processes that block the others.
 
     Attributes:
-        level: gone, cycle, stuck, busy or quiet.
-        cause: One of wait_kinds.CAUSES.
+        level: One of LEVELS.
+        cause: A key of wait_kinds.CAUSES.
         culprits: Keys of the blocking processes.
-        chain: The edges from a waiting process to them.
-        patient: Whether it counts as a hang only after a while (`--patience`).
+        chain: The edges from a waiting process to the blocking processes.
+        patient: Whether the wait counts as a hang only after a while (`--patience`).
+        certainty: established, supported or hypothesis.
     """
 
     level: str
@@ -127,10 +128,10 @@ def _end_of_chain(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) 
     """Return the root blocker for a process that waits for no observed process: usually the process itself."""
     key, kind = (state.process.key,), state.kind
     if state.process.state == "X" or (kind == "dead" and path and path[-1].kind == "child"):
-        # It ended during observation, or its parent is about to read its exit code: the job makes progress.
+        # The process ended during observation, or its parent is about to read its exit code: the job makes progress.
         return RootBlocker("busy", "busy", key, path)
     if kind in _GONE:
-        # A dead child that its parent has not noticed may have died this moment.
+        # A dead child that its parent has not noticed may have died just now.
         unnoticed = kind == "dead" and bool(path) and not path[-1].certain
         certainty = "supported" if unnoticed else "established"
         return RootBlocker("gone", kind, key, path, unnoticed or kind == "kernel", certainty)
@@ -139,7 +140,7 @@ def _end_of_chain(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) 
     if state.locked:
         return RootBlocker("cycle", "locks", key, path)
     if kind in IDLE and path and path[-1].kind in ("pool", "future", "processes_queue", "data_loader"):
-        # Its workers are idle: what it waits for is lost.
+        # The workers are idle, so the result that the process waits for is lost.
         return RootBlocker("stuck", "lost_message", (path[-1].source,), path)
     level = "quiet" if _is_quiet(index, state, path) else "stuck"
     certainty = "established" if kind == "input" else "supported"
@@ -163,10 +164,10 @@ def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
         ("absent", last == "collective" and _is_outside_collectives(state, live=live)),
         ("lost_message", kind == "socket" and index.waits_for_itself(state)),
         ("mismatch", kind == "collective" and bool(path)),
-        # Of a dump it is all that can be said: who took it had waited for the response.
+        # In a dump no more is known; its user had waited for the response.
         ("lost_message", kind in ("http", "socket", "rpc") and not path and not live),
         ("lost_message", kind == "file" and "named pipe" in state.call.detail),
-        # At its end a queue waits for its feeder thread, which only a full pipe blocks.
+        # At exit a queue waits for its feeder thread, which only a full pipe can block.
         ("full_pipe", kind == "join" and not live and functions & {"_finalize_join", "join_thread"}),
     )
     return next((cause for cause, holds in rules if holds), state.call.wait.cause)

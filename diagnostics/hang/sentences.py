@@ -42,7 +42,7 @@ def sentence_of(index: JobIndex, verdict: Verdict) -> str:
 
 
 def _predicate(index: JobIndex, verdict: Verdict) -> str:
-    """Return the predicate of the sentence: what the blocking processes do."""
+    """Return the predicate of the sentence, which describes the activity of the blocking processes."""
     states = index.states_of(verdict.culprits)
     cause = verdict.cause
     if not states:
@@ -110,7 +110,7 @@ def evidence_of(index: JobIndex, keys: tuple[str, ...], cause: str = "") -> tupl
 
 
 def nothing_hangs(index: JobIndex, busy: list[str]) -> str:
-    """Return the sentence for a job in which no process waits for another."""
+    """Return the sentence for a job in which no process waits for another process."""
     if busy:
         states = [index.states[key] for key in busy]
         return f"Nothing hangs: {_first_names([f'{s.process.label} {_doing(s)}' for s in states])}."
@@ -126,28 +126,28 @@ def dump_shows_no_wait(index: JobIndex, busy: list[str]) -> str:
 
 
 def missing_at_rendezvous(index: JobIndex, verdict: Verdict, waiting: tuple[str, ...]) -> str:
-    """Return the sentence that ranks wait at a rendezvous for a rank that was not observed."""
+    """Return the sentence for ranks that wait at a rendezvous for a rank that was not observed."""
     who = _capitalize(_brief_names(index, waiting))
     verb = "waits" if len(waiting) == 1 else "wait"
     begin = "Too early to say: " if verdict.outcome == WAITING else ""
     return (
-        f"{begin}{who} {verb} at the rendezvous for ranks that do not come; the missing rank is not among the "
+        f"{begin}{who} {verb} at the rendezvous for ranks that do not join; the missing rank is not among the "
         f"{len(index.states)} processes observed{_since(verdict)}."
     )
 
 
 def all_in_one_collective(index: JobIndex, keys: tuple[str, ...]) -> str:
-    """Return the sentence that all observed ranks are in the same collective, so stacks cannot show the cause."""
+    """Return the sentence for observed ranks that are all in the same collective, so stacks cannot show the cause."""
     collective, who = describe_collective(index.states[keys[0]]), _brief_names(index, keys)
     if len(keys) == 1:
-        ranks = f"{who} is in {collective}. Another rank has not come to it, is"
+        ranks = f"{who} is in {collective}. Another rank has not joined it, is"
     else:
         ranks = f"{who} are all in {collective}. The missing rank is not among them, or a rank is"
     return f"Unknown cause: {ranks} in another group or {_SAME_COLLECTIVE}"
 
 
 def inferred(index: JobIndex, keys: tuple[str, ...], why: str) -> str:
-    """Return the sentence with the only cause class that a partial dump allows; it names no process."""
+    """Return the sentence for an inferred cause; it names the waiting processes, but not the blocking one."""
     state, who = index.states[keys[0]], _brief_names(index, keys)
     doing = f"waits in {describe_collective(state)}" if state.kind == "collective" else _doing(state)
     if len(keys) > 1:
@@ -156,7 +156,7 @@ def inferred(index: JobIndex, keys: tuple[str, ...], why: str) -> str:
 
 
 def could_not_inspect(index: JobIndex) -> str:
-    """Return the sentence that too little could be read."""
+    """Return the sentence for a job of which too little could be read."""
     unseen = [state.process for state in index.states.values() if state.kind == "unseen"]
     names = [process.label for process in unseen if process.role != "helper"]
     names += index.snapshot.missing

@@ -15,9 +15,9 @@ SCHEMA = "grpo-doctor.hang-snapshot.v1"
 NATIVE = "[native]"
 """Path of a native frame without a file."""
 MAX_TEXT = 1000
-"""Letters of a path, a function or any other text that is read."""
+"""Maximum length of a path, a function or any other text from a dump."""
 BUSY_SHARE = 0.3
-"""A thread that was runnable for more than this share of the time computes."""
+"""A thread that was runnable for at least this share of the time computes."""
 LONG_SLEEP_S = 10.0
 """A thread that has slept for longer than this no longer computes, however much it ran before."""
 
@@ -27,7 +27,7 @@ class StackFrame:
     """A stack frame.
 
     Attributes:
-        function: Last part of the name: `get`, not `Queue.get`, because older tools print only that.
+        function: Last part of the name: `get`, not `Queue.get`, because older tools print only the last part.
         calls: The blocking call on the frame's source line, such as "acquire" or "input", because C functions have no
             frame.
     """
@@ -50,12 +50,16 @@ class Thread:
     Attributes:
         frames: Frames of the last sample, innermost first.
         steady: Whether every sample had the same functions on its stack.
-        active: Whether the stack tool called it active; None if unknown.
-        runnable: Share of the time in which it ran or wanted to run; None if unknown.
-        asleep_s: Seconds since it last ran; None if unknown.
-        waits_fds: Descriptors that its system call waits for.
-        futex: Address it waits at, or "sem:INODE" for a semaphore shared between processes.
-        opens: Path that its system call opens.
+        active: Whether the stack tool reported the thread as active; None if unknown.
+        gil: Whether the thread has Python's global interpreter lock.
+        state: The kernel's state of the thread, as in /proc.
+        wchan: The kernel function that the thread sleeps in.
+        syscall: Name of the system call that the thread is in.
+        waits_fds: Descriptors that the system call waits for.
+        futex: Address of the futex that the thread waits for, or "sem:INODE" for a semaphore shared between processes.
+        opens: Path that the system call opens.
+        runnable: Share of the time in which the thread ran or waited for a processor; None if unknown.
+        asleep_s: Seconds since the thread last ran; None if unknown.
     """
 
     tid: int
@@ -102,12 +106,12 @@ class Process:
     """A process.
 
     Attributes:
-        role: Its part in the job, as "trainer" or "engine core".
-        job: The group of ranks it belongs to: the address of their store.
-        state: The kernel's R S D T t Z; X if it ended; empty if unknown.
-        unseen: What could not be read of it, and why.
+        role: Role in the job, such as "trainer" or "engine core".
+        job: Address of the rendezvous store of the process's group of ranks.
+        state: The kernel's state R, S, D, T, t or Z; X if the process ended; empty if unknown.
         shared: Names of shared memory, each with its inode.
-        io_moved: Whether it read or wrote anything while observed; None if unknown.
+        io_moved: Whether the process read or wrote anything while observed; None if unknown.
+        unseen: Texts about data that could not be read, with the reason.
     """
 
     pid: int
@@ -133,7 +137,7 @@ class Process:
 
     @property
     def label(self) -> str:
-        """Its name in sentences: "rank 2 (trainer, pid 812)"."""
+        """The name of the process in sentences: "rank 2 (trainer, pid 812)"."""
         where = f" on {self.host}" if self.host else ""
         if self.rank is not None:
             return f"rank {self.rank} ({self.role}, pid {self.pid}{where})"
@@ -141,7 +145,7 @@ class Process:
 
     @property
     def main(self) -> Thread | None:
-        """The main thread: its number is that of the process, or its name says so."""
+        """The main thread, by its id or name; else the only thread, or None."""
         for thread in self.threads:
             if thread.tid == self.pid or thread.name == "MainThread":
                 return thread
@@ -155,11 +159,11 @@ class Socket:
     Attributes:
         kind: tcp or unix.
         state: ESTABLISHED, LISTEN, CLOSE_WAIT, ...
-        unread: Bytes its owner has not read; of a listening socket, connections not accepted.
-        unsent: Bytes its peer has not acknowledged.
+        unread: Bytes that the owner has not read; for a listening socket, connections that are not accepted.
+        unsent: Bytes that the peer has not acknowledged.
         peer: Inode of the other end; 0 if it is not on this host.
         sent_s: Seconds since anything was sent; None if unknown.
-        received_s: Seconds since anything was received.
+        received_s: Seconds since anything was received; None if unknown.
     """
 
     inode: int
@@ -199,9 +203,10 @@ class Collective:
     """A rank's state in one process group, from a flight recorder.
 
     Attributes:
-        enqueued: Number of the last collective it started.
-        completed: Number of the last collective it finished.
-        operation: Name of the last one it started.
+        enqueued: Number of the last collective that the rank started.
+        completed: Number of the last collective that the rank finished.
+        operation: Name of the last collective that the rank started.
+        sizes: Sizes of this collective's input, as text.
     """
 
     rank: int
@@ -214,14 +219,14 @@ class Collective:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything observed.
+    """The observed processes of a job, with their sockets, file locks and collectives.
 
     Attributes:
         source: "live", or the kind of dump.
-        seconds: How long the processes were observed.
-        blind: Texts about what could not be read, and what would make it readable.
+        seconds: Duration of the observation.
+        blind: Texts about data that could not be read, with the change that would make it readable.
         missing: Hosts without an answer, and files that could not be read.
-        notes: Remarks.
+        notes: Remarks for the user.
     """
 
     processes: tuple[Process, ...] = ()
@@ -245,7 +250,7 @@ class Snapshot:
         return {"schema": SCHEMA} | document
 
     def on_host(self, host: str) -> Snapshot:
-        """Return the snapshot as that of a host with this name."""
+        """Return a copy in which all processes, sockets, locks and messages have the name of a host."""
         placed: dict[str, Any] = {
             name: tuple(dataclasses.replace(item, host=host) for item in getattr(self, name))
             for name in ("processes", "sockets", "locks")
@@ -265,7 +270,7 @@ def join_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
 
 
 def cut_at_word(text: str, length: int = MAX_TEXT) -> str:
-    """Truncate a text at a word boundary, because half a secret would not be recognised and masked.
+    """Truncate a text at a word boundary if there is one, because half a secret would not be recognised and masked.
 
     >>> cut_at_word("train.py --key 0a1b2c3d", 18)
     'train.py --key'

@@ -1,4 +1,4 @@
-"""The verdict on a job: whether it hangs, the cause, and the chain of waits that leads to the blocking processes."""
+"""Define the verdict on a job: whether it hangs, the cause, and the chain of waits to the blocking processes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ HANG, WAITING, PROGRESS, IDLE_JOB, UNKNOWN = "hang", "waiting", "progress", "idl
 
 @dataclass(frozen=True)
 class Edge:
-    """One process waits for another.
+    """An edge of the wait graph: one process waits for another.
 
     Attributes:
-        target: Key of a process, or of something that was not observed, as "tcp 10.0.0.2:8000".
+        source: Key of the waiting process.
+        target: Key of a process, or a label of a target that was not observed, as "tcp 10.0.0.2:8000".
+        kind: Kind of the wait.
         label: The target's name in sentences.
         text: The wait, as "waits for an HTTP response from".
-        evidence: The files of /proc and the frames that show it.
+        evidence: The files of /proc and the frames that show the wait.
         needs: "all" if every target must arrive before the wait ends; "any" if one is enough, or it is unknown which.
         certain: Whether the wait was observed directly; otherwise it was inferred by exclusion.
     """
@@ -35,19 +37,20 @@ class Verdict:
     """The verdict on a snapshot.
 
     Attributes:
-        outcome: HANG, WAITING (a hang if it goes on), PROGRESS, IDLE_JOB or UNKNOWN.
-        sentence: What blocks the job, in one sentence.
-        cause: One of wait_kinds.CAUSES; empty without a hang.
+        outcome: HANG, WAITING (too short for a hang so far), PROGRESS, IDLE_JOB or UNKNOWN.
+        sentence: The verdict in one sentence.
+        cause: A key of wait_kinds.CAUSES; empty if no process waits.
         certainty: established, supported or hypothesis.
         culprits: Keys of the blocking processes; labels of blockers that are not processes.
-        chain: From a waiting process to the blocking one; of a deadlock the whole cycle.
-        evidence: What was observed of the blocking processes.
-        victims: Keys of the processes that wait for them, directly or not.
-        waited_s: How long the longest wait has lasted, as far as is known.
-        excluded: What was looked for and not found.
-        unseen: Texts about what could not be read, and what would make it readable.
-        next: Commands that would show more.
-        code: The known issue; empty if none fits.
+        chain: Edges from a waiting process to the blocking one; for a deadlock, including the whole cycle.
+        cycle: Whether the processes wait for each other.
+        evidence: Observations of the blocking processes.
+        victims: Keys of the processes that wait for the blocking processes, directly or indirectly.
+        waited_s: Duration of the longest wait; None if unknown.
+        excluded: Texts about causes that the observations rule out.
+        unseen: Texts about data that could not be read, with the change that would make it readable.
+        next: Commands that would give more evidence.
+        code: Code of the known issue; empty if none matches.
     """
 
     outcome: str

@@ -1,4 +1,4 @@
-"""Build the wait graph: which process waits for which, through sockets, pipes, locks, children and collectives."""
+"""Build the wait graph of a job: edges between processes through sockets, pipes, locks, children and collectives."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Waiter:
         return Edge(self.process.key, target.key, self.kind, target.label, text, evidence, needs, certain)
 
     def dead_processes(self, text: str, candidates: Iterable[Process]) -> list[Edge]:
-        """Return edges to dead processes that this one has not noticed."""
+        """Return edges to those candidates that are dead (zombies)."""
         dead = [process for process in candidates if process.state == "Z"]
         return [
             self.edge(p, text, f"/proc/{p.pid}/stat: state Z, its parent is {p.ppid}", certain=False)
@@ -114,7 +114,7 @@ class _Waiter:
         return edges if writes else edges + self.dead_children(call, pipe, certain=not peers)
 
     def dead_children(self, *evidence: str, certain: bool) -> list[Edge]:
-        """Return edges to dead children whose pipe never ends, because the parent holds their end open too."""
+        """Return edges to dead children whose pipe never ends, because this process has the other end open too."""
         reason = f"and pid {self.process.pid} has the other end open itself, so the pipe never ends"
         text = "waits for data in a pipe from"
         return [
@@ -146,7 +146,7 @@ class _Waiter:
         return list(edges.values())
 
     def forwarded_requests(self) -> list[Edge]:
-        """Return edges of an idle event loop with an open request: to where it sent requests or gave work."""
+        """Return edges of an idle event loop with an open request, to processes that got requests or work from it."""
         if self.kind == "supervise" or not self.index.open_requests(self.process):
             return []
         edges = []
@@ -164,7 +164,7 @@ class _Waiter:
             if child.key not in targets and self.index.states[child.key].kind not in (*IDLE, "unseen")
         ]
 
-    # Who can end a wait of each kind (`ended_by` in waits.toml).
+    # Edges to the processes that can end a wait of each kind (`ended_by` in waits.toml).
 
     def child_edges(self) -> list[Edge]:
         text, certain = f"{self.state.call.wait.text}:", len(self.children) == 1
@@ -190,7 +190,7 @@ class _Waiter:
         return {name for name in self.process.shared if _RING_MEMORY in name}
 
     def ring_edges(self) -> list[Edge]:
-        """Return edges from the writer of a shared-memory ring buffer to its readers, the workers it started."""
+        """Return edges to the processes at the other end of a shared-memory ring buffer: workers, else sharing ones."""
         memory = self.ring_memory()
         processes = self.index.snapshot.processes
         sharing = [p for p in processes if p.key != self.process.key and memory & set(p.shared)]
@@ -250,7 +250,7 @@ class _Waiter:
         connections = self.index.open_connections(self.process)
         nearby = {p.key for _, socket in connections for p in self.index.peers(self.process, socket)}
         candidates = [p for p in running if p.key in nearby] or running
-        # An actor with an idle loop awaits another one.
+        # An actor with an idle event loop awaits another actor.
         stuck = [p for p in candidates if kinds[p.key] not in IDLE]
         if self.state.loop_blocked and not stuck:
             return []  # no result reaches a loop that is blocked

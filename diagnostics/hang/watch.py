@@ -1,6 +1,6 @@
-"""Implement `hang --watch` and `--beats`: diagnose a job when it makes no progress for a while.
+"""Implement `hang --watch`: run a command, and diagnose it when it makes no progress for a while.
 
-With `--watch` progress is output, processor time, or bytes read and written by any process of the command. The counters
+Progress is output, processor time, or bytes read and written by any process of the command. The counters
 are read from the kernel a few times a minute; nothing is injected into the job.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import selectors
 import subprocess
 import sys
 import threading
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from diagnostics import UserError, process
-from diagnostics.findings import FINDINGS, FINE
+from diagnostics.findings import FINDINGS
 from diagnostics.hang.collect import discovery, proc
 from diagnostics.hang.collect.snapshot import NoProcessError, Selection, take_snapshot
 from diagnostics.hang.snapshot import Snapshot
@@ -27,7 +26,7 @@ from diagnostics.hang.snapshot import Snapshot
 Report = Callable[[Snapshot, float], int]
 
 IDLE_SHARE = 0.02
-"""With less processor time than this share a process only polls."""
+"""Share of the elapsed time; processes that use less processor time only poll."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,9 @@ class WatchOptions:
     """Options of `--watch`.
 
     Attributes:
-        stall_s: Seconds without movement after which the job is diagnosed.
-        seconds: How long the job is then observed.
-        samples: Number of stacks.
+        stall_s: Seconds without progress (or without a heartbeat) after which the job is diagnosed.
+        seconds: Duration of the observation for the diagnosis.
+        samples: Number of stack samples.
         end: Whether to terminate the command when it hangs.
     """
 
@@ -52,10 +51,10 @@ class StallClock:
     """Progress counters of a command's processes, and the time since none has changed. Pure: time is an argument.
 
     Attributes:
-        since: Time since which nothing has moved.
+        since: Time of the last progress.
         checked: Time of the last counters.
-        ran_s: Processor time of all processes.
-        moved: Bytes that they read and wrote.
+        ran_s: Time in which the threads of all processes ran or waited for a processor.
+        moved: Bytes that all processes read and wrote.
         output: Bytes of output.
     """
 
@@ -66,7 +65,7 @@ class StallClock:
     output: int = 0
 
     def update(self, now: float, ran_s: float, moved: int, output: int) -> bool:
-        """Store new counters; return whether anything moved."""
+        """Store new counters; return whether they show progress."""
         elapsed = max(now - self.checked, 1e-6)
         moves = (
             output != self.output
@@ -82,7 +81,7 @@ class StallClock:
 
 
 def watch_command(words: Sequence[str], options: WatchOptions, report: Report) -> int:
-    """Run a command; return its exit code, or 1 if it hung and was ended."""
+    """Run a command and report each stall; return its exit code, or 1 if the command hung and was ended."""
     try:
         child = process.start(words, stdin=None, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     except OSError as error:
@@ -124,35 +123,12 @@ def _watch(child: subprocess.Popen[bytes], options: WatchOptions, counted: list[
             due_s = math.inf if hangs else 2 * (now - clock.since)
 
 
-def watch_heartbeats(pid: int, options: WatchOptions, report: Report) -> int:
-    """Diagnose a process whenever no heartbeat line arrives on standard input for a while.
-
-    A line names the step that begins; an empty line ends it. Returns 0 when the input ends.
-    """
-    with selectors.DefaultSelector() as selector:
-        selector.register(0, selectors.EVENT_READ)
-        step, since, waiting = "", time.monotonic(), False
-        while True:
-            remaining = options.stall_s - (time.monotonic() - since)
-            if selector.select(timeout=max(0.0, remaining) if waiting else None):
-                data = os.read(0, 65536)
-                if not data:
-                    return FINE
-                *_, last = data.decode("utf-8", errors="replace").removesuffix("\n").split("\n")
-                step, since, waiting = last.strip(), time.monotonic(), bool(last.strip())
-            elif waiting and time.monotonic() - since >= options.stall_s:
-                waiting = False
-                print(f"hang: {step}: no heartbeat", file=sys.stderr)
-                _diagnose(pid, options, time.monotonic() - since, report)
-                sys.stderr.flush()
-
-
 def _diagnose(pid: int, options: WatchOptions, still_s: float, report: Report) -> bool:
     try:
         snapshot = take_snapshot(Selection((pid,), seconds=options.seconds, samples=options.samples))
     except NoProcessError:
         return False
-    print(f"hang: nothing has moved for {still_s:.0f} s", file=sys.stderr)
+    print(f"hang: no activity for {still_s:.0f} s", file=sys.stderr)
     sys.stdout.flush()
     with contextlib.redirect_stdout(sys.stderr):
         return report(snapshot, still_s) == FINDINGS

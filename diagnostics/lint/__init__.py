@@ -1,1 +1,1 @@
-"""The command `lint`: check a config, a script or a command before it is started."""
+"""Implement the command `lint`, which checks a config, a script or a command before it is started."""

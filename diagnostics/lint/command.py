@@ -29,13 +29,13 @@ WORKFLOW = (
     build_report,  # findings, identical ones merged
 )
 
-# Frameworks in a registry have releases.
+# Frameworks that have releases, because they have packages.
 _WITH_RELEASES = tuple(framework.name for framework in FRAMEWORKS.values() if framework.packages)
 
 
 def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for name in reversed(_WITH_RELEASES):
-        help_text = f"Check for this {name} (default: the project's, else the installed release)."
+        help_text = f"Release of {name} to check for (default: the project's, else the installed one)."
         function = click.option(f"--{name}", name.replace("-", "_"), metavar="VERSION", help=help_text)(
             function
         )
@@ -45,8 +45,8 @@ def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(
     cls=Command,
     examples=(
-        ("lint train.sh", "a script, a YAML, a TOML, a Python file, a notebook"),
-        ("lint configs/", "every run below a folder"),
+        ("lint train.sh", "a script, a YAML, TOML or Python file, or a notebook"),
+        ("lint configs/", "all runs in a folder and its subfolders"),
         ("lint --trl 1.16.0 -- trl grpo --num_generations 8", "a command"),
         ("lint train.sh --from trl==0.17 --to trl==1.16", "what an upgrade changes for this run"),
     ),
@@ -54,11 +54,15 @@ def _release_options(function: Callable[..., Any]) -> Callable[..., Any]:
     context_settings={"ignore_unknown_options": False},
 )
 @click.argument("files", nargs=-1, metavar="FILE... | -- COMMAND...")
-@click.option("--framework", type=click.Choice(CONFIGURED), help="Framework of a file that does not show it.")
+@click.option(
+    "--framework", type=click.Choice(CONFIGURED), help="Framework of the run, if the file does not show it."
+)
 @_release_options
-@click.option("--from", "old", metavar="X==1", help="With --to: report what differs for this run.")
-@click.option("--to", "new", metavar="X==2", help="The release to migrate to.")
-@click.option("--diff", is_flag=True, help="With --from and --to: print the certain edits as a patch only.")
+@click.option("--from", "old", metavar="X==1", help="The release to migrate from; --to names the new one.")
+@click.option(
+    "--to", "new", metavar="X==2", help="With --from: report what the new release changes for this run."
+)
+@click.option("--diff", is_flag=True, help="With --from and --to: print only a patch with the certain edits.")
 @report_options
 def command(
     files: tuple[str, ...],
@@ -92,7 +96,7 @@ def command(
         code = filter_report(report, output).exit_code(output.fail_on)
     else:
         code = write_report(_with_messages_first(report, output), output)
-    # A file with nothing to check is not a file without faults.
+    # If a file could not be read or has nothing to check, the report is incomplete.
     nothing_read = any(check.reads for check in report.checks)
     return INCOMPLETE if code == FINE and nothing_read else code
 
@@ -114,7 +118,7 @@ def run_workflow(run: LintRun) -> None:
 
 
 def _with_messages_first(report: Report, output: ReportOptions) -> Report:
-    """Put a finding's message, which has the run's numbers, in place of its title on the first screen."""
+    """Replace titles by the first sentence of the detail, which has the run's numbers, on the short terminal report."""
     if output.format != "terminal" or output.verbose:
         return report
 
@@ -127,7 +131,7 @@ def _with_messages_first(report: Report, output: ReportOptions) -> Report:
 
 
 def _require_file(path: Path) -> None:
-    """Refuse a path that is no file or folder; reading a pipe would block."""
+    """Raise UserError if a path is no regular file or folder; a read of a pipe would block."""
     if str(path) == "-":
         return
     try:
@@ -140,6 +144,6 @@ def _require_file(path: Path) -> None:
 
 
 def _split_command(words: tuple[str, ...]) -> tuple[list[Path], list[str]]:
-    """Separate files from the command after `--`, a word that click has already removed."""
+    """Separate the files from the command after `--`, which click has already removed from the words."""
     number = len(sys.argv) - sys.argv.index("--") - 1 if "--" in sys.argv else 0
     return [Path(word) for word in words[: len(words) - number]], list(words[len(words) - number :])

@@ -20,18 +20,18 @@ from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_scala
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=(.*))?$", re.DOTALL)
 _NUMBER = re.compile(r"-[0-9.]")
 _OVERRIDE = re.compile(r"(~?\+{0,2}(?:[A-Za-z_][\w-]*)(?:[./@][\w-]+)*)=(.*)$", re.DOTALL)
-# Options of launchers, with underscores, and what they set.
+# Option of a launcher, with underscores -> launcher setting.
 _LAUNCHER_OPTIONS = {
     "nproc_per_node": "processes_per_node", "num_processes": "processes", "num_gpus": "processes",
     "nnodes": "nodes", "num_machines": "nodes", "num_nodes": "nodes",
     "master_addr": "master_addr", "main_process_ip": "master_addr", "rdzv_endpoint": "rendezvous",
     "master_port": "master_port", "main_process_port": "master_port", "config_file": "config_file",
 }  # fmt: skip
-# Launchers of whatever number of tasks the job has; theirs is not known.
+# Launchers that start one process for each task of a job; the number of tasks is not known.
 _TASK_LAUNCHERS = {"srun", "mpirun", "mpiexec"}
 _LAUNCHERS = {"torchrun", "accelerate", "deepspeed", "ray", "uv"}
 _LAUNCHER_MODULES = ("torch.distributed.", "accelerate.", "deepspeed.")
-# Modules that are no training script of a user.
+# Modules that are not a user's training script.
 _OTHER_MODULES = (*(f"{name}." for name in TOP_MODULES), "recipe.", "pip", "pytest")
 
 
@@ -40,9 +40,12 @@ class FrameworkCommand:
     """The part of a command line that starts a framework.
 
     Attributes:
-        way: The matched way to start the framework: role, parser and the options that it implies.
-        start: Index of the first argument; the words before `launch_end` are the launcher's.
-        target: The script of the user, or the module if `module`.
+        framework: Name of the framework.
+        way: The matched way to start the framework: role, parser and implied options.
+        start: Index of the first argument.
+        launch_end: Number of words before the program; they are the launcher's.
+        target: The user's script, or a module; empty for a program of the framework.
+        module: Whether the target is a module.
     """
 
     framework: str
@@ -54,7 +57,7 @@ class FrameworkCommand:
 
 
 def find_framework_command(words: list[str]) -> FrameworkCommand | None:
-    """Find a framework's command among the words, after any launchers."""
+    """Find a framework's command among the words, after launchers; None if there is no such command."""
     for index, word in enumerate(words):
         launch, start = _parse_launch(words, index, word.rpartition("/")[2])
         if launch is None:
@@ -69,7 +72,7 @@ def find_framework_command(words: list[str]) -> FrameworkCommand | None:
 
 
 def _parse_launch(words: list[str], index: int, name: str) -> tuple[Launch | None, int]:
-    """Return what the word at an index starts, if anything, and the index of its first argument."""
+    """Return the launch that the word at an index begins, if any, and the index of the first argument."""
     following = words[index + 1] if index + 1 < len(words) else ""
     if name == "-m":
         if following.startswith(_LAUNCHER_MODULES):
@@ -93,7 +96,7 @@ def _find_user_script(words: list[str], file: str) -> FrameworkCommand | None:
         if module and word.startswith(_OTHER_MODULES):
             return None
         path = find_script(word, file, module=module)
-        # Scripts with TRL's own parser are started with a YAML as the config.
+        # A script that cannot be read counts if its name has "grpo" and TRL's parser gets a YAML file.
         grpo_name = "grpo" in word.rpartition("/")[2] and _names_config(words[index + 1 :])
         if (path is None and grpo_name) or (path is not None and read_user_script(path).trains):
             return FrameworkCommand("trl", Start(), index + 1, index, word, module)
@@ -111,9 +114,9 @@ def read_command(
     """Return the settings of a command, also of a command inside `bash -c`.
 
     Args:
-        command: Words and environment.
-        file: The file that contains it.
-        read_nested: Reads a word that is itself a script.
+        command: Words and environment of the command.
+        file: The file that contains the command.
+        read_nested: Function that reads a word that is itself a shell script.
     """
     words = [word.clean for word in command.words]
     recognised = find_framework_command(words) or _find_user_script(words, file)
@@ -151,7 +154,7 @@ def _shell_arguments(words: list[Word]) -> list[Word]:
 
 
 def _inline_env(words: list[Word], file: str) -> dict[str, Value]:
-    """Return variables set before the program: after `env`, or as a container's `-e NAME=VALUE`."""
+    """Return the variables that are set before the program, after `env` or as a container's `-e NAME=VALUE`."""
     env: dict[str, Value] = {}
     after_env = False
     for number, word in enumerate(words):
@@ -164,7 +167,7 @@ def _inline_env(words: list[Word], file: str) -> dict[str, Value]:
 
 
 def _read_launcher(words: list[Word], file: str) -> dict[str, Value]:
-    """Return the settings that the launcher before the program makes."""
+    """Return the settings in the words of the launcher, which are before the program."""
     names = [word.clean.rpartition("/")[2] for word in words]
     name = next((program for program in names if program in _LAUNCHERS), "")
     if not name and any(program.startswith("torch.distributed.") for program in names):
@@ -210,11 +213,11 @@ def _read_flags(words: list[Word], file: str, settings: Settings) -> None:
 
 
 def _report_unread(settings: Settings, word: Word, file: str) -> None:
-    """Report unreadable options at this location."""
+    """Add an entry "not checked" for unreadable options at a word."""
     place = str(Place(file, word.line))
     if word.text == SCRIPT_ARGUMENTS:
         settings.forwards_arguments = True
-        reason = "checked as the script is without arguments"
+        reason = "checked as if the script had no arguments"
         entry = NotChecked('"$@"', reason, "lint the whole command", place, decides=False)
     else:
         settings.has_unread_options = True
@@ -224,7 +227,7 @@ def _report_unread(settings: Settings, word: Word, file: str) -> None:
 
 def _combine(values: list[Word], file: str, line: int) -> Value:
     """Combine the words after a flag into one value."""
-    # A backslash before a blank at the end of a line makes a word of that blank.
+    # A backslash before a blank at the end of a line makes a word of the blank.
     values = [word for word in values if word.clean.strip()] or values[:1]
     values = [word for word in values if word.text != SCRIPT_ARGUMENTS]
     if not values:

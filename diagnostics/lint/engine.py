@@ -1,7 +1,7 @@
 """Run the four steps of `lint`: `read_inputs`, `make_plans`, `check_rules`, `build_report`.
 
-Each step takes the `LintRun` and adds its results to it. A rule or a file that cannot be processed becomes a result of
-the report and never ends the command.
+Each step takes the `LintRun` and adds results to it. A rule or a file that cannot be processed becomes a result in the
+report and does not end the command.
 """
 
 from __future__ import annotations
@@ -35,7 +35,14 @@ _MAX_NAMES = 6
 
 @dataclass
 class Source:
-    """A file or the command line, with the settings that it makes."""
+    """A file or the command line, with its settings and run plans.
+
+    Attributes:
+        name: Path of the file, or `command line`.
+        settings: Settings that were read.
+        explicit: Whether the user named the file, and not only a folder above it.
+        plans: Run plans that were made from the settings.
+    """
 
     name: str
     settings: list[Settings]
@@ -48,10 +55,15 @@ class LintRun:
     """The request of one `lint`, and the results so far.
 
     Attributes:
-        paths: The files and folders to check; `command` is a command line in their place.
-        versions: The releases that were given or are installed.
-        framework: The framework to assume for a file that does not show its own.
+        paths: Files and folders to check.
+        versions: Releases that were given or are installed.
+        framework: Framework to assume for a file that does not show its own; empty for none.
+        command: Words of a command line to check.
+        sources: The files and the command line, with their settings and run plans.
+        unread: Results for inputs that could not be read or have nothing to check.
+        checks: Results of all checks.
         passed_over: Files and folders below a folder that were not read.
+        report: The report; None before the last step.
     """
 
     paths: list[Path]
@@ -89,7 +101,7 @@ def read_inputs(run: LintRun) -> None:
 
 
 def _read_folder(folder: Path, run: LintRun) -> list[Source]:
-    """Read the runs below a folder, without files that another of them includes."""
+    """Read the runs below a folder, without files that are included by other files."""
     sources = []
     for path in lintable_files(folder, run.passed_over):
         try:
@@ -139,7 +151,7 @@ def _is_grpo(settings: Settings) -> bool:
         or not settings.target
     ):
         return True
-    # A script that only has a similar name: TRL has few of its options.
+    # A script whose name is only similar to a GRPO script: TRL lacks most of its options.
     refused = option_index.refused_options(settings, option_index.option_names("trl"))
     return len(refused) * 2 <= len(option_index.set_options(settings))
 
@@ -162,7 +174,7 @@ def _nothing_read(source: Source) -> CheckResult:
 
 
 def check_rules(run: LintRun) -> None:
-    """Check every rule, and list what could not be checked."""
+    """Check every rule, and list inputs that could not be checked."""
     run.checks = [*run.unread, *check_plans(run.plans), *not_checked.check_reading(run.plans)]
 
 
@@ -267,5 +279,5 @@ def _notes(run: LintRun) -> Iterator[str]:
     packages = ((name, plan) for plan in plans for name in (plan.framework, "vllm") if PACKAGES.get(name))
     unknown = sorted({name for name, plan in packages if name not in plan.versions.known})
     if unknown:
-        yield f"release not known, so what depends on it is a warning at most: {', '.join(unknown)}"
+        yield f"release unknown, so findings that depend on it are at most warnings: {', '.join(unknown)}"
     yield from dict.fromkeys(line for plan in plans for line in plan.versions.sources)

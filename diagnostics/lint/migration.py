@@ -1,6 +1,6 @@
 """Compare a run's options in two releases of its framework: the report and patch of `lint --from X==1 --to X==2`.
 
-Names, types, choices and defaults come from the API index; what took an option's place comes from the dialects.
+Names, types, choices and defaults come from the API index; replacements of removed options come from the dialects.
 """
 
 from __future__ import annotations
@@ -33,13 +33,19 @@ from diagnostics.lint.versions import Versions
 from diagnostics.output.redact import mask
 from diagnostics.versions import in_range
 
-# Lines with nothing but one option: of a shell command that goes on, of a call, of a YAML file.
+# Lines that contain only one option: of a shell command that goes on, of a call, or of a YAML file.
 _ALONE = r"\s*(?:--{0}[= ][\w./:-]+\s+\\|{0}\s*=\s*(?:[\w.-]+|\"[^\"]*\"|'[^']*'),|{0}:\s+[\w./-]+)\s*"
 
 
 @dataclass(frozen=True)
 class RemovedOption:
-    """An option that only the old release has; its new name, "" to delete it, or None if no edit is certain."""
+    """An option that only the old release has.
+
+    Attributes:
+        value: The option and its value.
+        problem: The problem to report.
+        new_name: The new name, "" to delete the option, or None if no edit is certain.
+    """
 
     value: Value
     problem: Problem
@@ -48,7 +54,7 @@ class RemovedOption:
 
 @dataclass(frozen=True)
 class Migration:
-    """One run, for two releases of its framework."""
+    """A run, and two releases of its framework to compare."""
 
     plan: RunPlan
     old: Release
@@ -70,7 +76,7 @@ class Migration:
         return option_index.exact_options(self.new.package, self.plan.role, self.new.version)
 
     def current_name(self, option: str) -> str:
-        """Return the name of an option in the new release, as far as a table says that the meaning is the same."""
+        """Return an option's name in the new release: a name with the same meaning by the dialect, or the same name."""
         flat, removal = self.dialect.flat_flags, self.dialect.removal(option, self.new.version)
         names = (
             removal.renamed if removal else "",
@@ -81,7 +87,7 @@ class Migration:
 
 
 def compare_releases(run: LintRun, from_text: str, to_text: str) -> list[Migration]:
-    """Fill `run` with the report of a migration, as from `trl==0.17` to `trl==1.16`; return the compared runs.
+    """Fill `run` with the report of a migration, such as from `trl==0.17` to `trl==1.16`; return the compared runs.
 
     Raises:
         UserError: A text names no indexed release, or they name two packages.
@@ -132,11 +138,11 @@ def _find_changes(migration: Migration) -> Iterator[Finding]:
 
 
 def _removed_options(migration: Migration) -> Iterator[RemovedOption]:
-    """Yield the options of a run that the old release accepts, and the new one does not."""
+    """Yield the options of a run that the old release has and the new release does not accept."""
     settings, package = migration.plan.settings, migration.new.package
     for value in option_index.set_options(settings):
         key, renamed = value.key, migration.current_name(value.key)
-        # argparse completes abbreviations, of a command line only.
+        # argparse completes abbreviations, but only on a command line.
         abbreviated = parser_of(package) != "hydra" and not value.place.file.endswith(TYPED_FILES)
         accepted = option_index.accepts(key, migration.new_options, abbreviated=abbreviated)
         by_script = key in settings.script_options and not settings.framework_parser
@@ -156,7 +162,7 @@ def _removed_options(migration: Migration) -> Iterator[RemovedOption]:
             listed = f"the nearest: {', '.join(similar)}" if similar else "no added option has a similar name"
             fix = f"Read the release notes: {listed}."
         message = f"{migration.new} has no option {key}; {migration.old} {effect}."
-        # A script that parses its own options may have one of that name.
+        # A script that parses its own options may have an option with this name.
         if not settings.framework_parser and not value.place.file.endswith(TYPED_FILES):
             new_name = None
         skipped = is_skipped(migration.plan, value) or migration.plan.enabled("ignore_args_error")
@@ -165,7 +171,7 @@ def _removed_options(migration: Migration) -> Iterator[RemovedOption]:
 
 
 def _value_problems(migration: Migration) -> Iterator[Problem]:
-    """Yield values that only the new release refuses, and values of another type than it declares."""
+    """Yield values that only the new release refuses, and values of a type that the new release no longer declares."""
     if migration.plan.role == "serve" and migration.new.package != "vllm":
         return  # the index has the choices and types of the trainer's class
     for value in option_index.set_options(migration.plan.settings):
@@ -182,7 +188,7 @@ def _value_problems(migration: Migration) -> Iterator[Problem]:
 
 
 def _default_problems(migration: Migration) -> Iterator[Problem]:
-    """Yield options that the run leaves out and that matter to it, if their default differs."""
+    """Yield options that the run does not set, that have an effect in it, and whose default differs."""
     plan, dialect, releases = migration.plan, migration.dialect, (migration.old, migration.new)
     names = dialect.server_names if plan.role == "serve" else dialect.names
     for option in dict.fromkeys((*names, *(() if plan.role == "serve" else dialect.loss_options))):
@@ -197,14 +203,14 @@ def _default_problems(migration: Migration) -> Iterator[Problem]:
             for release, name in zip(releases, (former, option), strict=True)
         )
         removal, before = dialect.removal(option, migration.new.version), format_value(old)
-        # True may have become a name with the same meaning, as "group" of TRL's scale_rewards.
+        # True may have become a name with the same meaning, such as "group" for TRL's scale_rewards.
         same = old == new or isinstance(old, bool) != isinstance(new, bool)
         is_gone = option in migration.old_options and option not in migration.new_options
         if is_gone and removal and not removal.renamed and old not in (..., None, False):
             message = f"{migration.old} uses {before}, and {migration.new} has no such option"
             fix = removal.advice.removeprefix("Leave it out: ").capitalize()
         elif option not in migration.new_options or same or None in (old, new) or ... in (old, new):
-            continue  # if the default is null, code decides
+            continue  # if the default is null, the framework's code decides
         else:
             message = f"{migration.new} uses {format_value(new)}, and {migration.old} uses {before}"
             fix = f"Set {option} to {before} to keep the run as it is."
@@ -213,7 +219,7 @@ def _default_problems(migration: Migration) -> Iterator[Problem]:
 
 
 def _has_effect(option: str, names: dict[str, str], plan: RunPlan) -> bool:
-    """Return whether an option of vLLM has an effect in a trainer's run."""
+    """Return whether an option has an effect in a run; only `vllm_` options of a trainer may have none."""
     if plan.role == "serve" or not option.startswith("vllm_"):
         return True
     mode = plan.values.get("rollout.mode")
@@ -222,7 +228,7 @@ def _has_effect(option: str, names: dict[str, str], plan: RunPlan) -> bool:
 
 
 def make_patch(migrations: Iterable[Migration]) -> str:
-    """Return a unified diff of certain edits: options renamed with the same meaning, and options without effect."""
+    """Return a unified diff with the certain edits: new names with the same meaning, and options without effect."""
     originals: dict[str, list[str]] = {}
     edited: dict[str, list[str]] = {}
     for removed in (removed for migration in migrations for removed in _removed_options(migration)):
@@ -230,7 +236,7 @@ def make_patch(migrations: Iterable[Migration]) -> str:
         if file not in originals:
             readable = Path(file).is_file() and not file.endswith(".ipynb")
             text = safe_io.read_bytes(Path(file), MAX_BYTES).decode("utf-8", "replace") if readable else ""
-            # The output sanitizer would escape these, and the patch would not apply.
+            # The output sanitizer would escape these characters, and the patch would not apply.
             originals[file] = [] if re.search("[\r\ufffd]", text) else re.findall(r"[^\n]*\n|[^\n]+", text)
             edited[file] = list(originals[file])
         if 0 <= number < len(edited[file]):
@@ -250,7 +256,7 @@ def _edit_line(line: str, removed: RemovedOption) -> str:
 
 
 def _unified_diff(file: str, before: list[str], after: list[str]) -> str:
-    """Return the diff of a file, without context or not at all if that would print a secret."""
+    """Return the diff of a file; without context, or empty, if the diff would print a secret."""
     name = str(Path(file).relative_to(Path.cwd())) if Path(file).is_relative_to(Path.cwd()) else file
     for context in (3, 0):
         rows = difflib.unified_diff(before, [line for line in after if line], name, name, n=context)

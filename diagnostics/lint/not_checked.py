@@ -1,7 +1,7 @@
-"""List the settings of a run that `lint` could not check, each with the reason and what to do about it.
+"""List the settings of a run that `lint` could not check, each with the reason and a remedy.
 
-These are values that no file sets, options that no indexed release has, and config files that were not found. They
-become the entries "not checked" of the report.
+Such settings are values that no file sets, options that no indexed release has, and config files that were not found.
+They become the entries "not checked" of the report.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def take_unknown_values(plans: Iterable[RunPlan], *, decides: bool) -> list[NotC
 
 
 def merge_entries(entries: Iterable[NotChecked]) -> list[NotChecked]:
-    """Merge entries that differ only in location; the merged entry decides if any of them does."""
+    """Merge entries that differ only in location; a merged entry decides if one of its entries does."""
     groups: dict[tuple[str, str, str], list[NotChecked]] = {}
     for entry in entries:
         groups.setdefault((entry.what, entry.why, entry.remedy), []).append(entry)
@@ -60,7 +60,7 @@ def merge_entries(entries: Iterable[NotChecked]) -> list[NotChecked]:
 
 
 def check_reading(plans: Iterable[RunPlan]) -> list[CheckResult]:
-    """Return one check with all inputs that were not read or understood."""
+    """Return a list with one check for all inputs that were not read or understood; empty if there are none."""
     entries = merge_entries(
         entry for plan in plans for entry in (*plan.settings.not_checked, *_unchecked_options(plan))
     )
@@ -68,7 +68,7 @@ def check_reading(plans: Iterable[RunPlan]) -> list[CheckResult]:
 
 
 def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
-    """Return options that no indexed release has: misspelt, from a fork, or of the user's own script."""
+    """Return entries for options that are misspelt, from a fork, or of the user's own script, and related doubts."""
     name, settings, own_parser = plan.framework, plan.settings, plan.settings.framework_parser
     names = option_index.option_names(name, plan.role) if option_index.is_indexed(name) else set()
     if not names or (plan.own_copy and option_index.copy_options(settings, plan.versions.copies[name])):
@@ -85,7 +85,7 @@ def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
     if values:
         entries.append(NotChecked(part, "its keys are not in the index", "", str(values[0].place)))
     if own_parser and not plan.own_copy and option_index.is_indexed_release(name, release):
-        return entries  # CFG113 checks the others
+        return entries  # CFG113 checks other options
     if plan.own_copy and hydra:
         what = f"the project's own copy of {SHOWN[name]}"
         reason = "its config is not there, so its keys are not known"
@@ -118,7 +118,7 @@ def _unindexed_options(plan: RunPlan, names: set[str], handled: set[str]) -> lis
 
 
 def _existing_added_keys(plan: RunPlan, names: set[str], release: Version | None) -> list[NotChecked]:
-    """Return `+` keys that the release already has; Hydra refuses them if their value is not null."""
+    """Return entries for `+` keys that the release already has; Hydra refuses them if their value is not null."""
 
     def exists(value: Value) -> bool:
         lacks = release is not None and option_index.lacks_option(plan.framework, value.key, release)
@@ -132,9 +132,9 @@ def _existing_added_keys(plan: RunPlan, names: set[str], release: Version | None
 
 
 def _release_that_decides(plan: RunPlan) -> list[NotChecked]:
-    """Return the release as "not checked" if it is unknown, and some releases lack an option of the run.
+    """Return an entry for the unknown release if some releases lack an option of the run.
 
-    It decides only if no release has all options: then any installed release refuses one.
+    The entry decides only if no release has all options, because then every release refuses one of them.
     """
     options = [value.key for value in option_index.set_options(plan.settings)]
     partial, releases = option_index.releases_with_all(plan.framework, options)

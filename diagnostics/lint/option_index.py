@@ -22,9 +22,9 @@ from diagnostics.lint.values import Settings, Value
 
 _EASYR1 = Path(__file__).with_name("easyr1_options.json")
 _SIMILARITY = 0.84
-# Hydra's choice of a file for a part of the config.
+# Characters in a Hydra option that chooses a file for a part of the config.
 _GROUP_MARKS = set("@/")
-# Options that TrlParser and ms-swift take besides any other, and that `trl grpo` passes on to accelerate.
+# Options that TrlParser and ms-swift take besides those in the index.
 _ALWAYS_ACCEPTED = {"config", "accelerate_config", "env", "deepspeed", "help", "reward_funcs", "use_peft"}
 _LAUNCHER_OPTION = re.compile(
     r"num_(?:processes|machines|cpu_threads_per_process)$|config_file$|mixed_precision$|gpu_ids$|multi_gpu$"
@@ -36,7 +36,7 @@ _LAUNCHER_OPTION = re.compile(
 @cache
 def _load(package: str) -> Mapping[str, Any]:
     if package == "easyr1":
-        # It has no releases on the index: its options are those of its repository's tags.
+        # EasyR1 has no releases on the package index; its options are those in the tags of its repository.
         data: Mapping[str, Any] = json.loads(_EASYR1.read_text(encoding="utf-8"))
         return data
     index = store.load(package)
@@ -47,7 +47,7 @@ def _load(package: str) -> Mapping[str, Any]:
         for kind in ("options", "serve")
     }
     if package == "vllm":
-        # A server's options are only known to exist in some release, so none is ever refused by release.
+        # For a server's options, the releases that have them are not known, so no option is refused by release.
         return {
             "releases": (),
             "options": spans["options"] | dict.fromkeys(DIALECTS["vllm"].short_options, ""),
@@ -64,7 +64,7 @@ def _first_and_last(index: store.Package, packed: Any) -> tuple[str, str]:
 
 
 def _companions(framework: str) -> tuple[str, ...]:
-    """Return packages whose options a framework's commands take besides its own."""
+    """Return packages whose options a framework's commands take besides the framework's own."""
     return FRAMEWORKS[framework].option_packages if framework in FRAMEWORKS else ()
 
 
@@ -74,7 +74,7 @@ def is_indexed(framework: str) -> bool:
 
 
 def option_names(framework: str, role: str = "train") -> set[str]:
-    """Return every option that some release has."""
+    """Return all options that occur in a release of the framework or of the packages whose options it takes."""
     if role == "serve" and "serve" in _load(framework):
         return set(_load(framework)["serve"])
     packages = (framework, *_companions(framework)) if is_indexed(framework) else ()
@@ -83,7 +83,7 @@ def option_names(framework: str, role: str = "train") -> set[str]:
 
 @cache
 def release_options(framework: str, role: str, release: Version | None) -> set[str]:
-    """Return the options of a release; those of all releases if it is unknown or not indexed."""
+    """Return the options of a release; those of all releases if the release is None or not indexed."""
     names = option_names(framework, role)
     if release is None or not is_indexed_release(framework, release):
         return names
@@ -91,7 +91,7 @@ def release_options(framework: str, role: str, release: Version | None) -> set[s
 
 
 def exact_options(package: str, role: str, release: str) -> set[str]:
-    """Return the options of exactly one indexed release, without those of other packages that its commands take."""
+    """Return the options of an indexed release, without options of other packages; empty if it is not indexed."""
     index = store.load(package)
     number = index.number(release) if index is not None else None
     if index is None or number is None:
@@ -116,7 +116,7 @@ def set_options(settings: Settings) -> list[Value]:
 
 
 def added_options(settings: Settings) -> list[Value]:
-    """Return single values that a command adds by Hydra's `+`; lists and tables are merged, and groups chosen."""
+    """Return the single values that a command adds by Hydra's `+`, without lists, tables and choices of groups."""
     return [
         value.with_key(key)
         for key, value in settings.options.items()
@@ -130,9 +130,9 @@ def added_options(settings: Settings) -> list[Value]:
 
 
 def unindexed_part(settings: Settings, names: Collection[str]) -> tuple[str, list[Value]]:
-    """Return the part of the config whose options are not indexed, and the options in it.
+    """Return a name of the part of the config whose options are not indexed, and the options in this part.
 
-    Such a part is the config of a `model_engine` of verl, or a section for a role in ms-swift's YAML.
+    Such a part is the config of a `model_engine` of verl, or the sections for roles in ms-swift's YAML.
     """
     if has_sections(settings.framework):
         return "its sections for roles", [value for value in set_options(settings) if "." in value.key]
@@ -145,9 +145,9 @@ def unindexed_part(settings: Settings, names: Collection[str]) -> tuple[str, lis
 
 
 def accepts(name: str, names: Collection[str], *, nested: bool = False, abbreviated: bool = True) -> bool:
-    """Return whether a parser with these options accepts this one.
+    """Return whether a parser with these options accepts an option.
 
-    argparse accepts an unambiguous prefix of an option, and `no_` before a switch.
+    argparse accepts an unambiguous prefix of an option; `no_` before an option is accepted as well.
 
     >>> accepts("no_use_vllm", {"use_vllm"}), accepts("vllm_mod", {"vllm_mode"}), accepts("vlm_mode", {"vllm_mode"})
     (True, True, False)
@@ -166,7 +166,7 @@ def accepts(name: str, names: Collection[str], *, nested: bool = False, abbrevia
 
 
 def refused_options(settings: Settings, names: Collection[str], *, nested: bool = False) -> list[Value]:
-    """Return the options of a run that no parser with these options accepts; see `accepts`."""
+    """Return the options of a run that a parser with these options does not accept; see `accepts`."""
     by_argparse = parser_of(settings.framework) != "hydra"
     return [
         value
@@ -198,12 +198,12 @@ def expand_abbreviations(settings: Settings, release: Version | None) -> None:
 
 
 def copy_options(settings: Settings, folder: str) -> Mapping[str, Value | None]:
-    """Return the options of a project's own copy of a framework, with defaults that its files set.
+    """Return the options of a project's own copy of a framework, with the defaults in its files.
 
-    Empty if they cannot be read, or if parts of the command's composed config are missing.
+    The result is empty if the files cannot be read, or if parts of the command's composed config are missing.
 
     Args:
-        settings: The settings of a run of that framework.
+        settings: The settings of a run of the framework.
         folder: The folder of the copy's package.
     """
     if parser_of(settings.framework) == "hydra":
@@ -219,7 +219,7 @@ def copy_options(settings: Settings, folder: str) -> Mapping[str, Value | None]:
 
 @cache
 def composed_copy(folder: str, config: str) -> Mapping[str, Value | None]:
-    """Return the options of a copy of verl; its main program names the config if the command does not."""
+    """Return the options of a copy of verl; if `config` is empty, the copy's main program names the config."""
     main = Path(folder, "trainer/main_ppo.py")
     text = safe_io.read_text(main, 1_000_000) if main.is_file() else ""
     default = re.search(r"""hydra\.main\([^)]*config_name\s*=\s*["'](\w+)""", text)
@@ -229,18 +229,18 @@ def composed_copy(folder: str, config: str) -> Mapping[str, Value | None]:
 
 
 def is_indexed_release(package: str, release: Version | None) -> bool:
-    """Return whether exactly this release is in the index."""
+    """Return whether a release is in the index."""
     return release is not None and str(release) in _load(package).get("releases", ())
 
 
 def release_span(package: str, name: str) -> tuple[str, str] | None:
-    """Return the first and the last release that have an option."""
+    """Return the first and the last release that have an option; None if no release has it."""
     span = _load(package).get("options", {}).get(name)
     return (span[0], span[1]) if span else None
 
 
 def releases_with_all(package: str, wanted: Iterable[str]) -> tuple[list[str], tuple[Version, ...]]:
-    """Return the options that some release lacks, and the releases that have all options."""
+    """Return the options that some release lacks, and the releases that have all options; empty if none is lacking."""
     releases = [Version(release) for release in _load(package).get("releases", ())]
     if not releases:
         return [], ()
@@ -258,7 +258,7 @@ def releases_with_all(package: str, wanted: Iterable[str]) -> tuple[list[str], t
 
 
 def lacks_option(package: str, name: str, release: Version) -> bool:
-    """Return whether an indexed release lacks an option that others have."""
+    """Return whether an indexed release lacks an option that other releases have."""
     span = release_span(package, name)
     if span is None or not is_indexed_release(package, release):
         return False
@@ -275,7 +275,7 @@ def suggest(name: str, names: Iterable[str]) -> str:
     """
     names = list(names)
     head, dot, last = name.rpartition(".")
-    # A dotted name is nearly always wrong in its last part only.
+    # A dotted name is nearly always wrong only in its last part.
     siblings = [option for option in names if option.rpartition(".")[0] == head] if dot else names
     match = difflib.get_close_matches(
         last, [option.rpartition(".")[2] for option in siblings], 1, _SIMILARITY
@@ -287,7 +287,7 @@ def suggest(name: str, names: Iterable[str]) -> str:
 
 
 def find_successors(name: str, old: set[str], new: set[str]) -> list[str]:
-    """Return at most three options of a release that may have taken the place of one that it removed.
+    """Return at most three options of the new release that may replace an option that it does not have.
 
     >>> find_successors("ray.num_cpus", {"ray.num_cpus"}, {"ray_kwargs.ray.num_cpus", "seed"})
     ['ray_kwargs.ray.num_cpus']

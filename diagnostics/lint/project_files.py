@@ -18,12 +18,12 @@ _SKIPPED = {
     ".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache",
     ".ipynb_checkpoints", ".idea", ".vscode", "node_modules", "site-packages", "__pycache__", "venv",
 }  # fmt: skip
-# Folders that a run or a build writes; a report names those that were not read.
+# Folders that a run or a build writes; they are not read, and the report names them.
 _WRITTEN = {"wandb", "outputs", "checkpoints", "build", "dist"}
 
 
 def lintable_files(folder: Path, passed_over: list[str]) -> Iterator[Path]:
-    """Yield files below a folder that may configure a run; unread folders are added to `passed_over`."""
+    """Yield files below a folder that may configure a run; folders that a run or build writes go to `passed_over`."""
     for path in islice(_walk(folder, passed_over), _MAX_LINTED):
         if path.name.lower().endswith(_LINTED_SUFFIXES) and path.is_file() and not path.is_symlink():
             yield path
@@ -37,7 +37,7 @@ def _walk(folder: Path, passed_over: list[str]) -> Iterator[Path]:
 
 
 def find_above(name: str, file: str, parents: int = _MAX_PARENTS) -> Path | None:
-    """Find a file that another file names, in that file's folder or one above."""
+    """Find a file that another file names, in the other file's folder or a folder above; None if there is none."""
     if not name or "\0" in name or len(name) > _MAX_NAME:
         return None
     start = Path(file).absolute().parent
@@ -52,6 +52,6 @@ def find_above(name: str, file: str, parents: int = _MAX_PARENTS) -> Path | None
 
 
 def find_script(name: str, file: str, *, module: bool = False) -> Path | None:
-    """Find the Python script or module that a command names, from the folder of its file or one above."""
+    """Find the Python script or module that a command in a file names, from the file's folder or a folder above."""
     relative = name.replace(".", "/") + ".py" if module else name
     return find_above(relative, file) or find_above(f"src/{relative}", file)

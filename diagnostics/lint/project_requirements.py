@@ -1,6 +1,6 @@
 """Find the releases that a run's project requires: its lock files, pins and own copies of a framework.
 
-Files are read, nothing is imported. The nearest folder that names a release counts.
+Files are read; nothing is imported. For each package, the nearest folder that names a release counts.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from packaging.version import InvalidVersion, Version
 from diagnostics import safe_io
 from diagnostics.frameworks import FRAMEWORKS
 
-# Option of `lint` -> distributions that carry it; the first that is installed counts.
+# Name of a framework or package in `lint` -> distributions that contain it; the first that is installed counts.
 PACKAGES = {framework.name: framework.packages for framework in FRAMEWORKS.values()} | {"torch": ("torch",)}
 
 _MAX_BYTES = 1_000_000
 _MAX_PARENTS = 6
 _MAX_FILES = 40
 _MAX_LINES = 2000
-# No version and no requirement is longer.
+# Maximum length of a version.
 _MAX_LENGTH = 1000
-# Distribution -> lint's name for it.
+# Distribution -> name in `lint`.
 _NAMES = {
     canonicalize_name(distribution): name
     for name, distributions in PACKAGES.items()
@@ -53,7 +53,7 @@ class Project:
 
     Attributes:
         pins: Pinned version of each package, and the file that pins it.
-        copies: Frameworks whose source the project contains: the copy's release (or None) and its folder.
+        copies: For each framework whose source the project contains, the copy's release (or None) and its folder.
     """
 
     pins: dict[str, tuple[Version, str]] = field(default_factory=dict)

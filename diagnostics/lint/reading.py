@@ -1,4 +1,4 @@
-"""Read a file or command line into `Settings`: detect syntax and framework, and read the files that it names."""
+"""Read a file or command line into `Settings`: detect syntax and framework, and read the files that are named."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _SUFFIXES = {
 }  # fmt: skip
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 _MAX_NESTING = 3
-# A file has at most so many scripts, and writes at most so many configs.
+# Maximum number of embedded scripts of a file that are read.
 _MAX_SCRIPTS = 50
-# A flag or an override where a command is expected: the command before it ended too early.
+# A flag or an override in place of a command; it shows that the command before it ended too early.
 _ORPHAN = re.compile(r"--[A-Za-z]|[~+]{0,3}[A-Za-z_][\w-]*(?:\.[\w-]+)+=")
 # A text that may contain a framework's command.
 _COMMANDS = re.compile(
@@ -41,7 +41,7 @@ def read_file(path: Path, framework: str = "") -> list[Settings]:
     """Return the settings in a file; empty if it configures none of the frameworks.
 
     Raises:
-        UnreadableError: It cannot be read, with the file, the line and the reason.
+        UnreadableError: The file cannot be read; the message names the file, the line if known, and the reason.
     """
     name = str(path)
     if name == "-":
@@ -57,7 +57,7 @@ def read_file(path: Path, framework: str = "") -> list[Settings]:
 
 
 def detect_syntax(path: Path, text: str) -> str:
-    """Return the syntax of a file, by its name, or by its text where the name says nothing."""
+    """Return the syntax of a file by its suffix or, if the suffix is unknown, by its text."""
     if path.suffix.lower() in _SUFFIXES:
         return _SUFFIXES[path.suffix.lower()]
     start = text.lstrip()[:200]
@@ -70,7 +70,7 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
     """Return the settings in a text.
 
     Raises:
-        UnreadableError: It has another syntax, or is larger than a config is.
+        UnreadableError: The text has another syntax, or is too large.
     """
     if syntax == "shell":
         return _read_shell(text, file)
@@ -119,7 +119,7 @@ def read_tree(tree: Any, file: str, framework: str = "") -> Settings | None:
 
 
 def detect_framework(tree: dict[str, Any]) -> str:
-    """Return the framework that a structured file configures, by its keys; empty if none."""
+    """Return the framework that a structured file configures, by its keys; empty if it configures none."""
     matching = [dialect for dialect in DIALECTS.values() if dialect.describes_file(tree)]
     for dialect in matching:
         if not dialect.specific:
@@ -171,7 +171,7 @@ def _read_embedded(tree: Any, file: str) -> list[Settings]:
     settings: list[Settings] = []
     scripts = (value for value in _text_values(tree) if _COMMANDS.search(value.data))
     for value in islice(scripts, _MAX_SCRIPTS):
-        # A block begins on the line after its key.
+        # A block of several lines begins on the line after its key.
         settings += _read_shell(value.data, file, value.place.line + ("\n" in value.data))
     return settings
 
@@ -186,7 +186,7 @@ def _text_values(tree: Any) -> Iterator[Value]:
 
 
 def _follow_files(settings: Settings) -> None:
-    """Add the options of the files that a run names; its own options win."""
+    """Add the options of the files that a run names; the run's own options take precedence."""
     dialect = DIALECTS.get(settings.framework)
     if dialect is not None and dialect.includes_files:
         for key in ("config", "--config", "@"):
@@ -201,7 +201,7 @@ def _follow_files(settings: Settings) -> None:
 
 
 def _include(settings: Settings, named: Value) -> None:
-    """Add the options of a config that a run names; if it is missing, more options may be set than are known."""
+    """Add the options of a config that a run names; if it cannot be read, more options may be set than are known."""
     options = _read_options(settings, named)
     if options is None and named.key != "@":
         settings.has_unread_options = True
@@ -232,7 +232,7 @@ def _follow_launcher_files(settings: Settings) -> None:
 
 
 def share_accelerate_config(options: Mapping[str, Value], run: Settings) -> None:
-    """Copy the numbers of processes and nodes of an accelerate config to a run whose command sets none."""
+    """Copy the numbers of processes and nodes in an accelerate config to a run whose command does not set them."""
     for key, name in (("num_processes", "processes"), ("num_machines", "nodes")):
         if key in options:
             run.launcher.setdefault(name, options[key])
@@ -247,9 +247,9 @@ def _report_missing(settings: Settings, named: Value) -> None:
 
 
 def _read_options(settings: Settings, named: Value) -> dict[str, Value] | None:
-    """Return the options of a config file that a run names; None if it cannot be read.
+    """Return the options of a config file that a run names; None if the file cannot be read.
 
-    It is looked for in the working folder, then from the naming file's folder upwards.
+    The file is looked for in the working folder, then in the folder of the file that names it and the folders above.
     """
     name = str(named.data)
     working_folder_file = find_above(name, "any name", parents=0)
@@ -265,7 +265,7 @@ def _parse_config(path: Path, settings: Settings) -> list[Any]:
     suffix = path.suffix.lower()
     try:
         if suffix not in _CONFIG_SUFFIXES or path.resolve().suffix.lower() != suffix:
-            return []  # a link that presents another kind of file as a config
+            return []  # another kind of file, or a link to another kind of file
         text = safe_io.read_text(path, MAX_BYTES).removeprefix("\ufeff")
         settings.files.add(str(path))
         return parse_documents(text, str(path), _SUFFIXES[suffix])

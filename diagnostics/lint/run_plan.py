@@ -15,7 +15,7 @@ from diagnostics.lint.versions import Versions
 VOCABULARY: dict[str, str] = tomllib.loads(
     Path(__file__).with_name("vocabulary.toml").read_text(encoding="utf-8")
 )
-# Every run has it, set or not.
+# The number of training processes, which every run has, set or not.
 PROCESSES = "devices.train"
 _OFF = (False, None, 0, "", "no")
 
@@ -26,13 +26,14 @@ class RunPlan:
 
     Attributes:
         framework: The framework's name.
-        settings: What was read, under the framework's own option names.
+        settings: The settings that were read, under the framework's own option names.
         values: Names of VOCABULARY with their values; a missing name is not known.
-        versions: The releases that it is checked for.
-        unknown: Names that a rule read and whose values are unknown although the run sets them.
-        source: The script or file that was given to lint; empty for a command line.
+        versions: The releases for which the run is checked.
+        unknown: Names that a rule read and whose values are unknown although the run sets them; None for the number
+            of processes if the run does not set it.
+        source: The file that was given to lint or found in a folder, or `command line`.
         explicit: Whether the file was named on the command line, rather than found in a folder.
-        needs_arguments: Whether it is a script that expects the model among its own arguments ("$@").
+        needs_arguments: Whether the run is a script that expects the model among its own arguments ("$@").
     """
 
     framework: str
@@ -56,7 +57,7 @@ class RunPlan:
 
     @property
     def first_line(self) -> int:
-        """The line on which it starts in its file."""
+        """The line of the file on which the run starts."""
         return self.settings.place.line
 
     @property
@@ -66,7 +67,7 @@ class RunPlan:
 
     @property
     def own_copy(self) -> bool:
-        """Return whether the project contains a copy of the framework, which may differ from any release."""
+        """Whether the project contains a copy of the framework, which may differ from any release."""
         return self.framework in self.versions.copies
 
     def get(self, name: str) -> Any:
@@ -89,12 +90,12 @@ class RunPlan:
         return value.data
 
     def whole_number(self, name: str) -> int | None:
-        """Return a whole number, if one is known."""
+        """Return the value of a name if it is known and a whole number, else None."""
         data = self.get(name)
         return data if isinstance(data, int) and not isinstance(data, bool) else None
 
     def number(self, name: str) -> float | None:
-        """Return a number, if one is known."""
+        """Return the value of a name if it is known and a number, else None."""
         data = self.get(name)
         return float(data) if isinstance(data, int | float) and not isinstance(data, bool) else None
 
@@ -106,34 +107,34 @@ class RunPlan:
             self.values[name] = value
 
     def derive(self, name: str, source: Value | None, function: Callable[[Any], Any]) -> bool:
-        """Set a name to a function of a value, if the value is known; return whether it was set."""
+        """Set a name to a function of a value if the value is known; return whether the name was set."""
         if source is None or not source.known:
             return False
         self.put(name, source.derive(function(source.data)))
         return True
 
     def evidence(self, *names: str) -> list[Value]:
-        """Return the values behind some names, where they are set."""
+        """Return the values of those names that are set."""
         return [self.values[name] for name in names if name in self.values]
 
     def option(self, *keys: str) -> Value | None:
-        """Return the first of these options that is set."""
+        """Return the first of these options that is set; None if none is set."""
         return self.settings.first(*keys)
 
     def enabled(self, *keys: str) -> Value | None:
-        """Return the first of these options if it is known and not false, null, 0 or empty."""
+        """Return the first of these options that is set if it is known, and not false, null, 0, "no" or empty."""
         value = self.option(*keys)
         return value if value is not None and value.known and value.data not in _OFF else None
 
     def disabled(self, *keys: str) -> bool:
-        """Return whether these options are certainly unset or null, with no unread source that could set them."""
+        """Return whether these options are certainly unset, null, false or empty; no unread source may set them."""
         if self.settings.has_unread_options or self.settings.orphaned or self.needs_arguments:
             return False
         value = self.option(*keys)
         return value is None or (value.known and value.data in (None, False, ""))
 
     def processes_on_a_node(self) -> Value | None:
-        """Return the number of training processes on each node, as the launcher or the environment sets it."""
+        """Return the number of training processes on each node, from the launcher or the environment; None if unset."""
         launcher = self.settings.launcher
         per_node = launcher.get("processes_per_node") or self.settings.env.get("NPROC_PER_NODE")
         if (

@@ -1,4 +1,4 @@
-"""Read the training script that a command starts: its declared options and the GRPOConfig that it creates."""
+"""Read the training script that a command starts: declared options, and the GRPOConfig that the script creates."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class UserScript:
     """A training script.
 
     Attributes:
-        options: Fields of its dataclasses and arguments of its parser, including those of imported files.
-        trains: Whether it trains by GRPO.
-        uses_parser: A parser of transformers or TRL reads its options, so they are GRPOConfig's.
-        configs: The GRPOConfig objects that it creates itself.
+        options: Fields of dataclasses and arguments of parsers, including those in imported files.
+        trains: Whether the script trains by GRPO.
+        uses_parser: Whether a parser of transformers or TRL reads the options, so that they are GRPOConfig's.
+        configs: The GRPOConfig objects that the script creates itself.
     """
 
     options: frozenset[str] = frozenset()
@@ -39,7 +39,7 @@ class UserScript:
 
 
 def read_user_script(path: Path) -> UserScript:
-    """Read a script; one that is no Python has no options and does not train."""
+    """Read a script; a file that is no Python has no options and does not train."""
     text = safe_io.read_text(path, MAX_BYTES)
     tree = parse_python(text)
     if tree is None:
@@ -54,7 +54,7 @@ def read_user_script(path: Path) -> UserScript:
 
 
 def read_declared_options(path: Path) -> frozenset[str]:
-    """Return the options that a file declares; none if it cannot be read."""
+    """Return the options that a file declares; empty if it cannot be read."""
     try:
         tree = parse_python(safe_io.read_text(path, MAX_BYTES))
     except OSError:
@@ -67,7 +67,7 @@ def _declared_in(tree: ast.Module) -> frozenset[str]:
 
 
 def _imported_files(tree: ast.Module, path: Path) -> Iterator[Path]:
-    """Yield the project's files that a script imports; of a package all of its modules."""
+    """Yield the project's files that a script imports; for a package, all of its modules."""
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module:
             module = find_script(node.module, str(path), module=True)
@@ -79,7 +79,7 @@ def _imported_files(tree: ast.Module, path: Path) -> Iterator[Path]:
 
 
 def add_script_settings(settings: Settings, file: str, *, module: bool = False) -> None:
-    """Add what the started script sets itself; the command's options win."""
+    """Add the settings of the started script; options that the command passes on take precedence."""
     path = find_script(settings.target, file, module=module)
     if path is None:
         _report(
@@ -90,12 +90,17 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
         return
     settings.files.add(str(path))
     script = read_user_script(path)
-    # A trainer of another name may declare other options.
+    # A script that trains under another name may declare other options.
     settings.script_options = script.options
     if script.uses_parser or not script.trains:
         return
     if not script.configs:
-        _report(settings, "it trains with a config that is created out of sight", "", Place(str(path)))
+        _report(
+            settings,
+            "it trains with a config that is created outside the code that lint reads",
+            "",
+            Place(str(path)),
+        )
     elif len(script.configs) > 1:
         reason = "it creates several configs, and which one the run takes is decided at run time"
         _report(settings, reason, f"lint {path.name} by itself", Place(str(path)))
@@ -106,7 +111,7 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
 
 
 def _apply_config(settings: Settings, config: Settings) -> None:
-    """Take the options of the script's config, filled in with what the command passes to it."""
+    """Replace the options by those of the script's config, with the values that the command passes to it."""
     arguments, settings.options = dict(settings.options), dict(config.options)
     for key, option in config.forwarded.items():
         if option in arguments:

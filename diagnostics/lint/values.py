@@ -9,16 +9,16 @@ from typing import Any
 from diagnostics.findings import NotChecked
 from diagnostics.output.redact import mask_and_cut
 
-# Longer numbers stay text: no setting has so many digits, and arithmetic on them costs time.
+# Numbers with more digits stay text: no setting has so many digits, and arithmetic on them takes long.
 _MAX_DIGITS = 18
 _MAX_SHOWN = 80
-# Files whose values have types; a shell has only texts.
+# Suffixes of files whose values have types; a shell has only texts.
 TYPED_FILES = (".py", ".yaml", ".yml", ".json")
 _SIMPLE_TYPES = {"bool": (bool,), "int": (int,), "float": (int, float), "str": (str,)}
 
 
 class _Unknown:
-    """The marker for a value that the file does not determine: an outer variable, a function call, another file."""
+    """The marker for a value that a file does not determine, such as an outer variable or a function call."""
 
     def __repr__(self) -> str:
         return "UNKNOWN"
@@ -29,7 +29,7 @@ UNKNOWN = _Unknown()
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a file; line 0 where there is none, as for a default."""
+    """A line of a file; line 0 if there is no line, such as for a default."""
 
     file: str
     line: int = 0
@@ -43,12 +43,13 @@ class Value:
     """A setting as it was read.
 
     Attributes:
-        data: str, int, float, bool, None, a list of these, a dict, or UNKNOWN.
-        key: The option's name in its framework, as `vllm_gpu_memory_utilization`.
-        soft: Whether it is a default of the framework or of a shell variable; a real run may use another value.
-        outside: Whether the run's environment may set it, as in `${X:-8}`.
-        written: The value in the file, where `data` was derived from it.
-        factors: The settings that were multiplied, for a product.
+        data: The value: a str, int, float, bool, None, a list of these, a dict, or UNKNOWN.
+        place: Location of the setting.
+        key: Name of the option in its framework, such as `vllm_gpu_memory_utilization`.
+        soft: Whether the value is a default of the framework or of a shell variable; a real run may use another value.
+        outside: Whether the run's environment may set the value, as in `${X:-8}`.
+        written: The value in the file if `data` was derived from it, else UNKNOWN.
+        factors: For a product, the settings that were multiplied.
     """
 
     data: Any
@@ -66,7 +67,7 @@ class Value:
 
     @property
     def as_text(self) -> str:
-        """Key and value as the file has them."""
+        """Key and value as in the file."""
         return f"{self.key} = {format_value(self.data if self.written is UNKNOWN else self.written)}"
 
     def with_key(self, key: str) -> Value:
@@ -74,30 +75,31 @@ class Value:
         return replace(self, key=key)
 
     def derive(self, data: Any) -> Value:
-        """Return another value that follows from this one; as evidence it keeps the text of the file."""
+        """Return a setting with other data that follows from this setting; `written` keeps the value in the file."""
         return replace(self, data=data, written=self.data if self.written is UNKNOWN else self.written)
 
 
 @dataclass
 class Settings:
-    """All settings of one file, call or command, under the framework's own option names.
+    """All settings of a file, call or command, under the framework's own option names.
 
     Attributes:
         framework: One of `frameworks.CONFIGURED`, or accelerate or deepspeed.
+        place: Location of the file, call or command.
         role: `train`, or `serve` for a server that only samples.
-        options: The settings by key; the last one set wins.
-        env: Environment variables that it sets.
+        options: The settings by key; the last setting of a key counts.
+        env: Environment variables that are set.
         launcher: The launcher's settings: processes, nodes, addresses.
         has_unread_options: Whether more options may be set that cannot be read, by `**kwargs` or a missing file.
-        forwards_arguments: The script passes its own arguments on, by "$@".
-        framework_parser: The framework's own parser reads the options, so it refuses unknown names.
+        forwards_arguments: Whether the script passes its own arguments on, by "$@".
+        framework_parser: Whether the framework's own parser reads the options, and so refuses unknown names.
         target: The module, script or class that was recognised.
-        forwarded: In Python, the script's own option that a key is filled from, as in `x=args.y`.
+        forwarded: In Python, key -> script's own option that gives its value, as in `x=args.y`.
         script_options: Options that the user's script declares.
-        prefixes: What precedes a key of a Hydra override, as `+`.
-        not_checked: What could not be read or understood.
-        orphaned: Options behind the end of the command (a missing backslash), which it never receives.
-        files: Other files that were read for it.
+        prefixes: Key of a Hydra override -> its prefix, such as `+`.
+        not_checked: Inputs that could not be read or understood.
+        orphaned: Options after the end of the command (a missing backslash), which the command never receives.
+        files: Other files that were read for the settings.
     """
 
     framework: str
@@ -118,16 +120,16 @@ class Settings:
     files: set[str] = field(default_factory=set)
 
     def set(self, key: str, value: Value) -> None:
-        """Set a key."""
+        """Set an option."""
         self.options[key] = value.with_key(key)
 
     def first(self, *keys: str) -> Value | None:
-        """Return the first of these options that is set."""
+        """Return the first of these options that is set; None if none is set."""
         return next((self.options[key] for key in keys if key in self.options), None)
 
 
 def parse_scalar(text: str) -> Any:
-    """Parse a word as programs do: null, a boolean, a number, or else the text itself.
+    """Parse a word as null, a boolean or a number; other words stay text.
 
     >>> parse_scalar("true"), parse_scalar("1e-6"), parse_scalar("8"), parse_scalar("null"), parse_scalar("a8")
     (True, 1e-06, 8, None, 'a8')
@@ -148,7 +150,7 @@ def parse_scalar(text: str) -> Any:
 
 
 def parse_count(value: Value | None) -> int | None:
-    """Parse a value as an integer, also where it is text, as environment variables are."""
+    """Return a value, also if it is text, as an integer of at most 9 digits; None if it is no such number."""
     if value is None or not value.known or isinstance(value.data, bool):
         return None
     text = str(value.data)
@@ -156,7 +158,7 @@ def parse_count(value: Value | None) -> int | None:
 
 
 def format_value(data: Any) -> str:
-    """Format a value on one short line."""
+    """Return a value as one short line, cut to the limit; a text that is cut is masked."""
     if data is UNKNOWN:
         return "(not known)"
     if isinstance(data, bool) or data is None:
@@ -174,7 +176,7 @@ def has_type(value: Value, types: Collection[str]) -> bool:
     """
     if not value.known or value.data is None or not set(types) <= _SIMPLE_TYPES.keys():
         return True
-    # A command line has only texts, but for a switch without a value.
+    # A command line has only texts, except switches without a value.
     is_text = isinstance(value.data, str) or not value.place.file.endswith(TYPED_FILES)
     if is_text and not isinstance(value.data, bool):
         return True

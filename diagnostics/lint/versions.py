@@ -1,4 +1,4 @@
-"""Choose the releases that a run is checked for: given by the user, required by its project, or installed."""
+"""Choose the releases for which a run is checked: given by the user, required by its project, or installed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ class Versions:
     """Releases by package; a package that is not listed has an unknown release.
 
     Attributes:
+        known: Release by package.
         given: Packages whose release the user gave.
-        copies: Frameworks that the run's project carries a copy of, and its folder.
-        sources: Where the project names a release, one line each.
+        copies: For each framework of which the run's project has a copy, the copy's folder.
+        sources: Lines that say where the project names a release or has a copy.
     """
 
     known: Mapping[str, Version] = field(default_factory=dict)
@@ -30,7 +31,7 @@ class Versions:
 
     @property
     def releases(self) -> dict[str, str]:
-        """The known releases as text, as the catalog takes them."""
+        """The known releases as text, for the functions of the catalog."""
         return {package: str(version) for package, version in self.known.items()}
 
     def within(self, package: str, specifier: str) -> bool | None:
@@ -45,7 +46,7 @@ class Versions:
         return None if version is None else in_range(version, specifier)
 
     def with_project(self, project: Project) -> Versions:
-        """Return the versions with the project's releases in place of the installed ones."""
+        """Return the versions with the project's releases in place of installed releases; given releases stay."""
         known, sources = dict(self.known), []
         for name, (release, file) in project.pins.items():
             if name not in self.given:
@@ -64,10 +65,10 @@ class Versions:
 
 
 def collect_versions(given: Mapping[str, str | None], *, installed: bool = True) -> Versions:
-    """Return the given versions, and the installed ones for the rest.
+    """Return the given versions and, unless `installed` is False, the installed versions of other packages.
 
     Raises:
-        UserError: A given version is none.
+        UserError: A given text is no version.
     """
     known: dict[str, Version] = {}
     for package, distributions in PACKAGES.items():
@@ -76,7 +77,7 @@ def collect_versions(given: Mapping[str, str | None], *, installed: bool = True)
             try:
                 known[package] = Version(text)
             except InvalidVersion:
-                raise UserError(f"--{package} {text}: expected a version, as 0.8.5") from None
+                raise UserError(f"--{package} {text}: expected a version, such as 0.8.5") from None
         elif installed:
             version = next((release for name in distributions if (release := installed_version(name))), None)
             if version is not None:
@@ -85,7 +86,7 @@ def collect_versions(given: Mapping[str, str | None], *, installed: bool = True)
 
 
 def installed_version(distribution: str) -> Version | None:
-    """Return the installed release of a distribution."""
+    """Return the installed release of a distribution; None if it is not installed or has no valid version."""
     try:
         return Version(metadata.version(distribution))
     except (metadata.PackageNotFoundError, InvalidVersion, TypeError):

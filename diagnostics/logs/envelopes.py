@@ -1,7 +1,7 @@
 """Extract log lines from the JSON records of log collectors, and from tracebacks with escaped line ends.
 
-An envelope is the JSON object that a collector or a structured logger puts around a log line. There may be two,
-Docker's around the logger's.
+An envelope is the JSON object that a collector or a structured logger puts around a log line. A line may have two
+envelopes, for example Docker's around the logger's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from diagnostics.logs.prefixes import Line, clean
 from diagnostics.logs.tracebacks import HEADER
 
-# A longer line is not parsed.
+# Longest line that is parsed as JSON, in characters.
 LONGEST = 256_000
 _MAX_DEPTH = 8
 _MAX_LINES = 2000

@@ -68,16 +68,18 @@ _METRIC_WORDS = re.compile(
 )
 _TABLE = re.compile(r"\s*\|?(?:[^|]+\|)+[^|]*$")
 MAX_STEPS_PER_S = 100
-"""A GRPO step samples and trains: no hardware makes so many in a second."""
+"""Upper limit of real GRPO steps per second: no hardware samples and trains faster."""
 # Most rows that are read of one log.
 _MOST_ROWS = 800
 
 
 @dataclass(frozen=True)
 class MetricRow:
-    """The metrics of one line.
+    """The metrics of one line of a log.
 
     Attributes:
+        source: Name of the log.
+        line: Number of the line.
         metrics: The printed name and the value, by canonical name.
     """
 
@@ -91,7 +93,14 @@ class MetricRow:
 
 
 def metric_rows(source: str, lines: int, head: bytes, tail: bytes = b"") -> list[MetricRow]:
-    """Return the lines with metrics in the first `head` and the last `tail` lines of a log."""
+    """Return the metrics of the lines in the first bytes (`head`) and the last bytes (`tail`) of a log.
+
+    Args:
+        source: Name of the log.
+        lines: Number of lines of the log.
+        head: First bytes of the log.
+        tail: Last bytes of the log, which may overlap with `head`.
+    """
     parts = [(head, 1)]
     if tail and lines > head.count(b"\n") + 1:
         parts.append((tail, lines - tail.rstrip(b"\n").count(b"\n")))
@@ -114,7 +123,7 @@ def metric_rows(source: str, lines: int, head: bytes, tail: bytes = b"") -> list
 
 
 def parse_metrics(text: str) -> dict[str, tuple[str, float]]:
-    """Return (printed name, value) of the metrics of a line, by canonical name.
+    """Return (printed name, value) of the known metrics in a line, by canonical name.
 
     Example:
         >>> parse_metrics("step:4 - actor/grad_norm:0.5 - actor/entropy:nan")["grad_norm"]

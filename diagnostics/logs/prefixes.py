@@ -1,4 +1,4 @@
-"""Remove the prefixes of log lines (time, rank, actor, process, level), and keep them next to the message."""
+"""Split log lines into the message and its prefixes: time, rank, actor, process, level."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _LEVEL_GROUPS = {
 _TENSOR_PARALLEL = re.compile(r"(?:_TP|TP|rank[_ ]?)(\d+)")
 _MOST_PREFIXES = 8
 _IGNORED = ("Ignore import error", "Ignoring import error")
-# Code that IPython or rich prints around the line that failed, with its number: no message of anything.
+# Source code that IPython or rich prints around the failed line, with line numbers.
 _CODE_CONTEXT = re.compile(r"\s*(?:[│|] +)?\d{1,6}(?: +│| {2,}|$)")
 # A retried operation has not failed yet.
 _RETRY = re.compile(r"(?i)\b(?:backing off|retrying in|will retry|retry attempt)\b")
@@ -99,7 +99,7 @@ class Line:
 
     Attributes:
         text: The message, with its indentation.
-        stream: The writer, named by the prefixes; lines of one traceback share it.
+        stream: Name of the writer from the prefixes; all lines of one traceback have the same stream.
         rank: The rank in the prefixes, or an empty string.
         level: The level in the prefixes, or an empty string.
         clocks: Number of timestamps in the prefixes.
@@ -129,17 +129,17 @@ class Line:
 
     @property
     def fine(self) -> bool:
-        """Return whether the line reports no failure, even if it contains words such as "error"."""
+        """Whether the line reports no failure, even if it contains words such as "error"."""
         return self.harmless or self.is_sample or self.is_code_context
 
     @property
     def is_code_context(self) -> bool:
-        """Whether it has the shape of code printed around a failed line."""
+        """Whether the line has the form of source code printed around a failed line."""
         return bool(_CODE_CONTEXT.match(self.text))
 
     @property
     def is_sample(self) -> bool:
-        """Return whether it is a prompt or completion that a trainer prints."""
+        """Whether the line is a prompt or completion that a trainer prints."""
         if self.error:
             return False
         if _SAMPLE.match(self.text):

@@ -31,32 +31,34 @@ _MARGIN = re.compile(r"\s+[|+] ")
 _LIDS = ("╭", "+--")
 BOX = "│╭╰┃❱"
 CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
-# So many further lines of the log may pass before an unfinished traceback is given up.
+# Number of log lines after which an unfinished traceback is dropped.
 PATIENCE = 400
 _MOST_FRAMES = 200
 _FRAME_INDENT = 2
-# So many tracebacks may be open at once; more streams than that are no ranks.
+# Maximum number of open tracebacks; a log with more streams does not have them from ranks.
 _MOST_OPEN = 20_000
-# A message may go on for so many lines after that of the exception.
+# Maximum number of lines by which a message may continue after the line of the exception.
 _MESSAGE = 8
 
 
 @dataclass
 class Traceback:
-    """One exception of a chain of exceptions.
+    """One traceback with its exception, which may be part of a chain of exceptions.
 
     Attributes:
-        line: Number of its first line.
+        stream: Writer of the lines; see `Line.stream`.
+        rank: Rank in the prefixes; empty if unknown.
+        line: Number of the first line.
         end: Number of the line with the exception; 0 before that line.
-        link: Number of exceptions before it in its chain: 0 is the first cause.
-        frames: (path, function), outermost first.
-        ignored: Python printed "Exception ignored in" and went on.
+        link: Number of earlier exceptions in the chain; 0 for the first cause.
+        frames: (path, function) of each frame, outermost first.
+        ignored: Whether Python printed "Exception ignored in" and went on.
         indent: Indentation of the whole traceback, as in Markdown.
-        record: Level and number of timestamps before its first line.
-        headed: Whether it has the line "Traceback (most recent call last)"; a healthy program may print frames without
-            it.
-        source: The source line below its last frame.
-        boxed: rich printed it in a box, which wraps the message at the width of the terminal.
+        record: Level and number of timestamps of the first line.
+        headed: Whether there is a line "Traceback (most recent call last)"; a healthy program may print frames without
+            this line.
+        source: The source line below the last frame.
+        boxed: Whether rich printed the traceback in a box, which wraps the message at the width of the terminal.
     """
 
     stream: str
@@ -77,7 +79,7 @@ class Traceback:
 
     @property
     def shape(self) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """Return the type and the frames without line numbers and values: equal whenever the same failure occurs."""
+        """The exception's type and the frames without line numbers; equal for all occurrences of one failure."""
         return self.type, tuple((short_path(path), function) for path, function in self.frames)
 
 
@@ -113,7 +115,7 @@ class TracebackParser:
         return traceback if traceback and number - traceback.end <= _MESSAGE else None
 
     def add_line(self, line: Line, number: int) -> Traceback | None:
-        """Add a line; return its traceback, which is complete if `end` is this number."""
+        """Add a line; return its traceback, complete if `end` is `number`, or None for a line outside any traceback."""
         text, stream = line.text, line.stream
         traceback = self.open.get(stream)
         if traceback and traceback.indent and text[: traceback.indent].isspace():
@@ -129,7 +131,7 @@ class TracebackParser:
             return None
         frame = _IN_FRAME.match(text)
         if frame and (traceback or frame["path"]):
-            # The head was cut off, or Ray printed the frames of a task without one.
+            # The traceback has no header: it was cut off, or Ray printed the frames of a task without a header.
             traceback = traceback or self._open(line, number, 0, headed=False)
             traceback.last_seen, traceback.source = number, ""
             if not traceback.frames and frame["path"] and not margin:
@@ -164,7 +166,7 @@ class TracebackParser:
             return None
         level, clocks = traceback.record
         if line.level not in {"", level} or line.clocks > clocks:
-            # A record of a logger's own, between the lines of the traceback.
+            # Another log record is between the lines of the traceback.
             return None
         if not text or text[0] in " \t|+^~" or text[0] in BOX:
             traceback.source = text or traceback.source
@@ -198,7 +200,7 @@ def _path_and_function(frame: re.Match[str]) -> tuple[str, str]:
 def _is_exception(match: re.Match[str], source: str) -> bool:
     """Return whether a line of an open traceback has the exception; `source` is the line before it."""
     if match["type"].endswith("Warning") and "warn" not in source.lower():
-        # Somebody's warning, printed between the lines.
+        # A warning is printed between the lines of the traceback.
         return False
     if not _NAMED.fullmatch(match["type"]) or _NO_MESSAGE.match(match["message"]):
         return False

@@ -1,1 +1,1 @@
-"""The compatibility matrix: run checks (layers) on pairs of vLLM and TRL releases (cells), publish the verdicts."""
+"""Run the compatibility matrix: checks (layers) of pairs of vLLM and TRL releases (cells), with published verdicts."""

@@ -1,6 +1,6 @@
-"""Implement the command `add`: try a new vLLM release with a TRL release, and add the pair to the matrix file.
+"""Implement the command `add`: check a new vLLM release with a TRL release, and add the pair to the matrix file.
 
-Only metadata and source are read: the requirements are resolved, and TRL's use of vLLM is compared with what vLLM has.
+Only metadata and source are read: the requirements are resolved, and the names of vLLM that TRL uses are looked up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 import msgspec
 
 from diagnostics import UserError
-from diagnostics.matrix import locks, workflow
+from diagnostics.matrix import locks
 from diagnostics.matrix.cells import Cell, load_matrix
 from diagnostics.matrix.context import Context
 from diagnostics.matrix.layers import LAYERS
@@ -27,17 +27,17 @@ READ_LAYERS = ("resolve", "contract")
 
 
 def add_release(context: Context, release: str, trl: str, progress: Progress, *, write: bool) -> ResultsGrid:
-    """Print the cell of a pair, and return the results of the layers that read its metadata and source.
+    """Print a pair's cell, and return the results of the layers that read the metadata and source of the releases.
 
     Args:
         context: The command's context; its store is locked.
-        release: As vllm==VERSION, or vllm==newest.
-        trl: A release of TRL, or newest.
+        release: Either vllm==VERSION or vllm==newest.
+        trl: A release of TRL, or "newest".
         progress: Displays the run.
-        write: Whether the cell is added to the matrix file, with its lock.
+        write: Whether the cell is added to the matrix file and its lock written.
 
     Raises:
-        UserError: a release is unknown.
+        UserError: A release is unknown or malformed, or the matrix file has no table [breadth].
     """
     name, _, version = release.partition("==")
     if name != "vllm" or not version:
@@ -58,7 +58,11 @@ def add_release(context: Context, release: str, trl: str, progress: Progress, *,
         print(cell_table(cell))
     if write:
         if not existing:
-            context = _write_cell(context, cell)
+            path = context.matrix.path
+            path.write_text(
+                f"{path.read_text(encoding='utf-8').rstrip()}\n\n{cell_table(cell)}", encoding="utf-8"
+            )
+            context = replace(context, matrix=load_matrix(path, LAYERS))
         for problem in locks.refresh_locks(context, [cell]):
             print(f"matrix: {problem}", file=sys.stderr)
     questions = make_questions(context, [cell], READ_LAYERS)
@@ -66,20 +70,6 @@ def add_release(context: Context, release: str, trl: str, progress: Progress, *,
     context.stage()
     Run(context, RunOptions(), progress, grid).execute(questions)
     return grid
-
-
-def _write_cell(context: Context, cell: Cell) -> Context:
-    """Add the cell to the matrix file, and to the committed workflow if that was current before."""
-    path = context.matrix.path
-    up_to_date = not workflow.stale_workflow(context.matrix)
-    path.write_text(f"{path.read_text(encoding='utf-8').rstrip()}\n\n{cell_table(cell)}", encoding="utf-8")
-    context = replace(context, matrix=load_matrix(path, LAYERS))
-    committed = path.parent / ".github" / "workflows" / "matrix.yml"
-    if committed.is_file() and up_to_date:
-        text = workflow.matrix_workflow(context.matrix, context.matrix.cells)
-        committed.write_text(text, encoding="utf-8")
-        print(committed, file=sys.stderr)
-    return context
 
 
 def cell_table(cell: Cell) -> str:
@@ -92,10 +82,10 @@ def cell_table(cell: Cell) -> str:
 
 
 def find_release(package: str, version: str) -> Release:
-    """Return a release in the API index by its version, or the newest.
+    """Return the release of a package with a version, or with "newest" its newest release, from the API index.
 
     Raises:
-        UserError: it is not in the index.
+        UserError: The index does not have this release.
     """
     releases = indexed_releases(package)
     if version == "newest":

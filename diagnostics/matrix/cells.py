@@ -35,19 +35,19 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     about: str
     requirements: tuple[str, ...]
-    """Resolved together; `{vllm}` and `{trl}` stand for the cell's versions."""
+    """Requirements that are resolved together; `{vllm}` and `{trl}` stand for the cell's versions."""
     alone: tuple[str, ...] = ()
-    """Installed without their dependencies."""
+    """Requirements that are installed without their dependencies."""
     without: tuple[str, ...] = ()
-    """Packages left out although something requires them."""
+    """Packages that are left out although another package requires them."""
     instead: tuple[str, ...] = ()
     """Overrides: requirements that replace those that packages declare."""
     named: str = ""
     """Requirement of an empty distribution to add, for code that checks whether that name is installed; '' for none."""
     glibcxx: str = ""
-    """Version of libstdc++'s symbols that its wheels need, as '3.4.32'; '' for any."""
+    """Version of libstdc++'s symbols that the wheels need, such as '3.4.32'; '' for any."""
     exclude_newer: datetime.date | None = None
-    """Date cut of the environment, if it differs from the cell's."""
+    """Date cut of the environment; None for the cell's date cut."""
     imports: tuple[str, ...]
     """Modules that the layer `import` imports."""
     differs: dict[str, str] = {}
@@ -64,7 +64,7 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return lines, tuple(line.format(**values) for line in self.alone)
 
     def additions(self, cell: Cell) -> tuple[str, ...]:
-        """Return what is installed in the environment besides the wheels of its lock."""
+        """Return lines that name what is installed in the environment besides the wheels of its lock."""
         requirement = self.named.format(vllm=cell.vllm, trl=cell.trl)
         return tuple(
             f"{key} {value}" for key, value in (("named", requirement), ("glibcxx", self.glibcxx)) if value
@@ -86,7 +86,7 @@ class Cell(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     expect: dict[str, Expectation] = {}
     note: str = ""
     declares: str | None = None
-    """Of a generated cell: the range of vLLM that its TRL declares, '' for any."""
+    """For a generated cell, the range of vLLM that its TRL declares, '' for any; None for cells of the file."""
 
 
 class LayerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,7 +96,7 @@ class LayerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     codes: tuple[str, ...] = ()
     """Known issues that `scheduler` tries to reproduce."""
     arguments: tuple[str, ...] = ()
-    """Added to the command line of the program in the cell."""
+    """Arguments that are added to the command line of the program in the cell."""
     cpus: _NotNegative = 1.0
     memory_gb: _NotNegative = 0.0
     """GB of 1e9 bytes; 0 for no claim."""
@@ -121,9 +121,9 @@ class Breadth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     trl_since: str
     vllm_since: str
     aside: int = 2
-    """Releases of vLLM tried on each side of the range that TRL allows."""
+    """Number of vLLM releases that are checked on each side of the range that TRL allows."""
     resolved: int = 6
-    """Allowed releases of a TRL that are resolved at most; the API comparison reads all of them."""
+    """Maximum number of allowed vLLM releases that are resolved per TRL; the API comparison reads all of them."""
     days: int = 14
     """Days from the later upload of a pair to its date cut."""
     rules: tuple[VersionRule, ...] = ()
@@ -142,7 +142,11 @@ class Matrix(Struct, frozen=True, kw_only=True):
     """Layers that the profile `quick` leaves out; `repro` stands for all `repro:CODE`."""
 
     def cell(self, name: str) -> Cell:
-        """Return the cell with an id; the error for an unknown id suggests similar ones."""
+        """Return the cell with an id.
+
+        Raises:
+            TomlError: There is no such cell; the message suggests similar ids.
+        """
         names = [cell.id for cell in self.cells]
         if name not in names:
             raise TomlError(f"unknown cell {name!r}{close_matches(name, names)}; --list shows all")
@@ -166,7 +170,7 @@ def load_matrix(path: Path, layers: Sequence[Layer]) -> Matrix:
         layers: All layers, in the order in which they run.
 
     Raises:
-        TomlError: one line naming file, line, key, value and what was expected.
+        TomlError: The file is invalid; the message names file, line, key, value and what was expected, in one line.
     """
     try:
         text = safe_io.read_bytes(path, safe_io.SOURCE).decode().replace("\r\n", "\n")
@@ -179,7 +183,7 @@ def load_matrix(path: Path, layers: Sequence[Layer]) -> Matrix:
 
 
 class _Reader:
-    """Converts the tables of one matrix file; errors name the line."""
+    """Converts the tables of a matrix file; errors name the line."""
 
     def __init__(self, source: TomlSource, layers: Mapping[str, Layer]) -> None:
         self.source, self.layers = source, layers

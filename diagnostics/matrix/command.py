@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
 import os
 import signal
 import sys
@@ -22,7 +23,7 @@ from click import option
 
 from diagnostics import UserError
 from diagnostics.cli import report_error
-from diagnostics.matrix import locks, workflow
+from diagnostics.matrix import locks, results
 from diagnostics.matrix.add_release import add_release
 from diagnostics.matrix.cells import BREADTH, PROFILES, Cell, load_matrix
 from diagnostics.matrix.context import ROOT, Context, InterpreterError
@@ -32,22 +33,16 @@ from diagnostics.matrix.publish import Publication, make_publication, publicatio
 from diagnostics.matrix.ray_cells import run_on_ray
 from diagnostics.matrix.releases import generated_cells
 from diagnostics.matrix.report import short_summary, terminal_table, verdict_text, write_reports
-from diagnostics.matrix.results import (
-    Question,
-    ResultsGrid,
-    make_questions,
-    matching_cells,
-    select_cells,
-    select_layers,
-)
 from diagnostics.matrix.runner import Run, RunOptions
 from diagnostics.matrix.store import Store
 from diagnostics.matrix.verdicts import exit_code
 from diagnostics.output import sanitize
 from diagnostics.output.redact import mask
 
-# uv waits for the index most of the time.
+# Jobs per CPU core for layers without an environment: uv waits for the package index most of the time.
 JOBS_PER_CORE = 4
+# Time to download and unpack the gigabytes of an environment. GitHub ends a job after six hours.
+BUILD_S, LONGEST_MINUTES = 2400.0, 360
 
 
 @dataclass
@@ -59,13 +54,13 @@ class Job:
     cells: list[Cell] = field(default_factory=list)
     layers: tuple[str, ...] = ()
 
-    def current_questions(self) -> list[Question]:
+    def current_questions(self) -> list[results.Question]:
         """Return the questions with their current inputs."""
-        return make_questions(self.context, self.cells, self.layers)
+        return results.make_questions(self.context, self.cells, self.layers)
 
-    def stored_grid(self) -> ResultsGrid:
-        """Return the results grid of the answers in the store."""
-        return ResultsGrid(self.current_questions(), self.context.store.read_events())
+    def stored_grid(self) -> results.ResultsGrid:
+        """Return a grid of results from the answers in the store."""
+        return results.ResultsGrid(self.current_questions(), self.context.store.read_events())
 
 
 def run_command(job: Job) -> int:
@@ -73,7 +68,7 @@ def run_command(job: Job) -> int:
     chosen = select_questions(job)
     if job.options["list"]:
         return list_cells(job)
-    options = choose_repeats(job, chosen)
+    options = choose_run_options(job, chosen)
     if job.options["dry_run"]:
         return print_plan(job, options)
     grid = run_due(job, options)
@@ -114,17 +109,6 @@ def publish_command(job: Job) -> int:
     return write_output(job.options["output"], publication_text(table.document))
 
 
-def workflow_command(job: Job) -> int:
-    """Make a CI workflow from the matrix file."""
-    select_all_layers(job)
-    options = job.options
-    text = workflow.matrix_workflow(job.context.matrix, job.cells, cpu=options["cpu"], gpu=options["gpu"])
-    if options["output"] is not None:
-        return write_output(options["output"], text)
-    print(text, end="")
-    return 0
-
-
 # Steps of several commands.
 
 
@@ -136,17 +120,17 @@ def open_job(options: dict[str, Any]) -> Job:
 
 
 def select_all_layers(job: Job) -> None:
-    """Choose the cells named, by default all of the file, with all layers."""
+    """Choose the cells that the options name, by default all cells of the profile, with all layers."""
     matrix, profile = job.context.matrix, job.options.get("profile") or "full"
-    job.cells = select_cells(matrix, job.options["cells"], profile)
-    job.layers = select_layers(matrix, (), quick=False)
+    job.cells = results.select_cells(matrix, job.options["cells"], profile)
+    job.layers = results.select_layers(matrix, (), quick=False)
 
 
-def print_grid(job: Job, grid: ResultsGrid) -> None:
-    """Print the table; of generated cells, only unexpected results."""
+def print_grid(job: Job, grid: results.ResultsGrid) -> None:
+    """Print the table; for generated cells, print only a summary with the unexpected results."""
     short = job.options.get("profile") == BREADTH
     text = short_summary(grid) if short else terminal_table(grid, colour=sys.stdout.isatty())
-    # Both are escaped already; the sanitized stream would escape their colours.
+    # The text is escaped already; the sanitized stream would escape its colours.
     sanitize.unwrap(sys.stdout).write(text)
 
 
@@ -156,13 +140,13 @@ def report_folder(job: Job) -> Path:
     return folder / BREADTH if job.options["profile"] == BREADTH else folder
 
 
-def grid_exit_code(grid: ResultsGrid) -> int:
+def grid_exit_code(grid: results.ResultsGrid) -> int:
     """Return the exit code for the verdicts in a grid."""
     return exit_code(result.judgement for result in grid.results)
 
 
 def merge_stores(job: Job) -> None:
-    """Add the answers of other stores."""
+    """Add the answers of the stores in the option --merge to the store."""
     store, folders = job.context.store, job.options["merge"]
     for folder in folders:
         if not (folder / "store.jsonl").is_file():
@@ -174,7 +158,7 @@ def merge_stores(job: Job) -> None:
 
 
 def write_output(path: Path, text: str) -> int:
-    """Write a file and print its path."""
+    """Write a file, print its path, and return exit code 0."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     print(path)
@@ -185,26 +169,37 @@ def write_output(path: Path, text: str) -> int:
 
 
 def select_questions(job: Job) -> frozenset[tuple[str, str]]:
-    """Choose cells and layers; return the chosen (cell, layer) pairs, without layers that they merely need.
+    """Choose cells and layers; return the chosen (cell, layer) pairs, without layers that run only as prerequisites.
 
-    Cells that are named run all their layers.
+    Cells that the options name run all their layers.
     """
     options, matrix = job.options, job.context.matrix
-    job.cells = select_cells(matrix, options["cells"], options["profile"])
+    job.cells = results.select_cells(matrix, options["cells"], options["profile"])
     quick = not options["cells"] and options["profile"] in {None, "quick"}
-    job.layers = select_layers(matrix, options["layers"], quick=quick)
+    job.layers = results.select_layers(matrix, options["layers"], quick=quick)
     return frozenset((cell.id, layer) for cell in job.cells for layer in cell.layers if layer in job.layers)
 
 
 def list_cells(job: Job) -> int:
-    """Print cells and layers."""
+    """Print cells and layers, and return exit code 0."""
+    matrix, jobs = job.context.matrix, []
     for cell in job.cells:
-        print(f"{cell.id}  python {cell.python}, at {cell.exclude_newer}: {', '.join(cell.layers)}")
+        layers = [name for name in cell.layers if matrix.layer(name).gpus == 0]
+        seconds = BUILD_S + sum(matrix.layer(name).timeout_s for name in layers)
+        minutes, artifact = min(LONGEST_MINUTES, int(seconds / 60)), cell.id.replace("+", "_")
+        if layers:
+            jobs.append(
+                {"cell": cell.id, "artifact": artifact, "minutes": minutes, "layers": ",".join(layers)}
+            )
+        if not job.options["json"]:
+            print(f"{cell.id}  python {cell.python}, at {cell.exclude_newer}: {', '.join(cell.layers)}")
+    if job.options["json"]:
+        print(json.dumps(jobs))
     return 0
 
 
-def choose_repeats(job: Job, chosen: frozenset[tuple[str, str]]) -> RunOptions:
-    """Choose what runs again although it has an answer: --fresh, --only-failed."""
+def choose_run_options(job: Job, chosen: frozenset[tuple[str, str]]) -> RunOptions:
+    """Return options for the run: layers that run again although they have an answer, and the number of jobs."""
     options = job.options
     if options["ray"] and options["jobs"]:
         raise UserError(
@@ -212,25 +207,16 @@ def choose_repeats(job: Job, chosen: frozenset[tuple[str, str]]) -> RunOptions:
         )
     wide = options["profile"] == BREADTH
     jobs = options["jobs"] or (JOBS_PER_CORE * (os.cpu_count() or 1) if wide else 1)
-    if not options["only_failed"]:
-        return RunOptions(fresh=chosen if options["fresh"] else frozenset(), jobs=jobs)
-    failed = frozenset(
-        result.question.key
-        for result in job.stored_grid().results
-        if result.event is not None and not result.judgement.expected and result.question.key in chosen
-    )
-    return RunOptions(fresh=failed, only=failed, jobs=jobs)
+    return RunOptions(fresh=chosen if options["fresh"] else frozenset(), jobs=jobs)
 
 
 def print_plan(job: Job, options: RunOptions) -> int:
-    """Print what would run and why."""
+    """Print for each layer whether it would run or why not, and return exit code 0."""
     grid = job.stored_grid()
     for question in sorted(job.current_questions(), key=lambda question: question.layer.heavy):
         result = grid.result(question)
         answered = result.event is not None and result.event.finished
-        if options.only is not None and question.key not in options.only:
-            line = "left out: it did not fail"
-        elif answered and question.key not in options.fresh:
+        if answered and question.key not in options.fresh:
             line = f"known ({verdict_text(result.judgement)})"
         else:
             limit_s = job.context.matrix.layer(question.layer.name).timeout_s
@@ -239,17 +225,17 @@ def print_plan(job: Job, options: RunOptions) -> int:
     return 0
 
 
-def run_due(job: Job, options: RunOptions) -> ResultsGrid:
-    """Run what is due, here or on a Ray cluster; an interrupt prints what was finished."""
+def run_due(job: Job, options: RunOptions) -> results.ResultsGrid:
+    """Run the layers that are due, here or on a Ray cluster; an interrupt prints the finished results."""
     context, run = job.context, None
     try:
         with context.store.locked(), displayed_progress() as progress:
             for minor in sorted({cell.python for cell in job.cells if cell.recipe}):
                 with contextlib.suppress(InterpreterError):  # the layers report it, cell by cell
                     context.interpreter(minor, fetch=True)
-            context.stage()  # the programs in cells are from here on those of the identities
+            context.stage()  # programs in cells are from here on the same sources that the identities digest
             questions = job.current_questions()
-            run = Run(context, options, progress, ResultsGrid(questions, context.store.read_events()))
+            run = Run(context, options, progress, results.ResultsGrid(questions, context.store.read_events()))
             if job.options["ray"]:
                 run_on_ray(job.options["ray"], run, questions)
             else:
@@ -265,7 +251,7 @@ def run_due(job: Job, options: RunOptions) -> ResultsGrid:
 
 
 def print_new_answers(run: Run) -> None:
-    """Print how many answers are from this run, and how old the others are."""
+    """Print how many answers are from this run, and the date of the oldest stored answer."""
     events = [result.event for result in run.grid.results if result.event is not None]
     new = sum(event.run == run.name for event in events)
     old = min((event.started[:10] for event in events if event.run != run.name), default="")
@@ -274,12 +260,12 @@ def print_new_answers(run: Run) -> None:
     print(f"matrix: {new} new results{stored}{repeat}", file=sys.stderr)
 
 
-def save_run_reports(job: Job, grid: ResultsGrid) -> int:
+def save_run_reports(job: Job, grid: results.ResultsGrid) -> int:
     """Write the reports; return the exit code for the verdicts."""
     reported = grid
     if job.options["cells"] or job.options["layers"]:
         everything = Job(job.options, job.context, list(job.context.matrix.cells))
-        everything.layers = select_layers(job.context.matrix, (), quick=False)
+        everything.layers = results.select_layers(job.context.matrix, (), quick=False)
         reported = everything.stored_grid()
     print(f"page: {write_reports(report_folder(job), reported)}", file=sys.stderr)
     return grid_exit_code(grid)
@@ -289,16 +275,15 @@ def save_run_reports(job: Job, grid: ResultsGrid) -> int:
 
 
 def check_committed(job: Job) -> int:
-    """Print which locks and workflows are missing or stale."""
-    matrix = job.context.matrix
-    problems = [*locks.check_locks(job.context, matrix.cells), *workflow.stale_workflow(matrix)]
+    """Print which locks and workflows are missing or stale; return exit code 1 if there are any."""
+    problems = locks.check_locks(job.context, job.context.matrix.cells)
     for problem in problems:
         print(problem)
     return 1 if problems else 0
 
 
 def refresh_locks(job: Job) -> int:
-    """Resolve the locks of the chosen cells again."""
+    """Resolve the locks of the chosen cells again; return exit code 3 if a lock could not be made."""
     with displayed_progress() as progress:
         job.context.show_status = progress.show_status
         problems = locks.refresh_locks(job.context, job.cells)
@@ -311,14 +296,14 @@ def refresh_locks(job: Job) -> int:
 
 
 def make_table(job: Job) -> Publication:
-    """Merge the store's answers into the published table, print the differences, and return the table."""
+    """Merge the store's answers into the published table, print the differences, and return the merged table."""
     matrix, options = job.context.matrix, job.options
     generated = generated_cells(matrix) if matrix.breadth else []
-    updated = {cell.id for cell in matching_cells([*matrix.cells, *generated], options["cells"])}
+    updated = {cell.id for cell in results.matching_cells([*matrix.cells, *generated], options["cells"])}
     events = job.context.store.read_events()
     table = make_publication(
-        ResultsGrid(make_questions(job.context, matrix.cells), events),
-        ResultsGrid(make_questions(job.context, generated), events),
+        results.ResultsGrid(results.make_questions(job.context, matrix.cells), events),
+        results.ResultsGrid(results.make_questions(job.context, generated), events),
         read_published(options["output"]),
         datetime.datetime.now(datetime.UTC).date().isoformat(),
         updated,
@@ -355,19 +340,21 @@ _COMMON = (
         "--programs",
         type=_PATH,
         default=ROOT,
-        help="Folder that contains grpo_core and repro, which run in cells.",
+        help="Folder with grpo_core and repro, the programs that run in cells.",
     ),
-    option("--cells", multiple=True, metavar="GLOB", help="Only these cells; may be repeated."),
+    option("--cells", multiple=True, metavar="GLOB", help="Use only cells that match; may be repeated."),
 )
 _PROFILE = option(
     "--profile",
     type=click.Choice((*PROFILES, BREADTH)),
-    help="Cells of this profile: quick (default), full, or the generated ones of breadth.",
+    help="Run the cells of this profile: quick (default), full, or breadth, whose cells are generated.",
 )
 _REPORT = option(
     "--report", type=_PATH, metavar="DIR", help="Folder for the reports (default: report/ in the store)."
 )
-_MERGE = option("--merge", type=_PATH, multiple=True, metavar="PATH", help="First add this store.")
+_MERGE = option(
+    "--merge", type=_PATH, multiple=True, metavar="PATH", help="Merge the results of this store first."
+)
 
 
 @click.group(
@@ -392,30 +379,30 @@ _command(
     "run",
     run_command,
     _PROFILE,
-    option("--layers", multiple=True, metavar="LIST", help="Only these layers, separated by commas."),
-    option("--fresh", is_flag=True, help="Run layers again that have a result."),
-    option("--only-failed", is_flag=True, help="Run only layers again whose result is not as expected."),
+    option("--layers", multiple=True, metavar="LIST", help="Run only these layers, separated by commas."),
+    option("--fresh", is_flag=True, help="Also run layers that already have a result."),
     _REPORT,
     option(
         "--jobs",
         type=click.IntRange(1),
-        help="Layers without an environment that run at the same time (default: 1; breadth 4 per core).",
+        help="Layers to run at the same time, if they need no environment (default: 1; breadth: 4 per core).",
     ),
     option("--ray", metavar="ADDRESS", help="Run each cell as a task of a Ray cluster: HOST:PORT or auto."),
     option("--list", is_flag=True, help="Print cells and layers; run nothing."),
+    option("--json", is_flag=True, help="With --list: print the jobs of a CI workflow."),
     option("--dry-run", is_flag=True, help="Print what would run and why; run nothing."),
 )
 _command(
     "lock",
     lock_command,
-    option("--check", is_flag=True, help="Print missing and stale locks and workflows; resolve nothing."),
+    option("--check", is_flag=True, help="Only print missing and stale locks; resolve nothing."),
 )
 _command(
     "add",
     add_command,
     click.argument("release", metavar="vllm==VERSION"),
     option("--trl", default="newest", help="Release of TRL (default: the newest known)."),
-    option("--write", is_flag=True, help="Also write the cell into the matrix file, and its lock."),
+    option("--write", is_flag=True, help="Also add the cell to the matrix file, and write its lock."),
 )
 _command("report", report_command, _PROFILE, _REPORT, _MERGE)
 _command(
@@ -431,17 +418,6 @@ _command(
     ),
     option("--drop", is_flag=True, help="Remove published verdicts of cells that no longer exist."),
     option("--dry-run", is_flag=True, help="Print which verdicts change; write nothing."),
-)
-_command(
-    "workflow",
-    workflow_command,
-    option("--cpu", default=workflow.CPU, metavar="LABEL", help="Label of the runner of the cells."),
-    option(
-        "--gpu", default=workflow.GPU, metavar="LABELS", help="Labels of the runner with a GPU; '' for none."
-    ),
-    option(
-        "--output", type=_PATH, metavar="FILE", help="Write the workflow here (default: standard output)."
-    ),
 )
 
 

@@ -24,7 +24,7 @@ from diagnostics.uv import find_uv, uv_environment
 
 # The project: the folder that holds diagnostics, grpo_core and repro.
 ROOT = Path(__file__).resolve().parents[2]
-# Packages that run inside cells. They are copied, so that a cell imports nothing else of ours.
+# Our packages that run inside cells. They are copied, so that a cell imports no other package of ours.
 CELL_PACKAGES = ("grpo_core", "repro")
 _ISSUES = Path("diagnostics", "catalog", "issues")  # titles and records of the repros
 # The variables that a program in a cell inherits: no tokens, no proxies, no PYTHONPATH, no settings of vLLM.
@@ -40,7 +40,7 @@ _OFFLINE = {
 
 
 class InterpreterError(UserError):
-    """Raised when a cell's Python is not on this machine and cannot be fetched."""
+    """Raised when a cell's Python is not on this machine and was not, or cannot be, fetched."""
 
 
 def machine() -> str:
@@ -99,10 +99,10 @@ class Context:
 
         Args:
             command: Program and arguments.
-            timeout_s: Seconds until it is killed.
+            timeout_s: Seconds until the program is killed.
             stdin: Standard input.
-            wheels: Whether the machine's local folders of wheels may be used. They may not when a *declared*
-                environment is resolved, because users do not get local builds.
+            wheels: Whether uv may use the machine's local folders of wheels; not when a *declared* environment is
+                resolved, because users do not get local builds.
             folder: Working folder.
         """
         environ = self._uv_environ(wheels=wheels)
@@ -119,10 +119,10 @@ class Context:
         return environment
 
     def interpreter(self, minor: str, *, fetch: bool = False) -> tuple[Path, str]:
-        """Return the path and full version of a Python; uv finds it once per run.
+        """Return the path and full version of a Python; uv looks for each Python once per run.
 
         Raises:
-            InterpreterError: there is none, and none could be fetched.
+            InterpreterError: There is no such Python, and it could not be, or with `fetch` off was not, fetched.
         """
         if minor not in self._pythons:
             path = self._find_python(minor)
@@ -150,7 +150,7 @@ class Context:
         return neighbour if neighbour.is_file() else None
 
     def stage(self) -> Path:
-        """Return a folder with copies of grpo_core, repro and the catalog's issues, which cells import from."""
+        """Return a folder with copies of grpo_core, repro and the catalog's issues, from which cells import."""
         target = self.store.folder / "stage" / self._packages_digest
         if not target.exists():
             for old in self.folder("stage").iterdir():

@@ -39,9 +39,9 @@ class Built(Struct, frozen=True):
     """The marker file of a complete environment."""
 
     lock: str
-    """Digest of its lock and of the recipe's additions."""
+    """Digest of the lock and of the recipe's additions."""
     python: str
-    """Full version of its interpreter."""
+    """Full version of the interpreter."""
     packages: int
     seconds: float
 
@@ -57,7 +57,7 @@ def python_of(context: Context, cell: Cell) -> Path:
 
 
 def existing_environment(context: Context, cell: Cell) -> Built | None:
-    """Return the marker of the cell's environment, None unless it is complete and current."""
+    """Return the marker of the cell's environment; None unless the environment is complete and current."""
     built = _marker(environment_folder(context, cell))
     if built is None or not python_of(context, cell).exists():
         return None
@@ -77,10 +77,10 @@ def _marker(folder: Path) -> Built | None:
 
 
 def ensure_environment(context: Context, cell: Cell) -> Built:
-    """Return the cell's environment; build it if it is not complete.
+    """Return the marker of the cell's environment; build the environment first if it is not complete and current.
 
     Raises:
-        BuildError: with the reason, and whether the machine is to blame.
+        BuildError: The environment could not be built; the error says whether the machine is to blame.
     """
     return existing_environment(context, cell) or _build(context, cell)
 
@@ -117,7 +117,7 @@ def _build(context: Context, cell: Cell) -> Built:
 def _install_lock(context: Context, cell: Cell, pins: Sequence[str]) -> None:
     """Install exactly the lines of the lock without following dependencies; `alone` relies on that.
 
-    A file with another hash than the lock's is refused. A package from a folder of wheels has no hash.
+    A file with another hash than in the lock is refused. Packages from a folder of wheels have no hash.
     """
     lock = locks.lock_path(context, cell, runs=True)
     torch = cpu_torch(context, cell) if any(pin.startswith("torch==") for pin in pins) else []
@@ -130,7 +130,7 @@ def _install_lock(context: Context, cell: Cell, pins: Sequence[str]) -> None:
 
 
 def _add_extras(context: Context, cell: Cell, recipe: Recipe) -> None:
-    """Install what the recipe requires besides wheels."""
+    """Install the recipe's additions that are no wheels: metadata without code, and a stand-in for libstdc++."""
     (packages,) = environment_folder(context, cell).glob("lib/python3*/site-packages")
     if recipe.named:
         name, _, version = recipe.named.format(vllm=cell.vllm, trl=cell.trl).partition("==")
@@ -149,7 +149,7 @@ def _uv(context: Context, arguments: Sequence[str | Path]) -> None:
     """Run uv.
 
     Raises:
-        BuildError: it failed or took too long; in one line.
+        BuildError: The command failed or took too long; the message is one line.
     """
     result = context.run_command([context.uv, *arguments], timeout_s=TIMEOUT_S)
     if result.code != 0:
@@ -171,7 +171,10 @@ def _check_disk(context: Context, needed_gb: float) -> None:
 
 
 def remove_environment(folder: Path) -> bool:
-    """Remove an environment; its marker goes first, so that a kill leaves none that looks complete."""
+    """Remove an environment, its marker first, so that a kill leaves no environment that looks complete.
+
+    Return whether there was one.
+    """
     if not folder.exists():
         return False
     (folder / MARKER).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Compute the identity of an answer: a digest of its inputs and of our own source files that produced it.
 
 An answer stays valid until one of these changes. Expectations, time limits and locations are not part of the identity.
-Changing a comment or a docstring changes no digest.
+A change of a comment, or of the docstring of a module, class or function, changes no digest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Folders of `repro` whose modules depend on none of each other.
+# Folders of `repro` whose modules do not depend on each other.
 _SEPARATE = frozenset({"issues", "cell_programs", "fuzz"})
 
 
@@ -34,7 +34,7 @@ class SourceDigests:
     def digest(self, names: Iterable[str]) -> str:
         """Return the digest of these modules and packages, over their file names and contents.
 
-        A package counts with all files below it, a module of `repro` with all that these modules share.
+        A package includes all files below its folder; a module of `repro` includes all files that these modules share.
         """
         key = tuple(names)
         if key not in self._combined:

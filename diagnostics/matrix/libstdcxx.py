@@ -1,8 +1,8 @@
 """Build a stand-in (shim) for libstdc++.so.6, so that wheels built against a newer libstdc++ load on an older machine.
 
-Some CPU builds of vLLM need one symbol that libstdc++ has since gcc 13: `std::ios_base_library_init()`, a marker for
-code that uses <iostream>; it does nothing. If the machine's libstdc++ lacks it, the cell's environment gets a small
-library named libstdc++.so.6. It defines that symbol, and loads the machine's libstdc++ for everything else.
+Some CPU builds of vLLM need a symbol that libstdc++ has since gcc 13: `std::ios_base_library_init()`, a marker for
+code that uses <iostream>. If the machine's libstdc++ lacks this symbol, the cell's environment gets a small library
+named libstdc++.so.6, which defines the symbol and loads the machine's libstdc++ for everything else.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import tempfile
 from pathlib import Path
 
 SONAME = "libstdc++.so.6"
-# The only symbol version that the stand-in can provide: it needs no more than this one symbol.
+# The only symbol version that the stand-in can provide; it has one symbol.
 _KNOWN = "3.4.32"
 _SOURCE = """
 void _ZNSt8ios_base4InitC1Ev(void *);
 void _ZSt21ios_base_library_initv(void) {}
 __attribute__((constructor)) static void ready(void) { static char init; _ZNSt8ios_base4InitC1Ev(&init); }
 """
-# A .pth line: the cell's Python runs it at start, before anything else can load the machine's library by that name.
+# Line of a .pth file: the cell's Python runs it at start, before a module can load the machine's library by this name.
 _START = "import ctypes; ctypes.CDLL({path!r}, mode=ctypes.RTLD_GLOBAL)\n"
 
 
@@ -37,7 +37,7 @@ def provide(packages: Path, wanted: str) -> bool:
         Whether a stand-in was built.
 
     Raises:
-        NotProvidedError: with the fix.
+        NotProvidedError: The symbols are not available; the message says how to provide them.
     """
     system_library = _system_library()
     provided = _symbol_versions(system_library)
@@ -77,9 +77,9 @@ def _symbol_versions(library: Path) -> set[str]:
 def _compile(compiler: str, own: Path, provided: set[str], target: Path) -> None:
     """Compile and link the stand-in.
 
-    The stand-in must define every symbol version that others need from libstdc++, or the loader refuses them; the
-    symbols themselves come from the machine's library. It needs that library by its path, because its file name is the
-    stand-in's own. An empty library with that path as its name makes the linker record the path.
+    The stand-in must define every symbol version that other libraries need from libstdc++, or the loader refuses these
+    libraries; the symbols themselves come from the machine's library. The stand-in refers to the machine's library by
+    path, because both have the same file name. An empty library with this path as its name makes the linker record it.
     """
     versions = "".join(f"{name} {{}};\n" for name in sorted(provided))
     versions += f"GLIBCXX_{_KNOWN} {{ global: _ZSt21ios_base_library_initv; local: *; }};\n"

@@ -30,7 +30,7 @@ TIMEOUT_S = 300.0
 
 
 def lock_path(context: Context, cell: Cell, *, runs: bool) -> Path:
-    """Return the path of a cell's lock: of the declared environment, or with `runs` of the runnable one."""
+    """Return the path of the lock of a cell's declared environment, or with `runs` of its runnable environment."""
     return context.locks / f"{cell.id}{'.cpu' if runs else ''}.txt"
 
 
@@ -43,7 +43,7 @@ def read_pins(context: Context, cell: Cell, *, runs: bool) -> tuple[str, ...]:
 def pins_of(text: str) -> tuple[str, ...]:
     r"""Return the requirement lines of a lock, without comments and hashes, sorted.
 
-    `pins_digest` depends on these alone: a file that is added to a release changes no version.
+    `pins_digest` depends on these lines alone, because a file that is added to a release changes no version.
 
     >>> pins_of("# made by uv\nb==2\na==1  # via b\n")
     ('a==1', 'b==2')
@@ -55,7 +55,7 @@ def pins_of(text: str) -> tuple[str, ...]:
 
 
 def unhashed_pins(text: str) -> list[str]:
-    r"""Return the pins of a lock without a hash: packages from a folder of wheels.
+    r"""Return the pins of a lock that have no hash; these are packages from a folder of wheels.
 
     >>> unhashed_pins("# a lock\na==1 \\\n    --hash=sha256:00\nb==2\n")
     ['b==2']
@@ -82,7 +82,7 @@ def environment_digest(context: Context, cell: Cell) -> str:
 
 
 def refresh_locks(context: Context, cells: Iterable[Cell]) -> list[str]:
-    """Resolve and write the locks of these cells; return one line for each that could not be made."""
+    """Resolve and write the locks of these cells; return one line for each lock that could not be made."""
     problems = []
     for cell, runs in _each_lock(cells):
         context.show_status(f"{cell.id}: resolving the {'runnable' if runs else 'declared'} environment")
@@ -92,7 +92,7 @@ def refresh_locks(context: Context, cells: Iterable[Cell]) -> list[str]:
 
 
 def check_locks(context: Context, cells: Iterable[Cell]) -> list[str]:
-    """Return one line for each lock that is missing, outdated (another pair, Python or date cut) or without a cell."""
+    """Return one line for each lock that is missing, does not fit its cell and recipe, or has no cell."""
     cells = list(cells)
     problems, known = [], set()
     for cell, runs in _each_lock(cells):
@@ -115,7 +115,7 @@ def _each_lock(cells: Iterable[Cell]) -> Iterable[tuple[Cell, bool]]:
 
 
 def _lock_problem(context: Context, cell: Cell, path: Path, *, runs: bool) -> str:
-    """Return why a lock does not fit its cell and recipe; empty if it does."""
+    """Return the reason why a lock does not fit its cell and recipe; empty if it does."""
     if not path.exists():
         return "does not exist"
     if path.read_text(encoding="utf-8").partition("\n")[0] != _first_line(cell, runs=runs):

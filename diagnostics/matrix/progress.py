@@ -32,7 +32,7 @@ class Progress:
             self.note(f"{self._running} …")
 
     def finished(self, result: LayerResult, remaining: int) -> None:
-        """Print a result, and how many layers remain."""
+        """Print a result and the number of remaining layers."""
         question, seconds = result.question, result.event.seconds if result.event else 0.0
         words = (f"{question.cell.id} {question.layer.name}:", verdict_text(result.judgement), *result.codes)
         self.note(f"{' '.join(words)} ({seconds:.1f} s): {result.summary[:200]} ({remaining} open)")

@@ -1,6 +1,6 @@
 """Update the published table compat.json from the results grid; `doctor` reads that table offline.
 
-If the store has no answer to a question, the published verdict stays. Verdicts that would be dropped are listed.
+If the store has no final answer to a question, the published verdict stays. Verdicts that would be lost are listed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ SCHEMA = "grpo-doctor.compat.v1"
 _FAILED = frozenset({"fail", "expected_fail", "flaky"})
 _PASSED = frozenset({"pass", "unexpected_pass"})
 _Entry = TypeVar("_Entry", str, Mapping[str, Any])
-"""What is published of a question: the outcome of a pair, or the entry of a layer."""
+"""The published data of a question: the outcome of a generated pair, or the entry of a layer."""
 _Pairs = dict[tuple[str, str], dict[str, str]]
-"""(TRL, layer) -> vLLM -> outcome, with the name that decided it."""
+"""(TRL, layer) -> vLLM -> outcome, with the name that decided the outcome."""
 
 
 @dataclass
@@ -39,19 +39,19 @@ class Publication:
     changed: list[str] = field(default_factory=list)
     """New or different verdicts."""
     kept: int = 0
-    """Questions that stay as published: the store has no answer to them."""
+    """Number of questions whose published answer stays, because the store has none or the cell is not updated."""
     lost: list[str] = field(default_factory=list)
     """Published verdicts of questions that no cell has any more."""
     unanswered: list[str] = field(default_factory=list)
-    """Questions with no answer, neither here nor published."""
+    """Questions that have neither an answer in the store nor a published answer."""
 
     def choose(
         self, result: LayerResult, new: _Entry, published: _Entry | None, *, update: bool
     ) -> _Entry | None:
-        """Return what to publish for a question: the store's final answer, else the published one, if any."""
+        """Return the data to publish for a question: the store's final answer, else the published answer, else None."""
         question = result.question
         finished = bool(result.event and result.event.finished)
-        # A layer that was blocked by another has the final answer of that.
+        # A layer that is blocked by another layer has that layer's answer, which may be final.
         if not update or not (finished or not result.judgement.incomplete):
             self.kept += published is not None
             return published
@@ -70,7 +70,7 @@ def read_published(path: Path) -> dict[str, Any]:
     """Return the published table in a file; empty if there is no file.
 
     Raises:
-        UserError: it cannot be read: its verdicts would be lost.
+        UserError: The file cannot be read or is no such table; its verdicts would be lost.
     """
     if not path.exists():
         return {}
@@ -90,14 +90,14 @@ def make_publication(
     day: str,
     updated: Collection[str],
 ) -> Publication:
-    """Build the new document from the store; where the store has no answer, the published one stays.
+    """Build the new document from the store; where the store has no final answer, the published answer stays.
 
     Args:
-        grid: The written cells.
-        generated: The generated cells.
-        published: The existing document, {} for none.
+        grid: Results of the cells in the matrix file.
+        generated: Results of the generated cells.
+        published: The published document, {} for none.
         day: Day of publishing.
-        updated: Ids of the cells that are updated from the store; the others stay as published.
+        updated: Ids of the cells that are updated from the store; other cells stay as published.
     """
     document: dict[str, Any] = {"schema": SCHEMA, "generated": day, "harness": _version(), "cells": []}
     publication = Publication(document)
@@ -178,11 +178,12 @@ def _layer_entry(result: LayerResult) -> dict[str, Any]:
 def cell_verdict(cell: Cell, layers: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the verdict of a cell from its published layers.
 
-    - `unresolvable`: its requirements have no solution, and nothing of it ran.
-    - `fail`: a layer failed, other than those that reproduce known issues, and not only for want of a GPU.
-    - `pass`: every question that applies passed, and at least one answer is executed.
-    - `unknown`: nothing is answered.
-    - `partial`: otherwise. An issue that a setting decides says nothing about the pair.
+    - `unknown`: no layer has an answer.
+    - `unresolvable`: the requirements have no solution, and no layer ran and passed, other than `install` and `doctor`.
+    - `fail`: a layer failed, other than those that reproduce known issues, and not only for lack of a GPU.
+    - `pass`: all applicable layers passed, at least one of them by execution. Reproduced issues that depend on a
+      setting do not count, because they say nothing about the pair.
+    - `partial`: otherwise.
     """
     answered = {name: layer for name, layer in layers.items() if layer["date"]}
     if not answered:
@@ -214,7 +215,7 @@ def _reproduces_issues(name: str) -> bool:
 
 
 def _is_settled(name: str, layer: Mapping[str, Any]) -> bool:
-    """Return whether a layer passed, does not apply as expected, or reproduced only issues that a setting decides."""
+    """Return whether a layer passed, was not run as expected, or reproduced only issues that depend on a setting."""
     not_applicable = layer["date"] and layer["verdict"] == "not_run" and layer["expected"]
     issue_codes = layer["codes"] if layer["verdict"] == "expected_fail" and _reproduces_issues(name) else ()
     by_setting = bool(issue_codes) and all(map(depends_on_setting, issue_codes))
@@ -227,10 +228,10 @@ def _merge_breadth(
     generated: ResultsGrid,
     updated: Collection[str],
 ) -> None:
-    """Merge the generated pairs; where the store has no answer, the published one stays.
+    """Merge the generated pairs; where the store has no answer, the published answer stays.
 
-    Published by TRL and layer: outcome -> the vLLM releases, separated by spaces. A release that occurs nowhere in a
-    layer has no answer. A failed contract names the first missing use.
+    For each TRL release and layer, the document has: outcome -> the vLLM releases, separated by spaces. A vLLM release
+    that is missing has no answer. The outcome of a failed contract names the first missing name.
     """
     trainers = published["trl"] if published else {}
     before = _pairs_of(trainers)
@@ -258,7 +259,7 @@ def _merge_breadth(
 
 
 def _outcome_text(result: LayerResult) -> str:
-    """Return an outcome and the name that decided it: the first one missing at import, or the first undecided one."""
+    """Return an outcome and the name that decided it: the first missing (at import, if any) or undecided name."""
     assert result.event is not None
     answer = result.event.answer
     kind = {Outcome.FAIL: "missing", Outcome.NOT_CHECKED: "undecided"}.get(answer.outcome)

@@ -1,4 +1,4 @@
-"""Run cells on a Ray cluster, one Ray task per cell; Ray places, queues and retries them.
+"""Run cells on a Ray cluster, one Ray task per cell; Ray places, queues and retries the tasks.
 
 The driver sends its code as Ray's working directory. A task keeps its cell's environment and logs in a folder of its
 node, and returns its answers, which the driver adds to its own store.
@@ -35,11 +35,11 @@ CANCEL_S = 10.0
 
 
 class RayError(UserError):
-    """Raised when no cluster can be used; one line."""
+    """Raised when no cluster can be used; the message is one line."""
 
 
 def run_on_ray(address: str, run: Run, questions: Sequence[Question]) -> None:
-    """Run the questions that are due as one Ray task a cell, and add the answers to the run.
+    """Run the questions that are due in one Ray task per cell, and add the answers to the run.
 
     Raises:
         RayError: Ray is not installed, or no cluster answers at the address.
@@ -47,7 +47,7 @@ def run_on_ray(address: str, run: Run, questions: Sequence[Question]) -> None:
     due = {question.cell.id: question.cell for question in questions if run.is_due(question)}
     with _cluster(address, run.context) as ray:
         task = ray.remote(run_cell)
-        options = RunOptions(run.options.fresh, run.options.only)
+        options = RunOptions(run.options.fresh)
         pending = {}
         for cell in due.values():
             layers = [question.layer.name for question in questions if question.cell.id == cell.id]
@@ -63,7 +63,7 @@ def run_on_ray(address: str, run: Run, questions: Sequence[Question]) -> None:
                     _add_answers(run, pending.pop(handle), handle, ray)
         except BaseException:
             for handle in pending:
-                ray.cancel(handle)  # a KeyboardInterrupt in the task, which ends its program
+                ray.cancel(handle)  # raises a KeyboardInterrupt in the task, which ends its program
             ray.wait(list(pending), num_returns=len(pending), timeout=CANCEL_S)
             raise
 
@@ -93,7 +93,7 @@ def _add_answers(run: Run, cell: str, handle: Any, ray: Any) -> None:
 def run_cell(
     cell: str, profile: str, layers: list[str], options: RunOptions, events: list[str]
 ) -> dict[str, Any]:
-    """Run the due layers of one cell on this node; return the new events and the ends of their logs."""
+    """Run the due layers of a cell on this node; return the new events and the ends of their logs."""
     if not (ROOT / "matrix.toml").is_file():
         raise RayError(f"the worker imports an installed grpo-doctor ({ROOT}), not the code that was sent")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo-doctor" / "matrix"
@@ -140,7 +140,7 @@ def _check_address(address: str) -> None:
     """Test the connection first, because Ray itself would retry for a minute.
 
     Raises:
-        RayError: nothing listens there, or it is no address.
+        RayError: Nothing listens at the address, or the text is no address.
     """
     host, _, port = address.rpartition(":")
     if address != "auto" and (not host or not port.isdigit() or "//" in host):
@@ -153,7 +153,7 @@ def _check_address(address: str) -> None:
 
 
 def _copy_code(context: Context, target: Path) -> None:
-    """Copy what a worker imports and reads: our packages, the matrix file, its locks, the conformance suite."""
+    """Copy the files that a worker imports and reads: our packages, matrix file, locks and conformance suite."""
     folders = {name: context.programs / name for name in CELL_PACKAGES} | {"locks": context.locks}
     folders |= {name: ROOT / name for name in ("diagnostics", "tests/grpo_core/conformance")}
     for name, source in folders.items():

@@ -25,11 +25,11 @@ class Release(Struct, frozen=True):
 
     version: str
     uploaded: datetime.date
-    """Day of its first file, UTC."""
+    """Day (UTC) on which the first file was uploaded."""
     python: str = ""
-    """Its Requires-Python; '' for any."""
+    """The release's Requires-Python; '' for any."""
     vllm: str = ""
-    """Of TRL: the range of its vllm extra, '' for any."""
+    """For TRL, the range of vLLM that its vllm extra declares; '' for any."""
 
 
 def indexed_releases(package: str) -> list[Release]:
@@ -46,10 +46,12 @@ def indexed_releases(package: str) -> list[Release]:
 
 
 def generated_cells(matrix: Matrix) -> list[Cell]:
-    """Return the generated cells, by TRL and then vLLM; a written cell replaces the one of its versions.
+    """Return the generated cells, by TRL and then vLLM, with the settings of cells that the file also has.
+
+    The newest patch release of each minor TRL release takes part.
 
     Raises:
-        TomlError: the file has no table `[breadth]`.
+        TomlError: The file has no table `[breadth]`.
     """
     breadth = matrix.breadth
     if breadth is None:
@@ -75,7 +77,7 @@ def generated_cells(matrix: Matrix) -> list[Cell]:
 
 
 def _usable(breadth: Breadth, package: str, since: str) -> list[Release]:
-    """Return the releases since the breadth's first day that a patch release of its Python can install."""
+    """Return releases from version `since` to the breadth's last day that a patch release of its Python can install."""
     return [
         item
         for item in indexed_releases(package)
@@ -94,7 +96,7 @@ def neighbours(engines: Sequence[Release], declared: str, aside: int) -> list[Re
 
 
 def thinned(pairs: Sequence[Release], declared: str, most: int) -> list[Release]:
-    """Return all forbidden releases, and at most `most` allowed ones: both ends and some evenly spaced between."""
+    """Return all forbidden releases and at most `most` allowed ones, evenly spaced including first and last."""
     allowed = [item for item in pairs if in_range(item.version, declared)]
     if len(allowed) > most:
         last = len(allowed) - 1
@@ -123,7 +125,7 @@ def pair_cell(
 
 
 def _merge_written(cell: Cell, expect: dict[str, Expectation], written: Cell | None) -> Cell:
-    """Return the generated cell, with a written cell's own expectations for the layers that it runs."""
+    """Return the generated cell; if the file has the cell, its settings and expectations take precedence."""
     if written is None:
         return msgspec.structs.replace(cell, expect=expect)
     explicit = {layer: item for layer, item in written.expect.items() if layer in cell.layers}

@@ -28,7 +28,7 @@ SCHEMA = "grpo-doctor.matrix-report.v1"
 TEMPLATES = Path(__file__).with_name("templates")
 LEGEND = "● run  ○ read in source  ◌ nothing run"
 _WIDTH, _CELL_WIDTH, _COLUMN_WIDTH = 200, 20, 16
-# A symbol and a word each, since colour alone says nothing.
+# Symbols besides colours, because colours alone are not readable for everyone.
 EVIDENCE_SYMBOLS: Mapping[EvidenceLevel, str] = {
     EvidenceLevel.EXECUTED: "●",
     EvidenceLevel.STATIC: "○",
@@ -50,7 +50,7 @@ VERDICTS: Mapping[Verdict, tuple[str, str, str]] = {
 
 
 def write_reports(folder: Path, grid: ResultsGrid) -> Path:
-    """Write all reports into a folder and return the page's path; secrets and local names are redacted."""
+    """Write all reports into a folder and return the HTML page's path; secrets and local names are redacted."""
     rows = [_redacted_row(row) for row in grid.rows]
     timestamp = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes").replace("+00:00", "Z")
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def _redacted(result: LayerResult) -> LayerResult:
 
 
 def verdict_text(judgement: Judgement) -> str:
-    """Return a verdict as a word, which says if `unresolvable` or `not run` is unexpected."""
+    """Return a verdict as text; the text says so if `unresolvable` or `not run` is unexpected."""
     text = VERDICTS[judgement.verdict][1]
     quiet = judgement.verdict in {Verdict.UNRESOLVABLE, Verdict.NOT_RUN}
     unexpected = not judgement.expected and not judgement.incomplete
@@ -101,7 +101,7 @@ def symbols(result: LayerResult) -> str:
 
 
 def totals(grid: ResultsGrid) -> str:
-    """Return the totals in one line; a layer that was not run never counts as passed."""
+    """Return the totals in one line; a layer that was not run does not count as passed."""
     counts, number = grid.counts(), len(grid.results)
     passed = counts[Verdict.PASS]
     share = f"{100 * passed / number:.0f} %" if number else "0 %"
@@ -148,14 +148,14 @@ def _rich_result(result: LayerResult | None) -> Text:
 
 
 def short_summary(grid: ResultsGrid) -> str:
-    """Return the totals and the unexpected results."""
+    """Return the unexpected results and the totals."""
     lines = [line for line, _ in remarks(result for result in grid.results if result.unexpected)]
-    hint = ["to run these again: nox -s matrix -- --only-failed"] if lines else []
+    hint = ["to run one again: nox -s matrix -- --fresh --cells CELL --layers LAYER"] if lines else []
     return "\n".join([*lines, totals(grid), *hint]) + "\n"
 
 
 def remarks(results: Any) -> list[tuple[str, str]]:
-    """Return (line, style) for every answer except plain passes: the observation, and whether it is expected."""
+    """Return (line, style) for each answer except plain passes; the line says what was observed and expected."""
     lines = []
     for result in results:
         judgement = result.judgement
@@ -236,7 +236,7 @@ def _json_result(result: LayerResult) -> dict[str, Any]:
 
 
 def html_page(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> str:
-    """Return the grid as one HTML page without outside assets; the template escapes everything."""
+    """Return the grid as one HTML page without external files; the template escapes all values."""
     return render_page(
         "page.html",
         TEMPLATES,

@@ -33,11 +33,11 @@ class LockedPackage:
     """One package of a lock, with the hashes of the files that may be installed."""
 
     pin: str
-    """As 'numpy==2.4.6'."""
+    """The requirement, such as 'numpy==2.4.6'."""
     hashes: tuple[str, ...] = ()
-    """'sha256:…' of each file that fits the platform, sorted; none for files in a folder of this machine."""
+    """'sha256:…' of each file that fits the platform, sorted; empty for files in a folder of this machine."""
     source_only: bool = False
-    """Only a source archive fits: installing means building."""
+    """Whether only a source archive fits, which has to be built for the installation."""
 
     @property
     def lock_lines(self) -> str:
@@ -55,19 +55,19 @@ class Resolution:
     """The result of resolving: packages, or uv's explanation why there is no solution."""
 
     packages: tuple[LockedPackage, ...] = ()
-    """Sorted by pin; empty if there is no solution."""
+    """The packages, sorted by pin; empty if there is no solution."""
     explanation: str = ""
     """uv's message if there is no solution."""
     infrastructure: bool = False
-    """The index, the network or the disk failed: nothing is known about the requirements."""
+    """Whether the index, the network or the disk failed, so that nothing is known about the requirements."""
     platform: str = ""
-    """The target, as 'x86_64-manylinux_2_28'; empty for this machine."""
+    """The target platform, such as 'x86_64-manylinux_2_28'; empty for this machine."""
     refused: str = ""
-    """uv's message if the older platform, which is tried first, has no solution."""
+    """uv's message if the matrix's own platform, which is tried first, has no solution; else empty."""
 
     @property
     def pins(self) -> tuple[str, ...]:
-        """The lock's lines without hashes."""
+        """The pins of the packages."""
         return tuple(item.pin for item in self.packages)
 
 
@@ -79,8 +79,8 @@ def resolve_declared(
     Args:
         context: The command's context.
         cell: The pair.
-        timeout_s: Seconds for uv.
-        cut: Releases uploaded after this day are ignored; by default the cell's date cut.
+        timeout_s: Time limit of uv in seconds.
+        cut: Day after which uploaded releases are ignored; by default the cell's date cut.
     """
 
     def attempt(platform: str) -> Resolution:
@@ -95,12 +95,12 @@ def resolve_declared(
     newer = newer_glibc(resolution.explanation, context.matrix.platform)
     if resolution.packages or resolution.infrastructure or not newer:
         return resolution
-    # A wheel that needs a newer glibc says something about the platform, and nothing about the pair.
+    # If a wheel needs a newer glibc, the fault is the platform's, not the pair's.
     return replace(attempt(newer), refused=resolution.explanation)
 
 
 def newer_glibc(explanation: str, platform: str) -> str:
-    """Return the platform with the newer glibc that uv's hint says the wheels need; empty if it names none.
+    """Return the platform with the newer glibc that wheels need according to uv's hint; empty without such a hint.
 
     >>> newer_glibc("hint: Wheels are available on: `manylinux_2_31_x86_64`", "x86_64-manylinux_2_28")
     'x86_64-manylinux_2_31'
@@ -169,11 +169,10 @@ def _compile(
 def read_pylock(text: str) -> tuple[LockedPackage, ...]:
     r"""Return the packages of a lock in the standard form (`pylock.toml`), sorted.
 
-    A package with wheels for the platform is installed from one of them; the source archive's hash is used only where
-    there are none.
+    A package has the hashes of its wheels for the platform, or of its source archive if there are no wheels.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: The text is no such lock.
 
     >>> read_pylock('[[packages]]\nname = "a"\nversion = "1"\nwheels = [{url = "x", hashes = {sha256 = "0f"}}]')
     (LockedPackage(pin='a==1', hashes=('sha256:0f',), source_only=False),)
@@ -192,7 +191,7 @@ def _sorted(packages: Iterable[LockedPackage]) -> tuple[LockedPackage, ...]:
 def _locked(package: Mapping[str, Any]) -> LockedPackage:
     """Return a package of a pylock with the hashes of its wheels, or of its source archive if it has no wheel."""
     files = package.get("wheels") or [package[key] for key in ("sdist", "archive") if key in package]
-    # Another machine takes a package of a local folder from an index, where its file may be another build.
+    # A file in a local folder gets no hash: other machines take the package from an index, perhaps in another build.
     shared = [item for item in files if not item.get("url", "").startswith("file:") and "path" not in item]
     hashes = {f"{kind}:{value}" for item in shared for kind, value in item.get("hashes", {}).items()}
     pin = f"{package['name']}=={package['version']}"
@@ -200,12 +199,12 @@ def _locked(package: Mapping[str, Any]) -> LockedPackage:
 
 
 def lock_text(packages: Iterable[LockedPackage]) -> str:
-    """Return the lock's lines with hashes."""
+    """Return the lines of a lock file, with hashes."""
     return "".join(f"{item.lock_lines}\n" for item in _sorted(packages))
 
 
 def hash_coverage(packages: Iterable[LockedPackage]) -> str:
-    """Describe how many packages have hashes, and name those without."""
+    """Return a text that says how many packages there are, and names those without hashes."""
     packages = list(packages)
     bare = [item.pin for item in packages if not item.hashes]
     if not bare:

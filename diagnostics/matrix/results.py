@@ -1,7 +1,7 @@
 """Build the results grid: one verdict for each layer of each cell.
 
-A `Question` is one layer to run for one cell. `ResultsGrid` looks up its answer in the store, and compares the answer
-with the outcome that `matrix.toml` expects now.
+A `Question` is a layer to run for a cell. `ResultsGrid` looks up the question's answers among the store's events, and
+compares the newest answer with the outcome that `matrix.toml` expects now.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Question:
 
     @property
     def command(self) -> str:
-        """The command that runs it again."""
+        """The command that runs the layer again."""
         profile = () if self.cell.declares is None else ("--profile", BREADTH)
         chosen = ("--cells", self.cell.id, "--layers", self.layer.name, "--fresh")
         return quote_command(("nox", "-s", "matrix", "--", *profile, *chosen))
@@ -79,12 +79,12 @@ def make_question(context: Context, cell: Cell, layer_name: str) -> Question:
 
 
 def select_cells(matrix: Matrix, globs: Sequence[str], profile: str | None) -> list[Cell]:
-    """Return the cells that match a pattern, or else those of the profile (`quick` by default).
+    """Return the cells that match a pattern, or without patterns the cells of the profile (`quick` by default).
 
     The profile `breadth` has generated cells; patterns then choose among them.
 
     Raises:
-        UserError: a pattern matches no cell.
+        UserError: A pattern matches no cell.
     """
     cells = generated_cells(matrix) if profile == BREADTH else list(matrix.cells)
     if globs or profile in {"full", BREADTH}:
@@ -93,10 +93,10 @@ def select_cells(matrix: Matrix, globs: Sequence[str], profile: str | None) -> l
 
 
 def matching_cells(cells: Sequence[Cell], globs: Sequence[str]) -> list[Cell]:
-    """Return the cells that match a pattern, all cells without one.
+    """Return the cells that match a pattern; without patterns, all cells.
 
     Raises:
-        UserError: a pattern matches no cell.
+        UserError: A pattern matches no cell.
     """
     names = [cell.id for cell in cells]
     for pattern in globs:
@@ -115,7 +115,7 @@ def select_layers(matrix: Matrix, lists: Sequence[str], *, quick: bool) -> tuple
         quick: Whether the profile `quick` applies.
 
     Raises:
-        UserError: a layer is unknown.
+        UserError: A layer is unknown.
     """
     chosen: list[str] = []
     for name in (part.strip() for text in lists for part in text.split(",") if part.strip()):
@@ -167,7 +167,7 @@ class LayerResult:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """Codes of known issues that the layer reported, else those whose signature matches its output."""
+        """Codes of known issues that the layer reported, or else of those whose signature matches its output."""
         if self.event is None:
             return ()
         return self.event.answer.codes or matching_codes(self.event.answer)
@@ -179,7 +179,7 @@ class LayerResult:
 
     @property
     def summary(self) -> str:
-        """One line: what the layer observed, or why it did not run."""
+        """What the layer observed, or why it did not run, in one line."""
         return self.event.answer.summary if self.event else self.judgement.remark
 
 
@@ -192,7 +192,7 @@ class CellResults:
 
 
 class ResultsGrid:
-    """All results by cell and layer; adding an answer updates the results of its cell."""
+    """Holds all results by cell and layer; adding an answer updates the results of its cell."""
 
     def __init__(self, questions: Iterable[Question], events: Iterable[Event]) -> None:
         self._events: dict[str, list[Event]] = {}
@@ -216,7 +216,7 @@ class ResultsGrid:
 
     @property
     def layers(self) -> list[str]:
-        """The columns: every layer that some cell has, in order."""
+        """The layers that occur in a cell, in running order; they are the columns."""
         present = {name for row in self.rows for name in row.layers}
         return [name for name in BY_NAME if name in present]
 
@@ -265,7 +265,7 @@ class ResultsGrid:
 
 
 def _stale_remark(question: Question, earlier: Event) -> str:
-    """Return what has changed since the layer last ran."""
+    """Return a text that names the inputs that changed since the layer last ran."""
     known = dict(earlier.inputs)
     changed = [name for name, value in question.inputs if known.get(name) != value]
     day = f"{earlier.started[:10]} ({earlier.answer.outcome})"
@@ -273,7 +273,7 @@ def _stale_remark(question: Question, earlier: Event) -> str:
 
 
 def obstacle_of(question: Question, row: Mapping[str, LayerResult]) -> LayerResult | None:
-    """Return the needed layer that blocks a question because it did not pass; None if all needed layers passed."""
+    """Return the result of the needed layer that did not pass and so blocks a question; None if all passed."""
     for needed in question.layer.needs:
         result = row.get(needed)
         if result is not None and (result.event is None or result.event.answer.outcome is not Outcome.PASS):
@@ -282,7 +282,7 @@ def obstacle_of(question: Question, row: Mapping[str, LayerResult]) -> LayerResu
 
 
 def matching_codes(answer: Answer) -> tuple[str, ...]:
-    """Return the codes of the known issues whose signature matches an answer; none for a pass."""
+    """Return the codes of the known issues whose signature matches a failed answer; empty for other answers."""
     if answer.outcome not in _FAILED:
         return ()
     errors = import_errors(answer.signs) if answer.evidence is EvidenceLevel.STATIC else []

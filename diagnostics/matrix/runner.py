@@ -21,7 +21,7 @@ from diagnostics.matrix.store import Event
 from diagnostics.matrix.verdicts import Answer, Outcome
 from diagnostics.process import end_recorded_group
 
-# An infrastructure fault is tried once more within a run.
+# Number of attempts within a run; only an infrastructure fault is tried again.
 ATTEMPTS = 2
 
 
@@ -30,11 +30,9 @@ class RunOptions:
     """Options of a run."""
 
     fresh: frozenset[tuple[str, str]] = frozenset()
-    """(cell, layer) that run again although they have answers."""
-    only: frozenset[tuple[str, str]] | None = None
-    """(cell, layer) that may run at all; None for all."""
+    """(cell, layer) pairs that run again although they have answers."""
     jobs: int = 1
-    """Layers without an environment that run at the same time."""
+    """Number of layers without an environment that run at the same time."""
 
 
 @dataclass
@@ -50,9 +48,7 @@ class Run:
     _stopped: threading.Event = field(default_factory=threading.Event)
 
     def is_due(self, question: Question) -> bool:
-        """Return whether a question has no answer or must run again, and is not blocked."""
-        if self.options.only is not None and question.key not in self.options.only:
-            return False
+        """Return whether a question may run, has no final answer or must run again, and is not blocked."""
         event = self.grid.result(question).event
         if event is not None and event.finished and question.key not in self.options.fresh:
             return False
@@ -143,7 +139,7 @@ def answer_question(
 
 
 def _without_paths(answer: Answer, context: Context) -> Answer:
-    """Remove this machine's paths from everything that reports show."""
+    """Return the answer without this machine's paths in its texts."""
 
     def clean(text: str) -> str:
         return without_local_paths(text, context.store.folder)

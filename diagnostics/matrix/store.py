@@ -1,8 +1,8 @@
 """Store the answers of layers in a file of JSON lines that survives a kill at any moment.
 
 A line is written and synced to disk before the run goes on. A line torn by a kill or a full disk is dropped when the
-store is opened again. A lock on a second file keeps two runs from writing at once; the kernel releases it with the
-process. Events and logs of other stores are untrusted: they are checked before any of them is added.
+store is locked again. A lock on a second file prevents two runs from writing at once; the kernel releases the lock when
+the process ends. Events and logs of other stores are untrusted: all are checked before the first is added.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Time = Annotated[
 
 
 class StoreError(UserError):
-    """Raised when a store cannot be read or written; the one-line message says which and why."""
+    """Raised when a store cannot be read or written; the message names the path and the reason in one line."""
 
 
 class StoreBusyError(StoreError):
@@ -41,22 +41,22 @@ class StoreBusyError(StoreError):
 
 
 class Event(Struct, frozen=True, tag_field="schema", tag="grpo-doctor.event.v1"):
-    """The answer of one layer for one cell, and everything it depends on."""
+    """The answer of a layer for a cell, and everything that the answer depends on."""
 
     identity: _Identity
-    """Digest of everything the answer depends on; see `identity.py`."""
+    """Digest of everything that the answer depends on; see `identity.py`."""
     cell: _Name
     layer: _Name
     answer: Answer
     inputs: tuple[tuple[str, str], ...]
-    """What went into the identity, readable: (name, value)."""
+    """The data in the identity, readable: (name, value)."""
     command: str
-    """Runs the layer again."""
+    """Command that runs the layer again."""
     started: _Time
-    """UTC, ISO 8601."""
+    """Time of the start: UTC, ISO 8601."""
     seconds: float
     run: str
-    """The run of the matrix that made it."""
+    """Name of the run of the matrix in which the layer ran."""
 
     @property
     def finished(self) -> bool:
@@ -69,10 +69,10 @@ class Event(Struct, frozen=True, tag_field="schema", tag="grpo-doctor.event.v1")
 
 
 def parse_event(line: str | bytes) -> Event:
-    """Parse one line of the store to an event.
+    """Parse a line of the store to an event.
 
     Raises:
-        ValueError: the line is no event that a run writes; one line that says why.
+        ValueError: The line is no event that a run writes; the message says why in one line.
     """
     try:
         event = msgspec.json.decode(line, type=Event)
@@ -86,7 +86,7 @@ def parse_event(line: str | bytes) -> Event:
 
 @dataclass(frozen=True)
 class Store:
-    """The folder in which a matrix saves its answers."""
+    """The folder in which the matrix saves answers."""
 
     folder: Path
 
@@ -111,7 +111,7 @@ class Store:
         """Append an event and return when it is on disk.
 
         Raises:
-            StoreError: it could not be written completely; earlier events are safe.
+            StoreError: The event could not be written completely; earlier events are safe.
         """
         with _explained(self.path, "written"):
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -124,12 +124,12 @@ class Store:
                 os.close(descriptor)
 
     def merge(self, other: Store) -> int:
-        """Add the events of another store that are not here yet, and their logs; return how many were new.
+        """Add the missing events of another store and their logs; return how many events were new.
 
-        The caller holds this store's lock. Merging twice is merging once.
+        The caller holds this store's lock. Merging a store a second time adds nothing.
 
         Raises:
-            StoreError: the other store holds something that no run writes; nothing of it was added.
+            StoreError: The other store has a line that no run writes; nothing was added.
         """
         with _explained(other.path, "read"):
             *lines, torn = safe_io.read_text(other.path, safe_io.ARTIFACT, inside=other.folder).split("\n")
@@ -149,10 +149,10 @@ class Store:
         return self.merge_events(events, logs)
 
     def merge_events(self, events: Iterable[Event], logs: Mapping[str, bytes]) -> int:
-        """Add checked events that are not here yet, with their logs by path; return how many were new.
+        """Add checked events that are missing here, with their logs by path; return how many were new.
 
         Raises:
-            StoreError: a link in this store leads out of it, or the disk failed.
+            StoreError: A link in this store leads out of the store, or the disk failed.
         """
         known = {event.to_line() for event in self.read_events()}
         new = [event for event in events if event.to_line() not in known]
@@ -163,7 +163,7 @@ class Store:
         return len(new)
 
     def _write_log(self, name: str, data: bytes) -> None:
-        """Write a log of another store; one that exists here stays."""
+        """Write a log of another store, unless there is a log with this name."""
         target = self.folder / name
         if not target.parent.resolve().is_relative_to(self.folder.resolve()):
             raise StoreError(f"{target}: a link leads out of the store")
@@ -177,8 +177,8 @@ class Store:
         """Lock the store for one run, and repair a torn last line.
 
         Raises:
-            StoreBusyError: another process holds it.
-            StoreError: the folder cannot be created, or its content cannot be read.
+            StoreBusyError: Another process holds the lock.
+            StoreError: The folder cannot be created, or the store's file cannot be repaired.
         """
         with _explained(self.folder, "used as a store"):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -201,7 +201,7 @@ class Store:
             yield
 
     def _repair(self) -> None:
-        """Cut off text after the last complete line, so that the next event starts a new line."""
+        """Complete or cut off a torn last line, so that the next event starts a new line."""
         if not self.path.exists():
             return
         with self.path.open("r+b") as file:
@@ -219,7 +219,7 @@ class Store:
 
 
 def _read_log(folder: Path, name: str) -> dict[str, bytes]:
-    """Return a log of another store by its path, nothing where it has none; a link out of the store is refused."""
+    """Return {path: log} for a log of another store, {} if there is none; a link out of the store is refused."""
     try:
         return {name: safe_io.read_bytes(folder / name, LARGEST_LOG, inside=folder)} if name else {}
     except FileNotFoundError:
@@ -228,7 +228,7 @@ def _read_log(folder: Path, name: str) -> dict[str, bytes]:
 
 @contextmanager
 def _explained(path: Path, done: str) -> Iterator[None]:
-    """Convert an OSError within the block to a StoreError in one line that names the file."""
+    """Convert an OSError within the block to a StoreError whose one-line message names the file."""
     try:
         yield
     except OSError as error:
@@ -236,15 +236,15 @@ def _explained(path: Path, done: str) -> Iterator[None]:
 
 
 def latest(events: Iterable[Event]) -> Event | None:
-    """Return the newest event of one question; a finished event wins over a newer unfinished one.
+    """Return the newest event of a question; a finished event takes precedence over newer unfinished events.
 
-    The newest by its time, since a merged store holds the events of several machines; within a second, the last.
+    Events are compared by time, because a merged store has events of several machines; at equal times, the last counts.
     """
     ordered = sorted(events, key=lambda event: (event.finished, event.started))
     return ordered[-1] if ordered else None
 
 
 def is_flaky(events: Iterable[Event]) -> bool:
-    """Return whether the finished events of one question disagree: equal inputs, different outcomes."""
+    """Return whether the finished events of a question have different outcomes or codes."""
     outcomes = {(event.answer.outcome, event.answer.codes) for event in events if event.finished}
     return len(outcomes) > 1

@@ -1,7 +1,6 @@
 """Compute verdicts: the observed outcome of a layer, compared with the expectation in `matrix.toml`.
 
-The store keeps the outcomes only. A verdict is computed whenever it is shown, so correcting an expectation needs no new
-run.
+The store keeps only outcomes. Verdicts are computed whenever they are shown, so a corrected expectation needs no run.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-# The forms are checked when a store is read: an event of another store is untrusted text.
+# The patterns below are checked when a store is read, because an event of another store is untrusted.
 NAME = r"[A-Za-z0-9_][A-Za-z0-9_.+:-]{0,200}"
 Code = Annotated[str, Meta(pattern=r"\A[A-Z]{1,8}[0-9]{0,6}\Z")]
 Fact = tuple[Literal["package", "missing", "undecided"], str, str]
-"""As ("package", "torch", "2.8.0"), or the subject of a missing or undecided use and its remark."""
+"""("package", name, version), or "missing" or "undecided" with the name that TRL uses and a remark."""
 LogPath = Annotated[str, Meta(pattern=rf"\A(logs/{NAME}/{NAME})?\Z")]
 
 
@@ -55,7 +54,7 @@ class EvidenceLevel(StrEnum):
     EXECUTED = "executed"
 
 
-# They say nothing about the cell: the next run tries again.
+# Outcomes that say nothing about the cell; the next run tries again.
 UNFINISHED = frozenset({Outcome.TIMEOUT, Outcome.INFRA_ERROR})
 
 
@@ -65,33 +64,33 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True):
     outcome: Outcome
     """`fail`, `unresolvable` or `not_run`."""
     reason: Annotated[str, Meta(pattern=r"\S")]
-    """One or two sentences for the reader of the table."""
+    """Reason for readers of the table, one or two sentences."""
     codes: tuple[str, ...] = ()
-    """Known issues that must be observed, exactly these."""
+    """Codes of the known issues that must be observed, and no others."""
     shows: tuple[str, ...] = ()
     """Strings that must occur in the signs of the observation (a missing name, a file:line)."""
     link: str = ""
     of_machine: bool = False
-    """The failure comes from the CPU substitute of the pair and says nothing about the pair itself."""
+    """Whether the failure comes from the CPU substitute of the pair and says nothing about the pair itself."""
 
 
 class Answer(Struct, frozen=True):
-    """What one layer observed in one cell."""
+    """What a layer observed in a cell."""
 
     outcome: Outcome
     summary: str
-    """One line."""
+    """The observation in one line."""
     evidence: EvidenceLevel
     codes: tuple[Code, ...] = ()
-    """Known issues observed."""
+    """Codes of the known issues that were observed."""
     signs: tuple[str, ...] = ()
     """The observation in short lines that expectations can name."""
     facts: tuple[Fact, ...] = ()
     """The observation for programs."""
     details: tuple[str, ...] = ()
-    """Further lines for the page."""
+    """Further lines for the HTML page."""
     ran_with: tuple[tuple[str, str], ...] = ()
-    """What ran, where it differs from what the cell declares: (package, version or remark)."""
+    """(package, version or remark) for the versions that ran and the differences from the declared environment."""
     excerpt: str = ""
     """The tail of the log, or the resolver's explanation."""
     log: LogPath = ""
@@ -99,7 +98,7 @@ class Answer(Struct, frozen=True):
 
     @property
     def packages(self) -> dict[str, str]:
-        """The versions of a solution, or of what was installed."""
+        """The versions of the packages that were resolved or installed."""
         return {name: version for kind, name, version in self.facts if kind == "package"}
 
 
@@ -108,21 +107,21 @@ class Judgement(Struct, frozen=True):
 
     verdict: Verdict
     expected: bool
-    """Nobody needs to look at it."""
+    """Whether the observation is as expected, so that nobody needs to look at it."""
     incomplete: bool = False
-    """Not decided, for a reason outside the cell."""
+    """Whether the verdict is open, for a reason outside the cell."""
     remark: str = ""
-    """Why it is unexpected, or the reason of the expectation."""
+    """Reason why the outcome is unexpected, or the reason of the expectation."""
 
 
 def judge(answer: Answer, expectation: Expectation | None, *, flaky: bool = False) -> Judgement:
-    """Compare an observation with its expectation."""
+    """Compare an observation with its expectation; None expects a pass."""
     if answer.outcome in UNFINISHED:
         return Judgement(Verdict(answer.outcome), expected=False, incomplete=True)
     if flaky:
         return Judgement(Verdict.FLAKY, expected=False, remark="the same inputs gave different outcomes")
     if answer.outcome is Outcome.NOT_CHECKED:
-        # Whatever was expected: the deciding input was not read, so nothing is confirmed or contradicted.
+        # The deciding input was not read, so an expectation is neither confirmed nor contradicted.
         return Judgement(
             Verdict.NOT_CHECKED, expected=False, incomplete=True, remark="the deciding input was not read"
         )
@@ -152,7 +151,7 @@ def _compare(answer: Answer, expectation: Expectation) -> Judgement:
 
 
 def blocked_by(layer: str, judgement: Judgement) -> Judgement:
-    """Return the verdict of a layer that was not run because the layer it needs did not pass."""
+    """Return the verdict of a layer that was not run because a layer that it needs did not pass."""
     return Judgement(
         Verdict.NOT_RUN,
         expected=judgement.expected,
@@ -162,7 +161,7 @@ def blocked_by(layer: str, judgement: Judgement) -> Judgement:
 
 
 def exit_code(judgements: Iterable[Judgement]) -> int:
-    """Return 0 if everything is as expected, 1 if something is not, 3 if the worst is an undecided verdict."""
+    """Return 0 if all verdicts are as expected, 1 if a final verdict is unexpected, else 3 (a verdict is open)."""
     judgements = list(judgements)
     if any(not item.expected and not item.incomplete for item in judgements):
         return 1

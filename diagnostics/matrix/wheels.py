@@ -1,4 +1,4 @@
-"""Find the wheel of a release, and read its Python files by HTTP range requests, without installing it.
+"""Find the wheel of a release, and read the wheel's Python files by HTTP range requests, without installation.
 
 The files are cached below the store's folder by the wheel's sha256, so a second run needs no network.
 """
@@ -39,7 +39,7 @@ class WheelSources:
     """The Python files of a wheel; each is fetched once and then cached in a folder."""
 
     name: str
-    """As 'vllm 0.7.2'."""
+    """Name and version, such as 'vllm 0.7.2'."""
     folder: Path
     open_archive: Callable[[], Archive] = field(compare=False)
 
@@ -51,7 +51,11 @@ class WheelSources:
         return self._names
 
     def read(self, name: str) -> str:
-        """Return the text of one file."""
+        """Return the text of one file.
+
+        Raises:
+            WheelError: The wheel has no such file (`absent`), or it cannot be read.
+        """
         cached = self.folder / "files" / name
         if ".." in name.split("/") or not cached.is_relative_to(self.folder / "files"):
             raise WheelError(f"{self.name}: {name!r}: a file outside of its folder")
@@ -60,7 +64,7 @@ class WheelSources:
                 raise WheelError(f"{self.name} has no {name}", absent=True)
             try:
                 _write(cached, self._archive.read(name).encode())
-            except Exception as error:  # as below
+            except Exception as error:  # httpx and zipfile raise a dozen kinds
                 raise WheelError(f"{self.name}: {name}: {error_line(error)}") from error
         return cached.read_text(encoding="utf-8")
 
@@ -79,10 +83,10 @@ class WheelSources:
 def find_wheel(
     distribution: str, version: str, *, cache: Path, environ: Mapping[str, str] = os.environ
 ) -> WheelSources:
-    """Find the wheel of a release for x86_64 Linux, in the machine's folders of wheels or its index.
+    """Find the wheel of a release for x86_64 Linux, in the machine's folders of wheels or the package index.
 
     Raises:
-        WheelError: there is none (`absent`), or the index cannot be read.
+        WheelError: There is no wheel (`absent`), or the index cannot be read.
     """
     name = f"{distribution} {version}"
     for folder in find_links(environ):

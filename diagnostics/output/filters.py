@@ -53,7 +53,7 @@ def _similar(word: str, known: Iterable[str]) -> str:
 
 
 def select(report: Report, selected: Iterable[str], ignored: Iterable[str]) -> Report:
-    """Keep the findings whose code begins with one of `selected` and none of `ignored`."""
+    """Keep the findings whose code begins with one of `selected` (any code if empty) and none of `ignored`."""
     expected, unwanted = tuple(map(str.upper, selected)), tuple(map(str.upper, ignored))
 
     def is_selected(finding: Finding) -> bool:
@@ -73,7 +73,7 @@ def without_known(report: Report, baseline: Path) -> Report:
 
 
 def fingerprint(finding: dict[str, Any], tool: str = "lint") -> str:
-    """Return a finding's identity across runs: code, files and values, without line numbers and sizes.
+    """Return a hash of a finding's code, file names and texts, without folders, line numbers and sizes in GB.
 
     For triage only the code counts, because log lines contain times, ranks and process ids.
 

@@ -13,7 +13,7 @@ _COMMANDS = {
 
 
 def render(report: Report) -> str:
-    """Return one line for each finding and for everything that was not checked."""
+    """Return one line for each finding, crashed check, and missing input that decides a check."""
     lines = [_annotation(finding) for finding in report.findings]
     lines += [
         _command("error", "check crashed", f"{check.check}: {check.reason}")

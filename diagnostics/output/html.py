@@ -1,6 +1,6 @@
 """Render HTML pages from Jinja templates with autoescape: no scripts, no external resources.
 
-Templates lie in `diagnostics/output/templates/*.html.j2` and extend `page.html.j2`.
+Templates are in `diagnostics/output/templates/*.html.j2`, or in another folder, and extend `page.html.j2`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STYLE = Path(__file__).parent / "look.css"
 
 
 def render_page(template: str, folder: Path = TEMPLATES, **values: Any) -> str:
-    """Return a page of a template in a folder; every value is escaped unless it is Markup."""
+    """Return the page of the template in `folder` with values filled in; each is escaped unless it is Markup."""
     page: str = _environment(folder).get_template(template).render(**values)
     return page + "\n"
 

@@ -10,17 +10,17 @@ from rich.console import Console
 from rich.text import Text
 
 from diagnostics.findings import EVIDENCE_LEVELS
-from diagnostics.fixes import Fix, fix_lines, one_line
+from diagnostics.fixes import Fix, first_lines, one_line
 from diagnostics.frameworks import SHOWN
 from diagnostics.output.redact import mask
 from diagnostics.output.terminal import print_text
 
 _LINE = 200
-"""Most characters of a line that was typed, or of a fix in a list."""
+"""Most characters of a line that was typed."""
 
 
 def print_issues(console: Console, explained: Iterable[tuple[Mapping[str, Any], Fix | None]]) -> None:
-    """Print issues one after the other."""
+    """Print (document, fix) pairs one after the other, with a blank line between."""
     for place, (document, fix) in enumerate(explained):
         if place:
             print_text(console, "\n")
@@ -36,8 +36,8 @@ def print_issue(console: Console, document: Mapping[str, Any], fix: Fix | None =
         return
     affected = ", ".join(SHOWN[name] for name in document["frameworks"])
     print_text(console, f"{document['kind']}; {document['family']}; affects {affected}", "dim")
-    for line in fix_lines(fix)[:1] if fix else ():
-        print_text(console, f"Fix: {line}", "bold")
+    for number, line in enumerate(first_lines(fix)):
+        print_text(console, line if number else f"Fix: {line}", "bold")
     paragraphs = [one_line(item) for item in document["detail"].split("\n\n") if item]
     _section(console, "Why", [one_line(document["cause"]), *paragraphs])
     _section(console, "Affected", [claim_text(claim) for claim in document["affected"]])
@@ -59,10 +59,10 @@ def print_matches(
     """Print the codes that match a text, three lines each.
 
     Args:
-        console: Where it goes.
+        console: Console to print on.
         text: The text on the command line.
-        found_by: `printed` if a signature matched, `near` if only its words are similar.
-        explained: Each code's document and fix.
+        found_by: `printed` if a signature matched, `near` if only words are similar.
+        explained: Document and fix of each code.
     """
     result = "no signature matches; similar issues by words"
     if found_by == "printed":
@@ -71,8 +71,8 @@ def print_matches(
     for document, fix in explained:
         code = document["code"]
         print_text(console, f"\n{code}  {document['title']}  ({document['kind']})", "bold", whole=True)
-        for line in fix_lines(fix)[:1] if fix else ():
-            print_text(console, f"Fix: {shorten(line, _LINE, placeholder=' …')}", indent=8, whole=True)
+        for line in first_lines(fix)[:1]:  # `explain CODE` lists what it is for each framework
+            print_text(console, f"Fix: {line.removesuffix(':')}", indent=8, whole=True)
         print_text(console, f"More: python -m diagnostics explain {code}", "dim", indent=8, whole=True)
 
 
@@ -103,7 +103,7 @@ def mitigation_result(mitigation: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def edits_of(mitigation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the edits of a mitigation with framework and, where they differ, the releases they are for."""
+    """Yield (framework, edit) of a mitigation; if an edit is only for some releases, these follow the framework."""
     bounds = mitigation["bounds"] or [{"versions": ""}] * len(mitigation["edits"])
     for (name, edit), bound in zip(mitigation["edits"], bounds, strict=True):
         yield f"{SHOWN[name]} {bound['versions']}".rstrip(), edit

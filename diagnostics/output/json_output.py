@@ -19,7 +19,7 @@ def render(report: Report) -> str:
 
 
 def render_lines(report: Report) -> str:
-    """Return JSON lines: the report, then each check, then each finding; `type` says which."""
+    """Return JSON lines: the report, then each check, then each finding; the key `type` has the kind of the line."""
     document = report.to_json()
     checks, findings = document.pop("checks", []), document.pop("findings", [])
     lines: list[dict[str, Any]] = [{"type": "report", **document}]

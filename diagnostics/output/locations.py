@@ -9,11 +9,14 @@ from diagnostics.output.redact import redact
 
 
 def file_locations(finding: Finding) -> list[Location]:
-    """Return the files and lines of a finding's evidence, each once, relative to the working folder."""
+    """Return the files and lines of a finding's evidence without duplicates, redacted.
+
+    Files inside the working folder are relative to it.
+    """
     result = []
     for item in finding.evidence:
         location = Location.parse(item.place)
-        # A place can also be prose, such as the source of a claim.
+        # The place of evidence can also be prose, such as the source of a claim.
         if (location.line and " " not in location.file) or _is_file(location.file):
             result.append(Location(_relative(location.file), min(location.line, 10**9)))
     return list(dict.fromkeys(result))

@@ -1,6 +1,6 @@
 """Render Markdown from Jinja templates that escape every value: no value becomes markup, a mention or a link.
 
-Templates lie in `diagnostics/output/templates/*.md.j2`. In them `{{ value }}` is escaped prose and
+Templates are in `diagnostics/output/templates/*.md.j2`. In a template `{{ value }}` is escaped prose and
 `{{ text | code_block }}` is a fenced block.
 """
 
@@ -80,14 +80,14 @@ def _finalize(value: Any) -> Any:
 
 def escape(text: str) -> str:
     """Escape prose: nothing in it becomes markup, a mention or a link."""
-    # An entity could become an @ after mentions are looked for; a line's first character can start a heading or list.
+    # `&` is escaped because an entity could become an @. The first character of a line could start a heading or a list.
     escaped = re.sub(r"([\\`*_{}\[\]<>|~&]|^\s*[#+=-])", r"\\\1", redact(text).replace("\n", " "))
-    # A bare URL links itself, and a link to an issue notifies everybody who follows that issue.
+    # GitHub turns a bare URL into a link, and a link to an issue notifies everybody who follows that issue.
     return re.sub(r"([@#]|\bGH-)(?=\w)|(:)(?=//)|(\bwww)(?=\.)", "\\1\\2\\3\u200b", escaped)
 
 
 def prose(text: str) -> Markup:
-    """Escape prose of ours, in which text between backticks is code."""
+    """Escape prose from our own files, in which text between backticks stays code."""
     pieces = re.split(r"(`[^`\n]+`)", one_line(text))
     return Markup(  # noqa: S704 - escaped here
         "".join(

@@ -15,7 +15,8 @@ from diagnostics.fixes import quote_command
 from diagnostics.output.terminal import print_command, print_text
 
 SCHEMA = "grpo-doctor.versions.v1"
-# The rows of the README and of the first screen: the oldest, those in which TRL itself trains, the newest, one between.
+# The pairs in the README and on the first screen: the oldest, those in which TRL itself trains, the newest, and one
+# between.
 SHOWN = (
     "vllm-0.7.3+trl-0.16.1", "vllm-0.8.5+trl-0.17.0", "vllm-0.10.2+trl-0.25.1", "vllm-0.11.0+trl-0.26.2",
     "vllm-0.31.0+trl-1.16.0", "vllm-0.32.0+trl-1.16.0",
@@ -47,15 +48,15 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class TriedPair:
-    """A pair of releases that was run, completely or in part.
+    """A pair of releases in the published table.
 
     Attributes:
-        state: `ran` (with its engine), `part` (ran in part) or `fails`.
-        declared: Whether their requirements can be met together.
+        state: `ran` (sampled with vLLM or trained), `part` (any other result) or `fails`.
+        declared: Whether the requirements of both releases can be met together.
         answers: For each question: ✔, ✘ with its codes, or empty if it was not run.
-        crashes: Known crashes of the scheduler that were seen.
-        failed: For each failed question, the reason.
-        install: The command that has the pair.
+        crashes: Codes of the known scheduler crashes that occurred.
+        failed: The question and reason of each failed layer.
+        install: The command that installs the pair.
     """
 
     id: str
@@ -130,7 +131,7 @@ def headline(pairs: Sequence[TriedPair]) -> str:
     newest = best(pairs)
     if newest is None:
         return counts
-    complete = "" if newest.failed else ", the newest in which all that was run passed"
+    complete = "" if newest.failed else ", the newest pair whose runs all passed"
     return f"{counts}; install vLLM {newest.vllm} with TRL {newest.trl}{complete}"
 
 
@@ -155,10 +156,10 @@ def render(console: Console, pairs: Sequence[TriedPair], published: Compat, *, e
     """Print the recommended pair and its install command, then the pairs with their results.
 
     Args:
-        console: Where it goes.
-        pairs: All pairs that were tried.
-        published: The table they are from.
-        every: Whether all pairs are shown instead of those of the README.
+        console: Console to print on.
+        pairs: All published pairs.
+        published: The published table.
+        every: Whether to print all pairs instead of those in the README.
     """
     print_text(console, f"versions: {headline(pairs)}", "bold")
     if recommended := best(pairs):

@@ -19,7 +19,7 @@ Skip = frozenset[tuple[str, str]]
 """Fields that stay as they are: names of a dataclass and of its field."""
 # Texts that may have several lines; every other text is one line.
 _MULTI_LINE = {("Finding", "detail"), ("Advice", "text")}
-# A tab in a command would be shown as blanks, which is another command.
+# Classes with commands: a terminal shows a tab as blanks, and a command copied with blanks is a different command.
 _COMMANDS = {"Install", "Uninstall", "Unset", "SetVariables", "Run"}
 # Formats with a field for a file redact the location themselves.
 _LOCATIONS = frozenset({("Evidence", "place")})
@@ -37,7 +37,7 @@ def for_sharing(value: T, *, locations: bool = True) -> T:
     """Redact secrets and what identifies a person or a machine in every text, for a report that is shared.
 
     Args:
-        value: A report, a plan, a document.
+        value: A report, a plan or a document.
         locations: Whether to redact locations of evidence too.
     """
     return change_texts(value, redact.redact, skip=frozenset() if locations else _LOCATIONS)
@@ -92,7 +92,7 @@ def _dict_value(key: Any, item: Any, line: Change, prose: Change, skip: Skip) ->
     """Change a dict's value together with its key, because the value of a key `password` is always secret."""
     if not isinstance(key, str) or not isinstance(item, str):
         return _change(item, line, prose, skip)
-    # Four numbers with dots are a release here, and an address everywhere else.
+    # Four numbers with dots are a release under these keys, and an IPv4 address under any other key.
     if key in {"version", "python"} and is_package_version("a", item):
         return item
     prefix = f"{key}="

@@ -1,7 +1,6 @@
-"""Show on standard error that a command is still working.
+"""Show a spinner on a terminal while a command is working.
 
-On a terminal Rich draws a spinner that disappears before other output. Elsewhere one plain line is written after each
-20 seconds of silence. GRPO_DOCTOR_QUIET turns both off.
+It is on standard error, and disappears before other output. GRPO_DOCTOR_QUIET turns it off.
 """
 
 from __future__ import annotations
@@ -10,114 +9,80 @@ import contextlib
 import os
 import sys
 import threading
-import time
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, ClassVar, TextIO
 
 from diagnostics.output import sanitize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from rich.status import Status
 
-SILENCE_S = 20.0
-"""Seconds without output after which a line is written where no terminal is."""
 DELAY_S = 2.0
-"""Seconds before a spinner is drawn, so that short commands draw none."""
+"""Seconds before the spinner is drawn, so that short commands draw none."""
 QUIET = "GRPO_DOCTOR_QUIET"
 
 
-class ProgressLine:
-    """The state of a running command, and how it is shown."""
+class Spinner:
+    """The spinner of a running command: its name and its current step.
 
-    def __init__(self, name: str, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start counting.
+    Attributes:
+        current: The spinner of the running command; None if no spinner is shown.
+    """
 
-        Args:
-            name: The command.
-            stream: Where it is shown.
-            clock: Returns the time in seconds.
-        """
-        self._name, self._stream, self._clock = name, stream, clock
-        self._step = "running"
-        self._began = self._last_output = clock()
+    current: ClassVar[Spinner | None] = None
+
+    def __init__(self, name: str, stream: TextIO) -> None:
+        self._name, self._stream, self._step = name, stream, "running"
         self._lock = threading.RLock()
-        self._spinner: Status | None = None
-        self._terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._status: Status | None = None
+        self._timer = threading.Timer(DELAY_S, self.draw)
+        self._timer.daemon = True
+        self._timer.start()
 
     def update(self, step: str) -> None:
         """Set the current step."""
         with self._lock:
             self._step = step
-            if self._spinner is not None:
-                self._spinner.update(self._description())
+            if self._status is not None:
+                self._status.update(self._description())
+
+    def draw(self) -> None:
+        """Draw the spinner."""
+        with self._lock, contextlib.suppress(OSError, ValueError):  # the reader may have closed the stream
+            console = sanitize.console(self._stream, redraws=True)
+            self._status = console.status(self._description(), spinner="line")
+            self._status.start()
 
     def clear(self) -> None:
-        """Remove the spinner before other output."""
+        """Remove the spinner for good: the command prints its result."""
+        self._timer.cancel()
         with self._lock:
-            self._last_output = self._clock()
-            spinner, self._spinner = self._spinner, None
-            if spinner is not None:
-                spinner.stop()
-
-    def tick(self) -> None:
-        """Draw the spinner or write a line if nothing was written for long enough; called about once a second."""
-        with self._lock, contextlib.suppress(OSError, ValueError):  # the reader may have closed the stream
-            silence = self._clock() - self._last_output
-            if self._terminal and self._spinner is None and silence >= DELAY_S:
-                console = sanitize.console(self._stream, redraws=True)
-                self._spinner = console.status(self._description(), spinner="line")
-                self._spinner.start()
-            elif not self._terminal and silence >= SILENCE_S:
-                self._last_output = self._clock()
-                elapsed = self._clock() - self._began
-                self._stream.write(f"{self._description()}, {elapsed:.0f} s\n")
-                self._stream.flush()
+            status, self._status = self._status, None
+            if status is not None:
+                status.stop()
 
     def _description(self) -> str:
         return sanitize.escape_line(f"{self._name}: {self._step}")
 
 
-_current: ProgressLine | None = None
-
-
 def update(step: str) -> None:
-    """Set the current step of the running command; without one nothing happens."""
-    if _current is not None:
-        _current.update(step)
+    """Set the current step of the running command; without a spinner nothing happens."""
+    if Spinner.current is not None:
+        Spinner.current.update(step)
 
 
 @contextlib.contextmanager
-def running(
-    name: str, stream: TextIO | None = None, wait: Callable[[threading.Event], bool] | None = None
-) -> Iterator[ProgressLine]:
-    """Show progress for as long as the context lasts.
-
-    Args:
-        name: The command.
-        stream: Where it is shown; None for standard error.
-        wait: Waits until the next tick and returns whether it was the last.
-    """
-    global _current
-    line = ProgressLine(name, sanitize.unwrap(sys.stderr if stream is None else stream))
-    if os.environ.get(QUIET):
-        yield line
+def running(name: str, stream: TextIO | None = None) -> Iterator[None]:
+    """Show a command's progress for as long as the context lasts, if the stream (standard error) is a terminal."""
+    stream = sanitize.unwrap(stream or sys.stderr)
+    if os.environ.get(QUIET) or os.environ.get("TERM") == "dumb" or not stream.isatty():
+        yield
         return
-    ended = threading.Event()
-    pause = wait or (lambda event: event.wait(1.0))
-
-    def ticks() -> None:
-        while not pause(ended):
-            line.tick()
-
-    thread = threading.Thread(target=ticks, name="progress", daemon=True)
-    before, _current = _current, line
-    sanitize.before_write = line.clear
-    thread.start()
+    Spinner.current = spinner = Spinner(name, stream)
+    sanitize.before_write = spinner.clear
     try:
-        yield line
+        yield
     finally:
-        ended.set()
-        thread.join()
-        line.clear()
-        sanitize.before_write, _current = None, before
+        spinner.clear()
+        sanitize.before_write = Spinner.current = None

@@ -1,7 +1,8 @@
 """Replace secrets, and data that identifies a person or a machine, by placeholders.
 
 Secrets are recognised by their shape and by their key's name. `mask` is for the user's own screen,
-`redact` for shared output. Mask before cutting: half a secret has no shape, so `mask_and_cut` does both.
+`redact` for shared output. Mask a text before truncating it (`mask_and_cut`), because half of a secret is not
+recognised.
 
 Every repetition in a pattern is bounded, so no text takes time quadratic in its length. Standard library only, and
 Python 3.10, because it runs on remote hosts.
@@ -20,13 +21,13 @@ from diagnostics.frameworks import FRAMEWORKS
 
 Match = re.Match[str]
 Rule = tuple[re.Pattern[str], "str | Callable[[Match], str]"]
-"""A pattern and what replaces its matches."""
+"""A pattern and the replacement of its matches."""
 MASK = "<secret>"
 _POSSESSIVE = re.compile(r"(?<=[*+?}])\+")
 
 
 def _rule(pattern: str, replacement: str | Callable[[Match], str] = MASK, flags: int = 0) -> Rule:
-    """Return a rule; Python 3.10 has no possessive quantifiers, and on remote hosts it only masks secrets."""
+    """Return a rule; in Python 3.10, which has no possessive quantifiers, they are replaced by greedy ones."""
     if sys.version_info < (3, 11):  # noqa: UP036 - it travels to remote hosts
         pattern = _POSSESSIVE.sub("", pattern)
     return re.compile(pattern, flags), replacement
@@ -47,7 +48,7 @@ _ISSUERS = (
     "pplx", "xai", "GOCSPX", "rpa", "csk", "tvly", "pcsk", "jina", "whsec", "HRKU", "ntn", "figd", "PMAK",
     "pscale_tkn", "rubygems", "KGAT", "NRAK", "sntrys", "nfp",
 )  # fmt: skip
-# A revision has the shape of a W&B key; one of these words precedes it.
+# A git revision has the shape of a W&B key, but follows one of these words.
 _REVISION = re.compile(
     r"(?:\b(?:commit|revision|rev|sha1?|head|detached at|snapshots|tree|blob|ref)\b|\.git@)\W{0,4}\Z",
     re.IGNORECASE,
@@ -111,7 +112,7 @@ _SECRETS: tuple[Rule, ...] = (
         r"(\bcookies['\"]?\s{0,4}[=:]\s{0,4}(?:\{|dict\())(?!<secret>)[^})\n]{1,4096}",
         # The signature at the end of an AWS header.
         r"(\bsignature=)[0-9a-f]{40,128}(?![A-Za-z0-9])",
-        # Anybody who has the address of a webhook can post to it.
+        # The address of a webhook is a secret: anybody who has the address can post to the webhook.
         r"(?-i:"
         r"(://(?:hooks?|maker|sctapi|api\.day|outlook|[\w-]{1,64}\.webhook)\.[\w.-]{1,64}/|/bot(?=\d{6})"
         r"|/webhooks?(?:b2)?/|/hook/|://[\w.-]{1,64}/t/(?=[\w-]{16}))(?!<secret>)[^\s'\"<>)\]]{6,512}"
@@ -383,7 +384,7 @@ def mask(text: str) -> str:
 
 
 def mask_and_cut(text: str, length: int) -> str:
-    """Replace secrets, then cut: half of a secret has no shape.
+    """Replace secrets, then truncate; a text that is not longer than `length` is returned as it is.
 
     >>> mask_and_cut("key " + "0a1b2c3d" * 5, 24)
     'key <secret>'
@@ -411,7 +412,7 @@ def redact_path(path: str) -> str:
 
 @functools.lru_cache(2048)
 def _apply(rules: tuple[Rule, ...], text: str) -> str:
-    """Apply all rules until nothing changes, because a replacement can make another rule match."""
+    """Apply all rules until nothing changes (at most 4 times), as a replacement can make another rule match."""
     for _ in range(_ROUNDS):
         before = text
         for pattern, replacement in rules:

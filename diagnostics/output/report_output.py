@@ -77,16 +77,16 @@ def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     options = (
         click.option("--format", type=click.Choice(list(FORMATS)), default="terminal", help="Output format."),
-        click.option("--verbose", is_flag=True, help="Print everything known of each finding."),
+        click.option("--verbose", is_flag=True, help="Print all details of each finding."),
         click.option(
             "--fail-on", type=click.Choice([item.word for item in Severity]), default="error", show_default=True,
-            help="Lowest severity that exits with 1.",
+            help="Lowest severity that gives exit code 1.",
         ),
         click.option("--select", type=CodesType(), multiple=True, help="Report only these codes or families."),
         click.option("--ignore", type=CodesType(), multiple=True, help="Do not report these codes or families."),
         click.option(
             "--baseline", type=click.Path(path_type=Path), metavar="FILE",
-            help="An earlier --format json: report only what is new.",
+            help="Report only findings that this earlier --format json report lacks.",
         ),
     )  # fmt: skip
     for option in reversed(options):
@@ -95,7 +95,7 @@ def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def filter_report(report: Report, options: ReportOptions) -> Report:
-    """Keep the findings that --select, --ignore and --baseline leave."""
+    """Drop the findings that --select, --ignore and --baseline exclude."""
     report = filters.select(report, options.select, options.ignore)
     return report if options.baseline is None else filters.without_known(report, options.baseline)
 

@@ -28,7 +28,7 @@ _COLOUR = r"\x1b\[[0-9;]{0,32}m"
 _CONTROL = re.compile(f"[{_INVISIBLE}]")
 _CONTROL_OR_NEWLINE = re.compile(f"[{_INVISIBLE}\n]")
 _CONTROL_OR_COLOUR = re.compile(f"{_COLOUR}|[{_INVISIBLE}]")
-# Rich's cursor movements in a progress line: hide, show, up, erase the line. A carriage return passes, too.
+# Rich's cursor movements in a progress line: hide, show, up, erase the line. A carriage return is not escaped either.
 _CURSOR = r"\x1b\[\?25[hl]|\x1b\[[0-9]{1,3}A|\x1b\[2K"
 _CONTROL_OR_CURSOR = re.compile(rf"{_COLOUR}|{_CURSOR}|(?!\r)[{_INVISIBLE}]")
 # `##[error]` (older GitHub) and `##vso[...]` (Azure) are commands anywhere in a line.
@@ -116,7 +116,7 @@ class SanitizedStream:
 
     @contextlib.contextmanager
     def _broken_pipe_ignored(self) -> Iterator[None]:
-        """After `| head -1` closes the pipe, drop the rest; the exit code is that of the result."""
+        """Drop further output after the reader (`| head -1`) has closed the pipe; the exit code stays the same."""
         try:
             yield
         except BrokenPipeError:
@@ -162,7 +162,7 @@ class _Escaped:
 
 
 def unwrap(stream: Any) -> TextIO:
-    """Return the stream behind a sanitized one."""
+    """Return the stream behind a sanitized stream, or the stream itself."""
     inner: TextIO = stream.inner if hasattr(stream, "inner") else stream
     return inner
 
@@ -171,9 +171,9 @@ def console(stream: TextIO | None = None, *, redraws: bool = False, **options: A
     """Return a Rich console that escapes all text; every console in this project is created here.
 
     Args:
-        stream: Where it prints; None for standard output.
-        redraws: Whether it draws progress. Then cursor movements pass, and Rich does not escape the text of the
-            progress line: the caller does.
+        stream: Stream to print on; None for standard output.
+        redraws: Whether the console draws progress. Then cursor movements are not escaped, and the caller must escape
+            the text of the progress line.
         options: Options of Rich's console.
     """
     # Imported here: 0.15 s that JSON and CI output do not need.

@@ -1,7 +1,7 @@
 """Print a report on a terminal: problem, location, recommended fix and evidence.
 
-The first screen has at most five lines for each finding; `--verbose` prints everything. Commands with a form of their
-own use `print_text`, `print_finding` and `print_not_checked` from here.
+By default a finding takes a few lines; `--verbose` prints everything. Commands with their own layout use `print_text`,
+`print_finding` and `print_not_checked` from here.
 """
 
 from __future__ import annotations
@@ -15,17 +15,8 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
+from diagnostics import fixes
 from diagnostics.findings import CheckResult, Finding, NotChecked, Report, Severity
-from diagnostics.fixes import (
-    commands_of,
-    count_of,
-    first_lines,
-    first_step,
-    fix_lines,
-    fold_command,
-    one_line,
-    quote_command,
-)
 from diagnostics.output.sanitize import console as make_console
 
 STYLES = {
@@ -44,7 +35,7 @@ OUTCOMES = {
 INDENT = 8
 _MIN_WIDTH = 20
 MAX_DETAILED = 6
-"""Findings printed in full on the first screen; the rest take one line each."""
+"""Number of findings printed in full without `--verbose`; each other finding takes one line."""
 _EVIDENCE_WIDTH = 240
 _MODULE, _PROGRAM = "python -m diagnostics ", "grpo-doctor "
 
@@ -95,7 +86,7 @@ def _as_called(text: str) -> str:
 
 
 def print_findings(console: Console, findings: list[Finding], *, verbose: bool = False) -> None:
-    """Print findings, the worst first; on the first screen only some of them in full."""
+    """Print findings in their order; without `verbose`, only the first MAX_DETAILED above info in full."""
     for place, finding in enumerate(findings):
         full = verbose or (place < MAX_DETAILED and finding.severity > Severity.INFO)
         if full or place == 0:
@@ -114,8 +105,8 @@ def print_finding(console: Console, finding: Finding, *, verbose: bool = False) 
         return
     if finding.evidence:
         print_text(console, _first_evidence(finding), "dim", indent=INDENT)
-    _, command = first_step(finding.remedy)
-    for number, line in enumerate(first_lines(finding.remedy)):
+    _, command = fixes.first_step(finding.remedy)
+    for number, line in enumerate(fixes.first_lines(finding.remedy)):
         lead = "- " if number and line.startswith("- ") else ""
         print_text(console, line[len(lead) :] if number else f"Fix: {line}", indent=INDENT, lead=lead)
     if command:
@@ -138,15 +129,15 @@ def _first_evidence(finding: Finding) -> str:
 
 def _print_details(console: Console, finding: Finding) -> None:
     if finding.detail:
-        print_text(console, one_line(finding.detail), indent=INDENT)
+        print_text(console, fixes.one_line(finding.detail), indent=INDENT)
     print_text(console, finding.proof, indent=INDENT)
     for item in finding.evidence:
         print_text(console, f"- {item.text} [{item.place}]", "dim", indent=INDENT)
     if finding.remedy:
         print_text(console, "Fix:", "bold", indent=INDENT)
-        for line in fix_lines(finding.remedy):
+        for line in fixes.fix_lines(finding.remedy):
             print_text(console, f"* {line}", indent=INDENT)
-        for command in commands_of(finding.remedy.actions):
+        for command in fixes.commands_of(finding.remedy.actions):
             print_command(console, command)
     for reference in finding.references:
         print_text(console, f"see {reference}", "dim", indent=INDENT)
@@ -155,7 +146,7 @@ def _print_details(console: Console, finding: Finding) -> None:
 def print_command(console: Console, command: str, indent: int = INDENT) -> None:
     """Print a command to copy: folded with backslashes on a terminal, in one line elsewhere."""
     printed = _as_called(command)
-    lines = fold_command(printed, console.width - indent - 2) if console.is_terminal else [printed]
+    lines = fixes.fold_command(printed, console.width - indent - 2) if console.is_terminal else [printed]
     for place, line in enumerate(lines):
         print_text(console, f"{' ' * indent}{'$ ' if place == 0 else '  '}{line}", "bold", whole=True)
 
@@ -169,7 +160,7 @@ def print_not_checked(console: Console, missing: NotChecked, checks: Iterable[st
 
 
 def print_checks(console: Console, report: Report, *, verbose: bool = False) -> None:
-    """Print what was not checked, crashed checks, the counts, and the notes."""
+    """Print crashed checks, missing inputs, counts and the note; with `verbose`, each check and all remarks."""
     for check in report.checks:
         if verbose or check.outcome == "crashed":
             _print_check(console, check)
@@ -197,14 +188,14 @@ def count_checks(report: Report) -> str:
     if both := sum(check.outcome == "findings" and bool(check.not_judged) for check in report.checks):
         found = f"{counts['findings']} {OUTCOMES['findings'][0]}"
         listed[listed.index(found)] = f"{found} ({both} of them incomplete)"
-    return f"{count_of(len(report.checks), 'check')}: {', '.join(listed)}; --verbose shows everything"
+    return f"{fixes.count_of(len(report.checks), 'check')}: {', '.join(listed)}; --verbose shows everything"
 
 
 def summary(report: Report) -> str:
     """Return the result in a few words: "2 errors, 1 warning; 1 of 9 checks incomplete"."""
     severities = Counter(finding.severity for finding in report.findings)
     listed = [
-        f"{count} info" if severity is Severity.INFO else count_of(count, severity.word)
+        f"{count} info" if severity is Severity.INFO else fixes.count_of(count, severity.word)
         for severity, count in sorted(severities.items(), reverse=True)
     ]
     counts = report.outcomes
@@ -214,14 +205,14 @@ def summary(report: Report) -> str:
     if incomplete := sum(bool(check.not_judged) for check in report.checks):
         parts.append(f"{incomplete} of {len(report.checks)} checks incomplete")
     if counts["unread"]:
-        parts.append(f"{count_of(counts['unread'], 'file')} unreadable")
+        parts.append(f"{fixes.count_of(counts['unread'], 'file')} unreadable")
     if counts["crashed"]:
         parts.append(f"{counts['crashed']} of {len(report.checks)} checks crashed")
     return "; ".join(parts)
 
 
 def subject_lines(report: Report) -> list[str]:
-    """Return what was examined: an environment, or files and the releases they are checked for."""
+    """Return lines that name the examined environment, or the files and the releases they are checked for."""
     subject = report.subject
     packages = ", ".join(f"{name} {version}" for name, version in subject.get("packages", {}).items())
     if "files" in subject:
@@ -232,7 +223,7 @@ def subject_lines(report: Report) -> list[str]:
     ownership = ", grpo-doctor's own environment" if "unnamed" in subject else ""
     lines = [f"Python {subject['python']} in {subject['prefix']}{ownership}"]
     for prefix in subject.get("unnamed", ())[:3]:
-        command = quote_command(("python", "-m", "diagnostics", "doctor", "--prefix", prefix))
+        command = fixes.quote_command(("python", "-m", "diagnostics", "doctor", "--prefix", prefix))
         lines.append(f"Did you mean the environment at {prefix}? Run: {command}")
     return [*lines, packages or "no supported package is installed"]
 

@@ -16,7 +16,7 @@ from diagnostics.triage.rules import Rules
 from diagnostics.versions import NOT_AFFECTED, NOT_EXAMINED, Applicability, affects
 
 HYPOTHESIS = "hypothesis"
-# A `none` pattern excludes hits in its traceback and within so many lines.
+# A match of a `none` pattern excludes hits in its traceback and within this number of lines.
 _EXCLUDED_LINES = 3
 _MAX_EVIDENCE = 5
 # Values that differ between runs of the same failure.
@@ -26,7 +26,7 @@ _VALUES = re.compile(
 
 
 def without_values(text: str) -> str:
-    """Return a line with its numbers, paths and quoted values replaced, to compare it with other runs."""
+    """Return a line with numbers, paths and quoted values replaced, to compare it with lines of other runs."""
     return _VALUES.sub("_", text)
 
 
@@ -40,18 +40,22 @@ def distinct_hits(hits: Iterable[Hit]) -> list[Hit]:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A known issue that the logs show.
+    """A known issue whose signature matches the logs.
 
     Attributes:
-        role: `root` or `cascade`, from its signature; `confirmation` for an entry that confirms another.
-        certainty: `established`: the message in a traceback of an affected release, or of the code that the entry
-            names; `supported`: the message; `hypothesis`: the message in a release that is not affected.
+        role: Role of the signature: `root`, `cascade`, or `confirmation` for an entry that confirms another.
+        certainty: `established`: the message is in a traceback with a known release that may be affected, or in a
+            traceback through code that the entry names. `hypothesis`: the release is not affected, or all lines are
+            broad. `supported`: any other match.
+        hits: The first matching lines.
+        count: Number of matching lines.
+        ranks: Ranks that printed the lines.
         releases: Releases in the log of the packages that the entry names, as (package, release).
-        triggers: Possible triggers, where the log shows them.
+        triggers: Triggers that the tracebacks show; empty if unknown.
         looked_to: The newest examined release, if the release in the log is newer.
-        confirmed: Other candidates that confirm it; on their own they are benign.
-        broad: Whether all its lines are also printed by failures with other causes.
-        late: Whether all its lines also appear as consequences of other failures.
+        confirmed: Candidates that confirm this one; without another failure they are harmless.
+        broad: Whether all matching lines are also printed by failures with other causes.
+        late: Whether all matching lines also appear as consequences of other failures.
     """
 
     issue: Issue
@@ -85,7 +89,7 @@ class Candidate:
 def find_candidates(
     logs: Sequence[LogFacts], rules: Rules, versions: dict[str, tuple[str, str]]
 ) -> list[Candidate]:
-    """Return the known issues that the logs show, likeliest first, each with its confirmations."""
+    """Return the known issues whose signatures match, likeliest first, each with its confirmations."""
     by_code: dict[str, dict[str, dict[str, list[Hits]]]] = {}
     for log in logs:
         for index, hits in log.hits.items():
@@ -192,7 +196,7 @@ def _is_in_named_code(signature: Signature, hits: Iterable[Hit]) -> bool:
 
 
 def _order(candidate: Candidate) -> tuple[object, ...]:
-    """Sort roots before consequences, then by certainty, then by position."""
+    """Return the sort key: roots before consequences, hypotheses last, then crashes, confirmed ones, and position."""
     return (
         ROLES.index(candidate.role),
         candidate.certainty == HYPOTHESIS,

@@ -30,9 +30,9 @@ _MAX_NAMES = 8
 @click.command(
     cls=Command,
     examples=(
-        ("triage run.log", "one log, packed too"),
+        ("triage run.log", "one log, also compressed"),
         ("triage logs/", "all ranks of one run"),
-        ("triage --group runs/", "each log is a run of its own: which failed alike"),
+        ("triage --group runs/", "one run per log; groups the runs that failed alike"),
     ),
     exit_codes={
         0: "no failure, and the log shows the end of the run",
@@ -41,8 +41,10 @@ _MAX_NAMES = 8
     },
 )
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
-@click.option("--group", is_flag=True, help="Each log is a run of its own: group those that failed alike.")
-@click.option("--excerpt", is_flag=True, help="The logs are parts: do not expect the end of the run.")
+@click.option(
+    "--group", is_flag=True, help="Treat each log as one run, and group the runs that failed alike."
+)
+@click.option("--excerpt", is_flag=True, help="The logs are excerpts: do not expect the end of the run.")
 @report_options
 def command(logs: tuple[str, ...], group: bool, excerpt: bool, output: ReportOptions) -> int:
     """Find the known issue behind the logs of a failed run, and its fix. LOG: files, folders, or - for stdin."""
@@ -69,7 +71,7 @@ def command(logs: tuple[str, ...], group: bool, excerpt: bool, output: ReportOpt
 
 
 def triage(sources: Sequence[LogSource], rules: Rules, *, excerpt: bool = False) -> Diagnosis:
-    """Read all logs of one run and judge them together; an `excerpt` needs no end of the run."""
+    """Read all logs of one run and return one verdict; in an `excerpt`, no end of the run is expected."""
     return judge([_scan(source, rules) for source in sources], rules, excerpt=excerpt)
 
 
@@ -135,5 +137,5 @@ def _title(verdict: Diagnosis) -> str:
     if verdict.leads:
         return f"perhaps {verdict.leads[0].issue.code} {verdict.leads[0].issue.title}"
     if verdict.state == NOT_JUDGED:
-        return "not judged: no known failure, and no end of the run"
+        return "not checked: no known failure, and no end of the run"
     return f"unknown: {verdict.anchors[0].text[:100]}" if verdict.anchors else "no failure"

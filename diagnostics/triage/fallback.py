@@ -1,4 +1,4 @@
-"""Analyze logs in which no signature matches a root cause: find leads, similar issues, symptoms and the run's end.
+"""Analyze logs without a known root cause: find leads, similar issues, symptoms and the end of the run.
 
 A lead is a known issue that may explain a log although no line proves it. Leads come from a traceback without its last
 line, a repeated wait, a prompt for input, or a symptom in the metrics. Each lead is a hypothesis, and names a test that
@@ -24,7 +24,7 @@ from diagnostics.triage.rules import Rules
 from diagnostics.triage.symptoms import Symptom
 
 MAX_LEADS = 3
-# A log with so few lines is a user's selection.
+# A log with at most this number of lines counts as a selection by the user.
 _PASTED_LINES = 16
 _MAX_FAILURES, _MAX_LINES, _MAX_CUT = 3, 6, 2
 _INNERMOST = 4
@@ -43,7 +43,14 @@ _WAITS = tuple(
 
 @dataclass(frozen=True)
 class Lead:
-    """A known issue that may explain the log: the observation, and the test that would confirm it."""
+    """A known issue that may explain the log.
+
+    Attributes:
+        issue: The known issue.
+        why: The observation.
+        settles: The test that would confirm or exclude the issue.
+        hit: The line of the observation.
+    """
 
     issue: Issue
     why: str
@@ -53,17 +60,18 @@ class Lead:
 
 @dataclass(frozen=True)
 class Fallback:
-    """What can be said about logs without a known root cause.
+    """The results for logs without a known root cause.
 
     Attributes:
-        leads: Issues that fit.
-        similar: Similar known issues, to read.
-        ended: The line that reports the end of the run.
+        leads: Known issues that may explain the logs, likeliest first.
+        similar: Known issues with similar words, best first.
+        symptoms: Symptoms in the metrics.
+        ended: The line that reports the end of the run; None if there is none.
         last: The last line of each log.
-        stall: Messages that the last lines of a log repeat without progress.
-        failing: Lines that report a failure, by their words or level; no rule matched them.
+        stall: Messages that the last lines of a log repeat without progress; None if there are none.
+        failing: Lines that report a failure by their words or level, although no rule matched them.
         message: Whether the logs are pasted messages.
-        recovered: Whether metrics were NaN and are numbers again.
+        recovered: Whether metrics were NaN and later are numbers again.
         open_bar: A progress bar of the run that is not full.
     """
 
@@ -80,7 +88,7 @@ class Fallback:
 
 
 def analyze_unmatched(logs: Sequence[LogFacts], rules: Rules) -> Fallback:
-    """Analyze heads, tails and failures of logs that were scanned."""
+    """Analyze heads, tails and failures of scanned logs."""
     ends = [(log, find_end(log)) for log in logs]
     rows = [row for log in logs for row in metric_rows(log.source, log.lines, log.head, log.tail)]
     visible = symptoms.find_symptoms(rows, pasted=sum(log.lines for log in logs) <= _PASTED_LINES)
@@ -117,7 +125,7 @@ def _is_question(end: LogEnd) -> bool:
 
 
 def _failure_text(logs: Iterable[LogFacts], failing: Sequence[Hit]) -> str:
-    """Return the messages of failures, and the innermost frames of their tracebacks, which are the most specific."""
+    """Return a search text: the messages of failures and the innermost frames of their tracebacks."""
     texts: list[str] = []
     for log in logs:
         last = [log.last] if log.last else []
@@ -163,7 +171,7 @@ def _leads_from_waits(issues: Mapping[str, Issue], end: LogEnd) -> Iterator[Lead
 
 
 def _leads_from_frames(issues: Mapping[str, Issue], log: LogFacts) -> Iterator[Lead]:
-    """Yield issues that name the code of a traceback without an end."""
+    """Yield issues whose signature names a frame of a traceback without an end."""
     for traceback in log.cut:
         innermost = traceback.frames[-_INNERMOST:]
         path, function = traceback.frames[-1]

@@ -17,7 +17,7 @@ from diagnostics.triage import log_facts
 from diagnostics.triage.model import Hits, LogFacts
 from diagnostics.triage.rules import FRAME_PATTERN, MAX_HITS, AnchorSearch, Rules
 
-# After so many tracebacks of one log, or inner lines of tracebacks, no further tracebacks are parsed.
+# After this number of tracebacks, or of lines in tracebacks, no further tracebacks of the log are parsed.
 MAX_TRACEBACKS = 4000
 MAX_INNER_LINES = 200_000
 _SHOWN = 400
@@ -25,7 +25,7 @@ _SHOWN = 400
 _IGNORED_NEXT, _IGNORED_NEAR = 12, 40
 _MAX_STREAMS = 4096
 _MAX_ERROR_LINES, _MAX_CUT = 4, 8
-# A message in a box of rich goes on for so many lines.
+# Maximum number of lines by which a message in a box of rich continues.
 _MAX_BOX_LINES = 4
 _BAR = re.compile(r"\d%\|")
 _RAISED = re.compile(r"\b[A-Za-z_][\w.]{0,120}(?:Error|Exception): ")
@@ -52,7 +52,7 @@ class LineStages:
         self._number = self._part = 0
 
     def needs_every_line(self, number: int) -> bool:
-        """Return whether a line must be checked even without an anchor, e.g. inside a traceback."""
+        """Return whether a line must be checked even without an anchor: in a traceback or in torchrun's table."""
         if number <= self._traceback_until and (self._tracebacks.open or self._boxed):
             self._inner_lines += 1
             if self._inner_lines == MAX_INNER_LINES:
@@ -63,7 +63,7 @@ class LineStages:
     def add_lines(self, lines: Iterable[Line], number: int) -> None:
         """Check a line of the log: it may contain several log lines, in a JSON envelope."""
         for line in lines:
-            # A very long line comes in pieces: the count continues.
+            # A very long line is passed in several calls: the position continues.
             self._part = self._part + 1 if number == self._number else 0
             self._number = number
             self._add_line(line, number)
@@ -165,7 +165,7 @@ class LineStages:
             return
         first, *rest = self._box_lines
         for text in (first + "".join(rest), " ".join([first, *map(str.lstrip, rest)])):
-            # Patterns that match one piece alone were counted with that piece.
+            # Patterns that match a single piece were already counted with that piece.
             in_piece = {*self._match(first), *self._match(text[len(first) :])}
             for index in self._match(text):
                 hits = self._log.hits.get(index)

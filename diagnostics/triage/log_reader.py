@@ -21,12 +21,12 @@ from diagnostics import safe_io
 from diagnostics.safe_io import GIB, MIB
 
 BLOCK = 1 << 20
-# A longer line is read in pieces, which overlap.
+# A line of this length or longer is read in pieces, which overlap.
 LONGEST_LINE = 2 << 20
 _OVERLAP = 1 << 12
 # Bytes of each block by which text is recognized.
 _SAMPLE = 1 << 14
-# Logs compress to 1/10 or 1/100: a larger file with a higher ratio is no log.
+# Logs compress to 1/10 or 1/100. A file that unpacks to more than BOMB_BYTES with a higher ratio is no log.
 BOMB_BYTES, BOMB_RATIO = 256 * MIB, 400
 MAX_UNPACKED = 64 * GIB
 # Log rotation and parallel compressors join members. Many tiny members are no log.
@@ -40,12 +40,12 @@ _UNREAD = {
     b"PK\x03\x04": "a zip, which is not unpacked here: unpack it, and name the folder",
     b"7z\xbc\xaf\x27\x1c": "a 7z archive, which is not unpacked here: unpack it, and name the folder",
     b"Rar!\x1a\x07": "a RAR archive, which is not unpacked here: unpack it, and name the folder",
-    b"\x7fELF": "a program or a core dump, no log",
+    b"\x7fELF": "a program or a core dump, not a log",
     b"PAR1": "a Parquet file, no log",
     b"%PDF-": "a PDF, no log",
     b"\x89PNG": "a picture, no log",
 }
-# Compressed logs that need another tool; reading them says which one.
+# Compressed logs that need another tool; the error on reading names the tool.
 _NEEDS_TOOL = (b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")
 # Control characters that no program prints to a log.
 _CONTROLS = bytes(number for number in (*range(32), 127) if chr(number) not in "\a\b\t\n\v\f\r\x1b")
@@ -68,7 +68,7 @@ class LogSource:
     """One log; `path` is None for standard input.
 
     Attributes:
-        root: The folder in which it was found; links that lead out of it are refused.
+        root: Folder in which the log was found; links that lead out of the folder are refused.
     """
 
     name: str
@@ -79,7 +79,7 @@ class LogSource:
         """Read the log once in bounded memory, and yield blocks that end at the end of a line.
 
         Raises:
-            SourceError: It can't be read, is no text, is damaged, or unpacks to too many bytes.
+            SourceError: The log can't be read, is no text, is damaged, or unpacks to too many bytes.
         """
         try:
             if self.path is None:
@@ -98,7 +98,7 @@ class LogSource:
 
 
 def looks_like_log(path: Path) -> bool:
-    """Return whether a file begins like a log; also true for an unreadable file, which is reported on reading."""
+    """Return whether a file begins like a log; True also for an unreadable file, whose error is reported on reading."""
     try:
         with safe_io.open_regular(path) as raw:
             head = raw.peek(4096)[:4096]
@@ -146,9 +146,9 @@ def _unpack(raw: io.BufferedReader, kind: str, new_unpacker: Callable[[], Any]) 
     """Unpack a compressed stream, within limits on its unpacked size, compression ratio and number of members.
 
     Raises:
-        EOFError: It is cut off.
-        NoLogError: It unpacks to too many bytes.
-        zlib.error, lzma.LZMAError, OSError: It is damaged.
+        EOFError: The stream is cut off.
+        NoLogError: The stream unpacks to too many bytes, or has too many tiny members.
+        zlib.error, lzma.LZMAError, OSError: The stream is damaged.
     """
     unpacker, data = new_unpacker(), b""
     members, bytes_in, bytes_out = 1, 0, 0
@@ -254,7 +254,7 @@ def _text_blocks(raw: io.BufferedReader) -> Iterator[bytes]:
     """Yield the blocks of a log, without NUL bytes at its beginning.
 
     Raises:
-        NoLogError: It does not begin as text.
+        NoLogError: The log does not begin with text.
     """
     is_empty, started = True, False
     for block in _line_blocks(_decoded_chunks(raw)):

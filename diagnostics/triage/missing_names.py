@@ -1,4 +1,4 @@
-"""Explain errors about missing names by the API index: which releases have the name, and the smallest change."""
+"""Explain errors about missing names with the API index: the releases that have the name, and the smallest change."""
 
 from __future__ import annotations
 

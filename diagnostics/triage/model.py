@@ -15,7 +15,7 @@ _MAX_FIRST_ERRORS = 4
 
 
 def has_frame(frame: Frame, frames: Iterable[tuple[str, str]]) -> bool:
-    """Whether a frame that an entry names is among (path, function) of tracebacks."""
+    """Return whether a frame that a catalog entry names is among the frames (path, function) of tracebacks."""
     return any(
         path.endswith(frame.path) and function.rpartition(".")[2] == frame.function
         for path, function in frames
@@ -24,11 +24,12 @@ def has_frame(frame: Frame, frames: Iterable[tuple[str, str]]) -> bool:
 
 @dataclass(frozen=True)
 class Hit:
-    """A line that a pattern matches.
+    """A line of a log, as evidence.
 
     Attributes:
+        source: Name of the log.
         part: Position among the lines of one JSON record.
-        harmless: A logger called the line a warning, or lower.
+        harmless: Whether the line reports no failure: a warning or lower, a retry or an ignored error.
     """
 
     source: str
@@ -41,7 +42,7 @@ class Hit:
 
     @property
     def location(self) -> str:
-        """File and line."""
+        """Name of the log and number of the line, as `file:line`."""
         return f"{self.source}:{self.line}"
 
 
@@ -67,17 +68,18 @@ class LogFacts:
     """The facts of one log.
 
     Attributes:
-        rank: The rank of its process, where the file name has it.
-        hits: By the index of the rule.
+        source: Name of the log.
+        rank: Rank of the process, if the file name has it.
+        hits: Matches of each rule, by the rule's index.
         failures: Completed tracebacks, the first of each shape, without those that Python ignored.
         last: The traceback that ended last.
-        errors: The first lines that report an error outside any traceback, and the last one.
+        errors: The first lines that report an error outside any traceback, and the last such line.
         cut: Tracebacks without an end; of those without a header only the last one.
         error_lines: The first lines that a logger marks as an error and that contain no exception.
-        head: The first bytes, the whole log if it is no longer; for its metrics.
-        tail: The last bytes, for the end of the run.
+        head: The first bytes, in which metrics are searched.
+        tail: The last bytes, in which metrics and the end of the run are searched.
         first_failed: torchrun's table of the rank that failed first.
-        problem: Why the log could not be read to its end; empty if it was.
+        problem: Reason why the log could not be read to its end; empty if it could.
     """
 
     source: str

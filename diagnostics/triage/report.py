@@ -25,9 +25,9 @@ from diagnostics.triage.symptoms import Symptom
 from diagnostics.triage.verdict import Diagnosis
 
 _WHERE_ROOTS_ARE = (
-    "the root cause is earlier or in another file: search this log for the first traceback or 'EngineCore failed to"
-    " start'; with Ray, read /tmp/ray/session_latest/logs/worker-*.err; with torchrun, the files of --log-dir, or the"
-    " rank that failed first; then run triage on all of these files together"
+    "The root cause is earlier or in another file. Search this log for the first traceback or 'EngineCore failed to"
+    " start'. With Ray, read /tmp/ray/session_latest/logs/worker-*.err; with torchrun, read the files of --log-dir, or"
+    " those of the rank that failed first. Then run triage on all of these files together"
 )
 NOTES = {
     "hypothesis": "the line that shows the cause is not in these logs; the issues above fit what is there",
@@ -77,7 +77,7 @@ def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
 
 
 def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
-    """Yield what the logs do not show, and what would show it."""
+    """Yield the facts that the logs do not show, with the input that would show them."""
     fallback = verdict.fallback
     if verdict.state == "unknown":
         place = verdict.anchors[0].location if verdict.anchors else ""
@@ -104,14 +104,14 @@ def _not_checked(verdict: Diagnosis) -> Iterator[NotChecked]:
                 f"no line reports the end; {progress}the last one is: {mask_and_cut(last.text, 160)}"
                 if last
                 else "no line",
-                "give the log up to its end, with the launcher's or scheduler's log; use --excerpt if this is a part of"
-                " a log; run grpo-doctor hang if the run is still there",
+                "pass the log up to its end, and the launcher's or scheduler's log; use --excerpt if this is a part of"
+                " a log; run grpo-doctor hang if the run still exists",
                 last.location if last else "",
             )
 
 
 def _stall(stall: Stall) -> NotChecked:
-    """Return the messages of a stalled run and the counters in them that are 0, which show who is idle."""
+    """Return the messages of a stalled run and the counters in them that are 0, which show what is idle."""
     zeros = [match[1].strip() for hit in stall.messages for match in ZERO_COUNTER.finditer(hit.text)]
     shown = " / ".join(mask_and_cut(hit.text, 120) for hit in stall.messages)
     idle = f"; counters at 0: {', '.join(dict.fromkeys(zeros))}" if zeros else ""
@@ -130,7 +130,7 @@ def _note(verdict: Diagnosis) -> str:
         return _NOT_READ
     note = NOTES[verdict.state]
     if verdict.state == "not_judged" and verdict.fallback.symptoms:
-        note = "no known failure in these logs; the metrics show a fault, and not its cause"
+        note = "no known failure in these logs; the metrics show a fault, but not its cause"
     if verdict.state != "wrapper":
         return note
     searches = [it for it in verdict.candidates[0].issue.mitigations if it.searches]
@@ -141,10 +141,10 @@ def _note(verdict: Diagnosis) -> str:
         for edit in search.actions([framework])
     ]
     first = ", ".join(f"{key} {value}" for key, value in verdict.first_failed if value != "<N/A>")
-    first_rank = [f"torchrun reports which rank failed first: {first}"] if first else []
+    first_rank = [f"torchrun reports the rank that failed first: {first}"] if first else []
     # Symptoms in the metrics already say where to search.
     general = [] if verdict.fallback.symptoms else [_WHERE_ROOTS_ARE]
-    return "; ".join([note, *first_rank, *(edits or general)])
+    return ". ".join([note, *first_rank, *(edits or general)])
 
 
 def _subject(verdict: Diagnosis, logs: list[str]) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def _finding(candidate: Candidate, number: int, verdict: Diagnosis) -> Finding:
 
 
 def _lead_finding(lead: Lead, number: int) -> Finding:
-    """Return a hypothesis: the observation, and what would settle it."""
+    """Return a lead as a finding with the observation and the test that would confirm it."""
     detail = f"Observed: {lead.why}. To confirm it: {lead.settles}"
     evidence = (Evidence(lead.hit.text, lead.hit.location),)
     finding = _issue_finding(lead.issue, "hypothesis", evidence, detail)
@@ -278,15 +278,15 @@ def _codes(candidates: tuple[Candidate, ...]) -> str:
 
 @dataclass(frozen=True)
 class TriageForm:
-    """The terminal output of a triage report; JSON and Markdown have the common form."""
+    """Terminal output of a triage report; JSON and Markdown use the layout of all commands."""
 
     def document(self, report: Report) -> dict[str, Any]:
-        """Return nothing: the document is the common one."""
+        """Return an empty document, because JSON output uses the document of all commands."""
         del report
         return {}
 
     def template(self) -> str:
-        """Return nothing: the template is the common one."""
+        """Return an empty name, because Markdown output uses the template of all commands."""
         return ""
 
     def render(self, report: Report, console: Console, *, verbose: bool) -> None:
@@ -317,7 +317,7 @@ def _print_heading(report: Report, console: Console) -> None:
     unread = verdict == "empty" and any(check.outcome == "crashed" for check in report.checks)
     state = "not read" if unread else _HEADINGS.get(verdict, verdict)
     if verdict == "not_judged" and report.subject["symptoms"]:
-        state = "the metrics show a fault, its cause is not known"
+        state = "the metrics show a fault of unknown cause"
     elif any(missing.what == _STALL for check in report.checks for missing in check.not_judged):
         state = "the run stalls"
     heading = Text(f"triage: {names}, {fixes.count_of(report.subject['lines'], 'line')}: ")

@@ -22,9 +22,9 @@ from diagnostics.triage import log_facts
 from diagnostics.triage.model import Hits
 
 _ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|.)")
-# A frame, also where its quotation mark is escaped for JSON or HTML.
+# The beginning of a frame, also with a quotation mark escaped for JSON or HTML.
 FRAME_PATTERN = r'  File ["\\&]'
-# After so many lines an anchor is no longer searched; counts are lower bounds from there.
+# After this number of lines an anchor is no longer searched, so counts of its patterns are lower bounds.
 MAX_HITS = 400
 _FACTS = "facts"
 
@@ -43,8 +43,10 @@ class Rules:
     """All patterns of the catalog: as one set that is matched against a line, and as anchors searched in a block.
 
     Attributes:
-        warned: Codes of issues whose samples contain them in warnings.
-        by_anchor: Indexes of the rules that may match where a text is found.
+        issues: The known issues by code.
+        rules: One rule for each pattern.
+        warned: Codes of issues that have a matching sample in a warning.
+        by_anchor: For each literal text, the indexes of the rules that may match a line with this text.
         anchors: RE2 patterns without groups; a line without any of them needs no further check.
         texts: The anchors that are plain texts.
     """

@@ -15,11 +15,11 @@ from diagnostics.triage.log_reader import LogSource, SourceError
 from diagnostics.triage.model import LogFacts
 from diagnostics.triage.rules import AnchorSearch, Rules
 
-# Bytes on each side of an anchor that are read of a long line.
+# Of a long line, this number of bytes before an anchor and twice as many after it are read.
 _WINDOW = 4096
 # First bytes that are kept for the metrics.
 HEAD = 1 << 16
-# Pieces of a progress bar that are read, from the last one back.
+# Number of pieces of a progress bar that are read; the last ones are kept.
 _MAX_PIECES = 20
 # verl prints a prompt, the response, and then the score, each over many lines.
 _SAMPLE = re.compile(rb"(?:^|\n)([^\n]{0,80}?pid=[^\n]{1,60}?)\[(?:(prompt|response)|ground_truth|score)\]")
@@ -31,7 +31,7 @@ _RANK_FILE = re.compile(
 
 
 def scan(source: LogSource, rules: Rules) -> LogFacts:
-    """Read a log once; a log that can't be read to its end keeps the facts up to there, and the problem."""
+    """Read a log once and return its facts; if reading fails, return the facts so far and the problem."""
     match = _RANK_FILE.search(source.name)
     log = LogFacts(source.name, next(filter(None, match.groups()), "") if match else "")
     scanner = _BlockScanner(log, rules)

@@ -35,7 +35,7 @@ class SkippedFiles:
     """Files in folders that were not read.
 
     Attributes:
-        kinds: Number of files of each suffix, or `binary` for a log's name with other contents.
+        kinds: Number of files by suffix, or by `binary` (a log's name, other contents), `dangling` or `not a file`.
         unread: Folders and files that may be logs and could not be read.
     """
 
@@ -51,7 +51,7 @@ class SkippedFiles:
             names += f", {remaining} of other kinds" if remaining else ""
             notes.append(f"{count_of(total, 'file')} not read, no logs by name or first bytes: {names}")
         if self.unread:
-            notes.append(f"could not be looked at: {', '.join(self.unread[:_MAX_UNREAD])}")
+            notes.append(f"could not be read: {', '.join(self.unread[:_MAX_UNREAD])}")
         return "; ".join(notes)
 
 
@@ -60,7 +60,7 @@ def find_logs(arguments: Sequence[str], skipped: SkippedFiles | None = None) -> 
 
     Args:
         arguments: Files and folders.
-        skipped: Collects the files in folders that were not read.
+        skipped: Object that collects the files that were not read; None to drop them.
 
     Raises:
         SourceError: An argument does not exist, or a folder has no log.

@@ -31,7 +31,14 @@ class Cause:
 
 @dataclass(frozen=True)
 class Symptom:
-    """A symptom: its name, its meaning for the run, the lines that show it, and possible causes."""
+    """A symptom in the metrics.
+
+    Attributes:
+        what: Name of the symptom.
+        means: Meaning for the run.
+        hits: Lines that show the symptom.
+        causes: Possible causes, likeliest first.
+    """
 
     what: str
     means: str
@@ -73,7 +80,7 @@ def _non_finite_rows(rows: Sequence[MetricRow]) -> Matches:
         names = tuple(it for it in checked if it in row.metrics and not math.isfinite(row.metrics[it][1]))
         if names:
             matches.append((row, names))
-    # The first steps of a loss scaler are finite again in the next row.
+    # The first steps of a loss scaler may have NaN; the metrics are finite again in a later row.
     return matches if matches and _is_permanent(rows, *matches[-1]) else []
 
 
@@ -97,7 +104,7 @@ def has_recovered(rows: Sequence[MetricRow]) -> bool:
 
 
 def _capped_rows(rows: Sequence[MetricRow]) -> Matches:
-    """Return rows with completions at the length limit, if at least half of the rows have them."""
+    """Return rows with nearly all completions at the length limit, if at least half of the rows are such rows."""
     reporting = list(_rows_with(rows, "capped"))
     matches = _rows_where("capped", lambda share: _MIN_CAPPED <= share <= 1.0)(rows)
     if 2 * len(matches) < len(reporting):
@@ -110,7 +117,7 @@ def _capped_rows(rows: Sequence[MetricRow]) -> Matches:
 
 
 def _rows_without_spread(rows: Sequence[MetricRow]) -> Matches:
-    """Return rows without any spread of rewards, if no row has one; single rows are ordinary."""
+    """Return rows without any spread of rewards, if no row has a spread; a few such rows are normal."""
     flat = _rows_where("reward_std", lambda value: value == 0)(rows)
     uniform = _rows_where("all_alike", lambda share: share == 1)(rows)
     if flat and len(flat) == len(list(_rows_with(rows, "reward_std"))):
@@ -175,10 +182,10 @@ RULES = msgspec.convert(
 
 
 def find_symptoms(rows: Sequence[MetricRow], *, pasted: bool = False) -> list[Symptom]:
-    """Return the symptoms in metrics, most explanatory first, without those that another symptom implies.
+    """Return the symptoms in metrics, in the order of symptoms.toml, without those that another symptom implies.
 
     Args:
-        rows: Lines of metrics.
+        rows: Metrics by line.
         pasted: Whether a person selected these lines, so that one row is enough for every symptom.
     """
     symptoms: list[Symptom] = []

@@ -1,6 +1,6 @@
 """Decide the verdict on the logs of a run: known issue, consequences only, hypothesis, unknown failure or clean.
 
-Up to three candidates are kept, root causes before consequences.
+The verdict has at most three candidates, root causes before consequences.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Diagnosis:
             issue fits the logs or their metrics, but no line proves it; `unknown`: a failure that no entry describes;
             `clean`: no failure, and the run reports its end; `not_judged`: no failure and no end, or lines that may
             report a failure; `empty`: nothing to read.
-        candidates: At most three, the most likely first.
-        followed: Consequences of the root cause.
+        candidates: At most three candidates, the most likely first.
+        followed: Candidates that are consequences of the root cause.
         anchors: Lines to read first if the root cause is unknown.
         versions: Release of each package, and the log line (file:line) that reports it.
         first_failed: (key, value) of torchrun's table of the rank that failed first.
-        fallback: If no root cause is known: hints, similar issues and whether the run ended.
+        fallback: Leads, similar issues, symptoms and the end of the run, if no root cause is known.
     """
 
     state: str
@@ -91,7 +91,7 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
 
     Args:
         logs: Facts of each log.
-        rules: The catalog's.
+        rules: Rules compiled from the catalog.
         excerpt: Whether the logs are excerpts, so that no end of the run is expected.
     """
     logs = sorted(logs, key=lambda log: log.source)
@@ -145,9 +145,10 @@ def _versions(logs: Iterable[LogFacts]) -> dict[str, tuple[str, str]]:
 def _drop_handled(
     all_candidates: list[Candidate], logs: Sequence[LogFacts], rules: Rules
 ) -> tuple[list[Candidate], list[Traceback]]:
-    """Drop crashes that a logger only reported as warnings; if no other root is known, they become hypotheses.
+    """Drop crashes that a logger only reported as warnings.
 
-    They become a hypothesis where something failed and no other root is known.
+    If something failed and no other root is known, they stay as hypotheses. Also return the tracebacks that the dropped
+    crashes do not explain.
     """
     failures = [failure for log in logs for failure in log.failures]
     handled = [
@@ -278,7 +279,7 @@ def _fingerprint(state: str, candidates: list[Candidate], logs: Sequence[LogFact
 
 
 def _failure_shape(log: LogFacts, claimed: set[int]) -> tuple[bool, str] | None:
-    """Return the first cause of a log without its values, and whether it is a consequence."""
+    """Return (whether the first cause of a log is a consequence, the cause without values); None without a failure."""
     causes = [failure for failure in log.failures if failure.link == 0]
     causes.sort(key=lambda failure: _is_consequence(failure, claimed))
     if failure := next(iter(causes), log.last):

@@ -25,7 +25,7 @@ import torch
 from diagnostics.audit.checkpoint_validation import load_tokenizer
 from diagnostics.audit.live import probe_inputs
 from diagnostics.audit.live.client import Client
-from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
+from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
 from diagnostics.audit.live.reference import round_weights
 from diagnostics.audit.live.servers import Server
 from diagnostics.audit.results import CLEAN, FAULT
@@ -298,7 +298,7 @@ def run(case: Case, server: Any, folder: Path, dtype: str, seed: int, rows: dict
     try:
         with server(case, folder, dtype, seed) as url:
             audit = audit_server(
-                LiveAudit(
+                LiveAuditOptions(
                     url, folder / "checkpoint-300", trainer=trainer if case.trainer else None, timeout_s=500
                 )
             )

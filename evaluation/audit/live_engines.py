@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
+from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
 from diagnostics.audit.results import FAULT, AuditError, NotAvailableError
 from evaluation.audit import proxy
 from tests.diagnostics.audit.standin import Wrong
@@ -25,7 +25,7 @@ def print_audit(case: str, wanted: str, **asked: Any) -> None:
     """One audit."""
     began, used = time.monotonic(), time.process_time()
     try:
-        audit = audit_server(LiveAudit(timeout_s=500, **asked))
+        audit = audit_server(LiveAuditOptions(timeout_s=500, **asked))
     except (NotAvailableError, AuditError) as error:
         faults: dict[str, Any] = {type(error).__name__: str(error)}
         outcome, tokens = "-", 0

@@ -487,7 +487,7 @@ doctor --select ?|doctor --fail-on ?|lint ?|lint a ?|lint --format ?|triage ?|tr
 triage --baseline ? .|hang --from ?|hang --pid ?|hang --match ?|hang --hosts ?|hang --stall ?
 hang --save ? --from .|hang --format ?|audit ?|audit --server ?|audit --server ? --checkpoint .
 audit --reward ? .|audit --trainer-config ? .|audit --checkpoint ? .|audit --watch ? --idle 0
-audit --tokens ?|versions --format ?|explain --kind ?|catalogue --check --format ?|completion ?
+audit --tokens ?|versions --format ?|catalogue --check --format ?|completion ?
 matrix merge ?|matrix lock --check --file ?|matrix run --file ?|matrix ?|matrix run --cells ?
 matrix report --store ?|matrix publish --file ?|repro list ?|repro run ?|repro run SCH001 --trigger ?
 repro run SCH001 --times ?|repro fuzz --replay ?|repro ?|grpo_core ?|grpo_core train ?

@@ -25,8 +25,8 @@ def group_advantages(
         rewards: One sequence per group, each with at least one reward.
         baseline: What is subtracted: the mean of the `group`, of the others in it (`leave_one_out`; RLOO, arXiv
             2402.14740), of the `batch`, or `none`.
-        scale: Whose standard deviation divides the difference, by the same names.
-        ddof: 1 divides the squares by n - 1, as torch does; 0 by n, as numpy does.
+        scale: Rewards whose standard deviation divides the difference, by the same names; `none` divides by 1.
+        ddof: 1 divides the sum of squares by n - 1, as torch does; 0 by n, as numpy does.
         epsilon: Added to the deviation.
 
     Returns:
@@ -64,7 +64,9 @@ def with_advantages(groups: Sequence[Group], options: LossConfig) -> list[Sample
 def by_peers(
     rewards: Rewards, peers: str, statistic: Callable[[Sequence[float]], float]
 ) -> list[list[float]]:
-    """Compute the statistic of each sample's peers, in the shape of the rewards; 0 without peers.
+    """Compute the statistic of each sample's peers (see `baseline` above), in the shape of the rewards.
+
+    The result is 0 for `none`. With `leave_one_out`, a group of one is its own peer.
 
     >>> by_peers([[1.0, 2.0, 3.0]], "leave_one_out", max)
     [[3.0, 3.0, 2.0]]
@@ -85,12 +87,12 @@ def by_peers(
 # fsum gives the same bits in any order and in any Python (sum is compensated from 3.12 on). Rewards are compared before
 # anything is subtracted: the mean of equal floats may differ from them in the last digit.
 def mean(rewards: Sequence[float]) -> float:
-    """Compute the mean; exactly their value if all rewards are equal."""
+    """Compute the mean; if all rewards are equal, it is exactly their value."""
     return rewards[0] if min(rewards) == max(rewards) else fsum(rewards) / len(rewards)
 
 
 def deviation(rewards: Sequence[float], ddof: int) -> float:
-    """Compute the standard deviation; exactly 0 if all rewards are equal."""
+    """Compute the standard deviation; if all rewards are equal, it is exactly 0."""
     if len(rewards) == 1 or min(rewards) == max(rewards):  # NaN does not equal itself
         return 0.0
     centre = mean(rewards)

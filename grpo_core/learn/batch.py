@@ -13,13 +13,13 @@ from grpo_core.types import Completion, Sample
 
 @dataclass(frozen=True)
 class Batch:
-    """B samples; L is the longest prompt and completion together, T the longest completion.
+    """A batch of B samples; L is the longest prompt and completion together, T the longest completion.
 
     Attributes:
-        ids_BL: Prompt, completion, padding. No real position attends to the padding.
-        prompt_lengths_B: Tokens of each prompt.
-        lengths_B: Tokens of each completion.
-        advantages_B: One per sample.
+        ids_BL: Ids of prompt, completion and padding. No real position attends to the padding.
+        prompt_lengths_B: Number of tokens of each prompt.
+        lengths_B: Number of tokens of each completion.
+        advantages_B: Advantage of each sample.
         behaviour_BT: The engine's log-probs; zero after the end of a completion.
         trained_B: False for samples without a gradient (the overlong filter).
         weights_BT: Each token's weight in the loss of an optimizer step; zero until the update sets it.
@@ -73,7 +73,7 @@ def make_batch(samples: Sequence[Sample], device: str = "cpu") -> Batch:
 def completion_batch(pairs: Sequence[tuple[tuple[int, ...], Completion]], device: str = "cpu") -> Batch:
     """Pad and stack prompt ids with their completions; every advantage is 0.
 
-    Every completion has at least one token: answers of the engine are checked for it.
+    Every completion has at least one token, because completions of an engine are checked for this.
     """
 
     def padded(rows: list[list[float]], dtype: torch.dtype) -> torch.Tensor:

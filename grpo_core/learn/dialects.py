@@ -43,7 +43,7 @@ def dialect(name: str) -> Dialect:
     """Return the dialect of this name: project-version/form.
 
     Raises:
-        ConfigError: It does not exist; names the closest.
+        ConfigError: There is no such dialect; the message has the closest names.
     """
     if name not in DIALECTS:
         closest = get_close_matches(name, DIALECTS, n=3, cutoff=0)

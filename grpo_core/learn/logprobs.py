@@ -13,16 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 def chunked_logprobs(
-    hidden_NH: torch.Tensor,
-    weight_VH: torch.Tensor,
-    ids_N: torch.Tensor,
-    *,
-    temperature: float,
-    chunk: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    hidden_NH: Tensor, weight_VH: Tensor, ids_N: Tensor, *, temperature: float, chunk: int
+) -> tuple[Tensor, Tensor]:
     """Compute the log-prob of each id at its position, and the entropy there.
 
     Args:
@@ -50,13 +46,8 @@ class ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        ids: torch.Tensor,
-        temperature: float,
-        chunk: int,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx: Any, hidden: Tensor, weight: Tensor, ids: Tensor, temperature: float, chunk: int
+    ) -> tuple[Tensor, Tensor]:
         """Compute log-probs and entropies."""
         ctx.save_for_backward(hidden, weight, ids)
         ctx.temperature, ctx.chunk = temperature, chunk
@@ -71,7 +62,7 @@ class ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
         return values[0], entropies
 
     @staticmethod
-    def backward(ctx: Any, logprobs_grad: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, logprobs_grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """Compute the gradients of the hidden states and the output layer."""
         hidden, weight, ids = ctx.saved_tensors
         hidden_grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
@@ -90,15 +81,15 @@ class ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
         return hidden_grad, weight_grad, None, None, None
 
 
-def logits_memory(hidden: torch.Tensor, weight: torch.Tensor, chunk: int) -> torch.Tensor:
+def logits_memory(hidden: Tensor, weight: Tensor, chunk: int) -> Tensor:
     """Allocate two buffers for the logits of one chunk."""
     dtype = torch.promote_types(weight.dtype, torch.float32)
     return hidden.new_empty(2, min(chunk, len(hidden)), len(weight), dtype=dtype)
 
 
 def logprobs_of_chunk(
-    hidden: torch.Tensor, weight: torch.Tensor, temperature: float, memory: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+    hidden: Tensor, weight: Tensor, temperature: float, memory: Tensor
+) -> tuple[Tensor, Tensor]:
     """Compute the log-probs of every id at each position; also returns a spare buffer of the same size."""
     logits, logprobs = memory[:, : len(hidden)]
     if logits.dtype == weight.dtype:
@@ -109,11 +100,11 @@ def logprobs_of_chunk(
 
 
 def slices(count: int, size: int) -> list[slice]:
-    """Yield slices of at most `size` that divide `count` rows, in order."""
+    """Return slices of at most `size` rows that divide `count` rows, in order."""
     return [slice(start, start + size) for start in range(0, count, size)]
 
 
-def length_mask(lengths_B: torch.Tensor, width: int) -> torch.Tensor:
+def length_mask(lengths_B: Tensor, width: int) -> Tensor:
     """Return a mask, True at the first `lengths_B[b]` of `width` positions; not from ids, as pad ids may be sampled.
 
     >>> length_mask(torch.tensor([1, 3]), 3).tolist()
@@ -124,24 +115,24 @@ def length_mask(lengths_B: torch.Tensor, width: int) -> torch.Tensor:
 
 def completion_logprobs(
     model: Any,
-    ids_BL: torch.Tensor,
-    prompt_lengths_B: torch.Tensor,
-    completion_lengths_B: torch.Tensor,
+    ids_BL: Tensor,
+    prompt_lengths_B: Tensor,
+    completion_lengths_B: Tensor,
     *,
     temperature: float,
     chunk: int,
     known: int | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Compute log-probs and entropies of the completions in `ids_BL` by one forward pass.
 
     Args:
         model: A causal language model of transformers with a plain linear output layer.
         ids_BL: Prompt and completion, padded at the end by any id. Attention is causal, so no real position
             sees the padding, and no attention mask is needed.
-        prompt_lengths_B: Tokens of each prompt, at least 1.
-        completion_lengths_B: Tokens of each completion.
-        temperature: As in sampling.
-        chunk: See `chunked_logprobs`.
+        prompt_lengths_B: Number of tokens of each prompt, at least 1.
+        completion_lengths_B: Number of tokens of each completion.
+        temperature: Divides the logits, as it did in sampling.
+        chunk: Number of positions whose logits are in memory at a time.
         known: Number of ids that the tokenizer has; later ids are excluded from the distribution. None: all are
             included.
 
@@ -150,7 +141,7 @@ def completion_logprobs(
     """
     width = int(completion_lengths_B.max())
     mask_BT = length_mask(completion_lengths_B, width)
-    # The token at place p is predicted at place p - 1.
+    # The token at position p is predicted at position p - 1.
     first_BT = prompt_lengths_B[:, None] - 1 + torch.arange(width, device=ids_BL.device)[None, :]
     rows_N, places_N = mask_BT.nonzero(as_tuple=True)[0], first_BT[mask_BT]
     prompts = [tuple(ids[:length]) for ids, length in zip(ids_BL.tolist(), prompt_lengths_B.tolist())]  # noqa: B905
@@ -169,8 +160,8 @@ def completion_logprobs(
 
 
 def _hidden_after_shared(
-    model: Any, ids_BL: torch.Tensor, prompts: list[tuple[int, ...]], first_BT: torch.Tensor
-) -> torch.Tensor:
+    model: Any, ids_BL: Tensor, prompts: list[tuple[int, ...]], first_BT: Tensor
+) -> Tensor:
     """Compute the hidden states [B, T, H] that predict the completions; equal prompts are computed once."""
     shared, width = read_prompts(model, prompts), first_BT.shape[1] - 1
     hidden_BTH = shared.last_BH[:, None]
@@ -191,7 +182,7 @@ def _hidden_after_shared(
     return hidden_BTH
 
 
-# Tested: in these models only mask and position ids show a token's position, and the layers are Llama's.
+# Tested model types: only mask and position ids determine a token's position, and the layers are Llama's.
 _MODELS = ("llama", "mistral", "qwen2", "qwen3")
 # With other rotations, angles depend on the longest sequence of the batch.
 _ROTATIONS = ("default", "linear", "llama3", "yarn")
@@ -220,24 +211,24 @@ def _recomputes(model: Any) -> bool:
 class SharedPrompts:
     """The KV cache and last hidden states of B prompts, padded to W positions.
 
-    Prompts of different lengths are padded at the end. No token sees the padding: attention is causal for the prompts,
-    masked for what follows them, and no position counts it.
+    Prompts of different lengths are padded at the end. No token attends to the padding: attention is causal within the
+    prompts, and completions mask the padding. Position ids don't count it.
 
     Attributes:
         cache: The keys and values, as transformers stores them.
-        last_BH: The hidden state that predicts the first token after each.
-        lengths_B: Tokens of each.
+        last_BH: The hidden state that predicts the first token after each prompt.
+        lengths_B: Number of tokens of each prompt.
         gap_BW: Additive attention mask: 0 at tokens, the dtype's lowest value at padding.
     """
 
     cache: Any
-    last_BH: torch.Tensor
-    lengths_B: torch.Tensor
-    gap_BW: torch.Tensor
+    last_BH: Tensor
+    lengths_B: Tensor
+    gap_BW: Tensor
 
 
 def read_prompts(model: Any, prompts: Sequence[tuple[int, ...]]) -> SharedPrompts:
-    """Compute each different prompt once; `prompts` has one per row, and those of a group are equal."""
+    """Compute each distinct prompt once; `prompts` has one prompt per row, and the rows of a group have the same."""
     places = {ids: place for place, ids in enumerate(dict.fromkeys(prompts))}
     width = max(map(len, places))
     padded = [[*ids, *[0] * (width - len(ids))] for ids in places]
@@ -253,7 +244,7 @@ def read_prompts(model: Any, prompts: Sequence[tuple[int, ...]]) -> SharedPrompt
     return SharedPrompts(cache, last_BH, lengths_B, gap_BW)
 
 
-def keys_and_values(cache: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def keys_and_values(cache: Any) -> list[tuple[Tensor, Tensor]]:
     """Return keys and values of each layer, from a cache of transformers 4 or 5."""
     if hasattr(cache, "layers"):
         return [(layer.keys, layer.values) for layer in cache.layers]

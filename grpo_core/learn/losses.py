@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from grpo_core.config import LossConfig
 
@@ -22,9 +23,9 @@ from grpo_core.config import LossConfig
 class Streams:
     """The log-probs that the current ones are compared with; each [B, T], without gradient."""
 
-    behaviour: torch.Tensor
-    proximal: torch.Tensor
-    reference: torch.Tensor | None = None
+    behaviour: Tensor
+    proximal: Tensor
+    reference: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -38,22 +39,22 @@ class PolicyLoss:
         ratio_sum: Sum of the ratio current / proximal.
     """
 
-    value: torch.Tensor
+    value: Tensor
     kl_sum: float
     clipped: int
     ratio_sum: float
 
 
-def token_weights(mask_BT: torch.Tensor, aggregation: str, max_tokens: int) -> torch.Tensor:
+def token_weights(mask_BT: Tensor, aggregation: str, max_tokens: int) -> Tensor:
     """Compute each token's weight in the loss of a whole optimizer step; zero where masked. [B, T].
 
-    Computed over the whole accumulation window before it is split. With a normaliser per micro-batch, the weight of a
-    token depends on the other samples in its micro-batch: the fault behind trl#6024 and ms-swift#10117.
+    Call it for the whole accumulation window before the window is split. With a normaliser per micro-batch, the weight
+    of a token depends on the other samples in its micro-batch: the fault behind trl#6024 and ms-swift#10117.
 
     Args:
         mask_BT: True at real tokens.
-        aggregation: `token`: all tokens weigh the same. `sequence`: all sequences do. `sequence_sum`: a token
-            weighs 1 / B. `constant`: a token weighs 1 / (B * max_tokens), whatever the lengths.
+        aggregation: `token`: all tokens have equal weight. `sequence`: all sequences have equal weight.
+            `sequence_sum`: a token has weight 1 / B. `constant`: a token has weight 1 / (B * max_tokens).
         max_tokens: The longest completion that was allowed.
     """
     mask = mask_BT.to(torch.get_default_dtype())
@@ -65,14 +66,12 @@ def token_weights(mask_BT: torch.Tensor, aggregation: str, max_tokens: int) -> t
     return mask / (samples if aggregation == "sequence_sum" else samples * max_tokens)
 
 
-def masked(stream: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+def masked(stream: Tensor, mask_BT: Tensor) -> Tensor:
     """Return a stream with zeros where masked; must precede any exp, because 0 * inf is NaN, in gradients too."""
     return torch.where(mask_BT, stream, torch.zeros_like(stream))
 
 
-def ratios(
-    current: torch.Tensor, proximal: torch.Tensor, mask_BT: torch.Tensor, options: LossConfig
-) -> torch.Tensor:
+def ratios(current: Tensor, proximal: Tensor, mask_BT: Tensor, options: LossConfig) -> Tensor:
     """Compute the ratio current / proximal: of each token [B, T], or a sequence's geometric mean [B, 1].
 
     `sequence` is GSPO (arXiv 2507.18071). `sequence_token` has its value, and the gradient of each token's log-prob.
@@ -86,9 +85,7 @@ def ratios(
     return (log_ratio.clamp(-limit, limit) if limit else log_ratio).exp()
 
 
-def importance_weights(
-    proximal: torch.Tensor, behaviour: torch.Tensor, mask_BT: torch.Tensor, options: LossConfig
-) -> torch.Tensor:
+def importance_weights(proximal: Tensor, behaviour: Tensor, mask_BT: Tensor, options: LossConfig) -> Tensor:
     """Compute bounded weights proximal / behaviour, which correct for the engine's numbers. [B, T] or [B, 1]."""
     log_weight = masked(proximal - behaviour, mask_BT).detach()
     if options.correction_level == "sequence":
@@ -100,25 +97,12 @@ def importance_weights(
     return bounded
 
 
-def surrogate(
-    ratio: torch.Tensor, current: torch.Tensor, advantages: torch.Tensor, options: LossConfig
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the surrogate objective per token, and where a bound removes its gradient. [B, T] each.
-
-    Args:
-        ratio: Current / proximal, [B, T] or [B, 1].
-        current: Log-probs, zero where masked. [B, T].
-        advantages: [B, 1].
-        options: The surrogate and its bounds.
-    """
-    if options.surrogate == "cispo":
-        return cispo(ratio, current, advantages, options)
-    return (sapo if options.surrogate == "sapo" else clip)(ratio, advantages, options)
+# Surrogates. Each computes the objective per token, and a mask of tokens whose gradient the clipping removes; [B, T]
+# each. The mask does not count tokens limited by `dual_clip` or `ratio_cap`. Arguments: the ratio current / proximal,
+# [B, T] or [B, 1]; log-probs, zero where masked, [B, T]; the advantage of each sample, [B, 1].
 
 
-def clip(
-    ratio: torch.Tensor, advantages: torch.Tensor, options: LossConfig
-) -> tuple[torch.Tensor, torch.Tensor]:
+def clip(ratio: Tensor, _: Tensor, advantages: Tensor, options: LossConfig) -> tuple[Tensor, Tensor]:
     """Compute PPO's clipped surrogate (arXiv 1707.06347): the smaller of ratio * A and clipped ratio * A.
 
     Separate bounds are DAPO's clip-higher (2503.14476). `dual_clip` limits the loss of a negative advantage
@@ -133,17 +117,13 @@ def clip(
     return value, bounded < free
 
 
-def cispo(
-    ratio: torch.Tensor, current: torch.Tensor, advantages: torch.Tensor, options: LossConfig
-) -> tuple[torch.Tensor, torch.Tensor]:
+def cispo(ratio: Tensor, current: Tensor, advantages: Tensor, options: LossConfig) -> tuple[Tensor, Tensor]:
     """Compute CISPO's surrogate (arXiv 2506.13585): the ratio, clipped and without gradient, times A log pi."""
     low, high = 1 - options.clip_low, 1 + options.clip_high
     return ratio.clamp(low, high).detach() * advantages * current, (ratio > high) & (advantages > 0)
 
 
-def sapo(
-    ratio: torch.Tensor, advantages: torch.Tensor, options: LossConfig
-) -> tuple[torch.Tensor, torch.Tensor]:
+def sapo(ratio: Tensor, _: Tensor, advantages: Tensor, options: LossConfig) -> tuple[Tensor, Tensor]:
     """Compute SAPO's surrogate (TRL 1.16.0): a sigmoid of the ratio, with a temperature per sign of A, times A."""
     positive, negative = options.sapo_temperature_positive, options.sapo_temperature_negative
     temperature = torch.where(advantages > 0, positive, negative)
@@ -151,16 +131,17 @@ def sapo(
     return gate * advantages, torch.zeros_like(gate, dtype=torch.bool)
 
 
-def kl_estimate(
-    current: torch.Tensor, reference: torch.Tensor, mask_BT: torch.Tensor, options: LossConfig
-) -> torch.Tensor:
+SURROGATES = {"clip": clip, "cispo": cispo, "sapo": sapo}
+
+
+def kl_estimate(current: Tensor, reference: Tensor, mask_BT: Tensor, options: LossConfig) -> Tensor:
     """Estimate KL(current || reference) per token, on tokens sampled from current, by Schulman's names. [B, T].
 
-    k1 is unbiased and may be negative; k2 is biased and positive; k3 is unbiased and positive. Unbiased
-    holds for the value: the gradient of k1 used as a loss is zero in expectation.
+    k1 is unbiased and may be negative; k2 is biased and never negative; k3 is unbiased and never negative. This is
+    about the value: the gradient of k1 used as a loss is zero in expectation.
 
-    A limit clamps the log-ratio, or the estimate, and where it binds there is no gradient; 0: none. verl, EasyR1 and
-    ms-swift limit their k3 to 20 and 10, NeMo-RL every estimator. Values where masked have no influence, even NaN.
+    `kl_log_ratio_limit` clamps the log-ratio and `kl_limit` the estimate; clamped values have no gradient. verl, EasyR1
+    and ms-swift limit their k3 to 20 and 10, NeMo-RL every estimator. Masked values have no influence, even NaN.
     """
     log_ratio = masked(reference, mask_BT) - masked(current, mask_BT)
     if limit := options.kl_log_ratio_limit:
@@ -175,11 +156,11 @@ def kl_estimate(
 
 
 def policy_loss(
-    current_BT: torch.Tensor,
+    current_BT: Tensor,
     streams: Streams,
-    advantages_B: torch.Tensor,
-    mask_BT: torch.Tensor,
-    weights_BT: torch.Tensor,
+    advantages_B: Tensor,
+    mask_BT: Tensor,
+    weights_BT: Tensor,
     options: LossConfig,
 ) -> PolicyLoss:
     """Compute the surrogate per token, plus the KL to a reference, weighted by `token_weights`.
@@ -187,7 +168,7 @@ def policy_loss(
     Args:
         current_BT: The trainer's log-probs, with gradient.
         streams: The other log-probs.
-        advantages_B: One per sample.
+        advantages_B: Advantage of each sample.
         mask_BT: True at real tokens; values elsewhere have no influence, even NaN.
         weights_BT: This part's rows of the whole step's `token_weights`.
         options: Ratio, surrogate, KL and correction.
@@ -195,7 +176,7 @@ def policy_loss(
     current, proximal = masked(current_BT, mask_BT), masked(streams.proximal, mask_BT)
     behaviour = masked(streams.behaviour, mask_BT)
     ratio = ratios(current, proximal, mask_BT, options)
-    gain, clipped = surrogate(ratio, current, advantages_B[:, None], options)
+    gain, clipped = SURROGATES[options.surrogate](ratio, current, advantages_B[:, None], options)
     if options.correction != "none":
         gain = gain * importance_weights(proximal, behaviour, mask_BT, options)
     per_token, kl_sum = -gain, 0.0

@@ -37,7 +37,7 @@ class Policy:
 
     Attributes:
         causal: The transformers model.
-        device: Its device.
+        device: Torch device of the model.
         module: Module with the parameters, for the optimizer and for checkpoints.
         reference: The model before training, if the loss has a KL to it.
         lowered: The low-precision copy that computes; None if the compute dtype is float32.
@@ -45,7 +45,7 @@ class Policy:
     """
 
     def __init__(self, model_dir: str, config: Config, world: World | None = None) -> None:
-        """Load the model and add adapters and a lower type, as configured.
+        """Load the model, and add adapters, a low-precision copy and a reference model as configured.
 
         Raises:
             ConfigError: The model can't be loaded or does not fit the settings.
@@ -114,8 +114,8 @@ class Policy:
         """Set the trained parameters.
 
         Raises:
-            KeyError: The names are not this policy's.
-            ValueError: A shape is not.
+            KeyError: The names differ from this policy's.
+            ValueError: A shape differs.
         """
         different = sorted(set(state) ^ {name for name, _ in self.trained()})
         if different:
@@ -199,10 +199,10 @@ class LoweredCopy:
 
 
 def _convert(scorer: Any, kind: torch.dtype, float32_parts: tuple[str, ...]) -> None:
-    """Convert a model to a dtype, except for the parts that stay in float32; norms round their output."""
+    """Convert a model to a dtype, except for the parts that stay in float32; float32 norms round their output."""
     head = scorer.causal.get_output_embeddings()
     if "head" in float32_parts and head.weight is scorer.causal.get_input_embeddings().weight:
-        # Tied: the embedding is in the compute type.
+        # The head is tied to the embedding, which is converted to the compute dtype: give the head its own weight.
         head.weight = nn.Parameter(head.weight.detach().clone())
     scorer.to(kind)
     if "head" in float32_parts:

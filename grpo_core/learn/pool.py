@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grpo_core.config import Config
-from grpo_core.run_files import deviation, mean
+from grpo_core.learn.advantages import deviation
+from grpo_core.run_files import mean
 from grpo_core.types import Completion, Group, Request, RunError
 
 
@@ -20,7 +21,7 @@ class Pool:
     """
 
     def __init__(self, config: Config) -> None:
-        """Start empty."""
+        """Create an empty pool."""
         self._dynamic = config.sampling.dynamic
         self._size, self._tries = config.train.prompts_per_step, config.sampling.max_resample_times
         self.groups: list[Group] = []
@@ -36,7 +37,7 @@ class Pool:
         self.rounds += 1
 
     def ready(self) -> bool:
-        """Return whether the step can train: with dynamic sampling, enough groups differ or no tries are left."""
+        """Return whether the step can train; with dynamic sampling, if enough groups differ or no tries are left."""
         if not self._dynamic:
             return self.rounds > 0
         return sum(map(has_signal, self.groups)) >= self._size or self.rounds > self._tries
@@ -48,13 +49,13 @@ class Pool:
         return sorted(self.groups, key=lambda group: not has_signal(group))[: self._size]
 
     def metrics(self) -> dict[str, float]:
-        """Return metrics of everything that was sampled, trained on or not."""
+        """Return metrics of all samples, also of those that are not trained on."""
         samples = [sample for group in self.groups for sample in group]
         rewards = [sample.reward for sample in samples]
         lengths = [len(sample.completion.ids) for sample in samples]
         numbers = {
             "reward/mean": mean(rewards),
-            "reward/std": deviation(rewards),
+            "reward/std": deviation(rewards, ddof=1),
             "reward/zero_variance_groups": mean([not has_signal(group) for group in self.groups]),
             "completions/tokens": sum(lengths),
             "completions/mean_length": mean(lengths),
@@ -73,7 +74,7 @@ class Pool:
 
 
 def has_signal(group: Group) -> bool:
-    """Return whether any rewards of a group differ; otherwise every advantage is zero."""
+    """Return whether any rewards of a group differ; if not, every advantage of a `group` baseline is zero."""
     return len({sample.reward for sample in group}) > 1
 
 
@@ -82,10 +83,10 @@ class StalenessError(RunError):
 
 
 def staleness(completions: Sequence[Completion], version: int, limit: int) -> list[int]:
-    """Compute the trainer's version minus the token's, for every token.
+    """Compute the age of every token: the trainer's policy version minus the version that sampled it.
 
     Raises:
-        StalenessError: An age is outside of 0 to `limit`; names the request.
+        StalenessError: An age is outside of 0 to `limit`; the message has the request's id.
     """
     ages = []
     for completion in completions:

@@ -27,7 +27,7 @@ class Part:
     """A micro-batch of an optimizer step.
 
     Attributes:
-        rows: Its samples.
+        rows: The samples of the micro-batch.
         proximal_BT: Log-probs before the first update; None until the first pass.
         entropy_BT: Entropies of the same pass.
     """
@@ -46,7 +46,7 @@ class Updater:
     """
 
     def __init__(self, policy: Policy, config: Config, world: World) -> None:
-        """Start with no update made."""
+        """Create AdamW over the trained parameters, with no update made."""
         self.updates = 0
         self._policy, self._config, self._world = policy, config, world
         self._temperature = config.sampling.temperature
@@ -60,7 +60,7 @@ class Updater:
     def update(
         self, batch: Batch, on_gradients: Callable[[Policy, float], None] | None = None
     ) -> dict[str, float]:
-        """Run `train.iterations` updates on one batch, and return the step's metrics.
+        """Run `train.iterations` passes with `train.mini_batches` updates each, and return the step's metrics.
 
         Args:
             batch: All samples of the step.
@@ -94,11 +94,11 @@ class Updater:
         }
 
     def gradients(self, batch: Batch) -> float:
-        """Compute the gradients of a step's first update, before the clip, and return its loss."""
+        """Compute the unclipped gradients of a step's first update, and return its loss."""
         return self._world.sums([self._accumulate(self._windows(batch)[0])[0]])[0]
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return AdamW's state as `parameter|entry`."""
+        """Return AdamW's state, with keys `parameter|entry`."""
         return {
             f"{name}|{key}": value
             for name, parameter in self._policy.trained()

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from grpo_core.config import REMOVED, Config, ConfigError
+from grpo_core.config import Config, ConfigError
 from grpo_core.types import Completion
 
 SCHEMA = "grpo-doctor.checkpoint.v1"
@@ -29,14 +29,14 @@ class State:
     """The state of a run between two steps. A rollout mode fills `flight` only if it has unfinished rollouts.
 
     Attributes:
-        step: Steps done.
-        version: Policy version: optimizer updates done.
-        round: Rollout batches requested.
-        files: Bytes of each of the run's line files that belong to these steps.
+        step: Number of finished steps.
+        version: Policy version: the number of finished optimizer updates.
+        round: Number of rollout batches requested.
+        files: For each of the run's line files, the number of bytes that belong to these steps.
         probe: The publisher's last probe completion, as a dictionary.
         proof: The last weight sync's proof, as a dictionary.
         flight: Rollouts requested and not yet trained on: (number, partial completions as dictionaries).
-        flight_version: The policy version that samples them.
+        flight_version: The policy version that samples these rollouts.
         tensors: File name -> tensors by name.
     """
 
@@ -55,12 +55,12 @@ def save(folder: Path, state: State, *, keep: int) -> None:
     """Write a checkpoint below `folder`, and remove all but the newest `keep`.
 
     Args:
-        folder: The run's checkpoints.
-        state: Saved as JSON, its tensors as files.
-        keep: Checkpoints that stay.
+        folder: Folder of the run's checkpoints.
+        state: The state, written as JSON, with its tensors in separate files.
+        keep: Number of checkpoints to keep.
 
     Raises:
-        ConfigError: It can't be written (a full disk, for example).
+        ConfigError: The checkpoint can't be written (a full disk, for example).
     """
     import safetensors.torch
 
@@ -89,18 +89,18 @@ def _newest_first(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*"), reverse=True)
 
 
-# A resumed run may change these: they change no number of the training.
+# A resumed run may change these settings: they change no number of the steps before.
 _FREE = (
-    "output.", "checkpoint.", "eval.", "train.steps", "train.epochs", "train.stall_", "rollout.timeout_s",
-    "rollout.host", "rollout.port", "rollout.reconnect_s", "rollout.token_file",
+    "output.", "checkpoint.", "eval.", "train.steps", "train.epochs", "rollout.timeout_s",
+    "rollout.host", "rollout.port",
 )  # fmt: skip
 
 
 def check_resumable(path: Path, config: Config) -> None:
-    """Refuse to resume a run that does not exist, or with other settings than in `path`.
+    """Refuse to resume a run that does not exist, or with other settings than those saved in `path`.
 
     Raises:
-        ConfigError: No run is named, it does not exist or had other settings; or the file can't be read.
+        ConfigError: No run is named, the run does not exist or had other settings, or the file is not JSON.
     """
     name = config.output.name
     if not name:
@@ -123,15 +123,12 @@ def check_resumable(path: Path, config: Config) -> None:
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any], defaults: dict[str, Any]) -> list[str]:
-    """Describe the changed settings that affect the numbers; a removed setting counts as its default."""
+    """Describe the changed settings that affect the numbers."""
     changes = []
-    for key in [*now, *(key for key in before if key not in now)]:
-        value = now.get(key, REMOVED.get(key))
-        if key.startswith(_FREE) or before.get(key, value) == value:
-            continue
-        default = " (its default)" if value == defaults.get(key) else ""
-        setting = f"{key} = {value!r}{default}" if key in now else f"{key} is not set"
-        changes.append(f"{setting}, begun with {before[key]!r}")
+    for key, value in now.items():
+        if not key.startswith(_FREE) and before.get(key, value) != value:
+            default = " (its default)" if value == defaults[key] else ""
+            changes.append(f"{key} = {value!r}{default}, begun with {before[key]!r}")
     return changes
 
 
@@ -144,7 +141,7 @@ def _flat(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def load(folder: Path) -> State | None:
-    """Load the newest undamaged checkpoint; None if there is none."""
+    """Load the newest undamaged checkpoint; None if there is none. Each damaged one is reported on stderr."""
     for path in _newest_first(folder):
         try:
             return _load_folder(path)
@@ -170,5 +167,5 @@ def _load_folder(path: Path) -> State:
 
 def completion_from(entry: Mapping[str, Any]) -> Completion:
     """Build a completion from its dictionary."""
-    ids, logprobs, versions = (tuple(entry[name]) for name in ("ids", "logprobs", "versions"))
-    return Completion(entry["request_id"], ids, logprobs, versions, entry["finish_reason"])
+    streams = {name: tuple(entry[name]) for name in ("ids", "logprobs", "versions")}
+    return Completion(**{**entry, **streams})

@@ -23,9 +23,10 @@ def make_deterministic(threads: int) -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by torch on a GPU
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(mode=True)
-    # It would also fill new memory with NaN, a tenth of a small step; nothing here reads what it has not written.
+    # This mode would also fill new memory with NaN, a tenth of a small step's time. No code reads uninitialised memory.
     torch.utils.deterministic.fill_uninitialized_memory = False
-    # glibc returns freed memory and requests it again, thousands of pages a step: keep 256 MiB, in pieces of up to 32.
+    # glibc returns freed memory to the system and requests it again, thousands of pages in each step. Keep up to
+    # 256 MiB, and allocate blocks of up to 32 MiB from it.
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         _ = mallopt(-3, 2**25), mallopt(-1, 2**28)  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
 
@@ -53,7 +54,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        """Install nothing yet."""
+        """Create the object; `watched` installs the handler."""
         self.received = False
         self._shielded = False
 

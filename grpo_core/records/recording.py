@@ -36,9 +36,9 @@ class Recorded:
 
     Attributes:
         entry: The step's line of rollouts.jsonl.
-        numbers: The content of its safetensors file, as lists.
-        samples: In the order of the batch.
-        config: The settings; missing ones have their default.
+        numbers: The content of the step's safetensors file, as lists.
+        samples: The samples, in the order of the batch.
+        config: The settings of the run; missing ones have their default.
     """
 
     entry: dict[str, Any]
@@ -92,10 +92,10 @@ class Recorder:
         """Record a step. A later line of the same step, written after a restart, replaces the earlier one.
 
         Args:
-            step: Counted from 1.
-            version: The policy version the step started from.
-            samples: All of the step, those of a group next to each other.
-            requests: Their requests and perhaps others, paired with the samples by id.
+            step: Number of the step, counted from 1.
+            version: Policy version at the start of the step.
+            samples: All samples of the step; those of a group are adjacent.
+            requests: The requests of the samples, and perhaps others; they are paired by id.
             result: The step's `loss`, `gradient` (see `gradient_digest`) and any other JSON.
         """
         from safetensors.torch import save
@@ -103,7 +103,7 @@ class Recorder:
         groups = [list(group) for _, group in itertools.groupby(samples, key=lambda sample: sample.prompt.id)]
         data = save({name: _tensor(values) for name, values in _numbers(groups, requests).items()})
         checksum = hashlib.sha256(data).hexdigest()
-        # Named by content: until the line below is written, an earlier record of this step stays readable.
+        # The file's name has its checksum, so an earlier record of this step stays readable until the line is written.
         name = f"rollouts/step-{step:06d}-{checksum[:8]}.safetensors"
         unfinished = self._folder / "rollouts" / "unfinished"
         unfinished.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ def read_step(folder: Path, step: int) -> Recorded:
     """Read a recorded step and verify its checksum.
 
     Raises:
-        RecordError: It does not exist, its numbers have another checksum, or they are not in the format.
+        RecordError: The step is not recorded, or its numbers have another checksum or are not in the format.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load as load_numbers
@@ -244,11 +244,11 @@ def _tensor(values: list[Any]) -> torch.Tensor:
     return exact.float() if torch.equal(exact.float().double(), exact) else exact
 
 
-EXACT = "spot1-"  # prefix of a digest of every byte, at a third of the cost of SHA-256
+EXACT = "spot1-"  # prefix of a digest over every byte, which costs a third of SHA-256
 
 
 def digest_like(recorded: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """Compute a digest of tensors by the method of the recorded digest: `EXACT`, a sync's, or another program's.
+    """Compute a digest of tensors by the method of a recorded digest, which its prefix names.
 
     >>> digest_like(EXACT, [("a", torch.ones(1))])[:9]
     'spot1-v0-'

@@ -23,7 +23,7 @@ from grpo_core.tasks.model import first_line, load_model
 from grpo_core.types import Sample
 
 SCHEMA = "grpo-doctor.replay.v1"
-# More than any machine has; a million of them end the process.
+# More threads than any machine has; a million of them end the process.
 MOST_THREADS = 4096
 
 
@@ -33,15 +33,16 @@ def replay(
     """Recompute loss and gradient of a recorded step's first update, with the trainer's own code.
 
     Args:
-        folder: The run.
-        step: Counted from 1.
+        folder: The folder of the run.
+        step: Number of the step, counted from 1.
         policy: The parameters at the start of the step: a transformers checkpoint, or `policy.safetensors` of a
             checkpoint of the run; None: searched in the run's folder.
-        overrides: Other settings, as `--section.key=VALUE`; advantages follow from the recorded rewards.
+        overrides: Other settings, as `--section.key=VALUE`. With a `--loss.advantage_...` setting, the advantages are
+            computed again from the recorded rewards; otherwise the recorded ones are used.
 
     Returns:
         The document of `replay --json`. `outcome` is `equal` only if loss and gradient have the recorded bits;
-        `first_difference` says which of `policy`, `loss` and `gradient` differs first.
+        `first_difference` is the first of `policy`, `loss` and `gradient` that differs.
 
     Raises:
         RecordError: The record is missing, torn or altered.
@@ -125,7 +126,7 @@ def _find_parameters(folder: Path, version: int) -> Path | None:
 
 
 def _samples(recorded: Recorded, config: Config, overrides: Sequence[str]) -> list[Sample]:
-    """Return the samples with the recorded advantages, or with new ones if an override changes those."""
+    """Return the samples with the recorded advantages, or with new ones if an override changes their formula."""
     if not any(override.startswith("--loss.advantage_") for override in overrides):
         return recorded.samples
     groups: dict[int, list[Sample]] = {}

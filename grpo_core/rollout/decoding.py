@@ -1,4 +1,4 @@
-"""Decode one token at a time for a batch, directly on the layers of a Llama-like model.
+"""Decode one token per row at a time, directly on the layers of a Llama-like model.
 
 At one token per row, transformers' own forward pass spends most of its time outside of arithmetic: masks, wrappers,
 caches that grow by copying. This computes the same up to rounding. Each weight sync compares it with the trainer's
@@ -25,7 +25,7 @@ class Decoder:
     """
 
     def __init__(self, model: Any, prompts: list[tuple[int, ...]], room: int) -> None:
-        """Run the prompts of a model that `can_share`; `room` tokens may follow."""
+        """Run the prompts through a model that `can_share` accepts; at most `room` tokens may be appended."""
         repeats, self._length, base = _rows_per_prompt(prompts), 0, model.base_model
         self._layers = [_Layer(layer) for layer in base.layers]
         shared = read_prompts(model, prompts[::repeats])
@@ -117,7 +117,7 @@ def _fuse_linear(*layers: Any) -> Any:
 
 
 def _join_parameters(parts: list[torch.Tensor]) -> torch.Tensor:
-    """Move parameters into one contiguous tensor and return it; later updates of them change it, too."""
+    """Move parameters into one contiguous tensor and return it; later updates of the parameters change it, too."""
     first, sizes = parts[0], [part.numel() for part in parts]
     memory = [(part.untyped_storage().data_ptr(), part.storage_offset()) for part in parts]
     if memory != [(memory[0][0], sum(sizes[:index])) for index in range(len(parts))]:

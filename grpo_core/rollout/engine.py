@@ -1,7 +1,7 @@
 """Define the engine protocol: the interface of everything that samples completions.
 
-One engine has one owner: no two of its calls run at the same time, except `abort`, which any thread may call. What an
-engine can't do is in its `capabilities` before use, and is refused before anything has happened.
+One engine has one owner: no two of its calls run at the same time. What an engine can't do is in its `capabilities`
+before use, and is refused before anything has happened.
 """
 
 from __future__ import annotations
@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 class EngineError(RunError):
-    """Raised when an engine failed, refused or returned something unusable; names the engine and the call."""
-
-
-class EngineUnreachableError(EngineError):
-    """Raised when a server can't be reached, or went away during a call."""
+    """Raised when an engine failed, refused a call or returned something unusable; names the engine and the call."""
 
 
 class EngineTimeoutError(EngineError):
@@ -41,8 +37,8 @@ class Capabilities:
     Attributes:
         seeds: Each request's seed alone decides what is sampled.
         fingerprint: The engine can hash the weights it holds, by the trainer's own names.
-        sleep: The engine can free its memory between rollouts, by `sleep` and `wake`.
-        abort: `abort` ends a running `generate` from another thread.
+        sleep: The engine can free the memory of its weights by `sleep`, and allocate it again by `wake`, after which
+            `update_weights` must follow. Both calls may be repeated.
         update: `update_weights` works.
         truncation: The engine applies top_p, top_k, min_p and repetition_penalty.
         why_not: For each of these that the engine lacks, the reason in one sentence.
@@ -51,7 +47,6 @@ class Capabilities:
     seeds: bool
     fingerprint: bool
     sleep: bool
-    abort: bool = False
     update: bool = True
     truncation: bool = False
     why_not: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -73,7 +68,7 @@ class Engine(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See `Capabilities`."""
+        """The calls and sampling parameters that the engine supports."""
 
     @property
     def policy_version(self) -> int:
@@ -90,48 +85,18 @@ class Engine(Protocol):
         """Load a policy version: all parameters by the trainer's (transformers') names; drops cached keys.
 
         Raises:
-            EngineError: They are not the model's parameters; the engine keeps its weights.
+            EngineError: The tensors are not the model's parameters; the engine keeps its weights.
         """
-
-    def reset_prefix_cache(self) -> None:
-        """Drop cached keys and values, as `update_weights` does by itself; without a cache do nothing."""
 
     def fingerprint(self) -> str | None:
         """Return a digest of the loaded weights (`grpo_core.rollout.weights.digest`); None if they can't be read."""
 
     def close(self) -> None:
-        """Free what the engine holds; safe to call twice. Sampling and updates are refused from then on."""
-
-
-@runtime_checkable
-class Sleeper(Protocol):
-    """Protocol: an engine whose `capabilities.sleep` is true. Both calls may be repeated."""
-
-    def sleep(self) -> None:
-        """Free the memory of the weights; only `wake` may follow."""
-
-    def wake(self) -> None:
-        """Allocate the memory again; `update_weights` must follow."""
-
-
-@runtime_checkable
-class Aborter(Protocol):
-    """Protocol: an engine whose `capabilities.abort` is true."""
-
-    def abort(self) -> None:
-        """From another thread: make the running `generate` return at once with what it has, and reason `abort`.
-
-        A completion that had not started is empty then. If none runs, nothing happens.
-        """
+        """Free the engine's resources; safe to call twice. Later sampling and updates are refused."""
 
 
 def check_answers(
-    completions: list[Completion],
-    requests: Sequence[Request],
-    engine: str,
-    *,
-    aborted: bool = False,
-    vocabulary: int | None = None,
+    completions: list[Completion], requests: Sequence[Request], engine: str, *, vocabulary: int | None = None
 ) -> list[Completion]:
     """Return the completions if they match the requests in order, with tokens and finite log-probs.
 
@@ -139,28 +104,26 @@ def check_answers(
         completions: The engine's answers.
         requests: The requests it received.
         engine: Its name.
-        aborted: The caller has called `abort`, so that a completion may have ended anywhere, or not started.
         vocabulary: How many ids model and tokenizer both have, where that is known; no other id may be sampled.
 
     Raises:
-        EngineError: Names the first completion that does not.
+        EngineError: A completion does not match; the message has the request's id.
     """
     place = f"{engine} engine, generate"
     if len(completions) != len(requests):
         raise EngineError(f"{place}: {len(requests)} requests, {len(completions)} completions")
     for request, completion in zip(requests, completions, strict=True):
-        if fault := _completion_fault(request, completion, aborted, vocabulary):
+        if fault := _completion_fault(request, completion, vocabulary):
             raise EngineError(f"{place}: request {request.id} {fault}")
     return completions
 
 
-def _completion_fault(request: Request, completion: Completion, aborted: bool, vocabulary: int | None) -> str:
+def _completion_fault(request: Request, completion: Completion, vocabulary: int | None) -> str:
     """Describe what makes a completion unusable; empty if nothing does."""
     reason, count = completion.finish_reason, len(completion.ids)
-    cut_off = reason == "abort" and aborted
     if completion.request_id != request.id:
         return f"was answered with {completion.request_id!r}"
-    if not (cut_off or (count and reason in ("stop", "length"))):
+    if not count or reason not in ("stop", "length"):
         return f"ended without a usable completion: {count} ids, reason {reason!r}"
     if vocabulary is not None and not all(0 <= token < vocabulary for token in completion.ids):
         ids = f"0 to {vocabulary - 1}, which tokenizer and model have"
@@ -177,7 +140,7 @@ def check_requests(
     """Refuse requests that no engine can sample.
 
     Raises:
-        EngineError: Names the request and what is wrong with it.
+        EngineError: A request is invalid; the message says which and why.
     """
     place = f"{engine} engine, generate"
     if not 0 < params.temperature < math.inf:
@@ -201,8 +164,8 @@ def check_parameters(state: Mapping[str, Any], shapes: Mapping[str, tuple[int, .
     """Compare the tensors of an update, by name, to the shapes of an engine's parameters.
 
     Raises:
-        EngineError: Names the first few that are missing, unknown, of another shape, or of whole numbers, which would
-            be converted silently.
+        EngineError: Tensors are missing, unknown, of another shape, or of integers, which would be converted silently;
+            the message names the first three.
     """
     faults = [f"{name} is missing" for name in shapes if name not in state]
     faults += [f"{name} is not in the model" for name in state if name not in shapes]

@@ -25,7 +25,7 @@ class SamplingDistribution:
         self._seen_BV: torch.Tensor | None = None
 
     def logits(self, logits_BV: torch.Tensor) -> torch.Tensor:
-        """Return logits whose softmax is the distribution; minus infinity at ids that are not sampled."""
+        """Return logits whose softmax is the distribution; ids that truncation excludes get minus infinity."""
         params, logits = self._params, logits_BV.float()
         if (penalty := params.repetition_penalty) != 1.0:
             penalised = torch.where(logits < 0, logits * penalty, logits / penalty)

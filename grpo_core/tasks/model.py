@@ -18,8 +18,8 @@ HEAD_WIDTH = 32  # vLLM's CPU attention refuses 16
 def make_tiny(folder: Path, options: ModelConfig, letters: str, seed: int) -> None:
     """Write a random Llama and a tokenizer of single letters, as a transformers checkpoint.
 
-    The same seed gives the same bytes. Initial weights are larger than Llama's 0.02, with which attention would be
-    flat at this width.
+    The same seed gives the same bytes. The standard deviation of initial weights is larger than Llama's 0.02, with
+    which attention would be nearly uniform at this width.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -73,7 +73,7 @@ def load_pretrained(kind: str, folder: Path | str, wrong: str, **options: Any) -
     An adapter's folder and a name that is no folder are refused: transformers 5 would query the hub.
 
     Raises:
-        ConfigError: It can't be loaded, for any reason.
+        ConfigError: The folder can't be loaded; the message begins with `wrong`.
     """
     import transformers
 
@@ -90,8 +90,8 @@ def load_model(folder: Path | str, device: str = "cpu") -> Any:
     """Load a causal language model in float32 and evaluation mode (dropout is off).
 
     Raises:
-        ConfigError: Not loadable, weights missing in the files (transformers initialises them at random), or a model
-            whose log-probs `grpo_core.learn.logprobs` would compute wrongly.
+        ConfigError: The model can't be loaded, weights are missing in its files (transformers would initialise them at
+            random), or `grpo_core.learn.logprobs` would compute its log-probs wrongly.
     """
     _no_progress_bars()
     where = f"model.path = {str(folder)!r}:"
@@ -105,8 +105,8 @@ def load_model(folder: Path | str, device: str = "cpu") -> Any:
         problem = ", ".join(odd) or "a bias or no such layer"
         raise ConfigError(f"{where} expected an output layer that is one matrix, found {problem}")
     model = model.float().to(device).eval()
-    # Rounding depends on the alignment of memory, which is arbitrary in a mapped file. A mode that wakes its engine has
-    # new memory, and its products would have other last digits than those of a mode that does not.
+    # Rounding depends on the alignment of memory, which is arbitrary in a mapped file. An engine that wakes allocates
+    # new memory; without these copies its products would differ in the last digits from those of other modes.
     for value in model.parameters():
         value.data = value.data.clone()
     return model
@@ -118,10 +118,10 @@ def load_tokenizer(folder: Path | str) -> Any:
 
 
 def known_ids(folder: Path | str, vocabulary: int) -> int:
-    """Return the number of token ids that both model and tokenizer have; without a tokenizer, the model's.
+    """Return the number of token ids that both model and tokenizer have; without a tokenizer, return `vocabulary`.
 
-    Models often have more output rows than their tokenizer has ids (TOK001). Such an id has no text: it is not sampled,
-    and log-probs are of the distribution without it.
+    Models often have more output rows than their tokenizer has ids (TOK001). An id without a text is not sampled, and
+    log-probs are those of the distribution without it.
     """
     # Without files transformers 5 returns an empty tokenizer of the model's kind.
     if not any(Path(folder, name).is_file() for name in _TOKENIZER_FILES):

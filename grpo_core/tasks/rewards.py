@@ -1,8 +1,9 @@
 """Compute rewards: the weighted sum of reward functions, with checks of their results.
 
-A reward function is `fn(prompts, completions, **columns) -> list[float | None]`: texts in, one number per completion
-out, or None for no opinion. It is called by keyword with the values it has parameters for; columns are the other fields
-of the prompts' rows, one list each, aligned with the completions. Functions written for TRL: docs/rewards.md.
+A reward function is `fn(prompts, completions, **columns) -> list[float | None]`. It receives texts, and returns a
+number or None (no reward) for each completion. It is called by keyword, with the values that it has parameters for;
+columns are the other fields of the prompts' rows, one list each, aligned with the completions. docs/rewards.md explains
+how to use functions written for TRL.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ class RewardError(RunError):
 
 @dataclass(frozen=True)
 class RewardSet:
-    """Reward functions by name, and how their numbers are combined.
+    """Reward functions, with the weights and the penalty that combine their scores.
 
     Attributes:
-        functions: Called with texts and columns.
-        weights: One per function.
-        overlong: Number of tokens -> penalty added to the sum; None: no penalty.
-        convention: `text` or `trl`, see `RewardConfig`.
-        steps: Steps of the whole run, for `trainer_state`.
+        functions: The functions by name.
+        weights: The weight of each function.
+        overlong: Function of the number of tokens that returns a penalty to add to the sum; None for no penalty.
+        convention: Kind of the functions' arguments, `text` or `trl`; see `RewardConfig`.
+        steps: Number of steps of the whole run, for `trainer_state`.
     """
 
     functions: Mapping[str, Function]
@@ -56,11 +57,11 @@ class RewardSet:
         *,
         step: int = 0,
     ) -> list[Scored]:
-        """Score each completion; all three are aligned, so each completion has its prompt.
+        """Score each completion; prompts, completions and texts are aligned.
 
         Returns:
-            One per completion: the weighted sum, and the scores by function before weights; None where a function
-            returned None.
+            For each completion the weighted sum plus the penalty, and the scores by function before weights (None
+            where a function returned None).
 
         Raises:
             ConfigError: A function needs a column that the rows don't have.
@@ -115,7 +116,10 @@ class RewardSet:
     def _select(
         self, name: str, function: Function, columns: Mapping[str, list[Any]], extra: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the arguments of a function, with lists of its own; only functions that name `extra` get it."""
+        """Return the arguments of a function, with copies of the lists; `extra` goes only to functions that name it.
+
+        With the convention `trl`, functions with `**kwargs` get everything.
+        """
         parameters = inspect.signature(function).parameters.values()
         named = {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
         required = [p.name for p in parameters if p.default is p.empty and p.name in named]
@@ -186,7 +190,7 @@ def _named_errors(name: str) -> Iterator[None]:
 
 
 def _checked(name: str, returned: Any, samples: Sequence[str]) -> list[float | None]:
-    """Return the rewards of a function as floats, one per sample."""
+    """Return the rewards of a function as floats or None, one per sample; raise RewardError for any other result."""
     with _named_errors(name):
         values = None if returned is None else list(returned)
     if values is None or len(values) != len(samples):
@@ -226,19 +230,19 @@ class Scorer:
         """Load the reward functions.
 
         Raises:
-            ConfigError: One does not exist.
+            ConfigError: A reward function or its package does not exist.
         """
         self._rewards = build_rewards(config)
         self._tokenizer, self._world = tokenizer, world
         self._filter_overlong = config.sampling.overlong_filter
 
     def groups(self, prompts: Sequence[Prompt], completions: Sequence[Completion], step: int) -> list[Group]:
-        """Build one group per prompt; completions are in the order of the prompts, equally many for each.
+        """Build one group per prompt.
 
         Args:
             prompts: The prompts.
-            completions: Their completions.
-            step: Training steps done, for the `trainer_state` of reward functions.
+            completions: The completions, in the order of the prompts, equally many for each prompt.
+            step: Number of finished training steps, for the `trainer_state` of reward functions.
 
         Raises:
             RewardError: A reward function failed.
@@ -261,7 +265,7 @@ class Scorer:
     def _decode(self, completion: Completion) -> str:
         """Return the completion as text, without the stop id that ended it.
 
-        Other special tokens stay: a policy learns to exploit what a reward can't see.
+        Other special tokens stay in the text, because a policy learns to exploit tokens that a reward can't see.
         """
         ids = completion.ids[:-1] if completion.finish_reason == "stop" else completion.ids
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))

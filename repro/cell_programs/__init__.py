@@ -1,4 +1,4 @@
-"""Programs that layers of the matrix run in a cell; each prints one JSON document."""
+"""Programs that layers of the matrix run in a cell; each program prints one JSON document."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def print_report(
 ) -> None:
     """Print a program's report and end the process, because threads of libraries may outlive `main`.
 
-    What libraries print goes to standard error. Ending by `os._exit` skips all clean-up at exit, so temporary files,
-    also of child processes, go to one folder that is removed here. Exit code 1: the outcome is `failed`.
+    Output of libraries goes to standard error. `os._exit` skips all clean-up, so temporary files, also of child
+    processes, go to one folder that is removed here. The exit code is 1 if the outcome is `failed`, else 0.
     """
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

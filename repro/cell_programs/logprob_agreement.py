@@ -2,9 +2,9 @@
 
     python -m repro.cell_programs.logprob_agreement [--json]
 
-Both sides run the same tiny model in float32. vLLM samples at temperature 1 from the whole vocabulary, where its
-default log-probs are those of the distribution it sampled from. One prompt is long and used twice, so that the second
-completion reads cached keys and values.
+Both sides run the same tiny model in float32. vLLM samples at temperature 1 from the whole vocabulary, so that its
+default log-probs are those of the distribution from which it samples. A long prompt is used for several completions,
+so that all but the first read cached keys and values.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _sample_and_score() -> tuple[list[float], list[float]]:
 
 
 def compare_logprobs(engine: Sequence[float], trainer: Sequence[float]) -> dict[str, Any]:
-    """Return the summary of the log-prob differences; NaN counts as infinitely far off.
+    """Return a summary of the log-prob differences; a difference with NaN or infinity counts as infinite.
 
     >>> compare_logprobs([-1.0, -2.0], [-1.0, -2.5])["max_difference"]
     0.5
@@ -81,7 +81,7 @@ def compare_logprobs(engine: Sequence[float], trainer: Sequence[float]) -> dict[
 
 
 def main() -> None:
-    """Print the report; exit code 0: within the bound, 1: not."""
+    """Print the report and exit with code 0 if all differences are within the bound, else 1."""
     parser = argparse.ArgumentParser(description="Compare vLLM's log-probs with a forward pass.")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     print_report(observe, _describe, as_json=parser.parse_args().json)

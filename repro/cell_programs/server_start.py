@@ -2,8 +2,8 @@
 
     python -m repro.cell_programs.server_start vllm|trl [--json] [ARGUMENTS OF THE SERVER]
 
-The server's output goes to stderr; if it does not start, the first error in its output is the result. Its processes
-are in this program's process group, so killing the group ends them.
+The server's output goes to stderr; if the server does not start, the first error in its output is the result. The
+server's processes are in this program's process group, so killing the group ends them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import IO, Any
 from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.machine.process import versions
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.http_client import HttpClient, identify
+from grpo_core.rollout.http_client import HttpClient
 from grpo_core.rollout.vllm_releases import prepare_start
 from grpo_core.tasks import model
 from repro import upstream
@@ -40,13 +40,14 @@ TOKENS = 8  # sampled in the one request
 LIMIT_S = 300.0  # for the start
 ANSWER_S = 100.0
 _END_S = 30.0
-# Start by module: a build of vLLM under another name has no script `vllm`.
+# Servers are started by module, because a build of vLLM under another name has no script `vllm`.
 SERVERS = {
     "vllm": ("vllm serve", "vllm.entrypoints.openai.api_server", "--max-model-len"),
     "trl": ("trl vllm-serve", "trl.scripts.vllm_serve", "--max_model_len"),
 }
 _UP = "Application startup complete"  # printed by uvicorn
-# The last line of a traceback, also behind vLLM's `(EngineCore pid=7) ERROR 11-21 12:00:00 [core.py:1]`; or argparse's.
+# The last line of a traceback, also after vLLM's `(EngineCore pid=7) ERROR 11-21 12:00:00 [core.py:1]`, or the error
+# line of argparse.
 _ERROR = re.compile(
     r"^(?:\(\w[^)]*\) )?(?:ERROR [^\]]*\] )?"
     r"((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit)\b.*|\S+: error: .*)$",
@@ -55,15 +56,15 @@ _ERROR = re.compile(
 
 
 class NotStartedError(Exception):
-    """Raised when a server ended or was not ready in time; has its first error."""
+    """Raised when a server ended or was not ready in time; the message has the first error in its output."""
 
 
 def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
     """Start a server of this environment, send one request, and end it.
 
     Args:
-        server: A key of the servers, `vllm` or `trl`.
-        arguments: More of the server's own.
+        server: A key of SERVERS, `vllm` or `trl`.
+        arguments: Further arguments of the server.
 
     Returns:
         The document of `--json`. `outcome` is `ok`, or `failed` with the reason in `error`.
@@ -93,9 +94,11 @@ def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _sample_once(http: HttpClient) -> dict[str, Any]:
-    """Send one request in the server's own protocol; return the number of ids and the reason it ended."""
-    kind = identify(http)
-    if kind == "trl":
+    """Send one request in the server's own protocol; return the protocol's route and the number of tokens."""
+    paths = http.json("GET", "/openapi.json", repeat=True).get("paths") or {}
+    if "/v1/completions" not in paths and "/generate/" not in paths:
+        raise http.error("", "no rollout server answers there: /openapi.json has no endpoint that samples")
+    if "/v1/completions" not in paths:  # TRL's own server, before TRL 1.11
         answer = http.json("POST", "/generate/", {"prompts": ["1"], "max_tokens": TOKENS})
         ids = _value(answer, "completion_ids", 0)
         if not isinstance(ids, list) or not 1 <= len(ids) <= TOKENS:
@@ -120,10 +123,10 @@ def _value(answer: Any, *path: str | int) -> Any:
 
 @contextlib.contextmanager
 def _serving(command: Sequence[str]) -> Iterator[None]:
-    """Run a server that has reported that it is ready; terminate it afterwards, then kill it.
+    """Start a server and wait until it reports that it is ready; at the end terminate it, or kill it if it remains.
 
     Raises:
-        NotStartedError: It ended, or took too long.
+        NotStartedError: The server ended, or took too long.
     """
     process = subprocess.Popen(
         command,
@@ -159,7 +162,11 @@ def _serving(command: Sequence[str]) -> Iterator[None]:
 
 
 def _wait_until_reachable(port: int) -> None:
-    """Wait until the port accepts connections: uvicorn reports that it is ready shortly before."""
+    """Wait until the port accepts connections, because uvicorn reports that it is ready shortly before.
+
+    Raises:
+        NotStartedError: The port accepts no connections within 10 s.
+    """
     for _ in range(100):
         with contextlib.suppress(ConnectionRefusedError):
             return socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S).close()
@@ -168,7 +175,7 @@ def _wait_until_reachable(port: int) -> None:
 
 
 def _forward_output(stream: IO[str], lines: list[str], ready: threading.Event) -> None:
-    """Forward the server's output; set `ready` when it is ready or its output ends."""
+    """Forward the server's output to stderr; set `ready` when the server is ready or its output ends."""
     for line in stream:
         lines.append(line)
         sys.stderr.write(line)
@@ -193,7 +200,7 @@ def first_failure(output: str) -> str:
 
 
 def main() -> int:
-    """Print what was observed; 0: it answered, 1: it did not."""
+    """Print the observations; return exit code 0 if the server answered, else 1."""
     parser = argparse.ArgumentParser(
         description="Start this environment's rollout server and send one request."
     )

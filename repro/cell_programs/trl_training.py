@@ -2,9 +2,9 @@
 
     python -m repro.cell_programs.trl_training alone|vllm [--json]
 
-`alone`: TRL samples with transformers. `vllm`: with vLLM in its own process, `vllm_mode="colocate"`; if TRL has no
-such mode, the outcome is `not_run`. The model is tiny and random. An exception is recorded with its message and the
-line of the installed package that raised it.
+With `alone`, TRL samples with transformers. With `vllm`, TRL samples with vLLM in TRL's own process
+(`vllm_mode="colocate"`); if TRL has no such mode, the outcome is `not_run`. The model is tiny and random. An exception
+is recorded with its message and the line of the installed package that raised it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from repro.drivers import tiny_trl, whole_engine
 SCHEMA = "grpo-doctor.peer.v1"
 STEPS, LENGTH = 3, 8
 ENGINES = ("alone", "vllm")
-# Metrics of each step, by TRL's names.
+# TRL's names of the metrics that are recorded for each step.
 LOGGED = ("loss", "reward", "kl", "sampling/sampling_logp_difference/mean")
 
 
@@ -37,7 +37,7 @@ def observe(engine: str) -> dict[str, Any]:
         engine: One of ENGINES.
 
     Returns:
-        The document of `--json`; `outcome` is `ok`, `failed` or `not_run`, the last two with `error`.
+        The document of `--json`; `outcome` is `ok`, or `failed` or `not_run` with the reason in `error`.
     """
     document: dict[str, Any] = {"schema": SCHEMA, "engine": engine, "steps": 0, "error": None, "where": None}
     try:
@@ -55,11 +55,11 @@ def observe(engine: str) -> dict[str, Any]:
 
 
 def explain_missing_mode() -> str | None:
-    """Return why this TRL cannot sample with vLLM in its own process, or None."""
+    """Return the reason why this TRL cannot sample with vLLM in its own process; None if it can."""
     options = option_names()
     if "vllm_mode" in options:
         return None
-    # TRL 0.16 and 0.17 still have `vllm_device`, and do not use it.
+    # TRL 0.16 and 0.17 still have the option `vllm_device`, but do not use it.
     if "vllm_server_host" in options:
         return "this TRL samples with vLLM on a server alone, which takes weights by NCCL: not without GPUs"
     return "this TRL gives vLLM a GPU of its own (vllm_device); there is none"
@@ -73,7 +73,7 @@ def option_names() -> set[str]:
 
 
 def train(engine: str) -> dict[str, Any]:
-    """Run the trainer; return its logged metrics, and by how much the weights moved."""
+    """Run the trainer; return its steps, logged metrics, and the largest change of a weight."""
     policy, settings = _model_and_options(engine)
     trainer = tiny_trl.trainer(reward, policy=policy, **settings)
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
@@ -122,7 +122,7 @@ def reward(completions: Sequence[str], **_: Any) -> list[float]:
 
 
 def find_failure(document: dict[str, Any]) -> str | None:
-    """Return why the run did not train, or None."""
+    """Return the reason why the run did not train; None if it did."""
     losses = document["logged"].get("loss", [])
     if document["steps"] != STEPS or len(losses) != STEPS:
         return f"{document['steps']} steps with {len(losses)} losses, where {STEPS} were asked for"
@@ -140,7 +140,7 @@ def find_failing_line(failure: BaseException) -> str | None:
 
 
 def main() -> None:
-    """Print the report; exit code 0: it trained, or TRL has no such mode; 1: it failed."""
+    """Print the report and exit with code 1 if the training failed, else 0 (also if TRL has no such mode)."""
     parser = argparse.ArgumentParser(description="Take three steps with this environment's TRL.")
     parser.add_argument("engine", choices=ENGINES)
     parser.add_argument("--json", action="store_true", help="one JSON document")

@@ -29,11 +29,11 @@ def repro(
     `raises` is empty, the issue is silent: the function returns a text about what went wrong, or None.
 
     Args:
-        code: of the known issue.
-        needs: distributions, all of them.
-        raises: upstream's exception and a part of its text, as "ValueError: must be divisible".
-        modules: imported once, before the attempts; those named as the distributions if None.
-        simulated: simulated parts of an attempt.
+        code: Code of the known issue.
+        needs: Distributions that must all be installed.
+        raises: Upstream's exception and a part of its text, as "ValueError: must be divisible".
+        modules: Modules to import once, before the attempts; None for those named as the distributions.
+        simulated: Parts of an attempt that are simulated.
     """
     kind, _, message = raises.partition(": ")
 

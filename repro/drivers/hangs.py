@@ -1,6 +1,7 @@
-"""Run hang repros: programs whose processes report when they are ready and done, and count as stuck after 12 s.
+"""Run repros of hangs: programs whose processes report when they are ready to wait, and when the wait is done.
 
-Each program runs in a separate session, which is killed after the attempt.
+A process whose wait takes longer than 12 s counts as stuck. Each program runs in a separate session, which is killed
+after the attempt.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ BLOCKING_RANK = "GRPO_DOCTOR_GUILTY"
 REPORTS = "GRPO_DOCTOR_SAY"
 READY_S = 600.0  # a whole engine takes minutes to start on a busy machine
 STUCK_S = 12.0
-LIMIT_S = 2.0  # of a wait, under a mitigation that limits it
+LIMIT_S = 2.0  # time limit of a wait, with a mitigation that limits waits
 RANKS = 3
 RANK_NAMES = tuple(f"rank {rank}" for rank in range(RANKS))
 TRAINER, DRIVER = "the trainer", "the driver"
@@ -42,10 +43,10 @@ class HangProgram:
     """The program of a trigger, whose processes are expected to hang.
 
     Args:
-        run: the function to run; takes the mitigation, "" for none.
-        names: its processes or threads, as they report that they are ready and done.
-        needs: distributions that it needs besides those of its repro.
-        simulated: simulated parts, if they differ from the repro's.
+        run: Function that is the program; its argument is the mitigation, "" for none.
+        names: Names of the processes or threads that report that they are ready and done.
+        needs: Distributions that the program needs besides those of its repro.
+        simulated: Simulated parts; None for those of the repro.
     """
 
     run: Program
@@ -54,14 +55,21 @@ class HangProgram:
     simulated: tuple[str, ...] | None = None
 
 
-# By code and trigger.
+# Programs by code and trigger.
 PROGRAMS: dict[str, dict[str, HangProgram]] = {}
 
 
 def trigger(
     code: str, *names: str, needs: tuple[str, ...] = (), simulated: str = ""
 ) -> Callable[[Program], Program]:
-    """Register a function as the program of the trigger that has its name; `names` are the trainer's by default."""
+    """Return a decorator that registers a function as the program of the trigger with the function's name.
+
+    Args:
+        code: Code of the known issue.
+        names: Names of the program's processes or threads; by default "the trainer".
+        needs: Distributions that the program needs besides those of its repro.
+        simulated: The simulated part; empty for the simulated parts of the repro.
+    """
 
     def register(run: Program) -> Program:
         program = HangProgram(run, names or (TRAINER,), needs, (simulated,) if simulated else None)
@@ -78,13 +86,13 @@ def repro(
     needs: tuple[str, ...] = (),
     simulated: tuple[str, ...] = (),
 ) -> None:
-    """Register the repro of a hang, whose programs are registered already.
+    """Register the repro of a hang, after its programs were registered by `trigger`.
 
     Args:
-        code: of the known issue.
-        counted: what the names are, as "ranks came through".
-        needs: required distributions; their modules have the same names, with underscores for dashes.
-        simulated: simulated parts.
+        code: Code of the known issue.
+        counted: What the processes that finished are, such as "ranks came through".
+        needs: Required distributions; their modules have the same names, with underscores for dashes.
+        simulated: Simulated parts.
     """
     programs = PROGRAMS[code]
 
@@ -115,7 +123,7 @@ def _missing(needs: tuple[str, ...]) -> str | None:
 
 
 def _is_importable(name: str) -> bool:
-    """Whether a module can be found; not if its parent package is missing or is a plain module in this release."""
+    """Return whether a module can be found; False if its parent package is missing or is a plain module."""
     try:
         return find_spec(name) is not None
     except ModuleNotFoundError:
@@ -123,13 +131,13 @@ def _is_importable(name: str) -> bool:
 
 
 def main() -> None:
-    """Run the main program of a module with such programs: `-m MODULE TRIGGER MITIGATION`."""
+    """Run the program of a trigger; this is the main function of modules that run as `-m MODULE TRIGGER MITIGATION`."""
     name, mitigation = sys.argv[1:]
     next(programs[name] for programs in PROGRAMS.values() if name in programs).run(mitigation)
 
 
 def report(word: str, name: str, pid: int | None = None) -> None:
-    """Report that a process is `ready` or `done`; or that it is `guilty`: it blocks the others."""
+    """Report that a process is `ready`, `done` or `guilty`; a guilty process blocks other processes."""
     os.write(int(os.environ[REPORTS]), f"{word} {pid or os.getpid()} {name}\n".encode())
 
 
@@ -138,8 +146,8 @@ def waiting(name: str = TRAINER, *, blocking: bool = False) -> Iterator[None]:
     """Report that a process or thread is ready before a wait that may never end, and that it is done afterwards.
 
     Args:
-        name: of the process or thread.
-        blocking: it blocks the others, or itself.
+        name: Name of the process or thread.
+        blocking: Whether it blocks other processes, or itself.
     """
     if blocking:
         report("guilty", name)
@@ -152,7 +160,7 @@ def attempt(program: HangProgram, mitigation: str | None, counted: str) -> Work:
     """Run a program, and count the processes that finished.
 
     Raises:
-        RuntimeError: not all of them got ready.
+        RuntimeError: Not all processes got ready.
     """
     module, names = program.run.__module__, program.names
     reading, writing = os.pipe()
@@ -180,7 +188,7 @@ def attempt(program: HangProgram, mitigation: str | None, counted: str) -> Work:
 
 
 def _read_reports(reading: int, names: Sequence[str]) -> tuple[set[str], set[str]]:
-    """Return the names that were ready and those that were done, when all are done or the time limit has passed."""
+    """Return the names that were ready and the names that were done, once all are done or a time limit has passed."""
     reports: dict[str, set[str]] = {"ready": set(), "done": set(), "guilty": set()}
     limit = time.monotonic() + READY_S
     text = b""
@@ -199,17 +207,17 @@ def _read_reports(reading: int, names: Sequence[str]) -> tuple[set[str], set[str
 
 
 def blocking_rank(default: int) -> int:
-    """Return the rank that is to block the others; the evaluation of `hang` tries each."""
+    """Return the rank that blocks other ranks; the evaluation of `hang` tries each rank by an environment variable."""
     return int(os.environ.get(BLOCKING_RANK, default))
 
 
 def wait_limit(mitigation: str, name: str = "limit") -> float | None:
-    """Return the time limit of a wait: None unless this mitigation limits it."""
+    """Return the time limit of a wait; None unless the mitigation has this name."""
     return LIMIT_S if mitigation == name else None
 
 
 def continue_later(pid: int | None, mitigation: str) -> None:
-    """With the mitigation `continue_it`, send SIGCONT to a stopped process after 2 s."""
+    """Send SIGCONT to a stopped process after 2 s if the mitigation is `continue_it`."""
     if mitigation == "continue_it" and pid:
         threading.Timer(2.0, os.kill, (pid, signal.SIGCONT)).start()
 
@@ -232,7 +240,7 @@ def start_silent_server() -> int:
 def start_ray(cpus: int) -> Any:
     """Start a Ray cluster on this machine, and return the `ray` module.
 
-    An actor can't report that it is ready: its driver gets its process id, and reports it.
+    An actor cannot report that it is ready, so its driver asks for its process id and reports it.
     """
     ray: Any = import_module("ray")
     os.environ.pop("RAY_ADDRESS", None)
@@ -264,7 +272,7 @@ def join_gloo(rank: int, port: int, world: int, **options: Any) -> None:
 
 
 def fork_to_all_reduce(blocking: int, run_before: Callable[[], object]) -> list[int]:
-    """Fork ranks that call all_reduce; one of them first runs something else."""
+    """Fork ranks that call all_reduce; the blocking rank calls `run_before` first. Return their process ids."""
     import torch
     import torch.distributed as dist
 
@@ -281,7 +289,7 @@ def fork_to_all_reduce(blocking: int, run_before: Callable[[], object]) -> list[
 
 
 def fork_ranks(ranks: int | Sequence[int], run: Callable[[int, int], None]) -> list[int]:
-    """Fork ranks; call `run(rank, port)` in each, with one common free port. Return their process ids."""
+    """Fork ranks that call `run(rank, port)` with one common free port; return their process ids."""
     port, children = free_port(), []
     for rank in range(ranks) if isinstance(ranks, int) else ranks:
         child = os.fork()

@@ -1,4 +1,4 @@
-"""Try to import modules, each in a separate process, so that a crash is a result."""
+"""Try to import modules, each in a separate process, so that a crash becomes a result."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SCHEMA = "grpo-doctor.imports.v1"
 
 
 def try_import(module: str, limit_s: float) -> dict[str, Any]:
-    """Import a module in a process of its own.
+    """Import a module in a separate process.
 
     Returns:
-        `ok`, `version`, `seconds`, `error`, `where` (file:line), `timed_out`.
+        A dictionary with the keys `ok`, `version`, `seconds`, `error`, `where` (file:line) and `timed_out`.
     """
     result = {"ok": False, "version": None, "seconds": None, "where": None, "timed_out": False}
     with processes.program(__name__, module) as (process, reader):
@@ -32,7 +32,7 @@ def try_import(module: str, limit_s: float) -> dict[str, Any]:
 
 
 def describe_import(module: str, result: dict[str, Any]) -> str:
-    """Return the line of one module, for a terminal."""
+    """Return the result of a module as a line for a terminal."""
     if result["ok"]:
         return f"{module}: {result['version'] or 'no version'}, imported in {result['seconds']} s"
     place = f" ({result['where']})" if result["where"] else ""
@@ -40,7 +40,7 @@ def describe_import(module: str, result: dict[str, Any]) -> str:
 
 
 def _import(module: str) -> dict[str, Any]:
-    """Import a module in this process; return the version, or the error with its place."""
+    """Import a module in this process; return the version, or the error with its location."""
     started, version, error, where = time.perf_counter(), None, None, None
     try:
         version = getattr(importlib.import_module(module), "__version__", None)

@@ -25,7 +25,8 @@ _CONFIG = {
 def write_and_register(folder: str | Path) -> None:
     """Write the model's configuration into a folder, and register its class.
 
-    vLLM would otherwise inspect the class in another process, where an old release may not import with a newer PyTorch.
+    Without the registration vLLM inspects the class in another process, and the import of an old vLLM may fail there
+    with a newer PyTorch.
     """
     Path(folder, "config.json").write_text(json.dumps(_CONFIG))
     _register()
@@ -37,7 +38,7 @@ def _register() -> None:
     from vllm import ModelRegistry
 
     class StubForCausalLM(nn.Module):  # type: ignore[misc] # PyTorch is not checked outside of cells
-        """Has the methods that releases of vLLM require of a model that generates text; none is called."""
+        """A class with the methods that releases of vLLM require of a model that generates text; none is called."""
 
         def __init__(self, *, vllm_config: Any = None, prefix: str = "") -> None:
             del vllm_config, prefix

@@ -1,4 +1,4 @@
-"""Run a part of an attempt in another process: it gets its input (the plan) and returns a report, as JSON."""
+"""Run a part of an attempt in another process, which gets an input (the plan) and returns a report, both as JSON."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from repro.base import ElsewhereError
 
 
 def run_program(module: str, plan: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Run a module of ours that calls `answer_plan`, and return its report; the program dies with this process.
+    """Run a module of ours that calls `answer_plan`, and return its report; the program ends with this process.
 
     Args:
-        module: its name.
-        plan: its input.
-        environment: all its environment variables.
+        module: Name of the module.
+        plan: Input of the program.
+        environment: All environment variables of the program.
 
     Raises:
-        RuntimeError: it reported nothing.
+        RuntimeError: The program ended without a report.
     """
     with processes.program(module, plan, environment) as (process, reader):
         report: dict[str, Any] | None = processes.receive(reader)
@@ -31,13 +31,13 @@ def run_program(module: str, plan: Mapping[str, Any], environment: Mapping[str, 
 
 
 def answer_plan(run: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
-    """Run as the main program of such a module: read the plan, run it, report the result."""
+    """Read the plan, call `run` with it, and report the result; the main program of a module for `run_program`."""
     writer, plan = processes.read_plan(signal.SIGKILL)
     processes.send(writer, run(plan))
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """Return an exception as data of a report."""
+    """Return an exception as data for a report."""
     frames = traceback.extract_tb(error.__traceback__)
     return {
         "kind": type(error).__name__,
@@ -47,5 +47,5 @@ def describe_error(error: BaseException) -> dict[str, Any]:
 
 
 def make_error(failure: Mapping[str, Any], note: str = "") -> ElsewhereError:
-    """Return the exception to raise in this process for one in a report."""
+    """Return the exception to raise in this process for the exception in a report."""
     return ElsewhereError(failure["kind"], failure["text"], failure["frames"], note)

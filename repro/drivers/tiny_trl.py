@@ -14,13 +14,13 @@ _LETTERS = "abcdefghijklm"
 VOCABULARY = len(_SPECIAL) + len(_LETTERS)
 PROMPTS = ("a b", "c d", "e f", "g h")
 STEPS = 4
-# Sizes for `trainer`: one group a step, of two or of four completions.
+# Sizes for `trainer`: one group of two or four completions per step.
 PAIR: dict[str, Any] = {"num_generations": 2, "per_device_train_batch_size": 2, "max_completion_length": 4}
 GROUP: dict[str, Any] = {"num_generations": 4, "per_device_train_batch_size": 4, "max_completion_length": 8}
 
 
 def tokenizer(words: Sequence[str] = tuple(_LETTERS), split: str = "Whitespace") -> Any:
-    """Return a tokenizer of these words and three special tokens; `split` names the pre-tokenizer."""
+    """Return a tokenizer with these words and three special tokens; `split` names the pre-tokenizer."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -39,9 +39,9 @@ def model(seed: int = 0, vocabulary: int = VOCABULARY, **options: Any) -> Any:
     """Return a Llama of one layer with random weights, the same for the same seed.
 
     Args:
-        seed: of the weights.
-        vocabulary: number of ids.
-        options: of transformers' `LlamaConfig`, in place of those here.
+        seed: Seed of the weights.
+        vocabulary: Number of ids.
+        options: Options of transformers' `LlamaConfig` that replace the defaults.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -74,13 +74,13 @@ def trainer(
     """Return a `GRPOTrainer` of the installed TRL.
 
     Args:
-        rewards: TRL's reward function: takes `completions`, returns a number for each.
-        callback: a `TrainerCallback`, or None.
-        prompts: of the training set.
-        column: of the training set that has the prompts.
-        policy: the model to train; the tiny one if None.
+        rewards: Reward function for TRL; it takes `completions` and returns a number for each.
+        callback: A `TrainerCallback`, or None.
+        prompts: Prompts of the training set.
+        column: Column of the training set that has the prompts.
+        policy: The model to train; None for the tiny model.
         rollouts: TRL's `rollout_func`, or None.
-        settings: of `GRPOConfig`, besides those that keep it small, quiet and on a CPU.
+        settings: Settings of `GRPOConfig`, besides those that keep the training small, quiet and on a CPU.
     """
     import torch
     from datasets import Dataset
@@ -106,7 +106,7 @@ def take_step(rewards: Any, **options: Any) -> None:
 
 
 def reward_nothing(completions: Sequence[str], **_: Any) -> list[float]:
-    """Return reward 0 for each."""
+    """Return reward 0 for each completion."""
     return [0.0] * len(completions)
 
 
@@ -119,8 +119,8 @@ def describe_unmoved_weights(rewards: Any, **settings: Any) -> str | None:
     """Train the tiny model for a few steps; return a message if no weight moved, else None.
 
     Args:
-        rewards: TRL's reward function.
-        settings: of `GRPOConfig`, in addition to small sizes.
+        rewards: Reward function for TRL.
+        settings: Settings of `GRPOConfig`, in addition to small sizes.
     """
     sampled: list[str] = []
 

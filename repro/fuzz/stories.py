@@ -1,7 +1,7 @@
 """Define, play, save and load stories: sequences of calls to a scheduler, and their ending.
 
-A story is data: the engine's settings and a list of steps, each a name with arguments. Playing one needs only the
-engine; Hypothesis is needed to search for new ones.
+A story is data: the engine's settings and a list of steps, each a name with arguments. To play a story only the engine
+is needed; the search for new stories needs Hypothesis.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _LARGEST = 16 << 20
 
 
 class StoryError(Exception):
-    """Raised when a file contains no playable story; the text has the reason."""
+    """Raised when a file contains no playable story; the message has the reason."""
 
 
 class StepKind:
     """A kind of action on an engine.
 
     Args:
-        when: whether the action is possible now.
-        draws: by argument, the smallest and the largest number, or a list of choices.
+        when: Function that returns whether the action is possible in the current state of the `EngineActions`.
+        draws: For each argument, the smallest and the largest number (a tuple), or a list of choices.
     """
 
     def __init__(self, when: Callable[[Any], object], **draws: Sequence[Any]) -> None:
@@ -46,10 +46,13 @@ class EngineActions:
     A subclass has a method `do_<name>` for each kind of step; the first line of its docstring describes the step.
 
     Attributes:
-        about: a line about the sizes of the engine.
-        settings: of a story, each on or off.
-        length: the most steps in each third of a story, so that a round takes a second or two.
-        steps: by name, the simple ones first.
+        about: A line about the sizes of the engine.
+        settings: Names of a story's settings, each of which is on or off.
+        length: Maximum number of steps in each third of a story, so that a round takes a second or two.
+        steps: Kinds of steps by name, the simple ones first.
+        tally: Number of steps by name.
+        progress: Position in the last step, if it consists of several parts.
+        count: Number of requests.
     """
 
     about: ClassVar[str]
@@ -59,8 +62,8 @@ class EngineActions:
 
     def __init__(self) -> None:
         self.tally: Counter[str] = Counter()
-        self.progress = ""  # where the last step is, if it is made of several
-        self.count = 0  # of requests
+        self.progress = ""
+        self.count = 0
 
     def queues(self) -> Mapping[str, Iterable[Any]]:
         """Return the contents of the scheduler's queues, by their names."""
@@ -71,7 +74,7 @@ class EngineActions:
         return name in self.steps and bool(self.steps[name].when(self))
 
     def state(self) -> str:
-        """Return in one line where the requests are."""
+        """Return a line that says in which queues the requests are."""
         names = {
             name: " ".join(str(getattr(item, "request_id", item)) for item in queue)
             for name, queue in self.queues().items()
@@ -81,13 +84,13 @@ class EngineActions:
         )
 
     def describe(self, step: Step) -> str:
-        """Return the step as a call, and what it does."""
+        """Return a line with the step as a call, and its description."""
         arguments = ", ".join(f"{name}={value!r}" for name, value in step.items() if name != "do")
         text = getattr(type(self), f"do_{step['do']}").__doc__ or ""
         return f"{step['do']}({arguments}): {text.partition(chr(10))[0]}"
 
     def do(self, step: Step) -> None:
-        """Do a step. Upstream's exceptions and broken invariants pass through."""
+        """Carry out a step; upstream's exceptions and broken invariants pass through."""
         self.tally[step["do"]] += 1
         self.progress = ""
         arguments = {name: value for name, value in step.items() if name != "do"}
@@ -99,13 +102,13 @@ class Ending:
     """The failure or broken invariant that ends a story.
 
     Args:
-        kind: `assertion` and `exception` come out of upstream's code; `invariant` out of our checks.
-        text: the statement that failed, the exception, or the invariant's name.
-        detail: what else is known, in a line.
-        path: upstream's file as in its wheel; "" for an invariant.
-        line: in that file.
-        function: in which it stands.
-        code: of the known issue, "" if none is known.
+        kind: `assertion` or `exception` for a failure of upstream's code; `invariant` for a failure of our checks.
+        text: The statement that failed, the name of the exception, or the name of the invariant.
+        detail: Further information in one line.
+        path: Upstream's file as in its wheel; "" for an invariant.
+        line: Line in the file.
+        function: Function that contains the line.
+        code: Code of the known issue; "" if there is none.
     """
 
     kind: str
@@ -118,11 +121,11 @@ class Ending:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """Return what identifies a finding in every release: everything but the line number."""
+        """The values that identify the finding in every release: kind, text, path and function."""
         return (self.kind, self.text, self.path, self.function)
 
     def describe(self) -> str:
-        """Describe it in a line, with its place."""
+        """Return the ending in one line, with its location."""
         place = f"{self.path}:{self.line} in {self.function}: " if self.path else "broken invariant: "
         return place + self.text + (f" ({self.detail})" if self.detail else "")
 
@@ -132,13 +135,13 @@ class Story:
     """Settings, steps, and their ending.
 
     Args:
-        setup: arguments of the engine's settings.
-        steps: in order; `do` names the step, the rest are its arguments.
-        finding: what the last step ends with; None where all went well.
-        versions: what was installed when it was found.
-        seed: of the search that found it.
+        setup: The engine's settings.
+        steps: The steps in order; `do` names the step, the other items are its arguments.
+        finding: The failure in which the last step ends; None if there was none.
+        versions: Versions of the installed packages when the story was found.
+        seed: Seed of the search that found the story.
         cpu_s: CPU seconds from the search's start to the shortened story.
-        engine: of vLLM.
+        engine: Name of vLLM's engine.
     """
 
     setup: dict[str, Any]
@@ -150,7 +153,7 @@ class Story:
     engine: str = "v1"
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as data of a file."""
+        """Return the story as the data of a file."""
         return {"schema": SCHEMA} | asdict(self)
 
     @staticmethod
@@ -158,7 +161,7 @@ class Story:
         """Read the data of `to_json`.
 
         Raises:
-            StoryError: it is something else.
+            StoryError: The document is no story.
         """
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise StoryError(f"not a story: its schema is not {SCHEMA!r}")
@@ -179,7 +182,7 @@ def load(path: Path) -> Story:
     """Read a story's file, which must be a regular file of at most 16 MiB.
 
     Raises:
-        StoryError: it can't be read, or holds something else.
+        StoryError: The file cannot be read, or contains no story.
     """
     try:
         if path.stat().st_size > _LARGEST or not path.is_file():
@@ -195,7 +198,7 @@ def save(story: Story, path: Path) -> None:
 
 
 def find_ending(error: Exception) -> Ending | None:
-    """Return the ending that an exception is; None if the harness itself raised it."""
+    """Return the ending for an exception; None if our own code raised it."""
     if isinstance(error, BrokenInvariantError):
         return Ending("invariant", error.name, error.detail, code=KNOWN.get(error.name, ""))
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
@@ -216,10 +219,10 @@ def _upstream_ending(error: Exception, frame: traceback.FrameSummary, path: str)
 
 
 def play(actions: EngineActions, steps: Sequence[Step]) -> tuple[list[str], list[Step], Ending | None]:
-    """Play steps on a fresh engine, up to the one that fails.
+    """Play steps on a fresh engine, up to the first step that fails.
 
     Returns:
-        Numbered lines; the steps that were possible; the ending.
+        Numbered lines, the steps that were possible, and the ending (None if no step failed).
     """
     lines: list[str] = []
     done: list[Step] = []

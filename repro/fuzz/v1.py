@@ -12,14 +12,14 @@ from repro.fuzz.stories import EngineActions, Step, StepKind
 
 LIMIT = 24  # tokens of a sequence
 _BLOCK = 4
-_MOST_STEPS = 1000  # to drain: far more than these requests can need
+_MOST_STEPS = 1000  # half-steps to drain the engine: far more than these requests can need
 
 
 class V1Actions(EngineActions):
     """A small engine with the V1 scheduler: its requests, the actions on it, and counts of what happened.
 
     With `chunked` a step holds a third of the longest prompt; with `tiny_cache` the KV cache has room for one whole
-    sequence, instead of for all. While the engine waits for a result, it takes nothing but aborts.
+    sequence, instead of for all. While the engine waits for a result, it accepts only aborts.
     """
 
     about = (
@@ -29,11 +29,11 @@ class V1Actions(EngineActions):
     settings = ("asynchronous", "prefix_caching", "chunked", "priority", "tiny_cache")
     length = 14
     steps: ClassVar[Mapping[str, StepKind]] = {
-        "drain": StepKind(lambda self: self.listens and self.busy),
+        "drain": StepKind(lambda self: self.accepts_calls and self.busy),
         "go": StepKind(lambda self: self.engine.next_half(), steps=(1, 40)),
         # Within the limits that the engine sets a request.
         "add": StepKind(
-            lambda self: self.listens,
+            lambda self: self.accepts_calls,
             prompt=(1, LIMIT - 1),
             max_tokens=(1, LIMIT),
             min_tokens=(0, 6),
@@ -44,11 +44,11 @@ class V1Actions(EngineActions):
         "schedule": StepKind(lambda self: self.engine.next_half() == "schedule"),
         "update": StepKind(lambda self: self.engine.next_half() == "update"),
         "abort": StepKind(lambda self: self.engine.unfinished(), which=(0, 3)),
-        "reset": StepKind(lambda self: self.listens and self.busy, running=[False, True]),
+        "reset": StepKind(lambda self: self.accepts_calls and self.busy, running=[False, True]),
         "pause": StepKind(
-            lambda self: self.listens and self.busy and not self.engine.pause_mode, mode=list(PAUSES)
+            lambda self: self.accepts_calls and self.busy and not self.engine.pause_mode, mode=list(PAUSES)
         ),
-        "resume": StepKind(lambda self: self.listens and self.engine.pause_mode),
+        "resume": StepKind(lambda self: self.accepts_calls and self.engine.pause_mode),
     }
     make_engine: Callable[[V1Setup], V1Engine] = V1Engine
 
@@ -66,8 +66,8 @@ class V1Actions(EngineActions):
         self.engine = type(self).make_engine(setup)
 
     @property
-    def listens(self) -> bool:
-        """Whether the engine's loop takes calls now: fewer steps than its limit are in flight."""
+    def accepts_calls(self) -> bool:
+        """Whether the engine's loop accepts calls now: fewer steps than its limit are in flight."""
         return len(self.engine.in_flight) < self.engine.most_in_flight
 
     @property
@@ -91,16 +91,16 @@ class V1Actions(EngineActions):
         v1_invariants.check(self.engine)
 
     def do_add(self, max_tokens: int, min_tokens: int = 0, **request: int) -> None:
-        """A request arrives.
+        """Add a request.
 
-        Prompts of a family begin alike; the token with the number `stop_at` is a stop token.
+        Prompts of one `family` share a prefix. The sampled token with the number `stop_at` is a stop token.
         """
         self.count += 1
         least = min(min_tokens, max_tokens)
         self.engine.add(V1Request(f"r{self.count}", max_tokens=max_tokens, min_tokens=least, **request))
 
     def do_schedule(self) -> None:
-        """A step is scheduled, and goes to the model runner."""
+        """Schedule a step, check its limits, and pass it to the model runner."""
         scheduled = self.engine.schedule()
         v1_invariants.check_step(self.engine, scheduled)
         self.tally["steps of the engine"] += 1
@@ -108,14 +108,14 @@ class V1Actions(EngineActions):
         self.tally["requests preempted"] += len(scheduled.preempted_req_ids or ())
 
     def do_update(self) -> None:
-        """The oldest step's output comes back, and the scheduler is updated from it."""
+        """Update the scheduler from the output of the oldest step in flight."""
         self.engine.update()
 
     def do_go(self, steps: int) -> bool:
-        """The engine takes half-steps: it schedules, or updates from an output.
+        """Run at most `steps` half-steps; each is one `schedule` or one `update`.
 
         Returns:
-            Whether there was nothing left to do before that many.
+            Whether the engine had nothing left to do before the last of them.
         """
         for number in range(1, steps + 1):
             half = self.engine.next_half()
@@ -127,25 +127,25 @@ class V1Actions(EngineActions):
         return False
 
     def do_abort(self, which: int) -> None:
-        """An unfinished request is aborted."""
+        """Abort an unfinished request."""
         names = self.engine.unfinished()
         self.engine.abort([names[which % len(names)]])
 
     def do_reset(self, running: bool) -> None:
-        """The prefix cache is reset, if no request holds a block; if `running`, requests are preempted for it."""
+        """Reset the prefix cache if no request holds a block; with `running`, requests are preempted first."""
         if self.engine.reset(running=running):
             self.tally["caches reset"] += 1
 
     def do_pause(self, mode: str) -> None:
-        """The engine is paused."""
+        """Pause the engine."""
         self.engine.pause(mode)
 
     def do_resume(self) -> None:
-        """The engine is resumed."""
+        """Resume the engine."""
         self.engine.resume()
 
     def do_drain(self) -> None:
-        """The engine is resumed, and stepped until it has nothing left to do."""
+        """Resume the engine, step it until it has nothing left to do, and check that nothing is left in it."""
         self.engine.resume()
         if not self.do_go(_MOST_STEPS):
             remaining = " ".join(self.engine.unfinished())

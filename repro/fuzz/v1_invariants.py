@@ -1,6 +1,7 @@
 """Check the invariants of vLLM's V1 scheduler after every call of the fuzzer.
 
-Each check reads upstream's own structures (vLLM 0.31.0) and yields a message for each violation.
+The functions in INVARIANTS read upstream's own structures (vLLM 0.31.0) and yield a message for each violation; the
+`check` functions raise an error for the first one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ def check(engine: V1Engine) -> None:
     """Check all invariants that must hold between two calls.
 
     Raises:
-        BrokenInvariantError: something does not.
+        BrokenInvariantError: An invariant is violated.
     """
     for name, find_faults in INVARIANTS.items():
         _raise_first(name, find_faults(engine))
@@ -27,7 +28,8 @@ def check_step(engine: V1Engine, scheduled: Any) -> None:
     """Check the result of `schedule()`.
 
     Raises:
-        BrokenInvariantError: it exceeds the token budget, or schedules a request that is not running.
+        BrokenInvariantError: The step exceeds the token budget or the number of sequences, or schedules a request that
+            is not running.
     """
     _raise_first("a step keeps its budget", _over_budget(engine, scheduled))
 
@@ -36,7 +38,7 @@ def check_end(engine: V1Engine) -> None:
     """Check an engine that has nothing left to do.
 
     Raises:
-        BrokenInvariantError: a request never ended, or the engine still holds something.
+        BrokenInvariantError: A request never ended, or the engine still has requests or KV blocks.
     """
     unended = " ".join(engine.unfinished())
     if unended:

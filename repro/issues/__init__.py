@@ -14,7 +14,7 @@ from repro.base import REGISTRY, Repro
 
 
 class Discovered(Mapping[str, Repro]):
-    """The repros by code, in order; their modules are imported at the first use."""
+    """The repros by code, sorted; their modules are imported at the first use."""
 
     @cached_property
     def _all(self) -> dict[str, Repro]:

@@ -1,8 +1,8 @@
 """CMP001: configure unmodified vLLM for a device on a machine where it detects no platform.
 
-Where no platform is detected, vLLM falls back to `UnspecifiedPlatform`, whose `is_async_output_supported` is that of
-the base class and only raises `NotImplementedError`, with an empty message. Without a named device vLLM refuses before
-that ("Failed to infer device type"). TRL 0.14 and 0.15 name one in their trainer, and get this error.
+If no platform is detected, vLLM falls back to `UnspecifiedPlatform`, whose inherited `is_async_output_supported` raises
+`NotImplementedError` with an empty message. Without a named device, vLLM fails earlier ("Failed to infer device type").
+TRL 0.14 and 0.15 name a device in their trainer, and so get this error.
 
 A machine without a GPU detects no platform, so nothing is simulated for the failure. For the mitigation
 `detect_platform`, metadata name vLLM's CPU build.
@@ -27,8 +27,8 @@ _SETTINGS = {"VLLM_USE_V1": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "
 
 
 def make_plan(mitigation: str | None) -> dict[str, Any]:
-    """Return the settings of one attempt: the options of EngineArgs, and whether a platform is detected."""
-    # With one GPU left to vLLM, TRL names the next device. A detected platform accepts its own device only.
+    """Return the settings of an attempt: the options of EngineArgs, and whether a platform is to be detected."""
+    # TRL names the device after those of the trainer. A detected platform accepts only its own device.
     options: dict[str, Any] = {"device": "cpu" if mitigation == "detect_platform" else "cuda:1"}
     if mitigation == "async_output_off":
         options["disable_async_output_proc"] = True
@@ -38,7 +38,7 @@ def make_plan(mitigation: str | None) -> dict[str, Any]:
 
 
 def named_device(mitigation: str | None) -> Work:
-    """Configure vLLM in another process: it detects the platform once, when it is imported."""
+    """Configure vLLM in another process, because vLLM detects the platform once, when it is imported."""
     report = subprocess_worker.run_program(__name__, make_plan(mitigation), os.environ | _SETTINGS)
     platform = f"vLLM's platform: {report['platform']}"
     if "failure" in report:
@@ -48,9 +48,9 @@ def named_device(mitigation: str | None) -> Work:
     return Work.of_checks({"engine": True}, "configurations are made", note)
 
 
-# The rest runs in the other process.
+# The functions from here to `_configure` run in the other process.
 def configure_as_planned(plan: dict[str, Any]) -> dict[str, Any]:
-    """Make vLLM's configuration; return it, or the failure, and the platform."""
+    """Make vLLM's configuration; return the configuration or the failure, and the platform."""
     folder = Path(tempfile.mkdtemp())
     if plan["detected"]:
         _claim_cpu_build(folder / "metadata")
@@ -65,7 +65,7 @@ def configure_as_planned(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _claim_cpu_build(folder: Path) -> None:
-    """Put metadata of a CPU build first on the path: vLLM chooses its platform by that version's text."""
+    """Put metadata of a CPU build first on the path, because vLLM chooses the platform by the text of its version."""
     version = f"{metadata.version('vllm')}+cpu"
     info = folder / f"vllm-{version}.dist-info"
     info.mkdir(parents=True)
@@ -86,10 +86,10 @@ def _configure(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def inapplicable() -> str | None:
-    """Return which piece of the failure the installed vLLM lacks; None if all are there."""
+    """Return the reason why the failure cannot occur with the installed vLLM; None if it can."""
     if f"def {FUNCTION}" not in (upstream.source(_PLATFORM) or ""):
         return f"{_PLATFORM} of {upstream.release()} has no {FUNCTION}"
-    # Up to 0.8.5.post1; from 0.9.0 on the device is that of the platform, and the field is unused.
+    # This text is in releases up to 0.8.5.post1; from 0.9.0 on vLLM uses the platform's device and ignores the option.
     if "DeviceConfig(device=self.device)" not in (upstream.source("vllm/engine/arg_utils.py") or ""):
         return f"EngineArgs of {upstream.release()} does not pass on a device that is named: DeviceConfig fails before"
     return None

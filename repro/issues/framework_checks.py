@@ -21,7 +21,7 @@ _cache_repro = partial(_repro, modules=("vllm.v1.core.kv_cache_utils",))
     simulated=("the device: its figures are given",),
 )
 def mem004_half_free(mitigation: str | None) -> None:
-    """Check the engine's share of a device that has less free memory."""
+    """Check the engine's share of memory on a device that has less free memory."""
     from vllm.v1.worker.utils import request_memory
 
     free = (79 if mitigation == "stray" else 40) * GIB
@@ -44,7 +44,7 @@ def _check_cache(available: int, needed: int) -> None:
     simulated=("the device: its free memory is given",),
 )
 def mem005_nothing_left(mitigation: str | None) -> None:
-    """Check a KV cache for which weights and profile run left no memory."""
+    """Check a KV cache for which the weights and the profile run left no memory."""
     _check_cache(4 * GIB if mitigation == "larger_share" else 0, GIB)
 
 
@@ -74,7 +74,7 @@ def syn013_unknown_key(mitigation: str | None) -> None:
     update: dict[str, Any] = {"names": ["a"], "dtype_names": ["float32"], "shapes": [[1]]}
     if mitigation != "match":
         update["no_such_key"] = 1
-    # The constructor needs NCCL; parsing an update needs nothing that it sets.
+    # The constructor needs NCCL; parsing an update needs no attribute that it sets.
     engine = NCCLWeightTransferEngine.__new__(NCCLWeightTransferEngine)
     engine.parse_update_info(update)
 

@@ -95,7 +95,7 @@ def num044_not_shifted(mitigation: str | None) -> str | None:
     positions = slice(-_LENGTH - 1, -1) if mitigation == "align" else slice(-_LENGTH, None)
     local = logits[:, positions].log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
     differences = (local - reported).abs()
-    wrong = int((differences > 1e-3).sum())  # float32, one model: 1e-6 apart where they are of one token
+    wrong = int((differences > 1e-3).sum())  # in float32, log-probs of the same token differ by 1e-6
     message = f"{wrong} of {ids.numel()} log-probs are another token's, {differences.mean():.2f} apart"
     return message if wrong else None
 

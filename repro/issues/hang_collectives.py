@@ -36,7 +36,7 @@ def gather_skipped(mitigation: str) -> None:
 @hangs.trigger("HNG001", *hangs.RANK_NAMES)
 def full_tensor_on_main(mitigation: str) -> None:
     """The main rank alone calls full_tensor() of a sharded DTensor, to log a norm; the others go on to the barrier."""
-    import_module("torch.distributed.tensor")  # once, before the fork
+    import_module("torch.distributed.tensor")  # imported once, before the fork
     _one_rank_diverges(hangs.blocking_rank(0), mitigation, _prepare_full_tensor)
 
 
@@ -82,7 +82,7 @@ def _prepare_state_dict() -> Collective:
 def _one_rank_diverges(
     blocking: int, mitigation: str, prepare: Callable[[], Collective], *, skips: bool = False
 ) -> None:
-    """Fork ranks; only the `blocking` rank calls (with `skips`: omits) the collective that `prepare` returns."""
+    """Fork ranks; only the `blocking` rank calls, or with `skips` omits, the collective that `prepare` returns."""
     import torch
     import torch.distributed as dist
 
@@ -168,7 +168,7 @@ def thread_at_exit(mitigation: str) -> None:
 
 
 class Receiver:
-    """Worker extension like those of trainers: it joins the trainer's process group and receives weights."""
+    """A worker extension like those of trainers, which joins the trainer's process group and receives weights."""
 
     group: Any = None
 
@@ -177,7 +177,7 @@ class Receiver:
         self.group = _join_group(port, 1)
 
     def receive(self, name: str) -> None:
-        """Receive a parameter of the model; fail before the collective if the model has none of that name."""
+        """Enter the collective for a parameter of the model; raise KeyError before it if there is no such parameter."""
         worker: Any = self
         dict(worker.model_runner.model.named_parameters())[name]
         self.group.barrier(timeout=LONG_S)
@@ -214,7 +214,7 @@ def update_failed(mitigation: str) -> None:
 
 
 def _delay_all_reduce(wait: Callable[[float | None], object], mitigation: str) -> None:
-    """Let one rank block before an all_reduce; with a mitigation it gives up in time, without a reward."""
+    """Let one rank wait before an all_reduce; with the mitigation `bound_the_wait` the rank gives up after 2 s."""
 
     def wait_or_give_up() -> None:
         with contextlib.suppress(TimeoutError, RuntimeError):
@@ -246,7 +246,7 @@ def update_beside_step(mitigation: str) -> None:
         dist.barrier()
         with hangs.waiting(PAIR[rank], blocking=True):
             update = threading.Timer(
-                # Which of the two begins first is random in a job; here the blocking rank's update does.
+                # In a job the order of the two calls is random; here the update of the blocking rank is first.
                 0.0 if rank == hangs.blocking_rank(0) else 1.0,
                 lambda: dist.broadcast(torch.ones(2), src=0, group=group),
             )
@@ -388,7 +388,7 @@ def constructor_raised(mitigation: str) -> None:
     workers: list[Any] = [ray.remote(Worker).remote(rank) for rank in range(hangs.RANKS)]
     while len(list(started.iterdir())) < hangs.RANKS:
         time.sleep(0.2)
-    # As drivers do, one after the other, and in an order in which the error comes last.
+    # Like a driver, this one asks the actors one after the other, the actor that failed last.
     others = [worker for rank, worker in enumerate(workers) if rank != blocking]
     with hangs.waiting(hangs.DRIVER), contextlib.suppress(ray.exceptions.RayActorError):
         ray.get([worker.rank_of.remote() for worker in others])

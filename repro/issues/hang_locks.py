@@ -72,7 +72,7 @@ def fork_with_lock(mitigation: str) -> None:
     threading.Thread(target=_hold_lock, daemon=True).start()
     time.sleep(0.5)
     method = "spawn" if mitigation == "spawn" else "fork"
-    # A type that both kinds of context have.
+    # mypy does not know that both contexts have `Process`.
     worker = multiprocessing.get_context(method).Process(target=_take_lock)  # type: ignore[attr-defined]
     worker.start()
     hangs.report("guilty", "the worker", worker.pid)
@@ -161,9 +161,9 @@ hangs.repro(
 REWARD = "the reward"
 COMPLETION = r"\boxed{\dfrac{5^{\left(5^{\left(5^{\left(5^5\right)}\right)} - 4\right)} - 5}{16}}"
 LIMIT_S = 3.0
-# No answer of a task in mathematics has as many nested powers, and none as many words.
+# Limits of the mitigation `bound_input`: answers to tasks in mathematics have fewer nested powers and words.
 MOST_POWERS, MOST_WORDS = 3, 20
-# It backtracks over every way to split the words if the closing tag is missing.
+# The pattern backtracks over every way to split the words if the closing tag is missing.
 PATTERN = r"<answer>(\w+\s?)+</answer>"
 
 
@@ -203,14 +203,14 @@ def _compute_reward(reward: Callable[[], object], mitigation: str, *, small: boo
         if mitigation == "own_process":
             _run_in_process(reward)
         elif mitigation != "bound_input" or small:
-            # A trainer's reward loop has a pool of threads; this one is a daemon, so that the program can be ended.
+            # A trainer's reward loop has a pool of threads; this thread is a daemon, so that the program can be ended.
             thread = threading.Thread(target=reward, daemon=True)
             thread.start()
             thread.join()
 
 
 def _run_in_process(reward: Callable[[], object]) -> None:
-    """Compute in a process that is killed after 3 s; the reward is 0 then."""
+    """Call `reward` in a process that is killed after 3 s."""
     child = os.fork()
     if not child:
         reward()

@@ -1,4 +1,4 @@
-"""Reproduce hangs with unmodified PyTorch, Ray and vLLM: a process is stopped, dead or deadlocked, a message is lost.
+"""Reproduce hangs with unmodified PyTorch, Ray and vLLM: a process is stopped, dead or deadlocked, or a message lost.
 
 Each function is a trigger of the known issue in its decorator, and the trigger has the function's name.
 """
@@ -271,7 +271,7 @@ ENGINE = "the engine core"
 def worker_gone(mitigation: str) -> None:
     """A worker of a multiprocessing.Pool exits in the middle of a task."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        pool.apply(int)  # the worker is there
+        pool.apply(int)  # wait until the worker runs
         with hangs.waiting(blocking=True), contextlib.suppress(multiprocessing.TimeoutError):
             pool.apply_async(os._exit, (9,)).get(hangs.wait_limit(mitigation))
 

@@ -44,12 +44,12 @@ def env003_save(mitigation: str | None) -> None:
 
 
 def _set_hub(address: str) -> None:
-    """Set the hub's address before huggingface_hub is imported, which reads it then; each attempt is a new process."""
+    """Set the hub's address; huggingface_hub reads it at import, and each attempt is a new process."""
     os.environ.update(HF_HOME=tempfile.mkdtemp(), HF_ENDPOINT=address, HF_HUB_OFFLINE="0")
 
 
 def _saved_model() -> str:
-    """Return a new folder with the tiny model."""
+    """Save the tiny model in a new folder, and return the folder."""
     folder = tempfile.mkdtemp()
     tiny_trl.model().save_pretrained(folder)
     return folder
@@ -71,7 +71,7 @@ def env004_refused(mitigation: str | None) -> None:
 
 
 def _failing_hub(status: int, code: str = "") -> str:
-    """Start an HTTP server, in a thread, that answers every request with this status; return its address."""
+    """Start a thread with an HTTP server that answers every request with a status; return the server's address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

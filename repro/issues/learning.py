@@ -1,4 +1,4 @@
-"""Reproduce silent training failures of unmodified TRL and PyTorch: no exception; rewards, masks or weights show them.
+"""Reproduce silent training failures of unmodified TRL and PyTorch, which rewards, masks or weights show.
 
 TRL's GRPOTrainer trains a tiny model for a few steps on a CPU.
 """
@@ -23,7 +23,7 @@ _WITHOUT_END = {"generation_kwargs": {"suppress_tokens": [_END]}}
 
 
 def _train_and_list_prompts(checkpoint: str | None = None, **settings: Any) -> tuple[list[str], str]:
-    """Train the tiny model, one prompt a step; return the prompts in order and the output folder."""
+    """Train the tiny model with one prompt per step; return the prompts in order and the output folder."""
     seen: list[str] = []
 
     def rewards(prompts: list[str], completions: list[str], **_: Any) -> list[float]:
@@ -92,7 +92,7 @@ _SAMPLED, _RESPONSE = 4, 3
 
 
 def _rollout(prompts: list[str], trainer: Any, *, masked: bool) -> dict[str, Any]:
-    """Sample completions and append a tool's response to each, as TRL's `rollout_func`."""
+    """Sample completions and append a tool's response to each; this is a `rollout_func` of TRL."""
     import torch
 
     ids = trainer.processing_class(prompts)["input_ids"]
@@ -126,7 +126,7 @@ def num042_no_env_mask(mitigation: str | None) -> str | None:
     return f"{tool} of {total} tokens in the loss are the tool's" if tool else None
 
 
-KL_LIMIT = 0.01  # of the first step
+KL_LIMIT = 0.01  # maximum KL of the first step
 
 
 @_repro("NUM045")
@@ -182,7 +182,7 @@ def num047_bfloat16(mitigation: str | None) -> str | None:
 
 
 def _never_solved(completions: list[str], **_: Any) -> list[float]:
-    """Return reward 0: a completion of letters never has the number."""
+    """Return reward 0 for each completion, because completions of letters never contain the number."""
     return [float("42" in text) for text in completions]
 
 

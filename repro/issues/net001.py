@@ -1,7 +1,7 @@
-"""NET001: send requests to a FastAPI application with the unmodified Prometheus middleware: each one ends with 500.
+"""NET001: send requests to a FastAPI application with the unmodified Prometheus middleware; each one ends with 500.
 
-From FastAPI 0.137 on, `include_router` leaves an object without a path among the application's routes. The Prometheus
-middleware that vLLM's servers use reads the path of each route, up to its release 8.0.0, at each request. So `/health`
+From FastAPI 0.137 on, `include_router` leaves an object without a path among the application's routes. Up to release
+8.0.0, the Prometheus middleware that vLLM's servers use reads the path of each route at each request. So `/health`
 fails too, and the server never gets ready.
 """
 
@@ -19,7 +19,7 @@ PATHS = ("/health", "/v1/models", "/generate")
 
 
 def application(mitigation: str | None) -> Any:
-    """Build an application as vLLM's API server does: routes in a router, then the metrics around it all."""
+    """Build an application like vLLM's API server: routes in a router, then the metrics around all routes."""
     fastapi = import_module("fastapi")
     app = fastapi.FastAPI()
     routes = app if mitigation == "routes_on_app" else fastapi.APIRouter()
@@ -61,14 +61,14 @@ async def _get(app: Any, path: str) -> int:
 
 
 def router(mitigation: str | None) -> Work:
-    """Request each path."""
+    """Request each path of the application; count the answers with status 200."""
     app = application(mitigation)
     passed = {path: asyncio.run(_get(app, path)) == 200 for path in PATHS}
     return Work.of_checks(passed, "requests are answered with 200")
 
 
 def inapplicable() -> str | None:
-    """Return why it can't happen with the installed packages, or None."""
+    """Return the reason why the failure cannot occur with the installed packages; None if it can."""
     try:
         fastapi, middleware = (metadata.version(name) for name in ("fastapi", *_NAMES))
     except metadata.PackageNotFoundError as error:

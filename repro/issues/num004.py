@@ -1,9 +1,9 @@
 """NUM004: compare the gradients of unmodified TRL's trainer, whose default loss divides by too many tokens.
 
-TRL samples `steps_per_generation` micro-batches at once and takes an optimizer step every `gradient_accumulation_steps`
-of them. The token-level losses (dapo, the default since 0.22, and cispo) divided each micro-batch by the tokens of all
-that was sampled. Where the two settings are equal, as by default, that is right. Where they differ, each gradient is
-too small by their ratio. TRL 1.9.1 rescales.
+TRL samples `steps_per_generation` micro-batches at once and takes an optimizer step after every
+`gradient_accumulation_steps` micro-batches. The token-level losses (dapo, the default since 0.22, and cispo) divide
+each micro-batch by the number of all sampled tokens. This is right if the two settings are equal, as by default. If
+they differ, each gradient is too small by their ratio. TRL 1.9.1 rescales.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def _train(loss: str, *, size: int, accumulated: int) -> tuple[Gradients, list[s
 
     Args:
         loss: TRL's `loss_type`.
-        size: samples in a micro-batch.
-        accumulated: micro-batches in an optimizer step.
+        size: Number of samples in a micro-batch.
+        accumulated: Number of micro-batches in an optimizer step.
 
     Returns:
-        The mean of the gradients of its optimizer steps, by parameter, and the completions, sorted.
+        The mean gradient of the optimizer steps, by parameter, and the completions, sorted.
     """
     import transformers
 
@@ -44,7 +44,7 @@ def _train(loss: str, *, size: int, accumulated: int) -> tuple[Gradients, list[s
     texts: list[str] = []
 
     class GradientSum(transformers.TrainerCallback):  # type: ignore[misc] # transformers is not checked outside of cells
-        """Adds up the gradients before each optimizer step."""
+        """Add up the gradients before each optimizer step."""
 
         def on_pre_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
             for name, parameter in model.named_parameters():
@@ -72,7 +72,7 @@ def _train(loss: str, *, size: int, accumulated: int) -> tuple[Gradients, list[s
 
 
 def count_right_gradients(gradients: Gradients, right: Gradients) -> Work:
-    """Count the parameters with the right gradient, and note the whole gradient's length along the right one."""
+    """Count the parameters with the right gradient, and note the whole gradient's component along the right one."""
     passed = {name: abs(_length_along(gradients[name], right[name]) - 1) <= TOLERANCE for name in right}
     ratio = _length_along(
         [value for name in right for value in gradients[name]],
@@ -83,7 +83,7 @@ def count_right_gradients(gradients: Gradients, right: Gradients) -> Work:
 
 
 def _length_along(vector: list[float], direction: list[float]) -> float:
-    """Return a vector's component along another vector, in units of that vector's length."""
+    """Return a vector's component along a direction, in units of the direction's length."""
     return sum(a * b for a, b in zip(vector, direction, strict=True)) / sum(b * b for b in direction)
 
 
@@ -100,7 +100,7 @@ def _compare_gradients(trigger: str, mitigation: str | None) -> Work:
 
 
 def inapplicable() -> str | None:
-    """Return why the installed TRL can't show it, or None."""
+    """Return the reason why the failure cannot occur with the installed TRL; None if it can."""
     distribution = upstream.first_installed(_NAMES)
     text = upstream.source("trl/trainer/grpo_trainer.py", _NAMES)
     if distribution is None or text is None:

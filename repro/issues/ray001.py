@@ -73,11 +73,12 @@ def make_plan(trigger: str, mitigation: str | None) -> RolloutPlan:
     return replace(plan, **changes[mitigation]) if mitigation else plan
 
 
-def count_loaded(report: Mapping[str, Any]) -> Work:
-    """Count the workers that the engine found and called.
+def count_calls(report: Mapping[str, Any]) -> Work:
+    """Return the calls that each worker received, compared with the expected number.
 
     Raises:
-        ElsewhereError: upstream's code ended the engine process.
+        ElsewhereError: Upstream's code raised an error in the engine process.
+        RuntimeError: The engine process ended without a report.
     """
     if "broken" in report:
         raise RuntimeError(report["broken"])
@@ -117,7 +118,7 @@ def _run_job(trigger: str, mitigation: str | None) -> Work:
     """Run the verl job in a separate driver process, and return its report."""
     environment = {name: value for name, value in os.environ.items() if name not in _CLEARED} | _SETTINGS
     plan = asdict(make_plan(trigger, mitigation))
-    return count_loaded(subprocess_worker.run_program("repro.drivers.verl_job", plan, environment))
+    return count_calls(subprocess_worker.run_program("repro.drivers.verl_job", plan, environment))
 
 
 repro(

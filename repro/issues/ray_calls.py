@@ -47,10 +47,10 @@ def ray011_http(mitigation: str | None) -> None:
 
 @_repro("RAY013", raises="ConnectionError: Could not find any running Ray instance")
 def ray013_auto(_mitigation: str | None) -> None:
-    """Join a cluster by ray.init(address="auto") where none runs."""
+    """Join a cluster by ray.init(address="auto") while no cluster runs."""
     import ray
 
     os.environ.pop("RAY_ADDRESS", None)
-    # Ray finds other clusters on this machine by a file in this folder, so use another folder.
+    # Ray finds clusters on this machine by a file in its temporary folder, so another folder is used.
     os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="r", dir="/tmp")
     ray.init(address="auto")

@@ -1,4 +1,4 @@
-"""REW001: unmodified math-verify gives right answers the reward 0 if it runs in a worker thread.
+"""REW001: compute rewards with unmodified math-verify in a worker thread, where right answers get reward 0.
 
 math-verify limits its run time with SIGALRM, which Python handles only in the main thread; rewards are often computed
 in a worker thread. math-verify 0.4 to 0.7 swallow Python's error and answer "not equal". From 0.8 on math-verify raises
@@ -29,12 +29,12 @@ ANSWERS = (
 
 
 def reward(completion: str, answer: str, **limits: Any) -> float:
-    """Return math-verify's reward of a completion, from `parse` and `verify` as its README calls them.
+    """Return math-verify's reward for a completion, from `parse` and `verify` as in its README.
 
     Args:
-        completion: the text.
-        answer: the expected answer.
-        limits: `seconds`, if any are to be set; None is no limit.
+        completion: The completion.
+        answer: The expected answer.
+        limits: `seconds` for math-verify's time limits, None for no limit; without it, math-verify's default.
     """
     from math_verify import parse, verify
 
@@ -48,7 +48,7 @@ def verl_reward(completion: str, answer: str, **limits: Any) -> float:
     """Return the reward that verl's own `compute_score` gives a completion.
 
     Raises:
-        InapplicableError: a limit is given, for which `compute_score` has no argument.
+        InapplicableError: A limit is given, for which `compute_score` has no argument.
     """
     if limits:
         raise InapplicableError("verl's compute_score has no argument for math-verify's limits")
@@ -68,7 +68,7 @@ def _compute_rewards(function: Callable[..., float], **limits: Any) -> list[floa
 
 
 def _reward_answers(trigger: str, mitigation: str | None) -> Work:
-    """Attempt: compute the rewards of right answers in a worker thread, or as a mitigation says."""
+    """Compute the rewards of right answers in a worker thread, or as a mitigation says, and count them."""
     _check_applicable(trigger)
     if mitigation == "upgrade":
         raise InapplicableError("it is another release: run this there")
@@ -94,7 +94,7 @@ def count_rewarded(rewards: list[float]) -> Work:
 def _check_applicable(trigger: str) -> None:
     """Raise InapplicableError if a trigger cannot fail with the installed math-verify or verl."""
     release = f"math-verify {metadata.version('math-verify')}"
-    # Releases that raise have this message in math_verify/parser.py and grader.py.
+    # Releases that raise an error in a thread have this message in math_verify/parser.py and grader.py.
     raises = "doesn't support threaded environment" in (
         upstream.source("math_verify/parser.py", _NAMES) or ""
     )
@@ -112,7 +112,7 @@ def _check_applicable(trigger: str) -> None:
 
 
 def inapplicable() -> str | None:
-    """Return why the failure can't occur with the installed packages, or None."""
+    """Return the reason why the failure cannot occur with the installed packages; None if it can."""
     distribution = upstream.first_installed(_NAMES)
     if distribution is None:
         return "math-verify is not installed here"

@@ -43,7 +43,7 @@ whole_engine.repro("NUM002", nucleus, recommended={"neutral_sampling": "huggingf
 
 
 def defaults(mitigation: str | None) -> Work:
-    """Sample with the engine's own default parameters, as a server does for what a request leaves out."""
+    """Sample with the engine's own default parameters, like a server for parameters that a request leaves out."""
     policy = whole_engine.model(0)
     folder = whole_engine.save(policy, {"repetition_penalty": 1.3})
     options = {"generation_config": "vllm"} if mitigation == "generation_config_vllm" else {}
@@ -61,7 +61,7 @@ def other_positions(mitigation: str | None) -> Work:
     """Give the engine another base of the rotary embedding than the checkpoint's config has."""
     policy = whole_engine.model(0)
     theta = {"rope_theta": 500000.0}
-    # From transformers 5 on it is one of the rotary embedding's parameters.
+    # From transformers 5 on the base is one of the rotary embedding's parameters.
     parameters = getattr(policy.config, "rope_parameters", None)
     override = {"rope_parameters": {**parameters, **theta}} if parameters else theta
     options = {} if mitigation == "one_config" else {"hf_overrides": override}
@@ -73,7 +73,7 @@ whole_engine.repro("NUM043", other_positions)
 
 
 def folders_temperature(mitigation: str | None) -> Work:
-    """Sample at the temperature of the model's folder, which the engine uses if a request has none."""
+    """Sample at the temperature in the model's folder, which the engine uses if a request has no temperature."""
     policy = whole_engine.model(0)
     llm = whole_engine.start(whole_engine.save(policy, {"temperature": 0.6}), **PROCESSED)
     default = llm.get_default_sampling_params().temperature
@@ -81,7 +81,7 @@ def folders_temperature(mitigation: str | None) -> Work:
 
 
 def presence_penalty(mitigation: str | None) -> Work:
-    """Sample with a penalty on ids that the completion has already."""
+    """Sample with a penalty on ids that the completion contains already."""
     policy = whole_engine.model(0)
     llm = whole_engine.start(whole_engine.save(policy), **PROCESSED)
     options = {} if mitigation == "pin" else {"presence_penalty": 0.7}

@@ -24,7 +24,7 @@ EVALUATION = [SchedulerRequest(f"eval-{index}", prompt=8 + 5 * index, max_tokens
 
 
 class _Rollouts:
-    """An engine, and calls of generate() as a mitigation makes them."""
+    """An engine, and calls of generate() with a mitigation or none."""
 
     def __init__(self, mitigation: str | None) -> None:
         self.mitigation = mitigation
@@ -32,7 +32,7 @@ class _Rollouts:
         self._lock = threading.Lock()
 
     def generate(self, requests: Sequence[SchedulerRequest]) -> callers.Caller:
-        """Return a call that has not begun."""
+        """Return a caller that has not begun."""
         if self.mitigation == "lock_around_generate":
             return callers.generate_locked(self.engine, requests, self._lock)
         if self.mitigation == "lock_around_step":
@@ -48,7 +48,7 @@ class _Rollouts:
 
 
 def _new_engine(mitigation: str | None = None) -> v0.V0Engine:
-    # The budget takes all prompts in one step, as that of a real engine mostly does.
+    # The token budget is enough for all prompts in one step, like in most real engines.
     setup = Setup(
         chunked=mitigation == "chunked_prefill_on",
         async_output=mitigation != "async_output_off",
@@ -58,7 +58,7 @@ def _new_engine(mitigation: str | None = None) -> v0.V0Engine:
 
 
 def _lost_step(mitigation: str | None) -> Work:
-    """Training's first forward pass fails; its caller catches that, keeps the engine, and evaluates."""
+    """Training's first forward pass fails; the caller catches the exception, keeps the engine, and evaluates."""
     rollouts = _Rollouts(mitigation)
     training = rollouts.generate(TRAINING)
     next(training)
@@ -79,7 +79,7 @@ def _cancelled_step(mitigation: str | None) -> Work:
 
 
 def _evaluate(rollouts: _Rollouts) -> Work:
-    """Generate for evaluation after training's requests were given up; only evaluation's answers are due."""
+    """Generate for evaluation after training gave up its requests; only evaluation's answers are due."""
     rollouts.prepare_reuse()
     [received] = callers.take_turns([rollouts.generate(EVALUATION)])
     return v0.count_answers([rollouts.engine], [(EVALUATION, received)])

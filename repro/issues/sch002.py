@@ -1,13 +1,14 @@
 """SCH002: let a sequence outgrow `max_model_len` in vLLM's unmodified V0 scheduler with asynchronous output.
 
 With asynchronous output processing, a running sequence longer than `max_model_len` is put into `_async_stopped`: its
-pending output should finish it, and the list is emptied as soon as anything finishes. If that output does *not* finish
-it, and nothing else finishes in the same step, the next `schedule()` asserts that the list is empty. If something else
-does finish, the sequence is forgotten: no error, no completion, and its KV cache blocks leak.
+pending output should finish it, and the list is emptied as soon as a sequence finishes. If the pending output does
+*not* finish the sequence, and no other sequence finishes in the same step, the next `schedule()` fails, because it
+asserts that the list is empty. If another sequence finishes, the stopped sequence is forgotten: there is no error and
+no completion, and its KV cache blocks leak.
 
-Two causes: chunked prefill admits a prompt longer than `max_model_len`, because it compares only the chunk with the
-limit, and the stop checker does not run for a chunk that samples nothing. And below `min_tokens` the stop checker does
-not check the length. The triggers simulate the forward pass.
+There are two causes. Chunked prefill admits a prompt longer than `max_model_len`, because it compares only the chunk
+with the limit, and the stop checker does not run for a chunk for which no token is sampled. And below `min_tokens` the
+stop checker does not check the length. The triggers simulate the forward pass.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from repro.drivers.schedulers.v0 import SchedulerRequest, Setup, check_prompt
 ASSERTION = "assert len(self._async_stopped) == 0"
 LIMIT = Setup.max_model_len
 OVERLONG = SchedulerRequest("overlong", prompt=LIMIT + 16, max_tokens=5)
-# The prompt alone is short enough; together with its minimum of new tokens it is not.
+# The prompt of "minimum" is within the limit, but not together with its minimum number of new tokens.
 WITH_MINIMUM = (
     SchedulerRequest("neighbour", prompt=5, max_tokens=40),
     SchedulerRequest("minimum", prompt=LIMIT - 4, max_tokens=30, min_tokens=16),
 )
-# Applied after the first call of generate(): they only make the next one work.
+# Mitigations that are applied after the first call of generate(), so that they only make the next call work.
 _BETWEEN_CALLS = {"abort_leftovers", "drain", "fresh_engine"}
 
 
@@ -40,7 +41,7 @@ def _new_engine(mitigation: str | None, *, chunked: bool) -> v0.V0Engine:
 
 
 def _prepare(requests: Sequence[SchedulerRequest], mitigation: str | None) -> list[SchedulerRequest]:
-    """Return the requests after a mitigation that prepares the data."""
+    """Return the requests as a mitigation that prepares the data changes them."""
     if mitigation == "filter_overlong":
         return [request for request in requests if request.prompt <= LIMIT]
     if mitigation == "truncate_overlong":
@@ -54,7 +55,7 @@ def _prepare(requests: Sequence[SchedulerRequest], mitigation: str | None) -> li
 
 
 def _generate_once(mitigation: str | None, requests: Sequence[SchedulerRequest], *, chunked: bool) -> Work:
-    """Call generate() once with all requests; the failure falls within the call."""
+    """Call generate() once with all requests; the failure occurs within the call."""
     engine = _new_engine(mitigation, chunked=chunked)
     prepared = _prepare(requests, mitigation)
     [received] = callers.take_turns([callers.generate(engine, prepared)])
@@ -62,12 +63,12 @@ def _generate_once(mitigation: str | None, requests: Sequence[SchedulerRequest],
 
 
 def _overlong_prompt(mitigation: str | None) -> Work:
-    """Its neighbour goes on: nothing finishes in the step in which the over-long one is set aside."""
+    """The neighbour goes on, so no sequence finishes in the step in which the overlong sequence is stopped."""
     return _generate_overlong(mitigation, neighbour_tokens=30)
 
 
 def _overlong_dropped(mitigation: str | None) -> Work:
-    """Its neighbour ends in that very step, which empties the list."""
+    """The neighbour finishes in the step in which the overlong sequence is stopped, which empties the list."""
     return _generate_overlong(mitigation, neighbour_tokens=1)
 
 
@@ -78,7 +79,7 @@ def _generate_overlong(mitigation: str | None, neighbour_tokens: int) -> Work:
 
 
 def _overlong_poisons_next(mitigation: str | None) -> Work:
-    """Alone, it makes generate() return nothing; the next call, with a legal prompt, asserts."""
+    """With the overlong request alone, generate() returns nothing; the next call, with a legal prompt, fails."""
     check_prompt(OVERLONG.prompt, LIMIT)
     engine = _new_engine(mitigation, chunked=True)
     first = _prepare([OVERLONG], mitigation)

@@ -1,8 +1,8 @@
-"""SYN002: vLLM's `AsyncLLM`, paused with mode "wait", forgets a preempted request; new weights sample the rest of it.
+"""SYN002: pause vLLM's `AsyncLLM` with mode "wait" and load new weights; they sample the rest of a preempted request.
 
-The pause waits for running requests, but not for one that is preempted meanwhile. `repro fuzz` found this on the V1
-scheduler (docs/search.md). This repro runs the whole unmodified engine, with its EngineCore process and CPU worker.
-Nothing is raised: the first log-probs of one completion are those of the old weights, the rest those of the new.
+The pause waits for running requests, but not for a request that is preempted meanwhile. `repro fuzz` found this on the
+V1 scheduler (docs/search.md). This repro runs the whole unmodified engine, with its EngineCore process and CPU worker.
+The failure is silent: the first log-probs of a completion are those of the old weights, the rest those of the new.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from repro.base import InapplicableError, Trigger, Work, repro
 from repro.drivers import subprocess_worker, whole_engine
 
 PROMPTS = {"first": (5, 9, 17, 33, 65), "second": (7, 3, 11, 12)}
-# A block of vLLM's CPU build has 128 tokens, so each sequence needs its second one half-way.
+# A block of vLLM's CPU build has 128 tokens, so each sequence needs a second block half-way.
 TOKENS = 200
-BLOCKS = {"one sequence": 3, "all sequences": 9}  # one of them is vLLM's own placeholder
+BLOCKS = {"one sequence": 3, "all sequences": 9}  # one of the blocks is vLLM's own placeholder
 _PLAN = {"mode": "wait", "room": "one sequence", "first_await": False}
-# What a mitigation changes in the plan.
+# Changes of the plan by mitigation.
 _CHANGES: dict[str | None, dict[str, Any]] = {
     None: {},
     "abort": {"mode": "abort"},
@@ -41,8 +41,9 @@ def count_unmixed(report: Mapping[str, Any]) -> Work:
     """Count the completions whose tokens all come from the same weights.
 
     Raises:
-        ElsewhereError: upstream's code ended the other process.
-        InapplicableError: no engine can be run there.
+        ElsewhereError: Upstream's code raised an exception in the other process.
+        InapplicableError: No engine can be started with the installed packages.
+        RuntimeError: A log-prob fits neither weights, or both.
     """
     if "inapplicable" in report:
         raise InapplicableError(report["inapplicable"])
@@ -62,7 +63,7 @@ def count_unmixed(report: Mapping[str, Any]) -> Work:
 
 
 def _describe_runs(completions: Mapping[str, list[str]]) -> str:
-    """Describe how many tokens of each completion the old and the new weights sampled, in order."""
+    """Return a text that says how many tokens of each completion the old and the new weights sampled, in order."""
     parts = []
     for name, policies in completions.items():
         runs = [f"{len(list(run))} by the {policy} weights" for policy, run in itertools.groupby(policies)]
@@ -75,9 +76,10 @@ def generate_as_planned(plan: dict[str, Any]) -> dict[str, Any]:
     """Generate, pause, load new weights and resume; return the weights that sampled each token.
 
     Args:
-        plan: `mode` of the pause; `room`, a key of `BLOCKS`; `first_await`: pause after all requests have ended.
+        plan: `mode`, of the pause; `room`, a key of `BLOCKS`; `first_await`, whether the pause begins after all
+            requests have ended.
     """
-    # With the EngineCore process, as a server has it.
+    # The engine has an EngineCore process, like in a server.
     os.environ.update(whole_engine.environment() | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
     reason = whole_engine.inapplicable()
     if reason:
@@ -102,7 +104,7 @@ def _name_policy(engine: float, old: float, new: float) -> str:
 
 
 async def _rollout(plan: dict[str, Any], old: str, new: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """Start an engine with the old weights, and generate across a pause that loads the new ones."""
+    """Start an engine with the old weights, and generate across a pause in which the new weights are loaded."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -120,7 +122,7 @@ async def _generate_across_pause(
     """Pause while both requests run and load weights; repeat a request that was aborted.
 
     Returns:
-        Ids and log-probs of each completion, and its number of tokens at the pause.
+        Ids and log-probs of each completion, and the number of tokens of each completion at the pause.
     """
     started = {name: asyncio.Event() for name in PROMPTS}
     counts = dict.fromkeys(PROMPTS, 0)
@@ -148,7 +150,7 @@ async def _generate_across_pause(
 async def _complete(
     engine: Any, name: str, note_tokens: Callable[[str, int], None], *, again: bool = False
 ) -> tuple[list[int], list[float]]:
-    """Return a completion's ids, and the log-prob that the engine reported for each."""
+    """Return a completion's ids, and the log-prob that the engine reported for each id."""
     import vllm
 
     params = vllm.SamplingParams(

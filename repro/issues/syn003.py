@@ -4,8 +4,8 @@ With sleep mode on, TRL's `VLLMGeneration.generate` wakes the engine and calls v
 `sync_weights` had pushed are gone: every rollout comes from the base model.
 
 Two things differ from a GPU. vLLM's CPU build refuses sleep mode when the engine starts, and ignores `sleep` and
-`wake_up` after that, so the flag of TRL's class is set after the start. And it has repacked its weights, which TRL's
-push of single parameters can't fill; the same tensors go in through `reload_weights` with an iterator.
+`wake_up` after that, so the flag of TRL's class is set after the start. And the CPU build repacks its weights, so that
+TRL cannot push single parameters; the same tensors are loaded by `reload_weights` with an iterator.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from repro.drivers import tiny_trl, whole_engine
 _NAMES = ("trl",)
 _FILE = "trl/generation/vllm_generation.py"
 RELOADS = 'collective_rpc("reload_weights")'
-# TRL leaves the type to vLLM, which computes in bfloat16 on a CPU; the right weights differ by less than this.
+# TRL leaves the dtype to vLLM, which computes in bfloat16 on a CPU; with the right weights, log-probs differ by less.
 TOLERANCE = 0.2
 
 
@@ -33,7 +33,7 @@ def _start_generation(model: Any) -> Any:
     os.environ.update(whole_engine.environment() | {"VLLM_USE_AOT_COMPILE": "0"})
     from trl.generation.vllm_generation import VLLMGeneration
 
-    # An option of TRL before 1.0.
+    # TRL before 1.0 has the option `is_fsdp_enabled`.
     options = inspect.signature(VLLMGeneration.__init__).parameters
     generation = VLLMGeneration(
         model=model,
@@ -47,12 +47,12 @@ def _start_generation(model: Any) -> Any:
         logprobs=0,
         generation_kwargs={"ignore_eos": True, "seed": 3},
     )
-    _push(generation, model)  # as after the trainer's first synchronisation
+    _push(generation, model)  # like the trainer's first synchronisation
     return generation
 
 
 def _push(generation: Any, model: Any) -> None:
-    """Send a model's weights to the engine, and drop its cached keys."""
+    """Send a model's weights to the engine, and reset the engine's prefix cache."""
     whole_engine.push_weights(generation.llm, model)
     generation.llm.reset_prefix_cache()
 
@@ -70,7 +70,7 @@ def _sample(generation: Any) -> list[whole_engine.Sampled]:
 
 
 def sampled_logprob(value: Any) -> float:
-    """Return the sampled token's log-prob; newer releases have a list for each token."""
+    """Return the sampled token's log-prob; newer releases of TRL give a list for each token."""
     return float(value[0] if isinstance(value, list) else value)
 
 
@@ -96,7 +96,7 @@ def asleep(mitigation: str | None) -> Work:
 
 
 def count_policy_logprobs(engine: Sequence[float], policy: Sequence[float], base: Sequence[float]) -> Work:
-    """Count the log-probs that are the policy's, and report how many are the base model's."""
+    """Count the log-probs that equal the policy's, and note how many equal the base model's."""
     differences = [abs(a - b) for a, b in zip(engine, policy, strict=True)]
     passed = {f"token {index}": value <= TOLERANCE for index, value in enumerate(differences)}
     old = sum(abs(a - b) <= TOLERANCE for a, b in zip(engine, base, strict=True))
@@ -106,7 +106,7 @@ def count_policy_logprobs(engine: Sequence[float], policy: Sequence[float], base
 
 
 def inapplicable() -> str | None:
-    """Return why the installed TRL and vLLM can't show it, or None."""
+    """Return the reason why the failure cannot occur with the installed TRL and vLLM; None if it can."""
     distribution = upstream.first_installed(_NAMES)
     text = upstream.source(_FILE, _NAMES)
     if distribution is None or text is None:

@@ -1,8 +1,8 @@
 """TOK001: sample token ids that the tokenizer lacks, on vLLM's whole unmodified engine with a padded tiny model.
 
 Models pad their embeddings to a round number of rows. The extra rows are ids without a text, and the engine samples
-from all rows. Trainers train on the extra ids, tokenizing the text again loses them, and older engines refuse them in
-a prompt.
+from all rows. Trainers train on the extra ids, a text that is tokenized again loses them, and older engines refuse them
+in a prompt.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from repro.base import InapplicableError, Trigger, Work, repro
 from repro.drivers import tiny_trl, whole_engine
 from repro.drivers.whole_engine import PROMPTS, VOCABULARY
 
-TOKENS = 113  # of the tokenizer; the model has VOCABULARY rows
-# The V0 engine refuses such an id; later releases compare with the larger of the tokenizer's and the model's.
+TOKENS = 113  # number of the tokenizer's tokens; the model has VOCABULARY rows
+# Files of the check of a prompt's ids. The V0 engine refuses ids that the tokenizer lacks; later releases compare ids
+# with the larger of the tokenizer's and the model's vocabularies.
 _CHECKS = ("vllm/engine/llm_engine.py", "vllm/v1/engine/processor.py", "vllm/v1/engine/input_processor.py")
 _REFUSES = "max_input_id > tokenizer.max_token_id"
 
 
 def tokenizer() -> Any:
-    """Return a tokenizer of words, with fewer tokens than the model has rows."""
+    """Return a tokenizer of words that has fewer tokens than the model has rows."""
     return tiny_trl.tokenizer([f"w{number}" for number in range(TOKENS - 3)], "WhitespaceSplit")
 
 
@@ -46,7 +47,7 @@ def _start_engine(mitigation: str | None) -> tuple[Any, Any]:
 
 
 def _complete(llm: Any, prompts: Sequence[Sequence[int]], mitigation: str | None) -> list[Any]:
-    """Return one completion for each prompt, with its text."""
+    """Return one of vLLM's completions, with its text, for each prompt."""
     import vllm
 
     options = {"detokenize": True, "skip_special_tokens": False, "spaces_between_special_tokens": True}
@@ -85,7 +86,7 @@ def re_encoded(mitigation: str | None) -> Work:
 
 
 def fed_back(mitigation: str | None) -> Work:
-    """Send the sampled ids to the engine in the next turn's prompt."""
+    """Count the requests of a second turn that the engine answers; their prompts contain the sampled ids."""
     if not any(_REFUSES in (upstream.source(path) or "") for path in _CHECKS):
         raise InapplicableError("this vLLM takes every id that the model has a row for as a prompt")
     _, llm = _start_engine(mitigation)

@@ -23,7 +23,7 @@ _RANKS = ("the trainer: two ranks of ours, over gloo in place of NCCL",)
     "CFG109", raises="DistNetworkError: EADDRINUSE", simulated=("what has the port: a socket of ours",)
 )
 def cfg109_rendezvous(mitigation: str | None) -> None:
-    """Create a process group at a port that another socket has."""
+    """Create a process group at a port that another socket has bound."""
     import torch.distributed as dist
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -73,7 +73,7 @@ def mem010_table(mitigation: str | None) -> None:
 
 @_group_repro("NET011", raises="DistStoreError: waiting for clients")
 def net011_alone(_mitigation: str | None) -> None:
-    """Create a process group of two as its only process, with a limit of 2 s."""
+    """Create a process group of two ranks in its only process, with a limit of 2 s."""
     hangs.join_gloo(0, hangs.free_port(), 2, timeout=timedelta(seconds=2))
 
 
@@ -96,7 +96,7 @@ def net014_late(mitigation: str | None) -> None:
 
 @_group_repro("NET021", raises="RuntimeError: Connection closed by peer", simulated=_RANKS)
 def net021_ended(_mitigation: str | None) -> None:
-    """End one rank before an all_reduce, so that the other one's connection is closed."""
+    """End one rank before an all_reduce, so that the other rank's connection is closed."""
     import torch
     import torch.distributed as dist
 

@@ -1,6 +1,6 @@
 """CMP002, CMP003: import unmodified TRL's trainer and server with the installed packages, and identify the failure.
 
-Both failures may exist in one environment; then the first one hides the other.
+Both failures may exist in one environment; then the first failure hides the other.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 
 
 def identify(error: str) -> str:
-    """Return the code of the failure that an import's error shows, or "" for any other.
+    """Return the code of the failure that an import's error shows, or "" for any other error.
 
     Args:
-        error: `Kind: message`, as `repro.drivers.imports` reports it.
+        error: The error as `Kind: message`, from `repro.drivers.imports`.
     """
     module = _MISSING_MODULE.search(error)
     if _MISSING_NAME.search(error) or (module and module[1].startswith("vllm.")):
@@ -40,21 +40,21 @@ def _try_import(code: str, trigger: str, mitigation: str | None) -> Work:
     extra_path = os.environ.get(BESIDE)
     if mitigation and not extra_path:
         raise InapplicableError(f"it is another release: name a folder that has it in {BESIDE}")
-    # With a mitigation, too: there must be a failure to mitigate.
+    # The import is tried without the mitigation first, because there must be a failure to mitigate.
     work = judge_import(code, trigger, imports.try_import(MODULES[trigger], LIMIT_S))
     if mitigation and extra_path:
-        # The importing process inherits it; this process is the attempt's own.
+        # The importing process inherits the variable; this process is the attempt's own.
         os.environ["PYTHONPATH"] = os.pathsep.join([extra_path, os.environ.get("PYTHONPATH", "")])
         work = count_imported(trigger, imports.try_import(MODULES[trigger], LIMIT_S))
     return work
 
 
 def judge_import(code: str, trigger: str, result: Mapping[str, object]) -> Work:
-    """Return that a module was not imported because of this failure.
+    """Return the work for a module whose import failed with the failure of this code.
 
     Raises:
-        InapplicableError: it was imported, or the other failure comes first.
-        RuntimeError: it failed for another reason.
+        InapplicableError: The module was imported, or the other failure comes first.
+        RuntimeError: The import failed for another reason.
     """
     error = str(result["error"])
     if result["ok"]:
@@ -71,7 +71,7 @@ def judge_import(code: str, trigger: str, result: Mapping[str, object]) -> Work:
 
 
 def count_imported(trigger: str, result: Mapping[str, object]) -> Work:
-    """Count an imported module, or report where its import failed."""
+    """Count the module if it was imported; note where the import failed."""
     passed = {MODULES[trigger]: bool(result["ok"])}
     _, _, path = str(result["where"]).rpartition("/trl/")
     note = "" if result["ok"] else f"trl/{path}: {_without_path(str(result['error']))}"
@@ -84,19 +84,19 @@ def _without_path(error: str) -> str:
 
 
 def trl_is_missing() -> str | None:
-    """Return that TRL is not installed here, or None."""
+    """Return a message if TRL is not installed, else None."""
     return None if upstream.first_installed(("trl",)) else "TRL is not installed here"
 
 
 def trl_or_vllm_is_missing() -> str | None:
-    """Return which of them is not installed here, or None; imports nothing."""
+    """Return a message if TRL or vLLM is not installed, else None; nothing is imported."""
     if trl_is_missing() is None and importlib.util.find_spec("vllm") is None:
         return "vLLM is not installed here: TRL imports nothing of it"
     return trl_is_missing()
 
 
 def _triggers(code: str) -> list[Trigger]:
-    # Silent: a separate process imports the module, and its report is the result.
+    # The failure counts as silent, because a separate process imports the module and reports the result.
     return [Trigger(name, partial(_try_import, code, name), silent=True) for name in MODULES]
 
 
@@ -104,5 +104,6 @@ def _triggers(code: str) -> list[Trigger]:
 # (0.10.2.post2) for a newer release.
 repro("CMP002", distributions=("trl",), triggers=_triggers("CMP002"), inapplicable=trl_or_vllm_is_missing)
 # TRL up to 0.28 calls a private function of transformers to find out whether a package is installed. From transformers
-# 5 on it returns a pair, and a pair is always true: TRL imports vllm_ascend, weave and others that are not installed.
+# 5 on this function returns a pair, which is always true, so TRL imports packages that are not installed (vllm_ascend,
+# weave, …).
 repro("CMP003", distributions=("trl",), triggers=_triggers("CMP003"), inapplicable=trl_is_missing)

@@ -16,7 +16,7 @@ _repro = partial(calls.repro, needs=("trl",), modules=tiny_trl.MODULES)
 
 @_options_repro("CFG101", raises="ValueError: must be divisible by num_generations")
 def cfg101_sizes(mitigation: str | None) -> None:
-    """Configure TRL with a generation that is not a whole number of groups."""
+    """Configure TRL with a generation batch that is not a whole number of groups."""
     group = 3 if mitigation == "group_divides" else 8
     tiny_trl.config(num_generations=group, per_device_train_batch_size=3)
 
@@ -64,7 +64,7 @@ def cfg116_question(mitigation: str | None) -> None:
 
 @calls.repro("CMP025", needs=("transformers", "torch", "datasets"), raises="TypeError: num_items_in_batch")
 def cmp025_older_trainer(mitigation: str | None) -> None:
-    """Train with a compute_loss of before transformers 4.46, which does not take num_items_in_batch."""
+    """Train with a compute_loss for transformers before 4.46, which does not take num_items_in_batch."""
     from datasets import Dataset
     from transformers import Trainer, TrainingArguments
 
@@ -93,7 +93,7 @@ def cmp025_older_trainer(mitigation: str | None) -> None:
 
 @_repro("ENV012", raises="ImportError: vLLM is not available")
 def env012_use_vllm(_mitigation: str | None) -> None:
-    """Train with use_vllm=True where vLLM is not installed."""
+    """Train with use_vllm=True while vLLM is not installed."""
     if upstream.first_installed(upstream.VLLM) is not None:
         raise InapplicableError("vLLM is installed here")
     tiny_trl.take_step(tiny_trl.reward_nothing, use_vllm=True)
@@ -119,7 +119,7 @@ def _reward_without_kwargs(completions: list[Any]) -> list[float]:
 
 @_repro("REW002", raises="TypeError: got an unexpected keyword argument")
 def rew002_narrow(mitigation: str | None) -> None:
-    """Train with a reward function that takes completions only, while TRL passes more by keyword."""
+    """Train with a reward function that takes only completions, while TRL passes further keyword arguments."""
     tiny_trl.take_step(tiny_trl.reward_nothing if mitigation == "kwargs" else _reward_without_kwargs)
 
 

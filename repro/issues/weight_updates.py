@@ -1,4 +1,4 @@
-"""Reproduce weights that do not reach the engine, or not unchanged, on vLLM's whole unmodified engine on a CPU."""
+"""Reproduce missing or wrong weights in the engine after an update, on vLLM's whole unmodified engine on a CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from repro.drivers.whole_engine import PROCESSED
 
 
 def same_prompt(mitigation: str | None) -> Work:
-    """Load new weights, and keep the keys that the old ones cached for the same prompt."""
+    """Load new weights, and keep the keys that were cached with the old weights for the same prompt."""
     old, new = whole_engine.model(0), whole_engine.model(1)
     caching = mitigation != "prefix_caching_off"
     llm = whole_engine.start(whole_engine.save(old), **PROCESSED, enable_prefix_caching=caching)
@@ -31,7 +31,7 @@ whole_engine.repro("SYN001", same_prompt)
 
 
 def _start_and_train() -> tuple[Any, Any]:
-    """Start an engine on a policy, take a step of SGD, which moves every tensor; return engine and policy."""
+    """Start an engine on a policy, and change all tensors of the policy by a step of SGD; return engine and policy."""
     import torch
 
     policy = whole_engine.model(0)
@@ -70,7 +70,7 @@ _MODULES = ("q_proj", "v_proj")
 
 
 def _write_adapter(model: Any) -> tuple[str, dict[str, Any]]:
-    """Write a random adapter in peft's format; return its folder, and the difference it makes to each weight."""
+    """Write a random adapter in peft's format; return its folder, and the change of each weight that it makes."""
     import torch
     from safetensors.torch import save_file
 

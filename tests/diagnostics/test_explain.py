@@ -6,7 +6,6 @@ import re
 import pytest
 
 from diagnostics import __main__ as program
-from diagnostics import catalog
 from diagnostics.doctor import target_env
 
 KINDS = ("crash", "hang", "silent", "check")
@@ -66,7 +65,7 @@ def test_search_words_find_similar_issues(explain, words, code):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["qqqq", "zzzz"], "no known issue matches 'qqqq zzzz'; `explain --list` lists all codes"),
+        (["qqqq", "zzzz"], "no known issue matches 'qqqq zzzz'; `catalog` lists all codes"),
         (["my", "cat", "is", "hungry"], "no known issue matches 'my cat is hungry'"),
         (["kubernetes ingress certificate expired"], "no known issue matches"),
         (["今天天气怎么样"], "no known issue matches"),
@@ -78,16 +77,6 @@ def test_unknown_words_and_codes_are_refused_in_one_line(explain, words, message
     code, out, err = explain(*words)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert message in err
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_list_contains_exactly_the_codes_of_a_kind(explain, kind):
-    issues = [item.code for item in catalog.load().values() if item.kind == kind]
-    expected = issues if kind != "check" else list(catalog.load_checks())
-    _, out, _ = explain("--list", "--kind", kind)
-    assert [line[:6] for line in out.splitlines()] == expected != []
-    document = json.loads(explain("--list", "--kind", kind, "--format", "json")[1])
-    assert [item["code"] for item in (*document["issues"], *document["checks"])] == expected
 
 
 def test_nearby_environments_with_a_trainer_or_engine_are_suggested(environment, tmp_path, monkeypatch):

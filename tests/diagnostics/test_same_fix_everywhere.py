@@ -104,7 +104,7 @@ def check_log(rules, log):
         "lint": first_mitigation(lint_finding(entry, "vllm", releases, (trigger,))),
         "doctor": first_mitigation(doctor(entry, releases)),
         "plan": mitigation_in_plan(entry, releases),
-        "explain": documents.of_issue(entry, recommended_fix(entry))["offered"][0],
+        "explain": documents.issue_document(entry, recommended_fix(entry))["offered"][0],
     }
     assert len(set(answers.values())) == 1, answers
 
@@ -170,7 +170,7 @@ def check_environment(code, trainer):
     if len(installed_frameworks) == 1:
         assert first_mitigation(triage_finding(entry, *installed_frameworks, releases)) == expected
         assert first_mitigation(lint_finding(entry, *installed_frameworks, releases)) == expected
-    document = documents.of_issue(
+    document = documents.issue_document(
         entry, recommended_fix(entry, frameworks=installed_frameworks, releases=releases)
     )
     assert document["offered"][0] == expected

@@ -12,7 +12,7 @@ from diagnostics import compat_table as compat
 from diagnostics.__main__ import main
 from diagnostics.collect import packages as environment
 from diagnostics.collect import search_path
-from diagnostics.collect.module_lookup import Modules
+from diagnostics.collect.module_lookup import ModuleFinder
 from diagnostics.doctor import run_checks as examine
 from tests.diagnostics.fake_environments import Maker, issues
 
@@ -175,7 +175,7 @@ def test_module_lookup_order_is_pythons(tmp_path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch() if name.endswith(".py") else path.mkdir()
     entries = tuple(search_path.SearchEntry(str(tmp_path / name), "", "own") for name in "abc")
-    modules = Modules(search_path.SearchPath(entries))
+    modules = ModuleFinder(search_path.SearchPath(entries))
     assert [modules.find(name) for name in ("one", "two", "three")] == [
         str(tmp_path / "b" / "one"),
         str(tmp_path / "b" / "two.py"),

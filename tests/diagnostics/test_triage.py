@@ -345,8 +345,8 @@ def test_wrapper_report_says_where_the_framework_logs_the_root_cause(judge):
     verdict = judge(lines)
     note = report(verdict, ["a.log"]).notes[0]
     assert verdict.state == "wrapper"
-    assert "which rank failed first: host node3, rank 3 (local_rank: 1), exitcode 1 (pid: 77)" in note
-    assert "ms-swift: swift hands torchrun no folder for logs" in note
+    assert "the rank that failed first: host node3, rank 3 (local_rank: 1), exitcode 1 (pid: 77)" in note
+    assert "because swift gives torchrun no folder for logs" in note
 
 
 def test_warning_of_rays_own_processes_is_no_failure(judge):

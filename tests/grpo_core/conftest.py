@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_core.config import Config, ModelConfig, TaskConfig
+from grpo_core.config import Config, ModelConfig, RolloutConfig, TaskConfig
 from grpo_core.rollout.server import process
 from grpo_core.settings import load
 from grpo_core.tasks import model
@@ -21,12 +21,17 @@ SHORT = {
 
 
 @pytest.fixture(scope="session", autouse=True)
-def token_cache(tmp_path_factory):
-    """Keep the tokens that servers store for their user in a folder of these tests."""
+def no_token():
+    """Keep a token of the user out of these tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("GRPO_CORE_TOKEN", raising=False)
         yield
+
+
+def engine_config(max_length: int = 64, **rollout) -> Config:
+    """Return the settings of an engine on the CPU."""
+    options = RolloutConfig(device="cpu", timeout_s=500, **rollout)
+    return Config(model=ModelConfig(max_length=max_length), rollout=options)
 
 
 @pytest.fixture(scope="session")

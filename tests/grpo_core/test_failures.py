@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import select
 import signal
 import subprocess
@@ -31,14 +30,8 @@ def ends_within(pid: int, within_s: float) -> bool:
         os.close(handle)
 
 
-@pytest.mark.parametrize(
-    ("mode", "says"),
-    [
-        ("async", r"its process ended with signal 9"),
-        ("server", "The server started for this run has ended with signal 9"),
-    ],
-)
-def test_killed_engine_ends_the_run_with_a_named_error(short_run, trainer, monkeypatch, mode, says):
+@pytest.mark.parametrize("mode", ["async", "server"])
+def test_killed_engine_ends_the_run_with_a_named_error(short_run, trainer, monkeypatch, mode):
     """Killed in step 2 of 50: the error names process and signal, and finished steps are kept."""
     servers = []
 
@@ -55,7 +48,7 @@ def test_killed_engine_ends_the_run_with_a_named_error(short_run, trainer, monke
     document = run.train(short_run(mode, **{"train.steps": 50}), kill)
     assert document["outcome"] == "failed"
     assert document["error"].startswith("EngineError: ")
-    assert re.search(says, document["error"]), document["error"]
+    assert "its process ended with signal 9" in document["error"]
     assert 2 <= document["steps"] < 5
     assert [server.returncode for server in servers] == [-signal.SIGKILL]
 
@@ -66,7 +59,7 @@ def test_stale_weights_end_the_run(short_run, monkeypatch):
 
     def forgetful(self, tensors, version):
         if version == 2:
-            self.policy_version, self._empty = version, False
+            self.policy_version, self._unusable = version, ""
         else:
             honest(self, tensors, version)
 

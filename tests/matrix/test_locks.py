@@ -155,5 +155,5 @@ def test_missing_and_orphaned_locks_are_reported(locked_context):
     assert "vllm-9.0+trl-1.0.txt: no cell of matrix.toml has this lock" in orphan
 
 
-def test_committed_locks_and_workflows_are_current(capsys):
+def test_committed_locks_are_current(capsys):
     assert (command.main(["lock", "--check"]), capsys.readouterr().out) == (0, "")

@@ -144,17 +144,6 @@ def test_unexpected_verdicts_decide_the_exit_code(finished, kit):
     assert (done.returncode, "UNEXPECTED PASS" in done.stdout) == (1, True)
 
 
-def test_only_failed_repeats_unexpected_verdicts(finished):
-    """It repeats nothing that is as expected or never ran."""
-    change_matrix(finished, CODES, OTHER_CODES)
-    some = ("--cells", "vllm-2.0+trl-1.0")
-    store = finished.store / "store.jsonl"
-    lines = store.read_text().splitlines(keepends=True)
-    store.write_text("".join(line for line in lines if "vllm-2.0" in line))
-    assert finished.run("run", *some).returncode == 1
-    assert layers_run(finished.run("run", "--only-failed")) == {("vllm-2.0+trl-1.0", "scheduler")}
-
-
 def test_changed_code_and_fresh_run_again(finished):
     """A changed comment runs nothing; --fresh repeats the named layers, not their requirements."""
     program = finished.folder / "programs" / "grpo_core" / "__main__.py"

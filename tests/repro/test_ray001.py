@@ -66,15 +66,15 @@ def test_failure_line_has_expected_and_actual_names():
 
 def test_work_counts_calls_of_workers():
     """A worker without all its calls is incomplete."""
-    assert repro.count_loaded(report()).complete
-    assert not repro.count_loaded(report(requested={NAMES[0]: ["init_worker"]})).complete
+    assert repro.count_calls(report()).complete
+    assert not repro.count_calls(report(requested={NAMES[0]: ["init_worker"]})).complete
 
 
 def test_remote_failure_keeps_its_type_and_frames():
     """It is judged as if it had been raised here."""
     failure = {"kind": "AssertionError", "text": "has 0 actors", "frames": [["a.py", 3, "f"]]}
     with pytest.raises(ElsewhereError) as raised_error:
-        repro.count_loaded(report(failure=failure))
+        repro.count_calls(report(failure=failure))
     assert (raised_error.value.kind, raised_error.value.frames) == ("AssertionError", (["a.py", 3, "f"],))
     assert "prefix" in raised_error.value.note
 

@@ -17,9 +17,9 @@ from diagnostics.audit.live.servers import Server
 from diagnostics.audit.results import FAULT, NOT_DECIDED, Result, clean, fault, masked, note, skipped
 
 _CACHE_ALARM = 6.0
-# Only the likeliest next ids are compared: others differ by more and are weaker evidence.
+# Only the likeliest next ids are compared, because rounding changes the log-probs of other ids more.
 _LIKELIEST, _NO_ID_IN_COMMON = 8, 9.0
-# From here on it may be a fault in any type.
+# Difference from which on the prompt is sent again, because the cache may be faulty.
 _SUSPICIOUS = 1e-4
 
 
@@ -29,8 +29,10 @@ class CacheComparison:
 
     Attributes:
         worst: Largest mean log-prob difference of the likeliest next ids, over the prompts.
+        prompts: Number of prompts.
         hit: Whether the server found prompts in its cache; None if unknown.
-        repeated: Difference between two more cached answers to the worst prompt: how far equal requests differ.
+        tokens: Number of tokens that the comparison cost.
+        repeated: Difference between two further cached answers to the worst prompt; 0 if `worst` is small.
     """
 
     worst: float
@@ -65,7 +67,7 @@ def _distance(plain: dict[int, float], salted: dict[int, float]) -> float:
 
 
 def check_cache(comparison: CacheComparison, floor: float) -> Result:
-    """Judge the cached against the uncached answers, relative to the rounding error of a log-prob."""
+    """Return the result of the comparison; `floor` is the rounding error of a log-prob."""
     limit = _CACHE_ALARM * max(floor, 1e-5)
     if comparison.worst <= limit and comparison.hit is not True:
         need = ("prompts of the run (`prompts` in --trainer-config), or the same audit after the next weights: none of"
@@ -89,9 +91,9 @@ def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float,
     Args:
         server: The server; several may answer behind its address.
         ids: A short sequence.
-        exact: Log-probs of the weights that the engine holds; None to compare answers only with each other.
+        exact: Log-probs computed with the weights that the engine has; None to compare the answers with each other.
         floor: Difference that rounding alone causes.
-        alarm: Fault threshold: the difference from which on it is a fault.
+        alarm: Fault threshold: a larger difference is a fault.
     """
     import torch
 
@@ -99,7 +101,7 @@ def check_replicas(server: Server, ids: Sequence[int], exact: Any, floor: float,
     against = rows[0] if exact is None else exact
     residuals = [float((row - against).abs().mean()) for row in rows]
     least, most = min(residuals), max(residuals)
-    # A short sequence is off by more or less than the mean of all, so its own best sets the limit.
+    # The rounding error of a short sequence may exceed the mean, so the limit depends on the best answer.
     limit = max(alarm, 2.0 * least)
     text = "{count} calls with the same ids: off by {least:.2g} to {most:.2g}"
     evidence = [note("calls", text, count=len(rows), least=least, most=most)]

@@ -1,4 +1,4 @@
-"""Identify the weights that the engine holds: the expected checkpoint's (P1), or which others (P3, P4).
+"""Identify the weights of the engine: those of the expected checkpoint (P1) or other ones (P3, P4).
 
 The engine scores ids chosen by the audit, so sampling parameters and chat templates have no influence. For a small
 model all sibling checkpoints are computed completely; for a large model a few ids rule out most of them.
@@ -15,22 +15,24 @@ from diagnostics.audit.live.reference import Reference, Sequences
 from diagnostics.audit.live.weight_comparison import Scores, Slope, compare, compare_in_best_type, project
 from diagnostics.audit.results import CLEAN, Estimate, Note, Result, RunnerUp, clean, fault, note, undecided
 
-# Ids that rule a large checkpoint out, and the distance that does. An engine nearer to another checkpoint than to
-# this one is off by more than half of their distance.
+# Number of ids by which a large checkpoint can be ruled out, and the necessary distance in residuals: an engine that is
+# nearer to the other checkpoint than to this one is off by more than half of their distance.
 _FEW_IDS, _FAR = 64, 2.5
 _SIGMAS, _RELATED, _MOST_ERROR = 4.0, 3.0, 0.2
-# Standard errors beyond the newest checkpoint, and cosine with the last step: newer weights had 0.25 and more;
-# noise, other types and other runs 0.03 and less.
+# Standard errors beyond the newest checkpoint, and cosine with the last step. Newer weights had a cosine of 0.25 and
+# more; noise, other dtypes and other runs had 0.03 and less.
 _BEYOND, _PARALLEL = 4.0, 0.15
 Siblings = Sequence[tuple[Reference, Any]]
 
 
 @dataclass
 class Identification:
-    """The result, and what later checks need.
+    """The result of the weight comparison, with values for later checks.
 
     Attributes:
+        result: The result.
         weights: The weights that the engine computes with; None if unknown.
+        dtype: The dtype that the engine computes in.
         floor: Difference that rounding alone causes.
     """
 
@@ -51,12 +53,13 @@ def identify_weights(
     """Compare the engine's scores with the checkpoint and with other checkpoints.
 
     Args:
-        reference: The weights that it should hold.
-        against: Other weights that it may hold instead, the likeliest first.
+        reference: The weights that the engine should have.
+        against: Other weights that the engine may have instead, the likeliest first.
         sequences: The scored ids.
-        engine: Its log-prob of each id but the first of each sequence, concatenated.
+        engine: The engine's log-prob of each id but the first of each sequence, concatenated.
         dtype: The engine's dtype; empty if unknown.
-        staleness: How many checkpoints behind the engine may be: so many siblings, the nearest first, are no fault.
+        staleness: Number of weights in `against`, from the first on, that are no fault, because the engine may be
+            behind the trainer.
     """
     scores = compare_in_best_type(reference, sequences, engine, dtype)
     siblings, notes = _compute_others(scores, against)
@@ -86,7 +89,7 @@ def identify_weights(
 
 
 def _compute_others(scores: Scores, against: Sequence[Reference]) -> tuple[Siblings, list[Note]]:
-    """Compute the other checkpoints' log-probs, one model in memory at a time; also return why some were left out."""
+    """Return the other checkpoints with their log-probs, and notes on those left out; one model is loaded at a time."""
     computed: list[tuple[Reference, Any]] = []
     notes: list[Note] = []
     for sibling in against:
@@ -113,7 +116,7 @@ def _far_distance(scores: Scores, sibling: Reference) -> float | None:
 
 
 def _find_version(scores: Scores, siblings: Siblings, notes: list[Note]) -> tuple[Result, Reference] | None:
-    """Return the fault, and the sibling checkpoint that the engine holds, if the differences identify one."""
+    """Return the fault and the other checkpoint that the engine has, if the differences identify one."""
     candidates: list[tuple[float, Slope, Reference]] = []
     for sibling, exact in siblings:
         slope = project(scores.difference, exact - scores.exact)
@@ -161,12 +164,12 @@ def _fault(scores: Scores, family: str, message: str, values: dict[str, Any], **
 
 
 def _find_other_weights(scores: Scores, siblings: Siblings) -> tuple[Result, Reference | None]:
-    """Explain weights of no known checkpoint: a scaled adapter, a partial update, newer, or interpolated."""
+    """Explain weights of no known checkpoint: a scaled adapter, a partial update, newer or interpolated weights."""
     if scores.reference.has_adapter and (adapter := _find_adapter_factor(scores)):
         return adapter
     slopes = [(project(scores.difference, exact - scores.exact), sibling) for sibling, exact in siblings]
     slopes = [pair for pair in slopes if pair[0].distance > 0]
-    # A part of a checkpoint's difference lies on the way to it.
+    # With a partial update, the engine's difference correlates with that of the other checkpoint.
     related = [sibling for slope, sibling in slopes if abs(slope.value) > _RELATED * slope.error]
     slopes.sort(key=lambda pair: pair[0].residual)
     second = min([scores.residual, *(slope.residual for slope, _ in slopes)])
@@ -174,7 +177,7 @@ def _find_other_weights(scores: Scores, siblings: Siblings) -> tuple[Result, Ref
         return partial
     if newer := _find_newer(scores, siblings, second):
         return newer, None
-    # Weights move only nearly on a line: half of the difference must lie on it.
+    # Weights do not move exactly on a line, so the line must explain only half of the difference.
     for slope, sibling in slopes:
         if slope.error < _MOST_ERROR and slope.residual < 0.5 * scores.residual:
             return _line_fault(scores, slope, sibling), None

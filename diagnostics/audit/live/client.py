@@ -22,7 +22,7 @@ _KEY = "VLLM_API_KEY"
 
 
 class RefusedError(AuditError):
-    """Raised when a server answers with an error status."""
+    """Raised for an error status other than 503, which raises NotAvailableError."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
@@ -39,10 +39,10 @@ class Client:
     """
 
     def __init__(self, url: str, timeout_s: float) -> None:
-        """Parse the URL.
+        """Parse the URL; its password, else VLLM_API_KEY, is sent as the bearer token.
 
         Raises:
-            AuditError: It is not an HTTP address.
+            AuditError: The URL is not an HTTP address.
         """
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -57,7 +57,7 @@ class Client:
         self.requests = self.tokens = 0
         self._timeout_s = timeout_s
         token = unquote(parts.password or "") or os.environ.get(_KEY, "")
-        # Certificates are loaded only where they are needed, which takes 30 ms; the deadline takes new connections.
+        # Loading certificates takes 30 ms. Connections are not reused, so that each deadline sees its own socket.
         self._http = httpx.Client(
             verify=parts.scheme == "https",
             timeout=timeout_s,
@@ -67,15 +67,21 @@ class Client:
         )
 
     def get(self, path: str) -> Any:
-        """Return the answer for a path: parsed JSON, otherwise text."""
+        """Return the response to a GET request: parsed JSON, otherwise text.
+
+        Raises:
+            RefusedError: The server answers with an error status.
+            NotAvailableError: The status is 503, or there is no complete response before the deadline.
+            AuditError: The call failed otherwise.
+        """
         return self._call("GET", path)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        """Return the answer to a JSON body."""
+        """Return the response to a JSON body; raises the errors of `get`."""
         return self._call("POST", path, json.dumps(body).encode())
 
     def try_call(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Return the answer; None if the server refuses."""
+        """Return the response of `get` (without a body) or `post`; None instead of RefusedError."""
         try:
             return self.get(path) if body is None else self.post(path, body)
         except RefusedError:
@@ -97,13 +103,14 @@ class Client:
 
     @contextlib.contextmanager
     def _deadline(self, path: str) -> Iterator[Any]:
-        """Enforce a deadline on the whole call by shutting down its socket; yield a trace that remembers sockets.
+        """Enforce a deadline on the whole call by shutting down its socket; yield httpx's trace callback for it.
 
         httpx's own timeouts apply to each read: a server that sends a byte a second, or endless 100 Continue answers,
         would never time out.
 
         Raises:
-            AuditError: The call failed.
+            NotAvailableError: There was no complete response before the deadline.
+            AuditError: The call failed otherwise.
         """
         sockets: list[Any] = []
         expired = threading.Event()

@@ -1,7 +1,7 @@
-"""Estimate sampling parameters from reported log-probs: search one parameter, then pairs, on ever finer grids.
+"""Estimate sampling parameters from reported log-probs: search one parameter, then pairs, on successively finer grids.
 
-The searches begin with some of the tokens. All tokens are used only for the parameters that look best there, so that
-a healthy engine costs little.
+The searches begin with a subset of the tokens. All tokens are used only for the best parameters of these searches, so
+that the audit of a healthy engine takes little time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from diagnostics.audit.live.sampling_distribution import Observed, Sampling, trimmed_mean
 
-# Range, scale and least difference that counts, of each parameter.
+# For each parameter: lower and upper bound, scale of the grid, and the smallest relevant difference.
 RANGES = {
     "temperature": (0.2, 2.5, "log", 0.012),
     "top_p": (0.2, 1.0, "linear", 0.002),
@@ -23,7 +23,7 @@ RANGES = {
     "frequency_penalty": (-2.0, 2.0, "linear", 0.01),
 }
 _POINTS, _FINE_POINTS, _WHOLE_POINTS, _ROUNDS = 17, 9, 40, 6
-# A further parameter must reduce the residual by this share, and by so many standard errors.
+# A further parameter must reduce the residual by this share and by this number of standard errors.
 _BETTER, _SIGMAS = 0.07, 4.5
 # Tokens of the first search, the gain on them below which it is the last, and the parameters tried on all tokens.
 _FEW_TOKENS, _HINT, _CANDIDATES = 96, 0.03, 3
@@ -33,11 +33,13 @@ _LEAST_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Fit:
-    """Estimated sampling parameters, and how well they explain the log-probs.
+    """Estimated sampling parameters.
 
     Attributes:
-        changed: Parameters that are not the expected ones.
-        runner_up: Second best explanation and its residual.
+        sampling: The parameters.
+        residual: Mean difference of the log-probs that these parameters leave.
+        changed: Parameters that differ from the expected ones.
+        runner_up: Second best explanation and its residual; None if there is none.
     """
 
     sampling: Sampling
@@ -51,9 +53,9 @@ def fit_sampling(observed: Observed, expected: Sampling, floor: float, *, pairs:
 
     Args:
         observed: The sampled tokens, with the reported log-probs and reference logits.
-        expected: The parameters by which the trainer computes.
+        expected: The parameters with which the trainer computes.
         floor: Residual that rounding alone causes.
-        pairs: Whether two changes at once may be tried.
+        pairs: Whether to try two changes at once.
     """
     start = Fit(expected, observed.residual(expected), ())
     few = observed.subset(max(_FEW_TOKENS, len(observed.ids) // 4))
@@ -101,12 +103,12 @@ def _fit_one(observed: Observed, start: Sampling, name: str) -> Fit:
 def search(
     observed: Observed, start: Sampling, name: str, around: float | None = None
 ) -> tuple[float, float]:
-    """Return the best value of one parameter and its residual; each grid is finer than the one before.
+    """Return the best value of one parameter and its residual; each grid is finer than the previous grid.
 
     Args:
         observed: The sampled tokens, with the reported log-probs and reference logits.
-        start: The other parameters.
-        name: The parameter.
+        start: Values of all parameters.
+        name: Name of the parameter to search.
         around: Value to search near; None for the whole range.
     """
     low, high, scale, _ = RANGES[name]
@@ -254,9 +256,9 @@ def fit_bias(observed: Observed, sampling: Sampling) -> Sampling | None:
 
 
 def find_rare_bias(observed: Observed, sampling: Sampling, least: float) -> tuple[int, float, int] | None:
-    """Return the only id whose log-prob is off, always by the same amount: the id, amount and number of times.
+    """Return (id, difference, number of samples) if one id's log-prob always differs by the same amount.
 
-    None if no id, or more than one id, differs by more than `least` (the smallest difference that counts as off).
+    None if no id or several ids differ by more than `least`, or if the difference varies.
     """
     difference = observed.reported - observed.logprobs(sampling)
     is_off = (difference.abs() > least) & difference.isfinite()

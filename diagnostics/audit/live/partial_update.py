@@ -1,7 +1,7 @@
-"""Find tensors that a weight update left out: the engine still has another checkpoint's values in them (P4).
+"""Find tensors that a weight update left out, so that the engine still has another checkpoint's values (P4).
 
-The engine's log-prob difference is regressed on the effect of each group of tensors alone. Then the found groups are
-replaced in the model, and its log-probs are compared again.
+The engine's log-prob difference is regressed on the separate effect of each group of tensors. Then the found groups are
+replaced in the model, and the model's log-probs are compared again.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ class PartialUpdate:
     """Groups of tensors that still have another checkpoint's values.
 
     Attributes:
-        shares: Estimated fraction of the other checkpoint in each group, and its standard error.
-        residual: Mean difference that remains when these groups are taken from the other checkpoint.
-        mixed: The resulting weights, which the engine is assumed to hold.
+        other: The other checkpoint.
+        stale: Names of the groups with its values.
+        shares: For each group, the estimated fraction of the other checkpoint, and the standard error.
+        residual: Mean log-prob difference that remains if these groups are taken from the other checkpoint.
+        mixed: The resulting weights, which the engine probably has.
     """
 
     other: Reference
@@ -95,7 +97,7 @@ def _group_tensors(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _fit_groups(scores: Scores, other: Reference) -> PartialUpdate | None:
-    """Regress the difference on the effect of each group of tensors alone."""
+    """Regress the difference on the separate effect of each group of tensors; None if this explains too little."""
     import torch
 
     reference = scores.reference
@@ -122,7 +124,7 @@ def _fit_groups(scores: Scores, other: Reference) -> PartialUpdate | None:
 def _refine_groups(
     scores: Scores, other: Reference, groups: dict[str, list[str]], shares: dict[str, tuple[float, float]]
 ) -> PartialUpdate:
-    """Add or remove one group at a time while that helps, because effects of groups are only nearly additive."""
+    """Add or remove one group at a time while the residual falls, as the effects of groups are not exactly additive."""
     stale = {name for name, (value, _) in shares.items() if value > 0.5}
 
     def swap(names: set[str]) -> tuple[float, Reference]:

@@ -1,4 +1,4 @@
-"""Create the inputs of the probes: texts, sequences to score, prompts and the token budget; equal in every audit.
+"""Create the inputs of the probes (texts, sequences to score, prompts) and the token budget.
 
 Sampling, prefix cache, replicas and a first comparison of weights always run. The remaining tokens are for a second
 comparison of weights, which runs only if the first finds a difference.
@@ -14,7 +14,8 @@ from typing import Any
 _SAMPLING, _FIRST, _SECOND = 480, 640, 2300
 # Ids that are scored repeatedly to detect different replicas, and the number of repetitions.
 REPLICA_IDS, CALLS = 48, 6
-# The default of --tokens, for which the numbers above are; more tokens scale samples and second comparison up.
+# The default of --tokens. The numbers above are for this default; a larger value increases samples and second
+# comparison in proportion.
 DEFAULT_TOKENS = 4000
 MIN_TOKENS, MAX_TOKENS = 2200, 1_000_000
 
@@ -35,9 +36,9 @@ def score_sequences(
 
     Args:
         tokenizer: Tokenizes the texts; None for random ids only.
-        vocabulary: Number of ids.
-        longest: Most ids in one sequence.
-        count: Ids in all sequences together.
+        vocabulary: Number of ids to choose from.
+        longest: Maximum number of ids in one sequence.
+        count: Number of ids in all sequences together.
         bos_id: Begin-of-sequence id that each sequence starts with; -1 for none.
     """
     head = [bos_id] if bos_id >= 0 else []
@@ -76,11 +77,11 @@ def sample_prompts(
 
 @dataclass(frozen=True)
 class Budget:
-    """How many tokens each probe of an audit may cost.
+    """The number of tokens that each probe of an audit may cost.
 
     Attributes:
         tokens: Limit on prompt and sampled tokens of all probes together.
-        longest: Most tokens in one call.
+        longest: Maximum number of tokens in one call.
         prompts: Number of long prompts for the prefix cache.
     """
 
@@ -90,31 +91,31 @@ class Budget:
 
     @property
     def sampling(self) -> int:
-        """Return the tokens reserved for samples and their prompts."""
+        """The number of tokens reserved for samples and their prompts."""
         return self._scaled(_SAMPLING)
 
     @property
     def first_comparison(self) -> int:
-        """Return how many ids the first comparison of weights scores."""
+        """The number of ids that the first comparison of weights scores."""
         return min(_FIRST, self._ids(self.tokens - self._reserved))
 
     def second_comparison(self, spent: int) -> int:
-        """Return how many ids the second comparison may score after the first cost `spent` tokens."""
+        """Return the number of ids for the second comparison, if the first cost `spent` tokens."""
         return min(self._scaled(_SECOND), self._ids(self.tokens - self._reserved - spent))
 
     @property
     def needed(self) -> int:
-        """Return the smallest number of tokens that an audit needs."""
+        """The smallest number of tokens that an audit needs."""
         return self._reserved + _FIRST // 2
 
     @property
     def _reserved(self) -> int:
-        """Return the tokens for samples, replicas, and long prompts: each is sent twice, and one of them four times."""
+        """The tokens for samples, replicas and long prompts: each is sent twice, the worst prompt four times."""
         replicas = CALLS * (REPLICA_IDS + 1)
         return self.sampling + replicas + 2 * (self.prompts + 1) * (self.longest + 1)
 
     def _ids(self, tokens: int) -> int:
-        """Return how many ids can be scored with so many tokens: each call also samples one token."""
+        """Return the number of ids that can be scored with some tokens; each call also samples one token."""
         return tokens * self.longest // (self.longest + 1) - 2
 
     def _scaled(self, default: int) -> int:

@@ -12,17 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.audit import checkpoint_validation
-from diagnostics.audit.live import cache_replicas, probe_inputs, sampling_checks, servers
+from diagnostics.audit.live import cache_replicas, probe_inputs, sampling_checks, server_settings, servers
 from diagnostics.audit.live.checkpoint_identification import Identification, identify_weights
 from diagnostics.audit.live.client import Client
 from diagnostics.audit.live.probe_inputs import REPLICA_IDS, Budget
 from diagnostics.audit.live.reference import Reference, sibling_checkpoints
-from diagnostics.audit.live.server_settings import (
-    TrainerSettings,
-    check_settings,
-    check_tokenization,
-    read_trainer_settings,
-)
 from diagnostics.audit.live.servers import Server
 from diagnostics.audit.live.weight_comparison import ALARM
 from diagnostics.audit.results import (
@@ -41,13 +35,13 @@ _COPIES, _PROMPTS, _CACHE_PROMPTS = 4, 4, 3
 
 
 @dataclass(frozen=True)
-class LiveAudit:
+class LiveAuditOptions:
     """Options of a live audit.
 
     Attributes:
-        server: Address.
-        checkpoint: The folder whose weights it should hold.
-        against: Other folders that it may hold; empty for those next to the checkpoint.
+        server: Address of the server.
+        checkpoint: The folder whose weights the server should have.
+        against: Other folders whose weights it may have; empty for those next to the checkpoint.
         trainer: Settings file of the trainer; None for temperature 1.
         tokens: Limit on prompt and sampled tokens.
         timeout_s: Deadline of one call.
@@ -68,13 +62,13 @@ class _Session:
     """The inputs of the probes, and the results so far.
 
     Attributes:
-        bos_id: Begin-of-sequence id that the tokenizer adds; -1 for none.
+        bos_id: The tokenizer's begin-of-sequence id; -1 for none.
         vocabulary: Number of ids that both the tokenizer and the checkpoint have.
     """
 
     server: Server
     reference: Reference
-    trainer: TrainerSettings
+    trainer: server_settings.TrainerSettings
     tokenizer: Any
     settings: dict[str, Any]
     budget: Budget
@@ -88,15 +82,15 @@ class _Session:
         self.vocabulary = size if self.tokenizer is None else min(size, len(self.tokenizer))
 
 
-def audit_server(options: LiveAudit) -> Audit:
+def audit_server(options: LiveAuditOptions) -> Audit:
     """Audit a server; checks that need no tokens run first.
 
     Raises:
         AuditError: An input cannot be used.
-        NotAvailableError: The server may not be audited now.
+        NotAvailableError: The server is asleep, paused or busy, or its weights changed during the audit.
     """
     began = time.monotonic()
-    reference, trainer = Reference(options.checkpoint), read_trainer_settings(options.trainer)
+    reference, trainer = Reference(options.checkpoint), server_settings.read_trainer_settings(options.trainer)
     client = Client(options.server, options.timeout_s)
     progress.update(client.address)
     server = Server(client, options.model)
@@ -110,8 +104,8 @@ def audit_server(options: LiveAudit) -> Audit:
     if options.tokens < budget.needed:
         raise AuditError(f"--tokens {options.tokens}: this audit takes {budget.needed} at least")
     session = _Session(server, reference, trainer, tokenizer, settings, budget)
-    session.results += check_settings(settings, trainer)
-    session.results += check_tokenization(server, tokenizer, problem)
+    session.results += server_settings.check_settings(settings, trainer)
+    session.results += server_settings.check_tokenization(server, tokenizer, problem)
     session.against += map(Reference, options.against or sibling_checkpoints(options.checkpoint))
     progress.update("which weights it holds")
     identified = _check_weights(session)
@@ -136,7 +130,7 @@ def _check_dependencies() -> None:
 
 
 def _load_tokenizer(reference: Reference) -> tuple[Any, str]:
-    """Load the tokenizer of the checkpoint, or of an adapter's base; return it or None, and the problem."""
+    """Return (tokenizer of the checkpoint or its adapter's base, ""), or (None, the problem)."""
     has_own = any(reference.folder.glob("tokenizer*"))
     try:
         return checkpoint_validation.load_tokenizer(reference.folder if has_own else reference.weights), ""
@@ -145,7 +139,7 @@ def _load_tokenizer(reference: Reference) -> tuple[Any, str]:
 
 
 def _check_weights(session: _Session) -> Identification:
-    """Run P1 to P4, P2 and P14."""
+    """Compare the prefix cache, the weights and the replicas, and add their results (P1 to P4, P14)."""
     server = session.server
     comparison = _probe_cache(session)
     before = server.client.tokens
@@ -178,7 +172,7 @@ def _identify(session: _Session) -> tuple[Identification, list[int]]:
     )
     identified = identify(list(sequences))
     remaining = budget.second_comparison(server.client.tokens - before)
-    # A version that explains all is known. A second comparison of a large model takes four times as long.
+    # Skip the second comparison (four times as long for a large model) if another version explains all differences.
     is_known = identified.result.family == "weights/version" and identified.result.is_explained
     if not identified.result.is_clean and not is_known and remaining > budget.longest:
         more = probe_inputs.score_sequences(None, vocabulary, budget.longest, remaining, bos_id)
@@ -188,7 +182,7 @@ def _identify(session: _Session) -> tuple[Identification, list[int]]:
 
 
 def _probe_cache(session: _Session) -> cache_replicas.CacheComparison:
-    """Send long prompts with and without the cache: the trainer's prompts, or a fixed one."""
+    """Score long prompts with and without the prefix cache: the trainer's prompts, or a fixed one."""
     longest, tokenizer, texts = session.budget.longest, session.tokenizer, session.trainer.prompts
     prompts = [probe_inputs.long_prompt(tokenizer, session.vocabulary, longest, session.bos_id)]
     if texts and tokenizer is not None:
@@ -203,7 +197,7 @@ def _check_replicas(session: _Session, identified: Identification, ids: Sequence
 
 
 def _check_sampling(session: _Session, identified: Identification) -> None:
-    """Run P5, P6, P8 and P9 with the weights that the engine holds."""
+    """Check sampled ids and log-probs with the weights that the engine has, and add the results (P5, P6, P8, P9)."""
     server, tokenizer, weights = session.server, session.tokenizer, identified.weights
     before = server.client.tokens
     prompts = probe_inputs.sample_prompts(tokenizer, session.vocabulary, session.bos_id, _PROMPTS)

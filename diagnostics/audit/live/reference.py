@@ -22,9 +22,9 @@ from diagnostics.audit.results import AuditError
 
 Sequences = Sequence[Sequence[int]]
 DTYPES = ("float32", "bfloat16", "float16")
-# From so many weights on, float64 takes too long and float32 is exact enough.
+# With more weights than this, float64 takes too long, and float32 is exact enough.
 _LARGE = 60_000_000
-# Ids that are computed at once: their logits take a gigabyte where the vocabulary is large.
+# Number of ids in one forward pass; with a large vocabulary their logits take a gigabyte.
 _BATCH_IDS = 640
 _ADAPTER, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX, _LORA_A, _LORA_B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
@@ -39,7 +39,7 @@ class Adapter:
         """Read the settings only.
 
         Raises:
-            AuditError: They are unreadable, the base is not here, or the kind is not supported.
+            AuditError: The settings are unreadable, the base model is missing, or the kind is not supported.
         """
         self.folder, path = folder, folder / _ADAPTER
         try:
@@ -69,7 +69,7 @@ class Adapter:
         try:
             tensors = load_file(path)
         except Exception as error:
-            raise AuditError(f"{path}: {checkpoint_validation.reason(error)}") from error
+            raise AuditError(f"{path}: {checkpoint_validation.one_line_message(error)}") from error
         products = {}
         for name in (name for name in tensors if not name.endswith(_LORA_B)):
             module = name.removeprefix(_PREFIX).removesuffix(_LORA_A)
@@ -96,18 +96,19 @@ class Reference:
     """The weights in a folder.
 
     Attributes:
-        name: The folder's own name.
+        folder: The folder.
+        name: Name of the folder, or a description of changed weights.
         step: Training step in the folder's name (40 for checkpoint-40); -1 for a folder named `base`; None for other
             names.
-        config: Its config.json, or its base's.
-        weights: Folder of the whole weights: of an adapter, its base.
+        config: The settings in config.json of the model, for an adapter of its base model.
+        weights: Folder of the complete weights; for an adapter, the folder of its base model.
     """
 
     def __init__(self, folder: Path) -> None:
         """Read config.json only.
 
         Raises:
-            AuditError: It is not a folder of weights.
+            AuditError: The folder has no usable weights.
         """
         self.folder, self.name = folder, folder.name
         self.step = step_of(folder)
@@ -123,28 +124,28 @@ class Reference:
 
     @property
     def large(self) -> bool:
-        """Return whether the model is so large that a forward pass takes long."""
+        """Whether the model is so large that a forward pass takes long."""
         return bool(sum(parameter.numel() for parameter in self._load().parameters()) > _LARGE)
 
     @property
     def has_adapter(self) -> bool:
-        """Return whether the weights are an adapter on a base model."""
+        """Whether the weights are an adapter on a base model."""
         return self._adapter is not None
 
     @property
     def vocabulary(self) -> int:
-        """Return the number of ids that the model has logits for."""
+        """The number of ids that the model has logits for; 0 if unknown."""
         return int(self.config.get("vocab_size") or self.config.get("text_config", {}).get("vocab_size") or 0)
 
     @property
     def dtype(self) -> str:
-        """Return the dtype of the stored weights, from config.json."""
+        """The dtype of the stored weights in config.json; float32 if it is missing or unknown."""
         dtype = str(self.config.get("dtype") or self.config.get("torch_dtype") or "float32")
         return dtype if dtype in DTYPES else "float32"
 
     @property
     def state(self) -> dict[str, Any]:
-        """Return the tensors by name, as on disk."""
+        """The tensors by name: as on disk, with the adapter merged, or as `mix` has replaced them."""
         return self._load().state_dict() if self._state is None else self._state
 
     def release(self) -> None:
@@ -223,7 +224,7 @@ class Reference:
         return model
 
     def _load(self) -> Any:
-        """Return the model as on disk, with its adapter merged; it is read once."""
+        """Return the model as on disk, with its adapter merged; the files are read only once."""
         if self._merged is None:
             self._base = self._merged = self._base or checkpoint_validation.load_model(self.weights)
             if self._adapter is not None:
@@ -258,7 +259,7 @@ def round_weights(model: Any, dtype: Any) -> Any:
 
 
 def step_of(folder: Path) -> int | None:
-    """Return the number at the end of a folder's name; -1 for `base`; None if there is none.
+    """Return the number after the last dash of a folder's name; -1 for `base`; None for other names.
 
     >>> step_of(Path("checkpoint-40")), step_of(Path("base")), step_of(Path("policy"))
     (40, -1, None)
@@ -270,7 +271,10 @@ def step_of(folder: Path) -> int | None:
 
 
 def sibling_checkpoints(checkpoint: Path, most: int = 4) -> list[Path]:
-    """Return other checkpoints in the same folder, the nearest step first, including `base`."""
+    """Return at most `most` checkpoints next to a checkpoint, the nearest step first, and the base of an adapter.
+
+    A folder named `base` counts as step -1.
+    """
     own_step = step_of(checkpoint)
     siblings = []
     for path in checkpoint.resolve().parent.iterdir():
@@ -279,5 +283,5 @@ def sibling_checkpoints(checkpoint: Path, most: int = 4) -> list[Path]:
         if step is not None and has_weights and path.resolve() != checkpoint.resolve():
             siblings.append((abs(step - (-1 if own_step is None else own_step)), path.name, path))
     nearest = [path for _, _, path in sorted(siblings)[:most]]
-    # An engine without its adapter holds the base.
+    # An engine without its adapter has the weights of the base model.
     return [*nearest, Adapter(checkpoint).base] if is_adapter(checkpoint) else nearest

@@ -1,7 +1,7 @@
-"""Check which ids the engine sampled against the distribution whose log-probs it reports (P6).
+"""Check whether the sampled ids fit the distribution whose log-probs the engine reports (P6).
 
-vLLM reports raw log-probs by default, which do not depend on the sampling parameters. In that case only the sampled ids
-show the temperature; that can prove a fault, but never that the sampling is clean.
+By default vLLM reports raw log-probs, which do not depend on the sampling parameters. In that case only the sampled ids
+show the temperature. They can prove a fault, but never that the sampling is clean.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from diagnostics.audit.results import NOT_DECIDED, Estimate, Note, Result, clean
 
 # Log-probs of two ids that rounding may exchange.
 _TIE = 0.2
-# Standard errors by which the sampled ids must miss the reported distribution.
+# Number of standard errors between sampled ids and reported distribution that counts as a fault.
 _SURE = 5.0
 # Temperatures nearer than this, as logarithms, are equal.
 _SAME = 0.03
@@ -32,10 +32,19 @@ def check_ids(
     *,
     faulty: bool,
 ) -> list[Result]:
-    """Check for greedy sampling, repeated seeds, and a temperature other than the reported log-probs show."""
+    """Check for greedy sampling, repeated seeds, and a temperature that differs from that of the log-probs.
+
+    Args:
+        completions: The samples.
+        observed: The sampled tokens, with the reported log-probs and reference logits.
+        sampling: The parameters that explain the reported log-probs.
+        expected: The parameters with which the trainer computes.
+        mode: The server's logprobs_mode; empty if unknown.
+        faulty: Whether another check found a fault; the result is then never clean.
+    """
     count, distribution = len(observed.ids), observed.distribution(sampling)
     top = distribution.max(1).values
-    gap = top - distribution.gather(1, observed.places)[:, 0]
+    gap = top - distribution.gather(1, observed.sampled_columns)[:, 0]
     chance = float(top.sum())
     if bool((gap <= _TIE).all()) and float((gap == 0).double().mean()) > 0.9 and chance < -12:
         message = "greedy sampling: all {count} tokens are the most likely ones (by chance {chance:.1g})"
@@ -43,7 +52,7 @@ def check_ids(
         return [fault("sampling/greedy", message, "CFG115", values, probe="P6", count=count)]
     if repeated := _check_seeds(completions, observed):
         return [repeated]
-    total, mean, error = observed.surprise(sampling)
+    total, mean, error = observed.total_logprob(sampling)
     z = (total - mean) / max(error, 1e-9)
     text = "the sampled ids are {z:+.1f} standard errors from temperature {temperature:.3g} (logprobs_mode: {mode})"
     fact = note("surprise", text, z=z, temperature=sampling.temperature, mode=mode or "unknown")
@@ -72,7 +81,11 @@ def _check_seeds(completions: Sequence[Completion], observed: Observed) -> Resul
 def separate_raw(
     observed: Observed, fit: Fit, expected: Sampling, mode: str, results: list[Result], by_ids: list[Result]
 ) -> tuple[list[Result], list[Result]]:
-    """Decide by the sampled ids between raw log-probs and sampling at temperature 1, which look alike."""
+    """Decide by the sampled ids whether log-probs of temperature 1 are raw or the sampling is at temperature 1.
+
+    Returns:
+        The results about the parameters and those about the ids, with the refuted ones replaced or removed.
+    """
     sampling, family = fit.sampling, "sampling/temperature"
     is_neutral = replace(sampling, temperature=1.0) == Sampling() and _is_near(sampling.temperature, 1.0)
     is_expected = _is_near(expected.temperature, sampling.temperature)
@@ -120,7 +133,7 @@ def _temperature(observed: Observed, sampling: Sampling) -> tuple[float, float]:
 
 
 def recheck_raw(observed: Observed, result: Result, mode: str) -> Result:
-    """Make a clean result undecided if the log-probs may be raw, because raw ones show no sampling parameters."""
+    """Make a clean result undecided if the log-probs may be raw, because raw log-probs show no sampling parameters."""
     may_be_raw = not mode.startswith("processed") and observed.residual(Sampling()) <= (result.alarm or 0.0)
     if result.family != "sampling" or not result.is_clean or not may_be_raw:
         return result

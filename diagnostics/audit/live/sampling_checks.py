@@ -13,12 +13,13 @@ from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling, trimmed_mean
 from diagnostics.audit.results import Estimate, Result, RunnerUp, clean, fault, masked, note, undecided
 
-# --tokens that make one sampled token.
+# Increase of --tokens that gives one more sampled token.
 _TOKENS_PER_SAMPLE = 15
 # Multiples of the rounding error from which on a residual is a fault, and up to which it is clean.
 _ALARM, _OPEN, _FLOAT32_ALARM = 1.8, 1.4, 12.0
 _LEAST_FLOOR = 2e-6
-# Log-probs of another token differ by more than this; a bias on a rare id moves its log-prob by more than that.
+# Log-probs of another token differ by more than the first; a bias on a rare id changes its log-prob by more than the
+# second.
 _LEAST_MISPLACED, _LEAST_RARE_BIAS = 0.02, 0.7
 _CODES = {"top_p": "NUM002", "top_k": "NUM002", "min_p": "NUM002", "repetition_penalty": "NUM003"}
 _MESSAGES = {
@@ -35,7 +36,9 @@ class Samples:
     """Completions, with the logits of given weights computed exactly and in the engine's dtype.
 
     Attributes:
-        expected: The parameters by which the trainer computes.
+        exact: The tokens with exactly computed logits.
+        native: The tokens with logits computed in the engine's dtype.
+        expected: The parameters with which the trainer computes.
         pairs: Whether the fit may change two parameters at once.
     """
 
@@ -49,7 +52,7 @@ class Samples:
     def compute(
         cls, reference: Reference, completions: Sequence[Completion], dtype: str, expected: Sampling
     ) -> Samples:
-        """Compute the logits."""
+        """Compute the logits of the completions that have tokens."""
         usable = tuple(completion for completion in completions if completion.ids)
         exact, native = (
             Observed.compute(reference, usable, dtype, native=native) for native in (False, True)
@@ -58,7 +61,7 @@ class Samples:
 
     @cached_property
     def fit(self) -> Fit:
-        """Return the sampling parameters that explain the reported log-probs best."""
+        """The sampling parameters that explain the reported log-probs best."""
         floor = self.floor(self.expected)
         return estimation.fit_sampling(self.exact, self.expected, floor, pairs=self.pairs)
 
@@ -83,10 +86,10 @@ def check_sampling(
     """Check the reported log-probs and the sampling parameters.
 
     Args:
-        reference: The weights that the engine holds.
-        completions: Samples of the trainer's own request.
+        reference: The weights that the engine has.
+        completions: Samples with the trainer's sampling parameters.
         dtype: The engine's dtype.
-        expected: The parameters by which the trainer computes.
+        expected: The parameters with which the trainer computes.
         mode: The server's logprobs_mode; empty if unknown.
     """
     samples = Samples.compute(reference, completions, dtype, expected)
@@ -184,7 +187,7 @@ def _check_pairing(reference: Reference, samples: Samples, dtype: str) -> tuple[
 
 
 def _judge_fit(samples: Samples) -> list[Result]:
-    """Report the estimated parameters; if the residual is above the fault threshold, report no parameter by name."""
+    """Return a result for each parameter that differs; above the fault threshold, a logit bias or an unknown cause."""
     fit, observed, expected = samples.fit, samples.exact, samples.expected
     floor = samples.floor(fit.sampling)
     count, times, alarm = len(observed.ids), fit.residual / floor, _alarm_factor(floor)
@@ -248,7 +251,7 @@ def _parameter_fault(
 
 
 def check_vocabulary(completions: Sequence[Completion], size: int) -> list[Result]:
-    """Check that the tokenizer has all sampled ids; size 0 if there is no tokenizer."""
+    """Check that all sampled ids are below `size`, the tokenizer's number of ids; 0 if there is no tokenizer."""
     ids = [token for completion in completions for token in completion.ids]
     beyond = sum(token >= size for token in ids)
     if not size or not beyond:

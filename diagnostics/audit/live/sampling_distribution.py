@@ -79,7 +79,7 @@ class Observed:
         ids: Sampled ids.
         samples: Index of the completion that each token belongs to.
         columns: Id of each kept logit, by position.
-        places: Index of the sampled id in `columns`, by position.
+        sampled_columns: Index of the sampled id in `columns`, by position, as a column vector.
     """
 
     def __init__(self, completions: Sequence[Completion], logits: Iterable[Any]) -> None:
@@ -111,7 +111,10 @@ class Observed:
     def compute(
         cls, reference: Reference, completions: Sequence[Completion], dtype: str, *, native: bool = False
     ) -> Observed:
-        """Compute the logits of completions with given weights, in the engine's dtype or (native=False) exactly."""
+        """Compute the logits of completions with given weights.
+
+        With `native` they are computed in the engine's dtype, otherwise exactly: in float64, for large models float32.
+        """
         sequences = [[*completion.prompt, *completion.ids] for completion in completions]
         rows = zip(completions, reference.logits(sequences, dtype, native=native), strict=True)
         return cls(completions, [row[len(completion.prompt) - 1 : -1].double() for completion, row in rows])
@@ -123,7 +126,7 @@ class Observed:
         return copied
 
     def select(self, rows: Any, **changed: Any) -> Observed:
-        """Return some of the tokens, with other values of some attributes."""
+        """Return the tokens of the given rows, with the given attributes replaced."""
         names = [name for name in self.__dict__ if name not in _NOT_BY_TOKEN]
         tensors = {name: self.__dict__[name][rows] for name in names}
         return self._copy(tensors | {"_log_bin_size": self._log_bin_size} | changed)
@@ -144,7 +147,7 @@ class Observed:
         """Reduce a large vocabulary: keep the likeliest, prompt and sampled ids, and average the others in bins."""
         import torch
 
-        self.places = self.ids[:, None]
+        self.sampled_columns = self.ids[:, None]
         self.columns = torch.arange(size).expand(len(self.ids), size)
         self._rest = self._logits.new_empty((len(self.ids), 0))
         self._log_bin_size = 0.0
@@ -152,7 +155,7 @@ class Observed:
             return
         priority = self._logits.clone()
         priority[self._in_prompt | (self._counts > 0)] = float("inf")
-        priority.scatter_(1, self.places, float("inf"))
+        priority.scatter_(1, self.sampled_columns, float("inf"))
         order = priority.argsort(dim=1, descending=True)
         columns, rest = order[:, :_KEPT], order[:, _KEPT:]
         even = rest.shape[1] // _BINS * _BINS
@@ -161,7 +164,7 @@ class Observed:
         self._logits, self._in_prompt, self._counts = (
             tensor.gather(1, columns) for tensor in (self._logits, self._in_prompt, self._counts)
         )
-        self.places, self.columns = (columns == self.ids[:, None]).int().argmax(1)[:, None], columns
+        self.sampled_columns, self.columns = (columns == self.ids[:, None]).int().argmax(1)[:, None], columns
 
     def penalised_logits(self, sampling: Sampling) -> Any:
         """Return the logits after penalties and bias."""
@@ -180,7 +183,7 @@ class Observed:
         """Return the log-prob of each sampled token; minus infinity where truncation removes the token."""
         if sampling == sampling.untruncated:
             logits = self.penalised_logits(sampling) / sampling.temperature
-            return (logits.gather(1, self.places) - self._log_mass(logits, sampling))[:, 0]
+            return (logits.gather(1, self.sampled_columns) - self._log_mass(logits, sampling))[:, 0]
         ordered, _, rank = self._sort(sampling)
         size, log_mass = self._truncate(sampling)
         logprobs = ordered.gather(1, rank) / sampling.temperature - log_mass
@@ -214,7 +217,7 @@ class Observed:
         )  # fmt: skip
         if self._sorted is None or self._sort_key != key:
             ordered, order = self.penalised_logits(sampling).sort(dim=1, descending=True)
-            rank = (order == self.places).int().argmax(1, keepdim=True)
+            rank = (order == self.sampled_columns).int().argmax(1, keepdim=True)
             self._sort_key, self._sorted, self._mass_key = key, (ordered, order, rank), None
         return self._sorted
 
@@ -259,8 +262,11 @@ class Observed:
         counts = torch.bincount(self.samples).clamp(min=1)
         return torch.bincount(self.samples, weights=self.differences(sampling)) / counts
 
-    def surprise(self, sampling: Sampling) -> tuple[float, float, float]:
-        """Return the total log-prob of the sampled ids, with its expectation and standard deviation."""
+    def total_logprob(self, sampling: Sampling) -> tuple[float, float, float]:
+        """Return the total log-prob of the sampled ids, with its expectation and standard deviation.
+
+        Ids that truncation removes are left out if rounding explains them, or if they are at most 1 %.
+        """
         distribution = self.distribution(sampling)
         shares = distribution.exp()
         finite = distribution.masked_fill(distribution.isinf(), 0.0)
@@ -271,12 +277,12 @@ class Observed:
             rest_shares = (rest + self._log_bin_size).exp()
             mean, squares = mean + (rest_shares * rest).sum(1), squares + (rest_shares * rest.square()).sum(1)
         variance = squares - mean.square()
-        sampled = distribution.gather(1, self.places)[:, 0]
+        sampled = distribution.gather(1, self.sampled_columns)[:, 0]
         outside = sampled.isinf()
         # The engine's own type admits ids at the border of a truncation that exact numbers exclude.
         free = self.distribution(sampling.untruncated)
         lowest = free.masked_fill(distribution.isinf(), math.inf).min(1).values
-        border = outside & (free.gather(1, self.places)[:, 0] > lowest - _BORDER)
+        border = outside & (free.gather(1, self.sampled_columns)[:, 0] > lowest - _BORDER)
         if int((outside & ~border).sum()) <= max(1, len(sampled) // 100):
             border = outside
         sampled, mean, variance = sampled[~border].clamp(min=-50.0), mean[~border], variance[~border]

@@ -21,11 +21,11 @@ class TrainerSettings:
     """The trainer's settings, as far as the audit needs them.
 
     Attributes:
-        request: Sampling parameters of its requests; others are left to the server.
-        sampling: Parameters with which it computes log-probs: only the temperature, for all known trainers.
+        request: Sampling parameters of the trainer's requests; the server chooses others.
+        sampling: Parameters with which the trainer computes log-probs; all known trainers use only the temperature.
         length: Longest prompt and completion together, in tokens; 0 if unknown.
-        max_staleness: How many checkpoints older the engine's weights may be.
-        prompts: Texts that may be in the engine's cache.
+        max_staleness: Number of checkpoints by which the engine's weights may be older.
+        prompts: Texts that may be in the engine's prefix cache.
     """
 
     request: dict[str, Any] = field(default_factory=lambda: {"temperature": 1.0})
@@ -36,10 +36,10 @@ class TrainerSettings:
 
 
 def read_trainer_settings(path: Path | None) -> TrainerSettings:
-    """Read JSON or TOML; parameters may be nested, under vLLM's names.
+    """Read the settings from JSON or TOML; parameters have vLLM's names and may be nested. None gives the defaults.
 
     Raises:
-        AuditError: The file is neither, or a value is not a number.
+        AuditError: The file is neither JSON nor TOML, or a value is not allowed.
     """
     if path is None:
         return TrainerSettings()
@@ -113,11 +113,11 @@ def check_settings(server: dict[str, Any], trainer: TrainerSettings) -> list[Res
 
 
 def check_tokenization(server: Server, tokenizer: Any, problem: str) -> list[Result]:
-    """Check that server and checkpoint tokenize a text and a chat alike.
+    """Check that server and checkpoint tokenize a text and a chat to the same ids.
 
     Args:
-        server: The server.
-        tokenizer: The checkpoint's; None if it cannot be read.
+        server: The audited server.
+        tokenizer: Tokenizer of the checkpoint; None if it cannot be read.
         problem: Why the tokenizer cannot be read; empty if it can.
     """
     if tokenizer is None:

@@ -1,4 +1,4 @@
-"""Client of a rollout server that answers as `vllm serve` does; TRL's server is one since TRL 1.11."""
+"""Call a rollout server with the API of `vllm serve`; TRL's server has the same API since TRL 1.11."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _CACHE_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total
 
 
 class Server:
-    """`vllm serve`, 0.10 and newer."""
+    """A `vllm serve` of vLLM 0.10 or newer."""
 
     def __init__(self, client: Client, model: str = "") -> None:
-        """Choose a model: the first, if none is named.
+        """Choose the named model, or the first served model for an empty name.
 
         Raises:
-            AuditError: Nothing answers as vLLM does, or it does not serve this model.
+            AuditError: The server has another API, or does not serve this model.
         """
         self.client = client
         answer = client.get("/v1/models")
@@ -36,11 +36,11 @@ class Server:
         if model and model not in names:
             raise AuditError(f"--model {model}: {client.address} serves {', '.join(names)}")
         self.model = model or names[0]
-        # After the trainer's requests, if the scheduler uses priorities; else it refuses them and they are left out.
+        # With priorities, the scheduler runs the trainer's requests first; a server that refuses them gets none.
         self._priority: dict[str, int] = {"priority": _LOWEST_PRIORITY}
 
     def settings(self) -> dict[str, Any]:
-        """Return settings from /v1/models, /version and /server_info, as far as these exist."""
+        """Return settings from /v1/models, /version and /server_info; missing ones are left out."""
         names = [str(entry.get("id")) for entry in self._models]
         settings: dict[str, Any] = {"model": self.model, "models": names}
         length = self._models[0].get("max_model_len") if self._models else None
@@ -60,7 +60,10 @@ class Server:
         return settings
 
     def score(self, ids: Sequence[int]) -> list[float]:
-        """Return the log-prob of each id by `prompt_logprobs`; sampling parameters and cached keys have no effect."""
+        """Return the log-prob of each id but the first, by `prompt_logprobs`.
+
+        Sampling parameters and cached keys have no effect on these log-probs.
+        """
         body = {"prompt": list(ids), "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
         entries = self._complete(body, len(ids) + 1)[0].get("prompt_logprobs")
         if not isinstance(entries, list) or len(entries) != len(ids):
@@ -71,7 +74,7 @@ class Server:
     def sample(
         self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
     ) -> list[Completion]:
-        """Sample all prompts in one call."""
+        """Sample `copies` completions of `tokens` tokens for each prompt in one call."""
         body = {
             "prompt": [list(prompt) for prompt in prompts], "max_tokens": tokens, "n": copies, "logprobs": 0,
             "return_token_ids": True, "return_tokens_as_token_ids": True, **request,
@@ -94,7 +97,7 @@ class Server:
         return Completion(prompt, ids, tuple(map(float, values)), reported)
 
     def next_ids(self, ids: Sequence[int], salt: str = "") -> dict[int, float]:
-        """Return the likeliest next ids with their log-probs; uses cached keys and values, if there are any."""
+        """Return the likeliest next ids with their log-probs; cached keys are used unless `salt` bypasses them."""
         body = {
             "prompt": list(ids), "max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0,
             "repetition_penalty": 1.0, "logprobs": 20, "return_tokens_as_token_ids": True,
@@ -111,7 +114,7 @@ class Server:
         return sum(hits) if hits else None
 
     def tokenize(self, text: str | list[dict[str, str]]) -> list[int] | None:
-        """Tokenise a text by the endpoint /tokenize."""
+        """Tokenize a text or a chat with the endpoint /tokenize; None if the server lacks it."""
         chat = {"messages": text, "add_generation_prompt": True}
         body = {"prompt": text} if isinstance(text, str) else chat
         answer = self.client.try_call("/tokenize", {"model": self.model, **body})
@@ -145,10 +148,10 @@ def _prompt_logprob(entry: Any, token: int) -> float:
 
 
 def check_awake(client: Client) -> str:
-    """Check that a server is not paused, asleep or in a weight update; return its weight version, if it has one.
+    """Check that a server is not paused, asleep or in a weight update; return its weight version or an empty text.
 
     Raises:
-        NotAvailableError: It is; calls would hang or be wrong.
+        NotAvailableError: The server is in one of these states, in which calls would hang or be wrong.
     """
     for key, state in (("is_sleeping", "asleep"), ("is_paused", "paused")):
         answer = client.try_call(f"/{key}")

@@ -11,12 +11,12 @@ from typing import Any
 
 from diagnostics.audit.live.reference import DTYPES, Reference, Sequences
 
-# Factors of the floor for an alarm, and for an open result. A correct 16-bit engine is off by 0.9 to 1.2 times
-# what PyTorch is; 32-bit kernels differ more among themselves, and by less than matters.
+# Multiples of the floor above which a residual is a fault, and above which it is undecided. The error of a correct
+# 16-bit engine is 0.9 to 1.2 times that of PyTorch; 32-bit kernels differ more, but by an irrelevant amount.
 ALARM = {"float32": 12.0, "bfloat16": 1.6, "float16": 1.6}
 _OPEN = {"float32": 6.0, "bfloat16": 1.3, "float16": 1.3}
 _LEAST_FLOOR = 2e-6
-# Kernels of many layers differ more: a correct engine of 24 layers was off by 1.42 times what PyTorch is.
+# Models of many layers differ more: the error of a correct engine with 24 layers was 1.42 times that of PyTorch.
 _DEEP = 1.4
 
 
@@ -25,10 +25,12 @@ class Scores:
     """Log-probs of chosen ids from the engine and from a checkpoint.
 
     Attributes:
-        sequences: The ids.
+        reference: The checkpoint.
+        sequences: The scored ids.
         engine: The engine's log-prob of each id but the first of each sequence, concatenated.
+        dtype: The dtype that the engine computes in.
         exact: The checkpoint's log-probs, computed exactly.
-        floor: Mean difference that rounding to the dtype causes.
+        floor: Mean difference that rounding in this dtype causes.
     """
 
     reference: Reference
@@ -40,32 +42,32 @@ class Scores:
 
     @property
     def difference(self) -> Any:
-        """Return the engine's log-probs less the checkpoint's."""
+        """The engine's log-probs minus the checkpoint's."""
         return self.engine - self.exact
 
     @property
     def residual(self) -> float:
-        """Return the mean absolute difference."""
+        """The mean absolute difference of the log-probs."""
         return self.residual_of(self.exact)
 
     @property
     def limit(self) -> float:
-        """Return the fault threshold: the residual from which on it is a fault."""
+        """The fault threshold: a larger residual is a fault."""
         return ALARM[self.dtype] * self.floor
 
     @property
     def at_floor(self) -> bool:
-        """Return whether rounding alone explains the residual."""
+        """Whether rounding alone explains the residual."""
         return self.residual <= _OPEN[self.dtype] * self.floor
 
     @property
     def result_fields(self) -> dict[str, Any]:
-        """Return the numbers of a result about the checkpoint itself."""
+        """The numeric fields of a result about the checkpoint."""
         numbers = {"residual": self.residual, "floor": self.floor, "alarm": self.limit}
         return numbers | {"count": len(self.engine), "decisive": True}
 
     def residual_of(self, exact: Any) -> float:
-        """Return the engine's mean absolute difference from other weights' log-probs."""
+        """Return the engine's mean absolute difference from the given log-probs."""
         return float((self.engine - exact).abs().mean())
 
     def scores_of(self, weights: Reference) -> Any:
@@ -84,15 +86,15 @@ def compare(reference: Reference, sequences: Sequences, engine: Any, dtype: str,
 
 
 def compare_in_best_type(reference: Reference, sequences: Sequences, engine: Any, dtype: str) -> Scores:
-    """Compare in the dtype that the server reports, else in the finest one whose rounding explains the difference.
+    """Compare in the dtype that the server reports, else in the finest dtype whose rounding explains the difference.
 
-    If none does, the weights differ. Then the coarsest dtype is used, so that a wrong guess of the dtype is never a
-    fault.
+    If no dtype explains it, the weights differ. Then the coarsest dtype is used, so that a wrong guess of the dtype
+    never causes a fault.
     """
     if dtype in DTYPES:
         return compare(reference, sequences, engine, dtype)
     scores = first = compare(reference, sequences, engine, "float32")
-    # Nobody serves a large bfloat16 checkpoint as float16, and each type takes its time.
+    # A large bfloat16 checkpoint is never served as float16, and each comparison of a large model takes long.
     unlikely = "float16" if reference.large and reference.dtype == "bfloat16" else ""
     for kind in ("float16", "bfloat16"):
         if scores.at_floor:
@@ -108,8 +110,9 @@ class Slope:
     """The engine's position on the line from one checkpoint (0) to another (1).
 
     Attributes:
-        error: Standard error.
-        residual: Mean difference that remains.
+        value: The position.
+        error: Standard error of the position.
+        residual: Mean absolute difference of the engine from this position.
         distance: Root mean square distance of the two checkpoints.
     """
 
@@ -120,12 +123,12 @@ class Slope:
 
 
 def project(difference: Any, direction: Any) -> Slope:
-    """Project one vector on another."""
+    """Project the difference on a direction."""
     norm = float(direction @ direction)
     if norm == 0:
         return Slope(0.0, math.inf, float(difference.abs().mean()), 0.0)
     value = float(difference @ direction) / norm
     rest = difference - value * direction
-    # By token, because a token with a large difference and a large error counts with both.
+    # The error is summed by token, because tokens with a large difference have a large error.
     error = math.sqrt(float((rest.square() * direction.square()).sum())) / norm
     return Slope(value, error, float(rest.abs().mean()), math.sqrt(norm / len(direction)))

@@ -27,7 +27,7 @@ _TOLERANCE = 2e-4
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula for advantages: its baseline and scale."""
+    """A formula for advantages; baseline and scale are `group`, `leave_one_out`, `batch` or `none`."""
 
     baseline: str
     scale: str
@@ -76,7 +76,7 @@ class Step:
 
     @property
     def has_spread(self) -> bool:
-        """Return whether rewards differ in some group; without a spread every formula gives zeros."""
+        """Whether rewards differ in some group; without a spread every formula of a group baseline gives zeros."""
         return any(len({self.rewards[place] for place in group}) > 1 for group in self.groups)
 
     def interleaved(self) -> Groups:
@@ -94,7 +94,7 @@ def _correct_advantages(step: Step, formula: Formula) -> list[float]:
 
 
 def check_advantages(run: RunArtifacts) -> list[Result]:
-    """Check each recording that has advantages."""
+    """Compare the advantages of each recording that has at least 8 with those of known formulas."""
     results = [
         _check_recording(recording)
         for recording in run.recordings
@@ -138,7 +138,7 @@ def _check_recording(recording: Recording) -> Result:
 
 
 def _reward_sources(recording: Recording) -> list[str]:
-    """Return where the reward may come from: "" as recorded, "+" the sum of the scores, else the name of one score."""
+    """Return possible sources of the reward: "" as recorded, "+" the sum of the scores, or the name of one score."""
     if any(row.reward is not None for row in recording.rows):
         return [""]
     names = list(dict.fromkeys(name for row in recording.rows[:64] for name in row.scores))
@@ -185,7 +185,10 @@ def _group_indices(rows: Sequence[Sample], size: int) -> Groups:
 
 
 def _residual(steps: Sequence[Step], compute: Compute, formula: Formula) -> float:
-    """Return the largest difference of computed and recorded advantages, without the largest 1 % (maybe clipped)."""
+    """Return the largest relative difference of computed and recorded advantages, without the largest 1 %.
+
+    The largest advantages may be clipped.
+    """
     differences: list[float] = []
     for step in steps:
         computed = compute(step, formula)

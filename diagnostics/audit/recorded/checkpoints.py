@@ -1,9 +1,9 @@
 """Compare consecutive checkpoints (P13): find frozen tensors, NaN, and updates lost to bfloat16 rounding.
 
 A few thousand evenly spaced elements of each tensor are compared. "Did not move" is reported only after all bytes were
-compared. A bfloat16 weight loses an update smaller than half the spacing of its values (half an ulp). In such a run
-small weights change and large ones never do, with a sharp edge. Weights trained in float32 and saved in bfloat16 have
-no such edge: among weights twice as large, half as many change.
+compared. A bfloat16 weight loses an update smaller than half the spacing of its values (half an ulp). In a run that
+trains bfloat16 weights, small weights change and large weights never do, with a sharp edge. Weights trained in float32
+and saved in bfloat16 have no such edge: among weights twice as large, half as many change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from diagnostics.audit.recorded.safetensors import Tensor
 from diagnostics.audit.results import Estimate, Result, clean, fault, note, skipped, undecided
 
 _ELEMENTS, _MAX_PAIRS, _MAX_TENSORS, _MAX_BYTES = 4096, 3, 4000, 4 * safe_io.GIB
-# Of each floating type the bits of the fraction, the mask of the exponent, and the integer of its width.
+# For each floating-point type: bits of the fraction, mask of the exponent, and code of the integer of the same width.
 _EXPONENTS = {"BF16": (7, 0xFF, "H"), "F16": (10, 0x1F, "H"), "F32": (23, 0xFF, "I"), "F64": (52, 0x7FF, "Q")}
 
 
@@ -32,11 +32,13 @@ class Comparison:
     """The changes between two checkpoints.
 
     Attributes:
+        before: Step of the earlier checkpoint.
+        after: Step of the later checkpoint.
         shares: Fraction of compared elements that changed, by tensor.
         unchanged: Tensors whose bytes are all equal.
         invalid: Tensors with NaN or infinity in the later checkpoint.
-        compared: bfloat16 only: elements compared, by exponent of the earlier value.
-        changed: Likewise: elements changed.
+        compared: Number of compared bfloat16 elements, by exponent of the earlier value.
+        changed: Number of changed bfloat16 elements, by exponent of the earlier value.
     """
 
     before: int
@@ -48,7 +50,7 @@ class Comparison:
     changed: Counter[int] = field(default_factory=Counter)
 
     def add(self, old: Tensor, new: Tensor, budget: list[int]) -> None:
-        """Compare a tensor; `budget` is the bytes that may still be compared as a whole."""
+        """Compare a tensor; `budget` has the number of bytes that may still be compared completely, and is reduced."""
         step = max(1, old.size // _ELEMENTS)
         shift, ones, width = _EXPONENTS[new.kind]
         a, b = (list(tensor.data.cast(width)[::step]) for tensor in (old, new))  # type: ignore[call-overload]
@@ -69,7 +71,7 @@ class Comparison:
 
 
 def check_checkpoints(run: RunArtifacts) -> Iterator[Result]:
-    """Check the checkpoints of a run."""
+    """Compare consecutive checkpoints of a run and yield the result."""
     numbered = [checkpoint for checkpoint in run.checkpoints if checkpoint.step >= 0]
     comparisons: list[Comparison] = []
     budget = [_MAX_BYTES]
@@ -146,7 +148,7 @@ def _judge(comparisons: list[Comparison], rates: set[float]) -> Result:
 
 
 def _frozen_tensors(comparisons: list[Comparison]) -> list[str]:
-    """Return tensors that never change while the same tensors of other layers do."""
+    """Return tensors that never change while the corresponding tensors of other layers do."""
     still = set.intersection(*(comparison.unchanged for comparison in comparisons))
     moving = {
         _layer_kind(name)
@@ -164,7 +166,7 @@ def _layer_kind(name: str) -> str:
 
 
 def _lost_updates(comparisons: list[Comparison]) -> float | None:
-    """Return the magnitude above which no weight changes; None if there is no such edge."""
+    """Return the magnitude above which hardly any weight changes; None if there is no such edge."""
     compared = sum((comparison.compared for comparison in comparisons), Counter[int]())
     changed = sum((comparison.changed for comparison in comparisons), Counter[int]())
     shares = {exponent: changed[exponent] / count for exponent, count in compared.items() if count >= 100}

@@ -1,4 +1,4 @@
-"""Read the metrics of a run from trainer_state.json, JSON lines and logs; evaluation metrics are left out."""
+"""Read the metrics of a run from trainer_state.json, JSON lines and logs, without evaluation metrics."""
 
 from __future__ import annotations
 
@@ -10,16 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
-from diagnostics.audit.recorded.run_data import (
-    MAX_FILE,
-    READ_ERRORS,
-    MetricRow,
-    MetricSeries,
-    UnreadInputs,
-    read_json_lines,
-    step_in_name,
-    whole_number,
-)
+from diagnostics.audit.recorded import run_data
 from diagnostics.logs import metric_names
 from diagnostics.output.redact import mask_and_cut
 
@@ -29,29 +20,29 @@ _HEAD, _TAIL = safe_io.MIB, 256 * safe_io.KIB
 _SUMMARY = re.compile(rb"'(train_runtime|train_steps_per_second|train_loss)': '?([0-9.e+]{1,20})")
 
 
-def metric_row(values: Mapping[str, Any], place: str, step: int | None = None) -> MetricRow | None:
+def metric_row(values: Mapping[str, Any], place: str, step: int | None = None) -> run_data.MetricRow | None:
     """Convert the metrics of one step; None if none of the names is known."""
     numbers = ((mask_and_cut(str(name), 200), _float(value)) for name, value in values.items())
     printed = dict(islice(((name, value) for name, value in numbers if value is not None), 500))
     if step is None:
-        step = next((whole_number(values[name]) for name in _STEPS if name in values), None)
+        step = next((run_data.whole_number(values[name]) for name in _STEPS if name in values), None)
     canonical: dict[str, float] = {}
     for name, value in printed.items():
         meaning = "" if name == "train_loss" else metric_names.canonical_name(name)
         if meaning and (meaning not in canonical or math.isnan(value)):
             canonical[meaning] = value
     if "train_runtime" in printed:  # the summary of a run
-        return MetricRow(step, {}, printed, place)
-    return MetricRow(step, canonical, printed, place) if canonical else None
+        return run_data.MetricRow(step, {}, printed, place)
+    return run_data.MetricRow(step, canonical, printed, place) if canonical else None
 
 
 def is_evaluation(entry: Mapping[str, Any]) -> bool:
-    """Return whether a log entry is an evaluation's."""
+    """Return whether a log entry has the metrics of an evaluation."""
     return any(str(name).startswith("eval_") for name in entry)
 
 
 def _float(value: object) -> float | None:
-    """Convert a number, NaN included; transformers 5 prints numbers as texts."""
+    """Convert a number or a text with a number, as transformers 5 prints; NaN is accepted. None for other values."""
     is_text = isinstance(value, str) and len(value) < 40
     if isinstance(value, bool) or not (is_text or isinstance(value, (int, float))):
         return None
@@ -61,18 +52,18 @@ def _float(value: object) -> float | None:
         return None
 
 
-def _series(kind: str, rows: Sequence[MetricRow | None]) -> MetricSeries | None:
+def _series(kind: str, rows: Sequence[run_data.MetricRow | None]) -> run_data.MetricSeries | None:
     known = tuple(row for row in rows if row)
-    return MetricSeries(kind, known) if known else None
+    return run_data.MetricSeries(kind, known) if known else None
 
 
-def read_trainer_state(path: Path, unread: UnreadInputs) -> MetricSeries | None:
+def read_trainer_state(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeries | None:
     """Read the log history of transformers' trainer_state.json (5.19.0, TrainerState.save_to_json)."""
     try:
-        document = safe_io.parse_json(safe_io.read_bytes(path, MAX_FILE))
+        document = safe_io.parse_json(safe_io.read_bytes(path, run_data.MAX_FILE))
         if not is_trainer_state(document):
             raise TypeError("log_history is not a list")
-    except READ_ERRORS as error:
+    except run_data.READ_ERRORS as error:
         unread.add(path, f"{type(error).__name__}: {mask_and_cut(str(error), 200)}")
         return None
     place = f"{path.parent.name}/{path.name}: log_history"
@@ -90,19 +81,19 @@ def is_trainer_state(document: Any) -> bool:
 
 
 def newest_states(paths: Sequence[Path]) -> list[Path]:
-    """Return the last trainer_state.json of each run; it contains the history of the earlier ones."""
+    """Return the last trainer_state.json of each run, which contains the history of the earlier files."""
     folders: dict[Path, list[Path]] = {}
     for path in paths:
-        parent = path.parent.parent if step_in_name(path.parent) >= 0 else path.parent
+        parent = path.parent.parent if run_data.step_in_name(path.parent) >= 0 else path.parent
         folders.setdefault(parent, []).append(path)
-    return [max(group, key=lambda path: step_in_name(path.parent)) for group in folders.values()]
+    return [max(group, key=lambda path: run_data.step_in_name(path.parent)) for group in folders.values()]
 
 
-def read_lines(path: Path, unread: UnreadInputs) -> MetricSeries | None:
+def read_lines(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeries | None:
     """Read a file of JSON lines with one step per line."""
-    rows: list[MetricRow | None] = []
+    rows: list[run_data.MetricRow | None] = []
     try:
-        for line, entry in read_json_lines(path, unread):
+        for line, entry in run_data.read_json_lines(path, unread):
             if len(rows) >= MAX_STEPS:
                 unread.add(path, f"line {line} and all after it: more than {MAX_STEPS} steps")
                 break
@@ -113,26 +104,26 @@ def read_lines(path: Path, unread: UnreadInputs) -> MetricSeries | None:
     return _series("metrics.jsonl", rows)
 
 
-def read_log(path: Path, unread: UnreadInputs) -> MetricSeries | None:
-    """Read the metrics at the beginning and end of a log, and the summary that transformers prints at the end."""
+def read_log(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeries | None:
+    """Read the metrics in the first MiB and the last 256 KiB of a log, and the summary that transformers prints."""
     try:
         with safe_io.open_regular(path) as file:
             size = file.seek(0, 2)
             file.seek(0)
-            data = file.read(MAX_FILE)
-            if size > MAX_FILE:
+            data = file.read(run_data.MAX_FILE)
+            if size > run_data.MAX_FILE:
                 unread.add(path, f"{size // safe_io.MIB} MiB: only both ends were read")
-                file.seek(max(MAX_FILE, size - _TAIL))
+                file.seek(max(run_data.MAX_FILE, size - _TAIL))
                 data += file.read(_TAIL)
     except OSError as error:
         unread.add(path, error)
         return None
     head, tail, lines = data[:_HEAD], data[_HEAD:][-_TAIL:], data.count(b"\n") + 1
-    rows: list[MetricRow | None] = []
+    rows: list[run_data.MetricRow | None] = []
     for row in metric_names.metric_rows(path.name, lines, head, tail):
         values = {meaning: value for meaning, (name, value) in row.metrics.items() if name != "train_loss"}
-        rows.append(MetricRow(None, values, dict(row.metrics.values()), f"{row.source}:{row.line}"))
+        rows.append(run_data.MetricRow(None, values, dict(row.metrics.values()), f"{row.source}:{row.line}"))
     summary = {match[1].decode(): _float(match[2].decode()) for match in _SUMMARY.finditer(head + tail)}
     printed = {name: value for name, value in summary.items() if value is not None}
     is_summary = {"train_runtime", "train_steps_per_second"} <= set(printed)
-    return _series("log", [*rows, MetricRow(None, {}, printed, path.name) if is_summary else None])
+    return _series("log", [*rows, run_data.MetricRow(None, {}, printed, path.name) if is_summary else None])

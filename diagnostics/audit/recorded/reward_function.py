@@ -1,7 +1,7 @@
 """Call the user's reward function again on recorded samples (P12), in the main thread and in a worker thread.
 
-Only `--reward` allows this, because it runs the user's code. The function is called as TRL calls it: with lists by
-keyword, and it returns a list of numbers.
+Only `--reward` allows this, because it runs the user's code. The function is called as in TRL: with lists by keyword,
+and it must return a list of numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def load_reward(name: str) -> Reward:
     """Load the function that `module:function` or `file.py:function` names.
 
     Raises:
-        AuditError: It cannot be loaded.
+        AuditError: The function cannot be loaded.
     """
     module_name, _, function_name = name.rpartition(":")
     try:
@@ -54,7 +54,7 @@ def load_reward(name: str) -> Reward:
 
 
 def check_reward_function(run: RunArtifacts, reward: Reward | None) -> list[Result]:
-    """Check each recording with texts and rewards."""
+    """Call the reward function on the samples of each recording with texts and rewards, and compare the results."""
     if reward is None:
         need = "--reward MODULE:FUNCTION, the run's reward function"
         return [skipped("rewards_again", "want_reward_function", need)]
@@ -123,7 +123,7 @@ def _call(reward: Reward, rows: Sequence[Sample]) -> tuple[Rewards, str]:
     """Call the function; return its rewards, or the error.
 
     Raises:
-        _MissingColumnError: It requires a column that is not recorded.
+        _MissingColumnError: The function requires a column that is not recorded.
     """
     keywords = _arguments(reward, rows)
     try:
@@ -167,7 +167,7 @@ def _count_differences(before: Rewards, after: Rewards) -> int:
 
 
 def _first_differences(rows: Sequence[Sample], rewards: Rewards, recorded: Rewards) -> tuple[Note, ...]:
-    """Return the first three samples that differ, without their texts."""
+    """Return notes on the first three samples whose rewards differ, without their texts."""
     different = [
         triple for triple in zip(rows, rewards, recorded, strict=True) if _differ(triple[1], triple[2])
     ]

@@ -1,6 +1,7 @@
 """Audit a run's folder or file: read its samples, metrics and checkpoints, and run all checks.
 
-A file's name selects its reader; if the name is unknown, its first line does.
+A file's name selects its reader. JSON lines, and a file with an unknown name that the user gave, are recognised by
+their content.
 """
 
 from __future__ import annotations
@@ -15,22 +16,11 @@ from pathlib import Path, PurePath
 
 from diagnostics import safe_io
 from diagnostics.audit.metrics import check_learning, check_metrics
-from diagnostics.audit.recorded import metric_files, sample_files
+from diagnostics.audit.recorded import metric_files, run_data, sample_files
 from diagnostics.audit.recorded.advantages import check_advantages
 from diagnostics.audit.recorded.checkpoints import check_checkpoints
 from diagnostics.audit.recorded.reward_function import check_reward_function, load_reward
-from diagnostics.audit.recorded.run_data import (
-    MAX_LINE,
-    Checkpoint,
-    MetricSeries,
-    ReadBudget,
-    Recording,
-    RunArtifacts,
-    UnreadInputs,
-    parse_object,
-    step_in_name,
-)
-from diagnostics.audit.recorded.samples import check_data, check_samples
+from diagnostics.audit.recorded.samples import check_prompts, check_samples
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
 from diagnostics.audit.results import RECORDED, Audit, AuditError, Note, Result, note, skipped
 from diagnostics.output import progress
@@ -44,7 +34,7 @@ _NAMES = {
     "weights": re.compile(r"(?!.*(?:optimizer|generators|scheduler|step-\d{6}-[0-9a-f]{8})).+\.safetensors"),
     "log": re.compile(r".+\.(?:log|out|err|txt)"),
 }
-_METRICS: dict[str, Callable[[Path, UnreadInputs], MetricSeries | None]] = {
+_METRICS: dict[str, Callable[[Path, run_data.UnreadInputs], run_data.MetricSeries | None]] = {
     "state": metric_files.read_trainer_state,
     "lines": metric_files.read_lines,
     "log": metric_files.read_log,
@@ -53,14 +43,14 @@ Kinds = dict[str, list[Path]]
 
 
 def audit_run(path: Path, reward: str = "") -> Audit:
-    """Audit a run's folder or one of its files; cheap checks run first.
+    """Audit a run's folder or one of its files.
 
     Args:
         path: The folder or file.
-        reward: `module:function` or `file.py:function` to call again; empty for none.
+        reward: Reward function to call again, as `module:function` or `file.py:function`; empty for none.
 
     Raises:
-        AuditError: Nothing readable is there.
+        AuditError: There is no such file or folder, it has no run artifacts, or the reward function cannot be loaded.
     """
     began = time.monotonic()
     if not path.exists():
@@ -78,7 +68,7 @@ def audit_run(path: Path, reward: str = "") -> Audit:
     results = (
         check_learning(run.series, rewards),
         *check_metrics(run.series),
-        *check_data(run),
+        *check_prompts(run),
         *samples,
         *check_masks(run),
         *check_checkpoints(run),
@@ -89,8 +79,8 @@ def audit_run(path: Path, reward: str = "") -> Audit:
     return Audit(RECORDED, _subject(path, run), results, seconds=time.monotonic() - began)
 
 
-def _subject(path: Path, run: RunArtifacts) -> dict[str, str]:
-    """Return the report's subject: each kind of input with its counts."""
+def _subject(path: Path, run: run_data.RunArtifacts) -> dict[str, str]:
+    """Return the report's subject: the path, and each kind of input with its counts."""
     subject = {"run": str(path)}
     for recording in run.recordings:
         total, read = recording.files
@@ -101,7 +91,7 @@ def _subject(path: Path, run: RunArtifacts) -> dict[str, str]:
     return subject | ({"checkpoints": str(len(run.checkpoints))} if run.checkpoints else {})
 
 
-def report_unread(unread: UnreadInputs) -> list[Result]:
+def report_unread(unread: run_data.UnreadInputs) -> list[Result]:
     """Return a result that lists the inputs that could not be read; the audit is then incomplete."""
     if not unread:
         return []
@@ -114,23 +104,25 @@ def report_unread(unread: UnreadInputs) -> list[Result]:
     return [replace(result, evidence=tuple(notes), count=count)]
 
 
-def read_run(path: Path) -> RunArtifacts:
+def read_run(path: Path) -> run_data.RunArtifacts:
     """Read a run's folder, or one file of it."""
-    budget = ReadBudget()
+    budget = run_data.ReadBudget()
     kinds: Kinds = defaultdict(list)
     for file in _walk(path, budget.unread) if path.is_dir() else [path]:
         kinds[_detect_kind(file, budget.unread, named=file == path)].append(file)
     recordings, series = _read_recordings(kinds, budget), _read_series(kinds, budget.unread)
-    return RunArtifacts(tuple(recordings), tuple(series), _checkpoints(kinds["weights"]), budget.unread)
+    return run_data.RunArtifacts(
+        tuple(recordings), tuple(series), _checkpoints(kinds["weights"]), budget.unread
+    )
 
 
-def read_metrics(path: Path, unread: UnreadInputs) -> MetricSeries | None:
+def read_metrics(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeries | None:
     """Read one file of metrics; None if it has none."""
     read = _METRICS.get(_detect_kind(path, unread, named=True))
     return read(path, unread) if read else None
 
 
-def _walk(root: Path, unread: UnreadInputs) -> Iterator[Path]:
+def _walk(root: Path, unread: run_data.UnreadInputs) -> Iterator[Path]:
     """Yield all files below a folder, without following links to folders."""
     count = 0
 
@@ -147,8 +139,8 @@ def _walk(root: Path, unread: UnreadInputs) -> Iterator[Path]:
         yield from (Path(folder, name) for name in sorted(files))
 
 
-def _detect_kind(path: Path, unread: UnreadInputs, *, named: bool) -> str:
-    """Return the kind of a file, empty if it is no input; `named`: the user named it on the command line."""
+def _detect_kind(path: Path, unread: run_data.UnreadInputs, *, named: bool) -> str:
+    """Return the kind of a file, empty if it is no input; `named` is true if the user gave this path."""
     kind = next((kind for kind, pattern in _NAMES.items() if pattern.fullmatch(path.name)), "")
     if kind == "jsonl":
         kind = _json_kind(path)
@@ -162,26 +154,26 @@ def _detect_kind(path: Path, unread: UnreadInputs, *, named: bool) -> str:
 def _content_kind(path: Path) -> str:
     """Detect a file's kind by its content: trainer_state.json, JSON lines, or else a log."""
     try:
-        size, head = path.stat().st_size, safe_io.read_head(path, MAX_LINE)
+        size, head = path.stat().st_size, safe_io.read_head(path, run_data.MAX_LINE)
     except OSError:
         return "log"
-    document = parse_object(head) if size <= MAX_LINE else None
+    document = run_data.parse_object(head) if size <= run_data.MAX_LINE else None
     if document is not None and metric_files.is_trainer_state(document):
         return "state"
     return (_json_kind(path) if head.lstrip().startswith(b"{") else "") or "log"
 
 
 def _json_kind(path: Path) -> str:
-    """Return the kind of a JSON lines file by its first object; empty if it has none of ours."""
+    """Return the kind of a JSON lines file by its first object; empty if its first line is no object."""
     try:
         with safe_io.open_regular(path) as file:
-            entry = parse_object(file.readline(MAX_LINE))
+            entry = run_data.parse_object(file.readline(run_data.MAX_LINE))
     except OSError:
         return ""
     return "" if entry is None else sample_files.detect_format(entry) or "lines"
 
 
-def _limit(groups: Sequence[list[Path]], most: int, unread: UnreadInputs) -> Sequence[list[Path]]:
+def _limit(groups: Sequence[list[Path]], most: int, unread: run_data.UnreadInputs) -> Sequence[list[Path]]:
     """Return the first `most` groups of files, and note the others as unread."""
     if len(groups) > most:
         unread.add(groups[most][0].parent, f"{len(groups) - most} more of this kind were not read")
@@ -195,8 +187,8 @@ def _by_folder(paths: list[Path]) -> list[list[Path]]:
     return list(folders.values())
 
 
-def _read_recordings(kinds: Kinds, budget: ReadBudget) -> list[Recording]:
-    recordings: list[Recording] = []
+def _read_recordings(kinds: Kinds, budget: run_data.ReadBudget) -> list[run_data.Recording]:
+    recordings: list[run_data.Recording] = []
     for kind in ("parquet", "verl", "swift", "rollouts"):
         groups = [[path] for path in kinds[kind]] if kind == "rollouts" else _by_folder(kinds[kind])
         chosen = _limit(groups, _MAX_RECORDINGS, budget.unread)
@@ -204,7 +196,7 @@ def _read_recordings(kinds: Kinds, budget: ReadBudget) -> list[Recording]:
     return recordings
 
 
-def _read_series(kinds: Kinds, unread: UnreadInputs) -> Iterator[MetricSeries]:
+def _read_series(kinds: Kinds, unread: run_data.UnreadInputs) -> Iterator[run_data.MetricSeries]:
     for kind, read in _METRICS.items():
         paths = metric_files.newest_states(kinds[kind]) if kind == "state" else kinds[kind]
         for (path,) in _limit([[path] for path in paths], _MAX_SERIES, unread):
@@ -212,8 +204,10 @@ def _read_series(kinds: Kinds, unread: UnreadInputs) -> Iterator[MetricSeries]:
                 yield series
 
 
-def _checkpoints(paths: list[Path]) -> tuple[Checkpoint, ...]:
+def _checkpoints(paths: list[Path]) -> tuple[run_data.Checkpoint, ...]:
     """Return the folders with weights, ordered by the step in their names."""
     groups = [(files[0].parent, tuple(sorted(files)[:512])) for files in _by_folder(paths)]
-    checkpoints = [Checkpoint(step_in_name(folder), folder, files) for folder, files in groups]
+    checkpoints = [
+        run_data.Checkpoint(run_data.step_in_name(folder), folder, files) for folder, files in groups
+    ]
     return tuple(sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, str(checkpoint.folder))))

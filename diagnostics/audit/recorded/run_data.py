@@ -12,7 +12,7 @@ from typing import Any
 from diagnostics import safe_io
 from diagnostics.output.redact import mask_and_cut
 
-# Bytes of one file, of one run, of one line and of one text; samples and files of one run.
+# Limits: bytes of one file, of one run, of one line and of one text; samples and files of one run.
 MAX_FILE, MAX_RUN, MAX_LINE = 64 * safe_io.MIB, 192 * safe_io.MIB, 32 * safe_io.MIB
 MAX_TEXT, MAX_ROWS, MAX_FILES = 64 * safe_io.KIB, 60_000, 200
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError)
@@ -23,9 +23,9 @@ class Tokens:
     """A sample's tokens. Each stream has one value per id, or is empty if it was not recorded.
 
     Attributes:
-        ids: Prompt and completion.
+        ids: Ids of prompt and completion.
         prompt_length: Number of prompt tokens; -1 if unknown.
-        trained: Whether a token is in the loss.
+        trained: For each token, whether it is in the loss.
         engine: Log-probs that the engine reported; None for tokens without one, such as those of the prompt.
         trainer: Log-probs that the trainer computed.
         versions: Policy version that sampled each token.
@@ -66,7 +66,7 @@ class Sample:
 
     @property
     def total_reward(self) -> float | None:
-        """Return the recorded reward, or the sum of the functions' scores."""
+        """The recorded reward, or else the sum of the functions' scores; None if there is neither."""
         if self.reward is not None:
             return self.reward
         scores = [score for score in self.scores.values() if score is not None]
@@ -88,7 +88,7 @@ class Recording:
     files: tuple[int, int] = (0, 0)
 
     def steps(self) -> dict[int, list[Sample]]:
-        """Return the samples of each step, in order."""
+        """Return the samples by step, in the order of the steps."""
         steps: dict[int, list[Sample]] = {}
         for row in self.rows:
             steps.setdefault(row.step, []).append(row)
@@ -100,9 +100,9 @@ class MetricRow:
     """Metrics of one step.
 
     Attributes:
-        step: None if the file does not say.
-        values: By canonical name (`reward`, `grad_norm`, …).
-        printed: By the name in the file.
+        step: Training step; None if the file does not have it.
+        values: Values by canonical name (`reward`, `grad_norm`, …).
+        printed: Values by the name in the file.
         place: File and line.
     """
 
@@ -134,7 +134,7 @@ class Checkpoint:
 
 
 class UnreadInputs(list[tuple[str, str]]):
-    """Inputs that exist and were not checked, as (path, reason); every reader adds its own."""
+    """Inputs that exist and were not read, as (path, reason); every reader adds its inputs."""
 
     def add(self, place: object, reason: str | Exception) -> None:
         """Add an input and the reason; an exception is reduced to its first line with secrets masked."""
@@ -155,7 +155,7 @@ class RunArtifacts:
 
     @property
     def empty(self) -> bool:
-        """Return whether nothing was read that a check could use."""
+        """Whether nothing was read that a check could use."""
         return not (self.recordings or self.series or self.checkpoints)
 
 
@@ -181,7 +181,7 @@ class ReadBudget:
         """Subtract bytes from the budget.
 
         Raises:
-            ValueError: It is used up.
+            ValueError: The budget is used up.
         """
         if size > self.bytes:
             raise ValueError("over the limit of bytes that are read of one run")
@@ -238,7 +238,7 @@ def number(value: object) -> float | None:
 
 
 def numbers(value: object) -> tuple[float | None, ...]:
-    """Convert a list's items to float, None for non-numbers; empty if it is no list."""
+    """Convert a list's items to float, None for non-numbers; empty if the value is no list."""
     return tuple(map(number, value)) if isinstance(value, list) else ()
 
 
@@ -267,7 +267,7 @@ def text_of(value: object) -> str:
 
 
 def step_in_name(path: Path) -> int:
-    """Return the last number in a file's or folder's name; -1 if it has none.
+    """Return the last number in a file's or folder's name before the first dot; -1 if there is none.
 
     >>> step_in_name(Path("completions_00012.parquet")), step_in_name(Path("policy"))
     (12, -1)

@@ -1,4 +1,4 @@
-"""Read safetensors files without torch: names, dtypes, shapes and elements. Files are mapped into memory."""
+"""Read names, dtypes, shapes and elements of safetensors files without torch. Files are mapped into memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from diagnostics import safe_io
 
-# Bytes of an element, and codes of the types that are read as numbers.
+# Bytes of an element of each type, and type codes of `memoryview.cast`.
 _WIDTHS = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2,
     "U8": 1, "BOOL": 1,
@@ -33,7 +33,7 @@ class Tensor:
 
     @property
     def size(self) -> int:
-        """Return the number of elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
 
@@ -41,7 +41,8 @@ def parse(data: bytes | memoryview) -> dict[str, Tensor]:
     """Return the tensors in a file's bytes.
 
     Raises:
-        ValueError: These are not safetensors, or they are cut off.
+        ValueError: The bytes are not safetensors, or are cut off.
+        TypeError: The header is not an object.
     """
     view = memoryview(data)
     if len(view) < 8:
@@ -73,7 +74,7 @@ def map_file(path: Path) -> dict[str, Tensor]:
 
     Raises:
         OSError: The file cannot be opened.
-        ValueError: It is not safetensors, or cut off.
+        ValueError: The file is not safetensors, or is cut off.
     """
     with safe_io.open_regular(path) as file:
         try:

@@ -15,24 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
-from diagnostics.audit.recorded import safetensors
-from diagnostics.audit.recorded.run_data import (
-    MAX_FILE,
-    MAX_FILES,
-    MAX_ROWS,
-    MAX_RUN,
-    READ_ERRORS,
-    ReadBudget,
-    Recording,
-    Sample,
-    Tokens,
-    number,
-    numbers,
-    read_json_lines,
-    step_in_name,
-    text_of,
-    whole_number,
-)
+from diagnostics.audit.recorded import run_data, safetensors
 
 _PARQUET_COLUMNS = {"step", "prompt", "completion"}
 _PARQUET_OTHERS = _PARQUET_COLUMNS | {"advantage", "solution", "image", "images"}
@@ -53,38 +36,40 @@ def detect_format(entry: dict[str, Any]) -> str:
     return "swift" if is_swift else ""
 
 
-def read_samples(kind: str, paths: Sequence[Path], budget: ReadBudget) -> Recording | None:
-    """Read the files of one format: `parquet`, `rollouts`, or a format of JSON lines."""
+def read_samples(kind: str, paths: Sequence[Path], budget: run_data.ReadBudget) -> run_data.Recording | None:
+    """Read the files of one format: `parquet`, `rollouts`, `verl` or `swift`; None if there is no sample."""
     if kind == "parquet":
         return read_parquet(paths, budget)
     if kind == "rollouts":
         return _read_rollouts(paths[0], budget)
-    rows: list[Sample] = []
+    rows: list[run_data.Sample] = []
     files = 0
-    for path in sorted(paths, key=step_in_name)[-MAX_FILES:]:
+    for path in sorted(paths, key=run_data.step_in_name)[-run_data.MAX_FILES :]:
         try:
             budget.spend(path.stat().st_size if kind == "verl" else 0)
-            for line, entry in read_json_lines(path, budget.unread, min(MAX_FILE, budget.bytes)):
+            for line, entry in run_data.read_json_lines(
+                path, budget.unread, min(run_data.MAX_FILE, budget.bytes)
+            ):
                 if detect_format(entry) == kind and budget.rows > 0:
-                    samples = _LINE_PARSERS[kind](entry, f"{path.name}:{line}", step_in_name(path))
+                    samples = _LINE_PARSERS[kind](entry, f"{path.name}:{line}", run_data.step_in_name(path))
                     rows += samples
                     budget.rows -= len(samples)
             files += 1
-        except READ_ERRORS as error:
+        except run_data.READ_ERRORS as error:
             budget.unread.add(path, error)
     name = {"verl": "step.jsonl", "swift": "completions.jsonl"}[kind]
-    return Recording(name, tuple(rows), (len(paths), files)) if rows else None
+    return run_data.Recording(name, tuple(rows), (len(paths), files)) if rows else None
 
 
-def _verl_samples(entry: dict[str, Any], place: str, step: int) -> list[Sample]:
-    own_step, score = whole_number(entry.get("step")), number(entry["score"])
+def _verl_samples(entry: dict[str, Any], place: str, step: int) -> list[run_data.Sample]:
+    own_step, score = run_data.whole_number(entry.get("step")), run_data.number(entry["score"])
     return [
-        Sample(
+        run_data.Sample(
             step if own_step is None else own_step,
-            text_of(entry["input"]),
-            text_of(entry["output"]),
+            run_data.text_of(entry["input"]),
+            run_data.text_of(entry["output"]),
             score,
-            number(entry.get("advantage")),
+            run_data.number(entry.get("advantage")),
             {"score": score},
             columns=_without(entry, _VERL_OTHERS),
             place=place,
@@ -96,24 +81,24 @@ def _without(entry: dict[str, Any], *names: set[str] | dict[str, Any]) -> dict[s
     return {name: value for name, value in entry.items() if not any(name in group for group in names)}
 
 
-def _swift_samples(entry: dict[str, Any], place: str, _step: int) -> list[Sample]:
+def _swift_samples(entry: dict[str, Any], place: str, _step: int) -> list[run_data.Sample]:
     size = min(len(entry[name]) for name in ("prompt", "completion", "step"))
     lists = {name: value for name, value in entry.items() if isinstance(value, list) and len(value) >= size}
     rewards = {
-        name: numbers(value)
+        name: run_data.numbers(value)
         for name, value in _without(lists, _SWIFT_OTHERS, {"solution"}).items()
         if all(item is None or isinstance(item, (int, float)) for item in value)
     }
     columns = _without(lists, _SWIFT_OTHERS, rewards)
-    advantages = numbers(entry.get("advantages"))
+    advantages = run_data.numbers(entry.get("advantages"))
     samples = []
     for index in range(size):
         scores = {name: values[index] for name, values in rewards.items()}
         samples.append(
-            Sample(
-                whole_number(entry["step"][index]) or 0,
-                text_of(entry["prompt"][index]),
-                text_of(entry["completion"][index]),
+            run_data.Sample(
+                run_data.whole_number(entry["step"][index]) or 0,
+                run_data.text_of(entry["prompt"][index]),
+                run_data.text_of(entry["completion"][index]),
                 _single_score(scores),
                 advantages[index] if index < len(advantages) else None,
                 scores,
@@ -125,47 +110,47 @@ def _swift_samples(entry: dict[str, Any], place: str, _step: int) -> list[Sample
 
 
 def _single_score(scores: dict[str, float | None]) -> float | None:
-    """Return the reward of a single function; weights of several are not recorded."""
+    """Return the score of a single function; None for several, because their weights are not recorded."""
     return next(iter(scores.values())) if len(scores) == 1 else None
 
 
-def read_parquet(paths: Sequence[Path], budget: ReadBudget) -> Recording | None:
-    """Read TRL's `completions_*.parquet`, one file a log event."""
+def read_parquet(paths: Sequence[Path], budget: run_data.ReadBudget) -> run_data.Recording | None:
+    """Read TRL's `completions_*.parquet` files, of which each has one log event; None if there is no sample."""
     if importlib.util.find_spec("pyarrow") is None:
         budget.unread.add(f"{paths[0].parent}/*.parquet", "reading Parquet takes pyarrow")
         return None
-    rows: list[Sample] = []
+    rows: list[run_data.Sample] = []
     files = 0
-    for path in sorted(paths, key=step_in_name)[-MAX_FILES:]:
+    for path in sorted(paths, key=run_data.step_in_name)[-run_data.MAX_FILES :]:
         try:
             rows += _parquet_rows(path, budget)
             files += 1
         except Exception as error:  # noqa: BLE001 - pyarrow's errors have no common class
             budget.unread.add(path, error)
-    return Recording("completions.parquet", tuple(rows), (len(paths), files)) if rows else None
+    return run_data.Recording("completions.parquet", tuple(rows), (len(paths), files)) if rows else None
 
 
-def _parquet_rows(path: Path, budget: ReadBudget) -> list[Sample]:
+def _parquet_rows(path: Path, budget: run_data.ReadBudget) -> list[run_data.Sample]:
     from pyarrow import parquet
 
-    data = safe_io.read_bytes(path, MAX_FILE)
+    data = safe_io.read_bytes(path, run_data.MAX_FILE)
     file = parquet.ParquetFile(io.BytesIO(data))
     metadata = file.metadata
     unpacked = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-    if unpacked > MAX_FILE or metadata.num_rows > min(MAX_ROWS, budget.rows):
+    if unpacked > run_data.MAX_FILE or metadata.num_rows > min(run_data.MAX_ROWS, budget.rows):
         raise ValueError(f"{metadata.num_rows} rows of {unpacked // safe_io.MIB} MiB: over the size limit")
     if missing := _PARQUET_COLUMNS - set(file.schema_arrow.names):
         raise ValueError(f"no column {', '.join(sorted(missing))}")
     budget.spend(max(unpacked, len(data)))
-    rows: list[Sample] = []
+    rows: list[run_data.Sample] = []
     size = 0
-    # A text stored once may be repeated in every row, so batches are small.
-    batch_size = max(1, min(1024, 4 * MAX_FILE // max(unpacked, 1)))
+    # A text that is stored once may be repeated in every row when it is unpacked, so batches are small.
+    batch_size = max(1, min(1024, 4 * run_data.MAX_FILE // max(unpacked, 1)))
     for batch in file.iter_batches(batch_size=batch_size, use_threads=False):
         entries = batch.to_pylist()
         size += _text_size(entries)
-        if size > MAX_RUN:
-            raise ValueError(f"more than {MAX_RUN // safe_io.MIB} MiB of text")
+        if size > run_data.MAX_RUN:
+            raise ValueError(f"more than {run_data.MAX_RUN // safe_io.MIB} MiB of text")
         rows += [
             _parquet_sample(entry, f"{path.name}:{place}") for place, entry in enumerate(entries, len(rows))
         ]
@@ -181,53 +166,58 @@ def _text_size(value: object) -> int:
     return len(value) if isinstance(value, (str, bytes)) else 8
 
 
-def _parquet_sample(entry: dict[str, Any], place: str) -> Sample:
+def _parquet_sample(entry: dict[str, Any], place: str) -> run_data.Sample:
     scores = {
-        name: number(value)
+        name: run_data.number(value)
         for name, value in _without(entry, _PARQUET_OTHERS).items()
         if value is None or isinstance(value, float)
     }
-    return Sample(
-        whole_number(entry["step"]) or 0,
-        text_of(entry["prompt"]),
-        text_of(entry["completion"]),
+    return run_data.Sample(
+        run_data.whole_number(entry["step"]) or 0,
+        run_data.text_of(entry["prompt"]),
+        run_data.text_of(entry["completion"]),
         _single_score(scores),
-        number(entry.get("advantage")),
+        run_data.number(entry.get("advantage")),
         scores,
         columns=_without(entry, _PARQUET_COLUMNS, scores),
         place=place,
     )
 
 
-def _read_rollouts(path: Path, budget: ReadBudget) -> Recording | None:
-    """Read our `rollouts.jsonl` with its safetensors; the last line of a step counts."""
+def _read_rollouts(path: Path, budget: run_data.ReadBudget) -> run_data.Recording | None:
+    """Read grpo_core's `rollouts.jsonl` with its safetensors files; a later line of a step replaces an earlier one."""
     entries: dict[int, dict[str, Any]] = {}
     try:
-        for _, entry in read_json_lines(path, budget.unread):
-            if detect_format(entry) == "rollouts" and (step := whole_number(entry.get("step"))) is not None:
+        for _, entry in run_data.read_json_lines(path, budget.unread):
+            if (
+                detect_format(entry) == "rollouts"
+                and (step := run_data.whole_number(entry.get("step"))) is not None
+            ):
                 entries[step] = entry
     except OSError as error:
         budget.unread.add(path, error)
         return None
-    rows: list[Sample] = []
+    rows: list[run_data.Sample] = []
     files = 0
-    for step in sorted(entries)[-MAX_FILES:]:
+    for step in sorted(entries)[-run_data.MAX_FILES :]:
         if budget.rows <= 0:
             break
         try:
             samples = _rollout_samples(path.parent, entries[step], budget)
-        except READ_ERRORS as error:
+        except run_data.READ_ERRORS as error:
             budget.unread.add(f"{path}: step {step}", error)
             continue
         rows += samples
         files += 1
         budget.rows -= len(samples)
-    return Recording("rollouts.jsonl", tuple(rows), (len(entries), files)) if rows else None
+    return run_data.Recording("rollouts.jsonl", tuple(rows), (len(entries), files)) if rows else None
 
 
-def _rollout_samples(folder: Path, entry: dict[str, Any], budget: ReadBudget) -> list[Sample]:
+def _rollout_samples(
+    folder: Path, entry: dict[str, Any], budget: run_data.ReadBudget
+) -> list[run_data.Sample]:
     name = str(entry["file"])
-    data = safe_io.read_bytes(folder / name, MAX_FILE, inside=folder)
+    data = safe_io.read_bytes(folder / name, run_data.MAX_FILE, inside=folder)
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise ValueError(f"{name}: torn or altered: its SHA-256 is not the recorded one")
     budget.spend(4 * len(data))
@@ -244,7 +234,7 @@ def _rollout_samples(folder: Path, entry: dict[str, Any], budget: ReadBudget) ->
         stream = {key: tuple(values[index]) for key, values in streams.items()}
         none, trainer = (None,) * len(ids), stream.get("proximal_logprobs")
         is_trained = (bool(tensors["trained"][index]),) * len(stream["completion_ids"])
-        tokens = Tokens(
+        tokens = run_data.Tokens(
             (*ids, *stream["completion_ids"]),
             len(ids),
             (False,) * len(ids) + is_trained,
@@ -254,13 +244,13 @@ def _rollout_samples(folder: Path, entry: dict[str, Any], budget: ReadBudget) ->
             str(entry["finish_reasons"][index]),
         )
         samples.append(
-            Sample(
+            run_data.Sample(
                 int(entry["step"]),
-                text_of(prompt.get("text")),
-                text_of(entry["texts"][index]),
-                number(tensors["rewards"][index]),
-                number(tensors["advantages"][index]),
-                {key: number(value) for key, value in entry["scores"][index].items()},
+                run_data.text_of(prompt.get("text")),
+                run_data.text_of(entry["texts"][index]),
+                run_data.number(tensors["rewards"][index]),
+                run_data.number(tensors["advantages"][index]),
+                {key: run_data.number(value) for key, value in entry["scores"][index].items()},
                 str(owner),
                 prompt.get("columns") or {},
                 tokens,
@@ -277,5 +267,5 @@ def _split(values: list[Any], lengths: list[Any]) -> list[list[Any]]:
     return [list(islice(rest, int(length))) for length in lengths]
 
 
-# Parsers of one JSON line, its place, and the step in the file's name.
+# Parsers; each takes a JSON line, its location, and the step in the file's name.
 _LINE_PARSERS = {"verl": _verl_samples, "swift": _swift_samples}

@@ -19,8 +19,8 @@ _WANT_DUMPS = (
 )
 
 
-def check_data(run: RunArtifacts) -> Iterator[Result]:
-    """Check the order of the prompts and the pairing of prompts and completions."""
+def check_prompts(run: RunArtifacts) -> Iterator[Result]:
+    """Check the order of the prompts, and that each completion is paired with its prompt."""
     for recording in run.recordings:
         yield _prompt_order(recording)
         yield _pairing(recording)
@@ -29,7 +29,7 @@ def check_data(run: RunArtifacts) -> Iterator[Result]:
 
 
 def check_samples(run: RunArtifacts) -> Iterator[Result]:
-    """Check each recording for duplicates, ends and rewards."""
+    """Check each recording for duplicate samples, finish reasons (truncation, end token) and rewards."""
     if not run.recordings:
         yield skipped("samples", "want_completions", _WANT_DUMPS)
     for recording in run.recordings:
@@ -169,7 +169,7 @@ def _probability(row: Sample) -> float | None:
 
 
 def _ends(recording: Recording) -> Result:
-    """Check whether completions end at all, and with the same end token."""
+    """Measure the share of truncated completions, and check that the others end on an end token."""
     ended = [row.tokens for row in recording.rows if row.tokens and row.tokens.ended]
     count = len(ended)
     if count < 16:

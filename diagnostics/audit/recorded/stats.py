@@ -29,13 +29,18 @@ def deviation(values: Sequence[float], ddof: int = 0) -> float:
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the median; 0 of an empty list."""
+    """Return the median; 0 of an empty list.
+
+    >>> median([4.0, 1.0, 2.0]), median([1.0, 2.0])
+    (2.0, 1.5)
+    """
     ordered = sorted(values)
-    return ordered[len(ordered) // 2] if ordered else 0.0
+    # Halves are added, because the sum of two large numbers overflows.
+    return ordered[(len(ordered) - 1) // 2] / 2 + ordered[len(ordered) // 2] / 2 if ordered else 0.0
 
 
 def correlation(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Return Pearson's correlation; 0 if one list does not vary.
+    """Return Pearson's correlation; 0 if one list does not vary or a sum overflows.
 
     >>> round(correlation([1.0, 2.0, 3.0], [2.0, 4.0, 6.0]), 6)
     1.0
@@ -48,7 +53,10 @@ def correlation(xs: Sequence[float], ys: Sequence[float]) -> float:
 
 
 def fit_line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float, float]:
-    """Fit a line by least squares; return its slope, the slope's standard error, and the mean squared residual."""
+    """Fit a line by least squares; return its slope, the slope's standard error, and the mean squared residual.
+
+    Without two different x or with fewer than 3 points, the slope is 0 and the errors are infinite.
+    """
     a, b = mean(xs), mean(ys)
     variance = fsum((x - a) ** 2 for x in xs)
     if not variance or len(xs) < 3:

@@ -1,4 +1,4 @@
-"""Check recorded tokens: the loss mask, and the engine's log-probs against the trainer's (P5, P8).
+"""Check recorded tokens: the loss mask, and the engine's log-probs against the trainer's.
 
 Three causes of a log-prob mismatch have recognisable patterns. If the streams are shifted by one or two tokens, they
 correlate after shifting back. With truncated sampling (top-p, …) the engine is never below the trainer. With stale
@@ -23,7 +23,7 @@ _ALARM = 0.05
 
 
 def check_masks(run: RunArtifacts) -> list[Result]:
-    """Check that the loss mask of each recording selects some tokens."""
+    """Check that the loss mask of each recording with at least 8 masks selects some tokens."""
     masked = (
         (recording, [row.tokens for row in recording.rows if row.tokens and row.tokens.trained])
         for recording in run.recordings
@@ -63,7 +63,7 @@ class Pair:
 
 
 def check_streams(run: RunArtifacts) -> list[Result]:
-    """Check each recording that has both log-prob streams."""
+    """Compare the engine's log-probs with the trainer's in each recording that has at least 64 tokens with both."""
     results: list[Result] = []
     for recording in run.recordings:
         rows = [row for row in recording.rows if row.tokens and row.tokens.engine and row.tokens.trainer]

@@ -28,8 +28,9 @@ class Examined:
     """Input of a check.
 
     Attributes:
-        issues: The catalog.
-        compat: The table of pairs that were run.
+        environment: The environment.
+        issues: The known issues of the catalog, by code.
+        compat: The compatibility table.
         host: The machine; None if it was not examined.
     """
 
@@ -47,7 +48,7 @@ class Examined:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Environment variables."""
+        """The environment variables."""
         return self.environment.variables
 
     def known_issue(
@@ -73,7 +74,7 @@ def issue_finding(
     certainty: str = "supported",
     known_by: str = "static",
 ) -> Finding:
-    """Return a finding under the code of a known issue; established only if the failure was observed."""
+    """Return a finding under the code of a known issue; pass `established` only if the failure is certain."""
     references = tuple(reference.ref for reference in issue.references)
     texts = (certainty, known_by, detail, tuple(evidence))
     return Finding(issue.code, issue.title, severity, *texts, fix, references)
@@ -89,7 +90,7 @@ def finding(
     certainty: str = "established",
     known_by: str = "static",
 ) -> Finding:
-    """Return a finding under a check code; its certainty is `established`, since the environment was read."""
+    """Return a finding under a check code, with the title of the code's entry."""
     return Finding(code, find_check(code).title, severity, certainty, known_by, detail, tuple(evidence), fix)
 
 
@@ -98,11 +99,11 @@ class Check:
     """A registered check. Several functions under one name are reported as one check.
 
     Attributes:
-        name: One of CHECKS.
-        find: Yields findings.
-        skip: Returns why the check does not apply, or "".
-        not_checked: Returns what of it could not be checked.
-        needs_machine: Whether it reads the machine.
+        name: Name of the check, one of CHECKS.
+        find: Function that yields findings.
+        skip: Function that returns why the check does not apply, or ""; None if it always applies.
+        not_checked: Function that returns the inputs that could not be checked; None if there are none.
+        needs_machine: Whether the check needs the facts of the machine.
     """
 
     name: str
@@ -122,7 +123,7 @@ def check(
     not_checked: Callable[[Examined], list[NotChecked]] | None = None,
     machine: bool = False,
 ) -> Callable[[Any], Any]:
-    """Return a decorator that registers a function as (part of) a check; a name that is not in CHECKS is an error."""
+    """Return a decorator that registers a function as a check or a part of one; raises ValueError for other names."""
     if name not in CHECKS:
         raise ValueError(f"no check is named {name!r}: expected one of {', '.join(CHECKS)}")
 

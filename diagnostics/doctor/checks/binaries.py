@@ -18,7 +18,7 @@ from diagnostics.versions import compare, parse_specifier, parse_version
 _MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
 _OLD_TAGS = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
 _CUDA_PACKAGE = re.compile(r"nvidia-[a-z0-9-]+-cu(\d+)")
-# Libraries that may be installed for several CUDA releases at once: each is loaded by its own name.
+# Packages that may be installed for several CUDA releases at once, because their libraries have different names.
 _SIDE_BY_SIDE = re.compile(r"nvidia-cutlass-dsl\b.*")
 _NCCL = re.compile(r"nvidia-nccl(-cu\d+)?")
 # Distributions that write to the same folder.
@@ -44,7 +44,7 @@ _RESTORE = {
     ),
     "flash_attn_3": ("Install flash-attn again from its source, for the PyTorch that is installed.", ()),
 }  # fmt: skip
-# Pythons that an installer can provide, the usual one first.
+# Python releases that an installer can provide, the usual one first.
 _PYTHONS = ("3.12", "3.11", "3.13", "3.10", "3.14", "3.9")
 _MAX_LISTED = 8
 
@@ -55,7 +55,7 @@ def _no_extensions(case: Examined) -> str:
 
 @check("compiled modules", skip=_no_extensions)
 def compiled_modules(case: Examined) -> Iterator[Finding]:
-    """Report compiled modules that need missing libraries (ENV910), except those of the driver."""
+    """Report compiled modules that are unreadable or need missing libraries, except those of the driver (ENV910)."""
     bad: dict[str, list[str]] = {}
     for module in case.environment.extensions:
         missing = sorted(set(module.missing) - _DRIVER_LIBRARIES)
@@ -85,7 +85,7 @@ def compiled_modules(case: Examined) -> Iterator[Finding]:
 def _restore_modules(
     environment: Environment, bad: dict[str, list[str]], built: str
 ) -> tuple[str, list[Install]]:
-    """Return advice and commands; they depend on which package provides the missing libraries."""
+    """Return advice and install commands for modules that cannot load (`bad`); `built` is the CUDA of PyTorch."""
     advice, installs = [], []
     if any(_is_system_library(name) for missing in bad.values() for name in missing):
         advice.append("Install libnuma, libtbb or libstdc++ with the system's packages.")
@@ -232,7 +232,7 @@ def mixed_cuda(case: Examined) -> Iterator[Finding]:
 
 
 def _required_names(environment: Environment) -> set[str]:
-    """Return the names that installed packages require without an extra."""
+    """Return the normalised names of packages that installed packages require without an extra."""
     lines = [line for package in environment.packages.values() for line in package.requires]
     parsed = map(parse_requirement, (line for line in lines if "extra" not in line and may_be_parsed(line)))
     return {normalise(item.name) for item in parsed if item}
@@ -240,7 +240,7 @@ def _required_names(environment: Environment) -> set[str]:
 
 @check("mixed builds")
 def shared_folders(case: Examined) -> Iterator[Finding]:
-    """Report two distributions that write the same folder (ENV914)."""
+    """Report several distributions that write to the same folder (ENV914)."""
     environment = case.environment
     for module, names in _SAME_FOLDER:
         packages = [environment.packages[name] for name in names if name in environment.packages]

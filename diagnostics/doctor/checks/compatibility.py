@@ -28,7 +28,10 @@ def _not_in_table(case: Examined) -> str:
 
 @check("compatibility table", skip=_not_in_table)
 def compatibility(case: Examined) -> Iterator[Finding]:
-    """Report a pair that failed, that was only read, or that is unknown; nothing if a run passed."""
+    """Report a pair whose run failed (CMP902), that is known only from metadata and source, or that is unknown.
+
+    Codes of the last two are CMP905 for a pair that cannot work, otherwise CMP901. A pair that passed has no finding.
+    """
     vllm, trl = case.environment.vllm, case.environment.packages.get("trl")
     assert vllm is not None
     assert trl is not None
@@ -54,14 +57,12 @@ def _unknown_pair(compat: Compat, installed: Evidence, pair: tuple[str, str]) ->
         commands.append(_matrix("add", f"vllm=={pair[0]}", "--trl", pair[1]))
     fix = Fix.of(f"Move to a pair that passed, or try this one. {advice}", *commands)
     evidence = [installed, Evidence(f"{len(compat.cells)} cells, {compat.generated}", "compat.json")]
-    detail = (
-        "Whether these two work together is unknown: the table has neither a run nor a reading of this pair."
-    )
+    detail = "The result of this pair is unknown: the table has no run of it, and its source was not read."
     return finding("CMP901", Severity.INFO, evidence, fix, detail, known_by="declared")
 
 
 def _is_listed(version: str, first: str) -> bool:
-    """Return whether the matrix covers such releases, and not only older ones."""
+    """Return whether a version is a final release, and not older than the first one in the matrix."""
     parsed = parse_version(version)
     return parsed is not None and not parsed.is_prerelease and compare(version, first) != -1
 
@@ -129,7 +130,7 @@ def _matrix(*words: str) -> Run:
 
 
 def better_pairs(case: Examined) -> tuple[str, tuple[Install, ...]]:
-    """Return the nearest pairs with a better result as text, and how to install the first, as in the fix plan."""
+    """Return a text with the nearest pairs that have a better result, and the command that installs the first."""
     sets, refused = choose_sets(case.environment, case.compat, case.issues)
     ran, read = (
         ", ".join(_pair(item) for item in sets if item.evidence == level) for level in ("executed", "static")

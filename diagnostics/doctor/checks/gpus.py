@@ -18,7 +18,7 @@ from diagnostics.versions import parse_version
 OLDEST_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580"}
 _CUDA_REQUIREMENT = re.compile(r"nvidia-[a-z0-9-]+-cu(\d+)\b")
 _LOCAL_VERSION = re.compile(r"\+(?:cu(\d{2})(\d+)|(cpu)|(rocm))")
-# A trainer and an engine in one GPU's memory leave no room for a third process.
+# Share of a GPU's memory in use above which a finding is reported: trainer and engine need the whole GPU.
 _IN_USE = 0.1
 _SMI = "nvidia-smi -q"
 
@@ -34,7 +34,7 @@ def cuda_of(environment: Environment) -> tuple[str, Evidence | None]:
     names = sorted(
         name for name in environment.packages if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?", name)
     )
-    # A runtime that an earlier PyTorch left behind is not the one it was built for: its requirements name the major.
+    # An earlier PyTorch may have left another CUDA runtime. The requirements of PyTorch name the right major release.
     required = {results[1] for line in torch.requires if (results := _CUDA_REQUIREMENT.match(line))}
     for package in (environment.packages[name] for name in names):
         major, minor = (*package.version.split("."), "")[:2]

@@ -18,7 +18,7 @@ FEW_FILES, WANTED_FILES, FEW_PROCESSES = 4096, 65535, 4096
 # Ray stops writing to a disk fuller than this (RAY_local_fs_capacity_threshold).
 RAY_FULL = 0.95
 LITTLE_MEMORY_GB = 8.0
-# Folders that a run writes to: needed room in GB, variable that moves the folder, and its use.
+# Folders that a run writes to: needed room in GB, environment variable that relocates the folder, and its use.
 _FOLDERS = {
     "environment": (1.0, "", "Installers write there."),
     "hub cache": (10.0, "HF_HOME", "Models from the Hugging Face hub are stored there."),
@@ -130,7 +130,7 @@ def _why_full(disk: Disk) -> str:
 
 
 def folder_variable(environment: Environment, purpose: str) -> str:
-    """Return the environment variable that relocates a folder; of several, the one in effect."""
+    """Return the environment variable that relocates a folder, or ""; of several variables, the one in effect."""
     # The older name still works.
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") if purpose == "hub cache" else ():
         if environment.variables.get(name):

@@ -48,8 +48,8 @@ def _active(issues: dict[str, Issue]) -> Iterator[Issue]:
 def known_issues(case: Examined) -> Iterator[Finding]:
     """Report every active issue that affects the installed releases.
 
-    A claim from a report without an upper bound would flag every environment. Such issues are left to `triage`, which
-    sees whether they happened.
+    A claim that is only reported and has no upper bound would affect every environment. Such issues are left to
+    `triage`, which reads in the log whether they happened.
     """
     for issue in _active(case.issues):
         result = affects(issue, case.environment.releases)
@@ -81,7 +81,7 @@ def _fix(environment: Environment, issue: Issue) -> Fix:
 
 
 def _v1_reason(environment: Environment, issue: Issue) -> str:
-    """Return why an issue of the V0 engine does not occur by default here, or ""."""
+    """Return the reason why an issue of the V0 engine does not occur by default in this environment, or ""."""
     vllm = environment.vllm
     if issue.code not in _V0_ONLY or vllm is None or not in_range(vllm.version, _V1_DEFAULT):
         return ""
@@ -104,7 +104,7 @@ def _finds_platform(case: Examined, issue: Issue) -> bool:
 
 
 def _finding(case: Examined, issue: Issue, result: Applicability) -> Finding:
-    """Return the finding. Whether the issue occurs depends on the run: it is a warning only if a run showed it."""
+    """Return the finding: a warning if a recorded run reproduced the issue and it can occur here, else info."""
     environment = case.environment
     best = max((match.claim.evidence for match in result.matching), key=model.EVIDENCE.index)
     evidence = [_installed(environment, match.package) for match in result.matching]

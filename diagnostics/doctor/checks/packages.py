@@ -13,25 +13,19 @@ from packaging.utils import canonicalize_name
 
 from diagnostics.collect.packages import Environment, Package
 from diagnostics.collect.search_path import INSTALLERS
+from diagnostics.doctor import requirements
 from diagnostics.doctor.checks.base import Examined, check, finding
 from diagnostics.doctor.checks.known_issues import nothing_installed
 from diagnostics.doctor.installers import REINSTALL, install, uninstall
-from diagnostics.doctor.requirements import (
-    OPTIONAL,
-    applies,
-    checked_packages,
-    declared_engines,
-    unmet_requirements,
-)
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Fix, Run
 from diagnostics.frameworks import SHOWN, TRAINER_LIBRARIES, configured_in
 from diagnostics.versions import in_range
 
 MAX_LISTED = 6
-# Everything else that these packages declare is imported, or its release is looked up.
-_NOT_IMPORTED = {*OPTIONAL, "typer", "typer-slim", "hf-xet", "requests", "multiprocess"}
-# transformers compares these with its requirements at import, and raises.
+# Requirements that are not imported; all other requirements of the trainer libraries are needed at import.
+_NOT_IMPORTED = {*requirements.OPTIONAL, "typer", "typer-slim", "hf-xet", "requests", "multiprocess"}
+# transformers compares the releases of these packages with its requirements at import, and raises an error.
 _COMPARED_AT_IMPORT = {
     "filelock", "huggingface-hub", "numpy", "packaging", "pyyaml", "regex", "safetensors", "tokenizers", "tqdm",
 }  # fmt: skip
@@ -82,7 +76,7 @@ def broken_metadata(case: Examined) -> Iterator[Finding]:
 
 
 def incomplete_package(environment: Environment, package: Package) -> Finding:
-    """Return ENV923 for a package with missing or truncated files."""
+    """Return the finding ENV923 for a package with missing or truncated files."""
     rest = len(package.damaged) - MAX_LISTED
     more = f" {rest} or more other files are missing or truncated." if rest > 0 else ""
     again = install(environment, f"{package.name}=={package.version}", options=REINSTALL)
@@ -139,14 +133,14 @@ def _nothing_declared(case: Examined) -> str:
 def declared(case: Examined) -> Iterator[Finding]:
     """Report each unmet requirement (CMP904), and a vLLM outside a trainer's declared range (CMP903)."""
     environment = case.environment
-    for package in checked_packages(environment):
+    for package in requirements.checked_packages(environment):
         yield from _engine_range(environment, package)
-        for requirement in unmet_requirements(environment, package):
+        for requirement in requirements.unmet_requirements(environment, package):
             yield _unmet_requirement(environment, package, requirement)
 
 
 def _unmet_requirement(environment: Environment, package: Package, requirement: Requirement) -> Finding:
-    """Return CMP904 for a requirement; the title names package, requirement and installed release."""
+    """Return the finding CMP904 for a requirement; its title has package, requirement and installed release."""
     name = canonicalize_name(requirement.name)
     version = environment.version(name)
     required = f"{requirement.name}{requirement.specifier}"
@@ -201,15 +195,15 @@ def distribution_name(case: Examined) -> Iterator[Finding]:
 
 
 def _engine_range(environment: Environment, trainer: Package) -> Iterator[Finding]:
-    """CMP903 if the installed vLLM is in none of the ranges a trainer declares.
+    """Yield the finding CMP903 if the installed vLLM is in none of the ranges that a trainer declares.
 
-    The range of an extra is severity info. It is not reported for a trainer that another trainer
-    installs: TRL's range does not bind a run of ms-swift.
+    If the ranges are only those of an extra, the severity is info, and a trainer that another trainer wraps is not
+    reported: TRL's range does not apply to a run of ms-swift.
     """
-    vllm, ranges = environment.vllm, declared_engines(trainer)
+    vllm, ranges = environment.vllm, requirements.declared_engines(trainer)
     if vllm is None or not ranges or any(in_range(vllm.version, item.specifier) for item in ranges):
         return
-    required = any(applies(environment, item) for item in ranges)
+    required = any(requirements.applies(environment, item) for item in ranges)
     if not required and trainer.name not in configured_in(environment.packages):
         return
     listed = " or ".join(f"vllm{item.specifier}" for item in ranges)

@@ -33,7 +33,7 @@ def shadows(case: Examined) -> Iterator[Finding]:
         severity = Severity.WARNING if harmless else Severity.ERROR
         groups.setdefault((shadow.source, severity), []).append(shadow)
     for (source, severity), members in groups.items():
-        # A script has its own folder in the path, `python -m` the one it is started in.
+        # For a script, its own folder is on the search path; for `python -m`, the folder in which it is started.
         where = "a script in it, or python -m started in it," if source == _WORKING else "a run"
         listed, rest = members[:_MAX_LISTED], len(members) - _MAX_LISTED
         names = ", ".join(item.module for item in listed) + (f" and {rest} more" if rest > 0 else "")
@@ -67,7 +67,7 @@ def missing_folders(case: Examined) -> Iterator[Finding]:
     for package in lost:
         evidence = [Evidence("its module is nowhere on the search path", package.place), *stale]
         advice = f"Reinstall {package.name} from its folder's new location, or install its release."
-        # The installer takes that release for installed.
+        # The installer considers this release installed, so it needs the options.
         again = install(environment, f"{package.name}=={package.version}", options=REINSTALL)
         detail = f"{package.name} {package.version} was installed from a folder that no longer exists."
         yield finding("ENV926", Severity.ERROR, evidence, Fix.of(advice, again), detail)
@@ -104,7 +104,7 @@ def _not_followed(case: Examined) -> list[NotChecked]:
             f"what {entry.module} imports",
             f"its imports could not be followed: {entry.problem}",
             "--tier probe imports it",
-            # Without a file list it is unknown whether the module should exist.
+            # Without the package it is unknown whether the module should exist.
             decides=not entry.absent,
         )
         for entry in case.environment.entry_points

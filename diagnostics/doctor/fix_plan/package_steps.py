@@ -46,7 +46,7 @@ def merge_constraints(
 def install_step(
     causes: list[Finding], required: list[Constraint], chosen: PinnedSet | None, installer: Installer
 ) -> list[Step]:
-    """Return the step with one command for everything that is to be installed; none if nothing is.
+    """Return a list with the step whose one command installs everything; empty if there is nothing to install.
 
     Args:
         causes: Findings that the installation fixes.
@@ -78,7 +78,7 @@ def install_step(
 
 
 def optional_step(causes: list[Finding], first: PinnedSet, installer: Installer) -> list[Step]:
-    """Return the step that proposes the nearest known-good pair when nothing bad is known of the installed one."""
+    """Return a list with the step that proposes the nearest known-good pair; nothing bad is known of the installed."""
     step = Step(
         "packages",
         f"If you prefer versions that {_fit(first)}",

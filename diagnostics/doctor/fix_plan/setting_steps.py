@@ -31,7 +31,7 @@ from diagnostics.frameworks import configured_in
 
 Change = Install | SetOption
 _MAX_EVIDENCE = 200
-# Commands that change nothing.
+# Commands that change nothing, or nothing that needs to be undone.
 _READ_ONLY = {"ps", "df", "du", "ls", "nvidia-smi", "free", "ip", "taskset", "mkdir"}
 
 
@@ -58,7 +58,7 @@ def mitigation_constraints(
 ) -> list[Constraint]:
     """Return the requirements of the chosen mitigations that install packages.
 
-    Only of findings that surely affect the user: another release is no answer to what may never happen.
+    Only findings that certainly affect the user count: an issue that may never occur is no reason to change a release.
     """
     chosen = _chosen_mitigations([item for item in findings if is_certain(item)], issues, environment)
     installs = [_installs(finding.code, mitigation, environment) for finding, mitigation in chosen]
@@ -71,7 +71,7 @@ def is_certain(finding: Finding) -> bool:
 
 
 def reasons(finding: Finding) -> list[str]:
-    """Return why a step is needed: the detail, or else the title, and the first evidence."""
+    """Return the reasons for a step: the finding's detail, or else its title, and its first evidence."""
     evidence = [f"{item.text} [{item.place}]" for item in finding.evidence[:2]]
     return [
         f"{finding.code}: {one_line(finding.detail) or finding.title}",

@@ -36,10 +36,10 @@ class ChildEnded:
     """The result of a child process that ended.
 
     Attributes:
-        what: What was probed, in words.
-        answer: The last document it wrote; empty if it wrote none.
+        what: Name of the probe in messages.
+        answer: The last document that the child wrote; empty if it wrote none.
         code: Exit code, negative for a signal.
-        log: Its output.
+        log: File with the child's output.
     """
 
     what: str
@@ -51,18 +51,15 @@ class ChildEnded:
 
     @property
     def ok(self) -> bool:
-        """Whether it succeeded."""
+        """Whether the probe succeeded."""
         return bool(self.answer.get("ok")) and self.code == 0 and not self.timed_out
 
 
 class Children:
-    """A context manager that starts child processes in a scratch folder; at its end no process and no file is left.
-
-    A context manager: when it ends, no process and no file is left.
-    """
+    """A context manager that starts child processes in a scratch folder; at its end no process and no file is left."""
 
     def __init__(self, python: Path, environ: Mapping[str, str]) -> None:
-        """Start and write nothing yet.
+        """Store the interpreter and the variables; nothing is started yet.
 
         Args:
             python: The examined environment's interpreter.
@@ -96,11 +93,11 @@ class Children:
         """Run a program to its end or its limit.
 
         Args:
-            what: What is probed, in words.
-            program: Its name in `programs`.
+            what: Name of the probe in messages.
+            program: Name of the program in `programs`.
             arguments: The program's arguments.
-            limit_s: Seconds after which it is killed.
-            offline: Whether the hub is switched off.
+            limit_s: Seconds after which the program is killed.
+            offline: Whether access to the hub is switched off.
         """
         self._count += 1
         place = self._folder / str(self._count)

@@ -14,7 +14,7 @@ _JOB_ROLES = {"engine core", "engine worker", "engine", "Ray actor", "launcher",
 _PYTHON = re.compile(
     r"python|^VLLM::|^ray::|^sglang::|pt_main_thread|uvicorn|torchrun|vllm|trl|pytest", re.IGNORECASE
 )
-# Roles by command line, the first that matches. Ray and vLLM set their titles themselves.
+# Roles by command line; the first match decides. Ray and vLLM set the titles of their processes.
 _ROLES: tuple[tuple[str, str], ...] = (
     (r"^VLLM::EngineCor", "engine core"),
     (r"^VLLM::Worker|^VllmWorker", "engine worker"),
@@ -31,7 +31,7 @@ _ROLES: tuple[tuple[str, str], ...] = (
     (r"vllm serve|vllm\.entrypoints|vllm-serve|vllm_serve|sglang\.launch_server|\buvicorn\b", "server"),
 )  # fmt: skip
 SERVICES = ("helper", "raylet", "Ray's head service", "Ray's helper", "idle Ray worker")
-"""Roles that serve a job and are no part of it: that they are idle says nothing."""
+"""Roles that serve a job without being part of it; being idle is normal for them."""
 _WORKER = re.compile(r"^VLLM::Worker(?:_\w*?TP(\d{1,4}))?|TP(\d{1,4})")
 
 
@@ -59,7 +59,7 @@ class ProcessEntry:
 
     @property
     def python(self) -> bool:
-        """Whether it looks like a Python process, by its program or title; only those are given to py-spy."""
+        """Whether the program or the title is that of a Python process; py-spy is run only on these."""
         try:
             program = os.path.basename(os.readlink(f"/proc/{self.pid}/exe"))  # noqa: PTH115, PTH119
         except OSError:
@@ -134,15 +134,16 @@ def _starts_other_ranks(processes: dict[int, ProcessEntry], entry: ProcessEntry)
 
 
 def select_processes(
-    processes: dict[int, ProcessEntry], pids: Sequence[int], pattern: str, *, everything: bool, ours: int
+    processes: dict[int, ProcessEntry], pids: Sequence[int], pattern: str, *, ours: int
 ) -> set[int]:
     """Return the requested processes, their descendants, and the other ranks of the same job.
+
+    Without pids and a pattern these are all processes of the caller that look like part of a job.
 
     Args:
         processes: All visible processes.
         pids: Processes that were named.
         pattern: Pattern for command lines.
-        everything: Whether to take every process of the caller that looks like part of a job.
         ours: Our own process id; neither this process nor an ancestor matches a pattern.
     """
     for entry in processes.values():
@@ -153,7 +154,7 @@ def select_processes(
     if pattern:
         matcher = re.compile(pattern)
         tops |= {pid for pid, entry in others.items() if matcher.search(entry.title)}
-    if everything or not (pids or pattern):
+    if not (pids or pattern):
         users = {os.geteuid(), 0}
         tops |= {
             pid

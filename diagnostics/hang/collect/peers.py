@@ -43,7 +43,10 @@ class Host:
 
 
 def connected_processes(host: Host, chosen: set[int]) -> set[int]:
-    """Return Python processes that are connected to the chosen ones by TCP, directly or not, and their descendants."""
+    """Return further Python processes that have a direct or indirect TCP connection to the chosen ones.
+
+    The descendants of these processes are included.
+    """
     owners = host.owners()
     visited = chosen | discovery.ancestors(host.processes, os.getpid())
     connected: set[int] = set()
@@ -78,7 +81,7 @@ def _listens_at(entry: Socket, address: str) -> bool:
 
 
 def blocking_processes(host: Host, observed: list[Process]) -> set[int]:
-    """Return further processes that an observed one waits for: at the other end of a pipe, or holding a file lock."""
+    """Return processes that an observed process waits for: at the other end of a pipe, or with a file lock."""
     owners = host.owners()
     inodes, files = set(), set()
     for process in observed:
@@ -119,7 +122,7 @@ def _lock_path(host: Host, pid: int, inode: int) -> str:
 
 
 def file_locks(host: Host, observed: list[Process]) -> tuple[Lock, ...]:
-    """Return the file locks that these processes hold, wait for or have open."""
+    """Return the file locks that these processes hold or wait for, and the locks of files that they have open."""
     pids = {process.pid for process in observed}
     inodes = {item.inode for process in observed for item in process.fds if item.kind == "file"}
     return tuple(

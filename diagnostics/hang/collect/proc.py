@@ -44,7 +44,7 @@ _WITH_DESCRIPTOR = {
     "recvmsg", "flock", "fsync", "fcntl",
 }  # fmt: skip
 _OPENS = {"open": 0, "openat": 1, "openat2": 1}
-"""System calls that open a path, and which argument it is."""
+"""System calls that open a path, with the position of the path among the arguments."""
 _F_SETLKW = (7, 38)
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - looked for in memory maps
 _LINK = re.compile(r"(socket|pipe|anon_inode):\[?([^\]]*)\]?")
@@ -52,7 +52,7 @@ _LAST_RAN = re.compile(r"^se\.exec_start\s*:\s*([\d.]+)", re.MULTILINE)
 
 
 def small_int(text: str) -> int | None:
-    """Parse an untrusted number; None unless it has one to nine digits.
+    """Parse an untrusted number; None unless the text has one to nine digits and nothing else.
 
     >>> small_int("3"), small_int("-1"), small_int("9" * 5000)
     (3, None, None)
@@ -98,12 +98,12 @@ def stat_fields(pid: int, tid: int = 0) -> list[str]:
 
 
 def list_pids() -> list[int]:
-    """Return all process numbers."""
+    """Return the ids of all processes."""
     return sorted(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
 
 
 def list_threads(pid: int) -> list[int]:
-    """Return the threads of a process."""
+    """Return the ids of a process's threads; empty if they cannot be read."""
     try:
         return sorted(int(path.name) for path in Path(f"/proc/{pid}/task").iterdir())
     except OSError:
@@ -111,7 +111,7 @@ def list_threads(pid: int) -> list[int]:
 
 
 def owner_uid(pid: int) -> int | None:
-    """Return the user id of a process."""
+    """Return the user id of a process; None if it cannot be read."""
     try:
         return Path(f"/proc/{pid}").stat().st_uid
     except OSError:
@@ -179,7 +179,7 @@ def _last_ran_ms(pid: int, tid: int) -> float | None:
 
 
 def bytes_moved(pid: int) -> int | None:
-    """Return how many bytes a process read and wrote so far; None without permission."""
+    """Return the number of bytes that a process has read and written; None without permission."""
     counts = dict(line.split(": ") for line in read_proc(pid, "io").splitlines() if ": " in line)
     return int(counts["rchar"]) + int(counts["wchar"]) if "rchar" in counts else None
 
@@ -220,14 +220,14 @@ def _descriptor(pid: int, fd: int, link: str) -> Descriptor:  # noqa: PLR0911
 
 
 def observe_thread(pid: int, thread: Thread) -> Thread:
-    """Return a thread with its state, the kernel function it sleeps in, and its system call; empty if unreadable."""
+    """Return a thread with its state, wait channel (kernel function) and system call; unreadable ones stay empty."""
     state = "".join(stat_fields(pid, thread.tid)[:1])
     wchan = read_proc(pid, f"task/{thread.tid}/wchan").strip("0")
     return replace(thread, state=state, wchan=wchan, **system_call(pid, thread.tid))
 
 
 def system_call(pid: int, tid: int) -> dict[str, Any]:
-    """Return the system call of a thread with what it waits for, as fields of `Thread`; empty if unreadable."""
+    """Return the system call of a thread with its descriptors, futex or path, as fields of `Thread`."""
     parts = read_proc(pid, f"task/{tid}/syscall").split()
     if not parts or not parts[0].lstrip("-").isdigit():
         return {"syscall": "running" if parts[:1] == ["running"] else ""}

@@ -14,17 +14,23 @@ from diagnostics.hang.snapshot import Process, Snapshot, Thread
 SECONDS = 1.5
 SAMPLES = 3
 MANY_PROCESSES = 24
-"""With more processes two samples must do."""
+"""With more Python processes, at most two stack samples are taken."""
 NO_PYSPY = "py-spy is not installed here, so no Python stack was read: pip install 'grpo-doctor[hang]'"
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which processes to observe, and how long."""
+    """The processes to observe, and for how long. Without pids and pattern: all that look like part of a job.
+
+    Attributes:
+        pids: Process ids; their descendants and connected processes are included.
+        pattern: Pattern for command lines.
+        seconds: Duration of the observation.
+        samples: Number of stack samples.
+    """
 
     pids: tuple[int, ...] = ()
     pattern: str = ""
-    everything: bool = False
     seconds: float = SECONDS
     samples: int = SAMPLES
 
@@ -61,9 +67,8 @@ def snapshot_as_json(options: dict[str, Any], _folder: str) -> dict[str, Any]:
     Args:
         options: `pattern`, `seconds` and `samples` of a Selection.
     """
-    selection = Selection(everything=not options["pattern"], **options)
     try:
-        return take_snapshot(selection).to_json()
+        return take_snapshot(Selection(**options)).to_json()
     except NoProcessError as error:
         return Snapshot(notes=(str(error),)).to_json()
 
@@ -71,9 +76,7 @@ def snapshot_as_json(options: dict[str, Any], _folder: str) -> dict[str, Any]:
 def _select(host: peers.Host, selection: Selection) -> set[int]:
     """Return the selected processes and those that they are connected to."""
     processes = host.processes
-    pids = discovery.select_processes(
-        processes, selection.pids, selection.pattern, everything=selection.everything, ours=os.getpid()
-    )
+    pids = discovery.select_processes(processes, selection.pids, selection.pattern, ours=os.getpid())
     if unknown := [pid for pid in selection.pids if pid not in processes]:
         raise NoProcessError(
             f"--pid {unknown[0]}: no such process here (it ended, or is in another container)"
@@ -128,7 +131,7 @@ class _Observer:
     """Samples processes, and builds the snapshot's processes from the samples.
 
     Attributes:
-        seconds: How long the last sampling took.
+        seconds: Duration of the last sampling.
         refused: Processes that may not be inspected, with the reason.
     """
 
@@ -231,7 +234,7 @@ class _Observer:
         return tuple(threads)
 
     def not_inspected(self, observed: list[Process]) -> list[str]:
-        """Return what could not be read, and what would make it readable."""
+        """Return texts about processes that could not be read, with the change that would make them readable."""
         texts = [] if self.program else [NO_PYSPY]
         reasons: dict[str, list[int]] = {}
         for pid, reason in self.refused.items():

@@ -1,7 +1,7 @@
 """List all TCP and unix sockets of this host by inode, with their peers and the times of last traffic.
 
-They are read from the kernel over netlink, like `ss` does, which needs no permission. /proc/net is used if netlink is
-not available, and for processes in another network namespace.
+The kernel lists the sockets over netlink, as for `ss`, without special permission. /proc/net is read if netlink is not
+available, and for processes in another network namespace.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def network_namespace(pid: str) -> str:
 
 
 def _messages(request: bytes) -> Iterator[bytes]:
-    """Yield the kernel's replies to one request for all sockets of a kind."""
+    """Yield the kernel's messages, one for each socket that the request selects."""
     header = struct.pack("=IHHII", 16 + len(request), _SOCK_DIAG_BY_FAMILY, _DUMP, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as link:
         link.settimeout(2.0)

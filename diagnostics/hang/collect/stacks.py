@@ -1,4 +1,4 @@
-"""Read Python stacks with py-spy, within a time limit and without stopping the process; or explain why that fails."""
+"""Read Python stacks with py-spy, in limited time and without stopping the process, and explain failures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_SOURCE = 4 << 20
 MAX_LINE = 1000
 # Offsets of a thread's number in the C library's descriptor: glibc on x86-64, glibc on ARM, musl.
 _TID_OFFSETS = (0x2D0, 0xD0, 0x30)
-# C functions that block: they have no Python frame, only the source line names them.
+# C functions that block. They have no Python frame, so the source line is searched for their names.
 _CALLS = re.compile(
     r"(?:\bos\.|\.|\b)(acquire|input|getpass|recv|recv_into|recvfrom|recv_bytes|read|readline|readinto|accept|connect|"
     r"send|sendall|send_bytes|write|flush|join|get|put|wait|result|sleep|flock|lockf|waitpid|poll|select|item|tolist|"
@@ -74,7 +74,7 @@ def _dump(program: str, pid: int) -> tuple[Thread, ...] | str:
     variables = {name: value for name, value in os.environ.items() if name != "RUST_BACKTRACE"}
     streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True}
     problem = ""
-    # The stack of a process that is not stopped may be torn: then it is read again.
+    # The stack of a running process may be inconsistent: then py-spy fails, and is run again.
     for _ in range(TRIES):
         try:
             done = subprocess.run(command, **streams, timeout=TIMEOUT_S, check=False, env=variables)
@@ -106,7 +106,7 @@ def parse_pyspy_json(document: Any) -> dict[int, tuple[Thread, ...]]:
     """Return the threads in the output of `py-spy dump --json`, by process.
 
     Raises:
-        KeyError, TypeError, ValueError: The document is something else.
+        KeyError, TypeError, ValueError: The document has another structure.
     """
     threads: dict[int, list[Thread]] = {}
     for item in document:
@@ -167,7 +167,7 @@ def _kernel_tid(pid: int, thread: Thread, tasks: dict[int, int]) -> int:
 
 
 def merge_samples(samples: Sequence[Thread]) -> Thread:
-    """Return the last sample of each thread, marked `steady` if all samples had the same functions on the stack.
+    """Return the last sample of a thread, marked `steady` if all samples had the same functions on the stack.
 
     Line numbers are not compared: they change in a loop that only waits again.
     """
@@ -214,7 +214,7 @@ def _read_source(path: str) -> list[str] | None:
 
 
 def unreadable_processes(pids: Iterable[int]) -> dict[int, str]:
-    """Return the processes whose memory may not be read, with the reason and what would permit it."""
+    """Return the processes whose memory may not be read, each with the reason and the way to permit it."""
     return {pid: reason for pid in pids if (reason := _reason(pid))}
 
 
@@ -223,7 +223,7 @@ def _reason(pid: int) -> str:
     if state in "ZX":
         return ""
     try:
-        # Opening it needs exactly the permission that py-spy needs, and stops nothing.
+        # Opening this file needs the same permission as py-spy, and does not stop the process.
         os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY))
     except FileNotFoundError:
         return ""

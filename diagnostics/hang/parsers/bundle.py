@@ -21,7 +21,7 @@ _TITLE = 120
 
 
 def save(snapshot: Snapshot, path: Path) -> None:
-    """Write a bundle atomically, readable by its owner alone; a link at the path is replaced."""
+    """Write a redacted bundle atomically, readable only by its owner; a link at the path is replaced."""
     text = json.dumps(redacted(snapshot.to_json()), indent=0, ensure_ascii=False)
     write_atomically(path, escape(text))
 
@@ -42,7 +42,7 @@ def redacted(document: dict[str, Any]) -> dict[str, Any]:
             if match[1].startswith(_LOOPBACK):
                 return value
             return f"{addresses.setdefault(match[1], f'address-{len(addresses) + 1}')}:{match[2]}"
-        # Arguments may be secret; the role describes the process.
+        # A title may have secret arguments, so it is truncated; the role describes the process.
         return redact(value)[:_TITLE] if key == "title" else redact(value)
 
     cleaned: dict[str, Any] = clean("", document)
@@ -53,10 +53,12 @@ def load(document: Any, name: str) -> Snapshot:
     """Read a bundle.
 
     Raises:
-        ParseError: It is none, or broken.
+        ParseError: The document is no bundle, or a broken one.
     """
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise ParseError(f"{name}: JSON, but no bundle of hang --save, py-spy, flight recorder or NCCL RAS")
+        raise ParseError(
+            f"{name}: this JSON is not a snapshot of hang --save, and not from py-spy, a flight recorder or NCCL RAS"
+        )
     try:
         return msgspec.convert(_cut_texts(document), Snapshot)
     except (ValueError, RecursionError) as error:

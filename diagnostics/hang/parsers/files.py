@@ -22,7 +22,8 @@ from diagnostics.output.redact import mask_and_cut
 MAX_BYTES = 256 << 20
 MAX_LINE = 1000
 EXPECTED = (
-    "expected a bundle, stacks of py-spy, faulthandler, gdb or pystack, a flight recorder's dump or NCCL RAS"
+    "expected a snapshot of hang --save, stacks of py-spy, faulthandler, gdb or pystack, "
+    "a flight recorder's dump or NCCL RAS"
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 # A launcher's or Ray's mark before each line.
@@ -72,7 +73,7 @@ def parse_dump(name: str, data: bytes) -> Snapshot:
     """Parse a dump of any kind.
 
     Raises:
-        ParseError: It is none, or broken.
+        ParseError: The data is no known dump, or a broken one.
     """
     try:
         if flight_recorder.is_pickle(data):
@@ -110,7 +111,7 @@ def _parse_text(text: str, name: str) -> Snapshot:
     ranks = nccl.parse_watchdog(lines)
     if ranks is not None and nccl.ranks_differ(ranks):
         return ranks
-    # The stacks in a watchdog's report are those of the thread that only noticed.
+    # The stacks in a watchdog's report are those of the thread that noticed the timeout, not of the blocked one.
     processes, is_pyspy = stack_text.parse_stacks(lines)
     if processes and (is_pyspy or ranks is None):
         return _with_roles(processes, "py-spy text" if is_pyspy else "stacks")

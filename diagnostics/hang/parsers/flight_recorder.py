@@ -16,13 +16,13 @@ C10D = "torch/distributed/distributed_c10d.py"
 BETWEEN = StackFrame("flight recorder", "between_collectives")
 """Placeholder frame of a rank that is between two collectives: it completed one and has not started the next."""
 MAX_ITEMS = 4_000_000
-"""Limit of values in a dump; one of 20,000 collectives has half as many."""
+"""Limit of values in a dump; a dump of 20,000 collectives has half as many."""
 _RANK = re.compile(r"(\d{1,6})(?:\.\w+)?$")
 _OPERATION = re.compile(r"(?:\w{1,40}:)?_?([a-z_]+)", re.IGNORECASE)
-# The opcodes for numbers, texts and containers: nothing in them names or runs anything.
+# The allowed opcodes, for numbers, texts and containers; none of them names a class or runs code.
 _OPCODES = b"\x80\x95.}])(N\x88\x89KMJG\x8aX\x8c\x8dUTCBqr\x94hjaesut\x85\x86\x87"
 
-# The reader in C has no table from which opcodes could be removed.
+# The unpickler in C has no table from which opcodes could be removed.
 _PurePythonUnpickler: Any = pickle._Unpickler  # noqa: SLF001
 
 
@@ -95,7 +95,7 @@ def is_recorder(document: Any) -> bool:
 
 
 def to_snapshot(document: dict[str, Any], name: str) -> Snapshot:
-    """Return one rank's recorder as a snapshot.
+    """Return one rank's flight recorder as a snapshot.
 
     Raises:
         ParseError: The rank is unknown.

@@ -43,7 +43,8 @@ class _RankReport:
 
     Attributes:
         number: Sequence number of the collective that timed out.
-        name: Its operation.
+        name: Operation of this collective.
+        sizes: Input and output sizes of this collective.
         enqueued: Number of the last collective that the rank started.
         completed: Number of the last collective that the rank finished.
     """
@@ -77,7 +78,7 @@ def parse_watchdog(lines: list[str]) -> Snapshot | None:
 
 
 def ranks_differ(snapshot: Snapshot) -> bool:
-    """Return whether ranks are in different collectives, or some are in none."""
+    """Return whether ranks are in different collectives, or some ranks are in no collective."""
     frames = {process.threads[0].frames for process in snapshot.processes}
     return len(frames | {(c.sizes,) for c in snapshot.collectives}) > (2 if snapshot.collectives else 1)
 
@@ -107,7 +108,7 @@ def _group_snapshot(reports: dict[int, _RankReport]) -> Snapshot:
     names = {r.number: r.name for r in waiting.values() if r.name}
     for report in waiting.values():
         report.name = report.name or names.get(report.number, "")
-    # Pairs have numbers of their own.
+    # Point-to-point operations (SEND, RECV) have separate sequence numbers.
     unclear = any(r.name in _PAIRS or not r.name for r in waiting.values())
     sizes_known = all(r.sizes for r in waiting.values())
     processes, collectives = [], []
@@ -129,7 +130,7 @@ def _operation(name: str) -> str:
 
 
 def _rank_process(rank: int, operation: str = "") -> Process:
-    """Return a rank as a process: it waits in a collective operation, or in none."""
+    """Return a rank as a process that waits in a collective operation or, without one, is between collectives."""
     pid = rank + 1
     frame = StackFrame(C10D, operation) if operation else BETWEEN
     return Process(
@@ -146,7 +147,7 @@ def ras_snapshot(document: dict[str, Any], name: str) -> Snapshot:
     """Return a RAS document as a snapshot: the ranks of the most uneven communicator, else of the largest.
 
     Raises:
-        ParseError: It has no ranks.
+        ParseError: The document has no ranks.
     """
     parts = map(_communicator_snapshot, document["communicators"])
     best = max(parts, key=lambda part: (_is_uneven(part), len(part.processes)), default=Snapshot())

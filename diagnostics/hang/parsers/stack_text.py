@@ -1,7 +1,7 @@
 """Parse stacks in text form: py-spy, `ray stack`, faulthandler, pystack, gdb, tracebacks.
 
-A traceback counts only if it ended in a KeyboardInterrupt: then it shows where the thread was blocked. After any other
-error the thread has left that stack.
+A traceback is used only if it ended in a KeyboardInterrupt: then it shows where the thread was blocked. After any other
+error the thread is no longer in these frames.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _GDB_PLACE = re.compile(r"\) (?:from (\S+)|at (\S+?):(\d{1,7}))\s*$")
 _PID = re.compile(r"(?i)\b(?:process|pid|lwp)[ :=]{1,3}(\d{1,9})\b")
 # Each heading has one of these.
 _HEADING_WORDS = ("Process ", "Stack", "rank ", "Thread ", "Traceback", "thread")
-# Native threads that only noticed that others are stuck.
+# Native threads that monitor others and only noticed that they are stuck.
 _MONITORS = re.compile(r"[wW]atchdog|[hH]eartbeatMonitor|checkTimeout|recvValueWithTimeout|sendBytes")
 _STARTS_THREAD = re.compile(r"_bootstrap(_inner)?|_{0,2}clone3?|(start_thread|thread_start)")
 
@@ -101,7 +101,7 @@ def parse_stacks(lines: list[str]) -> tuple[list[Process], bool]:
 
 
 class _StackReader:
-    """Collects the threads of a dump line by line. A new main thread begins a new process: each has one."""
+    """Collects the threads of a dump line by line. Each process has one main thread, so the next begins a process."""
 
     def __init__(self) -> None:
         self.is_pyspy = False
@@ -119,7 +119,7 @@ class _StackReader:
             return
         indented = line.startswith((" ", "\t"))
         if self._after_frame and indented and self._thread and self._thread.frames:
-            # The source line of the frame above: a C function that it calls has no frame.
+            # This is the source line of the frame above; a C function that it calls has no frame.
             self._thread.frames[-1] = replace(self._thread.frames[-1], calls=blocking_call_in(line))
         self._after_frame = False
         if indented:
@@ -209,7 +209,7 @@ class _StackReader:
 
 
 def _with_main(threads: list[Thread]) -> list[Thread]:
-    """Mark the main thread, if none is marked: the last one whose stack does not begin with a thread's start."""
+    """Mark the main thread, if none is marked: the last thread whose stack does not begin with a thread's start."""
     if not any(thread.name == "MainThread" for thread in threads):
         for place in reversed(range(len(threads))):
             # faulthandler prints the thread that was started first last.

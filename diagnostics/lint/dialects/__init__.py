@@ -1,7 +1,7 @@
 """Load the dialects: one TOML file per framework with its option names, defaults and commands.
 
 `names` maps a framework's options to names of the run plan. `defaults` are the values of options that are not set.
-`start` lists the commands that start it. Values that follow from several options are in `derivation.py`.
+`start` lists the commands that start the framework. Values that follow from several options are in `derivation.py`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,15 @@ class Start(Struct, frozen=True, forbid_unknown_fields=True):
     """A way to start a framework: by a program and verb, a module or a script; patterns match from the beginning.
 
     Attributes:
-        not_module: Modules that it does not apply to.
-        overrides: One of the words has to set a key that begins with one of these.
-        flags: One of the words has to be one of these options.
-        framework_parser: The framework's own parser reads the options.
+        program: Name of the program.
+        verbs: Words of which one must follow the program, or words that must follow the module.
+        module: Pattern of the module.
+        script: Pattern of the script's path.
+        not_module: Pattern of modules to which this way does not apply.
+        overrides: Beginnings of keys, of which the words must set at least one.
+        flags: Options, of which the words must contain at least one.
+        role: Role of the process: `train` or `serve`.
+        framework_parser: Whether the framework's own parser reads the options.
         extra: Options that this way of starting implies.
     """
 
@@ -55,9 +60,11 @@ class Removed(Struct, frozen=True, forbid_unknown_fields=True):
     """An option that the releases of `releases` do not have.
 
     Attributes:
-        instead: What to use there, or `nothing`.
-        renamed: The option that took its place with the same meaning and the same values.
-        ignored: Releases that accept it, but do not use it.
+        option: Name of the option.
+        releases: Range of releases that do not have the option.
+        instead: The option to use in these releases, or `nothing`, perhaps with a reason.
+        renamed: The option that replaces it with the same meaning and the same values; empty if there is none.
+        ignored: Range of releases that accept the option without effect.
     """
 
     option: str
@@ -79,21 +86,23 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     """One framework's options, commands and files.
 
     Attributes:
-        framework: Its name in `diagnostics.frameworks`, or `own`.
-        names: Its option -> the plan's name; of two options for one name the later one counts. `a.b` is also the
-            key `b` of an option `a` that is a table, and `!name` is the opposite of the option.
-        server_names: The same for its server.
+        framework: Name in `diagnostics.frameworks`, or `own`.
+        names: Option -> name in the run plan; of two options for a name, the later counts. `a.b` is also the key `b`
+            of an option `a` that is a table, and `!name` is the opposite of the option.
+        server_names: The same for the framework's server.
         rank: Order of recognition: frameworks with a program of their own first, those known by options last.
-        specific: Rank of its file keys by ambiguity; 0 if no other framework's files have them.
-        commands: A pattern for texts that may contain one of its commands.
+        specific: Rank of the file keys by ambiguity; 0 if no other framework's files have them.
+        commands: Pattern for texts that may contain one of the framework's commands.
         style: `flags` or `overrides` (Hydra's `a.b=c`).
-        file_keys: Keys of which one shows its files; `file_sections` are nested ones.
-        file_role: The role of its files.
-        model_options: Options that name the model: a script that sets one is complete without its arguments.
+        file_keys: Keys of which one shows that a file is the framework's.
+        not_file_keys: Keys that show that a file is not the framework's.
+        file_sections: Keys or nested keys (`a.b`) of which one shows that a file is the framework's.
+        file_role: Role of the files.
+        model_options: Options that name the model; a script that sets one of them is complete without arguments.
         local_engine: Options of a local engine, which a server never receives.
-        no_server_option: Those of them that a server does not have either.
-        flat_flags: Dotted option -> its flat name in older releases.
-        short_options: Options with one dash that are in no index.
+        no_server_option: Options among `local_engine` that a server does not have.
+        flat_flags: Dotted option -> flat name in older releases.
+        short_options: Options with one dash, which the index does not have.
         loss_options: Options of the loss; no rule reads them, so the run plan has no names for them.
     """
 
@@ -125,12 +134,12 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     loss_options: tuple[str, ...] = ()
 
     def default(self, option: str, release: str) -> object:
-        """Return what holds in a release where an option is not set, `...` if no entry says it."""
+        """Return the value of an option that is not set, in a release; `...` if it is not known."""
         entries = (entry for entry in self.defaults if entry.option == option)
         return next((entry.value for entry in entries if in_range(release, entry.versions)), ...)
 
     def removal(self, option: str, release: str) -> Removed | None:
-        """Return the entry of an option that a release does not have, if there is one."""
+        """Return the entry for an option that a release does not have; None if there is no entry."""
         entries = (entry for entry in self.removed if entry.option == option)
         return next((entry for entry in entries if in_range(release, entry.releases)), None)
 

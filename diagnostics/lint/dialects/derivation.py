@@ -15,13 +15,13 @@ from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_count, parse_scalar
 from diagnostics.lint.versions import Versions
 
-# Sampling settings that remove nothing, by name.
+# Values with which a sampling setting removes no token, by name.
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "sampling.top_p": (1, 1.0, None),
     "sampling.top_k": (0, -1, None),
     "sampling.min_p": (0, 0.0, None),
 }
-# verl's own configs; another project's config has other defaults.
+# verl's own programs and configs; the config of another project has other defaults.
 _VERL_ENTRY_POINTS = {"", "verl.trainer.main_ppo"}
 _VERL_CONFIGS = {"ppo_trainer", "ppo_megatron_trainer"}
 _VERL_ROLLOUT = "actor_rollout_ref.rollout."
@@ -32,7 +32,7 @@ def make_plan(settings: Settings, versions: Versions) -> RunPlan:
     dialect = DIALECTS[settings.framework]
     plan = RunPlan(settings.framework, settings, versions=versions)
     plan.put("framework", Value(settings.framework, settings.place, "framework"))
-    # A script that names the model is complete without its arguments; another leaves more than that to them.
+    # A script that names the model is complete without arguments; other scripts leave settings to their arguments.
     plan.needs_arguments = (
         settings.forwards_arguments and plan.option(*dialect.model_options, "model", "@") is None
     )
@@ -71,7 +71,7 @@ def _option_value(settings: Settings, option: str) -> Value | None:
 
 
 def _fill_defaults(plan: RunPlan, defaults: Iterable[Default]) -> None:
-    """Fill in defaults, except where an unread source may set the value.
+    """Fill in defaults, unless the run has options that could not be read.
 
     A default that differs between releases is used only if the release is known.
     """
@@ -129,7 +129,7 @@ def env_number(settings: Settings, name: str) -> Value | None:
 
 
 def multiply(*factors: Value | None) -> Value | None:
-    """Multiply numbers; unknown if one of them is, None if one is missing."""
+    """Return the product of numbers; unknown if a factor is unknown, None if a factor is missing."""
     values = [value for value in factors if value is not None]
     if len(values) < len(factors):
         return None
@@ -196,7 +196,7 @@ def _derive_trl(plan: RunPlan) -> None:
 
 
 def _derive_swift(plan: RunPlan) -> None:
-    # A run over Ray has a section for each role, whose options are not in the index.
+    # The config of a run over Ray has sections for roles, whose options are not in the index.
     sections = any(key.startswith(("train.", "rollout.")) for key in plan.options)
     plan.settings.has_unread_options = plan.settings.has_unread_options or sections
     if "megatron" in plan.options:
@@ -253,7 +253,7 @@ def _derive_swift_mode(plan: RunPlan) -> None:
 
 
 def _derive_hydra_trainer(plan: RunPlan, evaluation: str) -> None:
-    """Derive what verl and EasyR1 have in common: devices on all nodes, and how often to evaluate."""
+    """Derive the values that verl and EasyR1 have in common: devices on all nodes, and whether the run evaluates."""
     plan.put("devices.train", multiply(plan.values.get("devices.per_node"), plan.values.get("devices.nodes")))
     frequency = plan.option(evaluation)
     if frequency is not None and isinstance(frequency.data, int):

@@ -1,1 +1,1 @@
-"""Read source formats into settings with their lines, one module per format. Nothing is run or imported."""
+"""Read source formats into settings with their lines; each format has a module. Nothing is run or imported."""

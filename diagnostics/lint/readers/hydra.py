@@ -16,15 +16,15 @@ from diagnostics.lint.values import UNKNOWN, Settings, Value
 _MAX_PARENTS = 6
 _MAX_DEPTH = 6
 _PACKAGE = re.compile(r"(?:#[^\n]*\n|\s)*#\s*@package\s+(\S+)")
-# verl's own files, whose values are its defaults.
+# Names of verl's own configs, whose values are verl's defaults.
 SHIPPED = {"ppo_trainer", "ppo_megatron_trainer", "_self_"}
 _INTERPOLATION = re.compile(r"\$\{\s*([^${}]{1,300}?)\s*\}")
-# Values that refer to values that refer to others.
+# Maximum length of a chain of values that refer to other values.
 _MAX_STEPS = 8
 
 
 def compose_config(settings: Settings, *, required: bool) -> None:
-    """Add the options of the config files that a command names; the command's own options win.
+    """Add the options of the config files that a command names; the command's own options take precedence.
 
     Args:
         settings: The settings of a command.
@@ -61,7 +61,7 @@ class ComposedConfig:
     """A config composed from the files in its defaults list.
 
     Attributes:
-        values: The values by key; a file wins over the files that it names.
+        values: The values by key; the values of a file take precedence over those of files that it names.
         missing: Files of the list that were not found.
     """
 
@@ -108,14 +108,14 @@ class ComposedConfig:
                 continue
             where, _, at = group.partition("@")
             under = at or where.strip("./").replace("/", ".")
-            # A file of a group names others relative to that group's folder.
+            # A file in a group's folder names other files relative to this folder.
             group_folder = "" if where.startswith("/") else f"{name.rpartition('/')[0]}/"
             path = posixpath.normpath(f"{group_folder}{where}/{file}".replace("//", "/").strip("/"))
             self._add_file(path, f"{package}.{under}".strip("."), depth + 1)
 
 
 def _config_folder(path: Value | None, file: str) -> Path | None:
-    """Find the config folder from the script's folder or one above; the path may begin with an unknown part."""
+    """Find the config folder from the script's folder or a folder above; the path may begin with an unknown part."""
     if path is None or not path.known:
         return None
     rest = str(path.data).strip("'\"")
@@ -142,7 +142,7 @@ def _parse_default(entry: Any) -> tuple[str, str]:
 
 
 def resolve_interpolations(options: dict[str, Value]) -> None:
-    """Replace every `${a.b}` by its value, in place; a resolver's or a missing value is unknown."""
+    """Replace values that are `${a.b}`, in place; all other values with interpolations become unknown."""
     for last in (False,) * _MAX_STEPS + (True,):
         for key, value in list(options.items()):
             if isinstance(value.data, str) and "${" in value.data:

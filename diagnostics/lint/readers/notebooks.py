@@ -9,7 +9,7 @@ from diagnostics.lint.readers.structured import parse_json
 from diagnostics.lint.values import Value
 
 _SHELL_CELL = ("%%bash", "%%sh", "%%script")
-# A line for the shell (`!`) or a magic (`%`), with the lines that a backslash joins to it.
+# A line for the shell (`!`) or a magic (`%`), with the following lines that are joined to it by backslashes.
 _SHELL_LINE = re.compile(r"^([ \t]*)(!|%(?=%?[a-z]))((?:.*\\\n)*.*)", re.MULTILINE)
 
 
@@ -17,7 +17,7 @@ def split_cells(text: str, file: str) -> tuple[str, list[tuple[int, str]]]:
     """Return the Python code of all cells, and each shell command with its first line.
 
     Raises:
-        UnreadableError: It is no JSON.
+        UnreadableError: The text is no JSON.
     """
     python: list[str] = []
     commands: list[tuple[int, str]] = []
@@ -25,7 +25,7 @@ def split_cells(text: str, file: str) -> tuple[str, list[tuple[int, str]]]:
     def take_command(match: re.Match[str]) -> str:
         if match[2] == "!":
             commands.append((first_line + code.count("\n", 0, match.start()), match[3]))
-        # The command may be all that a block has, so `pass` takes its place.
+        # The command may be the only statement of a block, so `pass` replaces it.
         return f"{match[1]}pass" + "\n" * match[3].count("\n")
 
     for first_line, code in _code_cells(text, file):

@@ -1,7 +1,7 @@
 """Read a Python script without importing it: the GRPOConfig objects that it creates, and the options that it declares.
 
-Names are followed through assignments of constants, lists and simple arithmetic. A value that a branch, a loop or a
-call decides is unknown, and so is what `**NAME` passes.
+Names are followed through assignments of constants, lists and simple arithmetic. A value that depends on a branch, a
+loop or a call is unknown, and so are the arguments that `**NAME` passes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LARGEST = 10**12
 
 
 def parse_python(text: str) -> ast.Module | None:
-    """Parse source without warnings; None if it is no Python."""
+    """Parse source without warnings; return None if the text is no Python."""
     try:
         return _parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -40,10 +40,10 @@ def _parse(text: str) -> ast.Module:
 
 
 def read_configs(text: str, file: str) -> list[Settings]:
-    """Return the config objects of a Python file, one Settings each.
+    """Return the settings of each config object that a Python file creates.
 
     Raises:
-        UnreadableError: It is no Python, or nested deeper than code is.
+        UnreadableError: The text is no Python, is nested too deep, or has too many nodes.
     """
     if not any(name in text for name in CONFIG_CLASSES):
         return []
@@ -58,7 +58,7 @@ def read_configs(text: str, file: str) -> list[Settings]:
 
 
 def declared_options(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr | None]]:
-    """Yield the options that a script declares, with their defaults: fields of classes, arguments of a parser."""
+    """Yield the options that a script declares, with their defaults: fields of classes and arguments of a parser."""
     for node in islice(nodes, _MAX_SYNTAX_NODES):
         if isinstance(node, ast.ClassDef):
             for statement in node.body:
@@ -76,7 +76,7 @@ class _ConfigFinder:
     def __init__(self, file: str) -> None:
         self.file = file
         self.classes = dict(CONFIG_CLASSES)
-        # Whether a config class of that name is not TRL's and has other options.
+        # Whether a config class with one of these names is not TRL's, so that it has other options.
         self.foreign_class = False
         self.constants: dict[str, Any] = {}
         self.env: dict[str, Value] = {}
@@ -86,7 +86,7 @@ class _ConfigFinder:
         self.visited_calls: set[int] = set()
 
     def find(self, tree: ast.Module) -> list[Settings]:
-        """Go over the statements in order; a function sees the module's constants."""
+        """Return the settings of all config objects; functions see the module's constants."""
         nodes = list(islice(ast.walk(tree), _MAX_SYNTAX_NODES + 1))
         if len(nodes) > _MAX_SYNTAX_NODES:
             raise UnreadableError(f"{self.file}: more than {_MAX_SYNTAX_NODES} nodes: no script has so many")
@@ -108,7 +108,7 @@ class _ConfigFinder:
                     self.foreign_class = self.foreign_class or foreign
 
     def _collect_constants(self, body: list[ast.stmt]) -> None:
-        """Collect names that are assigned once, to something readable."""
+        """Collect the values of names; a name that is assigned twice, or to an unreadable value, is unknown."""
         for statement in body:
             if isinstance(statement, ast.Assign):
                 names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
@@ -121,7 +121,7 @@ class _ConfigFinder:
                 self.constants[name] = self._evaluate(statement.value) if known else UNKNOWN
 
     def _collect_parser_defaults(self, nodes: list[ast.AST]) -> None:
-        """Collect the defaults of the script's own options; a run may have another value."""
+        """Collect the defaults of the script's own options; a run may set other values."""
         for name, expression in declared_options(nodes):
             default = _keyword(expression, "default") if isinstance(expression, ast.Call) else expression
             if default is not None:
@@ -185,7 +185,7 @@ class _ConfigFinder:
         config.not_checked.append(NotChecked(what, "its content is decided at run time", "", str(place)))
 
     def _default_of_option(self, keyword: ast.keyword, config: Settings) -> Value | None:
-        """Return the default of the script's own option that a keyword is set from, as in `x=args.y`."""
+        """Return the default of the script's own option whose value a keyword gets, such as `y` in `x=args.y`."""
         node = keyword.value
         if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name) or keyword.arg is None:
             return None

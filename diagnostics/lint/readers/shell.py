@@ -24,21 +24,21 @@ from diagnostics.lint.values import Place, Value
 _LANGUAGE = tree_sitter.Language(tree_sitter_bash.language())
 _MAX_DEPTH = 60
 _MAX_NODES = 400_000
-# Most calls of functions in a script, and how deep calls and sourced files are nested.
+# Maximum number of function calls in a script, and maximum depth of calls and sourced files.
 _MAX_CALLS, _MAX_NESTED = 200, 4
-# A sourced file is looked for in so many folders above the script.
+# Number of folders above the script in which a sourced file is looked for.
 _MAX_PARENTS = 3
 # tree-sitter takes quadratic time on one long pipeline, and little on any other text of this size.
 _MAX_PIPES = 3000
 _MAX_SCRIPT = 200_000
-# A test that is false, and a loop without a round, when the script gets no arguments.
+# Conditions that are false if the script gets no arguments.
 _TESTS_ARGUMENTS = re.compile(
     r"\$\{?#\}?[\"']?\s*(?:-gt|-ge\s+[1-9]|>|!=|-ne\s+0|\]|$)|\bgetopts\b|-n\s+[\"']?\$\{?[1-9]"
     r"|\$\{?[1-9]\}?[\"']?\s+={1,2}\s+[^\s\]]"
 )
 _POSITIONS = tuple(map(str, range(1, 10)))
 _SHELLS = {"bash", "sh", "zsh", "sbatch", "ssh"}
-# Sourced files that activate an environment set no option of a run.
+# Sourced files that are not read: they activate an environment and set no option of a run.
 _ACTIVATES = re.compile(
     r"activate|conda|\.bashrc|profile|/opt/|/etc/|setvars|set_env\.sh$|modules?\b|\bvenv|nvm"
 )
@@ -48,12 +48,12 @@ _PLACEHOLDER = re.compile(r"(?<=[\s=])<([A-Za-z](?:[\w. -]{0,60}\w)?)>(?=\s|$)")
 
 @dataclass
 class Command:
-    """A simple command: its words, and the variables that it gets."""
+    """A simple command: its words, its environment variables, and its line."""
 
     words: list[Word]
     env: dict[str, Value]
     line: int
-    # Files that were sourced before it and could not be read.
+    # Files that were sourced before the command and could not be read.
     unread_sources: tuple[Word, ...] = ()
 
 
@@ -62,11 +62,11 @@ def read_script(text: str, file: str, first_line: int = 1) -> list[Command]:
 
     Args:
         text: The script.
-        file: The file that contains it.
-        first_line: The line of the file on which it begins.
+        file: The file that contains the script.
+        first_line: The line of the file on which the script begins.
 
     Raises:
-        UnreadableError: It is larger than a script is, or its variables expand without end.
+        UnreadableError: The script is too large, or its variables expand without end.
     """
     reader = _ScriptReader(file, first_line)
     for name, number, line in slurm_variables(text, first_line):
@@ -76,13 +76,13 @@ def read_script(text: str, file: str, first_line: int = 1) -> list[Command]:
 
 
 def read_nested(word: Word, file: str) -> list[Command]:
-    """Parse a word that is itself a script, as in `bash -c "..."`."""
+    """Return the commands of a word that is itself a script, as in `bash -c "..."`."""
     return _ScriptReader(file, max(1, word.line)).read_text(word.text)
 
 
 def parse(text: str, file: str) -> Node:
     """Parse a script into tree-sitter's syntax tree."""
-    # `--model <your model>` of a template is two redirects to the shell.
+    # To the shell, the template text `--model <your model>` contains two redirects, so it is quoted.
     text = _OPTION_PLACEHOLDER.sub(r"\1'<\2>'", text)
     tree = _parse(text, file)
     if tree.has_error and _PLACEHOLDER.search(text):
@@ -100,7 +100,7 @@ def _parse(text: str, file: str) -> Node:
 
 
 class _ScriptReader:
-    """Walks over a script's syntax tree, statement by statement."""
+    """Walks over a script's syntax tree, statement by statement, and collects the commands."""
 
     def __init__(self, file: str, first_line: int = 1) -> None:
         self.expander = Expander(file, first_line)
@@ -117,7 +117,7 @@ class _ScriptReader:
         return self.expander.scope
 
     def read_text(self, text: str) -> list[Command]:
-        """Read a script: its commands, and those of functions that it defines and never calls."""
+        """Return the commands of a script, and those of functions that it defines but never calls."""
         self._walk(parse(text, self.expander.file))
         while self.uncalled:
             name = next(iter(self.uncalled))
@@ -209,7 +209,7 @@ class _ScriptReader:
         name, *items = [child for child in node.named_children if child.type not in {"comment", "do_group"}]
         bodies = [child for child in node.named_children if child.type == "do_group"]
         words = [word.text for word in self.expander.expand_words(*items)]
-        # A list of one word, as of one node or one seed, is no loop.
+        # A loop over a list of one word, such as one node or one seed, runs exactly once.
         once = len(words) == 1 and HOLE not in words[0]
         self.scope.variables[node_text(name)] = words[0] if once else HOLE
         if bodies and once:
@@ -254,7 +254,7 @@ class _ScriptReader:
         self.scope.variables.update({key: text for key, text in before.items() if text is not None})
 
     def _bind_arguments(self, words: list[Word] | None) -> None:
-        """Set `$1`, `$2` and `"$@"`; None restores those of the script itself, which are unknown."""
+        """Set `$1` to `$9` and `"$@"`; None restores the arguments of the script itself, which are unknown."""
         for position in _POSITIONS:
             self.scope.variables.pop(position, None)
         self.scope.arrays.pop("@", None)
@@ -322,7 +322,7 @@ class _ScriptReader:
             elif child.type not in {"comment", "herestring_redirect", "heredoc_redirect"}:
                 arguments.append(child)
         words = self.expander.expand_words(*arguments)
-        # `A=1 command` sets A for that command alone.
+        # `A=1 command` sets A only for this command.
         self.expander.scopes.append(self.scope.copy())
         values = [self._visit_variable_assignment(assignment) for assignment in assignments[statements:]]
         env = {value.key: value for value in values if value is not None}
@@ -384,7 +384,7 @@ class _ScriptReader:
         self.sourced -= 1
 
     def _read_heredoc(self, words: list[Word], redirects: tuple[Node, ...]) -> None:
-        """Read a here-document that is a script: for a shell, or written to a script file."""
+        """Read a here-document that is a script, because a shell reads it or it is written to a script file."""
         heredoc = next((redirect for redirect in redirects if redirect.type == "heredoc_redirect"), None)
         parts = {child.type: child for child in heredoc.named_children} if heredoc else {}
         body = parts.get("heredoc_body")
@@ -413,7 +413,7 @@ class _ScriptReader:
 
 
 def _count_statements(command: Node) -> int:
-    """Return how many of a command's assignments are statements before it.
+    """Return how many of the assignments in a command's node are statements before the command.
 
     tree-sitter-bash joins `A=1 B=2` to the command on the next line.
     """

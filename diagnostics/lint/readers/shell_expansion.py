@@ -29,7 +29,7 @@ _CONTINUATION = re.compile(r"\\\r?\n")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED_IN_QUOTES = re.compile(r'\\(["\\$`])')
 _ARITHMETIC = re.compile(r"[\d\s()+*/%-]{1,500}")
-# `$(dirname "$0")`, also of a linked script, with a folder above or below, and `cd ... && pwd` around it.
+# `$(dirname "$0")`, also for a linked script, with a folder above or below, or within `cd ... && pwd`.
 _SCRIPT_FOLDER = re.compile(
     r"""[$(`]+(?:(?:cd|realpath|readlink\ -f)\s+(?:--\s+)?"?\$\()?dirname\s+(?:--\s+)?"?
         (?:\$\((?:realpath|readlink\ -f)\s+"?)?\$\{?(0|BASH_SOURCE)(?:\[0\])?\}?"?\)?"?\)?((?:/[\w.-]+)*)"?\s*
@@ -38,7 +38,7 @@ _SCRIPT_FOLDER = re.compile(
 )
 
 
-# Marks in expanded text. KEEP: there is a word, even if it is empty. LINE: the line of an array's item, in a pair.
+# Marks in expanded text. KEEP: the text is a word, even if it is empty. A pair of LINE encloses a line number.
 KEEP, LINE = "\2", "\3"
 _LINE_MARK = re.compile(f"{LINE}(\\d+){LINE}")
 # Blanks in quotes, which split no word.
@@ -57,12 +57,13 @@ def node_text(node: Node) -> str:
 
 
 class Expander:
-    """Expands the words of one script with the variables known at that point.
+    """Expands the words of a script with the variables that are known at that point.
 
     Attributes:
-        file: The file whose words are read; `main` is the script that was started.
+        file: The file whose words are read.
+        main: The script that was started.
         first_line: The file's line on which the text begins.
-        scopes: The innermost branch last.
+        scopes: The scopes of nested branches, the innermost last.
     """
 
     def __init__(self, file: str, first_line: int = 1) -> None:
@@ -81,7 +82,11 @@ class Expander:
         return int(node.start_point[0]) + self.first_line
 
     def count_output(self, size: int) -> None:
-        """Count expanded text, to refuse a script that doubles a variable with each line."""
+        """Count expanded text, to refuse scripts whose variables double with each line.
+
+        Raises:
+            UnreadableError: The text is too long.
+        """
         self._produced += size
         if size > _MAX_WORD or self._produced > MAX_NODES * 100:
             raise UnreadableError(f"{self.file}: its variables expand without end")
@@ -115,9 +120,9 @@ class Expander:
 
         Args:
             node: A word, a string, an expansion or a concatenation of these.
-            quoted: The node is in double quotes.
-            splits: The node is in an unquoted default, whose plain text is split at blanks like any value.
-            depth: How deep it is nested.
+            quoted: Whether the node is in double quotes.
+            splits: Whether the node is in an unquoted default, whose plain text is split at blanks like any value.
+            depth: Depth of nesting.
         """
         kind, start, end = node.type, node.start_byte, node.end_byte
         if depth > _MAX_DEPTH or kind in _NOT_EXPANDED:
@@ -129,7 +134,7 @@ class Expander:
         if kind == "string":
             inner = self._expand_range(node, start + 1, end - 1, quoted=True, depth=depth)
             children = node.named_children
-            # "${A[@]}" of an empty array is no word; any other empty string is one.
+            # "${A[@]}" with an empty array is no word; any other empty string is a word.
             only_child = len(children) == 1 and end - start - 2 == len(children[0].text or b"")
             return inner if inner or only_child else KEEP
         if kind in {"concatenation", "command_name", "binary_expression", "parenthesized_expression"}:
@@ -139,7 +144,7 @@ class Expander:
     def _expand_range(
         self, node: Node, start: int, end: int, *, quoted: bool, depth: int, splits: bool = False
     ) -> str:
-        """Expand the children of a node in a range of bytes; the text between them stays as it is."""
+        """Expand the children of a node in a range of bytes; the text between the children is literal."""
         source, offset = node.text or b"", node.start_byte
 
         def literal(first: int, last: int) -> str:
@@ -179,7 +184,7 @@ class Expander:
         return _value(HOLE if operator else self._variable(name), quoted=quoted)
 
     def _array(self, name: str, operator: str, *, quoted: bool, joined: bool) -> str:
-        """Expand all items of an array, or count them."""
+        """Expand all items of an array or, for the operator `#`, their number."""
         name = "@" if name == "*" else name
         words = self.scope.arrays.get(name)
         if operator == "#":
@@ -254,7 +259,7 @@ class Expander:
         return f"{SOFT if SOFT in text else ''}{value}"
 
     def _command_output(self, node: Node) -> str:
-        """Return the output of a command substitution: the script's folder, or unknown."""
+        """Return the output of a command substitution if it is the script's folder, else HOLE."""
         source = node_text(node)
         match = _SCRIPT_FOLDER.fullmatch(source) if len(source) < 300 else None
         script = _absolute(self.main if match[1] == "0" else self.file) if match else HOLE
@@ -264,7 +269,7 @@ class Expander:
 
 
 def _divide(left: int, right: int) -> int:
-    """Divide as the shell does, which rounds towards zero."""
+    """Divide like the shell, which rounds towards zero."""
     return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
 
 
@@ -296,7 +301,7 @@ def _evaluate(node: ast.expr) -> int:
 
 
 def _without_marks(text: str) -> str:
-    """Return expanded text without the marks that are for its words."""
+    """Return expanded text without the marks for words and lines; HOLE and SOFT stay."""
     return _LINE_MARK.sub("", text).replace(KEEP, "").translate(_RESTORED)
 
 
@@ -305,7 +310,7 @@ def _line_mark(line: int) -> str:
 
 
 def _value(text: str, *, quoted: bool) -> str:
-    """Return the text of a value for a word: in quotes it is kept together."""
+    """Return a value's text for a word; in quotes, blanks do not split it."""
     if quoted:
         return KEEP + text.translate(_PROTECTED)
     return _mark_words(text.replace(SOFT, "")) if SOFT in text else text
@@ -326,6 +331,6 @@ def _literal(text: str, *, quoted: bool, splits: bool) -> str:
 
 
 def _absolute(file: str) -> str:
-    """Return the absolute path of a script, if it is a file."""
+    """Return the absolute path of a shell script; HOLE if the name has no such suffix."""
     path = Path(file)
     return str(path.absolute()) if path.suffix in SCRIPT_SUFFIXES else HOLE

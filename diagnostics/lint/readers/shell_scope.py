@@ -1,7 +1,7 @@
 """Define the variables of a shell script at one point, with marks for unknown text and for default values.
 
-`Scope.merge_branch` decides what is still known after a branch that may or may not run. `slurm_variables` returns what
-Slurm sets before the script starts.
+`Scope.merge_branch` decides which values are still known after a branch that may or may not run. `slurm_variables`
+returns the variables that Slurm sets before the script starts.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from itertools import islice
 
 from diagnostics.lint.values import UNKNOWN, Place, Value
 
-# Marks inside a word; no script can contain these characters. HOLE is unknown text, SOFT marks a default.
+# Marks inside a word, which no script can contain. HOLE stands for unknown text, SOFT marks a default.
 HOLE, SOFT = "\0", "\1"
-# "$@" of the script itself: unknown, and empty unless the user passes arguments.
+# "$@" of the script itself, which is unknown, and empty unless the user passes arguments.
 SCRIPT_ARGUMENTS = "\6" + HOLE
 
 _SBATCH = re.compile(r"#SBATCH\s+(.*)")
@@ -39,7 +39,7 @@ class Word:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether nothing of it is known, not even that it is one word."""
+        """Whether nothing about the word is known, not even that it is a single word."""
         return self.text in {HOLE, SCRIPT_ARGUMENTS}
 
     def to_value(self, file: str, text: str | None = None) -> Value:
@@ -51,7 +51,7 @@ class Word:
 
 @dataclass
 class Scope:
-    """Variables as text with marks, arrays as lists of words, and what is exported."""
+    """Variables as text with marks, arrays as lists of words, and exported variables."""
 
     variables: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, list[Word]] = field(default_factory=dict)
@@ -62,9 +62,10 @@ class Scope:
         return Scope(dict(self.variables), dict(self.arrays), dict(self.exported))
 
     def merge_branch(self, branch: Scope, *, on_arguments: bool = False) -> None:
-        """Merge what a branch changed that may or may not run.
+        """Merge the changes of a branch that may or may not run.
 
-        It is unknown afterwards; if the branch runs only if the script gets arguments, the value before is a default.
+        Changed values are unknown afterwards. If the branch runs only if the script gets arguments, the values before
+        the branch become defaults.
         """
         for name, text in branch.variables.items():
             before = self.variables.get(name)
@@ -97,9 +98,9 @@ def _unknown_value(text: str) -> str:
 
 
 def slurm_variables(text: str, first_line: int = 1) -> list[tuple[str, int, int]]:
-    r"""Return the variables that Slurm sets for a script's `#SBATCH` lines, each with its number and its line.
+    r"""Return (variable, number, line) for the variables that Slurm sets according to a script's `#SBATCH` lines.
 
-    The sbatch command line can request something else, so all of them are defaults.
+    The command line of sbatch can request other numbers, so all values are defaults.
 
     >>> slurm_variables("#SBATCH --nodes=2\n#SBATCH --gres=gpu:a100:4\nrun")
     [('SLURM_NNODES', 2, 1), ('SLURM_JOB_NUM_NODES', 2, 1), ('SLURM_GPUS_ON_NODE', 4, 2)]

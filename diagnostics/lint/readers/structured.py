@@ -1,4 +1,4 @@
-"""Parse YAML, JSON and TOML into nested dicts and lists whose leaves are Values with their line.
+"""Parse YAML, JSON and TOML into nested dicts and lists whose leaves are Values with their lines.
 
 Depth and size are bounded, so that no file costs unbounded time or memory.
 """
@@ -17,13 +17,13 @@ from diagnostics import safe_io
 from diagnostics.lint.values import Place, Value, parse_scalar
 from diagnostics.toml_source import Keys, key_lines
 
-# A config is far below these limits; anything above is refused, so no input costs unbounded time or memory.
+# Configs are far below these limits; inputs above are refused, so that none costs unbounded time or memory.
 MAX_BYTES = 2_000_000
 MAX_DEPTH = 48
 MAX_NODES = 100_000
 
 _YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# YAML 1.1, as PyYAML and so transformers' own parser read it.
+# Words of YAML 1.1 with their values in PyYAML, which the parser of transformers uses.
 _YAML_WORDS = {"yes": True, "on": True, "no": False, "off": False, "": None}
 # tomllib takes quadratic time in the number of a key's parts.
 _TOML_LONG_KEY = re.compile(rf"(?:\.[ \t]*[A-Za-z0-9_\"'-]{{1,60}}[ \t]*){{{MAX_DEPTH}}}")
@@ -37,7 +37,7 @@ def parse_documents(text: str, file: str, syntax: str) -> list[Any]:
     """Parse a text of syntax `yaml`, `json` or `toml` into its documents.
 
     Raises:
-        UnreadableError: The text has another syntax, or is deeper or larger than a config.
+        UnreadableError: The text has another syntax, or is too large or too deep for a config.
     """
     if syntax == "yaml":
         return parse_yaml(text, file)
@@ -45,7 +45,7 @@ def parse_documents(text: str, file: str, syntax: str) -> list[Any]:
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Value]:
-    """Flatten nested tables to dotted keys; a list stays one value."""
+    """Flatten nested tables to dotted keys; a list remains one value."""
     if not isinstance(tree, dict):
         return {prefix: _join_list(tree).with_key(prefix)} if prefix else {}
     flat: dict[str, Value] = {}
@@ -84,7 +84,7 @@ def _plain_data(node: Any) -> Any:
 
 
 def parse_yaml(text: str, file: str) -> list[Any]:
-    """Parse the documents of a YAML text by libyaml's events: no tags, no objects.
+    """Parse the documents of a YAML text from the parser's events, so that no tag creates an object.
 
     Raises:
         UnreadableError: See `parse_documents`.
@@ -106,8 +106,8 @@ def parse_yaml(text: str, file: str) -> list[Any]:
 class _YamlBuilder:
     """Builds trees from events without recursion.
 
-    Each use of an alias counts all nodes that it refers to, so that a file which doubles itself with
-    every line is refused.
+    Each use of an alias counts all nodes to which it refers, so that a file whose size doubles with every line is
+    refused.
     """
 
     def __init__(self, file: str) -> None:

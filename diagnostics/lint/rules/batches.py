@@ -1,4 +1,4 @@
-"""Rules about batches and groups: which sizes have to be multiples of which, by each framework's own checks."""
+"""Rules about batches and groups: sizes that must be multiples of other sizes, by each framework's own checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import RunPlan
 
 CHECK = "batches and groups"
-# verl's programs that call validate_config; its experiments have other batches.
+# verl's programs that call validate_config; verl's experiments have other batches.
 VERL_VALIDATED = {"", "verl.trainer.main_ppo", "recipe.dapo.main_dapo"}
 _GROUPING = ("trl", "ms-swift")
 # Options that TRL added after 0.14, whose trainer made one group per prompt. Copies of that trainer are still
@@ -50,7 +50,7 @@ def _is_multiple(number: object, group: int) -> bool:
 
 
 def _generation_size(plan: RunPlan) -> tuple[int | None, tuple[str, ...], bool | None]:
-    """Return the completions of one generation, the values it follows from, and whether the release counts so."""
+    """Return the number of completions of a generation, the names of its factors, and whether the release checks it."""
     explicit = plan.whole_number("batch.generation")
     if explicit is not None:
         return explicit, ("batch.generation",), True
@@ -94,7 +94,7 @@ def _required_multiple(plan: RunPlan, group: int) -> str:
 
 
 def _fitting_groups(total: int, group: int) -> str:
-    """Return the alternative fix: a group size of 2 or more that divides the total."""
+    """Return an alternative fix with the group sizes of 2 or more that divide the total; empty if there are none."""
     fitting = [size for size in range(2, min(total, 4096) + 1) if total % size == 0]
     nearest = sorted(sorted(fitting, key=lambda size: abs(size - group))[:3])
     return f", or use num_generations {' or '.join(map(str, nearest))}" if nearest else ""
@@ -147,7 +147,7 @@ def verl_batches_divide(plan: RunPlan) -> Iterator[Problem]:
 
 
 def _verl_validates(plan: RunPlan) -> bool | None:
-    """Return whether the release has these checks: verl from 0.3 on."""
+    """Return whether the release has these checks (verl from 0.3 on); None if the release is not known."""
     known = plan.versions.within("verl", ">=0.3")
     micro = "actor_rollout_ref.actor.ppo_micro_batch_size"
     older = micro in plan.options and f"{micro}_per_gpu" not in plan.options

@@ -25,24 +25,34 @@ _EXPRESSION = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
 
 
 class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
-    """A rule as data. All of its conditions have to hold; `a|b` are two names of one option.
+    """A rule as data, which reports a run if all conditions hold; `a|b` are two names of one option.
 
     Attributes:
-        releases: The releases that refuse it, as read in the source of every tag.
-        unknown_release: `warn`, `assume` (it counts as one of these) or `skip`.
-        package: The package whose releases these are; the framework if empty.
-        keeps_config_tables: The [[config]] table of the code's entry is checked as well.
-        enabled: Options that are set, and not to false, 0 or null.
+        name: Name of the rule.
+        message: Message of the problem, with expressions in braces.
+        fix: Fix of the problem, with expressions in braces.
+        frameworks: Frameworks that the rule checks; empty for all.
+        check: Group of rules to which the rule belongs.
+        code: Code of the finding.
+        role: `train`, `serve`, or empty for both.
+        severity: Severity of the finding.
+        releases: Range of releases that refuse the run, from the source of every tag.
+        unknown_release: Effect of an unknown release: `warn`, `assume` (that it is in the range) or `skip`.
+        package: Package to whose releases the range refers; empty for the framework.
+        keeps_config_tables: Whether the [[config]] tables of the code's entry are checked as well.
+        enabled: Options that are set to a value other than false, 0 and null.
         unset: Options that are certainly not set, even by options that could not be read.
-        absent: Options that no readable source sets; `a.*` are all options with that prefix.
+        absent: Options that no readable source sets; `a.*` are all options with the prefix.
         equal: Options that have one of these values.
-        differs: Options that are set to something else than null and these values.
+        differs: Options that are set to a value other than null and these values.
         plan: Values of the run plan.
         values: Names for `where`: values of the run plan, options (`option:a|b`) or variables (`env:NAME`);
-            `devices.train=1` has a default.
-        where: An expression over these names and `run`, the plan's known values, that is true if the run is wrong.
-        targets: The modules that make the check; empty for all.
-        wrong, right: Example command lines that the rule reports and accepts, for `release`.
+            `devices.train=1` gives a default.
+        where: Expression with these names and `run` (the plan's known values) that is true if the run is wrong.
+        targets: Modules that make the check; empty for all.
+        release: Releases for the example command lines.
+        wrong: Example command lines that the rule reports.
+        right: Example command lines that the rule accepts.
     """
 
     name: str
@@ -88,7 +98,7 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
             elif key == PROCESSES or key in plan.values:
                 unknown.append(key)
             else:
-                return  # an option that is not set has no fault
+                return  # an option that is not set cannot be wrong
         run = {name: value.data for name, value in plan.values.items() if value.known}
         if not _evaluate(self.where or "True", {**data, "run": run}):
             return
@@ -110,7 +120,7 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def _matching_options(self, plan: RunPlan) -> list[Value] | None:
-        """Return the options that meet the conditions; None if one of all conditions does not hold."""
+        """Return the options that meet the conditions; None if a condition does not hold."""
         values = [plan.enabled(*names.split("|")) for names in self.enabled]
         conditions = [(names, data, True) for names, data in self.equal.items()]
         conditions += [(names, data, False) for names, data in self.differs.items()]
@@ -136,7 +146,7 @@ def _is_absent(plan: RunPlan, names: str) -> bool:
 
 
 def _source_value(plan: RunPlan, source: str) -> Value | None:
-    """Return the value of an option, a variable or the run plan."""
+    """Return the value of an option, an environment variable or a name of the run plan; None if it is not set."""
     kind, _, key = source.partition(":")
     if kind == "option":
         return plan.option(*key.split("|"))
@@ -155,7 +165,7 @@ def _compile(expression: str) -> CodeType:
 def _evaluate(expression: str, names: dict[str, Any]) -> Any:
     """Evaluate an expression of declared.toml.
 
-    A value of another type than it expects meets no condition; one that is missing may meet it.
+    A value of a wrong type gives None, which meets no condition; a missing value gives True, which may meet it.
     """
     functions = {"count": lambda data: len(data if isinstance(data, list) else str(data).split()), "max": max}
     try:
@@ -171,7 +181,7 @@ def _fill_placeholders(text: str, names: dict[str, Any]) -> str:
 
 
 def spell_options(plan: RunPlan, text: str) -> str:
-    """Spell the options in a text as the run does: flat if the run uses a flat one."""
+    """Return a text with flat option names if the run uses a flat option name, else the same text."""
     flat = DIALECTS[plan.framework].flat_flags
     if not set(flat.values()) & set(plan.options):
         return text

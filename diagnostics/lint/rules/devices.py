@@ -26,7 +26,7 @@ def processes_fit_devices(plan: RunPlan) -> Iterator[Problem]:
 
 
 def used_devices(plan: RunPlan) -> set[str]:
-    """Return the device ids that a run uses, the first ones it sees; empty if unknown."""
+    """Return the device ids that a run uses, which are the first that it sees; empty if they are unknown."""
     visible: list[str] = plan.get("devices.ids") or []
     if plan.role == "serve":
         sizes = [plan.whole_number(f"engine.{name}_parallel") or 1 for name in ("tensor", "data", "pipeline")]
@@ -61,7 +61,7 @@ def trainer_and_server_share_devices(trainer: RunPlan, server: RunPlan) -> Itera
 
 
 def server_is_local(trainer: RunPlan) -> bool:
-    """Return whether the trainer's server is on its own machine; None without an address."""
+    """Return whether the trainer's server is on the trainer's machine; False if there is no address."""
     address = trainer.get("server.host") or trainer.get("server.address")
     local = ("127.0.0.1", "localhost", "0.0.0.0", "::1")  # noqa: S104 - compared, nothing listens there
     hosts = address if isinstance(address, list) else [address]

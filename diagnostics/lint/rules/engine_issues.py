@@ -38,7 +38,7 @@ def long_prompts_are_filtered(plan: RunPlan) -> Iterator[Problem]:
     if not _uses_v0(plan):
         return
     entry = load_entry("SCH002")
-    # From 0.8.4 on the engine refuses an over-long prompt before the scheduler sees it.
+    # From 0.8.4 on the engine refuses an overlong prompt before the scheduler sees it.
     triggers = tuple(name for name in possible_triggers(entry, plan.releases) if name in _OVERLONG_TRIGGERS)
     applies = _to_bool(affects(entry, plan.releases, plan.framework).answer)
     yield Problem(
@@ -88,7 +88,7 @@ def ray_address_is_a_cluster(plan: RunPlan) -> Iterator[Problem]:
         yield Problem(
             f"RAY_ADDRESS is {address.data}: ray.init() takes it for the address of a cluster and fails.",
             [address],
-            fix="Unset RAY_ADDRESS, or set the cluster's own address, as 10.0.0.1:6379 or auto.",
+            fix="Unset RAY_ADDRESS, or set the cluster's own address, such as 10.0.0.1:6379 or auto.",
         )
 
 
@@ -115,7 +115,7 @@ def _entries_with_table() -> tuple[Issue, ...]:
 
 
 def _may_match(plan: RunPlan, conditions: Iterable[tuple[str, object]]) -> bool:
-    """Return whether no known value contradicts a condition; otherwise an unknown value need not be reported."""
+    """Return whether all conditions' names are set and no known value contradicts; else the rule need not read them."""
     pairs = [(plan.values.get(name), expected) for name, expected in conditions]
     return all(value is not None and (not value.known or value.data == expected) for value, expected in pairs)
 

@@ -10,7 +10,7 @@ from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import RunPlan
 
 MEMORY = "memory and sleep"
-# Above this share even a small colocated model runs out of memory. Our estimate, not a framework's rule.
+# Our estimate of the share above which even a small colocated model runs out of memory.
 _CROWDED_SHARE = 0.8
 
 

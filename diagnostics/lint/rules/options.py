@@ -42,7 +42,7 @@ def removed_options_are_not_used(plan: RunPlan) -> Iterator[Problem]:
 
 
 def is_skipped(plan: RunPlan, value: Value) -> bool:
-    """Return whether TRL's parser skips this unknown key: TRL before 0.19 skips unknown keys of a config file."""
+    """Return whether TRL's parser skips an unknown key: TRL before 0.19 skips unknown keys in a config file."""
     in_file = value.place.file.endswith((".yaml", ".yml"))
     return plan.framework == "trl" and in_file and plan.versions.within("trl", "<0.19") is True
 
@@ -109,7 +109,7 @@ def values_are_among_the_choices(plan: RunPlan) -> Iterator[Problem]:
 
 
 def refuse_value(release: Release, value: Value) -> Problem | None:
-    """Return the problem of a value that is not among the choices of its option; None if it is, or has none."""
+    """Return the problem of a value that is not among its option's choices; None if it is, or there are no choices."""
     if isinstance(value.data, bool) or not isinstance(value.data, str | int | float):
         return None
     accepted = choices(release, value.key)
@@ -125,7 +125,7 @@ def refuse_value(release: Release, value: Value) -> Problem | None:
 
 
 def _options_exist_in_the_copy(plan: RunPlan) -> Iterator[Problem]:
-    """Find options that a project's own copy of a framework does not have, by the copy's files."""
+    """Yield a problem for options that the project's own copy of a framework does not have, by the copy's files."""
     folder = plan.versions.copies[plan.framework]
     names = option_index.copy_options(plan.settings, folder)
     unknown = option_index.refused_options(plan.settings, names) if names else []
@@ -146,7 +146,7 @@ def _suggestion(key: str, names: Iterable[str]) -> str:
 def _unknown_options(
     plan: RunPlan, program: str, described: list[str], values: Iterable[Value], fix: str
 ) -> Problem:
-    """Return the problem: an error, or a warning if ms-swift was configured to skip unknown options."""
+    """Return the problem of unknown options: an error, or a warning if ms-swift is configured to skip them."""
     option = plan.option("ignore_args_error")
     skips = option is not None and option.data is not False
     message = f"{program} {'skips' if skips else 'refuses'} unknown options: {_join_some(described)}."
@@ -154,7 +154,7 @@ def _unknown_options(
 
 
 def _join_some(items: list[str]) -> str:
-    """Join the first items, and count the others."""
+    """Join the first items, and add the number of other items."""
     more = f", and {len(items) - _MAX_SHOWN} more" if len(items) > _MAX_SHOWN else ""
     return "; ".join(items[:_MAX_SHOWN]) + more
 
@@ -192,7 +192,7 @@ def command_receives_all_options(plan: RunPlan) -> Iterator[Problem]:
     if orphaned:
         yield Problem(
             f"The command ends before {orphaned[0].key}: the line before it does not end with a backslash, or a "
-            "comment or an empty line stands between. The shell runs the rest as a command of its own.",
+            "comment or an empty line stands between. The shell runs the rest as a separate command.",
             orphaned,
-            fix="End each line but the last with a backslash, with nothing after it and no comment between.",
+            fix="End each line except the last with a backslash, with nothing after it and no comment between.",
         )

@@ -10,7 +10,7 @@ from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Value
 
-# No real value looks like these. `<think>` and `<|im_end|>` are tokens.
+# Texts that no real value looks like. `<think>` and `<|im_end|>` are tokens, not placeholders.
 _PLACEHOLDER = re.compile(
     r"(?i)to[_-]be[_-](?:filled|set|defined|replaced|added)(?:[_-]in)?|(?:please[_-])?change[_-]?(?:me|this)"
     r"|replace[_-]?(?:me|this|with[_-]\w{1,40})|(?:please[_-])?fill_?(?:me_?)?in|set[_-]?me|insert[_-]\w{1,40}[_-]here"
@@ -20,11 +20,11 @@ _PLACEHOLDER = re.compile(
     r"|<(?:path|model|dataset|host|ip|port|number|num_gpus|n|node|address|entity|key|token)>"
     r"|\{(?:(?:wandb|hf|api|swanlab|access)[ _-]?)?(?:token|key|path|dir)\}"
 )
-# A file or an account could really be called so.
+# Texts that are probably placeholders, although a file or an account could have such a name.
 _PROBABLE = re.compile(
     r"(?i)(?:.*[/=:])?your[-_/][\w.-]+(?:[/:].*)?|(?:.*/)?path[/_-]to(?:[/_-].*)?|(?:.*/)?x{3,}(?:/.*)?"
 )
-# These only give a run its name.
+# Options that only give a run its name.
 _LABEL_OPTION = re.compile(
     r"(?i)(?:project|experiment|exp|run|group|tracker)[._-]?(?:project)?[._-]?name|wandb|swanlab|mlflow|tags|notes"
 )
@@ -36,7 +36,7 @@ def placeholders_are_filled_in(plan: RunPlan) -> Iterator[Problem]:
     settings = plan.settings
     values = [*settings.options.values(), *settings.launcher.values(), *settings.env.values()]
     certain = [value for value in values if _matches(_PLACEHOLDER, value)]
-    # In a config alone OmegaConf's `???` is left to the command.
+    # If only a config is checked, the command may replace OmegaConf's `???`.
     alone = settings.place.file.endswith((".yaml", ".yml"))
     required = [value for value in certain if alone and value.data == "???"]
     errors = [value for value in certain if value not in required and not _LABEL_OPTION.search(value.key)]
@@ -49,7 +49,7 @@ def placeholders_are_filled_in(plan: RunPlan) -> Iterator[Problem]:
     ):
         keys = ", ".join(dict.fromkeys(value.key for value in placeholders))
         if placeholders:
-            fix = f"Set {keys} to a value of yours{where}"
+            fix = f"Set {keys} to your own value{where}"
             yield Problem(message.format(keys), placeholders, fix=fix, severity=severity)
 
 

@@ -1,6 +1,6 @@
 """Register rules: `@rule` gives a function its codes, its group, and the runs that it checks.
 
-`find_registration_errors` reports a rule without an entry in the catalog, and a [[config]] table that nothing checks.
+`find_registration_errors` reports rules without an entry in the catalog, and [[config]] tables that are not checked.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Problem:
     """A fault that a rule found in a run.
 
     Attributes:
-        message: What is wrong, in a sentence with this run's numbers.
-        values: The settings it is based on; the location of the first is shown.
-        fix: What to change.
-        severity: Its severity if all these settings are certain; otherwise it is a warning at most.
-        code: Its code, if the rule has several.
+        message: The fault, in a sentence with this run's numbers.
+        values: The settings from which the fault follows; the location of the first is shown.
+        fix: The change that removes the fault.
+        severity: Severity if all these settings are certain; otherwise the finding is a warning at most.
+        code: Code of the finding; empty for the first code of the rule.
         applies: Whether the release is affected; None if the release is not known.
-        package: The package whose release `applies` refers to; the framework if empty.
+        package: Package to whose release `applies` refers; empty for the framework.
         fix_is_complete: Whether `fix` is enough, so that the mitigations of the code's entry are not needed.
-        triggers: The entry's triggers that apply here.
+        triggers: Triggers of the entry that apply to this run.
     """
 
     message: str
@@ -56,17 +56,18 @@ class Rule:
     """A function from a run plan to problems.
 
     Attributes:
-        name: Its name, under which its cases are listed.
-        codes: The codes it finds; none for the rule that checks the catalog's [[config]] tables.
-        check: The group of rules it belongs to.
-        function: The function.
-        place: The file and line of its definition.
-        frameworks: The frameworks it checks; empty for all.
+        name: Name of the rule, under which its test cases are listed.
+        codes: Codes of the rule's findings; empty for the rule that checks the catalog's [[config]] tables.
+        check: Group of rules to which the rule belongs.
+        function: Function that yields the problems of a run plan, or of a pair of run plans.
+        place: File and line of the definition.
+        frameworks: Frameworks that the rule checks; empty for all.
         role: `train`, `serve`, or empty for both.
-        releases: The framework's releases it applies to.
+        releases: Range of the framework's releases to which the rule applies; empty for all.
         scope: `run`, `pair` (a trainer and its server) or `servers` (two servers of one script).
-        keeps_config_tables: The [[config]] tables of its entries are checked, too; otherwise the rule replaces them.
-        warnings_only: It only reports warnings, so an unknown value cannot hide an error.
+        keeps_config_tables: Whether the [[config]] tables of the codes' entries are checked, too; otherwise the rule
+            replaces them.
+        warnings_only: Whether the rule reports only warnings, so that an unknown value cannot hide an error.
     """
 
     name: str
@@ -113,7 +114,7 @@ def codes_without_table() -> set[str]:
 
 
 def find_registration_errors(known_codes: Container[str], entries: Iterable[Issue] = ()) -> list[str]:
-    """Return mistakes in registrations, and [[config]] tables that nothing checks, one line each."""
+    """Return mistakes in the registrations of rules and [[config]] tables, one line each."""
     replaced = codes_without_table()
     errors = []
     for entry in entries:

@@ -21,9 +21,9 @@ from diagnostics.lint.rules.registry import Problem
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Value
 
-# Findings about the command itself, or about the copy's own options, hold for a changed copy too.
+# Codes of findings that also hold for a changed copy: they are about the command, or about the copy's own options.
 _HOLDS_FOR_COPIES = {"CFG113", "CFG114", "CFG120", "CFG121"}
-# Codes of checks that are no known issues.
+# Codes of checks, which are no known issues, with their evidence levels.
 _CHECK_CODES = {"CFG901": "static", "ENV902": "executed"}
 
 
@@ -39,7 +39,7 @@ def to_finding(plan: RunPlan, code: str, problem: Problem) -> Finding | None:
         return None
     values = [value for value in problem.values if value is not None]
     severity, message = problem.severity, problem.message
-    # `${X:-8}` may have another value in a real run, so what rests on it is no certain failure.
+    # The environment may replace a value such as `${X:-8}`, so a finding that follows from it is not certain.
     if any(value.outside for value in values):
         severity = min(severity, Severity.WARNING)
     if severity > Severity.WARNING and code not in _HOLDS_FOR_COPIES and _is_changed_copy(plan):
@@ -79,19 +79,19 @@ def to_finding(plan: RunPlan, code: str, problem: Problem) -> Finding | None:
 
 def _ask_for_release(package: str) -> str:
     if package in FRAMEWORKS and FRAMEWORKS[package].packages:
-        return f"The release is not known: give it, as --{package} VERSION, for a firm answer."
+        return f"The release is unknown: pass --{package} VERSION for a definite answer."
     return f"No release of {package} is known."
 
 
 def _evidence(value: Value) -> list[Evidence]:
-    """Quote a value as the file has it; a product is quoted by its factors."""
+    """Return a value as evidence, as the file has it; for a product, its factors."""
     if value.factors:
         return [item for factor in value.factors for item in _evidence(factor)]
     return [Evidence(value.as_text + (" (a default)" if value.soft else ""), str(value.place))]
 
 
 def _is_changed_copy(plan: RunPlan) -> bool:
-    """Return whether the project's copy of a framework was changed: the run sets options that no release has."""
+    """Return whether the project has a changed copy of the framework, because the run has options of no release."""
     if not plan.own_copy:
         return False
     names = option_index.option_names(plan.framework, plan.role)
@@ -99,17 +99,17 @@ def _is_changed_copy(plan: RunPlan) -> bool:
 
 
 def _evidence_level(entry: model.Issue, framework: str) -> str:
-    """Return the best evidence for this framework; a run on another framework proves nothing for it."""
+    """Return the best evidence level for a framework; runs of other frameworks are no evidence for it."""
     framework_levels = [claim.evidence for claim in entry.affected if claim.package == framework]
     if not framework_levels and framework in FRAMEWORKS and not FRAMEWORKS[framework].packages:
-        return "static"  # it has no releases to claim; its checks were read in its repository
+        return "static"  # the framework has no releases; its checks were read in its repository
     trainers = set(model.FRAMEWORKS) - {"vllm"}
     general = [claim.evidence for claim in entry.affected if claim.package not in trainers]
     return max(framework_levels or general or ["declared"], key=model.EVIDENCE.index)
 
 
 def _remedy(plan: RunPlan, entry: model.Issue, problem: Problem) -> Fix:
-    """Return this run's own fix, the entry's best mitigation, and those with an edit for its framework."""
+    """Return the problem's fix, the entry's best mitigation, and mitigations with an edit for the run's framework."""
     ranked = mitigation_ranking.recommended_fix(
         entry, triggers=problem.triggers, frameworks=(plan.framework,), releases=plan.releases
     )

@@ -21,7 +21,7 @@ PAIRS = "trainer with server"
 _WITH_SERVER = ("trl", "ms-swift")
 _MAX_PORT = 65535
 _LOCAL = {"127.0.0.1", "localhost", "0.0.0.0", "::1", "::"}  # noqa: S104 - compared, nothing listens there
-# Every pair is checked; a script with more servers than this is no run.
+# Maximum number of servers of which every pair is checked.
 _MAX_SERVERS = 64
 
 
@@ -42,7 +42,7 @@ def server_ignores_local_engine_options(plan: RunPlan) -> Iterator[Problem]:
     command = "swift deploy" if older else dialect.server_command
     movable = [name for name in names if name not in dialect.no_server_option]
     useless = [name for name in names if name in dialect.no_server_option]
-    fixes = [f"Give {', '.join(movable)} to `{command}`, under its name there."] if movable else []
+    fixes = [f"Give {', '.join(movable)} to `{command}`, by the name that it uses there."] if movable else []
     fixes += [f"Leave {', '.join(useless)} out."] if useless else []
     yield Problem(
         f"The engine is a server, so {', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect.",
@@ -60,7 +60,7 @@ def nodes_meet_at_one_address(plan: RunPlan) -> Iterator[Problem]:
         launcher.get("master_addr") or env.get("MASTER_ADDR"),
         launcher.get("nodes") or env.get("NNODES"),
     )
-    # torchrun with a rendezvous gives its processes another address.
+    # With a rendezvous, torchrun gives its processes another address.
     if "rendezvous" in launcher or address is None or nodes is None or address.soft or nodes.soft:
         return
     if (parse_count(nodes) or 0) > 1 and str(address.data) in {"127.0.0.1", "localhost", "::1"}:
@@ -95,12 +95,12 @@ def ports_are_valid_and_distinct(plan: RunPlan) -> Iterator[Problem]:
             yield Problem(
                 f"{earlier.key} and {port.key} are both {port.data}, on one machine.",
                 [earlier, port],
-                fix="Give each a port of its own.",
+                fix="Give each its own port.",
             )
 
 
 def _server_is_here(plan: RunPlan) -> bool:
-    """Return whether the server is certainly on the trainer's machine, because its address is loopback."""
+    """Return whether the server is certainly on the trainer's machine, because the address is a local one."""
     return bool(plan.get("server.host") or plan.get("server.address")) and server_is_local(plan)
 
 
@@ -126,7 +126,7 @@ def servers_have_their_own_ports(first: RunPlan, second: RunPlan) -> Iterator[Pr
             f"Two servers use port {min(shared)}: on one machine the second does not start, or with `vllm serve` takes "
             "a part of the first one's requests.",
             [*second.evidence("server.port"), *first.evidence("server.port")],
-            fix="Give each a --port of its own.",
+            fix="Give each server its own --port.",
             severity=Severity.WARNING,
         )
 
@@ -164,8 +164,8 @@ def server_length_fits(trainer: RunPlan, server: RunPlan) -> Iterator[Problem]:
 def pair_with_trainers(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
     """Return each trainer in server mode with its server.
 
-    A server of the same script comes first. Otherwise it is one in another file at the address that the trainer names,
-    or the one server of the files that were named together on the command line.
+    The servers of the same script count first, else the servers in other files at the address that the trainer names,
+    else the servers in files that were named on the command line. Of several servers, the ports decide.
     """
     servers = [plan for plan in plans if plan.role == "serve"]
     pairs = []
@@ -181,7 +181,7 @@ def pair_with_trainers(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
 
 
 def _is_addressed(trainer: RunPlan, server: RunPlan) -> bool:
-    """Return whether the trainer's settings name the server's host; a local address is no evidence."""
+    """Return whether the trainer's settings name the server's host; a local address does not count."""
     host = server.values.get("server.host")
     if host is None or not host.known or str(host.data) in _LOCAL:
         return False
@@ -197,20 +197,20 @@ def _named_together(trainer: RunPlan, plans: list[RunPlan]) -> list[RunPlan]:
 
 
 def _matching_ports(trainer: RunPlan, servers: list[RunPlan]) -> list[RunPlan]:
-    """Return the servers that listen on the trainer's ports; a single server counts whatever its port."""
+    """Return the servers that listen on the trainer's ports; a single server counts with any port."""
     if len(servers) <= 1:
         return servers
     chosen = []
     for port in _port_numbers(trainer):
         listening = [server for server in servers if port in _port_numbers(server)]
-        # A script may run several trainings in sequence: the server started last before the trainer counts.
+        # A script may run several trainings in sequence; the server that started last before the trainer counts.
         earlier = [server for server in listening if server.first_line <= trainer.first_line]
         chosen += earlier[-1:] or listening[:1]
     return chosen
 
 
 def pair_servers(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
-    """Return pairs of servers that one script runs at the same time: it starts no trainer between them."""
+    """Return pairs of servers that one script runs at the same time, because no trainer starts between them."""
     servers = [plan for plan in plans if plan.role == "serve"][:_MAX_SERVERS]
     trainers = [(plan.source, plan.first_line) for plan in plans if plan.role == "train"]
     return [

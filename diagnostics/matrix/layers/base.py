@@ -16,30 +16,30 @@ class Layer:
 
     name: str
     question: str
-    """For the page."""
+    """Question that the layer answers, for the HTML page."""
     evidence: EvidenceLevel
     check: Callable[[Context, Cell], Answer]
-    """Runs it. Expected errors are answers, not exceptions."""
+    """Function that runs the layer; expected errors become answers, not exceptions."""
     code: tuple[str, ...]
     """Our own modules and packages that the answer depends on; the layer's own module first."""
     needs: tuple[str, ...] = ()
     """Layers that must have passed."""
     heavy: bool = True
-    """It runs in the cell's environment; light layers of all cells run before the heavy ones of any."""
+    """Whether the layer runs in the cell's environment; all light layers run before the first heavy layer."""
     of_pairs: bool = False
-    """It also runs for generated cells."""
+    """Whether the layer also runs for generated cells."""
     solves: bool = False
-    """It looks for a solution of the declared requirements: none is expected where the metadata forbids the pair."""
+    """Whether the layer resolves the declared requirements; no solution is expected where the metadata forbids it."""
     inputs: Callable[[Context, Cell], Mapping[str, str]] = lambda _context, _cell: {}
-    """Further inputs of the answer, readable."""
+    """Function that returns further inputs of the answer, in readable form."""
     program: Callable[[LayerSettings, Cell], Sequence[str]] = lambda _settings, _cell: ()
-    """Arguments of `python -m` in the cell, where a program there gives the answer."""
+    """Function that returns the arguments of `python -m` in the cell; empty if no program in the cell is needed."""
     codes: Callable[[LayerSettings], Sequence[str]] | None = None
-    """Known issues that it tries to reproduce: one that is reproduced does not fail the pair."""
+    """Known issues that the layer tries to reproduce; a reproduced issue does not fail the pair."""
 
 
 class EarlyAnswer(Exception):  # noqa: N818 - not an error: the answer of a layer that ends early
-    """Raised if a layer's answer is known before its program has ended; carries the answer."""
+    """Raised if a layer's answer is known before its last step; carries the answer."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.summary)

@@ -16,7 +16,7 @@ from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 SUITE = "tests/grpo_core/conformance"
 _PACKAGE = SUITE.replace("/", ".")
-# Installed next to the cell, not into it, each with the hash of its wheel; a cell has packaging anyway.
+# Wheels that are installed next to the cell, not into it, with their hashes. Cells have `packaging` anyway.
 _TOOLS = {
     "pytest==8.3.5": "sha256:c69214aa47deac29fad6c2a4f590b9c4a9fdb16a403176fe154b79c0b4d4d820",
     "pluggy==1.6.0": "sha256:e920276dd6813095e9377c0bc5566d94c932c33b27a3e3945d8389c374dd4746",
@@ -56,7 +56,7 @@ def _check(context: Context, cell: Cell) -> Answer:
 
 
 def _copy_suite(folder: Path) -> None:
-    """Copy the suite into a package `tests` that is found before any of the cell's."""
+    """Copy the suite into a package `tests` that is found before any `tests` of the cell's packages."""
     ignore = shutil.ignore_patterns("__pycache__", "test_*")
     shutil.copytree(ROOT / SUITE, folder / SUITE, ignore=ignore)
     shutil.copy(ROOT / "tests" / "__init__.py", folder / "tests")
@@ -66,7 +66,7 @@ def _install_tools(context: Context, cell: Cell) -> Path:
     """Return a folder with pytest for this Python, installed when first needed.
 
     Raises:
-        EarlyAnswer: it could not be installed.
+        EarlyAnswer: pytest could not be installed.
     """
     target = context.folder("beside") / f"pytest-python{cell.python}"
     if not target.exists():
@@ -99,7 +99,7 @@ def _install_tools(context: Context, cell: Cell) -> Path:
 def suite_outcome(
     outcomes: Mapping[str, Mapping[str, str]], completed: in_cell.Completed
 ) -> tuple[Outcome, str]:
-    """Return the outcome of the suite and its summary, from its tests and from how its process ended."""
+    """Return the suite's outcome and summary, given the outcomes of its tests and the exit code of its process."""
     names = {kind: [name for name, item in outcomes.items() if item["outcome"] == kind] for kind in _KINDS}
     counts = ", ".join(f"{len(tests)} {kind}" for kind, tests in names.items() if tests)
     process = completed.process

@@ -1,4 +1,4 @@
-"""Layer `contract`: check whether this vLLM's source has all names that TRL's source uses; read in both wheels."""
+"""Layer `contract`: check whether vLLM's source has all names that TRL's source uses, by reading both wheels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from diagnostics.matrix.layers.base import Layer, infrastructure_fault
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 from diagnostics.matrix.wheels import WheelError, WheelSources, find_wheel
 
-# Parsed sources of this many releases stay in memory: each takes tens of megabytes, and neighbours use the same.
+# Number of releases whose parsed sources stay in memory: each takes tens of megabytes, and successive cells share them.
 CACHED_RELEASES = 2
 WHEN_CALLED, AT_IMPORT = "when called", "at import"
 # The files of TRL that a GRPO run uses. Those of other trainers (online DPO, RLOO …) are compared too, but what they
@@ -49,7 +49,7 @@ class Undecided:
     subject: str
     why: str
     needed: str
-    """What would decide it."""
+    """What is needed to decide whether there is a fault."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Contract(Comparison):
 
     undecided: list[Undecided] = field(default_factory=list)
     holding: list[Ruling] = field(default_factory=list)
-    """Rules of behaviour that hold."""
+    """Rules about vLLM's behaviour that hold in this release."""
 
 
 def is_grpo_file(file: str) -> bool:
@@ -69,7 +69,7 @@ def is_grpo_file(file: str) -> bool:
 def compare_apis(
     trainer: Sources, engine: Surface, version: Version, rules: tuple[Rule, ...] | None = None
 ) -> Contract:
-    """Look up every use of the engine in the trainer's source, and apply every rule (None: those of the project)."""
+    """Look up every use of the engine in the trainer's source, and apply the rules (None for the project's rules)."""
     assert isinstance(engine.source, SourceFacts)
     uses, unparsed = _collect_uses(trainer)
     off = fields_off_by_default(trainer.read(_CONFIG)) if _CONFIG in trainer.names() else frozenset()
@@ -88,7 +88,7 @@ def compare_apis(
     rulings = apply_rules(trainer, engine.source.sources, rules)
     for ruling in rulings:
         _add_ruling(contract, ruling)
-    # A rule about a path has said that it holds or breaks, or that nobody has read this engine.
+    # A rule about a path has already said that it holds or breaks, or that no case of the rule fits this engine.
     settled = [f"{path}." for ruling in rulings for path in ruling.rule.settles]
     for use, reason in contract.unfollowed:
         if is_grpo_file(use.file) and not use.option(off) and not f"{use.text}.".startswith(tuple(settled)):
@@ -98,7 +98,7 @@ def compare_apis(
 
 
 def _collect_uses(trainer: Sources) -> tuple[list[Use], dict[str, str]]:
-    """Return the uses of vLLM in all files of the trainer, and why a file could not be parsed."""
+    """Return the uses of vLLM in all files of the trainer, and for each unparsable file the reason."""
     uses, unparsed = [], {}
     for name in sorted(trainer.names()):
         text = trainer.read(name)
@@ -133,7 +133,7 @@ def _add_ruling(contract: Contract, ruling: Ruling) -> None:
         (contract.optional if rule.option else contract.missing).append(MissingUse(use, reason, rule.option))
 
 
-# Engines share their parsed source; one comparison at a time.
+# Comparisons run one at a time, because they share the parsed source of an engine.
 _lock = threading.Lock()
 
 

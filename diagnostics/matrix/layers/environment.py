@@ -38,7 +38,7 @@ def _import_program(_settings: LayerSettings, cell: Cell) -> tuple[str, ...]:
 
 
 def import_answer(reply: in_cell.Reply, cell: Cell) -> Answer:
-    """Import each module in a separate process and return the answer."""
+    """Return the answer for the document of the program that imports each module in a separate process."""
     modules: Mapping[str, Mapping[str, Any]] = reply.document.get("modules", {})
     broken = {name: item for name, item in modules.items() if not item.get("ok")}
     late = [name for name, item in broken.items() if item.get("timeout")]
@@ -67,7 +67,7 @@ def _module_line(name: str, item: Mapping[str, Any]) -> str:
 
 
 LAYERS = (
-    # It does not need `resolve`: the runnable environment has a separate lock, and forbidden pairs run, too.
+    # `install` does not need `resolve`: the runnable environment has a separate lock, and forbidden pairs run, too.
     Layer(
         name="install",
         question="Can the cell's GPU-free environment be built from its committed lock?",

@@ -1,4 +1,4 @@
-"""Run one of our programs in the environment of a cell, and turn the JSON document it prints into an answer."""
+"""Run one of our programs in the environment of a cell, and turn the JSON document that it prints into an answer."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ USABLE = ("install", "import")
 
 @dataclass(frozen=True)
 class Completed:
-    """A program that ended by itself, before its time limit."""
+    """A program that ended before its time limit."""
 
     process: Finished
     excerpt: str
-    """The tail of its log, without local paths."""
+    """The tail of the log, without local paths."""
     log: str
     folder: Path
-    """Its working folder."""
+    """The program's working folder."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ def program_layer(
     Args:
         name: Name of the layer.
         question: The question that the layer answers, for the HTML page.
-        program: Arguments of `python -m`; those of the matrix file are added.
+        program: Arguments of `python -m`; the arguments in the matrix file and `--json` are added.
         schema: Schema of the program's document.
-        answer: Converts the document.
+        answer: Function that converts the document into an answer.
         code: Our own modules and packages behind the answer.
         needs: Layers that must have passed.
-        codes: Known issues that the program reproduces.
+        codes: Known issues that the program tries to reproduce.
     """
 
     def arguments(settings: LayerSettings, cell: Cell) -> Sequence[str]:
@@ -111,10 +111,10 @@ def program_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
 
 
 def built_environment(context: Context, cell: Cell) -> Built:
-    """Return the cell's environment, built if necessary.
+    """Return the marker of the cell's environment, which is built if necessary.
 
     Raises:
-        EarlyAnswer: it could not be built.
+        EarlyAnswer: The environment could not be built.
     """
     try:
         return environments.ensure_environment(context, cell)
@@ -138,13 +138,13 @@ def run_in_cell(
     Args:
         context: The command's context.
         cell: The cell.
-        layer: The layer that runs it; log and working folder are named after it.
+        layer: The layer; log and working folder are named after it.
         arguments: Arguments of Python after `-m`.
         import_from: Further folders for imports, after our own programs.
-        prepare: Writes the program's files into its working folder.
+        prepare: Function that writes files into the program's working folder.
 
     Raises:
-        EarlyAnswer: the environment could not be built, or the program took too long.
+        EarlyAnswer: The environment could not be built, or the program took too long.
     """
     built_environment(context, cell)
     environment = context.cell_environ(cell)
@@ -178,7 +178,7 @@ def read_document(completed: Completed, schema: str) -> Reply:
     """Return the document that a program printed.
 
     Raises:
-        EarlyAnswer: it printed none, or one of another schema.
+        EarlyAnswer: The program printed no document with this schema, or ended by a signal or with exit code 2.
     """
     process = completed.process
     try:
@@ -200,16 +200,16 @@ def read_document(completed: Completed, schema: str) -> Reply:
 
 
 def blame(process: Finished) -> Outcome:
-    """Return who is to blame for a missing answer: the cell after a crash (a signal), else our own program.
+    """Return the outcome for a missing answer: a failure of the cell after a crash (a signal), else a fault of ours.
 
-    SIGKILL comes from outside, mostly because memory ran out.
+    SIGKILL, SIGTERM and SIGINT come from outside; SIGKILL mostly because memory ran out.
     """
     crashed = process.code < 0 and -process.code not in {signal.SIGKILL, signal.SIGTERM, signal.SIGINT}
     return Outcome.FAIL if crashed else Outcome.INFRA_ERROR
 
 
 def signal_text(process: Finished) -> str:
-    """Return which signal ended a program, as text."""
+    """Return a text that names the signal that ended a program."""
     try:
         name = signal.Signals(-process.code).name
     except ValueError:
@@ -220,7 +220,7 @@ def signal_text(process: Finished) -> str:
 def executed_answer(
     reply: Completed, cell: Cell, outcome: Outcome, summary: str, versions: Any = None, **more: Any
 ) -> Answer:
-    """Return the answer of a program that ran in the cell, with versions, excerpt and log."""
+    """Return the answer of a program that ran in the cell, with versions, log and, unless it passed, an excerpt."""
     return Answer(
         outcome,
         summary if outcome is Outcome.PASS else mask_and_cut(summary, 300),
@@ -233,7 +233,7 @@ def executed_answer(
 
 
 def document_lines(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return each entry of a document as a line."""
+    """Return each entry of a document as a line, except its versions and its schema."""
     return tuple(f"{key}: {value}" for key, value in document.items() if key not in {"versions", "schema"})
 
 
@@ -243,7 +243,7 @@ def document_error(document: Mapping[str, Any]) -> str:
 
 
 def versions_that_ran(cell: Cell, versions: Any) -> tuple[tuple[str, str], ...]:
-    """Return the versions that a program reported, and the recipe's differences from the declared ones."""
+    """Return the versions that a program reported, and the recipe's differences from the declared environment."""
     reported = versions if isinstance(versions, dict) else {}
     ran = {str(name): str(value) for name, value in reported.items() if value}
     for name, remark in (cell.recipe.differs if cell.recipe else {}).items():

@@ -28,7 +28,7 @@ SERVERS = {"vllm": "vllm serve", "trl": "trl vllm-serve"}
 
 
 def _program_answer(reply: Reply, cell: Cell, problem: str, summary: str) -> Answer:
-    """Return a pass with its summary, or a failure whose problem is a sign that expectations can name."""
+    """Return a pass with the summary, or a failure with the problem, which is also a sign for expectations."""
     outcome = Outcome.FAIL if problem else Outcome.PASS
     details, signs = document_lines(reply.document), (problem,) if problem else ()
     versions = reply.document.get("versions")
@@ -51,7 +51,7 @@ def engine_answer(reply: Reply, cell: Cell) -> Answer:
 
 
 def logprobs_answer(reply: Reply, cell: Cell) -> Answer:
-    """Compare vLLM's log-probs with transformers' and return the answer; the program has the bound."""
+    """Return the answer of the comparison of vLLM's log-probs with transformers'; the program applies the bound."""
     document = reply.document
     largest, mean = (_number(document.get(f"{name}_difference"), ".1e") for name in ("max", "mean"))
     summary = (
@@ -62,7 +62,7 @@ def logprobs_answer(reply: Reply, cell: Cell) -> Answer:
 
 
 def server_answer(reply: Reply, cell: Cell) -> Answer:
-    """Return the answer of starting a rollout server."""
+    """Return the answer of the program that starts a rollout server."""
     document = reply.document
     server, problem = document.get("server"), _problem(document)
     summary = f"{server}: up, and {document.get('protocol')} answered with {document.get('tokens')} tokens"
@@ -71,7 +71,7 @@ def server_answer(reply: Reply, cell: Cell) -> Answer:
 
 
 def trl_answer(reply: Reply, cell: Cell) -> Answer:
-    """Return the answer of training steps with the cell's own TRL; an exception becomes a sign."""
+    """Return the answer of the training steps with the cell's own TRL; an exception becomes a sign."""
     document = reply.document
     logged: Mapping[str, list[float]] = document.get("logged") or {}
     problem = _problem(document)
@@ -89,7 +89,7 @@ def trl_answer(reply: Reply, cell: Cell) -> Answer:
 
 
 def train_answer(reply: Reply, cell: Cell) -> Answer:
-    """Return the answer of a training run."""
+    """Return the answer of a run of the reference trainer."""
     document = reply.document
     if problem := _train_problem(document):
         return msgspec.structs.replace(_program_answer(reply, cell, problem, ""), signs=())
@@ -103,7 +103,7 @@ def train_answer(reply: Reply, cell: Cell) -> Answer:
 
 
 def _train_problem(document: Mapping[str, Any]) -> str:
-    """Return why the run does not count as training, '' if it does."""
+    """Return the reason why the run does not count as training; '' if it does."""
     if document.get("outcome") != "ok":
         return document_error(document)
     if not document.get("steps"):

@@ -14,7 +14,7 @@ from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 SCHEMA = "grpo-doctor.repro.v1"
 UNMITIGATED = "unmitigated"
 ATTEMPT_S = 240.0
-# Their modules cannot be imported; that is the issue.
+# Issues that consist in modules that cannot be imported; their layers do not need the layer `import`.
 _IMPORT_ISSUES = frozenset({"CMP002", "CMP003"})
 _REGISTERED = re.compile(r"(?:repro|register)\(\s*\"([A-Z]{3}[0-9]{3})\"")
 
@@ -37,7 +37,7 @@ def repro_program(codes: Sequence[str]) -> tuple[str, ...]:
 
 
 def repro_answer(reply: Reply, cell: Cell) -> Answer:
-    """Return the answer of a repro's document."""
+    """Return the answer for the document of a repro."""
     issues: Mapping[str, Any] = reply.document.get("codes", {})
     attempts = [(code, attempt) for code, item in issues.items() for attempt in item.get("attempts", [])]
     upstream: Mapping[str, Any] = reply.document.get("upstream") or {}
@@ -71,7 +71,7 @@ def _conclusion(
         modified = ", ".join(map(str, upstream["modified"][:3]))
         return Outcome.INFRA_ERROR, (), f"the installed files differ from the wheel's: {modified}"
     unmitigated = [(code, attempt) for code, attempt in attempts if not attempt.get("mitigation")]
-    # If the release does not have the code, one outcome applies to all triggers.
+    # If the release does not have the code, there are no attempts, and the issue has one outcome.
     outcomes = {attempt.get("outcome") for _code, attempt in unmitigated}
     outcomes = outcomes or {item.get("outcome") for item in issues.values()}
     every_outcome = outcomes | {attempt.get("outcome") for _code, attempt in attempts}
@@ -103,7 +103,7 @@ def _locations(code: str, reproduced: Iterable[tuple[str, Any]]) -> str:
 
 
 def _mitigation_lines(code: str, attempts: Iterable[tuple[str, Any]]) -> Iterator[str]:
-    """Yield one line per mitigation: the triggers it helps against, and those it does not."""
+    """Yield one line per mitigation: the triggers that it helps against, and those that it does not."""
     results: dict[str, dict[str, list[str]]] = {}
     for name, attempt in attempts:
         if name == code and attempt.get("mitigation"):

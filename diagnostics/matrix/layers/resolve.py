@@ -56,7 +56,7 @@ def _today_inputs(context: Context, cell: Cell) -> Mapping[str, str]:
     return {
         "python": cell.python,
         "platform": context.matrix.platform,
-        # A verdict stays valid until that day changes.
+        # A verdict stays valid until the last day changes.
         "exclude_newer": context.matrix.breadth.until.isoformat()
         if context.matrix.breadth
         else "no [breadth]",
@@ -77,9 +77,9 @@ def resolution_answer(resolution: Resolution, note: str = "", changes: tuple[str
     """Turn a resolution into the layer's answer: pass, unresolvable, or an infrastructure fault.
 
     Args:
-        resolution: The result of resolving.
-        note: Added to the summary of a solution.
-        changes: Differences from a committed lock.
+        resolution: The resolution.
+        note: Text that is added to the summary of a solution.
+        changes: Differences from a committed lock, one per line.
     """
     if resolution.infrastructure:
         summary = f"uv could not resolve: {mask_and_cut(resolution.explanation, 200)}"

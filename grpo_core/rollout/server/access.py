@@ -9,7 +9,6 @@ refuses requests that the browser marks as cross-site (Origin, Sec-Fetch-Site).
 from __future__ import annotations
 
 import asyncio
-import base64
 import hmac
 import re
 from contextlib import suppress
@@ -53,7 +52,7 @@ class AccessControl:
     """ASGI middleware that refuses requests before their body is read."""
 
     def __init__(self, app: ASGIApp, *, token: str | None, host: str, limits: Limits) -> None:
-        """`host` is the address that the server listens on."""
+        """Store the app and the rules; `host` is the address that the server listens on."""
         self._app, self._token, self._limits, self._loopback = app, token, limits, host in LOOPBACK
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,17 +102,13 @@ class AccessControl:
 
 
 def _has_token(authorization: str, token: str) -> bool:
-    """Compare a Bearer token, or the password of a Basic login as in `http://any:TOKEN@host`."""
+    """Compare a Bearer token."""
     scheme, _, value = authorization.partition(" ")
-    if scheme.lower() == "basic":
-        with suppress(ValueError):  # binascii.Error is one
-            password = base64.b64decode(value, validate=True).decode("utf-8", "replace").partition(":")[2]
-            return hmac.compare_digest(password.encode(), token.encode())
     return scheme.lower() == "bearer" and hmac.compare_digest(value.encode(), token.encode())
 
 
 def _with_deadline(receive: Receive, limit_s: float) -> Receive:
-    """Wrap `receive`: a body must arrive within `limit_s`, however slowly it comes."""
+    """Wrap `receive` with a deadline: the whole body must arrive within `limit_s` seconds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limit_s
 
@@ -152,6 +147,6 @@ UVICORN_OPTIONS: dict[str, Any] = {
     "ws": "none",
     "headers": [("Connection", "close")],
     "server_header": False,
-    "proxy_headers": False,  # the client is who is connected, not who a header names
-    "log_level": "error",  # one line for each malformed call would let anybody fill a disk
+    "proxy_headers": False,  # the client's address is that of the connection, not one from a header
+    "log_level": "error",  # a log line for each malformed call would let any client fill the disk
 }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
+import secrets
 import select
 import signal
 import socket
@@ -24,13 +24,15 @@ from typing import Any
 from grpo_core.config import LOOPBACK, Config, ConfigError
 from grpo_core.machine.process import make_deterministic
 from grpo_core.machine.resources import resolve
-from grpo_core.rollout.build import EngineSpec, build_engine, engine_spec
-from grpo_core.rollout.engine import Aborter, Engine, EngineError, EngineTimeoutError
+from grpo_core.rollout.build import build_engine, memory_share
+from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError
 from grpo_core.rollout.http_client import PROTOCOL
-from grpo_core.rollout.server.token import TOKEN_VARIABLE, new_token, saved_token, server_token
 from grpo_core.rules import check_folders
 
-# A running call may end by itself in the first seconds after SIGTERM; then it is aborted and may answer in the second.
+TOKEN_VARIABLE = "GRPO_CORE_TOKEN"  # noqa: S105 - the variable's name
+_MAX_TOKEN = 4096
+# Running calls may end by themselves in the first seconds after SIGTERM; then they get status 503, and the engine is
+# closed or left behind.
 _END_ALONE_S, _GRACE_S = 4, 5
 _CONNECTIONS = 64  # at a time; further calls are answered with status 503
 _BACKLOG = 2048  # connections that wait to be accepted
@@ -48,35 +50,29 @@ def serve(
 
     Args:
         config: `model.path`, `model.max_length`, `rollout.host`, `port`, `engine`, `device`, `max_batch`,
-            `timeout_s` and `token_file`, `train.threads` and `train.seed` count.
+            `timeout_s`, `train.threads` and `train.seed` count.
         announce: Called with one line of JSON, with the address, when the server is ready.
-        exit_with_stdin: End when stdin does, as a trainer's own server must.
-        allow_unauthenticated: Answer calls without a token, on loopback only.
+        exit_with_stdin: Whether the server ends when its stdin is closed, as a trainer's own server must.
+        allow_unauthenticated: Whether to answer calls without a token; allowed on loopback only.
 
     Raises:
-        ConfigError: No model, or an address that needs a token or can't be bound.
+        ConfigError: There is no model, the address needs a token or can't be bound, or a package is missing.
         EngineError: The engine did not start.
     """
     rollout = config.rollout
-    token = _configured_token(config, allow_unauthenticated=allow_unauthenticated)
+    token = _required_token(config, allow_unauthenticated=allow_unauthenticated)
     with ExitStack() as stack:
-        listener = stack.enter_context(_bind(rollout.host, rollout.port))
+        listener = stack.enter_context(_listen(rollout.host, rollout.port))
         check_folders(config)
         config = resolve(config)
-        if not all(map(importlib.util.find_spec, ("fastapi", "uvicorn"))):
-            raise ConfigError("serve needs fastapi and uvicorn in this environment; install them there")
         prepare = partial(make_deterministic, config.train.threads)
         thread = stack.enter_context(ThreadPoolExecutor(1, "engine", prepare))
         host, port = listener.getsockname()[:2]
         address = {"schema": PROTOCOL, "host": host, "port": port, "pid": os.getpid()}
-        if token is None and not allow_unauthenticated:
-            token, path = stack.enter_context(saved_token(rollout.token_file, port))
-            address["token_file"] = str(path)
-        engine = thread.submit(build_engine, engine_spec(config, config.model.path)).result()
+        engine = thread.submit(build_engine, config, config.model.path).result()
         server = _make_server(config, engine, thread, token)
         if exit_with_stdin:
             threading.Thread(target=_end_with_stdin, args=(server,), daemon=True).start()
-        listener.listen(_BACKLOG)  # from here on connections wait, they are not refused
         # For a signal before uvicorn installs its own handlers, and after: it raises the signal again when done.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: setattr(server, "should_exit", True))
@@ -85,21 +81,36 @@ def serve(
         _close_engine(engine, thread)
 
 
-def _configured_token(config: Config, *, allow_unauthenticated: bool) -> str | None:
-    """Return the token that the server was given; refuse to serve others without one."""
-    host, token_file = config.rollout.host, config.rollout.token_file
+def _required_token(config: Config, *, allow_unauthenticated: bool) -> str | None:
+    """Return the token from the environment or the token file; refuse to serve other machines without a token."""
+    host, token = config.rollout.host, given_token()
+    os.environ.pop(TOKEN_VARIABLE, None)  # not for children of the engine
     if not config.model.path:
         raise ConfigError("model.path = '' (default): a server needs the folder of the model it serves")
-    token = server_token(token_file)
     if allow_unauthenticated and token is not None:
-        source = f"{TOKEN_VARIABLE} or rollout.token_file"
-        raise ConfigError(f"--allow-unauthenticated: {source} gives a token; leave one of the two out")
-    if host not in LOOPBACK and (allow_unauthenticated or not (token or token_file)):
         raise ConfigError(
-            f"rollout.host = {host!r}: other machines could sample from and overwrite the model; set "
-            f"{TOKEN_VARIABLE} in the environment of server and trainer, or listen on 127.0.0.1"
+            f"--allow-unauthenticated: {TOKEN_VARIABLE} gives a token; leave one of the two out"
+        )
+    if token is None and not (allow_unauthenticated and host in LOOPBACK):
+        raise ConfigError(
+            f"rollout.host = {host!r}: others could sample from and overwrite the model; set {TOKEN_VARIABLE} in the "
+            "environment of server and trainer, or listen on 127.0.0.1 with --allow-unauthenticated"
         )
     return token
+
+
+def given_token() -> str | None:
+    """Return the token in the environment, if there is one; others can read command lines and settings.
+
+    Raises:
+        ConfigError: An HTTP header can't carry it; names the variable, never the text.
+    """
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if len(token) >= _MAX_TOKEN or not (token.isascii() and token.isprintable()):
+        raise ConfigError(
+            f"{TOKEN_VARIABLE}: a token is a line of 1 to {_MAX_TOKEN} printable ASCII characters"
+        )
+    return token or None
 
 
 def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: str | None) -> Any:
@@ -109,7 +120,7 @@ def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, tok
     from grpo_core.rollout.server.app import create_app
 
     rollout = config.rollout
-    # Twice the model's files, which may be in 16 bits where an upload is in 32, and room for names.
+    # The limit is twice the size of the model's files, as they may be in 16 bits and an upload in 32, plus names.
     stored = sum(path.stat().st_size for path in Path(config.model.path).iterdir() if path.is_file())
     limits = Limits(weights_bytes=2 * stored + 2**20, call_s=rollout.timeout_s)
     app = create_app(engine, thread, token=token, limits=limits, host=rollout.host)
@@ -118,7 +129,7 @@ def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, tok
         """Ends running calls before uvicorn cuts off their connections."""
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            asyncio.get_running_loop().call_later(_END_ALONE_S, app.state.queue.stop)
+            asyncio.get_running_loop().call_later(_END_ALONE_S, app.state.engine_thread.stopping.set)
             await super().shutdown(sockets)
 
     options = uvicorn.Config(
@@ -131,51 +142,43 @@ def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, tok
 
 
 def _close_engine(engine: Engine, thread: ThreadPoolExecutor) -> None:
-    """Close the engine in its thread; a call that can't be ended in time ends with the process."""
-    if isinstance(engine, Aborter) and engine.capabilities.abort:
-        engine.abort()
-    closing = thread.submit(engine.close)
+    """Close the engine in its thread; if a running call does not end in time, end the process."""
     try:
-        closing.result(timeout=_GRACE_S)
+        thread.submit(engine.close).result(timeout=_GRACE_S)
     except FutureTimeoutError:  # not the built-in one on Python 3.10
-        message = "grpo_core: the engine's running call did not end; it ends with the process"
-        print(message, file=sys.stderr, flush=True)
-        os._exit(1)
+        os._exit(0)
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+def _listen(host: str, port: int) -> socket.socket:
+    """Listen on an address; connections wait until the engine is ready."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except (OSError, OverflowError, UnicodeError) as error:
-        listener.close()
         message = f"rollout.host = {host!r}, rollout.port = {port}: can't listen there: {error}"
         raise ConfigError(message) from error
-    return listener
 
 
 def _end_with_stdin(server: Any) -> None:
-    """Stop when the trainer has ended: abort a running call; if it does not end, end the process."""
+    """Stop the server when stdin is closed: abort a running call; if it does not end, end the process."""
     sys.stdin.buffer.read()
-    server.config.app.state.queue.stop()
     server.should_exit = True
-    time.sleep(_GRACE_S + 1)
+    time.sleep(_GRACE_S)
     os._exit(0)
 
 
 def start_child(
     arguments: Sequence[str], threads: int, variables: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start `python -m ...` with this package importable, and pipes for stdin and stdout; it shares stderr.
+    """Start `python -m ...` with this package importable, with pipes for stdin and stdout and the parent's stderr.
 
-    It gets a new session: Ctrl-C at the terminal reaches only the trainer, which ends its child in order.
+    The child gets a new session: Ctrl-C at the terminal reaches only the trainer, which then ends its child.
     """
     package_root = str(Path(__file__).resolve().parents[3])
     path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
     # OMP_NUM_THREADS holds in every thread of the child, torch.set_num_threads only in the calling one.
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads), **(variables or {})}
-    for name in _TORCHRUN:  # an engine is no member of the training's process group
+    for name in _TORCHRUN:  # an engine is not in the process group of the training ranks
         environment.pop(name, None)
     return subprocess.Popen(
         [sys.executable, "-m", *arguments],
@@ -187,9 +190,9 @@ def start_child(
 
 
 def end_child(process: subprocess.Popen[bytes], grace_s: float = 5.0) -> None:
-    """Close the child's stdin, on which it ends by itself; kill it if it doesn't. Safe to call twice."""
+    """Close the child's stdin, so that the child ends; kill it after `grace_s` seconds. Safe to call twice."""
     if process.stdin is not None:
-        # If it died with a message half sent, closing would still try to deliver the rest.
+        # Closing would raise an error if the child died before it read everything in the pipe.
         with suppress(OSError):
             process.stdin.close()
     try:
@@ -200,40 +203,35 @@ def end_child(process: subprocess.Popen[bytes], grace_s: float = 5.0) -> None:
 
 
 class ServerProcess:
-    """A server on a free port of loopback that ends when the trainer does.
+    """A rollout server on a free port of loopback that ends when the trainer does.
 
     Attributes:
-        host: The address it listens on.
-        port: Its port.
-        token: Its own token, passed by the environment, because other users see command lines.
+        host: The address that the server listens on.
+        port: Port of the server.
+        token: Token of the server, passed by the environment, because other users see command lines.
     """
 
-    def __init__(self, spec: EngineSpec, *, timeout_s: float) -> None:
-        """Start the server and wait until it announces its address.
+    def __init__(self, config: Config, model_dir: Path | str) -> None:
+        """Start a server of the configured engine and wait until it announces its address.
 
         Raises:
-            EngineError: It ended, or announced nothing in time.
+            EngineError: The server ended, or did not announce its address in time.
         """
-        settings = {
-            "model.path": spec.model_dir,
-            "model.max_length": spec.max_model_len,
-            "rollout.engine": spec.engine,
-            "rollout.device": spec.device,
-            "rollout.dtype": spec.dtype,
-            "rollout.max_batch": spec.max_batch,
-            "rollout.timeout_s": timeout_s,
-            "train.threads": spec.threads,
-            "train.seed": spec.seed,
-        }
-        if spec.memory_share:  # the trainer's own GPU
-            settings |= {"rollout.mode": "server", "train.device": spec.device}
-            settings["rollout.memory_share"] = spec.memory_share
+        config = resolve(config)
+        rollout, train = config.rollout, config.train
+        settings: dict[str, Any] = {"model.path": model_dir, "model.max_length": config.model.max_length}
+        settings |= {f"train.{name}": getattr(train, name) for name in ("threads", "seed")}
+        for name in ("engine", "device", "dtype", "max_batch", "timeout_s"):
+            settings[f"rollout.{name}"] = getattr(rollout, name)
+        if share := memory_share(config):  # the trainer's own GPU
+            settings |= {"rollout.mode": "server", "train.device": rollout.device}
+            settings["rollout.memory_share"] = share
         command = ["grpo_core", "serve", "--exit-with-stdin"]
         command += [f"--{key}={value}" for key, value in settings.items()]
-        self.token = new_token()
-        self._process = start_child(command, spec.threads, {TOKEN_VARIABLE: self.token})
+        self.token = secrets.token_urlsafe(32)
+        self._process = start_child(command, train.threads, {TOKEN_VARIABLE: self.token})
         try:
-            address = self._read_address(timeout_s)
+            address = self._read_address(rollout.timeout_s)
         except BaseException:
             self.close()
             raise
@@ -245,7 +243,7 @@ class ServerProcess:
         return self._process.pid
 
     def death(self) -> str | None:
-        """Return how the server ended; None while it runs (it gets a moment to end)."""
+        """Return the exit code or signal of the server; None if it still runs after 1 s."""
         try:
             code = self._process.wait(timeout=1)
         except subprocess.TimeoutExpired:

@@ -1,16 +1,18 @@
 """Compute digests of weights: a sampled one that is cheap enough for every sync, and SHA-256 of all bytes.
 
-`spot_digest` splits bytes into blocks of 4 KiB. A block's sum is that of its 512 words of 8 bytes, each times a fixed
-odd number of its own, modulo 2**64; the result is BLAKE2b over all sums, in their order. Integers overflow in the same
-way everywhere, so the result is the same on any device, in any layout and with any number of threads.
+`spot_digest` splits bytes into blocks of 4 KiB, each with 512 words of 8 bytes. Each word is multiplied by a fixed odd
+number, and the products of a block are added modulo 2**64. The result is BLAKE2b over all sums, in their order.
+Integers overflow in the same way everywhere, so the result is the same on any device, in any layout and with any number
+of threads.
 
 A sum never misses a change within one word. It misses changes of several words with probability 2**-(63 - z), where z
 is the lowest bit in which any of the words differs: 2**-63 for new values, 2**-32 for a negated float32 block. An even
 number of words that differ only in their top bit is always missed; types of 8 bytes, where the sign is that bit, get a
 second sum over the words' upper halves.
 
-It reads tensors of up to 512 KiB completely; of a larger one its first and last block, its last bytes, and
-every 128th block, others with each policy version. docs/sync.md says which faults that finds.
+Tensors of up to 512 KiB are read completely. Of a larger tensor the digest reads its first and last block, its last
+bytes, and every 128th block, starting at another block with each policy version. docs/sync.md lists the faults that
+this finds.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import torch
 
 BLOCK = 4096  # bytes
 _WORDS = BLOCK // 8
-EVERY = 128  # one of so many blocks of a large tensor is read
+EVERY = 128  # of a large tensor, one block in 128 is read
 
 
 def spot_digest(tensors: Iterable[tuple[str, torch.Tensor]], version: int, every: int = EVERY) -> str:
@@ -32,7 +34,7 @@ def spot_digest(tensors: Iterable[tuple[str, torch.Tensor]], version: int, every
     Args:
         tensors: The weights, in any order.
         version: The policy version. Any `every` consecutive versions read every byte.
-        every: 1 reads every byte.
+        every: Distance of the blocks that are read of a large tensor; 1 reads every byte.
 
     >>> a, b = torch.zeros(2), torch.ones(1)
     >>> spot_digest([("a", a), ("b", b)], 3) == spot_digest([("b", b), ("a", a)], 3)

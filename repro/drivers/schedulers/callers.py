@@ -15,14 +15,14 @@ Caller = Generator[None, None, list[Delivered]]
 
 
 def generate(engine: V0Engine, requests: Iterable[SchedulerRequest]) -> Caller:
-    """Generate like `LLM.generate`: submit, step until the engine is empty, return all completions that finished."""
+    """Generate like `LLM.generate`: submit requests, step until the engine is empty, and return what finished."""
     for request in requests:
         engine.add(request)
     return (yield from engine.run())
 
 
 def generate_locked(engine: V0Engine, requests: Iterable[SchedulerRequest], lock: threading.Lock) -> Caller:
-    """Generate like `generate`, with one lock held during the whole call."""
+    """Generate like `generate`, with the lock held during the whole call."""
     yield from _acquire(lock)
     try:
         return (yield from generate(engine, requests))
@@ -48,7 +48,7 @@ def generate_step_locked(
 
 
 class ServingLoop:
-    """Server loop like `AsyncLLMEngine`: it steps the engine; clients submit, abort and read answers by request id."""
+    """A server loop like that of `AsyncLLMEngine`; clients submit, abort and read answers by request id."""
 
     def __init__(self, engine: V0Engine) -> None:
         self.engine = engine
@@ -85,7 +85,7 @@ def take_turns(callers: Sequence[Caller]) -> list[list[Delivered]]:
     """Run callers in turn, each to its next suspension, until all have returned; return each caller's completions.
 
     Raises:
-        RuntimeError: they only wait for each other.
+        RuntimeError: The callers have not returned after 10 000 turns; they wait for each other.
     """
     received: list[list[Delivered]] = [[] for _ in callers]
     running = dict(enumerate(callers))

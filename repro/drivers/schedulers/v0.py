@@ -9,8 +9,9 @@ machine without a device: the control flow of `LLMEngine.step`, `_process_model_
 vllm/entrypoints/llm.py:1378). What these do to the scheduler is the same from 0.6.6 to 0.10.2 for requests with one
 completion and one step per schedule; a test compares this driver with the whole engine on random requests.
 
-A step is a generator, suspended where the forward pass runs. There another thread may act on the engine, the device
-may raise an exception (`throw`), or a coroutine may be cancelled (`close`). So every race is an order of calls here.
+A step is a generator that is suspended where the forward pass runs. While it is suspended, another thread may act on
+the engine, the device may raise an exception (`throw`), or a coroutine may be cancelled (`close`). So every race is a
+fixed order of calls.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SIMULATED = (
     "the loop of LLMEngine around the scheduler (mirrored)",
 )
 MODULES = ("vllm.config", "vllm.inputs", "vllm.core.scheduler", "vllm.engine.output_processor.single_step")
-# For the engine's check of a prompt. In 0.10.2 it needs openai_harmony, which the scheduler does without.
+# The module with the engine's check of a prompt; in 0.10.2 it needs openai_harmony, which the scheduler does not need.
 HELPFUL_MODULES = ("vllm.engine.llm_engine",)
 
 
@@ -41,13 +42,13 @@ class Setup:
     """Engine configuration; lengths in tokens.
 
     Args:
-        chunked: chunked prefill.
-        async_output: asynchronous output processing: a step's output is processed during the next step.
-        max_model_len: prompt and completion together.
-        token_budget: `max_num_batched_tokens`, for one step.
-        max_num_seqs: requests running at once.
-        blocks: KV cache blocks.
-        block_size: tokens in a block.
+        chunked: Whether chunked prefill is on.
+        async_output: Whether a step's output is processed during the next step (asynchronous output processing).
+        max_model_len: Maximum length of prompt and completion together.
+        token_budget: Maximum number of tokens in a step (`max_num_batched_tokens`).
+        max_num_seqs: Maximum number of requests that run at once.
+        blocks: Number of KV cache blocks.
+        block_size: Number of tokens in a block.
     """
 
     chunked: bool = False
@@ -61,7 +62,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class SchedulerRequest:
-    """A request as a caller makes it; lengths in tokens."""
+    """A request of a caller; lengths are in tokens."""
 
     id: str
     prompt: int
@@ -71,22 +72,22 @@ class SchedulerRequest:
 
 @dataclass(frozen=True)
 class Delivered:
-    """A finished request, as a step returns it."""
+    """A finished request that a step returned, with its number of tokens."""
 
     id: str
     tokens: int
 
 
 class ForwardPassError(Exception):
-    """Raised where a simulated forward pass fails, as one out of memory does."""
+    """Raised where a simulated forward pass fails, for example because memory ran out."""
 
 
 class RefusedRequestError(InapplicableError):
-    """Raised when the engine refuses a prompt before its scheduler sees it; the text is upstream's."""
+    """Raised when the engine refuses a prompt before its scheduler sees it; the message has upstream's text."""
 
 
 def prompt_inputs(length: int) -> Any:
-    """Return a prompt of that many tokens in the engine's form; `token_inputs` exists since vLLM 0.6.4."""
+    """Return a prompt of `length` tokens in the engine's form; `token_inputs` exists since vLLM 0.6.4."""
     import vllm.inputs
 
     ids = [1] * length
@@ -96,10 +97,10 @@ def prompt_inputs(length: int) -> Any:
 
 
 def check_prompt(length: int, max_model_len: int) -> None:
-    """Check a prompt of that many tokens with `LLMEngine`'s own method, on an object with the attributes it reads.
+    """Check a prompt of `length` tokens with `LLMEngine`'s own method, on an object with the attributes that it reads.
 
     Raises:
-        RefusedRequestError: it is refused.
+        RefusedRequestError: The prompt is refused.
     """
     try:
         from vllm.engine.llm_engine import LLMEngine
@@ -107,7 +108,7 @@ def check_prompt(length: int, max_model_len: int) -> None:
         _read_check(length, max_model_len, error)
         return
     model = SimpleNamespace(max_model_len=max_model_len, is_multimodal_model=False)
-    # The last is required up to 0.6.3.
+    # `is_encoder_decoder_model` is needed up to 0.6.3.
     engine = SimpleNamespace(model_config=model, tokenizer=None, is_encoder_decoder_model=lambda: False)
     for name in ("_validate_model_input", "_validate_model_inputs"):
         if hasattr(LLMEngine, name):
@@ -123,7 +124,7 @@ def check_prompt(length: int, max_model_len: int) -> None:
 
 
 def _read_check(length: int, max_model_len: int, why: ImportError) -> None:
-    """Apply the check as the source has it, if the engine's module can't be imported (0.10.2 needs openai_harmony)."""
+    """Apply the check as in the source if the engine's module cannot be imported (0.10.2 needs openai_harmony)."""
     tree = ast.parse(upstream.source("vllm/engine/llm_engine.py") or "")
     texts = [
         node.value
@@ -142,7 +143,7 @@ def configs(setup: Setup) -> tuple[Any, Any]:
 
     scheduler = _build(
         SchedulerConfig,
-        task="generate",  # its name in 0.6.4, and that since 0.6.5
+        task="generate",  # the option's name in 0.6.4; the next line has the name since 0.6.5
         runner_type="generate",
         max_num_batched_tokens=setup.token_budget,
         max_num_seqs=setup.max_num_seqs,
@@ -172,7 +173,7 @@ class _Pending:
 
 
 class V0Engine:
-    """A V0 engine: the real scheduler, and a mirror of the loop around it."""
+    """A V0 engine: the real scheduler, and a mirror of the loop around the scheduler."""
 
     def __init__(self, setup: Setup) -> None:
         from vllm.core.scheduler import Scheduler
@@ -182,7 +183,7 @@ class V0Engine:
         scheduler_config, cache_config = configs(setup)
         self.setup = setup
         self._queue: deque[_Pending] = deque()
-        # One list for the engine's life, cleared by each step, as upstream's; two callers share it.
+        # Like upstream's, one list for the engine's life, which each step clears; two callers share it.
         self._outputs: list[Delivered] = []
         self._count = 0
         callback = self._process if setup.async_output else None
@@ -196,7 +197,7 @@ class V0Engine:
         """Add a request like `LLMEngine.add_request`.
 
         Raises:
-            RefusedRequestError: the engine's own check refuses the prompt.
+            RefusedRequestError: The engine's own check refuses the prompt.
         """
         from vllm import SamplingParams
         from vllm.sequence import Sequence, SequenceGroup
@@ -211,7 +212,7 @@ class V0Engine:
 
     @property
     def unfinished(self) -> bool:
-        """Return whether requests are unfinished, like `LLMEngine.has_unfinished_requests`."""
+        """Whether there are unfinished requests, like `LLMEngine.has_unfinished_requests`."""
         return bool(self.scheduler.has_unfinished_seqs())
 
     def in_flight(self) -> list[str]:
@@ -224,10 +225,10 @@ class V0Engine:
         self.scheduler.abort_seq_group(list(request_ids))
 
     def step(self) -> Generator[None, None, list[Delivered]]:
-        """Step like `LLMEngine.step`, suspended where the forward pass runs.
+        """Step like `LLMEngine.step`; the generator is suspended where the forward pass runs.
 
         Returns:
-            What finished; the list is the engine's own, and the next step clears it.
+            The finished requests; the list is the engine's own, and the next step clears it.
         """
         self._outputs.clear()
         metadata, scheduled, is_async = self.scheduler.schedule()
@@ -238,7 +239,7 @@ class V0Engine:
         if runs:
             yield
         if is_async or not runs:
-            self._process()  # the callback the model runner makes while the device works, or there was nothing to run
+            self._process()  # the model runner's callback while the device works, or there was nothing to run
         self._queue.append(_Pending(metadata, scheduled, is_async))
         if is_async and runs:
             self._advance(self._queue[-1])
@@ -249,10 +250,10 @@ class V0Engine:
         return self._outputs
 
     def run(self, limit: int = 1000) -> Generator[None, None, list[Delivered]]:
-        """Step until the engine is empty, like `LLM._run_engine`; return all completions that finished meanwhile.
+        """Step until the engine is empty, like `LLM._run_engine`; return all requests that finished meanwhile.
 
         Raises:
-            RuntimeError: there is still work after `limit` steps.
+            RuntimeError: There is still work after `limit` steps.
         """
         finished: list[Delivered] = []
         for _ in range(limit):
@@ -262,11 +263,11 @@ class V0Engine:
         raise RuntimeError(f"the engine still had work after {limit} steps")
 
     def leaked_blocks(self) -> int:
-        """Return how many KV cache blocks are taken: none, once everything is drained."""
+        """Return the number of KV cache blocks that are taken: 0 once all requests are drained, unless some leaked."""
         return self.setup.blocks - int(self.scheduler.block_manager.get_num_free_gpu_blocks())
 
     def parked(self) -> int:
-        """Return the number of sequences listed as stopped: 0, once everything is drained."""
+        """Return the number of sequences listed as stopped: 0 once all requests are drained, unless it is a leak."""
         return len(self.scheduler._async_stopped)  # noqa: SLF001 - this list is what SCH002 is about
 
     def _advance(self, pending: _Pending) -> None:
@@ -298,11 +299,11 @@ class V0Engine:
             return
         if finished:
             self.scheduler.free_finished_seq_groups()
-        # Mostly empty; a request that was preempted after it had outgrown the limit returns with its tokens.
+        # Mostly empty; a request that was preempted after it exceeded the limit returns with its tokens.
         self._outputs += [_completion(group) for group in pending.scheduled.ignored_seq_groups]
 
     def _process_group(self, pending: _Pending, index: int) -> bool:
-        """Return whether the request finished now."""
+        """Process the output of one request; return whether the request finished now."""
         metadata, group = pending.metadata[index], pending.scheduled.scheduled_seq_groups[index].seq_group
         if group.is_finished():
             return False

@@ -5,8 +5,8 @@ Unmodified: `vllm.v1.core.sched.scheduler.Scheduler` or, with asynchronous sched
 
 Simulated: the model runner and what it returns (`Runner`). Mirrored: `EngineCore.step` and
 `step_with_batch_queue`, `add_request`, `abort_requests`, `reset_prefix_cache`, `pause_scheduler`, `resume_scheduler`
-(vLLM 0.31.0, vllm/v1/engine/core.py:630, 670, 486, 532, 831, 881, 911). A step is two calls here, schedule and
-update. Other callers may abort at any time, and do everything else while the engine does not wait for a result.
+(vLLM 0.31.0, vllm/v1/engine/core.py:630, 670, 486, 532, 831, 881, 911). A step consists of two calls, `schedule` and
+`update`. Other callers may abort at any time, and make all other calls while the engine does not wait for a result.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class V1Setup:
     """Engine configuration; lengths in tokens.
 
     Args:
-        asynchronous: asynchronous scheduling: a step is scheduled while the one before still runs.
-        prefix_caching: prompts share the blocks of equal beginnings.
-        chunked: chunked prefill.
-        priority: scheduling by priority instead of by arrival.
-        max_model_len: prompt and completion together.
-        token_budget: `max_num_batched_tokens`, for one step.
-        max_num_seqs: requests running at once.
-        blocks: KV cache blocks, one of which vLLM keeps for itself.
-        block_size: tokens in a block.
+        asynchronous: Whether a step is scheduled while the step before still runs (asynchronous scheduling).
+        prefix_caching: Whether prompts share the blocks of equal beginnings.
+        chunked: Whether chunked prefill is on.
+        priority: Whether requests are scheduled by priority instead of by arrival.
+        max_model_len: Maximum length of prompt and completion together.
+        token_budget: Maximum number of tokens in a step (`max_num_batched_tokens`).
+        max_num_seqs: Maximum number of requests that run at once.
+        blocks: Number of KV cache blocks, one of which vLLM keeps for itself.
+        block_size: Number of tokens in a block.
     """
 
     asynchronous: bool = False
@@ -60,16 +60,16 @@ class V1Setup:
 
 @dataclass(frozen=True)
 class V1Request:
-    """A request as a caller makes it; lengths in tokens.
+    """A request of a caller; lengths are in tokens.
 
     Args:
-        id: its name.
-        prompt: all prompts of a family begin alike.
-        max_tokens: to generate at most.
-        min_tokens: to generate at least.
-        stop_at: the sampled token of that number is a stop token; 0: none is.
-        family: number of the prompt prefix that it shares with other requests.
-        priority: lower is served first, where the engine goes by priority.
+        id: Name of the request.
+        prompt: Length of the prompt; all prompts of a family begin alike.
+        max_tokens: Maximum number of tokens to generate.
+        min_tokens: Minimum number of tokens to generate.
+        stop_at: Number of the sampled token that is a stop token; 0 for none.
+        family: Number of the prompt prefix that the request shares with other requests.
+        priority: Priority; with scheduling by priority, lower values are served first.
     """
 
     id: str
@@ -85,8 +85,8 @@ class V1Request:
 def config(setup: V1Setup) -> Any:
     """Return vLLM's own `VllmConfig` for a setup.
 
-    The model is a stub that nothing loads or calls. The CPU's platform turns asynchronous scheduling off; here it is
-    turned on again, as on a GPU.
+    The model is a stub that is neither loaded nor called. vLLM's CPU platform turns asynchronous scheduling off; this
+    function turns it on again, as on a GPU.
     """
     from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
 
@@ -117,7 +117,7 @@ def config(setup: V1Setup) -> Any:
 
 
 def _check_unchanged(built: Any, setup: V1Setup) -> None:
-    """Raise RuntimeError if vLLM's platform changed a setting: a search must run with the settings that it reports."""
+    """Raise RuntimeError if vLLM changed a setting, because a search must run with the settings that it reports."""
     scheduler, cache = built.scheduler_config, built.cache_config
     actual = {
         "chunked": scheduler.enable_chunked_prefill,
@@ -133,7 +133,7 @@ def _check_unchanged(built: Any, setup: V1Setup) -> None:
 
 
 def kv_cache_config(setup: V1Setup) -> Any:
-    """Return vLLM's own `KVCacheConfig`: one group of full attention, no tensors."""
+    """Return vLLM's own `KVCacheConfig` with one group of full attention and no tensors."""
     import torch
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
@@ -143,20 +143,20 @@ def kv_cache_config(setup: V1Setup) -> Any:
     )
 
 
-FIRST_TOKEN = 100  # the token of number n is this and n: equal prompts get equal completions
+FIRST_TOKEN = 100  # sampled token number n is FIRST_TOKEN + n, so equal prompts get equal completions
 
 
 class Runner:
     """Simulated workers: they sample invented tokens, and record the content of each KV cache slot.
 
-    Their handling of a scheduler's output mirrors `GPUModelRunner._update_states` and its bookkeeping of sampled
-    tokens (vLLM 0.31.0, vllm/v1/worker/gpu_model_runner.py:1192): new requests bring their tokens and blocks, running
-    ones get blocks appended, resumed ones get new ones. A request gets a token sampled when the step reaches the
-    end of its known tokens.
+    The handling of a scheduler's output mirrors `GPUModelRunner._update_states` and its bookkeeping of sampled tokens
+    (vLLM 0.31.0, vllm/v1/worker/gpu_model_runner.py:1192): new requests come with tokens and blocks, running requests
+    get blocks appended, resumed requests get new blocks. A token is sampled for a request when the step reaches the end
+    of the request's known tokens.
 
-    They also check the cache. Like a device they run steps in the order in which they are scheduled; a slot holds the
-    prefix and the weights' version that its keys and values were computed from. A step that reads a slot with
-    anything else would compute garbage without an error.
+    The workers also check the cache. Like a device, they run steps in the order in which the steps are scheduled. A
+    slot holds a hash of the prefix and of the weights' version from which its keys and values were computed. A step
+    that reads a slot with other content would compute garbage without an error.
     """
 
     def __init__(self, block_size: int) -> None:
@@ -169,7 +169,7 @@ class Runner:
         self._slots: dict[tuple[int, int], int] = {}
 
     def expect(self, request: V1Request) -> None:
-        """Register a request, which has the position of its stop token."""
+        """Register a request, so that the position of its stop token is known."""
         self._requests[request.id] = request
 
     def execute(self, scheduled: Any) -> Any:
@@ -206,7 +206,7 @@ class Runner:
         )
 
     def _update(self, scheduled: Any) -> dict[str, int]:
-        """Take over tokens and blocks; return how many tokens each request has computed so far."""
+        """Store tokens and blocks; return for each request the number of tokens that are computed so far."""
         computed: dict[str, int] = {}
         for new in scheduled.scheduled_new_reqs:
             self._tokens[new.req_id] = list(new.prefill_token_ids or new.prompt_token_ids)
@@ -224,7 +224,7 @@ class Runner:
         return computed
 
     def _update_tokens(self, name: str, outputs: int, known: Iterable[int] | None) -> None:
-        """Take the scheduler's tokens for a request that was not in the last step, and cut what it no longer counts."""
+        """Store the scheduler's tokens for a request that was not in the last step; cut tokens that it dropped."""
         if known is not None and name not in self._last_batch:
             self._tokens[name] = list(known)
         del self._tokens[name][self._requests[name].prompt + outputs :]
@@ -234,14 +234,14 @@ class Runner:
         if end < len(tokens):
             return []
         number = len(tokens) - request.prompt + 1
-        # The real sampler gives a stop token no chance below min_tokens.
+        # The real sampler never samples a stop token below min_tokens.
         stop_at = max(request.stop_at, request.min_tokens + 1) if request.stop_at else 0
         token = STOP if number == stop_at else FIRST_TOKEN + number
         tokens.append(token)
         return [token]
 
     def _prefixes(self, name: str, end: int) -> list[int]:
-        """Return the right content of each of the first slots: a hash of all tokens up to it, and the weights."""
+        """Return the expected content of the first `end` slots: a hash of the weights' version and the prefix."""
         prefixes, so_far = [], hash(self.weights)
         for token in self._tokens[name][:end]:
             so_far = hash((so_far, token))
@@ -276,7 +276,7 @@ class Runner:
 
 
 class V1Engine:
-    """A V1 engine: the real scheduler, and a mirror of the loop around it."""
+    """A V1 engine: the real scheduler, and a mirror of the loop around the scheduler."""
 
     def __init__(self, setup: V1Setup) -> None:
         from vllm.v1.structured_output import StructuredOutputManager
@@ -292,13 +292,13 @@ class V1Engine:
         )
         self.runner = Runner(setup.block_size)
         self.most_in_flight = int(vllm_config.max_concurrent_batches)
-        self.in_flight: deque[tuple[Any, Any]] = deque()  # (what was scheduled, what the runner made of it)
+        self.in_flight: deque[tuple[Any, Any]] = deque()  # (the scheduler's output, the runner's output)
         self.requests: dict[str, V1Request] = {}
         self.tokens: dict[str, list[int]] = {}  # by request, as delivered
         self.ends: dict[str, list[str]] = {}  # by request, the reasons for which it ended, as delivered
         self.aborted: set[str] = set()
         self.pause_mode = ""
-        self.waited_for: set[str] = set()  # ran when a pause began that waits for them
+        self.waited_for: set[str] = set()  # requests that ran when a pause began that waits for them
         self._hasher = _hasher(setup) if setup.prefix_caching else None
 
     def add(self, request: V1Request) -> None:
@@ -336,7 +336,7 @@ class V1Engine:
         self.scheduler.finish_requests(names, RequestStatus.FINISHED_ABORTED)
 
     def schedule(self) -> Any:
-        """Run the first half of a step: schedule it, and pass it to the runner."""
+        """Run the first half of a step: schedule the step, and pass it to the runner."""
         scheduled = self.scheduler.schedule()
         self.in_flight.append((scheduled, self.runner.execute(scheduled)))
         return scheduled
@@ -355,7 +355,10 @@ class V1Engine:
                     self.ends[output.request_id].append(str(output.finish_reason))
 
     def reset(self, *, running: bool) -> bool:
-        """Reset the prefix cache like `EngineCore.reset_prefix_cache`; afterwards no old block may be read."""
+        """Reset the prefix cache like `EngineCore.reset_prefix_cache`; return whether it was reset.
+
+        After a reset no old block may be read.
+        """
         if running:
             self.waited_for.clear()  # clearing a request's cache during a pause is a caller's fault, not upstream's
         done = bool(self.scheduler.reset_prefix_cache(running, True))
@@ -364,7 +367,7 @@ class V1Engine:
         return done
 
     def pause(self, mode: str) -> None:
-        """Pause like `EngineCore.pause_scheduler` without clearing the cache, which is a separate call here."""
+        """Pause like `EngineCore.pause_scheduler`, without clearing the cache (see `reset`)."""
         from vllm.v1.core.sched.interface import PauseState
 
         self.pause_mode = mode
@@ -384,7 +387,7 @@ class V1Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether there is anything to schedule."""
+        """Whether there are requests to schedule."""
         return bool(self.scheduler.has_requests())
 
     def unfinished(self) -> list[str]:
@@ -392,9 +395,9 @@ class V1Engine:
         return [name for name in self.requests if not self.ends[name] and name not in self.aborted]
 
     def next_half(self) -> str:
-        """Return the half of a step that `EngineCore`'s loop comes to now, "" if it has nothing to do.
+        """Return the next half of a step in `EngineCore`'s loop, "" if there is nothing to do.
 
-        It fills its pipeline before it waits for the oldest result.
+        The loop fills its pipeline before it waits for the oldest result.
         """
         if self.has_work and len(self.in_flight) < self.most_in_flight:
             return "schedule"
@@ -402,7 +405,7 @@ class V1Engine:
 
 
 def _hasher(setup: V1Setup) -> Any:
-    """Return vLLM's own block hasher, as `EngineCore.__init__` makes it."""
+    """Return vLLM's own block hasher, made like in `EngineCore.__init__`."""
     from vllm.utils.hashing import get_hash_fn_by_name
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 

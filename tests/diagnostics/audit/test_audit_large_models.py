@@ -40,7 +40,7 @@ def test_probability_of_unstored_ids_is_accounted_for(monkeypatch, spread, sampl
     # It is unknown whether an id that is not stored is in the nucleus.
     assert (logprobs.isfinite() | ~expected.isfinite()).all()
     hot = Sampling(temperature=0.9)
-    assert part.surprise(hot) == pytest.approx(full.surprise(hot), rel=0.01)
+    assert part.total_logprob(hot) == pytest.approx(full.total_logprob(hot), rel=0.01)
 
 
 @pytest.mark.parametrize("seed", range(10))

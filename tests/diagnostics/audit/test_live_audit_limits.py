@@ -6,7 +6,7 @@ import pytest
 
 from diagnostics.__main__ import main
 from diagnostics.audit.live.probe_inputs import MIN_TOKENS, Budget
-from diagnostics.audit.live.probe_plan import LiveAudit, audit_server
+from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
 from diagnostics.audit.live.servers import Server, check_awake
 from diagnostics.audit.results import CLEAN, FAULT, AuditError, NotAvailableError
 from tests.diagnostics.audit.standin import Engine, Wrong, serving
@@ -22,7 +22,9 @@ def url(trained):
 def test_minimum_token_budget_is_never_exceeded(trained):
     """Wrong weights cost a second comparison if tokens are left."""
     with serving(Engine(trained / "base", "bfloat16")) as address:
-        audit = audit_server(LiveAudit(address, trained / "checkpoint-120", timeout_s=500, tokens=MIN_TOKENS))
+        audit = audit_server(
+            LiveAuditOptions(address, trained / "checkpoint-120", timeout_s=500, tokens=MIN_TOKENS)
+        )
     assert audit.tokens <= MIN_TOKENS
     assert [item.family for item in audit.select(FAULT)] == ["weights/version"]
 
@@ -44,7 +46,7 @@ def test_server_without_priorities_is_audited(trained):
     """After one refusal the audit sends no priority."""
     engine = Engine(trained / "checkpoint-120", "bfloat16", Wrong(no_priority=True))
     with serving(engine) as address:
-        audit = audit_server(LiveAudit(address, trained / "checkpoint-120", timeout_s=500))
+        audit = audit_server(LiveAuditOptions(address, trained / "checkpoint-120", timeout_s=500))
     assert audit.outcome == CLEAN
     assert len([item for item in engine.priorities if item]) == 1
     assert engine.calls > 10
@@ -54,20 +56,20 @@ def test_weight_update_during_the_audit_gives_no_verdict(trained):
     """Scores and samples would come from two policy versions."""
     engine = Engine(trained / "checkpoint-120", "bfloat16", Wrong(versions=["7", "8"]))
     with serving(engine) as address, pytest.raises(NotAvailableError, match="from 7 to 8 meanwhile"):
-        audit_server(LiveAudit(address, trained / "checkpoint-120", timeout_s=500))
+        audit_server(LiveAuditOptions(address, trained / "checkpoint-120", timeout_s=500))
 
 
 def test_server_with_an_unfinished_weight_update_gets_no_request(trained):
     """vLLM's counters show an update that started and did not finish."""
     engine = Engine(trained / "checkpoint-120", "float32", Wrong(updating=True))
     with serving(engine) as address, pytest.raises(NotAvailableError, match="being updated"):
-        audit_server(LiveAudit(address, trained / "checkpoint-120", timeout_s=500))
+        audit_server(LiveAuditOptions(address, trained / "checkpoint-120", timeout_s=500))
     assert engine.priorities == []
 
 
 def test_unknown_model_is_refused_with_the_served_names(trained, url):
     with pytest.raises(AuditError, match=r"--model nobody: .* serves policy"):
-        audit_server(LiveAudit(url, trained / "checkpoint-120", model="nobody"))
+        audit_server(LiveAuditOptions(url, trained / "checkpoint-120", model="nobody"))
 
 
 @pytest.mark.parametrize(

@@ -48,5 +48,5 @@ def test_rounding_at_the_top_k_border_is_tolerated(gap, is_tolerated):
     ids = torch.multinomial(logits[:, :5].softmax(-1), 1, generator=generator)
     ids[:60][ids[:60] == 4] = 5
     assert 5 < int((ids == 5).sum()) < 20
-    total, mean, deviation = observe(logits, ids).surprise(Sampling(top_k=5))
+    total, mean, deviation = observe(logits, ids).total_logprob(Sampling(top_k=5))
     assert (abs(total - mean) < 5 * deviation) is is_tolerated

@@ -10,6 +10,7 @@ import pytest
 from diagnostics.__main__ import main
 from diagnostics.audit import metrics
 from diagnostics.audit.metrics import check_learning, check_metrics
+from diagnostics.audit.recorded import stats
 from diagnostics.audit.recorded.metric_files import metric_row
 from diagnostics.audit.recorded.run_data import MetricSeries
 from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED
@@ -24,6 +25,11 @@ def faults(change, steps=120, base=healthy):
     rows = [metric_row(base(step) | change(step), f"metrics.jsonl:{step}") for step in range(1, steps + 1)]
     results = check_metrics((MetricSeries("metrics.jsonl", tuple(rows)),))
     return {result.family: result for result in results if result.outcome == FAULT}
+
+
+def test_the_median_of_an_even_number_of_values_is_the_mean_of_the_middle_two():
+    assert [stats.median(values) for values in ([4.0, 1.0, 2.0], [4.0, 1.0, 2.0, 3.0], [])] == [2.0, 2.5, 0.0]
+    assert stats.median([1e308, 1e308]) == 1e308
 
 
 ZERO = dict.fromkeys(("reward", "reward_std", "loss", "grad_norm"), 0.0)

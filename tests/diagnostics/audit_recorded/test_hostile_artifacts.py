@@ -26,7 +26,7 @@ def test_dictionary_encoded_text_counts_once_per_row(tmp_path, monkeypatch):
     table = pa.table({"step": pa.array([1] * 2000), "prompt": texts, "completion": texts})
     path = tmp_path / "completions_00001.parquet"
     parquet.write_table(table, path, compression="zstd")
-    monkeypatch.setattr(sample_files, "MAX_RUN", 1_000_000)
+    monkeypatch.setattr(run_data, "MAX_RUN", 1_000_000)
     reading = run_data.ReadBudget()
     assert sample_files.read_parquet([path], reading) is None
     assert "MiB of text" in reading.unread[0][1]

@@ -19,7 +19,7 @@ _MAX_TEXT = 64_000
 
 
 def run(probe: Callable[[dict[str, Any]], None]) -> None:
-    """Run a probe, which fills in its answer, and end this process. An exception is an answer, too.
+    """Run a probe, which fills in its answer, and end this process; an exception is written as an answer, too.
 
     Prints go to standard error, a crash shows its stacks, and this process ends with its parent.
     """
@@ -40,7 +40,7 @@ def run(probe: Callable[[dict[str, Any]], None]) -> None:
 
 
 def write_answer(document: dict[str, Any]) -> None:
-    """Write the answer so far; a later one replaces it."""
+    """Write the answer so far; a later answer replaces it."""
     path = Path(os.environ["GRPO_DOCTOR_ANSWER"])
     aside = path.with_suffix(".part")
     aside.write_text(json.dumps(document), encoding="utf-8")

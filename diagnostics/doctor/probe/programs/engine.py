@@ -20,7 +20,7 @@ SETTINGS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"
 
 
 def settings() -> None:
-    """Set the variables that vLLM reads at import; the user's own values win."""
+    """Set the variables that vLLM reads at import, except those that the user has set."""
     from importlib import metadata
 
     for name, value in SETTINGS.items():

@@ -14,7 +14,7 @@ import doctor_child  # type: ignore[import-not-found] # beside this file when ru
 
 
 def torch_platform() -> dict[str, Any]:
-    """Return what PyTorch was built with, and the devices it can use."""
+    """Return the CUDA, HIP and NCCL that PyTorch was built with, and the devices that it can use."""
     import torch
 
     known: dict[str, Any] = {
@@ -50,7 +50,7 @@ PLATFORMS = {"torch": torch_platform, "vllm:LLM": vllm_platform}
 
 
 def probe(answer: dict[str, Any]) -> None:
-    """Fill in `version` and the platform; `step` if it ended in querying the platform."""
+    """Fill in `version` and the platform; `step` remains only if querying the platform fails."""
     module, _, name = sys.argv[1].partition(":")
     if module.endswith("._C"):
         importlib.import_module("torch")
