@@ -18,7 +18,7 @@ def start(forked_servers, model_dir):
     def start_server(port: int = 0):
         command = ["grpo_core", "serve", "--allow-unauthenticated"]
         command += [f"--model.path={model_dir}", f"--rollout.port={port}"]
-        servers.append(forked_servers.start(command, threads=1))
+        servers.append(forked_servers.start_server(command, threads=1))
         return servers[-1], json.loads(servers[-1].stdout.readline())["port"]
 
     yield start_server

@@ -302,9 +302,8 @@ def test_run_uses_an_external_server(server, model_dir, short_run, monkeypatch):
 
 def test_sigterm_ends_the_server_cleanly(forked_servers, model_dir):
     """Before, it printed one line of JSON with its address."""
-    process = forked_servers.start(
-        ["grpo_core", "serve", "--allow-unauthenticated", "--model.path", str(model_dir)], threads=1
-    )
+    command = ["grpo_core", "serve", "--allow-unauthenticated", "--model.path", str(model_dir)]
+    process = forked_servers.start_server(command, threads=1)
     address = json.loads(process.stdout.readline())
     assert address["pid"] == process.pid
     assert address["port"] > 0
@@ -320,7 +319,9 @@ def test_sigterm_ends_a_running_call(forked_servers, tmp_path, capfd):
     make_tiny(tmp_path, ModelConfig(max_length=200_100), TaskConfig().letters, seed=0)
     capfd.readouterr()
     options = ["--model.path", str(tmp_path), "--model.max_length", "200100", "--rollout.timeout_s", "600"]
-    process = forked_servers.start(["grpo_core", "serve", "--allow-unauthenticated", *options], threads=1)
+    process = forked_servers.start_server(
+        ["grpo_core", "serve", "--allow-unauthenticated", *options], threads=1
+    )
     server = SimpleNamespace(**json.loads(process.stdout.readline()))
     body = generate_body(params={"max_tokens": 200_000, "temperature": 1.0, "stop_ids": []})
     with ThreadPoolExecutor(1) as pool:

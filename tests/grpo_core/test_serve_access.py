@@ -30,7 +30,7 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
 def server(forked_servers, model_dir):
     """A server without a token, protected only by its rules against web pages."""
     flags = ["--exit-with-stdin", "--allow-unauthenticated", f"--model.path={model_dir}"]
-    process = forked_servers.start(["grpo_core", "serve", *flags], threads=1)
+    process = forked_servers.start_server(["grpo_core", "serve", *flags], threads=1)
     where = json.loads(process.stdout.readline())
     yield SimpleNamespace(**where)
     end_child(process, grace_s=500)
