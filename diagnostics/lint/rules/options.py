@@ -94,7 +94,7 @@ def values_are_among_the_choices(plan: RunPlan) -> Iterator[Problem]:
 
 
 def refuse_value(release: Release, value: Value) -> Problem | None:
-    """Return the problem of a value that is not among its option's choices or not of its type; None if there is none."""
+    """Return the problem of a value that is not among its option's choices or not of its type, or None."""
     is_word = value.known and not value.place.file.endswith(TYPED_FILES) and value.data != ""
     if is_word and (wanted := wanted_type(release, value.key, value.data)):
         # Hydra accepts any text, and verl fails later.
