@@ -185,7 +185,10 @@ def main() -> None:
     parser.add_argument("--cells", type=Path, required=True)
     parser.add_argument("--peers", type=Path, required=True)
     parser.add_argument(
-        "--model", type=Path, required=True, help="a tiny model, as benchmarks/programs/tiny.py makes it"
+        "--model",
+        type=Path,
+        required=True,
+        help="a tiny model, as written by benchmarks/programs/benchmark_inputs.py",
     )
     parser.add_argument(
         "--logs",
