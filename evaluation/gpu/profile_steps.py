@@ -1,4 +1,4 @@
-"""Profile three steps of a 0.5B model with random weights: usage `python -m evaluation.gpu.profile_steps cuda|cpu`.
+"""Profile three steps of a random 0.5B model: `python -m evaluation.gpu.profile_steps cuda|cpu`.
 
 Prints JSON: the operations that take most time, seconds of each phase of a step, and peak memory. On a CPU the model is
 tiny and the figures mean nothing.
@@ -24,7 +24,7 @@ PROFILED_STEPS = 3
 
 
 def main(device: str) -> None:
-    """Train, profile the last steps, print the table."""
+    """Train two warm-up and three profiled steps; print the result as JSON."""
     toy = device == "cpu"
     prompts, group, tokens = (2, 2, 4) if toy else (16, 8, 128)
     activities = [ProfilerActivity.CPU] + ([] if toy else [ProfilerActivity.CUDA])
