@@ -75,4 +75,5 @@ def test_uv_module_needs_only_the_standard_library():
 
 def test_docstring_examples():
     results = doctest.testmod(uv)
-    assert results.attempted and not results.failed
+    assert results.attempted
+    assert not results.failed
