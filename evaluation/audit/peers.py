@@ -28,7 +28,7 @@ from diagnostics.audit.live.sampling_distribution import Sampling
 from diagnostics.audit.recorded.run_audit import audit_run, read_run
 from diagnostics.audit.results import FAULT
 from evaluation.audit.live_bench import mixed, off
-from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
+from tests.diagnostics.audit.standin import Engine, ServerFaults, load_rounded, serving
 from tests.diagnostics.audit.tiny_model import corpus
 from tests.diagnostics.audit_recorded import faults, runs
 
@@ -60,25 +60,25 @@ SAMPLES = (
 )
 
 
-def engines(folder: Path) -> dict[str, tuple[str, str, Wrong]]:
+def engines(folder: Path) -> dict[str, tuple[str, str, ServerFaults]]:
     """Return engine faults: name -> expected family, weights folder, and the fault."""
     return {
-        "temperature 0.8": ("sampling/temperature", NAME, Wrong(law={"temperature": 0.8})),
-        "top-p 0.95": ("sampling/top_p", NAME, Wrong(law={"top_p": 0.95})),
+        "temperature 0.8": ("sampling/temperature", NAME, ServerFaults(law={"temperature": 0.8})),
+        "top-p 0.95": ("sampling/top_p", NAME, ServerFaults(law={"top_p": 0.95})),
         "repetition penalty 1.1": (
             "sampling/repetition_penalty",
             NAME,
-            Wrong(law={"repetition_penalty": 1.1}),
+            ServerFaults(law={"repetition_penalty": 1.1}),
         ),
-        "weights one checkpoint old": ("weights/version", "checkpoint-280", Wrong()),
-        "a layer not synced": ("weights/partial", mixed(folder, "layer 1"), Wrong()),
-        "weights 1 % off": ("weights/unknown", off(folder, 900), Wrong()),
-        "log-probs shifted": ("logprobs/shift", NAME, Wrong(shift=1)),
-        "a second BOS": ("ids/special", NAME, Wrong(double_bos=True)),
+        "weights one checkpoint old": ("weights/version", "checkpoint-280", ServerFaults()),
+        "a layer not synced": ("weights/partial", mixed(folder, "layer 1"), ServerFaults()),
+        "weights 1 % off": ("weights/unknown", off(folder, 900), ServerFaults()),
+        "log-probs shifted": ("logprobs/shift", NAME, ServerFaults(shift=1)),
+        "a second BOS": ("ids/special", NAME, ServerFaults(double_bos=True)),
         "stale keys in the cache": (
             "cache/stale",
             NAME,
-            Wrong(stale_cache=loaded(folder / "checkpoint-20", "bfloat16")),
+            ServerFaults(stale_cache=load_rounded(folder / "checkpoint-20", "bfloat16")),
         ),
     }
 
@@ -104,7 +104,7 @@ def curves(python: str, entries: list[dict[str, Any]]) -> dict[str, set[str]]:
     return {tool: set(names) for tool, names in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
-def mismatch_metrics(folder: Path, held: str, wrong: Wrong) -> dict[str, float]:
+def mismatch_metrics(folder: Path, held: str, wrong: ServerFaults) -> dict[str, float]:
     """Compute the trainers' mismatch metrics from the engine's and the trainer's log-probs of sampled tokens."""
     reference, words = Reference(folder / NAME), load_tokenizer(folder / NAME)
     engine = Engine(folder / held, "bfloat16", wrong, 5)
@@ -169,7 +169,7 @@ def main() -> None:
     """The table."""
     run, folder, python = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     torch.set_num_threads(1)
-    right = mismatch_metrics(folder, NAME, Wrong())
+    right = mismatch_metrics(folder, NAME, ServerFaults())
     logged = {f"sampling/sampling_logp_difference/{name}": right[name] for name in ("mean", "max")}
     base = history(run, engine=logged)
     healthy = curves(python, base)

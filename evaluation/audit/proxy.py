@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.diagnostics.audit.standin import Wrong, run_server
+from tests.diagnostics.audit.standin import ServerFaults, run_server
 
 
 @contextlib.contextmanager
-def run_proxy(url: str, wrong: Wrong, second: str = "") -> Iterator[str]:
+def run_proxy(url: str, wrong: ServerFaults, second: str = "") -> Iterator[str]:
     """The address of the proxy; `second` answers every other call for completions."""
     calls = [0]
 
@@ -72,7 +72,7 @@ def forward(
         connection.close()
 
 
-def change_request(body: dict[str, Any], wrong: Wrong) -> dict[str, Any]:
+def change_request(body: dict[str, Any], wrong: ServerFaults) -> dict[str, Any]:
     """A request as it reaches the server."""
     if "prompt_logprobs" in body or body.get("logprobs"):
         return body  # scores and cache probes: sampling parameters do not affect them
@@ -90,7 +90,7 @@ def change_request(body: dict[str, Any], wrong: Wrong) -> dict[str, Any]:
     return body
 
 
-def change_answer(answer: dict[str, Any], body: dict[str, Any], wrong: Wrong) -> dict[str, Any]:
+def change_answer(answer: dict[str, Any], body: dict[str, Any], wrong: ServerFaults) -> dict[str, Any]:
     """An answer as it reaches the audit."""
     choices = answer["choices"]
     if "prompt_logprobs" in body or body.get("logprobs"):

@@ -11,13 +11,13 @@ import pytest
 from diagnostics import __main__ as program
 from diagnostics import catalog
 from diagnostics.triage.rules import Rules
-from tests.diagnostics.fake_environments import Maker
+from tests.diagnostics.fake_environments import EnvironmentBuilder
 
 
 @pytest.fixture
 def environment(tmp_path):
     """Return a builder of a fake Python environment on disk, which is empty at first."""
-    return Maker(tmp_path / "env")
+    return EnvironmentBuilder(tmp_path / "env")
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +36,7 @@ class Done:
 
     @property
     def document(self) -> Any:
-        """The JSON on standard output."""
+        """Return the JSON on standard output."""
         return json.loads(self.out)
 
 

@@ -28,12 +28,12 @@ from tests.servers import (
     PARAMS,
     REQUESTS,
     ROOT,
-    check,
     free_port,
-    named_vllm,
+    measure_engine,
     serving,
     trl_command,
     vllm_command,
+    write_vllm_metadata,
 )
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -65,7 +65,7 @@ def engine(server, tmp_path):
 
 def test_logprobs_match_the_trainer_after_updates(engine, server):
     """Prompts were cached under the version before; each update moves log-probs far beyond the tolerance."""
-    observed = check(engine, server[1])
+    observed = measure_engine(engine, server[1])
     assert (observed["completions"], observed["different"], observed["repeatable"]) == (12, 12, True)
     assert observed["difference"] < TOLERANCE
     assert [update["version"] for update in observed["updates"]] == [[0], [1], [2], [3], [4]]
@@ -149,11 +149,11 @@ def test_trl_vllm_serve_takes_weights_by_files(tmp_path):
     command = trl_command(
         cell_python(CELL), tmp_path / "model", port, "--enforce_eager=true", "--no-enable-chunked-prefill"
     )
-    path = (ROOT, named_vllm(tmp_path / "metadata", "0.31.0+cpu"))
+    path = (ROOT, write_vllm_metadata(tmp_path / "metadata", "0.31.0+cpu"))
     with serving(command, tmp_path / "log", path=path):
         options = RolloutConfig(server="trl", timeout_s=500)
         with closing(engine_for(options, "127.0.0.1", port, tmp_path / "weights")) as engine:
-            observed = check(engine, tmp_path / "model")
+            observed = measure_engine(engine, tmp_path / "model")
     assert engine.name == "trl vllm-serve"
     assert observed["repeatable"]
     assert len(observed["updates"]) == 5

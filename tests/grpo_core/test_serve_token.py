@@ -1,4 +1,4 @@
-"""The rollout server's token: where it comes from, where it is stored, and that it is never shown."""
+"""The rollout server's token is random, stored privately and never shown; contradicting options are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from grpo_core.rollout.server.token import client_token, new_token, saved_token,
 
 
 def status(host, port, token=None, path="/info") -> int:
-    """Return the status of one call."""
+    """Return the HTTP status of one GET request."""
     connection = http.client.HTTPConnection(host, port, timeout=500)
     with closing(connection):
         connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
@@ -29,7 +29,7 @@ def status(host, port, token=None, path="/info") -> int:
 
 
 def test_own_server_has_a_secret_random_token(model_dir):
-    """It differs each time and is not on the command line, which every user can read."""
+    """The token differs each time and is not on the command line, which every user can read."""
     assert new_token() != new_token()
     with closing(ServerProcess(EngineSpec("transformers", str(model_dir), 256), timeout_s=500)) as server:
         assert len(server.token) > 40
@@ -41,7 +41,7 @@ def test_own_server_has_a_secret_random_token(model_dir):
 
 
 def test_run_writes_no_token(short_run, monkeypatch, capfd):
-    """Neither its server's token nor the environment's is in its files or output."""
+    """Neither the token of the run's own server nor the environment's token is in the run's files or output."""
     created, received = [], "given-to-nobody-in-particular"
     monkeypatch.setattr(server_process, "new_token", lambda: created.append(new_token()) or created[-1])
     monkeypatch.setenv("GRPO_CORE_TOKEN", received)
@@ -91,7 +91,7 @@ def test_server_without_a_token_creates_a_token_file(forked_servers, model_dir, 
     ],
 )
 def test_contradicting_token_options_are_refused(model_dir, monkeypatch, capsys, options, variables, says):
-    """One line without the token, and exit code 2."""
+    """The command exits with 2 and prints one line without the token."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert cli.main(["serve", f"--model.path={model_dir}", *options]) == 2
@@ -102,7 +102,7 @@ def test_contradicting_token_options_are_refused(model_dir, monkeypatch, capsys,
 
 
 def test_environment_token_precedes_the_file(tmp_path, monkeypatch):
-    """The variable is removed if it must not reach child processes."""
+    """The variable has priority over the file, and a server removes it so that child processes do not inherit it."""
     (tmp_path / "token").write_text("of the file\n")
     file = str(tmp_path / "token")
     assert server_token("") is client_token("", "10.0.0.5", 1) is None
@@ -115,21 +115,21 @@ def test_environment_token_precedes_the_file(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("text", ["", "\n", "two\nlines", "a" * 4096, "\u00e9", "\x00"])
 def test_invalid_token_is_refused_without_being_shown(tmp_path, text):
-    """The error names the file."""
+    """An error names the file and the allowed characters, and does not show the token."""
     (tmp_path / "token").write_text(text)
     with pytest.raises(ConfigError, match=f"^{tmp_path}/token: a token is a line of 1 to 4096 printable"):
         server_token(str(tmp_path / "token"))
 
 
 def test_token_file_may_not_be_a_pipe(tmp_path):
-    """Reading a pipe would block."""
+    """A named pipe is refused, because reading it would block."""
     os.mkfifo(tmp_path / "token")
     with pytest.raises(ConfigError, match="no regular file"):
         server_token(str(tmp_path / "token"))
 
 
 def test_only_private_token_files_are_used():
-    """They are used for servers of this machine only."""
+    """A token file is used only for a server of this machine and its port, and only if no other user can read it."""
     with saved_token("", 4711) as (token, place):
         assert place == token_path(4711)
         assert client_token("", "127.0.0.1", 4711) == token
@@ -141,7 +141,7 @@ def test_only_private_token_files_are_used():
 
 
 def test_symlink_at_the_token_path_is_replaced(tmp_path):
-    """Its target does not change, and the token file of a later server is not deleted."""
+    """The target of the symlink does not change, and the token file of a later server is not deleted."""
     (tmp_path / "other").write_text("other")
     (tmp_path / "token").symlink_to(tmp_path / "other")
     with saved_token(str(tmp_path / "token"), 1) as (token, place):

@@ -13,7 +13,16 @@ from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.rollout.vllm_server import VllmServerEngine
 from grpo_core.tasks import model
 from grpo_core.tasks.model import load_model
-from tests.servers import PARAMS, REQUESTS, check, free_port, largest_difference, serving, shaken, trl_command
+from tests.servers import (
+    PARAMS,
+    REQUESTS,
+    add_noise,
+    free_port,
+    largest_difference,
+    measure_engine,
+    serving,
+    trl_command,
+)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -48,7 +57,7 @@ def test_nccl_updates_from_trls_client(server, tmp_path):
     trained = load_model(model_dir)
     with closing(engine):
         for version in range(5):
-            shaken(trained, version)
+            add_noise(trained, version)
             client.update_model_params(load_on_gpu(trained))
             client.reset_prefix_cache()
             completions = engine.generate(REQUESTS, PARAMS)
@@ -68,5 +77,5 @@ def test_trl_server_implements_our_engine_interface(server, tmp_path):
     port, model_dir = server
     engine = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path, name="trl vllm-serve")
     with closing(engine):
-        observed = check(engine, model_dir)
+        observed = measure_engine(engine, model_dir)
     assert max(update["difference"] for update in observed["updates"]) < TOLERANCE

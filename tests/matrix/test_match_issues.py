@@ -8,7 +8,7 @@ from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 
 def test_every_signature_matches_in_a_failed_layer():
-    """Each entry's positive samples give its code in a failed layer's log, and none in a pass."""
+    """The positive samples of each entry give its code in the log of a failed layer, and no code after a pass."""
     missed, checked = [], 0
     for code, issue in catalog.load().items():
         for sample in issue.signature.samples if issue.signature else ():
@@ -24,7 +24,7 @@ def test_every_signature_matches_in_a_failed_layer():
 
 
 def test_missing_name_has_the_code_of_its_import_error():
-    """The contract layer reads the source; Python would raise the error."""
+    """A name that is missing at import has the code of the import error that Python would raise."""
     signs = (
         "vllm.sampling_params.GuidedDecodingParams: no GuidedDecodingParams in vllm.sampling_params (a.py:1)",
         "vllm.worker.worker.Worker: no module vllm.worker.worker (trl/a.py:2, at import)",

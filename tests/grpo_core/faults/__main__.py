@@ -197,8 +197,8 @@ class Bench:
         """Stop injecting faults, and make sure that the server runs."""
         self.proxy.settle()
         self.proxy.disarm()
-        self.servers.switch.clear()
-        self.servers.ensure()
+        self.servers.switch.cancel()
+        self.servers.ensure_running()
 
     def _log(self) -> list[dict[str, Any]]:
         return checks.read_log(self.servers.log, self._start)

@@ -83,7 +83,7 @@ def _kill_before(link, bench, draw) -> None:
     """Kill the server before the call reaches it."""
     bench.servers.kill()
     link.reset()
-    bench.servers.start()
+    bench.servers.restart()
 
 
 def _kill_during(link, bench, draw) -> None:
@@ -92,7 +92,7 @@ def _kill_during(link, bench, draw) -> None:
     answered = link.forward()
     assert answered is None, f"the server lived on and answered {answered}"
     link.reset()
-    bench.servers.start()
+    bench.servers.restart()
 
 
 def _kill_after(link, bench, draw) -> None:
@@ -100,12 +100,12 @@ def _kill_after(link, bench, draw) -> None:
     answered = link.forward()
     bench.servers.kill()
     link.reply(answered)
-    bench.servers.start()
+    bench.servers.restart()
 
 
 def _restart_old(link, bench, draw) -> None:
     """Restart the server with the model's first weights before the call."""
-    bench.servers.start()
+    bench.servers.restart()
     link.reply(link.forward())
 
 

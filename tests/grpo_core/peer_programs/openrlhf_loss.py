@@ -23,8 +23,8 @@ from common import (
     our_advantages,
     our_loss,
     print_results,
+    random_step,
     reward_groups,
-    tensors,
 )
 
 CAP, FLOOR = 1.6, 0.5
@@ -115,7 +115,7 @@ def loss_differences():
             **CORRECTIONS[correction][1],
         }
         for seed in SEEDS:
-            data = tensors(seed)
+            data = random_step(seed)
             their = openrlhf_loss(
                 data, kind=kind, token_level=token_level, dual_clip=dual_clip, kl=kl, correction=correction
             )

@@ -19,8 +19,8 @@ from common import (
     our_advantages,
     our_loss,
     print_results,
+    random_step,
     reward_groups,
-    tensors,
 )
 
 CAP = 1.6
@@ -124,7 +124,7 @@ def loss_differences():
             **LOSSES[loss],
         }
         for seed in SEEDS:
-            data = tensors(seed)
+            data = random_step(seed)
             their = swift_loss(data, loss=loss, level=level, beta=beta, delta=delta, correction=correction)
             worst.add(loss, *zip(our_loss(data, settings), their, strict=True))
     return worst

@@ -22,8 +22,8 @@ from common import (
     our_loss,
     per_token_advantages,
     print_results,
+    random_step,
     reward_groups,
-    tensors,
 )
 from tensordict import TensorDict
 from verl.trainer.ppo import core_algos
@@ -128,7 +128,7 @@ def loss_differences():
             **LOSSES[loss],
         }
         for seed in SEEDS:
-            data = tensors(seed)
+            data = random_step(seed)
             their = verl_loss(
                 data, loss=loss, aggregation=aggregation, kl=kl, correction=correction, level=level
             )
@@ -145,7 +145,7 @@ def loss_differences():
 
 def beyond_clipping_limits(seed):
     """Return log-probs so far apart that verl clamps the ratio, the KL and the KL's log-ratio."""
-    data, generator = tensors(seed), torch.Generator().manual_seed(seed)
+    data, generator = random_step(seed), torch.Generator().manual_seed(seed)
     data.proximal = data.current + 15 * torch.randn(data.current.shape, generator=generator)
     data.reference = data.current + 15 * torch.randn(data.current.shape, generator=generator)
     limits = {"log_ratio_limit": 20.0, "kl_log_ratio_limit": 20.0, "kl_limit": 10.0}
