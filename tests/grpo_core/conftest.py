@@ -1,4 +1,4 @@
-"""Fixtures of the trainer tests: a tiny model on disk, settings of short runs, and this process's child processes."""
+"""Fixtures of the trainer tests: a tiny model on disk, settings of short runs, and forked servers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHORT = {
 
 @pytest.fixture(scope="session", autouse=True)
 def token_cache(tmp_path_factory):
-    """Keep the tokens that servers store for their user in a folder of these tests."""
+    """Store the token files of servers in a temporary folder instead of the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("GRPO_CORE_TOKEN", raising=False)
@@ -34,7 +34,7 @@ def token_cache(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory) -> Path:
-    """The folder of the tiny model with seed 0."""
+    """Write the tiny model with seed 0; return its folder."""
     folder = tmp_path_factory.mktemp("model")
     model.make_tiny(folder, ModelConfig(), TaskConfig().letters, seed=0)
     return folder
@@ -56,7 +56,7 @@ def started_servers(monkeypatch):
 
 @pytest.fixture
 def short_run(tmp_path):
-    """Build the settings of a run of a few seconds: `short_run("async", **{"train.steps": 2})`."""
+    """Return a function that builds settings of a short run: `short_run("async", **{"train.steps": 2})`."""
 
     def build(mode: str = "colocate", **settings) -> Config:
         options = {**SHORT, "rollout.mode": mode, "output.dir": tmp_path, "output.name": mode, **settings}
@@ -67,7 +67,7 @@ def short_run(tmp_path):
 
 @pytest.fixture
 def children():
-    """Return the running child processes of a process: pid -> command line."""
+    """Return a function that lists the running child processes of a process: pid -> command line."""
 
     def children_of(pid: int) -> dict[int, str]:
         children = {}
@@ -75,7 +75,7 @@ def children():
             try:
                 state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-            except OSError:  # it ended while we looked
+            except OSError:  # the process has just ended
                 continue
             if int(parent) == pid and state != "Z":
                 children[int(folder.name)] = command

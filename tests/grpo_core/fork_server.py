@@ -1,4 +1,4 @@
-"""Start rollout servers by forking a process that has imported everything: a start costs milliseconds, not seconds."""
+"""Start rollout servers in milliseconds, by forking a process that has imported everything."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Template:
-    """The process that is forked; it starts when first needed."""
+    """The process that is forked, which starts when it is first needed."""
 
     def __init__(self) -> None:
         self._requests, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process: subprocess.Popen | None = None
 
     def start(self, arguments, threads: int, variables=None) -> Child:
-        """Fork a server; replaces `grpo_core.rollout.server.process.start_child`."""
+        """Fork a server, as a replacement of `grpo_core.rollout.server.process.start_child`."""
         if self._process is None:
             command = [sys.executable, "-m", "tests.grpo_core.fork_server", str(self._theirs.fileno())]
             variables_of_template = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -58,6 +58,7 @@ class Child:
         self.args, self.returncode, self.pid = ["forked"], None, int(self._status.readline())
 
     def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end of the process; return its exit code."""
         if self.returncode is None:
             if not select.select([self._status], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout)
@@ -66,9 +67,11 @@ class Child:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
+        """Send a signal to the process."""
         os.kill(self.pid, number)
 
     def kill(self) -> None:
+        """Kill the process."""
         self.send_signal(signal.SIGKILL)
 
 
