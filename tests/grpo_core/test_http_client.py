@@ -1,4 +1,4 @@
-"""The HTTP client: retries, time limits, refused responses, and the detection of the kind of server."""
+"""The HTTP client retries safe calls, ends slow ones, refuses invalid responses and detects the kind of server."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_unknown_server_kind_is_refused(documents):
 
 
 def test_wrong_token_is_reported():
-    """It is not reported as an unknown kind of server."""
+    """A wrong token is not reported as an unknown kind of server."""
     refusal = {"detail": "the token is missing or wrong"}
     with (
         simulated(lambda call: call.answer(refusal, status=401)) as server,
@@ -314,7 +314,7 @@ def test_foreign_weights_are_detected(stamps):
 
 
 def test_older_trl_server_is_refused(tmp_path):
-    """It takes weights by NCCL only: the run ends at its start, with an alternative."""
+    """A server that takes weights by NCCL only ends the run at its start; the error names an alternative."""
     description = {"paths": {"/generate/": {}, "/health/": {}}}
     with (
         simulated(lambda call: call.answer(description)) as server,

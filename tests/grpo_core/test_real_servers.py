@@ -45,7 +45,7 @@ TOLERANCE = 1e-4  # of a log-prob in float32: seen are 1e-6 to 1e-5
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A real `vllm serve` of 0.31.0, and the model it was started on: (port, model)."""
+    """Start a real `vllm serve` of 0.31.0; yield its port and the model it was started on."""
     folder, port = tmp_path_factory.mktemp("vllm-serve"), free_port()
     make_model(folder / "model")
     command = vllm_command(cell_python(CELL), folder / "model", port)
@@ -55,7 +55,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def engine(server, tmp_path):
-    """A client, after the server's weights were reset to those it was started on."""
+    """Yield a client, after the server's weights were reset to those it was started on."""
     port, model_dir = server
     built = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path / "weights")
     with closing(built):
@@ -74,7 +74,7 @@ def test_logprobs_match_the_trainer_after_updates(engine, server):
 
 
 def test_server_refusal_names_the_request(engine):
-    """vLLM itself checks the ids."""
+    """vLLM itself checks the ids, and the error names the request that it refused."""
     with pytest.raises(EngineError, match=r"/v1/completions: status 4.*\(request odd\)"):
         engine.generate([Request("odd", (0, 99), 0)], PARAMS)
     assert len(engine.generate(REQUESTS, PARAMS)) == len(REQUESTS)
@@ -94,7 +94,7 @@ def test_foreign_weights_are_detected(engine, server):
 
 
 def test_vllm_serve_passes_the_conformance_suite(server):
-    """It runs in a separate process, with prefixes, aborts and refused updates."""
+    """The suite runs in a separate process, with prefixes, aborts and refused updates."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.grpo_core.conformance.plugin"]
     command += [str(SUITE), f"--engine=vllm-serve:http://127.0.0.1:{server[0]}", f"--model-dir={server[1]}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False, cwd=ROOT)

@@ -1,4 +1,4 @@
-"""The rollout server's queue: order of calls, time limits, cancellation, and the place of a weight update."""
+"""The rollout server's queue orders calls and weight updates, limits their time, and lets them be cancelled."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def wait_until_sampling(engine) -> None:
 
 
 def test_update_goes_before_waiting_calls():
-    """It waits for the running call; waiting calls are sampled from the new weights."""
+    """The update waits for the running call; waiting calls are sampled from the new weights."""
     engine = GateEngine()
 
     async def scenario(queue):
@@ -113,7 +113,7 @@ def test_waiting_call_times_out_before_the_engine():
 
 
 def test_cancelled_call_passes_its_turn_on():
-    """It may have been waiting or running."""
+    """The next call is served when a waiting or running call is cancelled."""
     engine = GateEngine()
 
     async def scenario(queue):

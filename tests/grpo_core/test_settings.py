@@ -1,4 +1,4 @@
-"""Settings from files, the command line and dialects; invalid ones are refused by name."""
+"""Settings are read from files, the command line and dialects; invalid ones are refused by name."""
 
 import json
 import subprocess
@@ -107,7 +107,7 @@ def test_invalid_command_line_is_refused(arguments, says):
 
 @pytest.mark.parametrize(("value", "resumes"), [("none", True), ("token_k3", False)])
 def test_old_run_with_removed_keys_resumes(tmp_path, value, resumes):
-    """Its config.json has removed keys; it resumes if they have their former defaults."""
+    """A run whose config.json has removed keys resumes only if they have their former defaults."""
     assert load(None, ["--loss.reject=none", "--output.page=False", "--loss.gate_limit=0.1"]) == Config()
     config = load(None, [f"--output.dir={tmp_path}", "--output.name=run"])
     settings = config.as_dict()
@@ -158,7 +158,7 @@ def test_settings_without_effect_give_a_warning(settings, expected):
 
 
 def test_every_key_is_documented():
-    """The help has a default and a sentence for each."""
+    """The help has a default and a sentence for each key."""
     lines = describe_settings().splitlines()[1:]
     keys, texts = lines[0::2], lines[1::2]
     assert len(keys) == len(texts) >= 40
@@ -174,7 +174,7 @@ def test_settings_load_without_torch():
 
 
 def test_dialect_sets_defaults_only(tmp_path):
-    """An explicit key stays; an unknown dialect is refused with similar names."""
+    """A key that is set explicitly keeps its value; an unknown dialect is refused with similar names."""
     path = tmp_path / "a.toml"
     path.write_text('[loss]\ndialect = "verl-0.9.1/grpo"\nclip_high = 0.28\n')
     loss = load(path, []).loss

@@ -1,4 +1,4 @@
-"""`trl vllm-serve` with its own weight sync by NCCL, which needs two GPUs."""
+"""`trl vllm-serve` is tested with its own weight sync by NCCL, which needs two GPUs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOLERANCE = 1e-3  # of a log-prob in float32, by another card's kernels
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A `trl vllm-serve` on the first GPU, and the model it was started on: (port, model)."""
+    """Start `trl vllm-serve` on the first GPU; yield its port and the model it was started on."""
     pytest.importorskip("vllm")
     pytest.importorskip("trl")
     folder, port = tmp_path_factory.mktemp("trl"), free_port()
@@ -72,7 +72,7 @@ def load_on_gpu(trained):
     return copy.deepcopy(trained).to("cuda:1")
 
 
-def test_trl_server_implements_our_engine_interface(server, tmp_path):
+def test_trl_server_implements_the_engine_interface(server, tmp_path):
     """Its model files are read like those of `vllm serve`."""
     port, model_dir = server
     engine = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path, name="trl vllm-serve")
