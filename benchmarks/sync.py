@@ -8,7 +8,6 @@ that of memcpy in the same round, so that noise of the machine cancels.
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import os
@@ -27,6 +26,7 @@ import torch  # noqa: E402
 from benchmarks.measure import interval  # noqa: E402
 from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest  # noqa: E402
 from grpo_core.rollout.weights.sync import Sender, TensorFile  # noqa: E402
+from grpo_core.rollout.wire import CHECKSUM, checksum  # noqa: E402
 
 TRANSPORTS = ("shm", "http")
 WARM = 2
@@ -67,7 +67,7 @@ class Receiver:
     def upload(self, file: TensorFile, version: int) -> int:
         """Send a version in the body of a request; return the version that the server then reports."""
         body = file.to_bytes()
-        headers = {"X-Content-SHA256": hashlib.sha256(body).hexdigest(), "X-Policy-Version": str(version)}
+        headers = {CHECKSUM: checksum(body), "X-Policy-Version": str(version)}
         return int(self.request("POST", "/weights", body, headers)["policy_version"])
 
 

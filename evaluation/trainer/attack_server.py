@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Self
 
 from grpo_core.config import ModelConfig, TaskConfig
+from grpo_core.rollout.wire import CHECKSUM, checksum
 from grpo_core.tasks.model import make_tiny
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -178,11 +179,10 @@ def many_tensors(server: Server) -> str:
 
 
 def upload(server: Server, head: bytes) -> str:
-    import hashlib
 
     body = len(head).to_bytes(8, "little") + head
     began = time.perf_counter()
-    headers = {"X-Policy-Version": "1", "X-Content-SHA256": hashlib.sha256(body).hexdigest()}
+    headers = {"X-Policy-Version": "1", CHECKSUM: checksum(body)}
     status, _ = server.call("POST", "/weights", body, **headers)
     return f"{status} in {time.perf_counter() - began:.1f} s"
 

@@ -48,7 +48,6 @@ PATHS = [
         b"/info",
         b"/generate",
         b"/weights",
-        b"/reset_prefix_cache",
         b"/fingerprint",
         b"/sync/load",
         b"/sync/load",
@@ -99,7 +98,7 @@ HEADERS = [
     *(
         b"X-Policy-Version: 1",
         b"X-Policy-Version: \xff",
-        b"X-Content-SHA256: " + b"0" * 64,
+        b"X-Content-CRC32: " + b"0" * 8,
         b" folded: a",
         b"no colon",
     ),

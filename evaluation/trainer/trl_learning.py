@@ -23,7 +23,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from grpo_core.config import Config, ConfigError, LossConfig
 from grpo_core.settings import load
-from grpo_core.tasks import model, task
+from grpo_core.tasks import model
+from grpo_core.tasks.dataset import build_prompts
 from grpo_core.tasks.reward_functions import letters_in_place
 
 LOSS_TYPES = {"token": "dapo", "sequence": "grpo", "sequence_sum": "luspo", "constant": "dr_grpo"}
@@ -143,13 +144,7 @@ def main(result: Path, settings: list[str]) -> None:
         prompts = [
             prompt
             for step in range(config.train.steps)
-            for prompt in task.task_prompts(
-                config.task,
-                tokenizer,
-                seed=config.train.seed,
-                step=step,
-                count=config.train.prompts_per_step,
-            )
+            for prompt in build_prompts(config, tokenizer).batch(step, config.train.prompts_per_step)
         ]
         reward = Reward(tokenizer)
         trainer = GRPOTrainer(

@@ -73,19 +73,19 @@ def kinds(cells: Path, model_dir: Path, others: list[Path], stage: Path) -> Iter
     yield Kind("vllm serve 0.31.0 with our receiver, shm", ours, port, "vllm", "shm")
     port = free_port()
     yield Kind(
-        "trl vllm-serve 1.16.0, as installed", trl_command(python, model_dir, port), port, "trl", "auto"
+        "trl vllm-serve 1.16.0, as installed", trl_command(python, model_dir, port), port, "vllm", "auto"
     )
     port = free_port()
     trl = trl_command(python, model_dir, port, "--enforce_eager=true", "--no-enable-chunked-prefill")
     # vLLM and TRL ask for the version of a distribution `vllm`, which the CPU build is not called: metadata alone.
     path = (ROOT, write_vllm_metadata(stage, "0.31.0+cpu"))
-    yield Kind("trl vllm-serve 1.16.0, with metadata named vllm", trl, port, "trl", "auto", path)
+    yield Kind("trl vllm-serve 1.16.0, with metadata named vllm", trl, port, "vllm", "auto", path)
     for folder in others:
         port = free_port()
         release = next(folder.glob("trl-*.dist-info")).name.removeprefix("trl-").removesuffix(".dist-info")
         trl = trl_command(python, model_dir, port, "--enforce_eager=true")
         path = (folder, ROOT, write_vllm_metadata(stage, "0.31.0+cpu"))
-        yield Kind(f"trl vllm-serve {release}, vLLM 0.31.0", trl, port, "trl", "auto", path)
+        yield Kind(f"trl vllm-serve {release}, vLLM 0.31.0", trl, port, "vllm", "auto", path)
 
 
 def tried(kind: Kind, model_dir: Path, stage: Path, timeout_s: float) -> dict:

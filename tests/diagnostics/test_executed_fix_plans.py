@@ -5,13 +5,10 @@ The packages are local wheels with one module each. `python -m evaluation.doctor
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -22,6 +19,7 @@ from evaluation.doctor import real_environments as doctor_real
 from evaluation.doctor import real_plans as plans_real
 from evaluation.doctor.real_environments import Case, Made, Seen, doctor, ending
 from evaluation.doctor.real_plans import CRASHED, Tried, plan, typed
+from tests.matrix.conftest import build_wheel
 
 PACKAGES = {
     "numpy": ("2.0.0", ()),
@@ -37,22 +35,9 @@ def wheels(tmp_path_factory):
     """Build the wheels; return their folder, the only package index that uv gets."""
     folder = tmp_path_factory.mktemp("wheels")
     for name, (version, requires) in [*PACKAGES.items(), *OLDER.items()]:
-        info = f"{name}-{version}.dist-info"
-        requirement_lines = "".join(f"Requires-Dist: {item}\n" for item in requires)
-        files = {
-            f"{name}/__init__.py": f"RELEASE = {version!r}\n",
-            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requirement_lines}",
-            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        }
-        listed = "".join(f"{path},{_digest(text)},{len(text)}\n" for path, text in files.items())
-        with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-            for path, text in {**files, f"{info}/RECORD": f"{listed}{info}/RECORD,,\n"}.items():
-                wheel.writestr(path, text)
+        files = {f"{name}/__init__.py": f"RELEASE = {version!r}\n"}
+        build_wheel(folder, name, version, files, requires=requires)
     return folder
-
-
-def _digest(text):
-    return f"sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()}"
 
 
 @pytest.fixture
