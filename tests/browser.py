@@ -1,4 +1,4 @@
-"""Drive pages of the documentation site in headless Chromium: console messages, axe findings, Tab navigation."""
+"""Open pages in headless Chromium and check console messages, axe's accessibility findings and Tab navigation."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def unreached_by_tab(page):
     The walk ends when the focus leaves the page or returns to the first stop: it may not be trapped.
     """
     stops = page.evaluate(_STOPS)
-    before = page.evaluate(_HERE)  # the focus is inside an opened panel
+    before = page.evaluate(_HERE)  # set if the focus is already inside an opened panel
     reached, unseen = [before[0]] if before else [], []
     for _ in range(len(stops) + 3):
         page.keyboard.press("Tab")

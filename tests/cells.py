@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def _install_hint(cell: str) -> str:
-    """Return how to build a cell: by a command if matrix.toml has it, else by hand."""
+    """Return how to build a cell: the command if matrix.toml has the cell, otherwise a pointer to the docs."""
     cells = tomllib.loads((ROOT / "matrix.toml").read_text(encoding="utf-8"))["cells"]
     if cell in cells:
         return f"build it: nox -s matrix -- --cells '{cell}' --layers install"
@@ -37,12 +37,12 @@ def cell_python(cell: str) -> Path:
 
 
 def run_in_cell(cell: str, *arguments: str, timeout_s: float = 500) -> subprocess.CompletedProcess[str]:
-    """Run the cell's Python; of our packages it can import only grpo_core and repro."""
+    """Run the cell's Python with copies of the packages that `run_with` provides."""
     return run_with(cell_python(cell), *arguments, timeout_s=timeout_s)
 
 
 def run_with(python: Path, *arguments: str, timeout_s: float = 500) -> subprocess.CompletedProcess[str]:
-    """Run any Python with copies of grpo_core and repro on its path."""
+    """Run any Python with copies of grpo_core, repro, evaluation/repro and the catalog's entries on its path."""
     with tempfile.TemporaryDirectory() as stage:
         for package in ("grpo_core", "repro", "evaluation/repro", "diagnostics/catalog/issues"):
             shutil.copytree(
@@ -60,7 +60,7 @@ def run_with(python: Path, *arguments: str, timeout_s: float = 500) -> subproces
 
 
 def read_attempts(done: subprocess.CompletedProcess[str], code: str) -> dict[tuple[str, str | None], Any]:
-    """Return the attempts of a `repro run CODE --json` that ended as recorded, by trigger and mitigation."""
+    """Return the attempts of a finished `repro run CODE --json` by trigger and mitigation; its exit code must be 0."""
     assert done.returncode == 0, done.stderr[-3000:]
     attempts = json.loads(done.stdout)["codes"][code]["attempts"]
     return {(attempt["trigger"], attempt["mitigation"]): attempt for attempt in attempts}

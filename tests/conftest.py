@@ -1,4 +1,4 @@
-"""Settings of the whole test suite: hypothesis profile, signals, test order, worker groups and terminal variables."""
+"""Configure the whole test suite: hypothesis profile, signals, test order, worker groups and terminal variables."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.fork_server import Template
 
-# The examples are the same each time: a failure in one of ten runs would stop an unrelated change.
+# The examples are the same each time: otherwise a rare failure would stop an unrelated change.
 settings.register_profile(
     "deterministic", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -18,7 +18,7 @@ settings.load_profile("deterministic")
 
 
 def pytest_configure(config):
-    """Restore SIGINT, which shells ignore in background jobs, and sort the arguments by folder.
+    """Disable progress messages, sort the arguments by folder, and restore SIGINT, which background jobs ignore.
 
     pytest 9.1 loses a folder's fixtures if its tests are named in two places.
     """
@@ -30,7 +30,7 @@ def pytest_configure(config):
 
 
 def _folder(argument):
-    """Return the folder of an argument's tests."""
+    """Return the parts of the folder that a command-line argument names."""
     path = Path(argument.partition("::")[0])
     return (path if path.is_dir() else path.parent).parts
 
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish(session):
-    """Refuse a pytest release with which pytest-xdist loses its groups, so that each worker would make each fixture."""
+    """Refuse a pytest release that drops pytest-xdist's groups, because each worker would then make each fixture."""
     grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
     if session.config.getoption("loadgroup", False) and any("@" not in item.nodeid for item in grouped):
         raise pytest.UsageError(f"pytest {pytest.__version__}: it drops the group names of pytest-xdist")

@@ -1,7 +1,7 @@
 """Build sdist and wheel twice, check that both builds are identical, and write them to `dist/`.
 
 usage: python tests/dist.py [--release TAG]
-For a release, the tag must be the version, and the changelog must have a dated section for it. Prints the digests.
+For a release, the tag must be the version, and the changelog must have a dated section for it. The digests are printed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# The modification time of all files in the archives; any fixed time would do.
+# The modification time of all files in the archives; any fixed time works.
 EPOCH = "1767225600"
 
 
 def main() -> int:
-    """Build and compare; return 0, or 1 with a line on stderr for each problem."""
+    """Build twice and compare; return 0, or 1 with a line on stderr for each problem."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--release", metavar="TAG", help="as v0.1.0")
     tag = parser.parse_args().release
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def build(folder: Path) -> dict[str, str]:
-    """Build an sdist, and a wheel; return the SHA-256 of each by its name."""
+    """Build an sdist and a wheel; return the SHA-256 of each by its name."""
     environ = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH}
     command = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
     subprocess.run(command, cwd=ROOT, env=environ, check=True, stdout=subprocess.DEVNULL)

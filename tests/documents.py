@@ -30,8 +30,8 @@ MARKED = re.compile(
 )
 
 
-def codes() -> str:
-    """Return the table of all codes: known issues, then checks."""
+def code_tables() -> str:
+    """Return the tables of all codes: known issues, then checks."""
     repros = set(REPROS)
     logs = {name for path in (ROOT / "tests/diagnostics/logs").iterdir() for name in path.name.split("+")}
     linted = _linted()
@@ -56,7 +56,7 @@ def codes() -> str:
 
 
 def rule_table() -> str:
-    """Return the codes that `lint` reports, by a rule or by a table of values in the entry."""
+    """Return the table of the codes that `lint` reports, by a rule or by values in the catalog entry."""
     issues, checks = catalog.load(), catalog.load_checks()
     checks_of_code: dict[str, dict[str, None]] = {}
     for check, judges in rules.RULES.items():
@@ -77,8 +77,8 @@ def _linted() -> set[str]:
     return ruled | {issue.code for issue in catalog.load().values() if issue.config}
 
 
-def values() -> str:
-    """Return the allowed values of an entry's keys."""
+def allowed_values() -> str:
+    """Return the table of the allowed values of a catalog entry's keys."""
     known = {
         "kind": model.KINDS, "status": model.STATUSES, "evidence": model.EVIDENCE, "signature.role": model.ROLES,
         "frameworks": model.FRAMEWORKS, "components, package": model.COMPONENTS,
@@ -87,8 +87,8 @@ def values() -> str:
     return table(("key", "one of"), [(key, ", ".join(words)) for key, words in known.items()])
 
 
-def layers() -> str:
-    """Return every layer in running order; the repros in one row."""
+def layer_table() -> str:
+    """Return the table of the matrix's layers in running order, with all repros in one row."""
     repros = [layer for layer in LAYERS if layer.name.startswith("repro:")]
     rows = []
     for layer in LAYERS:
@@ -104,7 +104,7 @@ def layers() -> str:
     return table(("layer", "question", "evidence", "after", "in `diagnostics/matrix/layers/`"), rows)
 
 
-def walls() -> str:
+def import_contracts() -> str:
     """Return the table of the import contracts that `lint-imports` checks."""
     document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = document["tool"]["importlinter"]["contracts"]
@@ -114,7 +114,8 @@ def walls() -> str:
 
 
 PARTS = {
-    "codes": codes, "rules": rule_table, "values": values, "layers": layers, "walls": walls, **result_tables.PARTS,
+    "codes": code_tables, "rules": rule_table, "values": allowed_values, "layers": layer_table,
+    "walls": import_contracts, **result_tables.PARTS,
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""Write the Markdown report of `nox -s tests-newest`: the tests that fail and the releases that differ from the lock.
+"""Write the Markdown report of `nox -s tests-newest`, with the failing tests and the releases that the lock lacks.
 
 usage: python -m tests.newest_report LOCK FOLDER
-FOLDER holds installed.txt (uv pip freeze) and tests.xml (JUnit); report.md is written there and printed.
+FOLDER has installed.txt (uv pip freeze) and tests.xml (JUnit); report.md is written there and printed.
 """
 
 import sys
@@ -45,7 +45,7 @@ def failures(junit: Path) -> list[str]:
 
 
 def report(lock: str, installed: str, junit: Path) -> str:
-    """Return the whole report."""
+    """Return the report as Markdown."""
     failed, differs = failures(junit), changed(lock, installed)
     lines = [
         f"# {len(failed)} tests fail with the newest releases",

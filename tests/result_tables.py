@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "diagnostics" / "data" / "compat.json"
-# Common advice that a run refuted: the code, and the name of the mitigation in its entry.
+# Common advice that did not help in a run: the code, and the name of the mitigation in its entry.
 REFUTED = (
     ("SCH002", "chunked_prefill_off"), ("SCH001", "async_output_off"), ("SCH001", "lock_around_step"),
     ("RAY001", "address_in_driver"), ("NUM002", "raw_logprobs"), ("REW001", "upgrade"), ("TOK001", "top_p"),
@@ -40,7 +40,7 @@ def published() -> dict[str, Mapping[str, Any]]:
 
 
 def pairs() -> str:
-    """Return the README's six pairs with the layers that passed and failed, as `versions` shows them."""
+    """Return the README's table of version pairs with their results, as the command `matrix` shows them."""
     cells = {pair.id: pair for pair in tried(published().values())}
     rows = [
         (pair.vllm, pair.trl, *pair.answers, ", ".join(pair.crashes))
@@ -49,7 +49,7 @@ def pairs() -> str:
     return table(("vLLM", "TRL", *(question.text for question in QUESTIONS), "known crashes seen"), rows)
 
 
-def seen() -> str:
+def cell_tables() -> str:
     """Return three tables of all published cells: the pair, training and serving, and known issues."""
     cells = published().values()
     first = (
@@ -89,8 +89,8 @@ def _verdict(layer: Mapping[str, Any] | None) -> str:
     )
 
 
-def refuted() -> str:
-    """Return the table of refuted advice: issue, advice, observation."""
+def refuted_advice() -> str:
+    """Return the table of common advice that did not help: issue, advice, observation."""
     issues, rows = catalog.load(), []
     for code, name in REFUTED:
         issue = issues[code]
@@ -105,11 +105,11 @@ def refuted() -> str:
     return table(("for", "advised", "what the run showed"), rows)
 
 
-def loop() -> str:
+def colocate_loop_source() -> str:
     """Return the source of the colocate loop as a code block."""
     text = (ROOT / "grpo_core" / "modes.py").read_text(encoding="utf-8")
     start = text.index("def train_colocate(")
     return f"```python\n{text[start : text.index('def train_async(')].rstrip()}\n```\n"
 
 
-PARTS = {"pairs": pairs, "seen": seen, "refuted": refuted, "loop": loop}
+PARTS = {"pairs": pairs, "seen": cell_tables, "refuted": refuted_advice, "loop": colocate_loop_source}

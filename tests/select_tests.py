@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("diagnostics", "grpo_core", "repro", "benchmarks", "tests")
-# Tests that import one of these need the trainer's environment, hundreds of megabytes.
+# Tests that import one of these need the trainer's environment of hundreds of megabytes.
 TRAINER_PACKAGES = frozenset(
     {"torch", "transformers", "safetensors", "tokenizers", "numpy", "fastapi", "uvicorn"}
 )
@@ -53,7 +53,7 @@ def select_tests(
 
 
 def _is_distant(test: Path, path: Path) -> bool:
-    """Return whether a test belongs to another package, or imports only the `__init__` of the package of the data."""
+    """Return whether a test belongs to another package, or imports only the `__init__` of the data's package."""
     if _test_folder(test) != _test_folder(path):
         return True
     package = next((folder for folder in path.parents if (folder / "__init__.py").is_file()), None)
@@ -76,7 +76,7 @@ def all_tests() -> tuple[Path, ...]:
 
 @functools.cache
 def closure(file: Path, depth: int | None = None) -> frozenset[Path]:
-    """Return our files that a file imports, with itself and the conftest files above it.
+    """Return the project's files that a file imports, with itself and the conftest files above it.
 
     Args:
         file: A Python file.
@@ -102,9 +102,9 @@ def _files(path: Path) -> list[Path]:
 
 
 def _owners(file: Path) -> set[Path]:
-    """Return the Python files that stand for a file: itself, or the files that name it or its folder."""
+    """Return the Python files whose tests also test a file: itself if it is Python, and files that name it."""
     owners = {file} if file.suffix == ".py" else set()
-    # Modules that their package imports by listing the folder are named nowhere.
+    # No source names a module that its package imports by listing the folder.
     package = file.parent / "__init__.py"
     if file.suffix == ".py" and package.is_file() and "[a-z]*.py" in _references(package)[2]:
         owners.add(package)
@@ -135,7 +135,7 @@ def _conftests(file: Path) -> Iterator[Path]:
 
 @functools.cache
 def _modules(name: str) -> tuple[Path, ...]:
-    """Return the files that run when one of our modules is imported: its own and those of its packages."""
+    """Return the files that run when a module of the project is imported: its own and those of its packages."""
     parts = name.split(".")
     if parts[0] not in OURS:
         return ()
@@ -184,7 +184,7 @@ def _started(node: ast.List | ast.Tuple | ast.Call) -> Iterator[str]:
 
 
 def _test_folder(path: Path) -> str:
-    """Return the folder in tests/ that belongs to a path; that of the matrix is separate."""
+    """Return the folder in tests/ for a path; the matrix has a folder of its own."""
     parts = path.relative_to(ROOT).parts
     if parts[0] == "tests":
         return "/".join(parts[1:2])

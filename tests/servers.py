@@ -1,4 +1,4 @@
-"""Start real vLLM and TRL servers for tests, and measure sampling and weight updates of an engine that uses one."""
+"""Start real vLLM and TRL servers, and measure sampling and weight updates of an engine that uses one."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from grpo_core.types import Completion, Request, SamplingParams
 ROOT = Path(__file__).resolve().parent.parent
 MAX_MODEL_LEN = 320
 PARAMS = SamplingParams(max_tokens=12, temperature=0.8, stop_ids=(11,))
-# Prompts are longer than the CPU build's cache blocks of 128 tokens: only whole blocks are cached between requests, so
-# shorter prompts would not show a missing cache reset.
+# The prompts are longer than the CPU build's cache blocks of 128 tokens. Only whole blocks are cached between requests,
+# so a missing cache reset would not be detected with shorter prompts.
 PROMPTS = [tuple((7 * place + start) % 10 for place in range(150)) for start in range(4)]
 REQUESTS = [Request(f"r{i}", PROMPTS[i // 3], seed=100 + i) for i in range(12)]
 
 VLLM_ENVIRONMENT = {
-    "VLLM_SERVER_DEV_MODE": "1",  # the endpoints for training
+    "VLLM_SERVER_DEV_MODE": "1",  # enables the endpoints for training
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -56,7 +56,7 @@ class NotStartedError(AssertionError):
 
 
 def vllm_command(python: Path, model_dir: Path, port: int, *more: str) -> list[str]:
-    """Return the `vllm serve` command as `python -m ...`: the CPU build installs no `vllm` script."""
+    """Return the `vllm serve` command as `python -m ...`, because the CPU build installs no `vllm` script."""
     module = ["-m", "vllm.entrypoints.openai.api_server"]
     where = [f"--model={model_dir}", "--host=127.0.0.1", f"--port={port}"]
     return [str(python), *module, *where, *VLLM_ARGUMENTS, *more]
@@ -68,7 +68,7 @@ def trl_command(python: Path, model_dir: Path, port: int, *more: str) -> list[st
     return [str(python), "-m", "trl.scripts.vllm_serve", *where, "--dtype=float32", *more]
 
 
-def named_vllm(stage: Path, version: str) -> Path:
+def write_vllm_metadata(stage: Path, version: str) -> Path:
     """Write metadata of a distribution named `vllm` into a folder; return the folder.
 
     vLLM and TRL read its version, but the CPU build is named `vllm-cpu`.
@@ -177,7 +177,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
     process.wait(timeout=500)
 
 
-def shaken(model, seed: int):
+def add_noise(model, seed: int):
     """Add noise to all parameters of a model, as a large update does; return the model."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -203,8 +203,15 @@ def largest_difference(model, requests: Sequence[Request], completions: Sequence
     return worst
 
 
-def check(engine: Engine, model_dir: Path, updates: int = 5) -> dict:
-    """Measure an engine: sampling, log-probs, seeds, and the difference after each weight update."""
+def measure_engine(engine: Engine, model_dir: Path, updates: int = 5) -> dict:
+    """Measure an engine's samples, log-probs, seeds, and the log-prob difference after each weight update.
+
+    Returns:
+        completions, reasons, different: Number of completions, their finish reasons, number of distinct ones.
+        repeatable: Whether the reversed requests give the same ids.
+        difference: Largest log-prob difference between trainer and engine.
+        updates: For each update its versions, and the difference before (`moved`) and after it.
+    """
     model = load_model(model_dir)
     first = engine.generate(REQUESTS, PARAMS)
     again = engine.generate(REQUESTS[::-1], PARAMS)[::-1]
@@ -218,7 +225,7 @@ def check(engine: Engine, model_dir: Path, updates: int = 5) -> dict:
     }
     for version in range(updates) if engine.capabilities.update else ():
         before = engine.generate(REQUESTS, PARAMS)
-        shaken(model, version)
+        add_noise(model, version)
         moved = largest_difference(model, REQUESTS, before)
         engine.update_weights(model.named_parameters(), version)
         completions = engine.generate(REQUESTS, PARAMS)

@@ -32,7 +32,7 @@ def run_benchmark(name: str, *more: str) -> subprocess.CompletedProcess[str]:
 
 
 def benchmarks() -> list[object]:
-    """Return the names with their pytest marks: `triage` is fast, `step` needs a cell with TRL."""
+    """Return each benchmark with its pytest marks; `triage` is fast, and `step` needs a cell with TRL."""
     marks = {"triage": (), "step": pytest.mark.vllm}
     return [pytest.param(name, marks=marks.get(name, pytest.mark.long)) for name in sorted(SMALL)]
 
@@ -45,7 +45,7 @@ def test_every_benchmark_is_listed():
 @pytest.mark.slow
 @pytest.mark.vllm
 def test_gpu_benchmark_runs_trl_too():
-    """Here it runs on the CPU, and prints TRL's step time next to ours."""
+    """With --trl the GPU benchmark, here on the CPU, also prints TRL's step time and the ratio."""
     cell = str(cell_python("vllm-0.31.0+trl-1.16.0"))
     done = run_benchmark("gpu", f"--trl={cell}")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -54,7 +54,7 @@ def test_gpu_benchmark_runs_trl_too():
 
 
 def test_hardware_figures_are_reported_even_if_the_steps_fail(monkeypatch, capsys):
-    """The document has bandwidth, operations per second and the error."""
+    """If the training steps fail, the document still has bandwidth and operations per second, and the error."""
     monkeypatch.setattr(gpu, "time_steps", lambda folder, options: 1 / 0)
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--device=cpu", "--toy", "--json"])
     assert gpu.main() == 1

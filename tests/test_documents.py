@@ -1,4 +1,4 @@
-"""The documentation agrees with the code: generated tables, console output, options, links and screenshots."""
+"""The documentation agrees with the code in its generated tables, console output, options, links and screenshots."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_generated_tables_are_up_to_date(name):
-    """`python -m tests.documents` regenerates them."""
+    """Each generated table equals the output of its generator; `python -m tests.documents` rewrites them."""
     text = (ROOT / name).read_text()
     assert documents.regenerate(text) == text
 
@@ -66,7 +66,7 @@ TRANSCRIPTS = [
     ],
 )
 def test_console_block_is_what_the_command_prints(transcript, tmp_path, request):
-    """`python -m tests.transcripts` shows the differences."""
+    """The output of each documented command matches its console block; `python -m tests.transcripts` prints all."""
     if transcript.trains:
         pytest.importorskip("torch", reason="the trainer needs torch")
     cells = cell_python(transcript.cell).parents[2] if transcript.cell else None
@@ -88,7 +88,7 @@ HISTORY = {"CHANGELOG.md", "DECISIONS.md"}
 
 
 def documented_options():
-    """Return the options that documents use with each command, and the document."""
+    """Return, for each command, the options that documents use with it and the document."""
     options = defaultdict(set)
     for name in (name for name in DOCUMENTS if name not in HISTORY):
         for program, command, rest in OUR_COMMAND.findall((ROOT / name).read_text().replace("\\\n", " ")):
@@ -104,7 +104,7 @@ DOCUMENTED_OPTIONS = documented_options()
 
 @pytest.mark.parametrize("command", sorted(DOCUMENTED_OPTIONS))
 def test_documented_options_exist(command, commands):
-    """They are in the command's help, or in the trainer's list of settings."""
+    """Each documented option is in the command's help, or in the trainer's list of settings."""
     program, name = command.split()
     if program == "diagnostics":
         text = CliRunner().invoke(cli.app, [name, "--help"]).output
@@ -122,7 +122,7 @@ FENCE = re.compile(r"^```[^\n`]*\n.*?^```$", re.MULTILINE | re.DOTALL)
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_output_that_is_not_run_has_a_date(name):
-    """A command with output is a console block that is run, or the text before it has a date."""
+    """A command with output is in a console block, which is run, or the text before it has a date."""
     text = (ROOT / name).read_text()
     for block in FENCE.finditer(text):
         if block[0].startswith("```console\n") or not re.search(r"(?m)^\$ ", block[0]):
@@ -132,7 +132,7 @@ def test_output_that_is_not_run_has_a_date(name):
 
 
 def test_readme_has_the_setup_commands_of_ci():
-    """Each is one line, and CI calls the command for the tests."""
+    """The README has the setup commands in one line each, and CI runs the tests with the same nox."""
     text = (ROOT / "README.md").read_text()
     setup = "python3 -m venv .venv && .venv/bin/pip install -r locks/tools/nox.txt && .venv/bin/nox -s"
     assert [line for line in text.splitlines() if line.startswith("python3 -m venv")] == [
@@ -162,7 +162,7 @@ def test_every_result_has_a_date_and_a_command():
 
 @pytest.mark.parametrize("name", sorted(SCREENS))
 def test_screenshot_shows_what_the_command_prints(name):
-    """`python docs/make_screenshots.py` redraws them."""
+    """The text of each screenshot is the command's output; `python docs/make_screenshots.py` redraws them."""
     drawn, printed = (
         re.sub(r"\s", "", html.unescape(re.sub(r"<style>.*?</style>|<[^>]+>", "", text, flags=re.DOTALL)))
         for text in ((ROOT / "docs" / "images" / f"{name}.svg").read_text(), DRAW(name, SCREENS[name]))

@@ -1,4 +1,4 @@
-"""Import contracts that `lint-imports` cannot check: code that runs in cells, probe programs, and start-up imports."""
+"""Code for cells, probe programs and start-up import only allowed packages; `lint-imports` cannot check these."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.processes import run_python
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY_PACKAGES = {"torch", "vllm", "ray", "transformers", "numpy", "trl"}
 PROBES = ROOT / "diagnostics" / "doctor" / "probe" / "programs"
-# Packages that a cell has; any other would have to be added. `repro fuzz` adds Hypothesis to the path.
+# Packages that cells have. `repro fuzz` needs Hypothesis too, which its user adds to the path.
 IN_CELL = {
     "datasets", "fastapi", "filelock", "h11", "huggingface_hub", "math_verify", "numpy", "peft", "pyarrow",
     "pydantic", "ray", "safetensors", "starlette", "swift", "tensorboard", "tokenizers", "tomli", "torch",
@@ -35,7 +35,10 @@ def imports(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("package", ["grpo_core", "repro"])
 def test_code_for_cells_imports_only_packages_of_the_cell(package):
-    """The standard library is that of Python 3.10, so tomllib needs tomli as a fallback."""
+    """Code for cells imports only the standard library of Python 3.10 and packages of cells.
+
+    Python 3.10 has no tomllib, so every file that imports it also imports tomli.
+    """
     allowed = set(sys.stdlib_module_names) | IN_CELL | {"grpo_core", "repro", "diagnostics"}
     imports_of = {path: imports(path) for path in (ROOT / package).rglob("*.py")}
     assert {
@@ -49,8 +52,8 @@ def test_code_for_cells_imports_only_packages_of_the_cell(package):
     } == set()
 
 
-def test_probes_import_nothing_of_ours():
-    """The Python of the examined environment, 3.10 or newer, runs them."""
+def test_probes_import_no_module_of_the_project():
+    """Probe programs import nothing from the project, because the examined environment's Python runs them."""
     probes = list(PROBES.glob("*.py"))
     assert probes
     assert {path for path in probes if imports(path) & {"diagnostics", "grpo_core", "repro"}} == set()

@@ -1,4 +1,4 @@
-"""Commands whose package is missing say how to install it; the others work without it."""
+"""A command whose package is missing prints how to install it, and other commands work without the package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from grpo_core.errors import not_installed
 from tests.documents import ROOT
 from tests.processes import run_python
 
-# Runs a module with some imports blocked, as if these packages were not installed.
+# Program that runs a module with some imports blocked, as if these packages were not installed.
 WITHOUT = """\
 import runpy, sys
 sys.modules.update(dict.fromkeys(sys.argv[1].split(",")))
@@ -72,7 +72,7 @@ ANSWERED = [
 
 
 @pytest.fixture
-def without(tmp_path):
+def run_without(tmp_path):
     """Return a function that runs a command without some modules and returns (exit code, stdout, stderr)."""
     (tmp_path / "c.yaml").write_text("per_device_train_batch_size: 4\n")
     shutil.copy(LOG, tmp_path / "run.log")
@@ -88,20 +88,20 @@ def without(tmp_path):
 
 
 @pytest.mark.parametrize(("module", "line", "message"), REFUSED)
-def test_missing_package_is_named_with_its_install_command(without, module, line, message):
-    code, _, errors = without(module, line)
+def test_missing_package_is_named_with_its_install_command(run_without, module, line, message):
+    code, _, errors = run_without(module, line)
     assert (code, errors) == (2, message)
 
 
 @pytest.mark.parametrize(("modules", "line", "code", "output"), ANSWERED)
-def test_command_works_without_packages_that_it_does_not_need(without, modules, line, code, output):
-    exit_code, answer, errors = without(modules, line)
+def test_command_works_without_packages_that_it_does_not_need(run_without, modules, line, code, output):
+    exit_code, answer, errors = run_without(modules, line)
     assert (exit_code, errors) == (code, "")
     assert output in answer
 
 
 def test_missing_module_of_another_package_is_named():
-    """transformers raises an error without a module name; its cause has the name."""
+    """If an error of transformers has no module name, the name is taken from its cause."""
     error = ModuleNotFoundError("Could not import module 'LlamaConfig'.")
     error.__cause__ = ModuleNotFoundError("No module named 'safetensors'", name="safetensors")
     assert not_installed(error) == "safetensors is not installed here: pip install 'grpo-doctor[train]'"

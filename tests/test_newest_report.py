@@ -1,4 +1,4 @@
-"""The report of `nox -s tests-newest` (newest releases of all packages) names failing tests and changed releases."""
+"""The report of `nox -s tests-newest`, which tests the newest releases, names failing tests and changed releases."""
 
 from pathlib import Path
 

@@ -43,7 +43,7 @@ def names(*paths: str, near: bool = False) -> set[str]:
     ],
 )
 def test_dependent_test_is_selected(path, test):
-    """Tests depend on a file by imports, by modules that they start, and by names of files that they read."""
+    """A test is selected if it imports the file, starts its module, or reads a file of its name."""
     assert test in names(path)
 
 
@@ -74,7 +74,7 @@ def test_near_tests_are_few_and_of_the_same_package():
 
 
 def test_only_tests_of_trainer_and_audit_need_torch():
-    """A contributor of a rule does not have to install hundreds of megabytes."""
+    """No test outside the trainer, repros, audit and golden commands needs PyTorch."""
     with_torch = {path for path in select_tests.all_tests() if select_tests.needs_torch([path])}
     expected_folders = (
         "grpo_core/",

@@ -25,7 +25,7 @@ def site_sources(tmp_path_factory):
 
 
 def test_every_code_has_a_page(site_sources):
-    """Codes of issues and checks are linked from the table of codes."""
+    """Each code of an issue or a check has a page, and the table of codes links it."""
     codes = {*catalog.load(), *catalog.load_checks()}
     assert {path.stem for path in (site_sources / "docs" / "codes").glob("*.md")} == codes
     table = (site_sources / "docs" / "codes.md").read_text()
@@ -33,7 +33,7 @@ def test_every_code_has_a_page(site_sources):
 
 
 def test_every_command_and_setting_has_a_reference(site_sources):
-    """The pages are made from the parsers of commands, programs and trainer settings."""
+    """Each command, subcommand and trainer setting is in a reference page."""
     pages = {path.stem: path.read_text() for path in (site_sources / "docs" / "reference").glob("*.md")}
     assert {*cli.COMMANDS, *cli.PROGRAMS} == {*pages}
     for name, (module, commands) in SITE["WITHIN"].items():
@@ -56,7 +56,7 @@ def test_links_have_targets(site_sources):
 
 
 def test_code_page_lists_mitigations_that_do_not_help(site_sources):
-    """It also names the trigger that they were tested against."""
+    """The page of a code lists a mitigation that does not help, and a trigger that it was tested with."""
     text = (site_sources / "docs" / "codes" / "SCH001.md").read_text()
     assert "`fresh_engine`" in text
     assert "`lock_around_step`" in text
@@ -84,7 +84,7 @@ def test_commands_of_how_to_pages_exist(path):
 
 
 def test_foreign_output_folder_is_not_deleted(tmp_path, monkeypatch, capsys):
-    """Only a folder that the program made before may be replaced."""
+    """A folder that the program did not make is refused and stays as it is."""
     (tmp_path / "mine").write_text("")
     monkeypatch.setattr("sys.argv", ["make_site.py", str(tmp_path)])
     with pytest.raises(SystemExit, match="2"):

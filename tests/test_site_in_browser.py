@@ -1,4 +1,4 @@
-"""The built documentation site works in a real browser without a server; `nox -s docs` builds it and runs this."""
+"""The documentation site, which `nox -s docs` builds, works in a real browser without a server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_pages_are_accessible_and_do_not_scroll_sideways(browser, page, width, s
 @pytest.mark.parametrize("page", ["docs/codes/SCH001", "docs/matrix"])
 @pytest.mark.parametrize("width", [360, 1300])
 def test_tab_reaches_every_element_with_visible_focus(browser, page, width):
-    """This includes the side tree and scrolling boxes; collapsed parts on a phone are left out."""
+    """Tab reaches every visible element, also in the side tree and in scrolling boxes, and its focus is visible."""
     with real.open_page(browser, address(page), width) as opened:
         assert real.unreached_by_tab(opened) == ([], [])
 
@@ -63,7 +63,7 @@ def test_collapsed_navigation_opens_by_keyboard(browser):
 
 
 def test_search_works_without_a_server(browser):
-    """The search is used by keyboard, from the field on the first page to the result."""
+    """The search finds a code with the keyboard alone, from the field on the first page to the result."""
     with real.open_page(browser, address("README"), 1300) as opened:
         opened.locator("input[name=q]").first.focus()
         opened.keyboard.type("prefill_seq_groups")

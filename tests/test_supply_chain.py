@@ -1,4 +1,4 @@
-"""Supply chain: the container and CI run without root and install pinned, hashed packages; SECURITY.md names files."""
+"""The container runs without root, container and CI install hashed packages, and SECURITY.md names existing files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def test_container_runs_without_root():
-    """The user is set before the project's files are copied, and not changed again."""
+    """One user other than root is set before the project's files are copied."""
     words = [word for word, _ in instructions()]
     assert words.count("USER") == 1
     (user,) = [rest for word, rest in instructions() if word == "USER"]
@@ -41,7 +41,7 @@ def test_container_runs_without_root():
     ],
 )
 def test_base_image_without_a_digest_is_refused(base, code):
-    """The first RUN refuses a tag with a hint, and there is no default image."""
+    """The first RUN instruction refuses an image without a digest, and there is no default image."""
     assert instructions()[:3] == [
         ("ARG", "BASE=give-the-base-by-digest"),
         ("FROM", "${BASE}"),
@@ -55,7 +55,7 @@ def test_base_image_without_a_digest_is_refused(base, code):
 
 
 def test_pip_installs_require_hashes():
-    """This holds in the workflow and the container."""
+    """Every `pip install` of the workflow and of the container has --require-hashes."""
     for text in (CONTAINER, (ROOT / ".github" / "workflows" / "matrix.yml").read_text()):
         installs = re.findall(r"pip\"? install .*", text)
         assert installs
@@ -63,7 +63,7 @@ def test_pip_installs_require_hashes():
 
 
 def test_locked_tools_are_pinned():
-    """The packages that install nox also have hashes."""
+    """Every locked tool has an exact version; the packages that install nox also have hashes."""
     for name in ("nox.txt", "sessions.txt"):
         lines = (LOCKS / name).read_text().replace("\\\n", " ").splitlines()
         assert len(lines) > 10
@@ -74,7 +74,7 @@ def test_locked_tools_are_pinned():
 
 
 def test_suppressed_security_rules_have_a_reason():
-    """The reason follows the rule, as in `# noqa: S603 - reason`."""
+    """Each suppressed rule is followed by its reason, as in `# noqa: S603 - reason`."""
     missing = []
     for folder in ("diagnostics", "grpo_core", "repro", "benchmarks"):
         for path in sorted((ROOT / folder).rglob("*.py")):

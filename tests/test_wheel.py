@@ -1,4 +1,4 @@
-"""The built wheel has all data files, every command works from an installed wheel, and none writes files."""
+"""The built wheel has all data files, and every command works from an installed wheel without writing files."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ def built(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(built) -> Path:
+    """Return the built wheel."""
     return next(built.glob("*.whl"))
 
 
@@ -78,7 +79,7 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Installed:
-    """Install the wheel with its dependencies."""
+    """Install the wheel with its dependencies into a new environment."""
     folder = tmp_path_factory.mktemp("installed") / "env"
     uv("venv", "--quiet", "--python", sys.executable, folder)
     uv("pip", "install", "--quiet", "--python", folder / "bin" / "python", wheel)
@@ -86,7 +87,7 @@ def installed(wheel, tmp_path_factory) -> Installed:
 
 
 def test_wheel_has_catalog_and_data_and_no_matrix(wheel):
-    """Files that only a checkout needs, and tests, are absent."""
+    """The wheel has the three packages with the catalog and data, and neither the matrix nor tests."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     tops = {name.partition("/")[0] for name in names}
@@ -104,7 +105,7 @@ def test_sdist_has_matrix_and_tests(built):
 
 
 def test_no_other_command_imports_the_matrix():
-    """The wheel has no matrix, so that an import of it would end in an internal error there."""
+    """No other module imports the matrix, because the wheel does not have it."""
     sources = [
         path for path in (ROOT / "diagnostics").rglob("*.py") if "matrix" not in path.relative_to(ROOT).parts
     ]
@@ -147,7 +148,7 @@ COMMANDS = [
 
 
 def test_commands_of_an_installed_wheel_work(installed):
-    """Each runs or reports in one line what is missing; none has a traceback or writes a file."""
+    """Each command runs, or prints in one line what is missing; none prints a traceback or writes a file."""
     files_before, wrong = installed.files(), []
     for arguments, code, expected_output, expected_errors in COMMANDS:
         exit_code, output, errors = installed(*arguments)
@@ -160,7 +161,7 @@ def test_commands_of_an_installed_wheel_work(installed):
 
 
 def test_wheel_runs_with_uvx(wheel, tmp_path):
-    """`uvx --from WHEEL grpo-doctor triage LOG` is the first command that users try."""
+    """`uvx --from WHEEL grpo-doctor triage LOG` finds the code of the log."""
     command = [str(find_uv()), "tool", "run", "--quiet", "--python", sys.executable, "--from", str(wheel)]
     environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | uv_environment(os.environ)
     done = run_text([*command, "grpo-doctor", "triage", str(LOG)], env=environ, cwd=tmp_path)

@@ -1,7 +1,7 @@
 """Run the `console` blocks of the documentation and compare their output, as doctest does for Python.
 
 usage: python -m tests.transcripts [DOCUMENT ...]
-In expected output a line `…` stands for any lines, and `…` at the end of a line for the rest of it.
+In expected output, a line `…` matches any lines, and `…` at the end of a line matches the rest of the line.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Transcript:
 
     @property
     def cell(self) -> str:
-        """The matrix cell whose environment the command names, or an empty string."""
+        """Return the matrix cell whose environment the command names, or an empty string."""
         return self.command.partition(_CELLS)[2].split("/")[0].split(" ")[0]
 
     @property
     def trains(self) -> bool:
-        """Whether it is a `grpo_core train` command, which needs PyTorch and is slow."""
+        """Return whether this is a `grpo_core train` command, which needs PyTorch and is slow."""
         return "grpo_core train" in self.command
 
     def run(self, folder: Path, cells: Path | None = None, template: Template | None = None) -> list[str]:
@@ -66,7 +66,7 @@ class Transcript:
 
 
 def transcripts_of(document: Path) -> Iterator[Transcript]:
-    """Yield the console blocks of a document."""
+    """Yield the console blocks of a document as transcripts."""
     for match in _BLOCK.finditer(document.read_text(encoding="utf-8")):
         expected = tuple(match["expected"].splitlines())
         yield Transcript(str(document.relative_to(ROOT)), match["command"], expected)

@@ -1,4 +1,4 @@
-"""Replace the output in `console` blocks that no longer matches.
+"""Replace the output in `console` blocks of the documentation that no longer matches.
 
 usage: python -m tests.update_transcripts [DOCUMENT ...]
 
@@ -14,7 +14,7 @@ from tests.documents import documents
 from tests.transcripts import ROOT, differences, transcripts_of
 
 
-def stable(first: list[str], second: list[str]) -> list[str]:
+def keep_equal_text(first: list[str], second: list[str]) -> list[str]:
     """Return the lines of two runs, cut where they differ."""
     lines = []
     for line, second_line in zip(first, second, strict=False):
@@ -24,7 +24,7 @@ def stable(first: list[str], second: list[str]) -> list[str]:
 
 
 def main(names: list[str]) -> None:
-    """Rewrite the blocks whose command prints something else."""
+    """Rewrite the blocks whose command prints something else, except those that need a cell or train."""
     for path in documents():
         if names and str(path.relative_to(ROOT)) not in names:
             continue
@@ -37,7 +37,7 @@ def main(names: list[str]) -> None:
                     runs.append(transcript.run(Path(folder)))
             if not differences(transcript.expected, runs[0]):
                 continue
-            new_lines = stable(*runs)
+            new_lines = keep_equal_text(*runs)
             keep = len(transcript.expected)
             if "…" in transcript.expected and len(new_lines) > keep:
                 new_lines = [*new_lines[: keep - 1], "…"]

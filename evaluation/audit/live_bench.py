@@ -32,7 +32,7 @@ from diagnostics.audit.live.servers import Server
 from diagnostics.audit.results import CLEAN, FAULT
 from evaluation.audit import proxy
 from tests.diagnostics.audit import tiny_model
-from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
+from tests.diagnostics.audit.standin import Engine, ServerFaults, load_rounded, serving
 
 TOLERANCES = {
     "temperature": 0.02,
@@ -60,14 +60,14 @@ class Case:
 
     name: str
     families: tuple[str, ...]
-    wrong: Wrong = field(default_factory=Wrong)
+    wrong: ServerFaults = field(default_factory=ServerFaults)
     values: dict[str, Any] = field(default_factory=dict)
     folder: str = ""
     trainer: dict[str, Any] = field(default_factory=dict)
 
 
 def _sampling_fault(name: str, value: float) -> Case:
-    return Case(name, (f"sampling/{name}",), Wrong(law={name: value}), {name: value})
+    return Case(name, (f"sampling/{name}",), ServerFaults(law={name: value}), {name: value})
 
 
 def cases(seed: int, folder: Path) -> Iterator[Case]:
@@ -87,17 +87,20 @@ def cases(seed: int, folder: Path) -> Iterator[Case]:
     yield Case(
         "bias on an id",
         ("sampling/bias",),
-        Wrong(bias=(_most_likely_id(folder), round(draw.uniform(-5, -1), 2))),
+        ServerFaults(bias=(_most_likely_id(folder), round(draw.uniform(-5, -1), 2))),
     )
-    yield Case("greedy", ("sampling/greedy",), Wrong(greedy=True))
-    yield Case("one seed", ("sampling/seed",), Wrong(one_seed=True))
-    yield Case("log-probs shifted", ("logprobs/shift",), Wrong(shift=sign))
-    yield Case("beside another token", ("logprobs/token",), Wrong(neighbour=True))
-    yield Case("samples beside other prompts", ("pairing",), Wrong(permuted=True))
-    yield Case("a second BOS", ("ids/special",), Wrong(double_bos=True))
+    yield Case("greedy", ("sampling/greedy",), ServerFaults(greedy=True))
+    yield Case("one seed", ("sampling/seed",), ServerFaults(one_seed=True))
+    yield Case("log-probs shifted", ("logprobs/shift",), ServerFaults(shift=sign))
+    yield Case("beside another token", ("logprobs/token",), ServerFaults(neighbour=True))
+    yield Case("samples beside other prompts", ("pairing",), ServerFaults(permuted=True))
+    yield Case("a second BOS", ("ids/special",), ServerFaults(double_bos=True))
     heat = round(draw.uniform(0.5, 0.75), 3)
     yield Case(
-        "raw log-probs", ("logprobs/raw",), Wrong(raw=True, settings=None), trainer={"temperature": heat}
+        "raw log-probs",
+        ("logprobs/raw",),
+        ServerFaults(raw=True, settings=None),
+        trainer={"temperature": heat},
     )
     for name, of in (("older by one", "checkpoint-280"), ("much older", "checkpoint-20"), ("base", "base")):
         yield Case(name, ("weights/version",), values={"version": of}, folder=of)
@@ -109,30 +112,32 @@ def cases(seed: int, folder: Path) -> Iterator[Case]:
         folder=write_mixed_checkpoint(folder, part),
     )
     yield Case("weights 1 % off", ("weights/unknown",), folder=write_noisy_checkpoint(folder, seed))
-    older = loaded(folder / "checkpoint-20", "float32")
-    yield Case("replicas", ("replicas/weights",), Wrong(second=older))
-    yield Case("stale keys", ("cache/stale",), Wrong(stale_cache=older))
+    older = load_rounded(folder / "checkpoint-20", "float32")
+    yield Case("replicas", ("replicas/weights",), ServerFaults(second=older))
+    yield Case("stale keys", ("cache/stale",), ServerFaults(stale_cache=older))
     top = round(draw.uniform(0.7, 0.95), 4)
     both = {"temperature": heat, "top_p": top}
-    yield Case("pair: temperature, top_p", ("sampling/temperature", "sampling/top_p"), Wrong(law=both), both)
+    yield Case(
+        "pair: temperature, top_p", ("sampling/temperature", "sampling/top_p"), ServerFaults(law=both), both
+    )
     both = {"temperature": heat, "repetition_penalty": round(draw.uniform(1.05, 1.3), 4)}
     yield Case(
         "pair: temperature, repetition",
         ("sampling/temperature", "sampling/repetition_penalty"),
-        Wrong(law=both),
+        ServerFaults(law=both),
         both,
     )
     yield Case(
         "pair: older, temperature",
         ("weights/version", "sampling/temperature"),
-        Wrong(law={"temperature": heat}),
+        ServerFaults(law={"temperature": heat}),
         {"version": "checkpoint-280", "temperature": heat},
         "checkpoint-280",
     )
     yield Case(
         "pair: shift, temperature",
         ("logprobs/shift", "sampling/temperature"),
-        Wrong(law={"temperature": heat}, shift=sign),
+        ServerFaults(law={"temperature": heat}, shift=sign),
         {"temperature": heat},
     )
 
@@ -142,8 +147,8 @@ def healthy_cases(seed: int, dtype: str) -> Iterator[Case]:
     draw = random.Random(seed)
     floor = 2e-6 if dtype == "float32" else 0.011
     yield Case("nothing wrong", ())
-    yield Case("nothing wrong: batches of other sizes", (), Wrong(batches=True))
-    yield Case("nothing wrong: other kernels", (), Wrong(noise=draw.uniform(0.1, 0.5) * floor))
+    yield Case("nothing wrong: batches of other sizes", (), ServerFaults(batches=True))
+    yield Case("nothing wrong: other kernels", (), ServerFaults(noise=draw.uniform(0.1, 0.5) * floor))
     for count, name in ((1, "checkpoint-280"), (2, "checkpoint-260")):
         yield Case(
             f"nothing wrong: {count} behind, as allowed", (), folder=name, trainer={"max_staleness": count}
@@ -163,7 +168,9 @@ def write_mixed_checkpoint(folder: Path, part: str) -> str:
     if not (folder.parent / name).exists():
         marks = {"embedding": ("embed",), "head and last norm": ("lm_head", "model.norm")}
         inside = marks.get(part, (f".layers.{part[-1]}.",))
-        older, newer = (loaded(folder / name, "float32") for name in ("checkpoint-280", "checkpoint-300"))
+        older, newer = (
+            load_rounded(folder / name, "float32") for name in ("checkpoint-280", "checkpoint-300")
+        )
         state = newer.state_dict()
         state.update(
             {key: tensor for key, tensor in older.state_dict().items() if any(mark in key for mark in inside)}
@@ -177,7 +184,7 @@ def write_noisy_checkpoint(folder: Path, seed: int) -> str:
     """Write checkpoint-300 with noise of 1 % of each tensor's deviation; return its path relative to `folder`."""
     name = f"off-{seed}"
     if not (folder.parent / name).exists():
-        model = loaded(folder / "checkpoint-300", "float32")
+        model = load_rounded(folder / "checkpoint-300", "float32")
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in model.parameters():

@@ -21,7 +21,7 @@ from typing import Any
 from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
 from diagnostics.audit.results import FAULT, AuditError, NotAvailableError
 from evaluation.audit import proxy
-from tests.diagnostics.audit.standin import Wrong
+from tests.diagnostics.audit.standin import ServerFaults
 
 
 def print_audit(case: str, wanted: str, **options: Any) -> None:
@@ -84,7 +84,7 @@ def audit_stale_replica(url: str, other: str, world: Path) -> None:
     """Audit two replicas behind one address, one of which has older weights."""
     checkpoint = world / "checkpoint-300"
     _load_weights(other, world / "checkpoint-280")
-    with proxy.run_proxy(url, Wrong(), other) as address:
+    with proxy.run_proxy(url, ServerFaults(), other) as address:
         print_audit(
             "replicas: one stale, one address", "replicas/weights", server=address, checkpoint=checkpoint
         )

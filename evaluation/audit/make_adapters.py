@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from tests.diagnostics.audit.standin import loaded
+from tests.diagnostics.audit.standin import load_rounded
 
 # Some releases of vLLM accept no rank below 8.
 RANK, ALPHA = 8, 16
@@ -23,7 +23,7 @@ _SIZE, _DRIFT = 0.05, 0.014
 
 def write_adapters(base: Path, folder: Path, steps: dict[int, float]) -> Path:
     """Write an adapter to FOLDER/checkpoint-STEP for each step, scaled by the value of the step; return `folder`."""
-    state = loaded(base, "float32").state_dict()
+    state = load_rounded(base, "float32").state_dict()
     generator = torch.Generator().manual_seed(5)
     tensors = {}
     for name, tensor in state.items():

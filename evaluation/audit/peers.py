@@ -30,7 +30,7 @@ from diagnostics.audit.live.sampling_distribution import Sampling
 from diagnostics.audit.recorded.run_audit import audit_run, read_run
 from diagnostics.audit.results import FAULT
 from evaluation.audit.live_bench import write_mixed_checkpoint, write_noisy_checkpoint
-from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
+from tests.diagnostics.audit.standin import Engine, ServerFaults, load_rounded, serving
 from tests.diagnostics.audit.tiny_model import corpus
 from tests.diagnostics.audit_recorded import faults, runs
 
@@ -62,25 +62,25 @@ SAMPLES = (
 )
 
 
-def engine_faults(folder: Path) -> dict[str, tuple[str, str, Wrong]]:
+def engine_faults(folder: Path) -> dict[str, tuple[str, str, ServerFaults]]:
     """Return the engine faults by name: expected family, folder of the weights, and the fault of the server."""
     return {
-        "temperature 0.8": ("sampling/temperature", NAME, Wrong(law={"temperature": 0.8})),
-        "top-p 0.95": ("sampling/top_p", NAME, Wrong(law={"top_p": 0.95})),
+        "temperature 0.8": ("sampling/temperature", NAME, ServerFaults(law={"temperature": 0.8})),
+        "top-p 0.95": ("sampling/top_p", NAME, ServerFaults(law={"top_p": 0.95})),
         "repetition penalty 1.1": (
             "sampling/repetition_penalty",
             NAME,
-            Wrong(law={"repetition_penalty": 1.1}),
+            ServerFaults(law={"repetition_penalty": 1.1}),
         ),
-        "weights one checkpoint old": ("weights/version", "checkpoint-280", Wrong()),
-        "a layer not synced": ("weights/partial", write_mixed_checkpoint(folder, "layer 1"), Wrong()),
-        "weights 1 % off": ("weights/unknown", write_noisy_checkpoint(folder, 900), Wrong()),
-        "log-probs shifted": ("logprobs/shift", NAME, Wrong(shift=1)),
-        "a second BOS": ("ids/special", NAME, Wrong(double_bos=True)),
+        "weights one checkpoint old": ("weights/version", "checkpoint-280", ServerFaults()),
+        "a layer not synced": ("weights/partial", write_mixed_checkpoint(folder, "layer 1"), ServerFaults()),
+        "weights 1 % off": ("weights/unknown", write_noisy_checkpoint(folder, 900), ServerFaults()),
+        "log-probs shifted": ("logprobs/shift", NAME, ServerFaults(shift=1)),
+        "a second BOS": ("ids/special", NAME, ServerFaults(double_bos=True)),
         "stale keys in the cache": (
             "cache/stale",
             NAME,
-            Wrong(stale_cache=loaded(folder / "checkpoint-20", "bfloat16")),
+            ServerFaults(stale_cache=load_rounded(folder / "checkpoint-20", "bfloat16")),
         ),
     }
 
@@ -108,7 +108,7 @@ def run_peer_tools(python: str, entries: list[dict[str, Any]]) -> dict[str, set[
     return {tool: set(names) for tool, names in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
-def mismatch_metrics(folder: Path, served: str, wrong: Wrong) -> dict[str, float]:
+def mismatch_metrics(folder: Path, served: str, wrong: ServerFaults) -> dict[str, float]:
     """Sample at least TOKENS tokens from an engine with a fault; return the mismatch metrics of their log-probs."""
     reference, words = Reference(folder / NAME), load_tokenizer(folder / NAME)
     engine = Engine(folder / served, "bfloat16", wrong, 5)
@@ -177,7 +177,7 @@ def main() -> None:
     """Print the table: the healthy run, then faults of metrics, of samples and of the engine."""
     run, folder, python = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     torch.set_num_threads(1)
-    right = mismatch_metrics(folder, NAME, Wrong())
+    right = mismatch_metrics(folder, NAME, ServerFaults())
     logged = {f"sampling/sampling_logp_difference/{name}": right[name] for name in ("mean", "max")}
     base = read_metrics(run, engine=logged)
     healthy = run_peer_tools(python, base)

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.diagnostics.audit.standin import Wrong, run_server
+from tests.diagnostics.audit.standin import ServerFaults, run_server
 
 
 @contextlib.contextmanager
-def run_proxy(url: str, wrong: Wrong, second: str = "") -> Iterator[str]:
+def run_proxy(url: str, wrong: ServerFaults, second: str = "") -> Iterator[str]:
     """Run the proxy and yield its address; the server at `second`, if given, answers every other completion request."""
     calls = [0]
 
@@ -72,7 +72,7 @@ def forward(
         connection.close()
 
 
-def change_request(body: dict[str, Any], wrong: Wrong) -> dict[str, Any]:
+def change_request(body: dict[str, Any], wrong: ServerFaults) -> dict[str, Any]:
     """Return a completion request with the fault applied; requests for scores are unchanged."""
     if "prompt_logprobs" in body or body.get("logprobs"):
         return body  # scores and cache probes: sampling parameters do not affect them
@@ -90,7 +90,7 @@ def change_request(body: dict[str, Any], wrong: Wrong) -> dict[str, Any]:
     return body
 
 
-def change_answer(answer: dict[str, Any], body: dict[str, Any], wrong: Wrong) -> dict[str, Any]:
+def change_answer(answer: dict[str, Any], body: dict[str, Any], wrong: ServerFaults) -> dict[str, Any]:
     """Return a completion response with the fault applied (in place); responses with scores are unchanged."""
     choices = answer["choices"]
     if "prompt_logprobs" in body or body.get("logprobs"):

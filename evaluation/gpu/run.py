@@ -33,7 +33,7 @@ RESULTS = Path(__file__).with_name("results")
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "peft", "safetensors", "numpy", "vllm")
 # Test files with tests marked `gpu` that need no vLLM, each run in a process of its own.
 TEST_FILES = (
-    "tests/gpu/test_numbers.py",
+    "tests/gpu/test_device_numerics.py",
     "tests/gpu/test_runs.py",
     "tests/gpu/test_weights.py",
     "tests/gpu/test_machine.py",

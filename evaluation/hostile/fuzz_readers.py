@@ -304,7 +304,7 @@ def fleet(numbers, _folder):
     from diagnostics.compat_table import Compat
     from diagnostics.doctor import nodes as reader
     from diagnostics.doctor.fleet import examine_fleet
-    from tests.diagnostics.fake_environments import issues
+    from tests.diagnostics.fake_environments import load_catalog
 
     if "facts" not in _DOCUMENTS:
         _DOCUMENTS["facts"] = collection.collect(None).to_json()
@@ -319,7 +319,7 @@ def fleet(numbers, _folder):
         answers.append(
             reader.Node(number, "node", str(number), "n", **reader.read_answer(NodeAnswer(text=text)))
         )
-    report = examine_fleet(answers, issues(), Compat(problem="none"), "")
+    report = examine_fleet(answers, load_catalog(), Compat(problem="none"), "")
     crashed = [
         check.reason for check in report.checks if check.outcome == "crashed" and "Error" in check.reason
     ]

@@ -38,7 +38,7 @@ from diagnostics.matrix.identity import question_identity
 from diagnostics.output.report_output import FORMATS as REPORT
 from evaluation.hostile.fuzz_readers import store_event
 from evaluation.hostile.words import PlainWords, Words, problems_in
-from tests.diagnostics.fake_environments import Maker
+from tests.diagnostics.fake_environments import EnvironmentBuilder
 from tests.diagnostics.hang.test_dump_parsers import recorder
 from tests.diagnostics.test_report_options import LOG, SCRIPT
 
@@ -192,7 +192,7 @@ def lint_words(_place, words):
 
 
 def _environment(place, words):
-    environment = Maker(place / words.file("prefix"))
+    environment = EnvironmentBuilder(place / words.file("prefix"))
     put = words.text_line
     environment.add("trl", f"1.0 {put('version')}", folder="trl-1.0.dist-info").add(
         "vllm", "0.7.3", requires=[f"torch=={put('requirement')}"]

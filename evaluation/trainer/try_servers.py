@@ -29,12 +29,12 @@ from tests.servers import (
     MAX_MODEL_LEN,
     ROOT,
     NotStartedError,
-    check,
     free_port,
-    named_vllm,
+    measure_engine,
     serving,
     trl_command,
     vllm_command,
+    write_vllm_metadata,
 )
 
 CELL = "vllm-0.31.0+trl-1.16.0"
@@ -78,13 +78,13 @@ def server_kinds(cells: Path, model_dir: Path, others: list[Path], stage: Path) 
     port = free_port()
     trl = trl_command(python, model_dir, port, "--enforce_eager=true", "--no-enable-chunked-prefill")
     # vLLM and TRL read the version of a distribution `vllm`. The CPU build has another name, so add metadata.
-    path = (ROOT, named_vllm(stage, "0.31.0+cpu"))
+    path = (ROOT, write_vllm_metadata(stage, "0.31.0+cpu"))
     yield Kind("trl vllm-serve 1.16.0, with metadata named vllm", trl, port, "vllm", "auto", path)
     for folder in others:
         port = free_port()
         release = next(folder.glob("trl-*.dist-info")).name.removeprefix("trl-").removesuffix(".dist-info")
         trl = trl_command(python, model_dir, port, "--enforce_eager=true")
-        path = (folder, ROOT, named_vllm(stage, "0.31.0+cpu"))
+        path = (folder, ROOT, write_vllm_metadata(stage, "0.31.0+cpu"))
         yield Kind(f"trl vllm-serve {release}, vLLM 0.31.0", trl, port, "vllm", "auto", path)
 
 
@@ -100,7 +100,7 @@ def try_server(kind: Kind, model_dir: Path, stage: Path, timeout_s: float) -> di
             capabilities = engine.capabilities
             row["capabilities"] = {k: v for k, v in vars(capabilities).items() if k != "why_not"}
             row["why_not"] = dict(capabilities.why_not)
-            row.update(check(engine, model_dir))
+            row.update(measure_engine(engine, model_dir))
             engine.close()
     except NotStartedError as error:
         row["failure"] = first_failure(log.read_text()) or str(error).splitlines()[0]

@@ -1,1 +1,1 @@
-"""Tests of the API index, offline: wheels are made in memory."""
+"""Tests of the API index run offline, on wheels that are made in memory."""

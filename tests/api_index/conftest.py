@@ -1,4 +1,4 @@
-"""An API index of two small packages with three and two releases, built from wheels of a fake package index."""
+"""Build an API index of two small packages with three and two releases, from wheels of a fake package index."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class FakeIndex:
         return httpx.Client(transport=httpx.MockTransport(self.answer))
 
     def answer(self, request):
-        """Answer one request."""
+        """Return the response to one request: a page of the index, a file, or a range of a file."""
         name = request.url.path.rstrip("/").rpartition("/")[2]
         self.requests.append(name)
         if name not in self.wheels:
@@ -170,14 +170,14 @@ class FakeIndex:
 
 
 def clear_cache():
-    """Clear everything cached of an index."""
+    """Clear everything that is cached from an index."""
     for function in _CACHED:
         function.cache_clear()
 
 
 @pytest.fixture(scope="session")
 def index_folder(tmp_path_factory):
-    """A folder with the API index of both packages."""
+    """Build the API index of both packages; return its folder."""
     folder = tmp_path_factory.mktemp("api")
     with FakeIndex(RELEASES).client() as client:
         for name, package in PACKAGES.items():
@@ -189,7 +189,7 @@ def index_folder(tmp_path_factory):
 
 @pytest.fixture
 def index(index_folder, monkeypatch):
-    """The small index in place of the shipped one."""
+    """Replace the shipped index by the small one, and disable uv."""
     monkeypatch.setattr(store, "FOLDER", index_folder)
     monkeypatch.setattr(
         version_answers, "resolve", lambda _releases: version_answers.Resolution(None, "offline")

@@ -1,4 +1,7 @@
-"""The names, signatures and options that are extracted from one source file."""
+"""Names, signatures and options are extracted from one source file.
+
+An entry is the text that the index stores for a name, for example `def (a, b=)`.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +48,12 @@ def extract_module(text, module="pkg.mod", **rest):
     ],
 )  # fmt: skip
 def test_each_kind_of_name_has_its_entry(text, name, entry):
-    """One line of source gives one entry."""
+    """Each kind of definition gives its entry."""
     assert extract_module(text)[name] == entry
 
 
 def test_names_for_type_checkers_exist_only_in_lazy_modules():
-    """transformers' `_LazyModule` offers them at run time; a plain module does not."""
+    """A name under TYPE_CHECKING exists in a `_LazyModule` of transformers, and not in a plain module."""
     plain = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .a import X\n"
     lazy = plain + "else:\n    import sys\n    sys.modules[__name__] = _LazyModule(__name__)\n"
     assert "X" not in extract_module(plain)
@@ -58,7 +61,7 @@ def test_names_for_type_checkers_exist_only_in_lazy_modules():
 
 
 def test_import_structure_tables_are_read():
-    """transformers, TRL and ms-swift pass these tables to `_LazyModule`."""
+    """Names in the tables that transformers, TRL and ms-swift pass to `_LazyModule` are read."""
     text = """
         _import_structure = {"a": ["X"]}
         _import_structure["b"] = ["Y"]
@@ -70,7 +73,7 @@ def test_import_structure_tables_are_read():
 
 
 def test_parser_options_added_in_a_loop_are_read():
-    """OpenRLHF adds its optimizers' options in a loop; a name that isn't constant is no option."""
+    """Options added in a loop over constants are read, as in OpenRLHF; an unknown name is no option."""
     text = """
         for one in ("a", "b"):
             p.add_argument(f"--{one}.lr")

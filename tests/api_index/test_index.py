@@ -1,4 +1,4 @@
-"""The API index of two small packages: building it, looking names up, comparing releases, explaining import errors."""
+"""The API index of two small packages is built, answers name look-ups, compares releases and explains import errors."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from diagnostics.doctor.checks import names
 from diagnostics.doctor.checks.base import Examined
 from diagnostics.triage import command as triage
 from tests.api_index.conftest import ENGINE, PACKAGES, RELEASES, FakeIndex, clear_cache
-from tests.diagnostics.fake_environments import Maker
+from tests.diagnostics.fake_environments import EnvironmentBuilder
 
 OLD, NEW = Release("trl", "1.0"), Release("trl", "1.1")
 
 
 def test_name_lookup_returns_releases(index):
-    """Unchanged names are stored once; a removed module is not in later releases."""
+    """An unchanged name has one entry, a changed one an entry per range of releases; a removed module is gone."""
     vllm = index.load("vllm")
     assert vllm.releases == ["0.1", "0.2", "0.3"]
     assert ["vllm.ports" in vllm.modules(number) for number in range(3)] == [True, True, False]
@@ -59,12 +59,12 @@ def test_star_imports_are_resolved_by_all(index):
     ],
 )
 def test_choices_come_from_literal_types(index, option, accepted):
-    """Optional and aliased types count; a type that accepts any text has no choices."""
+    """Choices are read from optional and aliased Literal types; a type that accepts any text has none."""
     assert options.choices(Release("vllm", "0.2"), option) == accepted
 
 
 def test_second_build_fetches_nothing(tmp_path):
-    """A new release costs only its own files."""
+    """Each release fetches only its new files, and a second build only the index page."""
     index, cache = FakeIndex(RELEASES), build.Cache("vllm", tmp_path)
     with index.client() as client:
         lines = list(build.fetch(client, PACKAGES["vllm"], cache))
@@ -91,7 +91,7 @@ def test_large_wheel_is_read_by_range_requests(tmp_path):
 
 
 def test_an_sdist_is_read_like_a_wheel(tmp_path):
-    """DeepSpeed has no wheels."""
+    """A package without wheels, like DeepSpeed, is read from its sdist."""
     cache = build.Cache("vllm", tmp_path)
     with FakeIndex(
         {"vllm": {"0.2": (ENGINE, ["torch==2.1", "[audio]", "x"])}}, sdists=True
@@ -121,7 +121,7 @@ def test_missing_names_by_release_and_time(index, user, provider, at_import, whe
 
 
 def test_requirements_can_exclude_a_pair(index):
-    """Ranges of an extra count; pins of a third package that exclude each other are a conflict."""
+    """A declared range excludes a pair, and contradicting pins of a third package are a conflict."""
     assert query.compatibility(OLD, Release("vllm", "0.3")).allowed is False
     assert query.compatibility(OLD, Release("vllm", "0.2")).allowed is True
     assert query.compatibility(NEW, Release("vllm", "0.2")).conflicts == (
@@ -130,7 +130,7 @@ def test_requirements_can_exclude_a_pair(index):
 
 
 def run_versions(*arguments):
-    """Run `versions`; return exit code and output."""
+    """Run `versions`; return exit code, output and exception."""
     result = CliRunner().invoke(versions.command, arguments, standalone_mode=False)
     return result.return_value, result.output, result.exception
 
@@ -142,13 +142,13 @@ def run_versions(*arguments):
         (["trl==1.0", "vllm"], 0, "uv pip install trl==1.0 vllm==0.1"),
         (["vllm==0.3", "trl"], 0, "uv pip install trl==1.1 vllm==0.3"),
         (["trl==1.0", "vllm==0.3"], 1, ""),
-        # Of several releases the one that fits best to what else is named; the newest if nothing is.
+        # Of several releases, the one that fits the other named release best; the newest if none is named.
         (["trl==1", "vllm==0.2"], 0, "uv pip install trl==1.0 vllm==0.2"),
         (["vllm", "trl"], 0, "uv pip install vllm==0.3 trl==1.1"),
     ],
 )
 def test_versions_recommends_a_fitting_release(index, question, code, install):
-    """Two releases that do not fit are a finding, and never recommended."""
+    """Fitting releases are recommended with exit code 0; two releases that do not fit exit with 1."""
     result, output, _error = run_versions(*question)
     assert result == code
     assert set(install.split()) <= set(output.split())
@@ -165,8 +165,8 @@ def test_versions_recommends_a_fitting_release(index, question, code, install):
     ],
 )
 def test_installed_packages_are_checked_against_each_other(index, tmp_path, installed, code, line):
-    """Only their metadata is read; the document has the pairs."""
-    maker = Maker(tmp_path / "env")
+    """Installed packages are compared in pairs by their metadata; the JSON document has the pairs."""
+    maker = EnvironmentBuilder(tmp_path / "env")
     for name, version in installed.items():
         maker.add(name, version)
     python = str(maker.prefix / "bin" / "python")
@@ -177,8 +177,8 @@ def test_installed_packages_are_checked_against_each_other(index, tmp_path, inst
 
 
 def test_environment_without_indexed_packages_is_refused(index, tmp_path):
-    """An environment can't be combined with packages."""
-    python = str(Maker(tmp_path / "env").add("vllm", "7").prefix / "bin" / "python")
+    """An environment without indexed packages is refused, and so are packages together with --python."""
+    python = str(EnvironmentBuilder(tmp_path / "env").add("vllm", "7").prefix / "bin" / "python")
     assert "no package with a release in the index" in str(run_versions("--python", python)[2])
     assert "name no packages" in str(run_versions("vllm", "--python", python)[2])
 
@@ -193,7 +193,7 @@ def test_environment_without_indexed_packages_is_refused(index, tmp_path):
     ],
 )
 def test_install_command_is_resolved_from_wheels(tmp_path, monkeypatch, script, resolves, text):
-    """uv runs with our Python, outside the user's folder; no answer gives an unknown result."""
+    """uv resolves the command for this Python from wheels only; an error or no answer gives an unknown result."""
     program = tmp_path / "uv"
     program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\ncat > {tmp_path}/input\n{script}\n')
     program.chmod(0o755)
@@ -215,7 +215,7 @@ def test_missing_uv_leaves_the_command_unresolved(monkeypatch):
 
 
 def test_versions_json(index):
-    """The document has the locations of the missing names."""
+    """The JSON document has the locations of the missing names."""
     result, output, _error = run_versions("trl==1.0", "vllm==0.3", "--format", "json")
     document = json.loads(output)
     assert (result, document["schema"], document["take"]) == (1, "grpo-doctor.versions-answer.v1", {})
@@ -246,7 +246,7 @@ def test_version_text_selects_releases(monkeypatch, version, releases):
 
 
 def test_optional_imports_are_not_missing(tmp_path, monkeypatch):
-    """A `try` whose handler imports nothing is an alternative; other hardware's names don't count."""
+    """Names imported in a `try`, and names of modules for other hardware, are not missing."""
     trainer = """
         try:
             from peft import Gone
@@ -284,7 +284,10 @@ def test_removed_auto_class_mapping_is_missing():
 
 @pytest.mark.parametrize(("plugin", "engine"), [("0.23.0.post1", "0.23.0"), ("0.11.0", "0.11.0")])
 def test_a_plugin_is_for_the_engine_of_the_same_number(plugin, engine):
-    """In the shipped index: vllm-ascend pins another torch than vLLM's CUDA build, which it replaces."""
+    """In the shipped index, vllm-ascend fits the vLLM of its own number, built without CUDA.
+
+    It pins another torch than vLLM's CUDA build.
+    """
     plugin, engine = Release("vllm-ascend", plugin), Release("vllm", engine)
     engines = [Release("vllm", item) for item in query.find_releases("vllm", "")]
     answer = query.rank_releases([plugin], engines)
@@ -295,7 +298,7 @@ def test_a_plugin_is_for_the_engine_of_the_same_number(plugin, engine):
 
 
 def test_files_of_one_model_do_not_fail_at_import():
-    """sglang loads each file of its models in its own `try`."""
+    """A missing name in a model file of sglang does not fail at import, because each file is loaded in a `try`."""
     use = Use("name", "transformers", "Gone", file="sglang/srt/models/a.py")
     missing = [MissingUse(replace(use, file=file), "") for file in (use.file, "sglang/srt/server.py")]
     assert query.fail_at_import(Comparison(missing=missing)) == missing[1:]
@@ -309,11 +312,11 @@ CLASH = "ValueError: 'aimv2' is already used by a Transformers config, pick anot
     [("0.9.2", "4.55.0", True), ("0.9.2", "4.53.3", False), ("0.10.0", "4.55.0", False)],
 )
 def test_a_model_type_that_transformers_has_cannot_be_registered(tmp_path, engine, models, fails):
-    """In the shipped index: vLLM 0.9 registers aimv2, transformers has it from 4.54.0 on."""
+    """In the shipped index, vLLM 0.9 fails at import with transformers from 4.54.0 on, because both have aimv2."""
     pair = query.compatibility(Release("vllm", engine), Release("transformers", models))
     assert [item.use.text for item in pair.at_import] == ['AutoConfig.register("aimv2")'] * fails
     assert pair.contradicted is fails
-    maker = Maker(tmp_path / "env").add("vllm", engine).add("transformers", models)
+    maker = EnvironmentBuilder(tmp_path / "env").add("vllm", engine).add("transformers", models)
     findings = list(names.missing_names(Examined(packages.collect(maker.prefix, {}), {}, Compat())))
     titles = [
         f'vllm {engine} calls AutoConfig.register("aimv2"), and transformers {models} has that model type itself'
@@ -321,8 +324,8 @@ def test_a_model_type_that_transformers_has_cannot_be_registered(tmp_path, engin
     assert [finding.title for finding in findings] == titles * fails
 
 
-def test_the_error_of_such_a_model_type_is_explained():
-    """By the callers in the shipped index; a type that only own code registers is not explained."""
+def test_error_of_a_model_type_that_transformers_has_is_explained():
+    """The explanation names the callers in the shipped index; a type that no indexed package registers has none."""
     explanation = explain_missing(CLASH, {"vllm": "0.9.2", "transformers": "4.55.0"})
     assert explanation.changes == ("transformers<=4.53.3", "vllm>=0.10.0")
     assert explanation.sentences == (
@@ -343,20 +346,20 @@ def test_the_error_of_such_a_model_type_is_explained():
     ],
 )
 def test_a_registration_counts_unless_it_may_fail(statement, registered):
-    """A name that is computed is unknown."""
+    """A registration counts if it has a constant name and its failure is not handled."""
     uses = collect_uses(f"from transformers import AutoConfig\n{statement}\n", "a.py", ("transformers",))
     assert [use.path[0] for use in uses if use.kind == "registered"] == registered
 
 
 def test_optional_auto_class_is_not_missing():
-    """In the shipped index, verl 0.9.1 needs a transformers without it, and imports it in a `try`."""
+    """In the shipped index, verl 0.9.1 fits transformers 5.9.0, because it imports the removed class in a `try`."""
     pair = query.compatibility(Release("verl", "0.9.1"), Release("transformers", "5.9.0"))
     assert not pair.contradicted
 
 
 @pytest.mark.parametrize("content", [b"", b"PK junk", "cut"])
 def test_damaged_index_file_is_named(index, index_folder, tmp_path, monkeypatch, content):
-    """One line, without a traceback."""
+    """A damaged index file raises a user error that names the file."""
     whole = (index_folder / "vllm.zip").read_bytes()
     (tmp_path / "vllm.zip").write_bytes(whole[:200] if content == "cut" else content)
     monkeypatch.setattr(store, "FOLDER", tmp_path)
@@ -377,7 +380,7 @@ def test_damaged_index_file_is_named(index, index_folder, tmp_path, monkeypatch,
     ],
 )
 def test_unanswerable_query_is_refused(index, question, message):
-    """One line has the existing names; a package can't be compared with itself."""
+    """An unknown package, release or requirement, and a package named twice, are refused."""
     assert message in str(run_versions(*question)[2])
 
 
@@ -402,7 +405,7 @@ def test_unanswerable_query_is_refused(index, question, message):
     ],
 )
 def test_import_error_is_explained(index, message, installed, direction, changes):
-    """The explanation has the releases with the name, the side to change, and the nearest release."""
+    """The explanation has the caller, whether the installed release is too new or too old, and the release to take."""
     explanation = explain_missing(message, {"vllm": installed} if installed else {})
     assert (explanation.direction, explanation.changes) == (direction, changes)
     assert explanation.callers[0].package == "trl"
@@ -470,7 +473,7 @@ def test_ambiguous_class_is_not_explained(make_index, first, last):
 
 
 def test_newer_caller_is_recommended(index):
-    """The installed trainer uses a name that its next release does not."""
+    """If the next release of the caller does not use the missing name, it is recommended too."""
     message = "TypeError: LLM.__init__() got an unexpected keyword argument 'device'"
     explanation = explain_missing(message, {"vllm": "0.2", "trl": "1.0"})
     assert explanation.changes == ("vllm<=0.1", "trl>=1.1")
@@ -484,7 +487,7 @@ def test_unknown_names_are_not_explained(index, message):
 
 
 def test_shipped_index_is_small_and_valid():
-    """Every file has the schema; all are at most 8 MB together."""
+    """Every file of the shipped index has the schema, and all have at most 8 MB together."""
     files = sorted(store.FOLDER.glob("*.zip"))
     assert sum(path.stat().st_size for path in files) <= 8_000_000
     assert {store.Package(path).about["schema"] for path in files} <= {store.SCHEMA}
@@ -503,21 +506,21 @@ def test_shipped_index_is_small_and_valid():
     ],
 )
 def test_requirement_conflicts(index, monkeypatch, ours, theirs, conflict):
-    """Versions between two bounds count, even if no requirement names them."""
+    """Two requirements conflict only if no version satisfies both, also no version that neither names."""
     ranges = {OLD: {"x": [(SpecifierSet(ours), "")]}, NEW: {"x": [(SpecifierSet(theirs), "")]}}
     monkeypatch.setattr(query, "requirements_of", ranges.get)
     assert bool(list(query.conflicts(OLD, NEW))) is conflict
 
 
 def test_doctor_reports_missing_names(index, tmp_path):
-    """It reads metadata only, and reports the import's location."""
-    maker = Maker(tmp_path / "env").add("vllm", "0.3").add("trl", "1.0")
+    """Doctor reports a missing name from package metadata only, with the location of the import."""
+    maker = EnvironmentBuilder(tmp_path / "env").add("vllm", "0.3").add("trl", "1.0")
     case = Examined(packages.collect(maker.prefix, {}), {}, Compat())
     (finding,) = names.missing_names(case)
     assert (finding.code, finding.severity.word) == ("CMP906", "warning")
     assert "vllm.ports.get_open_port" in finding.detail
     assert finding.evidence[0].place == "trl/trainer.py:3"
-    maker = Maker(tmp_path / "good").add("vllm", "0.3").add("trl", "1.1")
+    maker = EnvironmentBuilder(tmp_path / "good").add("vllm", "0.3").add("trl", "1.1")
     assert list(names.missing_names(Examined(packages.collect(maker.prefix, {}), {}, Compat()))) == []
 
 

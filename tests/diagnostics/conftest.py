@@ -13,13 +13,13 @@ from diagnostics import catalog
 from diagnostics.triage.command import triage
 from diagnostics.triage.rules import Rules
 from evaluation.triage.corpus.sweep import Memory
-from tests.diagnostics.fake_environments import Maker
+from tests.diagnostics.fake_environments import EnvironmentBuilder
 
 
 @pytest.fixture
 def environment(tmp_path):
     """Return a builder of a fake Python environment on disk, which is empty at first."""
-    return Maker(tmp_path / "env")
+    return EnvironmentBuilder(tmp_path / "env")
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +48,7 @@ class Done:
 
     @property
     def document(self) -> Any:
-        """The JSON on standard output."""
+        """Return the JSON on standard output."""
         return json.loads(self.out)
 
 

@@ -7,13 +7,18 @@ from diagnostics import catalog
 
 
 @functools.cache
-def issues():
-    """Load the shipped catalog, once per session."""
+def load_catalog():
+    """Load the shipped catalog once per session."""
     return catalog.load()
 
 
-class Maker:
-    """A builder of an environment prefix with lib/python3.11/site-packages."""
+class EnvironmentBuilder:
+    """A builder of an environment prefix with lib/python3.11/site-packages.
+
+    Attributes:
+        prefix: The folder of the environment.
+        site: Its site-packages folder.
+    """
 
     def __init__(self, prefix: Path) -> None:
         self.prefix = prefix

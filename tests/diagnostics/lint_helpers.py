@@ -1,4 +1,4 @@
-"""Helpers of the lint tests: parse a launch script, run the rules for given package releases, return findings."""
+"""Provide helpers of the lint tests that parse a launch script and run the rules for chosen package releases."""
 
 from packaging.version import Version
 

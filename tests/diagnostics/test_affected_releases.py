@@ -1,4 +1,4 @@
-"""`affects` decides whether an issue affects a package release; unexamined releases are neither affected nor not."""
+"""`affects` decides whether an issue affects a package release, and reports releases that nobody examined."""
 
 import pytest
 from msgspec.structs import replace
@@ -37,7 +37,7 @@ def issue():
     ],
 )  # fmt: skip
 def test_bounded_range_decides_every_readable_release(issue, release, answer):
-    """An unreadable release and a missing package have answers of their own."""
+    """A bounded range decides every readable release; an unreadable one and a missing package have other answers."""
     releases = {} if release is None else {"vllm": release}
     assert affects(issue(claim("vllm", ">=0.6,<0.11")), releases).answer == answer
 
@@ -52,13 +52,13 @@ def test_bounded_range_decides_every_readable_release(issue, release, answer):
     ],
 )
 def test_open_range_reaches_to_the_last_examined_release(issue, release, answer, looked_to):
-    """A newer release is not examined, and the answer names the last examined release."""
+    """An open range affects releases up to the last examined one; for a newer one the answer names it."""
     result = affects(issue(claim("vllm", ">=0.6", looked_to="0.31.0")), {"vllm": release})
     assert (result.answer, result.examined_to) == (answer, looked_to)
 
 
 def test_claim_examined_furthest_decides(issue):
-    """Each claim has its own last examined release; one that reaches the release is enough."""
+    """Each claim has its own last examined release; one claim that reaches the release is enough."""
     claims = (claim("vllm", ">=0.6", looked_to="0.9"), claim("vllm", releases=["0.33.0"]))
     assert affects(issue(*claims), {"vllm": "0.33.0"}).answer == AFFECTED
     assert affects(issue(*claims), {"vllm": "0.32.0"}).answer == NOT_EXAMINED
@@ -71,7 +71,7 @@ def test_claim_of_single_releases_leaves_others_unexamined(issue):
 
 
 def test_claims_about_the_issues_own_package_decide(issue):
-    """A claim about another package alone does not decide."""
+    """Only claims about the issue's own package decide; a claim about another package alone does not."""
     both = issue(claim("vllm", ">=0.6,<0.11"), claim("trl", "<0.16"))
     result = affects(both, {"vllm": "0.8.5", "trl": "0.20"})
     assert (result.answer, result.package, len(result.matching)) == (AFFECTED, "vllm", 1)
@@ -80,7 +80,7 @@ def test_claims_about_the_issues_own_package_decide(issue):
 
 
 def test_needed_claim_of_another_package_must_match_too(issue):
-    """An issue of two packages together does not occur if one of them has another release."""
+    """If a needed claim of another package does not match, the issue does not affect the environment."""
     both = issue(claim("vllm", ">=0.6,<0.11"), claim("transformers", ">=5", needed=True))
     assert affects(both, {"vllm": "0.8.5", "transformers": "5.1"}).answer == AFFECTED
     assert affects(both, {"vllm": "0.8.5", "transformers": "4.53"}).answer == NOT_AFFECTED

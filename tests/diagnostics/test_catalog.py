@@ -24,24 +24,24 @@ def issues():
 
 
 def test_docstring_examples_of_toml_source_are_correct():
-    """toml_source finds the lines of keys, which errors about entries name."""
+    """The examples of toml_source, which finds the lines of keys for error messages, are correct."""
     result = doctest.testmod(toml_source)
     assert (result.attempted > 0, result.failed) == (True, 0)
 
 
 def test_no_pattern_escapes_quotes(issues):
-    """RE2 accepts an escaped quote, but ripgrep, with which triage's speed is compared, refuses the pattern list."""
+    """No signature escapes quotes; RE2 accepts that, but ripgrep, which triage is compared with, does not."""
     patterns = (rule.pattern for rule in Rules(issues).rules)
     assert [item for item in patterns if re.search(r"(?<!\\)(?:\\\\)*\\['\"]", item)] == []
 
 
 def test_catalog_check_finds_no_problem_in_the_shipped_entries(issues):
-    """Among others, a positive sample matches only the signature of its own entry."""
+    """The catalog check finds no problem; for example, each positive sample matches only its own entry."""
     assert checking.problems(issues, catalog.load_checks()) == []
 
 
 def test_entry_and_repro_name_the_same_mitigations(issues):
-    """Titles, and the triggers against which each mitigation helps, are equal too."""
+    """Entry and repro have the same title, mitigations, and triggers that each mitigation helps against."""
     differing = []
     for code, repro in REPROS.items():
         entry = {mitigation.name: mitigation for mitigation in issues[code].mitigations}
@@ -132,7 +132,7 @@ def test_edit_is_an_installation_or_advice(entry):
 
 
 def test_edits_of_one_framework_have_release_ranges_and_tested_triggers(entry):
-    """`ran` may name only triggers that the mitigation was tested against."""
+    """Several edits of one framework need release ranges, and `ran` may name only tested triggers."""
     text = (FOLDER / "SCH001.toml").read_text()
     [old] = [line for line in text.splitlines() if "call generate() from one thread only" in line]
     two = 'vllm = [{ set = "a", versions = "<1" }, { set = "b", versions = ">=1", ran = ["two_owners"] }]'
@@ -181,14 +181,14 @@ def test_check_codes_are_strict_entries_apart_from_issues(tmp_path):
 @pytest.mark.parametrize(
     ("new", "wrong", "message"),
     [
-        # No back-references, no look-around: matching stays linear.
+        # RE2 has no back-references and no look-around, so that matching takes linear time.
         (r"any = ['(a)\1 assert len", "any = [", r"not RE2"),
         ("any = ['never seen len", "[[signature.positive]]", r"expected the sample to be matched by SCH001"),
         ("any = ['a.*n', 'assert len", "any = [", r"a text of 6 or more characters"),
     ],
 )
 def test_invalid_signature_is_refused_with_file_and_line(entry, new, wrong, message):
-    """The line is that of the pattern, or the first of the sample."""
+    """The error names the line of the pattern, or the first line of the sample."""
     path = entry("any = ['assert len", new)
     line = next(n for n, text in enumerate(path.read_text().splitlines(), start=1) if text.startswith(wrong))
     with pytest.raises(CatalogueError, match=message) as refused:
@@ -207,7 +207,7 @@ def test_confirmation_of_an_unknown_code_is_refused(issues, monkeypatch):
 
 
 def test_entry_without_a_negative_sample_is_refused(entry):
-    """Each signature needs a near miss as negative sample."""
+    """A signature without a negative sample, which should be a near miss, is refused."""
     path = entry(
         '[[signature.negative]]\nabout = "the neighbouring',
         '[[signature.positive]]\nabout = "the neighbouring',

@@ -35,9 +35,11 @@ class Edit(NamedTuple):
 
     @property
     def releases(self):
+        """Return the releases that the edit is for."""
         return [release for release in INDEX[self.framework]["releases"] if self.is_for(release)]
 
     def is_for(self, release):
+        """Return whether the edit is for this release."""
         return in_range(release, self.bound.versions or ">=0")
 
 
@@ -57,7 +59,7 @@ def unknown_option(edit):
 def vllm_option_for_another_program(edit):
     """Find vLLM options that the edit passes to a command that does not accept them."""
     packages = [package for package in edits.OPTION_SOURCES.get(edit.framework, ()) if package != "vllm"]
-    # From 1.11.0 on TRL's command passes what it does not know to vLLM's; `--config` is TrlParser's.
+    # From 1.11.0 on TRL's command passes unknown options to vLLM's command; `--config` is an option of TrlParser.
     passed_on = "trl vllm-serve" in edit.text and not edit.is_for("1.10.0")
     return [
         option
@@ -70,7 +72,7 @@ def vllm_option_for_another_program(edit):
     ]
 
 
-# A command that an edit starts, and the first release whose trainer can use it: read in trl/scripts/vllm_serve.py,
+# The first release whose trainer can use a server command, read in trl/scripts/vllm_serve.py,
 # trl/generation/vllm_client.py and swift/cli/main.py.
 COMMANDS = {
     ("trl", "trl vllm-serve "): "0.16.0", ("trl", "vllm serve "): "1.11.0", ("ms-swift", "swift rollout "): "3.4.0",
@@ -87,7 +89,7 @@ def server_before_its_release(edit):
     return ""
 
 
-# Settings that are the default: read in TRL's GRPOConfig of 0.18.0 to 1.16.0, swift's arguments of 3.2.2 to 4.6.0,
+# Settings that are the default, read in TRL's GRPOConfig of 0.18.0 to 1.16.0, swift's arguments of 3.2.2 to 4.6.0,
 # OpenRLHF's parser of 0.10.2 and 0.11.2, verl's YAML of 0.2 to 0.9.1, EasyR1's dataclasses of 0.3.0 to 0.3.2.
 DEFAULTS = {
     "trl": r"vllm_gpu_memory_utilization=0\.3|(?:vllm_server_port=|--port )8000|vllm_group_port=51216"
@@ -101,7 +103,7 @@ DEFAULTS = {
     r"|free_cache_engine=True",
     "easyr1": r"filter_overlong_prompts=true",
 }
-# The largest default share of a device of the releases that were read.
+# The largest default of the GPU memory utilization in the releases that were read.
 SHARES = {"vllm": 0.92, "trl": 0.3, "ms-swift": 0.9, "verl": 0.5, "openrlhf": 0.95, "easyr1": 0.6}
 
 
@@ -117,7 +119,7 @@ def sets_the_default(edit):
     return eager and edit.is_for("0.5.0")
 
 
-# An option name in prose: with an underscore, and neither a flag nor an assignment, which unknown_option checks.
+# An option name in prose has an underscore. Flags and assignments are checked by unknown_option.
 _WORD = re.compile(r"(?<![\w./+-])((?:[a-z][a-z0-9_]*\.)*[a-z][a-z0-9]*(?:_[a-z0-9]+)+)\b(?!=)")
 # Option names that are meant for other releases, or are inherited from transformers.
 _EXCEPTIONS = (
@@ -155,7 +157,7 @@ def removed_variable_of_vllm(edit):
 
 
 def option_that_newer_transformers_lack(edit):
-    """Find an inherited option that the newest transformers lacks, unless the edit says so."""
+    """Find an inherited option that the newest transformers does not have, unless the edit says so."""
     parent = INDEX["transformers"]
     for option in edits.option_names(edit.text) if edit.framework in edits.INHERITING_FRAMEWORKS else ():
         have = edits.releases_with(parent, option)
@@ -171,7 +173,7 @@ def word_given_to_a_list_option(edit):
 
 
 def reference_to_another_edit(edit):
-    """Find an edit that says "the same" or "as above": each is printed alone."""
+    """Find an edit that says "the same" or "as above", which is unclear because each edit is printed alone."""
     return re.search(r"^(?:the same(?:,|;| in| on)|as above)|\blikewise$", edit.text)
 
 
@@ -188,7 +190,7 @@ def timeout_of_a_running_server(edit):
 
 
 def server_for_trl_without_weight_sync(edit):
-    """Return what a `vllm serve` for TRL lacks; without it the fix leads to NET015 or NET016."""
+    """Find options of weight sync that a `vllm serve` for TRL lacks; without them it fails with NET015 or NET016."""
     if edit.framework != "trl" or not re.search(r"(?<!trl )\bvllm serve MODEL", edit.text):
         return ""
     needed = ["VLLM_SERVER_DEV_MODE=1", "--weight-transfer-config"]
@@ -207,14 +209,14 @@ CHECKS = (
 
 
 def test_edits_fit_the_releases_they_are_for():
-    """Options in edits exist in every release of their range."""
+    """No check above finds a problem in an edit of the catalog."""
     assert [
         (check.__name__, *edit[:4], wrong) for check in CHECKS for edit in EDITS if (wrong := check(edit))
     ] == []
 
 
 def test_misspelt_option_and_too_wide_range_are_found():
-    """This proves that the test above can fail."""
+    """The option checks find a misspelt option, and a range with releases that lack the option."""
     assert edits.unknown_options("trl", "GRPOConfig(vllm_modee='colocate')", INDEX) == ["vllm_modee"]
     wide = edits.describe_misfit("trl", "GRPOConfig(vllm_mode='colocate')", Bound(), INDEX)
     assert wide.startswith("is for every release, and 0.14.0, ")
@@ -254,7 +256,7 @@ def test_options_that_lint_reports_as_removed_are_removed():
 
 
 def test_exactly_the_entries_without_a_run_give_a_reason():
-    """At least 60 entries have a run."""
+    """Exactly the entries without an executed run give a reason, and at least 60 entries have a run."""
     without = {code for code, entry in ISSUES.items() if not entry.executed()}
     assert {code for code, entry in ISSUES.items() if entry.not_run} == without
     assert len(ISSUES) - len(without) >= 60
@@ -284,7 +286,7 @@ def test_entries_agree_with_their_recorded_attempts():
 
 
 def test_hang_entries_claim_the_releases_that_they_ran_with():
-    """The claims cover each distribution that a trigger needs, or Python if it needs none."""
+    """An entry about hangs claims each release that a trigger ran with, or the Python release if it needs none."""
     missing = []
     for run in (run for run in ATTEMPTS if run["code"].startswith("HNG")):
         claims = {
@@ -307,7 +309,7 @@ def test_hang_entries_claim_the_releases_that_they_ran_with():
 
 
 def test_no_declared_source_serves_two_entries():
-    """A reported source that fits several entries is evidence of none of them."""
+    """Each reported source belongs to one entry, because a source that fits several proves none of them."""
     sources = Counter(
         source
         for entry in ISSUES.values()
@@ -318,7 +320,7 @@ def test_no_declared_source_serves_two_entries():
 
 
 def test_affected_ranges_agree_with_the_wheels():
-    """The faulty code is in every release of the range, and in no other examined release."""
+    """The affected code is in every release of a range, and in no other examined release."""
     wrong = []
     for code, claim in ranges.searchable_claims():
         matching = RANGES["found"][ranges.claim_key(code, claim)]["in"]
@@ -331,7 +333,7 @@ def test_affected_ranges_agree_with_the_wheels():
 
 
 def test_api_index_is_as_new_as_the_ranges():
-    """Every static range names the code that was read, with the exceptions above."""
+    """The API index has the newest release of the ranges, and every static range names the code that was read."""
     for package in set(INDEX) & set(RANGES["releases"]):
         assert RANGES["releases"][package][-1] in INDEX[package]["releases"]
     unread = {

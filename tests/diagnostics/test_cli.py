@@ -1,4 +1,4 @@
-"""The grpo-doctor command line: help of every command, lazy imports, shell completion and interrupts."""
+"""The grpo-doctor command line shows help for every command, imports lazily, and completes words in shells."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from tests.violations import violations
 
 
 def test_every_command_loads_and_its_examples_parse():
-    """Each command's help shows exit codes and examples of this command."""
+    """Each command's help shows its exit codes, and its examples are of this command."""
 
     def check(name):
         command = cli.load_command(name)
@@ -46,7 +46,7 @@ def test_missing_command_prints_suggestions_to_stderr(capsys):
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_completion_script_names_the_program(shell, monkeypatch, capsys):
-    """`_GRPO_DOCTOR_COMPLETE=zsh_source grpo-doctor` prints click's script; `bash_source` would start bash."""
+    """The completion script of click names the program; bash is left out, because click would start it."""
     monkeypatch.setattr(sys, "argv", ["grpo-doctor"])
     monkeypatch.setenv("_GRPO_DOCTOR_COMPLETE", f"{shell}_source")
     with pytest.raises(SystemExit, match="0"):
@@ -55,7 +55,7 @@ def test_completion_script_names_the_program(shell, monkeypatch, capsys):
 
 
 def test_completion_lists_the_commands(monkeypatch, capsys):
-    """A completion script calls the program with the words typed so far."""
+    """The program completes the words that a completion script passes in variables."""
     monkeypatch.setattr(sys, "argv", ["grpo-doctor"])
     monkeypatch.setenv("_GRPO_DOCTOR_COMPLETE", "zsh_complete")
     monkeypatch.setenv("COMP_WORDS", "grpo-doctor tri")

@@ -1,4 +1,4 @@
-"""Collecting facts of an environment and a machine (GPUs, ELF files, Ray, cgroups) and their JSON round trip."""
+"""Facts of an environment and a machine (GPUs, ELF files, Ray, cgroups) are collected and round-trip through JSON."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def test_facts_round_trip_through_json(environment):
 
 
 def test_facts_of_another_tool_release_are_read(environment):
-    """Unknown fields are ignored, and missing fields get their defaults."""
+    """In facts of another tool release, unknown fields are ignored and missing fields get their defaults."""
     document = collection.collect(environment.prefix, {}).to_json()
     document["machine"]["added_later"] = 1
     del document["machine"]["interfaces"]
@@ -41,7 +41,7 @@ def test_facts_of_another_tool_release_are_read(environment):
     ],
 )
 def test_invalid_facts_document_is_refused(environment, change, message):
-    """The error names the field."""
+    """An invalid facts document is refused with the name of the field."""
     document = collection.collect(environment.prefix, {}).to_json()
     with pytest.raises(ValueError, match=message):
         decode_facts(document | change)
@@ -116,7 +116,7 @@ def test_gpus_are_read_from_nvidia_smi_xml(tmp_path):
 
 
 def test_needed_libraries_and_symbol_versions_are_read_from_elf():
-    """Python's own compiled modules need libc with a versioned symbol."""
+    """A compiled module of Python needs libc with a versioned symbol, and only the newest version is kept."""
     import _ctypes
 
     needed, versions = elf.read_elf(Path(_ctypes.__file__))
@@ -158,7 +158,7 @@ def test_ray_session_address_and_release_are_read(tmp_path):
     ],
 )  # fmt: skip
 def test_cgroup_cpu_and_memory_limits_are_read(tmp_path, monkeypatch, files, quota, limit_gb):
-    """Both cgroup versions are read, and reclaimable file cache is not used memory."""
+    """Limits of both cgroup versions are read, and reclaimable file cache does not count as used memory."""
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)

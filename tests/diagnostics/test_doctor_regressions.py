@@ -1,4 +1,4 @@
-"""Regression tests for past bugs of `doctor`: false warnings, unsafe commands, and code that it must not run."""
+"""Past bugs of `doctor` stay fixed: false warnings, unsafe commands, and code that it must not run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from diagnostics.doctor import run_checks
 from diagnostics.doctor.fix_plan import build
 from diagnostics.findings import Severity
 from diagnostics.fixes import Uninstall
-from tests.diagnostics.fake_environments import Maker, issues
+from tests.diagnostics.fake_environments import EnvironmentBuilder, load_catalog
 from tests.processes import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ NO_TABLE = Compat(problem="no table")
 
 def examine(maker):
     """Return doctor's report on a fake environment, without a compatibility table."""
-    return run_checks.examine(packages.collect(maker.prefix, {}), issues(), NO_TABLE)
+    return run_checks.examine(packages.collect(maker.prefix, {}), load_catalog(), NO_TABLE)
 
 
 def findings(maker, code):
@@ -58,18 +58,18 @@ def test_possible_issues_are_not_warnings(environment):
 
 
 def test_plan_keeps_a_pair_if_the_fix_would_break_it(environment):
-    """TRL 0.29 would fix CMP003 but fail with this vLLM, so the plan changes transformers instead."""
+    """The plan changes transformers instead of TRL, because the newer TRL would fail with this vLLM."""
     environment.add("vllm", "0.8.5").add("trl", "0.17.0").add("transformers", "5.3.0").add("numpy", "2.1.0")
     known, table = packages.collect(environment.prefix, {}), compat_table.load()
-    plan = build.fix_plan(run_checks.examine(known, issues(), table), known, table)
+    plan = build.fix_plan(run_checks.examine(known, load_catalog(), table), known, table)
     (step,) = [step for step in plan.steps if step.kind == "packages"]
     assert "CMP003" in step.codes
     (action,) = step.commands
     assert action.requirements == ("vllm==0.8.5", "trl==0.17.0", "transformers==4.53.3")
     changed = {word.partition("==")[0]: word.partition("==")[2] for word in action.requirements}
     moved = {name: replace(known.packages[name], version=version) for name, version in changed.items()}
-    after = run_checks.examine(replace(known, packages=known.packages | moved), issues(), table)
-    before = run_checks.examine(known, issues(), table)
+    after = run_checks.examine(replace(known, packages=known.packages | moved), load_catalog(), table)
+    before = run_checks.examine(known, load_catalog(), table)
     assert {item.code for item in after.findings} < {item.code for item in before.findings}
 
 
@@ -86,19 +86,19 @@ def test_cmp001_is_info_if_vllm_finds_its_platform(environment, state, extra, se
         environment.add(name, version)
     known = facts.collect(environment.prefix, {})
     machine = replace(known.machine, gpus=Gpus(state))
-    report = run_checks.examine(known.environment, issues(), NO_TABLE, machine)
+    report = run_checks.examine(known.environment, load_catalog(), NO_TABLE, machine)
     assert [item.severity for item in report.findings if item.code == "CMP001"] == [severity]
 
 
 def test_unresolvable_pair_is_info_only_if_another_trainer_is_installed(environment):
-    """The range belongs to an extra of TRL, which ms-swift does not install."""
+    """The finding is only info with ms-swift, which does not install the extra of TRL that has the range."""
     environment.add("vllm", "0.11.2").add("trl", "0.23.1")
     known = {"declares": ">=0.10.0", "contract": {"pass": "0.11.2"}, "resolve": {"unresolvable": "0.11.2"}}
     table = Compat(generated="2026-11-21", breadth={"0.23.1": known})
     severities = []
     for name in ("numpy", "ms-swift"):
         environment.add(name, "3.10.0")
-        report = run_checks.examine(packages.collect(environment.prefix, {}), issues(), table)
+        report = run_checks.examine(packages.collect(environment.prefix, {}), load_catalog(), table)
         severities += [item.severity for item in report.findings if item.code == "CMP905"]
     assert severities == [Severity.WARNING, Severity.INFO]
 
@@ -106,7 +106,7 @@ def test_unresolvable_pair_is_info_only_if_another_trainer_is_installed(environm
 @pytest.fixture
 def hostile(tmp_path):
     """Make an environment whose interpreter writes a file when it runs; return (prefix, that file)."""
-    created = Maker(tmp_path / "env").add("transformers", "4.57.6", requires=["numpy>=1.17"])
+    created = EnvironmentBuilder(tmp_path / "env").add("transformers", "4.57.6", requires=["numpy>=1.17"])
     python, mark = created.prefix / "bin" / "python", tmp_path / "was_run"
     python.write_text(f"#!/bin/sh\ntouch {mark}\n")
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
@@ -140,7 +140,7 @@ def test_ray_collection_ignores_modules_in_the_working_directory(tmp_path):
 def test_remote_collection_ignores_modules_in_the_working_directory(tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text(f"open({str(tmp_path / 'was_run')!r}, 'w').close()\n")
     monkeypatch.chdir(tmp_path)
-    program = remote.collect_program(str(Maker(tmp_path / "env").prefix))
+    program = remote.collect_program(str(EnvironmentBuilder(tmp_path / "env").prefix))
     (member,) = remote.query_hosts(
         [remote.Host("here")],
         lambda _: program,

@@ -1,4 +1,4 @@
-"""Execute the plans that `doctor --fix-plan` prints in small uv environments, and check that they fix the fault.
+"""The plans that `doctor --fix-plan` prints fix the fault, when they are executed in small uv environments.
 
 The packages are local wheels with one module each. `python -m evaluation.doctor.real_plans` uses real packages.
 """
@@ -87,7 +87,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_printed_plan_fixes_the_environment(healthy_environment, name):
-    """Before the plan the import fails and doctor reports it; after its commands both are fine."""
+    """Before the plan the import fails and doctor reports the fault; after its commands both are fine."""
     assert (
         last_error_line(
             healthy_environment.prefix, RUN, healthy_environment.environ, healthy_environment.working
@@ -131,7 +131,7 @@ def test_plan_outcome_from_the_runs_before_and_after(before, after, outcome):
 
 
 def test_doctor_without_json_output_counts_as_crashed(tmp_path, monkeypatch):
-    """Its last output is shown instead of findings."""
+    """A doctor without JSON output counts as crashed, and its last output is shown instead of findings."""
     crash = subprocess.CompletedProcess([], 1, stdout="", stderr="Traceback\nKeyError: 'x'")
     monkeypatch.setattr(doctor_real, "doctor", lambda *_: crash)
     known = doctor_real._run_doctor(TRIED, BuiltCase(tmp_path, {}, str(tmp_path)), "ImportError")

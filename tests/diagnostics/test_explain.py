@@ -24,7 +24,7 @@ def explain(capsys, monkeypatch, rules):
 
 
 def test_several_codes_are_explained_once_in_order(explain):
-    """The JSON contains the documents that each code has alone."""
+    """Several codes are explained once each in order, and JSON has the document of each code."""
     _, out, _ = explain("sch002", "CMP901", "SCH002")
     assert re.findall(r"^([A-Z]{3}\d{3})  ", out, flags=re.MULTILINE) == ["SCH002", "CMP901"]
     document = json.loads(explain("SCH002", "CMP901", "--format", "json")[1])
@@ -34,7 +34,7 @@ def test_several_codes_are_explained_once_in_order(explain):
 
 
 def test_log_line_is_explained_by_its_signature(explain):
-    """`explain` uses triage's patterns, and prints the code and its first fix."""
+    """A log line is explained by triage's patterns, with the code and its first fix."""
     code, out, _ = explain("AssertionError: assert len(self._async_stopped) == 0")
     assert code == 0
     assert out.splitlines()[0].endswith(": printed by SCH002")
@@ -54,7 +54,7 @@ def test_log_line_is_explained_by_its_signature(explain):
     ("score drops after resume", "CFG126"), ("OOM", "MEM007"), ("奖励一直为 0", "REW004"), ("训推不一致", "NUM043"),
 ])  # fmt: skip
 def test_search_words_find_similar_issues(explain, words, code):
-    """The words may be one argument or several, and the answer says that it is only similar."""
+    """Search words, as one argument or several, find similar issues, and the answer says that they are only similar."""
     for requested in ([words], words.split()):
         _, out, _ = explain(*requested)
         assert out.splitlines()[0] == f"{words}: no signature matches; similar issues by words"
@@ -80,7 +80,7 @@ def test_unknown_words_and_codes_are_refused_in_one_line(explain, words, message
 
 
 def test_nearby_environments_with_a_trainer_or_engine_are_suggested(environment, tmp_path, monkeypatch):
-    """The activated environment and one in the working directory count."""
+    """The activated environment and one in the working directory are suggested, if they have a trainer or engine."""
     environment.add("trl", "1.16.0")
     (tmp_path / "venv" / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
     nearby = tmp_path / ".venv"

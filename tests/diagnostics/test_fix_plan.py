@@ -1,4 +1,7 @@
-"""`doctor --fix-plan` merges all findings into one ordered plan with one install command, its evidence and an undo."""
+"""`doctor --fix-plan` merges all findings into one ordered plan with one install command, its evidence and an undo.
+
+An executed pair is a release pair of vLLM and TRL whose engine layer was run; an imported pair was only imported.
+"""
 
 import json
 from dataclasses import replace
@@ -20,7 +23,7 @@ from diagnostics.findings import CheckResult, Evidence, Finding, Report, Severit
 from diagnostics.fixes import Fix, Install, Uninstall, command_of
 from diagnostics.fixes import edit_text as edit_of
 from diagnostics.output import filters, json_output, prepare
-from tests.diagnostics.fake_environments import Maker
+from tests.diagnostics.fake_environments import EnvironmentBuilder
 from tests.documents import ROOT
 
 RUN = {
@@ -103,7 +106,7 @@ def plan_of(maker, *, environ=None, compat=TABLE, change_report=None, known_issu
 
 
 def broken_pair(maker, installer="pip"):
-    """Add a pair that TRL's lower bound allows, but that fails at import."""
+    """Add a pair that TRL's lower bound allows, although TRL cannot be imported with this vLLM."""
     maker.add("vllm", "0.12.0", installer=installer, requires=["torch==2.9.0"])
     maker.add("trl", "0.23.1", installer=installer, requires=['vllm>=0.10.0; extra == "vllm"'])
     maker.add("torch", "2.9.0", installer=installer).add("pip", "25.3", installer=installer)
@@ -151,7 +154,7 @@ def test_doctor_and_its_plan_suggest_the_same_pair(tmp_path):
     table = load_table()
     differing, with_findings = [], 0
     for number, (vllm, trl) in enumerate(sorted(table.pairs())[::30]):
-        maker = Maker(tmp_path / str(number)).add("vllm", vllm).add("trl", trl)
+        maker = EnvironmentBuilder(tmp_path / str(number)).add("vllm", vllm).add("trl", trl)
         known = facts.collect(maker.prefix, {})
         report = filters.select(doctor.examine(known, ISSUES, table), ["CMP902", "CMP905"], [])
         with_findings += bool(report.findings)
@@ -167,7 +170,7 @@ def test_doctor_and_its_plan_suggest_the_same_pair(tmp_path):
 
 
 def test_executed_pair_comes_before_an_imported_one(environment):
-    """A TRL that trained without vLLM is not a tested pair."""
+    """An import and a TRL training without vLLM do not make a pair an executed one."""
     nearest = cell(
         "0.12.0", "0.24.0", "partial", **{"import": ("pass", "executed"), "peer:alone": ("pass", "executed")}
     )
@@ -189,7 +192,7 @@ def test_distant_executed_pair_does_not_come_before_a_near_one(environment):
 
 
 def test_version_sets_state_evidence_unverified_parts_and_changes(environment):
-    """A pair that never trained is no set, and torch is not pinned to the release of the run."""
+    """A pair that failed or never ran the engine layer is not suggested as executed, and torch is not pinned."""
     sets = plan_of(broken_pair(environment)).sets
     assert not {item.source for item in sets} & {"vllm-0.8.5.post1+trl-0.17.0", "vllm-0.12.0+trl-0.23.1"}
     first = sets[0]
@@ -298,9 +301,13 @@ def test_settings_are_merged_and_use_the_installed_frameworks_options(environmen
     ],
 )
 def test_installer_is_recognised_and_its_commands_are_used(tmp_path, files, installer, expected):
-    """Packages that pip put into a conda environment stay pip's."""
+    """Each installer's own command is used; packages that pip installed into a conda environment stay pip's."""
     folder = tmp_path / (".pixi/envs/default" if installer == "uv-pixi" else ".venv")
-    maker = Maker(folder).add("vllm", "0.9.0", installer=installer).add("trl", "0.18.0", installer=installer)
+    maker = (
+        EnvironmentBuilder(folder)
+        .add("vllm", "0.9.0", installer=installer)
+        .add("trl", "0.18.0", installer=installer)
+    )
     for name, text in files.items():
         if name != "no pip":
             (maker.prefix / name).parent.mkdir(exist_ok=True)
@@ -380,7 +387,7 @@ def test_package_missing_in_two_findings_is_installed_once_after_the_freeze(envi
 
 
 def test_forced_reinstall_and_uninstall_are_separate_steps(environment):
-    """Removing comes before installing."""
+    """A forced reinstall and an uninstall are separate steps, and the removal comes before the installation."""
     broken_pair(environment)
     forced = finding("ENV961", Severity.ERROR, actions=(Install(("torch",), options=("--force-reinstall",)),))
     removed = finding("ENV962", Severity.ERROR, actions=(Uninstall(("pynvml",)),))

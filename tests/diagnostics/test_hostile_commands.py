@@ -1,4 +1,4 @@
-"""Hostile names, contents and secrets in whole commands: output is sanitized and redacted, errors are one line."""
+"""Commands sanitize hostile names and contents, redact secrets, and report errors in one line."""
 
 import contextlib
 import gzip
@@ -62,7 +62,7 @@ def test_triage_and_lint_escape_hostile_names_and_contents(tmp_path, capsys, for
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_doctor_escapes_hostile_names(environment, monkeypatch, capsys, form):
-    """Metadata, folders, requirements, variables and the prefix are hostile."""
+    """Hostile metadata, folders, requirements, variables and prefixes are escaped in every format."""
     monkeypatch.setenv("RAY_ADDRESS", f"http://{HOSTILE}")
     environment.add("vllm", "0.7.3", requires=[f"torch==={HOSTILE.split(maxsplit=1)[0]}", HOSTILE])
     environment.add("odd", "", folder=f"odd-{HOSTILE.replace('/', '')}.dist-info")
@@ -84,7 +84,7 @@ def test_doctor_escapes_hostile_names(environment, monkeypatch, capsys, form):
     ids=lambda words: " ".join(word for word in words if word != HOSTILE) or "command",
 )  # fmt: skip
 def test_hostile_arguments_are_refused_without_a_traceback(tmp_path, monkeypatch, capsys, arguments):
-    """Control characters in quoted arguments are escaped."""
+    """Hostile arguments are refused without a traceback, and their control characters are escaped."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.log").write_text(LOG)
     code = run(*[word.replace("{log}", "run.log") for word in arguments])
@@ -94,8 +94,8 @@ def test_hostile_arguments_are_refused_without_a_traceback(tmp_path, monkeypatch
     assert code in {2, 3} or arguments[0] == "explain"
 
 
-def test_a_window_of_five_thousand_digits_is_none(tmp_path, monkeypatch, capsys):
-    """Rich reads the width of a terminal from the environment."""
+def test_terminal_size_of_five_thousand_digits_is_ignored(tmp_path, monkeypatch, capsys):
+    """COLUMNS and LINES with thousands of digits, which Rich would read, do not end the command."""
     monkeypatch.setenv("COLUMNS", "9" * 5000)
     monkeypatch.setenv("LINES", "9" * 5000)
     (tmp_path / "run.sh").write_text("trl grpo\n")
@@ -103,7 +103,7 @@ def test_a_window_of_five_thousand_digits_is_none(tmp_path, monkeypatch, capsys)
 
 
 def test_python_m_imports_nothing_from_the_working_folder(tmp_path):
-    """The package's own file runs before the folder is taken off the import path."""
+    """`python -m diagnostics` imports no module of the working folder instead of the standard library's."""
     for name in ("typing", "json", "email", "zipfile", "textwrap", "csv"):
         (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()")
     process.run([sys.executable, "-m", "diagnostics", "--version"], timeout_s=60, cwd=tmp_path)
@@ -114,7 +114,7 @@ def test_python_m_imports_nothing_from_the_working_folder(tmp_path):
     "words", [["triage", "{}"], ["lint", "--format", "{}"], ["hang", "--from", "{}"], ["{}"]]
 )
 def test_error_messages_mask_secrets(capsys, words):
-    """The secret is part of a path or an option value."""
+    """An error message masks a secret that is part of a path or an option value."""
     run(*[word.format(f"a {TOKEN} b") for word in words])
     err = capsys.readouterr().err
     assert "<secret>" in err
@@ -122,7 +122,7 @@ def test_error_messages_mask_secrets(capsys, words):
 
 
 def test_unexpected_error_is_one_sanitized_line(monkeypatch, capsys):
-    """The exit code is 2, and GRPO_DOCTOR_DEBUG shows the traceback."""
+    """An unexpected error exits with 2 and one sanitized line; GRPO_DOCTOR_DEBUG adds the traceback."""
 
     def broken(_name):
         raise RuntimeError(f"{HOSTILE} {TOKEN}")
@@ -139,7 +139,7 @@ def test_unexpected_error_is_one_sanitized_line(monkeypatch, capsys):
 @pytest.mark.parametrize("form", [form for form in FORMATS if form != "terminal"])
 @pytest.mark.parametrize("tool", ["doctor", "lint", "triage"])
 def test_shareable_formats_leak_no_secret_or_person(environment, tmp_path, monkeypatch, capsys, tool, form):
-    """Secrets come from a log, a script, variables and folder names."""
+    """No shareable format shows a secret or personal data of a log, a script, variables or folder names."""
     for number, (text, secret) in enumerate(SHAPES.values()):
         monkeypatch.setenv(f"RAY_{number}_JSON_ENV_VAR", f'{{"env": "{text.format(secret)}"}}')
         monkeypatch.setenv(f"VLLM_{number}", text.format(secret))
@@ -171,32 +171,34 @@ def test_hostile_requirements_crash_no_check(environment, capsys, line):
     assert [item for item in document["checks"] if item["outcome"] == "crashed"] == []
 
 
-def endless(path):
+def link_to_dev_zero(path):
     """Make a link to a device that never ends."""
     path.symlink_to("/dev/zero")
 
 
-def sparse(path):
+def make_sparse_file(path):
     """Make a sparse file of 100 GiB."""
     with path.open("wb") as file:
         file.truncate(100 << 30)
 
 
-def gzip_bomb(path):
+def make_gzip_bomb(path):
     """Compress 4 GiB of zeros into 4 MB, as gzip members that follow each other."""
     path.write_bytes(gzip.compress(bytes(1 << 26), 6) * 64)
 
 
-def many_values(path):
+def make_many_values(path):
     """Compress 13 MB of JSON that need gigabytes when parsed."""
     path.write_bytes(gzip.compress(b"[" + b"[]," * 4_500_000 + b"[]]", 1))
 
 
 @pytest.mark.parametrize(
-    "make", [os.mkfifo, endless, sparse, gzip_bomb, many_values], ids=lambda make: make.__name__
+    "make",
+    [os.mkfifo, link_to_dev_zero, make_sparse_file, make_gzip_bomb, make_many_values],
+    ids=lambda make: make.__name__,
 )
 def test_unbounded_dump_files_are_refused(make, tmp_path):
-    """The command has 3 GiB of memory and refuses the file in one line."""
+    """With 3 GiB of memory, the command refuses an unbounded file in one line."""
     path = tmp_path / "dump.json.gz"
     make(path)
     limited = ["/bin/bash", "-c", 'ulimit -v 3145728; exec "$@"', "sh"]
@@ -207,7 +209,7 @@ def test_unbounded_dump_files_are_refused(make, tmp_path):
 
 @pytest.mark.parametrize("entries", [3, None, 1.5, [{"frames": 3}], [{"collective_seq_id": [1]}]])
 def test_flight_recorder_pickle_of_another_shape_is_refused(entries, tmp_path, capsys):
-    """Only plain data are unpickled."""
+    """A pickle of plain data with another structure is refused without an internal error."""
     path = tmp_path / "nccl_trace_rank_0"
     path.write_bytes(pickle.dumps({"version": "2.4", "entries": entries, "pg_config": {}}))
     assert run("hang", "--from", path) == 2

@@ -12,7 +12,7 @@ from diagnostics import compat_table as compat
 from diagnostics.collect import host as configs
 from diagnostics.collect import packages as environment
 from diagnostics.collect import ray as clusters
-from tests.diagnostics.fake_environments import Maker
+from tests.diagnostics.fake_environments import EnvironmentBuilder
 from tests.processes import run_python
 
 
@@ -50,8 +50,10 @@ def replace_file(request):
 
 @pytest.mark.parametrize("name", ["METADATA", "INSTALLER", "WHEEL", "RECORD"])
 def test_package_with_unreadable_metadata_is_unread_not_broken(tmp_path, replace_file, name):
-    """A package that is only unreadable must not be suggested for removal."""
-    maker = Maker(tmp_path / "env").add("torch", "2.8.0", requires=["numpy>=1"]).add("trl", "1.9.2")
+    """A package with unreadable metadata counts as unread, not as broken, so that its removal is not suggested."""
+    maker = (
+        EnvironmentBuilder(tmp_path / "env").add("torch", "2.8.0", requires=["numpy>=1"]).add("trl", "1.9.2")
+    )
     replace_file(maker.site / "torch-2.8.0.dist-info" / name)
     result = environment.collect(maker.prefix, {})
     assert result.version("trl") == "1.9.2"
@@ -65,8 +67,8 @@ def test_package_with_unreadable_metadata_is_unread_not_broken(tmp_path, replace
 
 
 def test_other_unreadable_files_of_an_environment_are_skipped(tmp_path, replace_file):
-    """These are pyvenv.cfg, vLLM's list of variables, and a folder of packages."""
-    maker = Maker(tmp_path / "env").add("trl", "1.9.2")
+    """An unreadable pyvenv.cfg, list of vLLM variables, or folder of packages is skipped."""
+    maker = EnvironmentBuilder(tmp_path / "env").add("trl", "1.9.2")
     (maker.site / "vllm").mkdir()
     replace_file(maker.site / "vllm" / "envs.py")
     replace_file(maker.prefix / "pyvenv.cfg")
@@ -76,8 +78,8 @@ def test_other_unreadable_files_of_an_environment_are_skipped(tmp_path, replace_
 
 
 def test_metadata_with_long_blanks_is_read_in_linear_time(tmp_path):
-    """Names in metadata and a config line contain long runs of blanks."""
-    maker = Maker(tmp_path / "env").add("trl", "1.9.2")
+    """Metadata and config lines with long runs of blanks are read in linear time."""
+    maker = EnvironmentBuilder(tmp_path / "env").add("trl", "1.9.2")
     head = f"Name: trl{' ' * 500_000}x\nVersion: 1{' ' * 500_000}x\n"
     (maker.site / "trl-1.9.2.dist-info" / "METADATA").write_text(head)
     assert len(environment.collect(maker.prefix, {}).broken) == 1
@@ -93,8 +95,8 @@ def test_metadata_with_long_blanks_is_read_in_linear_time(tmp_path):
 
 @pytest.mark.parametrize("line", ["a\0/__init__.py,,5", f"a/_C.so,,{'9' * 5000}", "\udc80/_C.so,,5"])
 def test_invalid_lines_in_record_are_ignored(tmp_path, line):
-    """The lines have a NUL, a size of 5000 digits, or a lone surrogate."""
-    maker = Maker(tmp_path / "env").add("torch", "2.8.0")
+    """Lines of RECORD with a NUL, a size of 5000 digits, or a lone surrogate are ignored."""
+    maker = EnvironmentBuilder(tmp_path / "env").add("torch", "2.8.0")
     (maker.site / "a").mkdir()
     (maker.site / "a" / "_C.so").touch()
     (maker.site / "torch-2.8.0.dist-info" / "RECORD").write_text(line + "\n", errors="surrogateescape")
@@ -103,8 +105,8 @@ def test_invalid_lines_in_record_are_ignored(tmp_path, line):
 
 @pytest.mark.parametrize("path", ["/etc/x.so", "../../../../../../etc/x.so"])
 def test_record_paths_outside_the_environment_are_not_checked(tmp_path, path):
-    """Existence and size are read only for files of the environment."""
-    maker = Maker(tmp_path / "env").add("torch", "2.8.0")
+    """A path of RECORD outside the environment is not checked for existence or size."""
+    maker = EnvironmentBuilder(tmp_path / "env").add("torch", "2.8.0")
     (maker.site / "torch-2.8.0.dist-info" / "RECORD").write_text(f"{path},,5\n")
     assert environment.collect(maker.prefix, {}).packages["torch"].damaged == ()
 
@@ -125,7 +127,7 @@ def _oversized_elf(kind):
 
 @pytest.mark.parametrize("kind", [6, 0x6FFFFFFE])
 def test_elf_file_that_needs_gigabytes_is_unreadable(tmp_path, kind):
-    """The file is read in a process with 1 GiB of memory."""
+    """A small ELF file whose names need gigabytes is unreadable, in a process with 1 GiB of memory."""
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm" / "_C.so").write_bytes(_oversized_elf(kind))
     text = (
@@ -148,7 +150,7 @@ def test_special_files_in_rays_world_writable_folder_are_ignored(tmp_path, repla
 
 
 def test_links_out_of_rays_folder_are_not_followed(tmp_path):
-    """Another user can link to a file that only doctor's user may read."""
+    """Links out of Ray's folder, which another user may create, are not followed."""
     (tmp_path / "secret").write_text("password")
     folder = tmp_path / "ray"
     (folder / "session_latest").mkdir(parents=True)
@@ -177,8 +179,8 @@ def test_malformed_compatibility_table_is_not_used(tmp_path, change):
 
 @pytest.mark.parametrize("home", ["/" + "x" * 5000, "/usr/\0bin", "/usr/\udc80"])
 def test_invalid_home_in_pyvenv_cfg_is_no_crash(home, tmp_path):
-    """The home is too long for a file name, or contains a NUL or a lone surrogate."""
-    prefix = Maker(tmp_path / "env").add("trl", "1.9.2").prefix
+    """A home in pyvenv.cfg that is too long, or has a NUL or a lone surrogate, does not crash doctor."""
+    prefix = EnvironmentBuilder(tmp_path / "env").add("trl", "1.9.2").prefix
     text = f"home = {home}\nversion = 3.11.2\n"
     (prefix / "pyvenv.cfg").write_bytes(text.encode("utf-8", "surrogateescape"))
     assert program.main(["doctor", "--prefix", str(prefix), "--format", "json"]) != 2

@@ -1,4 +1,4 @@
-"""The command `lint`: exit codes, one-line refusals of unreadable input, and command lines that are not run."""
+"""`lint` exits with the right code, refuses unreadable input in one line, and does not run the linted command."""
 
 import json
 import os
@@ -46,12 +46,12 @@ def run(tmp_path, capsys, monkeypatch):
     ],
 )
 def test_exit_code_is_1_for_a_finding_and_3_for_unchecked_input(run, text, options, code):
-    """It is 3 if there is no run in the file or a deciding value could not be read."""
+    """The exit code is 1 for a finding, and 3 without a run or if a deciding value could not be read."""
     assert run(text, *options)[0] == code
 
 
 def test_special_files_are_refused_in_one_line(tmp_path, capsys, monkeypatch):
-    """The inputs are a pipe without a writer, a link to itself, a device, and an impossible file name."""
+    """A pipe, a link to itself, a device, and an impossible file name are refused in one line."""
     os.mkfifo(tmp_path / "pipe.sh")
     (tmp_path / "loop.sh").symlink_to(tmp_path / "loop.sh")
     paths = [tmp_path / name for name in ("pipe.sh", "loop.sh", "x" * 300)] + [Path("/dev/zero")]

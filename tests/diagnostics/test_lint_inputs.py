@@ -81,7 +81,7 @@ def test_same_run_in_five_frameworks_gives_the_same_plan(framework):
     ],
 )
 def test_framework_is_recognised(text, syntax, framework):
-    """Keys, commands and calls identify the framework; another method or program gives no plan."""
+    """Keys, commands and calls identify the framework; another training method or program gives no run plan."""
     assert [plan.framework for plan in plans(text, syntax)] == ([framework] if framework else [])
 
 
@@ -99,7 +99,7 @@ def test_value_that_may_be_overridden_is_no_error(form):
 
 
 def test_config_named_by_a_command_is_read(tmp_path):
-    """The command's own options take precedence, and each value has its file and line."""
+    """A config that a command names is read; the command's options take precedence, and values have file and line."""
     (tmp_path / "examples").mkdir()
     (tmp_path / "examples" / "config.yaml").write_text("worker:\n  rollout:\n    n: 5\n    top_p: 0.9\n")
     script = tmp_path / "examples" / "run.sh"
@@ -111,7 +111,7 @@ def test_config_named_by_a_command_is_read(tmp_path):
 
 
 def test_forwarded_arguments_do_not_weaken_explicit_options():
-    """`"$@"` may add options; only a wrapper without a model is incomplete without them."""
+    """Forwarded arguments (`"$@"`) hide no fault of explicit options, except in a wrapper without a model."""
     sizes = "data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=256 "
     complete = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=M " + sizes
     assert {"error CFG102", "error CFG111"} <= codes(complete + '"$@"', verl="0.7.1")
@@ -125,7 +125,7 @@ def test_forwarded_arguments_do_not_weaken_explicit_options():
 
 
 def test_default_that_changed_needs_a_known_release():
-    """TRL's default vllm_mode is server before 1.0 and colocate from then on."""
+    """The default of vllm_mode, which TRL 1.0 changed from server to colocate, is known only with the release."""
     script = "trl grpo --use_vllm true --num_generations 8"
     modes = [
         plans(script, **known)[0].get("rollout.mode") for known in ({}, {"trl": "0.29.1"}, {"trl": "1.0.0"})
@@ -152,7 +152,7 @@ def test_nested_json_options_and_negated_flags_are_read(text, syntax, name, expe
 
 
 def test_files_named_together_are_one_run(tmp_path):
-    """The run is spread over accelerate's config, DeepSpeed's config and a Python script."""
+    """Accelerate's config, DeepSpeed's config and a Python script that are linted together are one run."""
     (tmp_path / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 4\n")
     (tmp_path / "ds.json").write_text('{"zero_optimization": {}, "gradient_accumulation_steps": 2}')
     (tmp_path / "train.py").write_text(
@@ -214,7 +214,7 @@ def in_project(tmp_path):
     ],
 )  # fmt: skip
 def test_fault_across_two_files_is_found(in_project, name, text):
-    """The group size is 8, and the batch has 3 x 4 completions."""
+    """A batch of 3 x 4 completions with a group size of 8 is found, although two files define them."""
     reported = in_project(text, name, trl="1.9.0").findings
     assert [f.severity for f in reported if f.code == "CFG101"] == [Severity.ERROR]
 
@@ -244,7 +244,7 @@ def test_missing_file_makes_the_report_incomplete(in_project, text, name):
 
 
 def test_release_is_read_from_the_projects_requirements(tmp_path):
-    """A pin takes precedence over the installed release, and an option over both."""
+    """A pin in requirements.txt gives the release, and an option of lint takes precedence over it."""
     (tmp_path / "requirements.txt").write_text("trl[vllm]==0.17.0\n# vllm==0.1\nverl>=0.4\n")
     script = tmp_path / "run.sh"
     script.write_text("trl grpo --use_vllm true --vllm_mode colocate --num_generations 8\n")
@@ -257,7 +257,7 @@ def test_release_is_read_from_the_projects_requirements(tmp_path):
 
 
 def test_hydra_config_files_are_read(tmp_path):
-    """`--config-path`, `--config-name` and the defaults list are followed; overrides take precedence."""
+    """Hydra's config files are found by `--config-path`, `--config-name` and the defaults list; overrides win."""
     (tmp_path / "conf/actor").mkdir(parents=True)
     (tmp_path / "conf/mine.yaml").write_text(
         "defaults:\n- actor@actor_rollout_ref.actor: a\ndata: {train_batch_size: 64}\n"
@@ -270,7 +270,7 @@ def test_hydra_config_files_are_read(tmp_path):
 
 
 def test_folder_and_standard_input_are_linted(in_project, tmp_path, monkeypatch):
-    """In a folder a file that another one starts is not linted twice; `-` is read like a script."""
+    """A file of a folder that another file starts is not linted twice, and `-` reads standard input as a script."""
     in_project("accelerate launch --num_processes 4 hf.py --config c.yaml")
     report = lint(tmp_path, trl="1.9.0")
     assert {Path(source["file"]).name for source in report.subject["files"]} == {"run.sh", "own.py"}
@@ -287,14 +287,14 @@ TRAINER = (
 
 
 def shared_gpus(*paths):
-    """Return the severities of CFG108: trainer and server share a GPU."""
+    """Return the severities of the findings that trainer and server share a GPU (CFG108)."""
     return [
         finding.severity for finding in lint(*paths, ms_swift="4.6.0").findings if finding.code == "CFG108"
     ]
 
 
 def test_trainer_and_server_are_paired_within_a_script(tmp_path):
-    """The server of another script in the folder belongs to another run."""
+    """A trainer is paired with the server of its own script, not with that of another script in the folder."""
     for name, server, trainer in (("a.sh", "2", "0,1"), ("b.sh", "0", "2,3")):
         (tmp_path / name).write_text(SERVER.format(server, "") + TRAINER.format(trainer, "127.0.0.1"))
     assert shared_gpus(tmp_path) == shared_gpus(tmp_path / "a.sh", tmp_path / "b.sh") == []
@@ -317,7 +317,7 @@ def test_trainer_and_server_in_two_files_are_paired_if_named_together(tmp_path):
 
 
 def test_second_training_in_a_script_has_its_own_server(tmp_path):
-    """Two trainings run one after the other, each with a server on the same port."""
+    """Of two trainings in sequence with servers on the same port, each is compared with its own server."""
     phases = SERVER.format("0", "") + TRAINER.format("1,2", "127.0.0.1") + "kill %1\n"
     phases += SERVER.format("1", "") + TRAINER.format("2,3", "127.0.0.1")
     (tmp_path / "run.sh").write_text(phases)
@@ -414,7 +414,7 @@ def test_hydra_config_is_composed_of_its_group_files(verl_checkout):
     ],
 )
 def test_overrides_are_checked_against_the_copied_config(verl_checkout, overrides, expected):
-    """Keys of the chosen group exist, others do not; `+` may only add keys that are absent or null."""
+    """An override must name a key of the chosen group, and `+` may only add keys that are absent or null."""
     assert errors_with_overrides(verl_checkout, overrides) == expected
 
 
@@ -429,7 +429,7 @@ def test_copied_verl_without_its_config_is_not_checked(tmp_path):
 
 
 def test_modified_copy_of_trl_turns_errors_into_warnings(tmp_path):
-    """An option that no release has shows that the copy was modified."""
+    """With an option that no release has, the copy of TRL counts as modified, and errors become warnings."""
     part = tmp_path / "trl" / "trainer" / "grpo_trainer.py"
     part.parent.mkdir(parents=True)
     part.write_text("class GRPOTrainer: ...\n")
@@ -441,7 +441,7 @@ def test_modified_copy_of_trl_turns_errors_into_warnings(tmp_path):
 
 
 def test_trainer_of_another_project_is_not_taken_for_trl(tmp_path):
-    """Most of its options are in no release of TRL."""
+    """A script whose options are mostly in no release of TRL gives no run plan."""
     run = tmp_path / "run.sh"
     for options, number in (
         ("--use_vllm true --num_generations 8", 1),
@@ -471,7 +471,7 @@ def test_notebook_commands_do_not_shift_or_break_its_python_lines(source):
     ],
 )
 def test_trl_before_0_19_skips_unknown_keys_of_a_file(tmp_path, trl, text, expected):
-    """Every release refuses an unknown option of the command line; TRL's parser was run to know this."""
+    """Unknown keys of a file are a warning before TRL 0.19; unknown options of the command line are always an error."""
     path = tmp_path / ("run.sh" if text.startswith("trl ") else "run.yaml")
     path.write_text(text)
     assert expected in {f"{f.severity.word} {f.code}" for f in lint(path, trl=trl).findings}

@@ -1,4 +1,4 @@
-"""Check `lint --from X==1 --to X==2`: what an upgrade changes for a run, and the patch of the certain edits."""
+"""`lint --from X==1 --to X==2` reports what an upgrade changes for a run, and prints a patch of the certain edits."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ OPENRLHF = (
     "python3 -m openrlhf.cli.train_ppo_ray --pretrain m --vllm_num_engines 8 --advantage_estimator gae\n"
 )
 VLLM = "vllm serve m --swap-space 8 --max-model-len 4096\n"
-# File, text, releases, and what is reported: error or warning, option.
+# File: text, both releases, and the reported options with their severity.
 CASES = {
     "train.py": (
         TRL, "trl==0.17", "trl==1.16",
@@ -55,7 +55,7 @@ CASES = {
 
 @pytest.fixture
 def migrate(tmp_path, capsys, monkeypatch):
-    """Run lint in this process on a file of one text; return the exit code and the output."""
+    """Return a function that lints a file with this text and returns exit code, stdout and stderr."""
 
     def migrate(name, text, *options):
         monkeypatch.chdir(tmp_path)
@@ -69,8 +69,8 @@ def migrate(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_changes_for_a_run(migrate, name):
-    """Removed options, values of another type, and defaults of options that the run leaves out."""
+def test_changes_for_a_run_are_reported(migrate, name):
+    """Removed options, values of another type, and changed defaults of unset options are reported."""
     text, old, new, expected = CASES[name]
     code, output, _ = migrate(name, text, "--from", old, "--to", new, "--format", "json")
     report = json.loads(output)
@@ -96,7 +96,7 @@ def test_changes_for_a_run(migrate, name):
     ],
 )
 def test_patch_has_certain_edits_only(migrate, tmp_path, name, removed, added):
-    """Exact renames, and options without effect; git applies the patch, and lint itself writes nothing."""
+    """The patch, which git applies, has exact renames and removes options without effect; lint writes no file."""
     text, old, new, _ = CASES[name]
     code, patch, _ = migrate(name, text, "--from", old, "--to", new, "--diff")
     rows = [row for row in patch.splitlines() if row[:3] not in {"---", "+++"}]
@@ -116,8 +116,8 @@ def _replaced(lines, removed, added):
 
 
 @pytest.mark.parametrize("text", [TRL.replace("\n", "\r\n"), TRL.replace("use_vllm", "\tuse_vllm")])
-def test_patch_of_other_line_ends_and_tabs(migrate, tmp_path, text):
-    """A patch that would not apply is not printed; a tab is kept."""
+def test_patch_is_printed_only_if_it_applies(migrate, tmp_path, text):
+    """A patch of a file with CRLF line ends would not apply and is not printed; a tab is kept."""
     _, patch, _ = migrate("train.py", text, "--from", "trl==0.17", "--to", "trl==1.16", "--diff")
     assert bool(patch) == ("\r" not in text)
     if patch:
@@ -134,8 +134,8 @@ def test_patch_prints_no_secret(migrate):
     assert "0123456789" not in patch
 
 
-def test_a_command_line_may_abbreviate(migrate):
-    """argparse reads --vllm_max_model_len as vllm_max_model_length; a file's key is refused."""
+def test_command_line_may_abbreviate_an_option(migrate):
+    """An abbreviated option is accepted on the command line, as by argparse, and reported in a file."""
     releases = ("--from", "trl==0.15.2", "--to", "trl==1.16")
     line, key = "trl grpo --vllm_max_model_len 4096\n", "use_vllm: true\nvllm_max_model_len: 4096\n"
     assert "vllm_max_model_len" not in migrate("run.sh", line, *releases)[1]
@@ -153,12 +153,12 @@ def test_a_command_line_may_abbreviate(migrate):
         (["--diff"], "expected --from and --to together"),
     ],
 )
-def test_refused_releases(migrate, options, message):
-    """The error names the text and what to write instead."""
+def test_invalid_releases_are_refused(migrate, options, message):
+    """The error names the invalid text and what to write instead."""
     code, _, error = migrate("train.py", TRL, *options)
     assert (code, message in error) == (2, True)
 
 
-def test_a_run_of_another_framework_is_not_healthy(migrate):
-    """It was not compared."""
+def test_run_of_another_framework_is_not_checked(migrate):
+    """A run of another framework is not compared, so the exit code is 3."""
     assert migrate("swift.sh", SWIFT, "--from", "trl==0.17", "--to", "trl==1.16")[0] == 3

@@ -70,7 +70,7 @@ def mangle(seed, rng):
 
 
 def crashes(text, syntax, known):
-    """Read and check a text; return the crashes of rules, and refusals that are longer than a line."""
+    """Read and check a text; return the errors of crashed rules, and refusals that are longer than a line."""
     try:
         plans = plans_of(read_text(text, "fuzz", "", syntax), known)
     except UnreadableError as error:
@@ -79,7 +79,7 @@ def crashes(text, syntax, known):
 
 
 def test_mangled_configs_crash_no_rule():
-    """1500 inputs in all syntaxes are checked, half of them for known package releases."""
+    """No rule crashes on 1,500 mangled inputs in all syntaxes, half of them with known package releases."""
     rng = random.Random(7)
     known = (
         Versions(),
@@ -126,7 +126,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_input_is_read_or_refused_in_bounded_time(name):
-    """With a quadratic reader these inputs take minutes."""
+    """A hostile input is read or refused within 30 s; a quadratic reader would take minutes."""
     syntax, text = HOSTILE[name]
     started = time.process_time()
     assert crashes(text, syntax, Versions()) == []
@@ -148,14 +148,14 @@ def test_invalid_utf8_and_byte_order_mark_are_read(tmp_path):
 
 
 def test_yaml_keeps_lines_and_types():
-    """This includes dotted keys, lists, quoted numbers, and the booleans of YAML 1.1."""
+    """Values keep their lines and types, also lists, quoted numbers and the booleans of YAML 1.1."""
     [tree] = parse_yaml("a:\n  b: 1\n  c: [x, 2]\nd: '3'\ne: yes\nf: 1e-6\n", "c.yaml")
     read = {key: (value.data, value.place.line) for key, value in flatten(tree).items()}
     assert read == {"a.b": (1, 2), "a.c": (["x", 2], 3), "d": ("3", 4), "e": (True, 5), "f": (1e-6, 6)}
 
 
 def test_yaml_alias_bomb_is_refused():
-    """Aliases count each time they are used."""
+    """Aliases count each time they are used, so an alias bomb is refused."""
     bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(8)
     )
@@ -194,7 +194,7 @@ def test_json_keeps_lines():
 
 
 def test_python_config_is_read_without_running_it():
-    """Constants, arithmetic, dicts and later assignments are evaluated; other calls are unknown."""
+    """Constants, arithmetic, dicts and later assignments are evaluated without running the file; calls are unknown."""
     source = (
         "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0,1'\nN = 4\n"
         "args = GRPOConfig(num_generations=N * 2, top_p=f(), **{'beta': 0.0})\nargs.use_vllm = True\n"

@@ -20,7 +20,7 @@ CASES = {
     for name, entries in yaml.safe_load(path.read_text()).items()
 }
 ALL_CASES = [(name, case) for name, entries in CASES.items() for case in entries]
-# The faulty case of this rule needs files; test_overrides_are_checked_against_the_copied_config writes them.
+# Rules whose faulty case needs files, which test_overrides_are_checked_against_the_copied_config writes.
 WITHOUT_ERROR_CASE = {"added_keys_are_new"}
 SWIFT = "swift rlhf --rlhf_type grpo --use_vllm true "
 TRL = "accelerate launch --num_processes 4 grpo.py --use_vllm true --num_generations 8 "
@@ -34,7 +34,7 @@ def releases_of(case):
 
 @pytest.mark.parametrize(("name", "case"), ALL_CASES, ids=[f"{n}-{i}" for i, (n, _) in enumerate(ALL_CASES)])
 def test_case_gives_its_declared_finding(name, case):
-    """Every finding has a place, a value and a fix, and an error depends on no unknown value."""
+    """A case gives its finding, with a place, a value and a fix, and an error depends on no unknown value."""
     all_findings = findings(case["run"], **releases_of(case))
     reported = {f"{finding.severity.word} {finding.code}" for finding in all_findings}
     if case["finds"].startswith("no "):
@@ -102,7 +102,7 @@ def test_suggested_batch_size_fits_all_constraints(script, expected):
 
 
 def test_evidence_quotes_the_text_of_the_file():
-    """Derived values, such as the number of devices, are not quoted."""
+    """Evidence quotes values of the file; derived values, such as the number of devices, are not quoted."""
     script = (
         "CUDA_VISIBLE_DEVICES=0 NPROC_PER_NODE=2 "
         + SWIFT
@@ -114,7 +114,7 @@ def test_evidence_quotes_the_text_of_the_file():
 
 
 def test_shell_default_gives_a_warning_only():
-    """`${N:-3}` may be another number in a real run."""
+    """A default such as `${N:-3}` gives only a warning, because a real run may set another number."""
     script = TRL + "--per_device_train_batch_size ${N:-3}"
     [reported] = [f for f in findings(script, trl="1.9.0") if f.code == "CFG101"]
     assert (reported.severity, reported.certainty) == (Severity.WARNING, "supported")
@@ -129,7 +129,7 @@ def test_fix_uses_the_frameworks_option_names():
 
 @pytest.mark.parametrize("flag", ["--train.async_enable", "--async_train"])
 def test_fix_uses_dotted_or_flat_options_as_the_command_does(flag):
-    """OpenRLHF's options are dotted from 0.10.2 on."""
+    """The fix names OpenRLHF's options with or without dots, as the command does; 0.10.2 introduced the dots."""
     rest = "--vllm.num_engines 8 --train.partial_rollout_enable"
     if "." not in flag:
         rest = "--vllm_num_engines 8 --partial_rollout"
@@ -138,7 +138,7 @@ def test_fix_uses_dotted_or_flat_options_as_the_command_does(flag):
 
 
 def test_evidence_level_is_that_of_the_framework():
-    """A repro that ran with TRL is no executed evidence for ms-swift."""
+    """A repro that ran with TRL gives executed evidence for TRL, and static evidence for ms-swift."""
     sizes = "--per_device_train_batch_size 3 --gradient_accumulation_steps 1 --num_generations 8"
     [trl] = [f for f in findings(TRL + sizes, trl="1.16.0") if f.code == "CFG101"]
     [swift] = [f for f in findings("NPROC_PER_NODE=4 " + SWIFT + sizes) if f.code == "CFG101"]
@@ -146,7 +146,7 @@ def test_evidence_level_is_that_of_the_framework():
 
 
 def test_missing_values_are_errors_only_with_the_command(tmp_path, monkeypatch, capsys):
-    """`???` in a config must be set by the command, which may be unknown."""
+    """A missing value (`???`) is an error in a command, and a warning in a config whose command is unknown."""
     monkeypatch.chdir(tmp_path)
     config, command = tmp_path / "c.yaml", tmp_path / "run.sh"
     config.write_text("actor_rollout_ref: {rollout: {name: vllm, n: 8}}\ndata:\n  train_files: ???\n")

@@ -19,6 +19,7 @@ TEXTS = [
 
 
 def commands(text, file="run.sh"):
+    """Return the commands of a script."""
     return read_script(text, file)
 
 
@@ -28,7 +29,7 @@ def command_words(text):
 
 
 def quoted(text, rng):
-    """Quote a text in a random style. tree-sitter ends a word at an escaped tab, so tabs are always in quotes."""
+    """Quote a text in a random style; tabs are always in quotes, because tree-sitter ends a word at an escaped tab."""
     style = rng.randrange(4)
     if (style == 1 or "\t" in text) and "'" not in text:
         return f"'{text}'"
@@ -100,7 +101,7 @@ def test_known_words_equal_those_of_bash():
         [command] = [item for item in commands(text) if item.words[0].clean == "swift"]
         words = [word.clean for word in command.words[1:]]
         if any(HOLE in word for word in words):
-            # An unknown word can expand to several words or none, so the words from there on are not comparable.
+            # An unknown word can expand to several words or none, so the words after it are not comparable.
             words = words[: max(0, next(i for i, word in enumerate(words) if HOLE in word) - 1)]
             expected_words = expected_words[: len(words)]
         known += len(words)
@@ -181,12 +182,12 @@ def test_words_of_an_idiom_equal_those_of_bash(name, tmp_path):
     ],
 )
 def test_words_of_commands(script, expected):
-    """Redirects are no words, and variables that a branch sets are unknown after it."""
+    """Redirects are no words, and variables that a branch sets are unknown after the branch."""
     assert command_words(script) == expected
 
 
 def test_defaults_are_soft_values_and_lines_are_those_of_the_file():
-    """`${X:-8}` may be another value in a real run."""
+    """A default such as `${X:-8}` is a soft value, and each command has its first line in the file."""
     [command] = commands("a ${X:-8} 9")
     assert [word.to_value("run.sh").soft for word in command.words] == [False, True, False]
     script = 'a \\\n b\nc "x\ny"\ncat <<E\n1\n2\nE\nd'
@@ -249,7 +250,7 @@ def test_sbatch_lines_set_the_jobs_variables(lines, expected):
 
 
 def test_more_processes_than_the_job_has_devices_is_a_warning():
-    """It is no error, because the sbatch command line may set another number."""
+    """More processes than devices are a warning, because the sbatch command line may set another number."""
     script = (
         "#SBATCH --gres=gpu:{}\ntorchrun --nproc_per_node 8 train_grpo.py --num_generations 8 --use_vllm true"
     )

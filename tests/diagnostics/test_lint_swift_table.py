@@ -1,4 +1,4 @@
-"""`lint` refuses exactly the arguments that each ms-swift release refuses, by a table made by running its code."""
+"""`lint` reports errors for exactly the arguments that ms-swift releases refuse, recorded by running their code."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def command(name, release):
 
 
 def test_table_has_every_verdict():
-    """An empty table would make the test below pass without a case."""
+    """The table has more than 200 answers and every verdict; without any, the test below would have no case."""
     assert len(ANSWERS) > 200
     assert {verdict for _release, _case, verdict in ANSWERS} == {"accepts", "warns", "refuses"}
 

@@ -1,4 +1,4 @@
-"""`lint` reports values and options that it could not check, and then the exit code is 3 instead of 0."""
+"""`lint` reports values and options that it could not check, and exits with 3 if they could hide a fault."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_unknown_value_is_reported_if_a_rule_needs_it(script, expected):
 
 
 def test_exit_code_is_3_if_an_unknown_value_could_hide_a_fault():
-    """An unknown release alone does not decide."""
+    """The exit code is 3 for an unknown value that could hide a fault, and not for an unknown release alone."""
     assert report(TRL + "--per_device_train_batch_size 3").exit_code(Severity.ERROR) == 3
     assert report(TRL + "--per_device_train_batch_size 8").exit_code(Severity.ERROR) == 0
     assert report(TRL + '--per_device_train_batch_size 8 "$@"').exit_code(Severity.ERROR) == 0
@@ -88,12 +88,12 @@ def test_equal_unknowns_are_grouped(tmp_path):
     ],
 )  # fmt: skip
 def test_option_that_the_release_lacks_is_refused(script, releases, is_refused):
-    """CFG113 needs an indexed release whose own parser reads the options."""
+    """An unknown option is refused (CFG113) if the release is indexed and its own parser reads the options."""
     assert ("CFG113" in {finding.code for finding in report(script, **releases).findings}) is is_refused
 
 
 def test_unindexed_config_parts_are_reported():
-    """They are the config of verl's mindspeed engine, and the role sections of ms-swift's YAML for Ray."""
+    """The config of verl's mindspeed engine and the role sections of ms-swift's YAML are reported as not checked."""
     run = VERL + "model_engine=mindspeed actor_rollout_ref.actor.mindspeed.param_offload=True"
     assert (not_checked.READING, "the config of model_engine=mindspeed", True) in unknowns(run, verl="0.9.0")
     text = "rlhf_type: grpo\nuse_vllm: true\nnum_generations: 8\ntrain:\n  gpus: 4\nrollout:\n  gpus: 4\n"
@@ -119,7 +119,7 @@ def test_option_that_the_script_does_not_declare_is_reported(tmp_path):
 
 
 def test_forwarded_arguments_are_no_value_of_a_flag():
-    """In `--flag "$@"` the flag has no value."""
+    """The forwarded arguments in `--flag "$@"` are not read as the value of the flag."""
     [settings] = read_text('trl grpo --use_vllm "$@"\n', "run.sh")
     assert settings.options["use_vllm"].data is True
     assert settings.forwards_arguments

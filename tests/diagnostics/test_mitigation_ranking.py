@@ -1,4 +1,4 @@
-"""Mitigations are ranked by evidence against the trigger; one that was tested and failed is never recommended."""
+"""Mitigations are ranked by their evidence against the trigger, and a mitigation that failed is never recommended."""
 
 import itertools
 import json
@@ -32,11 +32,12 @@ def issue():
 
 
 def names(offers):
+    """Return the mitigation of each offer."""
     return [offer.mitigation for offer in offers]
 
 
 def test_verified_mitigations_come_first_then_by_evidence(issue):
-    """Then come those verified against other triggers, then those that were never run."""
+    """First come mitigations verified against the trigger, then against other triggers, then those never run."""
     entry = issue(
         mitigation_of("declared", evidence="declared"),
         mitigation_of("static", evidence="static"),
@@ -51,7 +52,7 @@ def test_verified_mitigations_come_first_then_by_evidence(issue):
 
 
 def test_without_a_trigger_most_verified_triggers_win(issue):
-    """Each offer lists the triggers that it was not tested against."""
+    """Without a known trigger, mitigations are ranked by the number of triggers that they help against."""
     entry = issue(
         mitigation_of("one", ["a"]),
         mitigation_of("two", ["a", "b"], ["c"]),
@@ -63,7 +64,7 @@ def test_without_a_trigger_most_verified_triggers_win(issue):
 
 
 def test_failed_mitigation_is_listed_as_no_help_with_its_run(issue):
-    """Without a known trigger, a mitigation that helps against some trigger is still offered."""
+    """A mitigation that failed against the trigger is listed as no help, with the command of its run."""
     entry = issue(
         mitigation_of("helps", ["a", "b"]),
         mitigation_of("half", ["b"], ["a"]),
@@ -81,7 +82,7 @@ def test_failed_mitigation_is_listed_as_no_help_with_its_run(issue):
 
 
 def test_mitigations_with_edits_for_the_users_framework_come_first(issue):
-    """A mitigation without edits for the framework or the engine comes last."""
+    """Mitigations with edits for the framework come first, then for the engine, then those without either."""
     entry = issue(
         mitigation_of("for_verl", ["a", "b", "c"], frameworks=["verl"]),
         mitigation_of("for_vllm", ["a", "b"]),
@@ -94,13 +95,13 @@ def test_mitigations_with_edits_for_the_users_framework_come_first(issue):
 
 
 def test_trigger_that_cannot_occur_in_the_release_does_not_count():
-    """From 0.8.4 on vLLM refuses an over-long prompt, so a mitigation for only that trigger does not count."""
+    """A mitigation for a trigger that the release does not have is no help; from 0.8.4 on vLLM refuses long prompts."""
     entry = ISSUES["SCH002"]
     assert "overlong_prompt" in possible_triggers(entry, {"vllm": "0.7.3"})
     assert "overlong_prompt" not in possible_triggers(entry, {"vllm": "0.9.0"})
     assert "chunked_prefill_off" in names(recommended_fix(entry, releases={"vllm": "0.7.3"}).offers)
     assert "chunked_prefill_off" in names(recommended_fix(entry, releases={"vllm": "0.9.0"}).does_not_help)
-    # This mitigation was verified only after a refusal, which 0.7.3 does not make.
+    # This mitigation was verified only with a release that refuses the prompt, unlike 0.7.3.
     result = recommended_fix(entry, triggers=["overlong_prompt"], releases={"vllm": "0.7.3"})
     assert "abort_leftovers" in names(result.does_not_help)
 
@@ -125,7 +126,7 @@ def check_no_failed_mitigation(code):
 
 
 def test_no_entry_recommends_a_mitigation_that_failed():
-    """Each mitigation is in exactly one list, for every trigger and framework."""
+    """For every entry, trigger and framework, each mitigation is in one list, and no failed one is offered."""
     assert violations(check_no_failed_mitigation, ISSUES) == []
 
 
@@ -148,7 +149,7 @@ def sweep_results():
 
 
 def test_entries_agree_with_the_release_sweeps():
-    """What mitigated a trigger is in `helps`, what did not is in `fails`, and nothing is in both."""
+    """A mitigation's `helps` and `fails` have the triggers of the sweeps' outcomes, and share none."""
     observed = 0
     for _, code, trigger, mitigation, outcomes in sweep_results():
         record = {element.name: element for element in ISSUES[code].mitigations}.get(mitigation)
@@ -162,7 +163,7 @@ def test_entries_agree_with_the_release_sweeps():
 
 
 def test_trigger_ranges_agree_with_the_release_sweeps():
-    """Only releases in which some trigger of the issue was reproduced are compared."""
+    """A trigger is possible in a release exactly if the sweep reproduced it, where it reproduced any trigger."""
     for package, code, trigger, mitigation, outcomes in sweep_results():
         if mitigation != "unmitigated" or trigger not in ISSUES[code].recorded():
             continue
@@ -184,12 +185,12 @@ def check_triggers(code):
 
 
 def test_entry_and_repro_have_the_same_triggers():
-    """Names agree, and a described trigger has the repro's description."""
+    """The triggers of each entry and its repro have the same names and descriptions."""
     assert violations(check_triggers, REPROS) == []
 
 
 def test_only_edits_for_the_installed_release_are_offered(issue):
-    """If the release is unknown, all edits are offered."""
+    """Only edits for the installed release are offered; if the release is unknown, all are."""
     words = (("trl", "old=1"), ("trl", "new=1"), ("vllm", "always=1"))
     record = replace(
         mitigation_of("a"),
@@ -207,7 +208,7 @@ def test_only_edits_for_the_installed_release_are_offered(issue):
 
 
 def test_mitigation_verified_with_these_options_comes_before_others(issue):
-    """Otherwise the line says that it was verified with another framework's options."""
+    """A mitigation verified with these options comes first; another's line names the other options."""
     entry = issue(
         replace(mitigation_of("other_options", ["a"]), bounds=(Bound(),)),
         replace(mitigation_of("these_options", ["a"]), bounds=(Bound(ran=("a",)),)),

@@ -1,4 +1,4 @@
-"""Rendering a report as SARIF, JUnit, GitHub annotations, Markdown and JSON lines, and the baseline filter."""
+"""Reports are rendered as SARIF, JUnit, GitHub annotations, Markdown and JSON lines, and a baseline hides findings."""
 
 import json
 import os
@@ -48,7 +48,7 @@ FINDINGS = st.builds(
 @settings(max_examples=40, deadline=None)
 @given(st.lists(FINDINGS, max_size=4))
 def test_every_format_can_be_parsed_again(reported_findings):
-    """This holds for any text in a finding; an annotation is one line."""
+    """Every format can be parsed for any text in a finding, and an annotation is one line."""
     full = report(*reported_findings)
     assert len(json.loads(sarif.render(full))["runs"][0]["results"]) == len(reported_findings)
     assert ET.fromstring(junit.render(full, Severity.ERROR).partition("?>")[2]).get("tests") == "2"
@@ -60,7 +60,7 @@ def test_every_format_can_be_parsed_again(reported_findings):
 
 
 def test_sarif_has_level_rule_location_and_failed_invocation():
-    """Severity info is a note, and a crashed check is no successful execution."""
+    """SARIF has level, rule and location of each finding; a crashed check is no successful execution."""
     full = report(
         finding(), finding("NUM002", Severity.INFO, place="defaults"), outcome="crashed", reason="bug"
     )
@@ -108,7 +108,7 @@ def test_junit_is_valid_against_jenkins_schema(reported_findings, subject, outco
 
 
 def test_junit_failures_follow_fail_on():
-    """Findings below `--fail-on` are no failures; skipped and crashed checks are marked."""
+    """Findings below `--fail-on` are no JUnit failures, and skipped and crashed checks are marked."""
     cases = {}
     for outcome in ("findings", "skipped", "crashed"):
         findings = [finding(severity=Severity.WARNING)] if outcome == "findings" else []
@@ -126,7 +126,7 @@ def test_junit_failures_follow_fail_on():
 
 
 def test_github_annotation_is_escaped():
-    """Newlines, percent signs, colons and commas are escaped as GitHub requires."""
+    """Newlines, percent signs, colons and commas of an annotation are escaped as GitHub requires."""
     [line] = github.render(report(finding(detail="50%\n::error::x", place="a,b:c.sh:3"))).split("\n")
     head, _, message = line.removeprefix("::error ").partition("::")
     assert head == "title=CFG101 Groups,file=a%2Cb%3Ac.sh,line=3"
@@ -134,7 +134,7 @@ def test_github_annotation_is_escaped():
 
 
 def test_baseline_hides_known_findings_even_if_they_moved(tmp_path):
-    """Only new findings are shown and decide the exit code."""
+    """A baseline hides known findings, also on other lines; only new ones are shown and decide the exit code."""
     old, new = finding(), finding(text="num_generations = 9")
     path = tmp_path / "baseline.json"
     path.write_text(json_output.render(report(old)))
@@ -156,7 +156,7 @@ def test_invalid_baseline_is_refused(tmp_path, text):
 @pytest.mark.parametrize("decides", [True, False])
 @pytest.mark.parametrize("reported_findings", [(), (finding(severity=Severity.WARNING),)])
 def test_unchecked_values_are_in_every_format_and_never_pass(reported_findings, decides, capsys):
-    """If an unchecked value decides, no format reports success, with or without findings."""
+    """Every format shows an unchecked value; if it decides the exit code, no format reports success."""
     unread = NotChecked("trainer.nnodez", "no source knows it", "write trainer.nnodes", "run.sh:7", decides)
     full = Report(
         "lint", {"files": [], "packages": {}}, (CheckResult.of("groups", reported_findings, [unread]),)

@@ -19,6 +19,7 @@ print(child.pid, flush=True)
 
 
 def is_running(pid):
+    """Return whether a process runs and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -54,7 +55,7 @@ def test_descendants_of_a_finished_program_are_killed(monkeypatch):
 
 
 def test_output_beyond_the_limit_is_dropped():
-    """It is still read, so that the program does not block."""
+    """Output beyond the limit is read and dropped, so that the program does not block."""
     done = process.run([sys.executable, "-c", "print('a' * 10_000_000)"], timeout_s=60, max_output=1000)
     assert (done.code, len(done.output)) == (0, 1000)
 
@@ -92,7 +93,7 @@ def test_sighup_is_forwarded_to_the_child():
 
 
 def test_recorded_process_group_is_killed_once(tmp_path):
-    """The recorded start time protects another process with the same id."""
+    """A recorded group is killed once; another process with the same id has another start time and is left alone."""
     child = process.start([sys.executable, "-c", "import time; time.sleep(600)"])
     ledger = tmp_path / "ledger"
     process.record_group(ledger, child.pid)
@@ -121,7 +122,7 @@ def test_interrupt_while_waiting_kills_the_child(monkeypatch):
 
 
 def test_log_tail_is_bounded_in_lines_and_width(tmp_path):
-    """Invalid UTF-8 is replaced, and a missing file has an empty tail."""
+    """The tail of a log has limited lines and width; a missing file has an empty tail."""
     log = tmp_path / "log"
     log.write_bytes(b"first\n" * 100_000 + b"\xff" + b"x" * 1000 + b"\nlast\n")
     lines = process.log_tail(log, lines=2, width=50).splitlines()

@@ -16,14 +16,14 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """A terminal on which progress is not turned off."""
+    """Return a terminal on which progress is not disabled."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv(progress.QUIET, raising=False)
     return Terminal()
 
 
 def test_spinner_text_is_escaped_and_its_own_movements_are_not(terminal):
-    """Rich's cursor movements reach the terminal; those in a file name do not."""
+    """Rich's cursor movements reach the terminal, and those in a file name are escaped."""
     with progress.running("lint", terminal):
         progress.update("reading a\x1b[2Jb.sh")
         progress.Spinner.current.draw()

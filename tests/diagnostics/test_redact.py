@@ -95,7 +95,7 @@ def visible_parts(text, secret):
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_formats_show_no_secret_and_shareable_ones_no_person(form):
-    """Every field of a report is tried; only the terminal keeps paths and host names."""
+    """No format shows a secret in any field of a report; only the terminal shows personal data."""
     leaking = []
     for name, (text, secret) in (SHAPES if form != "terminal" else SECRETS).items():
         with standard_streams() as (out, _):
@@ -113,14 +113,14 @@ def leaks(secret, text):
 
 @pytest.mark.parametrize(("cases", "minimum"), [(secret_cases.secrets, 2500), (secret_cases.persons, 1000)])
 def test_no_generated_case_leaks(cases, minimum):
-    """The cases come from the issuers' documentation and real program output, see secret_cases.py."""
+    """No generated case of secret_cases.py leaks its secret or personal data."""
     all_cases = list(cases())
     assert len(all_cases) >= minimum
     assert [(name, text) for name, secret, text in all_cases if leaks(secret, redact(text))] == []
 
 
 def test_secret_is_masked_before_the_text_is_cut():
-    """The beginning of a secret would not be recognised."""
+    """A text is masked before it is cut, because the beginning of a secret would not be recognised."""
     for text, secret in SECRETS.values():
         full = text.format(secret)
         for length in range(1, len(full)):
@@ -155,7 +155,7 @@ TEXTS = st.lists(
 @settings(max_examples=200, deadline=None)
 @given(TEXTS)
 def test_redaction_is_idempotent(text):
-    """A report that is read as a baseline is redacted again."""
+    """Redacting a redacted text changes nothing, so that a report can be read as a baseline."""
     assert mask(mask(text)) == mask(text)
     assert redact(redact(text)) == redact(text)
 

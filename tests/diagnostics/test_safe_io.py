@@ -38,7 +38,7 @@ def test_link_out_of_the_folder_is_refused(tmp_path):
 
 
 def test_pipe_is_read_with_the_pipes_option():
-    """A shell's `<(...)` and /dev/null are such inputs."""
+    """With `pipes=True` a shell's `<(...)` and /dev/null are read."""
     reading, writing = os.pipe()
     os.write(writing, b"text")
     os.close(writing)
@@ -54,7 +54,7 @@ def test_name_with_a_nul_raises_oserror():
 
 
 def test_head_and_tail_are_read_without_the_middle(tmp_path):
-    """The sparse file has 1 GiB."""
+    """Head and tail of a sparse file of 1 GiB are read without its middle."""
     path = tmp_path / "large"
     with path.open("wb") as file:
         file.write(b"begin")
@@ -67,14 +67,14 @@ def test_head_and_tail_are_read_without_the_middle(tmp_path):
     "document", ["[" * 100_000, '{"a":' * 50_000, b"\xff", "[1", "[" + "[]," * 2_000_000 + "0]"]
 )
 def test_broken_or_memory_filling_json_is_refused(document, monkeypatch):
-    """The documents are deeply nested, have invalid bytes, or expand to a hundred times their size."""
+    """JSON that is deeply nested, has invalid bytes, or expands to a hundred times its size is refused."""
     monkeypatch.setattr(safe_io, "MAX_VALUE_BYTES", 100 << 20)
     with pytest.raises(ValueError):
         safe_io.parse_json(document)
 
 
 def test_toml_key_of_many_parts_is_refused():
-    """tomllib needs time quadratic in the number of parts."""
+    """A TOML key of many parts is refused, because tomllib needs time quadratic in their number."""
     with pytest.raises(ValueError, match="parts"):
         safe_io.parse_toml("a" + ".a" * 50_000 + "=1\n")
 

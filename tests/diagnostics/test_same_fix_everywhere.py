@@ -136,7 +136,7 @@ def check_triage_and_lint(code):
 
 
 def test_triage_and_lint_recommend_the_same():
-    """Each framework is tried with each recorded trigger and with none."""
+    """Triage and lint recommend the same for each framework, with each recorded trigger and with none."""
     assert violations(check_triage_and_lint, ISSUES) == []
 
 
@@ -177,7 +177,7 @@ def check_environment(code, trainer):
 
 
 def test_fix_is_the_same_for_an_environment():
-    """The trigger is unknown; each issue that doctor reports is tried alone and with each trainer."""
+    """All commands recommend the same for each issue that doctor reports, with each trainer and without one."""
     trainers = ("", "trl", "ms-swift", "verl", "openrlhf")
     assert (
         violations(check_environment, [(code, item) for code in REPORTED_BY_DOCTOR for item in trainers])
@@ -198,5 +198,5 @@ def check_documents(code):
 
 
 def test_json_of_hang_and_audit_lists_the_ranked_mitigations():
-    """Mitigations that were tested and failed are left out."""
+    """The JSON of hang and audit lists the ranked mitigations without those that failed."""
     assert violations(check_documents, sorted(ISSUES)) == []

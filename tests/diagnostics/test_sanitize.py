@@ -1,4 +1,4 @@
-"""Output sanitizing: control characters and CI commands in printed text are escaped in every format."""
+"""Control characters and CI commands in printed text are escaped in every output format."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ from diagnostics.output import sanitize
 from diagnostics.output.redact import mask
 from diagnostics.output.report_output import FORMATS, ReportOptions, print_report
 
-# A clipboard write that removing `ESC [m` would assemble, C1 controls, bidi marks, commands of GitHub and Azure CI.
+# Active parts: a clipboard write that appears if `ESC [m` is removed, C1 controls, bidi marks, commands of CI systems.
 ACTIVE_PARTS = (
     "\x1b\x1b[m]52;c;aGk=\x07", "\x9b2J", "\x9d52;c;x\x9c", "\u202e\u2066", "\x7f", "\r::error::r", "\n  ::error::n",
     "\n\u3000::set-output name=a::b", "##[add-mask]e", "##vso[task.setvariable variable=a]b", "\u2028::x", "\x85::y",
@@ -30,7 +30,7 @@ HOSTILE = st.lists(
 
 
 def active_parts(text, *, commands=False):
-    """List the active parts of a printed text, by Unicode's categories rather than the list in `sanitize`."""
+    """List the active parts of a printed text, by Unicode's categories instead of the list in `sanitize`."""
     result = [
         f"U+{ord(entry):04X}"
         for entry in text
@@ -85,7 +85,7 @@ def standard_streams():
 @settings(max_examples=25, deadline=None)
 @given(text=HOSTILE)
 def test_formats_print_no_active_characters_and_stay_parsable(form, tool, text):
-    """The hostile text is in every field of a report."""
+    """With a hostile text in every field of a report, no format prints active characters, and each can be parsed."""
     with standard_streams() as (out, err):
         print_report(report_with(text, tool), ReportOptions(form, verbose=True))
     printed = out.getvalue()
@@ -102,7 +102,7 @@ def test_formats_print_no_active_characters_and_stay_parsable(form, tool, text):
 @settings(max_examples=100, deadline=None)
 @given(st.lists(HOSTILE, max_size=4))
 def test_escaping_is_idempotent(pieces):
-    """The result does not depend on how the text is cut into writes."""
+    """Escaping an escaped text changes nothing, however the text is split into writes."""
     once, twice = io.StringIO(), io.StringIO()
     stream = sanitize.SanitizedStream(once)
     for piece in pieces:
@@ -123,7 +123,7 @@ def test_only_the_consoles_own_colours_reach_a_terminal(text):
 
 
 def test_markdown_values_are_escaped():
-    """Entities, mentions, tags, links to issues and headings are escaped."""
+    """Entities, mentions, tags and links in values are escaped in Markdown."""
     with standard_streams() as (out, _):
         print_report(report_with("&#64;octocat <img> GH-12 #3 http://x.org"), ReportOptions("markdown"))
     prose = re.sub(r"```[\s\S]*?```", "", out.getvalue())

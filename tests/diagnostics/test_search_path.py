@@ -14,18 +14,18 @@ from diagnostics.collect import packages as environment
 from diagnostics.collect import search_path
 from diagnostics.collect.module_lookup import ModuleFinder
 from diagnostics.doctor import run_checks as examine
-from tests.diagnostics.fake_environments import Maker, issues
+from tests.diagnostics.fake_environments import EnvironmentBuilder, load_catalog
 
 
 def examine_environment(maker, environ=None, monkeypatch=None, working=None):
     """Return doctor's findings by code, and its report, for a working directory."""
     if working is not None:
         monkeypatch.chdir(working)
-    report = examine.examine(environment.collect(maker.prefix, environ or {}), issues(), compat.load())
+    report = examine.examine(environment.collect(maker.prefix, environ or {}), load_catalog(), compat.load())
     return {finding.code: finding for finding in report.findings}, report
 
 
-def with_files(maker, name, files, version="1.0", requires=()):
+def add_with_files(maker, name, files, version="1.0", requires=()):
     """Add a distribution with these files and a RECORD of them; return the builder."""
     maker.add(name, version, requires=requires)
     module = name.replace("-", "_")
@@ -42,8 +42,8 @@ def with_files(maker, name, files, version="1.0", requires=()):
 def maker(tmp_path):
     """Build an environment with trl and accelerate."""
     files = {"__init__.py": "", "trainer/__init__.py": "", "trainer/grpo_trainer.py": "import accelerate\n"}
-    maker = with_files(Maker(tmp_path / "env"), "trl", files, "1.9.2", ["accelerate>=1"])
-    return with_files(maker, "accelerate", {"__init__.py": "", "state.py": ""}, "1.2.0")
+    maker = add_with_files(EnvironmentBuilder(tmp_path / "env"), "trl", files, "1.9.2", ["accelerate>=1"])
+    return add_with_files(maker, "accelerate", {"__init__.py": "", "state.py": ""}, "1.2.0")
 
 
 def test_intact_environment_has_no_finding(maker, monkeypatch, tmp_path):
@@ -57,7 +57,7 @@ def test_intact_environment_has_no_finding(maker, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("system", [True, False])
 def test_search_path_equals_sys_path_of_a_real_venv(tmp_path, system, monkeypatch):
-    """The venv has PYTHONPATH, a `.pth` file, and optionally the system's packages."""
+    """The computed path equals sys.path of a venv with PYTHONPATH, a `.pth` file, and the system's packages or none."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
     options = ["--system-site-packages"] if system else []
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", *options, tmp_path / "v"], check=True)
@@ -86,7 +86,7 @@ def test_files_missing_from_record_are_an_error(maker):
 
 
 def test_missing_module_imported_by_the_trainer_is_an_error(maker):
-    """The finding has file and line of the import; conditional imports are ignored."""
+    """A missing module is reported with file and line of its import; conditional imports are ignored."""
     entry = maker.site / "trl" / "trainer" / "grpo_trainer.py"
     entry.write_text(
         "import accelerate\nimport lacking\ntry:\n    import wished\nexcept ImportError:\n    pass\n"
@@ -110,7 +110,7 @@ def test_unparsable_trainer_is_not_judged(maker):
 
 
 def test_modules_shadowed_by_pythonpath_or_the_working_directory_are_reported(maker, monkeypatch, tmp_path):
-    """A file with a package's name is an error; another copy may be intended; a folder without __init__ is ignored."""
+    """A file that shadows a package is an error, another copy a warning; a folder without __init__ is ignored."""
     names, working = tmp_path / "named", tmp_path / "working"
     (names / "trl" / "trainer").mkdir(parents=True)
     (working / "trl").mkdir(parents=True)
@@ -131,7 +131,7 @@ def test_modules_shadowed_by_pythonpath_or_the_working_directory_are_reported(ma
 
 
 def test_editable_install_whose_folder_moved_is_an_error(maker, tmp_path):
-    """The finder module of setuptools is read but not run."""
+    """A moved editable install is an error, found by reading setuptools' finder module without running it."""
     info = maker.site / "accelerate-1.2.0.dist-info"
     source = tmp_path / "source" / "accelerate"
     (maker.site / "accelerate").rename(maker.site / "away")
@@ -161,14 +161,14 @@ def test_pth_line_with_a_missing_folder_is_a_warning(maker):
 
 
 def test_unreadable_pth_file_is_not_judged(maker):
-    """The file is a FIFO, which must not block."""
+    """An unreadable `.pth` file, here a FIFO, leaves the search path not judged."""
     os.mkfifo(maker.site / "odd.pth")
     _, report = examine_environment(maker)
     assert "search path" in report.not_judged
 
 
 def test_module_lookup_order_is_pythons(tmp_path):
-    """A package comes before a file of its name, and both before a namespace folder."""
+    """In the order of Python, a package comes before a file of its name, and both before a namespace folder."""
     for folder, names in {"a": ["one"], "b": ["one/__init__.py", "two.py"], "c": ["two/__init__.py"]}.items():
         for name in names:
             path = Path(tmp_path, folder, name)
@@ -190,7 +190,7 @@ HOSTILE = (
 
 
 def test_hostile_pth_file_is_not_run_and_is_shortened(maker, monkeypatch, tmp_path, capsys):
-    """The file has import lines, control characters, and a line of 200 kB."""
+    """A `.pth` file with import lines, control characters and a line of 200 kB is not run, and is shortened."""
     (maker.site / "evil.pth").write_text(HOSTILE)
     monkeypatch.chdir(tmp_path)
     for form in ("terminal", "json", "markdown", "github"):
@@ -203,7 +203,7 @@ def test_hostile_pth_file_is_not_run_and_is_shortened(maker, monkeypatch, tmp_pa
 
 
 def test_hostile_editable_mapping_is_unread_or_bounded(maker):
-    """One mapping is nested too deep; of the other the first 1000 entries are read."""
+    """A mapping that is nested too deep is unread, and only the first 1000 entries of a long one are read."""
     for number, text in enumerate(["(" * 100_000, f"MAPPING = {dict.fromkeys(map(str, range(5000)), '/x')}"]):
         finder = f"__editable___a{number}_finder"
         (maker.site / f"{finder}.py").write_text(text)

@@ -23,6 +23,7 @@ def traceback_of(error, path="vllm/v1/core/kv_cache_utils.py", function="check")
 
 
 def prefixed(prefix, lines):
+    """Return the lines with a prefix."""
     return [f"{prefix}{line}" for line in lines]
 
 
@@ -42,11 +43,12 @@ def judge(tmp_path, rules):
 
 
 def codes(verdict):
+    """Return the codes of a verdict's candidates."""
     return [candidate.issue.code for candidate in verdict.candidates]
 
 
 def test_wrapper_error_is_not_the_root_cause(judge):
-    """If the log has the cause, the wrapper is listed as a consequence."""
+    """If the log has the cause, the wrapper error is listed as a consequence."""
     engine = prefixed("(EngineCore_DP0 pid=77) ERROR 01-31 10:00:00 [core.py:708] ", traceback_of(ROOT))
     verdict = judge([*engine, *traceback_of(WRAPPER)])
     assert (verdict.state, codes(verdict)) == ("known", ["MEM005"])
@@ -88,7 +90,7 @@ def test_interleaved_tracebacks_of_two_ranks_are_separated(judge):
 
 
 def test_first_exception_of_a_chain_is_the_root_cause(judge):
-    """This holds also for exceptions without a catalog entry."""
+    """The first exception of a chain is the root cause, also without a catalog entry."""
     chain = [
         *traceback_of("KeyError: 'prompt'", "own/rewards.py", "score"),
         "",
@@ -104,7 +106,7 @@ def test_first_exception_of_a_chain_is_the_root_cause(judge):
 
 
 def test_certainty_depends_on_the_release_in_the_log(judge):
-    """The V0 scheduler's assertion is only a hypothesis in a release without V0."""
+    """The V0 scheduler's assertion is established in a release with V0, and only a hypothesis in one without."""
     lines = traceback_of("AssertionError", "vllm/core/scheduler.py", "_schedule_default")
     lines.insert(2, "    assert len(running_scheduled.prefill_seq_groups) == 0")
     for release, certainty in (("0.7.3", "established"), ("0.12.0", "hypothesis")):
@@ -132,7 +134,7 @@ def test_releases_are_read_from_banners_pip_lists_and_metadata_paths(judge):
 
 
 def test_log_without_failures_is_clean(judge):
-    """Progress bars, warnings and exceptions that Python ignores at exit are no failures."""
+    """A log with only progress bars, warnings and exceptions that Python ignores at exit is clean."""
     lines = [
         "  0%|          | 0/10 [00:00<?, ?it/s]\r 50%|#####     | 5/10 [00:01<00:01, 5.0it/s]\r",
         "{'loss': 0.01, 'grad_norm': 0.5, 'reward': 0.25, 'epoch': 0.1}",
@@ -147,7 +149,7 @@ def test_log_without_failures_is_clean(judge):
 
 
 def test_timeout_of_a_client_comes_after_the_crash_of_its_server(judge):
-    """The server died of something else, which is in its own log."""
+    """The crash in the server's log comes first, and the timeout of its client second."""
     waited = "ConnectionError: The vLLM server can't be reached at http://127.0.0.1:8000 after 240.0 seconds."
     verdict = judge(traceback_of(waited, "trl/extras/vllm_client.py"), ["started"] * 50 + traceback_of(ROOT))
     assert codes(verdict) == ["MEM005", "NET012"]
@@ -218,7 +220,7 @@ CELL = [
 ]
 
 
-# Python's own colours from 3.13 on, and those of IPython in its mode Plain.
+# Tracebacks with the colours of Python from 3.13 on, and of IPython in its mode Plain.
 COLOURED = [
     "Traceback (most recent call last):",
     f'  File \x1b[35m"{SITE}/vllm/a.py"\x1b[0m, line \x1b[35m7\x1b[0m, in \x1b[35mcheck\x1b[0m',
@@ -271,7 +273,7 @@ def test_tracebacks_in_other_formats(judge, lines):
 
 
 def test_log_line_inside_a_traceback_does_not_end_it(judge):
-    """PyTorch logs lines with the same rank prefix that look like exceptions."""
+    """A log line with the same rank prefix that looks like an exception does not end the traceback."""
     lines = traceback_of(
         "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
     )
@@ -284,7 +286,7 @@ def test_log_line_inside_a_traceback_does_not_end_it(judge):
 
 
 def test_thousand_similar_lines_do_not_hide_the_root_cause(judge):
-    """The prefilter's text is in 1000 lines that no pattern matches, and in one that matches."""
+    """The root cause is found after 1000 lines that pass the prefilter and match no pattern."""
     noise = ["EngineArgs.__init__() got an unexpected keyword argument 'x' was fixed"] * 1000
     verdict = judge(
         [
@@ -296,7 +298,7 @@ def test_thousand_similar_lines_do_not_hide_the_root_cause(judge):
 
 
 def test_rank_with_another_traceback_comes_first(judge):
-    """Seven ranks report only a lost peer."""
+    """The rank with another traceback comes first if seven ranks report only a lost peer."""
     lost_peer = (
         "torch.distributed.DistBackendError: [../gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:29500"
     )
@@ -335,7 +337,7 @@ def test_logs_of_a_run_folder_are_found(tmp_path, run_triage):
 
 
 def test_wrapper_report_says_where_the_framework_logs_the_root_cause(judge):
-    """It names the framework's log and the rank that torchrun reports."""
+    """The report of a wrapper names the rank that torchrun reports, and where the framework logs."""
     lines = [
         "[INFO:swift] Global seed set to 42",
         *traceback_of("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "torch/run.py"),
@@ -350,7 +352,7 @@ def test_wrapper_report_says_where_the_framework_logs_the_root_cause(judge):
 
 
 def test_warning_of_rays_own_processes_is_no_failure(judge):
-    """Such warnings also appear after successful runs."""
+    """A warning of Ray's own processes, which also appears after successful runs, is no failure."""
     line = (
         "[2026-01-31 10:00:00,123 W 17 18] (raylet) metric_exporter.cc:105: [1] Export failed: RpcError:"
         " RPC Error message: failed to connect to all addresses"
@@ -359,14 +361,14 @@ def test_warning_of_rays_own_processes_is_no_failure(judge):
 
 
 def test_truncated_traceback_is_not_clean(judge):
-    """Frames without the head of a traceback are not judged."""
+    """A traceback without its end is an unknown failure; frames without its head are not judged."""
     lines = traceback_of(ROOT)[:-1]
     assert judge(["step 1", *lines]).state == "unknown"
     assert judge(["step 1", *lines[1:]]).state == "not_judged"
 
 
 def test_root_cause_is_found_in_a_ray_session_folder(tmp_path, rules):
-    """The root cause is in a worker's file, whose name has a hash that is no rank."""
+    """The root cause is found in a worker's file, and the hash in the file's name is not read as a rank."""
     (tmp_path / "worker-77ab09-01000000-25323.err").write_text("\n".join(traceback_of(ROOT)))
     (tmp_path / "worker-520709-ffffffff-23513.out").write_text(":job_id:01000000\n")
     (tmp_path / "raylet.out").write_text("[2026-01-31 10:00:00,123 I 17 18] (raylet) main.cc:7: ready\n")
@@ -381,14 +383,14 @@ def test_root_cause_is_found_in_a_ray_session_folder(tmp_path, rules):
 
 
 def test_failure_logged_as_a_warning_is_no_verdict(judge):
-    """The same message at level ERROR is a verdict."""
+    """A failure logged as a warning is no verdict; the same message at level ERROR is one."""
     message = "not pushed: Cannot reach https://huggingface.co/api: offline mode is enabled."
     assert judge([f"WARNING:root:{message}", "{'train_runtime': 0.1}"]).state == "clean"
     assert codes(judge([f"ERROR:root:{message}"])) == ["ENV004"]
 
 
 def test_every_positive_sample_is_found_by_triage(judge):
-    """The samples go through prefix removal, scan and verdict, as a user's log does."""
+    """Each positive sample is found by the whole of triage, and no negative sample is."""
     missed, issues = [], catalog.load()
     for code, issue in issues.items():
         for sample in issue.signature.samples if issue.signature else ():

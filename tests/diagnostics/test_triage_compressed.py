@@ -68,7 +68,7 @@ def test_unreadable_log_is_reported_with_the_reason(run, tmp_path, data, message
     ids=["gzip in parts", "bzip2", "xz", "a hole before it"],
 )
 def test_failure_is_found_in_compressed_and_sparse_logs(run, tmp_path, data):
-    """A log that was truncated while it was written has a hole of NUL bytes."""
+    """A failure is found in compressed logs, and after a hole of NUL bytes, which truncation leaves."""
     (tmp_path / "a.log").write_bytes(data)
     code, document = run(tmp_path / "a.log")
     assert (code, document["subject"]["verdict"]) == (3, "unknown")
@@ -85,7 +85,7 @@ def test_failure_is_found_in_compressed_and_sparse_logs(run, tmp_path, data):
     ids=["gzip", "bzip2", "empty parts"],
 )
 def test_decompression_bomb_is_refused(run, tmp_path, monkeypatch, data, message):
-    """The log expands too far, or consists of too many empty parts."""
+    """A log that expands too far, or consists of too many empty parts, is refused."""
     monkeypatch.setattr("diagnostics.triage.log_reader.BOMB_BYTES", 1 << 20)
     (tmp_path / "a.log").write_bytes(data())
     code, document = run(tmp_path / "a.log")
@@ -93,7 +93,7 @@ def test_decompression_bomb_is_refused(run, tmp_path, monkeypatch, data, message
 
 
 def test_links_out_of_a_folder_of_logs_are_not_followed(run, tmp_path):
-    """The link is reported as unread, and the exit code is 3."""
+    """A link out of the folder is reported as unread, and the exit code is 3."""
     (tmp_path / "secret").write_bytes(FAILURE)
     folder = tmp_path / "run"
     folder.mkdir()
@@ -115,7 +115,7 @@ def test_unreadable_compressed_log_in_a_folder_is_reported(run, tmp_path):
 
 
 def test_named_pipe_argument_is_read(run_triage):
-    """A shell's `<(...)` is such an argument."""
+    """A named pipe, such as a shell's `<(...)`, is read as a log."""
     reading, writing = os.pipe()
     os.write(writing, FAILURE)
     os.close(writing)

@@ -1,4 +1,4 @@
-"""`triage` of logs without a known root cause: clean only with the end of the run, otherwise hypotheses at most."""
+"""`triage` calls a log without a root cause clean only with the end of the run, and otherwise gives hypotheses."""
 
 import pytest
 
@@ -12,10 +12,12 @@ LAUNCHED = "INFO starting the run"
 
 
 def leads(verdict):
+    """Return the codes of a verdict's hypotheses."""
     return [lead.issue.code for lead in verdict.leads]
 
 
 def candidate_codes(verdict):
+    """Return the codes of a verdict's candidates."""
     return [candidate.issue.code for candidate in verdict.candidates]
 
 
@@ -34,7 +36,7 @@ def candidate_codes(verdict):
     ],
 )
 def test_log_with_the_end_of_the_run_is_clean(judge, last):
-    """Without the last line the log is not judged."""
+    """A log with the end of the run is clean; without its last line it is not judged."""
     verdict = judge(LAUNCHED, *STEPS, last)
     assert (verdict.state, exit_code(verdict)) == ("clean", 0)
     silent = judge(LAUNCHED, *STEPS)
@@ -73,19 +75,19 @@ SUMMARY = "{{'train_runtime': {}, 'train_steps_per_second': {}, 'train_loss': {}
     ],
 )  # fmt: skip
 def test_end_of_a_part_is_not_the_end_of_the_run(judge, lines, state):
-    """Loading, sampling and evaluation end all the time, and a run stopped by hand did not finish."""
+    """The end of loading, sampling or evaluation, or a stop by hand, is not the end of the run."""
     assert judge(LAUNCHED, *STEPS, *lines).state == state
 
 
 def test_report_names_the_step_of_a_run_that_did_not_end(judge):
-    """The last line is the full bar of one step's samples; the user needs the run's own position."""
+    """The report names the step of the run, although the last line is the full bar of one step's samples."""
     verdict = judge(LAUNCHED, f"Train:{STEP_OF.format(2290)}", BAR)
     (missing,) = report(verdict, ["run.log"]).checks[0].not_judged
     assert "the run is at 56 of 2290" in missing.why
 
 
 def test_repeated_monitor_lines_without_change_are_a_stall(judge):
-    """The counters at 0 are named; changing values are progress."""
+    """Monitor lines that repeat without change are a stall, with their counters at 0; changing values are progress."""
     waits = [
         "10:00:%02d (Trainer pid=1) waiting for samples: buffer_size=0",
         "10:00:%02d active_tasks: 0, queued: 7",
@@ -121,7 +123,7 @@ def test_excerpt_needs_no_end(judge):
 
 
 def test_unknown_error_line_is_not_judged(judge):
-    """This holds even if the run reports its end."""
+    """An unknown error line leaves the log not judged, even if the run reports its end."""
     verdict = judge(LAUNCHED, "ERROR:trainer:no checkpoint was written", *STEPS, "Training completed.")
     findings_report = report(verdict, ["a.log"])
     assert (verdict.state, exit_code(verdict)) == ("not_judged", 3)
@@ -142,7 +144,7 @@ def test_unknown_error_line_is_not_judged(judge):
     ],
 )
 def test_repeated_wait_is_a_hypothesis(judge, wait, code):
-    """It is one only if no other line follows."""
+    """A repeated wait at the end of the log is a hypothesis; if another line follows, it is none."""
     waits = [wait.format(number) for number in range(4)]
     verdict = judge(*STEPS, *waits)
     assert (verdict.state, leads(verdict)[:1], exit_code(verdict)) == ("hypothesis", [code], 3)
@@ -150,12 +152,12 @@ def test_repeated_wait_is_a_hypothesis(judge, wait, code):
 
 
 def test_prompt_at_the_end_is_a_hypothesis(judge):
-    """Nobody answers the prompt of a batch job."""
+    """A prompt at the end is a hypothesis, because nobody answers it in a batch job."""
     assert leads(judge(*STEPS, "wandb: Enter your choice:")) == ["HNG008"]
 
 
 def test_innermost_frames_alone_give_a_hypothesis(judge):
-    """The innermost frames must be those of a catalog entry."""
+    """A traceback without an error gives a hypothesis if its innermost frames are those of a catalog entry."""
     head = ["Traceback (most recent call last):"]
     frame = '  File "/opt/env/lib/python3.12/site-packages/{}", line 7, in {}'
     driver = [*head, frame.format("ray/_private/worker.py", "get"), "    values = get_objects()"]
@@ -176,7 +178,7 @@ METRICS = [
 
 
 def test_metrics_are_parsed_under_each_frameworks_names():
-    """The lines are those of TRL, verl, NeMo-RL, prime-rl, W&B and a progress bar."""
+    """Metrics are parsed from lines of TRL, verl, NeMo-RL, prime-rl, W&B and a progress bar."""
     assert [row for row in METRICS if parse_metrics(row[0]).get(row[1], ("", None))[1] != row[2]] == []
 
 
@@ -192,7 +194,7 @@ SYMPTOMS = [
 
 
 def test_symptoms_in_metrics_give_hypotheses(judge):
-    """The most likely cause comes first, and each has a test that would decide."""
+    """Symptoms give hypotheses, the most likely cause first, each with a test that decides."""
     for line, first in SYMPTOMS:
         verdict = judge(line)
         assert (line, verdict.state, leads(verdict)[0]) == (line, "hypothesis", first)
@@ -200,7 +202,7 @@ def test_symptoms_in_metrics_give_hypotheses(judge):
 
 
 def test_ordinary_metrics_are_no_symptom(judge):
-    """Some steps without reward spread, small differences and ratios near 1 are normal."""
+    """Some steps without reward spread, small differences and ratios near 1 are no symptom."""
     lines = [
         f"{{'loss': 0.01, 'grad_norm': 0.3, 'reward_std': {number % 3 / 10}, 'completions/clipped_ratio': 0.1,"
         " 'sampling/importance_sampling_ratio/mean': 1.02, 'sampling/sampling_logp_difference/mean': 0.004}"
@@ -211,7 +213,7 @@ def test_ordinary_metrics_are_no_symptom(judge):
 
 
 def test_nan_counts_only_at_the_end(judge):
-    """NaN in the first steps of a loss scaler is normal."""
+    """NaN counts at the end of a run, and not in the first steps, where a loss scaler causes it."""
     rows = [f"epoch {number} loss: 0.{number}5, grad_norm: 1.{number}" for number in range(1, 30)]
     end = "{'train_runtime': 7.0}"
     assert judge("epoch 0 loss: 0.5, grad_norm: nan", *rows, end).state == "clean"
@@ -219,7 +221,7 @@ def test_nan_counts_only_at_the_end(judge):
 
 
 def test_utf16_log_is_read(tmp_path, rules):
-    """PowerShell writes UTF-16."""
+    """A log in UTF-16, as PowerShell writes it, is read."""
     (tmp_path / "a.log").write_bytes("a run\nRuntimeError: can't start new thread\n".encode("utf-16"))
     assert candidate_codes(triage([LogSource("a.log", tmp_path / "a.log")], rules)) == ["ENV024"]
 
@@ -239,7 +241,7 @@ FAILED = ["Traceback (most recent call last):", '  File "/opt/run/train.py", lin
     ],
 )
 def test_rephrased_message_lists_its_issue_as_similar(judge, message, code):
-    """No pattern matches, so the failure is unknown, and the issue with the most similar words comes first."""
+    """A rephrased message is an unknown failure, and the issue with the most similar words comes first."""
     verdict = judge(*STEPS, *FAILED, message)
     assert (verdict.state, exit_code(verdict), verdict.leads) == ("unknown", 3, ())
     assert verdict.similar[0].code == code

@@ -21,6 +21,7 @@ LOGS = Path(__file__).parent / "logs"
 
 
 def codes(verdict):
+    """Return the code of a verdict's first candidate, in a list."""
     return [candidate.issue.code for candidate in verdict.candidates][:1]
 
 
@@ -40,7 +41,7 @@ SHORT = [path for path in sorted(LOGS.glob("*/*.log")) if path.stat().st_size < 
 
 
 def test_log_transformations_keep_the_verdict(rules):
-    """The transformations add prefixes, noise, JSON and quotation marks; this is a fixed sample of the whole sweep."""
+    """Added prefixes, noise, JSON and quotation marks keep the verdict, in a fixed sample of the whole sweep."""
     wrong = []
     for path in SHORT[::6]:
         lines = path.read_bytes().decode().removesuffix("\n").split("\n")
@@ -55,7 +56,7 @@ def test_log_transformations_keep_the_verdict(rules):
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(path=st.sampled_from(FAILING), before=st.floats(0, 1), after=st.floats(0, 1))
 def test_cut_log_keeps_the_verdict(rules, path, before, after):
-    """Head and tail are cut off, but the deciding lines remain."""
+    """A log without its head and tail keeps the verdict if the deciding lines remain."""
     lines = path.read_text().splitlines()
     complete = triage([Memory("\n".join(lines).encode())], rules)
     # The evaluation counts the logs that triage does not recognise.
@@ -87,14 +88,14 @@ def test_order_of_rank_files_keeps_the_verdict(rules, path, order, other):
     ids=["long", "returns", "anchors", "heads", "brackets", "hits"],
 )
 def test_long_logs_are_judged_in_linear_time(rules, data):
-    """With quadratic work these logs take hours."""
+    """Each long log is judged within 8 s; with quadratic work it takes hours."""
     start = time.process_time()
     triage([Memory(data)], rules)
     assert time.process_time() - start < 8
 
 
 def test_hostile_files_are_judged_within_5_s(rules, tmp_path):
-    """The files have broken gzip, deep nesting, endless tracebacks and huge integers."""
+    """Files with broken gzip, deep nesting, endless tracebacks and huge integers are judged within 5 s each."""
     path = tmp_path / "a.log"
     violations = []
     for name, data in fuzz.hostile_files(random.Random(1), 100_000):
@@ -105,7 +106,7 @@ def test_hostile_files_are_judged_within_5_s(rules, tmp_path):
 
 
 def test_damaged_lines_and_logs_do_not_crash(rules):
-    """Lines and logs of the corpus are cut, joined, flipped and mixed with hostile text."""
+    """Lines and logs of the corpus that are cut, joined, flipped or mixed with hostile text crash nothing."""
     fuzz.fuzz_lines(rules, 1500, random.Random(1))
     fuzz.fuzz_files(rules, 25, random.Random(2))
 

@@ -1,4 +1,7 @@
-"""`triage` decides between several possible causes in one log: what failed first, and what a broad line proves."""
+"""`triage` decides between several possible causes in one log, by their order and by how specific their lines are.
+
+A broad line is one that several causes print; its signature alone gives only a hypothesis.
+"""
 
 import pytest
 
@@ -21,7 +24,7 @@ BROAD_LINE = "ERROR 01-31 10:00:00 client.py:9] httpx.ConnectError: [Errno 111] 
     ],
 )
 def test_wrapper_after_another_exception_is_a_consequence(judge, wrapper):
-    """The line follows the traceback without belonging to it."""
+    """A wrapper line after another exception is a consequence, not the root cause."""
     verdict = judge(*UNKNOWN, "ValueError: 78 main and 21 indexer specs are required", wrapper)
     assert verdict.state == "unknown"
     assert "78 main" in verdict.anchors[0].text
@@ -29,7 +32,7 @@ def test_wrapper_after_another_exception_is_a_consequence(judge, wrapper):
 
 
 def test_broad_line_alone_is_a_hypothesis(judge):
-    """The hypothesis names the evidence that would decide."""
+    """A broad line alone is a hypothesis that names the evidence that would decide."""
     verdict = judge(BROAD_LINE)
     assert (verdict.state, exit_code(verdict)) == ("hypothesis", 3)
     assert [lead.issue.code for lead in verdict.leads] == ["NET012"]
@@ -45,7 +48,7 @@ def test_broad_line_with_a_specific_one_is_a_verdict(judge):
 
 
 def test_broad_line_beside_a_root_cause_stays_a_hypothesis(judge):
-    """It is one in every release."""
+    """A broad line beside a root cause stays a hypothesis."""
     verdict = judge("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "PicklingError: x")
     findings = report(verdict, ["a.log"]).findings
     assert [finding.certainty for finding in findings] == ["supported", "hypothesis"]
@@ -53,13 +56,13 @@ def test_broad_line_beside_a_root_cause_stays_a_hypothesis(judge):
 
 
 def test_broad_line_after_an_unknown_failure_is_only_similar(judge):
-    """The first failure has no entry, so the cause is unknown."""
+    """After a failure without an entry, a broad line makes its issue only similar."""
     verdict = judge(*UNKNOWN, "ValueError: 78 main and 21 indexer specs are required", BROAD_LINE)
     assert (verdict.state, verdict.similar[0].code) == ("unknown", "NET012")
 
 
 def test_source_lines_in_an_ipython_traceback_are_no_message(judge):
-    """IPython prints source lines with numbers, and an arrow before the failed line."""
+    """Source lines that IPython prints with numbers are not read as messages."""
     verdict = judge(
         "RuntimeError                              Traceback (most recent call last)",
         "File /opt/run/cells.py:7, in load(path)",
@@ -74,14 +77,14 @@ def test_source_lines_in_an_ipython_traceback_are_no_message(judge):
 
 @pytest.mark.parametrize("retry", ["Backing off judge(...) for 0.8s", "retrying in 2 seconds"])
 def test_retried_failure_is_no_root_cause(judge, retry):
-    """The final failure has no entry."""
+    """A failure that was retried is not the root cause of a later failure without an entry."""
     rate_limited = f"{retry} (openai.RateLimitError: Error code: 429)"
     verdict = judge(rate_limited, *UNKNOWN, "ValueError: 78 main and 21 indexer specs are required")
     assert verdict.state in {"unknown", "hypothesis"}
 
 
 def test_exception_beside_a_wrapper_is_the_failure(judge):
-    """This holds even if a logger or Ray removed its traceback."""
+    """An exception beside a wrapper is the failure, even if a logger or Ray removed its traceback."""
     wrapper = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
     verdict = judge("ERROR 01-31 10:00:00 [core.py:7] AssertionError: 78 main specs are required", wrapper)
     assert verdict.state == "unknown"
@@ -97,7 +100,7 @@ def test_exception_beside_a_wrapper_is_the_failure(judge):
     ],
 )
 def test_error_text_in_a_printed_sample_is_no_failure(judge, sample):
-    """It counts neither in a clean run nor beside another failure."""
+    """Error text in a printed sample counts neither in a clean run nor beside another failure."""
     verdict = judge(sample, "{'train_runtime': 77.0, 'train_loss': 0.07, 'epoch': 1.0}")
     assert (verdict.candidates, verdict.leads) == ((), ())
     verdict = judge(sample, *UNKNOWN, "ValueError: 78 main and 21 indexer specs are required")
@@ -105,7 +108,7 @@ def test_error_text_in_a_printed_sample_is_no_failure(judge, sample):
 
 
 def test_multi_line_sample_ends_at_its_reward(judge):
-    """Lines of other processes within the sample, and lines after it, count."""
+    """A printed sample ends at its reward; failures of other processes within it and after it count."""
     sample = [
         "[prompt] user: fix this",
         "ImportError: cannot import name 'x' from 'transformers'",

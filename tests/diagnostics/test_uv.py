@@ -1,4 +1,4 @@
-"""uv gets the machine's pip configuration, and installs torch for CPUs."""
+"""uv gets the machine's pip configuration and installs torch for CPUs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from diagnostics import uv
     ],
 )
 def test_pip_settings_reach_uv(environ, added):
-    """They get uv's names, unless uv has its own already."""
+    """pip's settings are passed under uv's names, unless uv has its own setting."""
     assert uv.uv_environment(environ) == added
 
 
@@ -43,14 +43,14 @@ def test_pip_settings_reach_uv(environ, added):
     ],
 )
 def test_torch_is_the_cpu_build(tmp_path, name, python, version, local):
-    """From a folder with the build for this Python, else from PyTorch's index for CPUs."""
+    """torch comes from a local folder with the CPU build for this Python, otherwise from PyTorch's index for CPUs."""
     (tmp_path / name).write_text("")
     arguments = uv.torch_arguments({"PIP_FIND_LINKS": str(tmp_path)}, python=python, version=version)
     assert arguments == ([] if local else ["--torch-backend", "cpu"])
 
 
 def test_uv_is_found_or_reported_missing(tmp_path, monkeypatch):
-    """It is on PATH or next to this Python; otherwise the message says how to install it."""
+    """uv is found on PATH; otherwise the error says how to install it."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setitem(sys.modules, "uv", None)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -62,7 +62,7 @@ def test_uv_is_found_or_reported_missing(tmp_path, monkeypatch):
 
 
 def test_uv_module_needs_only_the_standard_library():
-    """The noxfile imports it."""
+    """The uv module, which the noxfile imports, needs only the standard library."""
     blocked = "import sys; sys.modules.update(dict.fromkeys(['packaging', 'rich', 're2', 'jinja2']))"
     program = f"{blocked}; import diagnostics.uv"
     assert (

@@ -80,7 +80,7 @@ def test_reason_of_each_failed_pair_is_printed(screen_lines):
 
 
 def test_pair_that_does_not_work_is_marked(screen_lines):
-    """A row without a mark would look untested."""
+    """A pair that does not work is marked, because a row without a mark would look untested."""
     lines = screen_lines(all_pairs=True)
     broken = [pair for pair in TRIED if pair.state == "fails"]
     assert broken
@@ -105,6 +105,6 @@ def test_missing_table_is_refused(monkeypatch, capsys):
 
 
 def test_pair_that_ran_names_its_failed_layers(capsys):
-    """Otherwise "ran" could be read as "passed"."""
+    """A pair that ran names its failed layers, so that "ran" is not read as "passed"."""
     assert command.main(["versions", "trl==1.16", "vllm==0.31"]) == 0
     assert "ran on a CPU; failed there: SYN011, ENV012;" in capsys.readouterr().out

@@ -1,7 +1,7 @@
 """Run a golden command in a separate folder, summarise its output, and compare it with commands.json.
 
-A command is `python -m ...` in a folder with the files of `inputs/` and the fake environments below. Paths, dates and
-durations of the machine are replaced by placeholders.
+A golden command is a command whose result is recorded. It runs as `python -m ...` in a folder with the files of
+`inputs/` and the fake environments below. Paths, dates and durations of the machine are replaced by placeholders.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ENVIRONMENTS = {
 }
 
 
-def recorded():
+def load_recorded():
     """Return the entries of commands.json: name, command line and recorded result."""
     return json.loads(RECORDED.read_text(encoding="utf-8"))
 
@@ -122,7 +122,7 @@ def _neutral(text, folder):
 
 
 def _first_error_line(text):
-    """Return the first line of stderr; for argparse errors the last line, which follows the usage."""
+    """Return the first line of stderr, or the last line for an argparse error, which follows the usage."""
     lines = [line for line in text.splitlines() if line.strip()] or [""]
     return lines[-1 if lines[0].startswith("usage:") else 0].strip()
 
@@ -173,7 +173,7 @@ def _facts(document):
 
 
 def _findings(rows):
-    """Return "severity CODE" of each finding in order; SARIF calls these level and rule."""
+    """Return "severity CODE" of each finding in order; SARIF calls the two level and ruleId."""
     severities = [(row.get("severity", row.get("level")), row.get("code", row.get("ruleId"))) for row in rows]
     return [f"{severity} {code}" for severity, code in severities if code]
 

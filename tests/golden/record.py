@@ -1,4 +1,4 @@
-"""Record the results of the golden commands again, after an intended change.
+"""Record the results of the golden commands again after an intended change.
 
 usage: python -m tests.golden.record [NAME ...]
 Commit the new commands.json with the change, and describe it in CHANGELOG.md. A new entry needs only `name` and `run`.
@@ -18,7 +18,7 @@ from tests.golden import golden_commands
 
 def main(names: list[str]) -> int:
     """Run the named or all commands and rewrite commands.json; return 2 for an unknown name."""
-    entries = golden_commands.recorded()
+    entries = golden_commands.load_recorded()
     unknown = set(names) - {entry["name"] for entry in entries}
     if unknown:
         print(f"record: no such entry: {', '.join(sorted(unknown))}", file=sys.stderr)

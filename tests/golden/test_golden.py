@@ -12,12 +12,12 @@ import pytest
 
 from tests.golden import golden_commands
 
-ENTRIES = golden_commands.recorded()
+ENTRIES = golden_commands.load_recorded()
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[entry["name"] for entry in ENTRIES])
 def test_command_gives_its_recorded_result(entry, tmp_path, request):
-    """Each command runs in a separate folder; additional keys of a document are no difference."""
+    """Each command gives its recorded result in a separate folder; additional JSON keys are no difference."""
     missing = [name for name in entry.get("needs", ()) if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
@@ -42,7 +42,7 @@ def test_every_exit_code_and_format_is_recorded():
 
 @pytest.mark.parametrize("entry", [entry for entry in ENTRIES if "json" in entry["stdout"]][:1])
 def test_missing_facts_are_differences_and_added_keys_are_not(entry):
-    """This tests the comparison itself."""
+    """The comparison reports a changed exit code, stderr, output form, key or finding, and no added key."""
     answer = copy.deepcopy(entry)
     answer["stdout"]["json"]["keys"].append("added")
     assert golden_commands.differences(entry, answer) == []

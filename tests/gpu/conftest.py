@@ -1,4 +1,4 @@
-"""Fixtures of the tests for any device; sets a variable that CUDA reads once, before it starts."""
+"""Fixtures of the device tests; importing this module sets the variable that makes cuBLAS deterministic."""
 
 import os
 
@@ -8,13 +8,13 @@ import torch
 from grpo_core.settings import load
 from tests.grpo_core.conftest import SHORT, children, model_dir, no_token  # noqa: F401 - fixtures
 
-# cuBLAS reads it when its handle is made; PyTorch's deterministic mode requires it.
+# cuBLAS reads this variable when its handle is created; PyTorch's deterministic mode requires it.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @pytest.fixture(autouse=True)
 def restore_torch_settings():
-    """Restore the threads and algorithms that a run sets for its process."""
+    """Restore the number of threads and the deterministic mode after each test."""
     threads, exact = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     yield
     torch.set_num_threads(threads)
@@ -23,7 +23,7 @@ def restore_torch_settings():
 
 @pytest.fixture
 def short_run(tmp_path):
-    """Build the settings of a run of a few seconds with trainer and engine on a device."""
+    """Return a function that builds the settings of a run of a few seconds, with trainer and engine on a device."""
 
     def build(device: str, mode: str = "colocate", **settings):
         where = {"train.device": device, "rollout.device": device}

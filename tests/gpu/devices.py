@@ -1,4 +1,4 @@
-"""Devices of the GPU tests: each test runs on the CPU, which checks the test itself, and on a GPU.
+"""Provide the devices of the GPU tests: each test runs on the CPU, which checks the test itself, and on a GPU.
 
 A test that takes `device` from DEVICES is two tests: the first runs everywhere, the second is marked `gpu` and is
 skipped where PyTorch sees no GPU.
@@ -19,7 +19,7 @@ NO_GPU = "needs a GPU: PyTorch sees none"
 ON_GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason=NO_GPU))
 DEVICES = ("cpu", pytest.param("cuda", marks=ON_GPU))
 GPU_CELLS = "GRPO_DOCTOR_GPU_CELLS"
-# Kernels of another device add in another order.
+# Tolerance: kernels of another device add in another order.
 ROUNDING = 2e-4
 
 
@@ -41,7 +41,7 @@ def gpu_cell(cell: str) -> Path:
 
 
 def cell_on(device: str, cell: str) -> Path:
-    """Return the cell with wheels for this device."""
+    """Return the interpreter of the cell with wheels for this device."""
     return cell_python(cell) if device == "cpu" else gpu_cell(cell)
 
 

@@ -1,4 +1,4 @@
-"""Released wheels of vLLM and TRL with their own PyTorch, on a GPU or, by vLLM's CPU builds, on a CPU.
+"""Released wheels of vLLM and TRL sample, train and reproduce known issues, on a GPU or, with CPU builds, on a CPU.
 
 The cells for a GPU are in the folder GRPO_DOCTOR_GPU_CELLS, each made of `locks/CELL.txt`; the CPU tests run in the
 cells that `nox -s tests-cells` builds. A missing cell is a skip that says how to build it.
@@ -47,7 +47,7 @@ def triage_codes(text, tmp_path):
     [("cpu", True), pytest.param("cuda", True, marks=ON_GPU), pytest.param("cuda", False, marks=ON_GPU)],
 )
 def test_vllm_logprobs_match_transformers(device, cell, eager):
-    """With captured graphs and without them; on a CPU there are none to capture."""
+    """Sampled log-probs match, with captured CUDA graphs and without them; a CPU has no graphs."""
     done, answer = start_vllm(device, cell, eager=eager, share=0.3)
     assert answer is not None, done.stderr[-3000:]
     assert (answer["device"], {len(row) for row in answer["ids"]}) == (device, {12})
@@ -57,7 +57,7 @@ def test_vllm_logprobs_match_transformers(device, cell, eager):
 @pytest.mark.parametrize("device", [GPU_ONLY])
 @pytest.mark.parametrize("cell", IN_CELLS)
 def test_sleeping_vllm_frees_memory(device, cell):
-    """The driver counts nearly all of its share as free, and afterwards it samples the same tokens."""
+    """A sleeping engine returns most of its memory to the driver, and samples the same tokens after it wakes."""
     done, answer = start_vllm(device, cell, share=0.5, sleep=True)
     assert answer is not None, done.stderr[-3000:]
     before, asleep, awake = answer["free"]
@@ -80,7 +80,7 @@ def test_sleeping_vllm_frees_memory(device, cell):
     ],
 )
 def test_memory_shortage_has_its_code(device, options, expected, tmp_path):
-    """Triage of the log gives the code of that shortage and no other of its kind."""
+    """Triage of the log reports the code of that shortage and no other code from MEM004 to MEM007."""
     done, answer = start_vllm(device, NEWEST, **options)
     assert (answer is not None) == (not expected), done.stderr[-3000:]
     if expected:
@@ -94,7 +94,7 @@ def test_memory_shortage_has_its_code(device, options, expected, tmp_path):
 @pytest.mark.parametrize("cell", OLD)
 @pytest.mark.parametrize("code", ["SCH001", "SCH002"])
 def test_scheduler_assertion_reproduces_in_the_released_wheel(device, cell, code):
-    """No failure is in the harness."""
+    """The assertion is reproduced, and no attempt ends with an error of the harness or a timeout."""
     done = run_with(cell_on(device, cell), "-m", "repro", "run", code, "--json", timeout_s=1800)
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout)["codes"][code]
@@ -105,7 +105,7 @@ def test_scheduler_assertion_reproduces_in_the_released_wheel(device, cell, code
 @pytest.mark.parametrize("device", IN_A_CELL)
 @pytest.mark.parametrize("cell", OLD)
 def test_cmp001_needs_an_undetected_platform(device, cell):
-    """Without a GPU it occurs; with one vLLM detects its platform, and it does not."""
+    """CMP001 occurs only without a GPU; with a GPU, vLLM detects its platform."""
     done = run_with(cell_on(device, cell), "-m", "repro", "run", "CMP001", "--json", timeout_s=900)
     result = json.loads(done.stdout)["codes"]["CMP001"]
     outcomes = [
@@ -121,7 +121,7 @@ def test_cmp001_needs_an_undetected_platform(device, cell):
     [("cpu", IN_CELLS[0]), *(pytest.param("cuda", cell, marks=ON_GPU) for cell in IN_CELLS)],
 )
 def test_trl_trains_with_vllm(device, cell):
-    """Three steps in its process change the weights; vLLM's newer CPU builds can't take TRL's weights."""
+    """Three steps with vLLM in TRL's process change the weights; newer CPU builds of vLLM can't load TRL's weights."""
     # The engine that the release takes by itself: what else runs in a cell here asks for V0.
     program = (
         "import os, runpy, sys; os.environ.pop('VLLM_USE_V1', None); sys.argv[1:] = ['vllm', '--json']; "
@@ -135,8 +135,8 @@ def test_trl_trains_with_vllm(device, cell):
 
 @pytest.mark.parametrize("device", IN_A_CELL)
 @pytest.mark.parametrize("mode", ["colocate", "async", "server"])
-def test_our_trainer_trains_with_vllm(device, mode, tmp_path):
-    """In all modes every sync is proven by the probe."""
+def test_grpo_core_trains_with_vllm(device, mode, tmp_path):
+    """In each rollout mode, every weight sync is proven."""
     python = cell_on(device, NEWEST)
     command = ["train", f"--rollout.mode={mode}", "--rollout.engine=vllm", "--rollout.timeout_s=500"]
     where = [f"--train.device={device}", f"--rollout.device={device}", f"--output.dir={tmp_path}"]
@@ -150,7 +150,7 @@ def test_our_trainer_trains_with_vllm(device, mode, tmp_path):
 
 @pytest.mark.parametrize("device", IN_A_CELL)
 def test_doctor_live_starts_an_engine(device):
-    """It uses the device of the cell's wheels, and its log-probs equal transformers'."""
+    """`doctor --tier live` starts an engine on the device of the cell's wheels; its log-probs match transformers."""
     python = cell_on(device, NEWEST)
     command = [sys.executable, "-m", "diagnostics", "doctor", "--python", str(python), "--tier", "live"]
     done = run_text([*command, "--format", "json"], cwd=ROOT, timeout=1800)

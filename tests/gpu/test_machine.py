@@ -1,4 +1,4 @@
-"""doctor, hang and audit on a machine with a GPU: device facts, processes that use CUDA, and servers on a device."""
+"""Commands on a machine with a GPU: doctor's device facts match the driver's, hang and audit find injected faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from diagnostics.hang.collect.snapshot import Selection, take_snapshot
 from evaluation.hang import bench
 from tests.cells import ROOT
 from tests.diagnostics.audit.conftest import trained  # noqa: F401 - a fixture
-from tests.diagnostics.audit.standin import Engine, Wrong, serving
+from tests.diagnostics.audit.standin import Engine, ServerFaults, serving
 from tests.gpu.devices import DEVICES, on_gpu, smi
 
 PROGRAM = Path(__file__).parent / "programs" / "crossed_locks.py"
@@ -33,16 +33,16 @@ FACTS = {
     "mig.mode.current": lambda gpu: gpu.mig,
     "ecc.errors.uncorrected.volatile.total": lambda gpu: gpu.ecc_uncorrected,
 }
-# MiB in nvidia-smi, GB with one place in ours; what others take meanwhile.
+# Tolerances in GB: nvidia-smi prints MiB, our facts are rounded to 0.1 GB, and other processes allocate meanwhile.
 NEAR_GB = {"memory.total": 0.2, "memory.used": 2.0}
 ABSENT = {"[N/A]", "[Not Supported]", "N/A"}
-# nvidia-smi writes modes with capitals and blanks; MIG as a word.
 CROSSED = next(case for case in bench.cases() if case.name == "two_locks")
+# nvidia-smi prints the MIG mode as a word.
 WORDS = {"Enabled": True, "Disabled": False}
 
 
 def parse_smi_value(text: str, field: str):
-    """Return a value of nvidia-smi without units, or None if it has none."""
+    """Convert a value printed by nvidia-smi to the form of our facts, or None if the driver has no value."""
     if text in ABSENT:
         return None
     if field in NEAR_GB:
@@ -53,7 +53,7 @@ def parse_smi_value(text: str, field: str):
 
 
 def test_nvidia_smi_output_is_parsed():
-    """Units, words and unknown values: this part of the comparison needs no GPU."""
+    """Units, words and missing values are converted; this part of the comparison needs no GPU."""
     read = [
         parse_smi_value("81559", "memory.total"),
         parse_smi_value("Exclusive Process", "compute_mode"),
@@ -70,7 +70,7 @@ def test_nvidia_smi_output_is_parsed():
 @on_gpu
 @pytest.mark.parametrize("field", FACTS)
 def test_device_facts_match_nvidia_smi(field):
-    """The facts of every device are in the driver's order."""
+    """The facts of every device equal the driver's, in the driver's order."""
     command = [smi(), f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     facts = gpus.collect(limit_s=60)
@@ -84,7 +84,7 @@ def test_device_facts_match_nvidia_smi(field):
 
 @on_gpu
 def test_device_facts_match_cuda():
-    """The devices that PyTorch sees are matched by their UUIDs."""
+    """Each device that PyTorch sees has the same UUID, name and memory in our facts."""
     known = {gpu.uuid.removeprefix("GPU-"): gpu for gpu in gpus.collect(limit_s=60).devices}
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
@@ -95,7 +95,7 @@ def test_device_facts_match_cuda():
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_doctor_checks_driver_and_devices(device):
-    """They are checked if there is a GPU, and not reported if there is none."""
+    """Driver and devices are checked if there is a GPU; without one, both checks are skipped."""
     if device == "cpu" and torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     command = [sys.executable, "-m", "diagnostics", "doctor", "--format", "json"]
@@ -108,7 +108,7 @@ def test_doctor_checks_driver_and_devices(device):
 @on_gpu
 @pytest.mark.skipif(stacks.find_tool() is None, reason="needs py-spy")
 def test_deadlock_is_found_in_a_process_that_uses_a_gpu():
-    """Two crossed locks are the cause, among the driver's own threads and maps too."""
+    """Two crossed locks are found as the cause, although the driver adds threads and memory maps of its own."""
     process = subprocess.Popen(
         [sys.executable, str(PROGRAM), "cuda"], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -137,7 +137,7 @@ def test_deadlock_is_found_in_a_process_that_uses_a_gpu():
 )
 def test_audit_of_a_server_on_a_gpu_reports_its_faults_only(trained, dtype, law, faults):  # noqa: F811
     """Rounding of the device's kernels is no fault; test_audit_live.py has the same tests for the CPU."""
-    engine = Engine(trained / "checkpoint-120", dtype, Wrong(law=law), seed=1)
+    engine = Engine(trained / "checkpoint-120", dtype, ServerFaults(law=law), seed=1)
     engine.model.to("cuda")
     with serving(engine) as url:
         audit = audit_server(LiveAuditOptions(url, trained / "checkpoint-120", timeout_s=500))

@@ -1,4 +1,4 @@
-"""Training runs on a device: repeatable bits, modes that agree, and first steps that equal the CPU's."""
+"""Training runs on a device are deterministic, equal in all modes, and match the CPU in their first step."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from grpo_core import run
 from tests.gpu.devices import DEVICES, ON_GPU, ROUNDING
 
 TYPES = ("float32", "bfloat16")
-# The largest difference of a log-prob between trainer and engine, and what a proof of a sync allows for.
+# Largest allowed difference of a log-prob between trainer and engine; also the tolerance of sync proofs.
 FLOORS = {"float32": 1e-4, "bfloat16": 0.2}
-# Switches that each take another way through the loss, the batch or the policy.
+# Each switch takes another code path through the loss, the batch or the policy.
 SWITCHES = {
     "plain": {},
     "sequence ratio": {"loss.ratio": "sequence"},
@@ -34,7 +34,7 @@ def ignore_progress(_: dict) -> None:
 
 
 def trained(config) -> tuple[dict, list[dict]]:
-    """Train; return the summary, and the metrics without wall times."""
+    """Train; return the summary and the metrics without wall times."""
     document = run.train(config, ignore_progress)
     assert document["outcome"] == "ok", document["error"]
     lines = [json.loads(line) for line in Path(document["metrics"]).read_text().splitlines()]
@@ -45,7 +45,7 @@ def trained(config) -> tuple[dict, list[dict]]:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mode", ["async", "server"])
 def test_modes_are_bit_identical_without_staleness(short_run, device, mode):
-    """Kernels that repeat themselves give the parameters and metrics of colocate."""
+    """With a maximal staleness of 0, async and server mode give the parameters and metrics of colocate mode."""
     waiting = {"rollout.max_staleness": 0}
     expected, expected_metrics = trained(short_run(device))
     weights, metrics = trained(short_run(device, mode, **waiting))
@@ -57,7 +57,7 @@ def test_modes_are_bit_identical_without_staleness(short_run, device, mode):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_run_is_deterministic(short_run, device, dtype):
-    """This holds in every dtype that a GPU computes in."""
+    """Two equal runs have equal parameters and metrics, in float32 and in bfloat16."""
     types = {"model.dtype": dtype, "rollout.dtype": dtype, "rollout.sync_tolerance": FLOORS[dtype]}
     results = [trained(short_run(device, **types, **{"output.name": name})) for name in ("one", "two")]
     assert results[0][0]["parameters"] == results[1][0]["parameters"]
@@ -67,7 +67,7 @@ def test_run_is_deterministic(short_run, device, dtype):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_trainer_engine_mismatch_is_within_the_dtypes_rounding(short_run, device, dtype):
-    """Every sync is proven within this tolerance, which is no larger than needed."""
+    """Every sync is proven within the tolerance of this dtype."""
     types = {"model.dtype": dtype, "rollout.dtype": dtype, "rollout.sync_tolerance": FLOORS[dtype]}
     document, metrics = trained(short_run(device, **types))
     assert document["max_logprob_difference"] <= FLOORS[dtype]
@@ -77,7 +77,7 @@ def test_trainer_engine_mismatch_is_within_the_dtypes_rounding(short_run, device
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_16_bit_engine_differs_from_32_bit_trainer(short_run, device):
-    """This is the mismatch that users train with, measured."""
+    """With a bfloat16 engine, the log-prob mismatch is more than ten times that of a float32 engine."""
     exact, _ = trained(short_run(device))
     coarse = {"rollout.dtype": "bfloat16", "rollout.sync_tolerance": 0.2, "output.name": "coarse"}
     coarse_weights, _ = trained(short_run(device, **coarse))
@@ -110,7 +110,7 @@ def test_first_step_matches_the_cpu(short_run, device, name):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_evaluation_changes_nothing(short_run, device):
-    """It samples on the same device between two rollouts."""
+    """An evaluation between two rollouts on the same device does not change the trained parameters."""
     plain, _ = trained(short_run(device))
     evaluated, metrics = trained(
         short_run(device, **{"eval.every": 2, "eval.prompts": 6, "output.name": "evaluated"})
@@ -121,7 +121,7 @@ def test_evaluation_changes_nothing(short_run, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_replay_is_bit_identical(short_run, device):
-    """It is replayed from its file by this process, on the same device."""
+    """A recorded step is replayed from its file on the same device, without a difference."""
     from grpo_core.records.replay import replay
 
     document, _ = trained(short_run(device, **{"output.record_every": 1, "checkpoint.keep": 4}))

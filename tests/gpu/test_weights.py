@@ -1,4 +1,4 @@
-"""Weights to and from an engine on a device: digests, sync proofs, freed memory, and transports."""
+"""Weights reach an engine on a device unchanged: digests, sync proofs and transports match, and sleep frees memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def start_engine(device, model_dir, kind=TransformersEngine, dtype="float32"):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_digest_matches_the_cpu(device, dtype, model_dir):
-    """Trainer and engine compare digests across devices, for every dtype."""
+    """For every dtype, the digest of weights on a device equals the digest of the same weights on the CPU."""
     engine, weights = start_engine(device, model_dir, dtype=dtype)
     on_cpu = {name: value.cpu() for name, value in weights.items()}
     assert engine.fingerprint() == spot_digest(on_cpu.items(), 0)
@@ -67,7 +67,7 @@ def test_every_update_is_proven(device, model_dir):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", [LostUpdate, HalfUpdate, OldVersion, LostUpdateUnreadable])
 def test_lost_update_ends_the_run(device, model_dir, kind):
-    """If trainer and engine share a device, no tensor is read from the wrong one's memory."""
+    """A lost, partial or old update raises SyncError, also if trainer and engine share a device."""
     config = load(None, [f"--train.device={device}"])
     policy = Policy(str(model_dir), config)
     sync = Publisher(policy, kind(model_dir, max_model_len=64, device=device), (0, 1, 2, 10), tolerance=1e-3)
@@ -100,7 +100,7 @@ def test_sleeping_engine_frees_its_weights(device, model_dir):
 
 @on_gpu
 def test_sleeping_engine_frees_device_memory(tmp_path):
-    """Free memory, by allocator and driver, rises by the weights of the engine."""
+    """Asleep, the allocator and the driver report the memory of the engine's weights as free."""
     from grpo_core.config import ModelConfig, TaskConfig
     from grpo_core.tasks import model
 
@@ -121,7 +121,7 @@ def test_sleeping_engine_frees_device_memory(tmp_path):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_shared_memory_takes_tensors_from_a_device(device):
-    """The received tensors have the bits of the trainer's."""
+    """Tensors that are sent from a device through shared memory arrive bit-identical."""
     received = {}
 
     def load(name, version):
@@ -147,7 +147,7 @@ def test_tensor_is_shared_with_another_process():
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_process_group_of_one(device, tmp_path):
-    """NCCL, or gloo on a CPU, starts, sums and ends in one process."""
+    """A process group of one rank (NCCL on a GPU, gloo on a CPU) starts, sums and ends."""
     import torch.distributed as dist
 
     backend = "nccl" if device == "cuda" else "gloo"

@@ -1,4 +1,4 @@
-"""Fixtures of the trainer tests: a tiny model on disk, settings of short runs, and this process's child processes."""
+"""Fixtures of the trainer tests: a tiny model on disk, settings of short runs, and forked servers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def engine_config(max_length: int = 64, **rollout) -> Config:
 
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory) -> Path:
-    """The folder of the tiny model with seed 0."""
+    """Write the tiny model with seed 0; return its folder."""
     folder = tmp_path_factory.mktemp("model")
     model.make_tiny(folder, ModelConfig(), TaskConfig().letters, seed=0)
     return folder
@@ -52,7 +52,7 @@ def forked_servers(trainer):
 
 @pytest.fixture
 def short_run(tmp_path):
-    """Build the settings of a run of a few seconds: `short_run("async", **{"train.steps": 2})`."""
+    """Return a function that builds settings of a short run: `short_run("async", **{"train.steps": 2})`."""
 
     def build(mode: str = "colocate", **settings) -> Config:
         options = {**SHORT, "rollout.mode": mode, "output.dir": tmp_path, "output.name": mode, **settings}
@@ -63,7 +63,7 @@ def short_run(tmp_path):
 
 @pytest.fixture
 def children():
-    """Return the running child processes of a process: pid -> command line."""
+    """Return a function that lists the running child processes of a process: pid -> command line."""
 
     def children_of(pid: int) -> dict[int, str]:
         children = {}
@@ -71,7 +71,7 @@ def children():
             try:
                 state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-            except OSError:  # it ended while we looked
+            except OSError:  # the process has just ended
                 continue
             if int(parent) == pid and state != "Z":
                 children[int(folder.name)] = command

@@ -2,7 +2,7 @@
 
 Each attempt, and its engine or server, is a process forked from one that has done the imports. An attempt sends itself
 SIGKILL at a random Python call inside the training loop: in a rollout, in a backward pass, or while a checkpoint is
-written. Prints the comparison as JSON.
+written. The comparison is printed as JSON.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ WRITERS = ("checkpoint.py", "run_files.py", "files.py")
 class KillAtCall:
     """Trace function that sends SIGKILL at the n-th Python call of the training loop; 0 only counts the calls.
 
-    With `writing`, only calls made while files are written count, because they are hit seldom otherwise.
+    With `writing`, only calls made while files are written are counted, because a random call seldom hits them.
     """
 
     def __init__(self, at: int, *, writing: bool) -> None:
         self.calls, self.at, self.writing = 0, at, writing
 
     def watch(self, frame, event, _) -> None:
+        """Count a call; at the n-th one report its location and kill the process."""
         if event not in ("call", "c_call"):
             return
         if self.writing and not (
@@ -52,6 +53,7 @@ class KillAtCall:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def install(self, pipe: int) -> None:
+        """Count calls from the beginning of the training loop on; report a kill through the pipe."""
         self.pipe = pipe
         steps = Trainer.steps
 
@@ -85,8 +87,8 @@ def attempt(config, at: int, *, writing: bool = False) -> dict:
     return answer
 
 
-def read_lines(folder: Path) -> dict[str, list]:
-    """Return the metrics of a run without wall times."""
+def read_metrics_and_completions(folder: Path) -> dict[str, list]:
+    """Return the metrics and the completions of a run by file name, without wall times."""
     by_file = {}
     for name in ("metrics", "completions"):
         entries = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
@@ -95,6 +97,7 @@ def read_lines(folder: Path) -> dict[str, list]:
 
 
 def main(folder: str, kills: int, seed: int, settings: list[str]) -> None:
+    """Kill and resume a run `kills` times; print the comparison with an uninterrupted run."""
     make_deterministic(1)
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # imports half of torch
     draw = random.Random(seed)
@@ -117,7 +120,10 @@ def main(folder: str, kills: int, seed: int, settings: list[str]) -> None:
         answer["checkpoints"] = sorted(path.name for path in steps.glob("step-*"))
         deaths.append(answer)
     last = attempt(config("killed"), 0)
-    first, second = read_lines(Path(folder, "whole")), read_lines(Path(folder, "killed"))
+    first, second = (
+        read_metrics_and_completions(Path(folder, "whole")),
+        read_metrics_and_completions(Path(folder, "killed")),
+    )
     print(
         json.dumps(
             {

@@ -1,4 +1,4 @@
-"""SIMULATED HTTP servers: real sockets on loopback whose responses a test writes."""
+"""Run SIMULATED HTTP servers, which are real sockets on loopback whose responses a test writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Call:
-    """One HTTP request, and the connection it came by."""
+    """One HTTP request and its connection."""
 
     method: str
     path: str
@@ -34,7 +34,7 @@ class Call:
 
 @dataclass
 class Server:
-    """A simulated server's address, and the requests it got."""
+    """A simulated server's port, and the requests that it received."""
 
     port: int
     calls: list[Call]

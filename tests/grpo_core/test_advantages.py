@@ -17,13 +17,13 @@ from grpo_core.learn.advantages import group_advantages
 @pytest.mark.parametrize("scale", ["group", "leave_one_out", "none"])
 @pytest.mark.parametrize("ddof", [0, 1])
 def test_group_of_one_is_not_scaled(baseline, expected, scale, ddof):
-    """It has no deviation, so the advantage is the reward minus its baseline, never 0/0."""
+    """A group of one has no deviation, so the advantage is the reward minus its baseline, never 0/0."""
     actual = group_advantages([[0.7], [0.1, 0.2, 0.4]], baseline=baseline, scale=scale, ddof=ddof)
     np.testing.assert_allclose(actual[0], [expected], rtol=1e-15)
 
 
-def test_batch_of_one_reward():
-    """The advantage is zero or the reward itself, under every scale."""
+def test_batch_of_one_reward_is_not_scaled():
+    """The advantage of a single reward is zero, or the reward itself without a baseline, with every scale."""
     for baseline, expected in (("group", 0.0), ("leave_one_out", 0.0), ("batch", 0.0), ("none", 0.7)):
         for scale in ("group", "leave_one_out", "batch", "none"):
             assert group_advantages([[0.7]], baseline=baseline, scale=scale) == ((expected,),)
@@ -48,7 +48,7 @@ def test_every_baseline_and_scale_matches_numpy(baseline, scale, ddof):
 
 
 def test_leave_one_out_std_of_equal_rewards_does_not_scale():
-    """Dividing by epsilon would dominate the step; NeMo-RL does not divide."""
+    """An advantage is not divided if the other rewards are equal, as in NeMo-RL; epsilon would dominate the step."""
     actual = group_advantages(
         [[1.0, 0.0, 0.0, 0.0]], baseline="leave_one_out", scale="leave_one_out", epsilon=1e-6
     )
@@ -59,7 +59,7 @@ def test_leave_one_out_std_of_equal_rewards_does_not_scale():
 @pytest.mark.parametrize("baseline", BASELINES)
 @pytest.mark.parametrize("scale", SCALES)
 def test_equal_rewards_in_batch_give_zero_advantage(baseline, scale):
-    """Exactly zero with every baseline, exactly the reward without one."""
+    """Equal rewards give exactly zero with every baseline, and exactly the reward without one."""
     actual = group_advantages([[0.1] * 3] * 3, baseline=baseline, scale=scale, epsilon=1e-12)
     assert actual == ((0.1 if baseline == "none" else 0.0,) * 3,) * 3
 

@@ -1,4 +1,4 @@
-"""Prompts of the shipped task or the user's data set: formats, order, chat templates, length limits, refused data."""
+"""Prompts of the shipped task or a data set have a stable order, a template and a length limit; bad data is refused."""
 
 import gzip
 import json
@@ -50,18 +50,18 @@ def make_tokenizer(folder, *, begin=True, end=False, template=True):
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    """A byte tokenizer with a begin token and a chat template."""
+    """Return a byte tokenizer with a begin token and a chat template."""
     return make_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 def write_lines(path, rows):
-    """Write the rows as JSON lines."""
+    """Write the rows as JSON lines; return the path."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
 def write_dataset(folder, kind, rows):
-    """Write the rows in a format: a file or a folder."""
+    """Write the rows in a format; return the path of the file or folder."""
     if kind == "jsonl":
         return write_lines(folder / "rows.jsonl", rows)
     if kind == "jsonl.gz":
@@ -105,7 +105,7 @@ def test_every_format_gives_the_same_prompts(tmp_path, tokenizer, kind, rows):
 
 
 def test_each_epoch_has_its_own_permutation(tmp_path, tokenizer):
-    """A batch may span the end of an epoch."""
+    """Each epoch has all rows once in its own order, also if a batch spans the end of an epoch."""
     path = write_dataset(tmp_path, "jsonl", TEXTS)
     prompts = build_prompts(data_settings(path), tokenizer)
     sampled = [text for number in range(7) for text in texts(prompts.batch(number, 5))]
@@ -119,7 +119,7 @@ def test_each_epoch_has_its_own_permutation(tmp_path, tokenizer):
 
 
 def test_batch_depends_only_on_its_number(tmp_path, tokenizer):
-    """After a restart, in any order and repeated, a batch has the same prompts and ids."""
+    """A batch has the same prompts and ids after a restart, in any order, and repeated."""
     path = write_dataset(tmp_path, "jsonl", TEXTS)
     prompts = build_prompts(data_settings(path), tokenizer)
     first = [prompts.batch(number, 4) for number in range(6)]
@@ -131,7 +131,7 @@ def test_batch_depends_only_on_its_number(tmp_path, tokenizer):
 
 @pytest.mark.parametrize(("epochs", "steps"), [(1.0, 4), (3.0, 11), (0.1, 1), (0.0, 300)])
 def test_epochs_set_the_number_of_steps(tmp_path, tokenizer, epochs, steps):
-    """With seven rows, two a step, the last batch is filled from the next epoch."""
+    """The number of steps follows from the epochs, rounded up; the last batch is filled from the next epoch."""
     config = data_settings(write_dataset(tmp_path, "jsonl", TEXTS))
     config = replace(config, train=replace(config.train, epochs=epochs, prompts_per_step=2))
     assert with_steps(config, build_prompts(config, tokenizer)).train.steps == steps
@@ -151,7 +151,7 @@ def test_unshuffled_rows_keep_file_order(tmp_path, tokenizer):
 
 
 def test_shipped_task_words_are_stable(model_dir):
-    """The words of seed 0 are those of releases before data sets existed."""
+    """The words of seed 0 are those of releases before data sets were supported."""
     letters = load_tokenizer(model_dir)
     prompts = build_prompts(Config(), letters)
     assert (prompts.dropped, prompts.truncated) == (0, 0)
@@ -160,7 +160,7 @@ def test_shipped_task_words_are_stable(model_dir):
 
 
 def test_evaluation_uses_the_first_rows(tmp_path, tokenizer):
-    """They do not depend on the seed; if there are fewer rows, each is used once."""
+    """The evaluation prompts do not depend on the seed; if there are fewer rows than prompts, each is used once."""
     path = write_dataset(tmp_path, "jsonl", TEXTS)
     few = [
         build_eval_prompts(data_settings(eval_path=path, seed=s, eval_prompts=3), tokenizer) for s in (0, 1)
@@ -175,7 +175,7 @@ def test_evaluation_uses_the_first_rows(tmp_path, tokenizer):
 @pytest.mark.parametrize("begin", [True, False])
 @pytest.mark.parametrize("end", [True, False])
 def test_chat_has_one_begin_token(tmp_path, begin, end):
-    """The template writes it, so the tokenizer must not, and the text is what the model sees."""
+    """A chat has only the begin token of its template, and its text is what the model sees."""
     tokenizer = make_tokenizer(tmp_path / "tokenizer", begin=begin, end=end)
     prompts = prompts_of(tmp_path, tokenizer, CHATS, shuffle=False).batch(0, 7)
     for row, prompt in zip(CHATS, prompts, strict=True):
@@ -189,7 +189,7 @@ def test_chat_has_one_begin_token(tmp_path, begin, end):
 @pytest.mark.parametrize("begin", [True, False])
 @pytest.mark.parametrize("end", [True, False])
 def test_text_has_one_begin_token_and_no_end_token(tmp_path, begin, end):
-    """This holds also if the text begins with the begin token."""
+    """A text has at most one begin token, also if it begins with one itself, and no end token."""
     tokenizer = make_tokenizer(tmp_path / "tokenizer", begin=begin, end=end, template=False)
     rows = [{"prompt": "one"}, {"prompt": "<s>two"}]
     prompts = prompts_of(tmp_path, tokenizer, rows, shuffle=False).batch(0, 2)
@@ -206,7 +206,7 @@ def test_chat_template_setting_applies_to_text(tmp_path, tokenizer, template, te
     assert texts(prompts.batch(0, 1)) == [text]
 
 
-ROWS_BY_LENGTH = [{"prompt": "x" * n, "answer": n} for n in (3, 9, 4, 12)]  # and a begin token each
+ROWS_BY_LENGTH = [{"prompt": "x" * n, "answer": n} for n in (3, 9, 4, 12)]  # the begin token adds one token
 
 
 def test_overlong_prompts_are_dropped_and_counted(tmp_path, tokenizer):
@@ -231,7 +231,7 @@ def test_overlong_prompts_are_truncated_on_the_left(tmp_path, tokenizer):
 
 
 def test_default_prompt_limit_leaves_room_for_the_completion(tmp_path, tokenizer):
-    """A larger limit is refused."""
+    """The default limit leaves room for the completion, and a larger limit is refused."""
     path = write_dataset(tmp_path, "jsonl", ROWS_BY_LENGTH)
     assert build_prompts(data_settings(path, max_length=16, max_tokens=6), tokenizer).dropped == 1
     with pytest.raises(ConfigError, match="the longest prompt and completion don't fit the model"):
@@ -250,7 +250,7 @@ def test_default_prompt_limit_leaves_room_for_the_completion(tmp_path, tokenizer
     ],
 )
 def test_overlong_prompts_are_refused(tmp_path, tokenizer, options, says):
-    """This happens if configured, or if no prompt is left."""
+    """Overlong prompts are refused if `over_limit=error`, or if no prompt or token is left."""
     path = write_dataset(tmp_path, "jsonl", ROWS_BY_LENGTH)
     with pytest.raises(ConfigError) as caught:
         build_prompts(data_settings(path, **options), tokenizer)
@@ -310,7 +310,7 @@ def test_bad_data_is_refused_with_key_file_and_line(tmp_path, tokenizer, content
 
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.jsonl.gz", "rows.jsonl"])
 def test_corrupt_files_are_refused(tmp_path, tokenizer, name):
-    """The error has the file reader's message."""
+    """A corrupt file is refused with the message of its reader."""
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow")
     path = tmp_path / name
@@ -320,14 +320,14 @@ def test_corrupt_files_are_refused(tmp_path, tokenizer, name):
 
 
 def test_folder_without_dataset_is_refused(tmp_path, tokenizer):
-    """The error lists the files that were looked for."""
+    """A folder without a data set is refused with the message of datasets."""
     pytest.importorskip("datasets")
     with pytest.raises(ConfigError, match="neither a `Dataset` directory nor a `DatasetDict` directory"):
         build_prompts(data_settings(tmp_path), tokenizer)
 
 
 def test_split_is_chosen_by_name(tmp_path, tokenizer):
-    """A missing split, or no choice among several, is refused with the existing ones."""
+    """A split is chosen by name; a missing one, or none among several, is refused with the existing names."""
     datasets = pytest.importorskip("datasets")
     tables = {name: datasets.Dataset.from_list(TEXTS[:n]) for name, n in (("train", 5), ("test", 2))}
     datasets.DatasetDict(tables).save_to_disk(str(tmp_path / "both"))
@@ -341,7 +341,7 @@ def test_split_is_chosen_by_name(tmp_path, tokenizer):
 
 @pytest.mark.parametrize(("name", "package"), [("rows.parquet", "pyarrow"), ("", "datasets")])
 def test_missing_package_is_named(tmp_path, tokenizer, monkeypatch, name, package):
-    """The error has the key that needs it."""
+    """The error names the missing package and the key that needs it."""
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setitem(sys.modules, f"{package}.parquet", None)
     with pytest.raises(ConfigError, match=rf"^data.path = .*{package}.*; install it$"):
@@ -349,7 +349,7 @@ def test_missing_package_is_named(tmp_path, tokenizer, monkeypatch, name, packag
 
 
 def test_missing_chat_template_is_refused(tmp_path):
-    """Chats need one, and so do texts with `chat_template` on."""
+    """Without a chat template, chats are refused, and texts with `template=chat` too."""
     tokenizer = make_tokenizer(tmp_path / "tokenizer", template=False)
     for rows, template in ((CHATS, "auto"), (TEXTS, "chat")):
         with pytest.raises(ConfigError, match=r"row 1: .*chat_template is not set"):
@@ -357,7 +357,7 @@ def test_missing_chat_template_is_refused(tmp_path):
 
 
 def test_tiny_model_refuses_unknown_characters(tmp_path, model_dir):
-    """Its tokenizer would turn them into padding."""
+    """Characters that the tiny model's tokenizer would turn into padding are refused."""
     config = replace(
         data_settings(write_dataset(tmp_path, "jsonl", [{"prompt": "abc>"}])), model=ModelConfig()
     )

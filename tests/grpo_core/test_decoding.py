@@ -1,4 +1,4 @@
-"""The decoder fuses projections with a common input (q/k/v, gate/up) into one matmul, which weight syncs update."""
+"""Weight syncs update the decoder's fused weights, which join projections with a common input (q/k/v, gate/up)."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ KINDS = [
     ("llama", {}),
     ("llama", {"attention_bias": True, "mlp_bias": True}),
     ("mistral", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
-    ("qwen2", {}),  # with biases of queries, keys and values alone
+    ("qwen2", {}),  # has biases only for queries, keys and values
     ("qwen3", {"tie_word_embeddings": True}),
 ]
 REQUESTS = [Request(f"r{place}", (1, 2, 3, place // 2), seed=place) for place in range(4)]
@@ -30,7 +30,7 @@ def other_weights(model):
     ]
 
 
-def decoded(model, tokens=3):
+def decode_logits(model, tokens=3):
     """Return the logits after the tokens, from a fresh decoder."""
     decoder = Decoder(model, PROMPTS, room=tokens)
     for token in range(tokens):
@@ -40,17 +40,17 @@ def decoded(model, tokens=3):
 
 @pytest.mark.parametrize(("kind", "settings"), KINDS)
 def test_sync_updates_fused_weights(kind, settings):
-    """The logits are bit-identical to a fresh model's, and equal transformers' up to rounding."""
+    """After new weights, the logits equal a fresh model's bit for bit, and transformers' up to rounding."""
     model, fresh = build_model(kind, **settings), build_model(kind, **settings)
     with torch.inference_mode():
-        before = decoded(model)
+        before = decode_logits(model)
     with torch.no_grad():
         for changed in (model, fresh):
             for name, value in other_weights(changed):
                 changed.get_parameter(name).copy_(value)
-        logits_after = decoded(model)
+        logits_after = decode_logits(model)
         assert not torch.equal(logits_after, before)
-        assert torch.equal(logits_after, decoded(fresh))
+        assert torch.equal(logits_after, decode_logits(fresh))
         for row, prompt in enumerate(PROMPTS):
             logits = fresh(torch.tensor([[*prompt, 4, 5, 6]])).logits[0, -1]
             torch.testing.assert_close(logits_after[row], logits, rtol=0, atol=1e-4)
@@ -58,13 +58,13 @@ def test_sync_updates_fused_weights(kind, settings):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Make a checkpoint folder."""
+    """Write a checkpoint; return its folder."""
     build_model("qwen2").save_pretrained(tmp_path / "model")
     return tmp_path / "model"
 
 
 def test_synced_engine_samples_like_a_fresh_one(folder):
-    """This holds after a sync between two calls, after sleep, and with non-contiguous tensors."""
+    """A synced engine samples like a fresh one, also after sleep and with non-contiguous tensors."""
     engine, fresh = (TransformersEngine(folder, max_model_len=32) for _ in range(2))
     sent = other_weights(engine._model)
     fresh.update_weights(sent, 1)
@@ -96,7 +96,7 @@ def test_partial_sync_changes_nothing(folder):
 
 
 def test_merged_lora_updates_fused_weights(folder):
-    """Adapters of the queries only, or of the fused MLP too, sample like a model with merged weights."""
+    """An engine with merged adapters of queries and the MLP computes the logits of a model with merged weights."""
     trained = build_model("qwen2")
     with torch.random.fork_rng(devices=[]):
         inject(trained, ModelConfig(lora_rank=2, lora_targets=("q_proj", "up_proj")), 0)
@@ -108,5 +108,5 @@ def test_merged_lora_updates_fused_weights(folder):
     engine.update_weights(merged(trained), 0)
     with torch.no_grad():
         plain.load_state_dict(dict(merged(trained)))
-        assert torch.equal(decoded(engine._model), decoded(plain))
-        assert not torch.equal(decoded(plain), decoded(build_model("qwen2")))
+        assert torch.equal(decode_logits(engine._model), decode_logits(plain))
+        assert not torch.equal(decode_logits(plain), decode_logits(build_model("qwen2")))

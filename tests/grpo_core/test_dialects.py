@@ -16,8 +16,8 @@ from grpo_core.learn.losses import Streams, policy_loss, token_weights
 
 LONGEST = 5
 # Two groups of three; log-probs of each token: current, proximal, behaviour, reference.
-# There are ratios beyond each clip, on both sides, and beyond 3 (dual clip) and 5 (CISPO); log-ratios to the reference
-# of 3 (its k3 is above 10); and corrections of a sequence by more than 3, and by more than 2.
+# They include ratios beyond each clip on both sides, beyond 3 (dual clip) and beyond 5 (CISPO), log-ratios of 3 to the
+# reference (with a k3 above 10), and correction weights of a sequence above 2 and above 3.
 REWARDS = [[1.0, 0.0, 0.25], [0.1, 0.9, 0.3]]
 SAMPLES = [
     [(-1.0, -1.5, -1.4, -1.2), (-0.5, -0.3, -0.6, -0.1), (-4.0, -4.1, -3.9, -1.0)],
@@ -114,7 +114,7 @@ def by_max_length(rows):
 
 
 def by_sum(rows):
-    """Sum over tokens."""
+    """Sum each sequence, then average over sequences."""
     return statistics.fmean(map(sum, rows))
 
 
@@ -134,10 +134,12 @@ def clip_02(token):
 
 
 def gspo(token):
+    """Return PPO's value with the ratio of the sequence."""
     return ppo(token, 0.2, 0.2, token.sequence_ratio)
 
 
-def capped(token):
+def cispo_to_five(token):
+    """Return CISPO's value with an upper bound of 5."""
     return cispo(token, 0.0, 5.0)
 
 
@@ -147,7 +149,7 @@ LOSS_TYPES = {
     "bnpo": (clip_02, by_token),
     "dapo": (clip_02, by_token),
     "dr_grpo": (clip_02, by_max_length),
-    "cispo": (capped, by_token),
+    "cispo": (cispo_to_five, by_token),
     "sapo": (sapo, by_sequence),
 }
 
@@ -158,10 +160,11 @@ def open_instruct(loss):
 
 
 def clip_higher(token):
+    """Return PPO's value with a higher upper clip."""
     return ppo(token, 0.2, 0.272)
 
 
-# Advantages, loss of a token, and its aggregation.
+# Dialect: advantages of a group, loss of a token, and aggregation.
 FORMULAS = {
     **{f"trl-1.16.0/{form}": (TRL, trl(loss), total) for form, (loss, total) in LOSS_TYPES.items()},
     "trl-1.16.0/luspo": (TRL, trl(clip_02), by_sum),
@@ -231,7 +234,7 @@ def _float64():
 
 
 def loss_function(options: LossConfig):
-    """Return our loss as a function of the current log-probs, and these log-probs."""
+    """Return grpo_core's loss as a function of the current log-probs, and these log-probs."""
     width = max(map(len, SAMPLES))
     padded = torch.tensor([[*sample, *[(0.0,) * 4] * (width - len(sample))] for sample in SAMPLES])
     mask = torch.arange(width)[None] < torch.tensor([len(sample) for sample in SAMPLES])[:, None]
@@ -260,22 +263,22 @@ def test_every_dialect_has_a_formula():
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_closed_form(name):
-    """From rewards and log-probs, the loss equals the formula to twelve digits."""
+def test_loss_matches_closed_form(name):
+    """The loss computed from rewards and log-probs equals the formula to twelve digits."""
     ours, current = loss_function(DIALECTS[name].loss)
     assert math.isclose(ours(current).item(), expected_loss(name), rel_tol=1e-12)
 
 
 @pytest.mark.parametrize("name", [name for name, record in DIALECTS.items() if record.form != "cispo"])
 def test_gradient_matches_finite_differences(name):
-    """CISPO's gradient is deliberately not that of its value."""
+    """The gradient equals finite differences, except for CISPO, whose gradient is not that of its value."""
     ours, current = loss_function(DIALECTS[name].loss)
     assert torch.autograd.gradcheck(ours, (current.clone().requires_grad_(),))
 
 
 @pytest.mark.parametrize("name", [name for name, record in DIALECTS.items() if record.form == "cispo"])
 def test_cispo_gradient_is_linear_in_logprob(name):
-    """Log-prob times gradient gives the policy part of the value."""
+    """For CISPO, log-prob times gradient gives the policy part of the value."""
     ours, current = loss_function(LossConfig(**{**DIALECTS[name].settings, "kl_coefficient": 0.0}))
     current = current.clone().requires_grad_()
     value = ours(current)
@@ -299,7 +302,7 @@ def test_unknown_dialect_suggests_the_nearest():
     ],
 )
 def test_clamped_kl_has_no_gradient(options, difference, expected):
-    """The limit applies to reference - current; without it 900 would overflow."""
+    """Beyond its limits the KL has the clamped value and no gradient; a log-ratio of 900 does not overflow."""
     loss, gradient = far_token(
         LossConfig(kl_coefficient=1.0, correction="none", **options), reference=difference
     )
@@ -319,8 +322,8 @@ def test_clamped_kl_has_no_gradient(options, difference, expected):
         ("trl-0.17.0/bnpo", 30.0, -1.0, math.exp(30)),
     ],
 )
-def test_log_ratio_clamp(name, log_ratio, advantage, expected):
-    """A token far from the proximal policy has the clamped value and gradient."""
+def test_log_ratio_is_clamped(name, log_ratio, advantage, expected):
+    """A token far from the proximal policy has the value of the clamped log-ratio."""
     options = LossConfig(**{**DIALECTS[name].settings, "kl_coefficient": 0.0})
     loss, _ = far_token(options, current=log_ratio, advantage=advantage)
     assert math.isclose(loss, expected, rel_tol=1e-12)
@@ -337,7 +340,7 @@ def test_log_ratio_clamp(name, log_ratio, advantage, expected):
         ("nemo-rl-0.7.0/grpo", -50.0, 0.01 * 10),
     ],
 )
-def test_kl_clamp(name, difference, expected):
+def test_kl_is_clamped(name, difference, expected):
     """A token far from the reference, without an advantage, has the clamped KL."""
     loss, _ = far_token(DIALECTS[name].loss, reference=difference)
     assert math.isclose(loss, expected, rel_tol=1e-12)

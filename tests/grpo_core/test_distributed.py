@@ -16,10 +16,10 @@ from grpo_core import run
 from grpo_core.settings import load
 from tests.grpo_core.conftest import SHORT
 
-# Each starts two processes that import PyTorch.
+# Each test starts two processes that import PyTorch.
 pytestmark = pytest.mark.long
 SETTINGS = {"train.steps": 5, "sampling.dynamic": "true", "loss.kl_coefficient": 0.05, "eval.every": 2}
-# Each as settings of its own, all to be compared with one process in colocate mode.
+# Settings of each case; all cases are compared with one process in colocate mode.
 CASES = {
     "colocate": {"train.micro_batch": 3},
     "async": {"rollout.mode": "async", "rollout.max_staleness": 0},
@@ -53,7 +53,7 @@ def saved_parameters(folder) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def single_rank(tmp_path_factory):
-    """The run on one rank: its folder and metrics."""
+    """Train on one rank; return the folder of the run."""
     folder = tmp_path_factory.mktemp("alone")
     settings = {**SHORT, **SETTINGS, "output.dir": folder, "output.name": "run"}
     document = run.train(load(None, [f"--{k}={v}" for k, v in settings.items()]), lambda _: None)
@@ -61,21 +61,21 @@ def single_rank(tmp_path_factory):
     return folder / "run"
 
 
-def read_lines(folder) -> list[dict]:
+def read_metrics(folder) -> list[dict]:
     """Return the metrics of a run."""
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_match_one(single_rank, tmp_path, case):
-    """Losses, gradients and metrics agree to 1e-6 relative; parameters to 1e-6 in relative norm.
+    """Metrics agree to 1e-6 relative, and the parameters to 1e-6 in relative norm.
 
-    Not each parameter to 1e-6: where a gradient is zero up to rounding, Adam takes a step of a size that depends on
-    rounding alone. It is one parameter in forty thousand here, off by 2e-6.
+    A single parameter may differ by more: if its gradient is zero up to rounding, the size of Adam's step depends on
+    rounding alone. Here this is one parameter in forty thousand, which differs by 2e-6.
     """
     settings = {**SHORT, **SETTINGS, **CASES[case], "output.dir": tmp_path, "output.name": "run"}
     torchrun(settings)
-    for single, two in zip(read_lines(single_rank), read_lines(tmp_path / "run"), strict=True):
+    for single, two in zip(read_metrics(single_rank), read_metrics(tmp_path / "run"), strict=True):
         for name in single.keys() - {"sync/moved", "sync/difference"}:
             if not name.startswith(("time/", "logprob_difference")):
                 assert two[name] == pytest.approx(single[name], rel=1e-6, abs=1e-7), name
@@ -85,10 +85,10 @@ def test_two_ranks_match_one(single_rank, tmp_path, case):
 
 
 def test_two_ranks_resume(single_rank, tmp_path):
-    """Resumed from a checkpoint of one rank or of two, the run is the same."""
+    """A run that is resumed on two ranks has the parameters of an uninterrupted run on one rank."""
     settings = {**SHORT, **SETTINGS, "output.dir": tmp_path, "output.name": "run"}
     torchrun({**settings, "train.steps": 3})
     torchrun(settings, "--resume")
-    assert len(read_lines(tmp_path / "run")) == 5
+    assert len(read_metrics(tmp_path / "run")) == 5
     expected, actual = saved_parameters(single_rank), saved_parameters(tmp_path / "run")
     assert float((actual - expected).norm() / expected.norm()) < 1e-6

@@ -12,7 +12,7 @@ from grpo_core.types import Completion, Prompt, Request, Sample
 
 
 def rollout(number, rewards):
-    """Return a rollout with one group for each list of rewards: groups, requests."""
+    """Return the groups and the requests of a rollout, with one group for each list of rewards."""
     groups, requests = [], []
     for place, values in enumerate(rewards):
         prompt, samples = Prompt(f"{number}.{place}", "", (1,)), []
@@ -26,7 +26,7 @@ def rollout(number, rewards):
 
 @pytest.fixture
 def pool(short_run):
-    """A pool of three groups of two a step, with at most two further rollouts."""
+    """Return a pool with three groups of two samples per step and at most two further rollouts."""
     settings = {"sampling.dynamic": "true", "sampling.max_resample_times": 2, "train.prompts_per_step": 3}
     return Pool(short_run(**{"sampling.group_size": 2, **settings}))
 
@@ -44,19 +44,19 @@ def selected_ids(pool):
 
 
 def test_groups_without_signal_are_replaced(pool):
-    """Groups of further prompts replace them in request order; surplus groups are dropped."""
+    """Groups of further prompts replace groups without a signal, in request order; surplus groups are dropped."""
     fill(pool, [(0, 1), (1, 1), (0, 0)], [(0, 1), (1, 0), (0, 1)])
     assert pool.ready()
     assert selected_ids(pool) == ["0.0", "1.0", "1.1"]
     metrics = pool.metrics()
     assert (metrics["resample/rounds"], metrics["resample/exhausted"]) == (1, 0.0)
-    # Metrics are of everything that was sampled: chosen groups alone would always look half solved.
+    # Metrics cover everything that was sampled; the selected groups alone would always look half solved.
     assert metrics["reward/mean"] == pytest.approx(6 / 12)
     assert metrics["reward/zero_variance_groups"] == pytest.approx(2 / 6)
 
 
 def test_exhausted_resampling_fills_the_step(pool):
-    """The step keeps its size, groups with a signal first, and sets `resample/exhausted`."""
+    """After the last rollout the step is filled, groups with a signal first, and `resample/exhausted` is set."""
     fill(pool, [(1, 1), (0, 1), (1, 1)], [(1, 1), (1, 1), (1, 1)], [(1, 1), (1, 1), (1, 0)])
     assert pool.ready()
     assert selected_ids(pool) == ["0.1", "2.2", "0.0"]
@@ -64,7 +64,7 @@ def test_exhausted_resampling_fills_the_step(pool):
 
 
 def test_without_dynamic_sampling_a_step_is_its_rollout():
-    """Groups without a signal are included, in order."""
+    """Without dynamic sampling a step has all groups of its rollout in order, also those without a signal."""
     pool = Pool(Config())
     fill(pool, [(1, 1), (0, 1), (0, 0)])
     assert pool.ready()
@@ -82,7 +82,7 @@ def metrics_of(config) -> list[dict]:
 @pytest.mark.slow
 @pytest.mark.long
 def test_dynamic_sampling_is_the_same_in_all_modes(short_run):
-    """Resampling takes the next rollouts in any mode."""
+    """With dynamic sampling all modes have the same metrics, and some steps resample."""
     settings = {"sampling.dynamic": "true", "sampling.group_size": 2, "rollout.max_staleness": 0}
     runs = [metrics_of(short_run(mode, **settings)) for mode in ("colocate", "async", "server")]
     without_times = [[{k: v for k, v in e.items() if not k.startswith("time/")} for e in run] for run in runs]
@@ -91,7 +91,7 @@ def test_dynamic_sampling_is_the_same_in_all_modes(short_run):
 
 
 def test_resampling_ahead_keeps_the_staleness_bound(short_run):
-    """A step that takes two rollouts makes the next ones fresher, never older."""
+    """If steps take several rollouts, the staleness of async mode stays within its bound."""
     settings = {"sampling.dynamic": "true", "sampling.group_size": 2, "rollout.max_staleness": 2}
     entries = metrics_of(short_run("async", **{**settings, "train.steps": 6}))
     assert 0 < max(entry["staleness/max"] for entry in entries) <= 2
@@ -99,7 +99,7 @@ def test_resampling_ahead_keeps_the_staleness_bound(short_run):
 
 
 def test_overlong_filter_removes_gradient_of_truncated_samples(short_run):
-    """If all are truncated, the gradient is zero, not NaN; rewards are still computed."""
+    """Truncated samples are filtered and counted and change the gradient, but not the mean reward."""
     settings = {"sampling.max_tokens": 4, "task.max_length": 3, "train.steps": 1}
     plain = metrics_of(short_run(**settings))[0]
     filtered = metrics_of(

@@ -1,4 +1,4 @@
-"""The in-process vLLM engine in the matrix's cells: conformance, refusals, the probe command and equal modes."""
+"""In three cells, the in-process vLLM engine passes the conformance suite, refusals, the probe and each mode."""
 
 import importlib
 import json
@@ -16,18 +16,18 @@ pytestmark = pytest.mark.vllm
 CELLS = {"vllm-0.8.5+trl-0.17.0": "V0", "vllm-0.10.2+trl-0.25.1": "V1", "vllm-0.31.0+trl-1.16.0": "V1"}
 SUITE = Path("tests/grpo_core/conformance/suite.py")
 PROGRAM = Path(__file__).parent / "cell_programs" / "vllm_engine.py"
-TOLERANCE = 1e-4  # of a log-prob in float32: seen are 1e-6 to 1e-5
+TOLERANCE = 1e-4  # of a log-prob in float32; measured differences are 1e-6 to 1e-5
 
 
 @pytest.fixture(scope="module", params=CELLS)
 def cell(request) -> str:
-    """Each vLLM release that has a cell."""
+    """Return the id of one of the three matrix cells."""
     return request.param
 
 
 @pytest.fixture(scope="module")
 def in_cell(cell, tmp_path_factory):
-    """Run the cell's Python on copies of grpo_core and the conformance suite."""
+    """Return a function that runs the cell's Python on copies of grpo_core and the conformance suite."""
     python = cell_python(cell)
     stage = tmp_path_factory.mktemp("stage")
     shutil.copytree(ROOT / "grpo_core", stage / "grpo_core")
@@ -64,7 +64,7 @@ def test_vllm_engine_passes_the_conformance_suite(in_cell):
 
 @pytest.fixture(scope="module")
 def cell_report(in_cell, tmp_path_factory) -> dict:
-    """The output of `cell_programs/vllm_engine.py`: vLLM's effects on the process and on its engine."""
+    """Return the output of `cell_programs/vllm_engine.py`: vLLM's effects on the process and on its engine."""
     return dict(json.loads(in_cell(PROGRAM, tmp_path_factory.mktemp("model"))))
 
 
@@ -86,14 +86,17 @@ def test_engine_reports_its_capabilities(cell_report, cell):
     ],
 )
 def test_invalid_inputs_are_refused(cell_report, what, says):
-    """vLLM would change or mix up these inputs silently; after Ctrl-C it still has the requests."""
+    """The engine refuses calls that vLLM would change or mix up silently.
+
+    After Ctrl-C, vLLM still has unfinished requests, so the next call is refused.
+    """
     assert cell_report["interrupted"]
     assert cell_report["refusals"][what].startswith("vllm engine, ")
     assert says in cell_report["refusals"][what]
 
 
 def test_start_keeps_random_state_and_threads(cell_report):
-    """vLLM seeds every generator and lowers torch's threads at start; the trainer's must not change."""
+    """The trainer's random state and threads stay the same, although vLLM changes them at start."""
     assert cell_report["generator_kept"]
     assert cell_report["threads_kept"]
 
@@ -112,10 +115,10 @@ def test_probe_command_passes(in_cell):
 @pytest.mark.slow
 @pytest.mark.timeout(2800)
 def test_three_modes_train_the_same_parameters(in_cell, cell, tmp_path):
-    """colocate, async that waits for each update, and server mode agree bit for bit.
+    """Colocate mode, async mode that waits for each update, and server mode agree bit for bit.
 
-    Where vLLM brings Intel's extension into the process it shares with the trainer (0.10.2), that alone changes how the
-    trainer's own sums are rounded: colocate then trains other bits, on log-probs as close as the others'.
+    In 0.10.2, colocate mode loads Intel's PyTorch extension, which changes the rounding in the trainer; its parameters
+    are not compared.
     """
     documents = []
     for mode in ("colocate", "async", "server"):

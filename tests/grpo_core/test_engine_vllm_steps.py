@@ -1,4 +1,4 @@
-"""The loop that submits requests to vLLM and steps it, on a fake scheduler; vLLM is not needed."""
+"""The loop that submits requests to vLLM and steps it is tested on a fake scheduler; vLLM is not needed."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ from grpo_core.rollout.vllm_engine import Job, Stepper
 
 
 class CountingEngine:
-    """Gives each request one token per step, and records how much it had at a time."""
+    """Give each request one token per step, and record the most requests, blocks and new tokens at a time."""
 
     def __init__(self, *, blocks=100, sequences=8, tokens=50):
         self.vllm_config = SimpleNamespace(
@@ -88,7 +88,7 @@ def test_job_that_fills_the_engine_runs_alone():
     ],
 )
 def test_inconsistent_scheduler_is_an_error(fault, says):
-    """It causes neither a wrong pairing nor an endless loop."""
+    """A scheduler that answers unknown requests or loses some causes neither a wrong pairing nor an endless loop."""
     engine = CountingEngine()
     engine.step = lambda: fault(engine)
     with pytest.raises(EngineError, match=says):

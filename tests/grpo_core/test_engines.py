@@ -37,7 +37,7 @@ REQUESTS = [Request(f"r{i}", PROMPTS[i // 3], seed=100 + i) for i in range(12)]
 
 @pytest.fixture
 def embedded(model_dir):
-    """The embedded engine on the tiny model."""
+    """Yield the embedded engine on the tiny model."""
     torch.set_num_threads(1)
     with closing(build_engine(engine_config(), model_dir)) as engine:
         yield engine
@@ -49,7 +49,7 @@ def test_repeated_requests_are_bit_identical(embedded):
 
 
 def test_fingerprint_needs_weights(embedded):
-    """Asleep, and awake before an update, there is none."""
+    """An engine that is asleep, or awake but not updated yet, refuses to give a fingerprint."""
     embedded.sleep()
     with pytest.raises(EngineError, match="fingerprint: the engine is asleep; wake it first"):
         embedded.fingerprint()
@@ -155,7 +155,7 @@ def test_invalid_capabilities_are_refused(body):
 
 
 def test_engine_names_match_the_build_table():
-    """Any other name is refused."""
+    """The settings and `build_engine` accept the names of the table and refuse any other."""
     with pytest.raises(
         ConfigError, match=r"rollout\.engine = 'other': expected one of 'transformers', 'vllm'"
     ):
@@ -177,7 +177,7 @@ def test_each_mode_has_its_own_loop(monkeypatch, short_run):
 
 @pytest.mark.parametrize("mode", ["colocate", "server"])
 def test_ids_without_a_token_are_never_sampled(short_run, tmp_path, mode):
-    """They have probability zero: trainer and engine agree on the log-probs."""
+    """Such ids have probability zero, so trainer and engine agree on the log-probs of all others."""
     make_tiny(tmp_path / "model", ModelConfig(), "abcdefghij", seed=0)
     wide = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     wide.resize_token_embeddings(64)
@@ -194,7 +194,7 @@ def test_ids_without_a_token_are_never_sampled(short_run, tmp_path, mode):
 
 
 def test_sampled_id_without_a_token_is_refused():
-    """No reward function could judge its text."""
+    """A completion with such an id is refused because no reward function could judge its text."""
     request = Request("r", (1,), seed=0)
     answer = Completion("r", (13,), (-1.0,), (0,), "stop")
     with pytest.raises(EngineError, match="outside of 0 to 12, which tokenizer and model have"):

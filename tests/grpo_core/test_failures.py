@@ -32,7 +32,7 @@ def ends_within(pid: int, within_s: float) -> bool:
 
 @pytest.mark.parametrize("mode", ["async", "server"])
 def test_killed_engine_ends_the_run_with_a_named_error(short_run, trainer, monkeypatch, mode):
-    """Killed in step 2 of 50: the error names process and signal, and finished steps are kept."""
+    """When the engine is killed in step 2 of 50, the error names process and signal, and finished steps are kept."""
     servers = []
 
     def start(*arguments):
@@ -118,7 +118,7 @@ def start_training(short_run, mode) -> subprocess.Popen:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [pytest.param("async", marks=pytest.mark.long), "server"])
 def test_ctrl_c_keeps_logs_and_ends_children(short_run, children, mode):
-    """Exit code 130, one JSON document, complete log lines, no child process."""
+    """The run exits with 130, prints one JSON document, has complete log lines and leaves no child process."""
     with start_training(short_run, mode) as process:
         (child,) = children(process.pid)
         process.send_signal(signal.SIGINT)

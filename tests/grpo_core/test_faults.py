@@ -1,4 +1,4 @@
-"""One fault of each kind between trainer and server; `python -m tests.grpo_core.faults` injects them all."""
+"""One fault of each kind is injected between trainer and server; `python -m tests.grpo_core.faults` injects all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_faults(*arguments: str) -> list[dict]:
-    """Run the fault program; return the results by case name."""
+    """Run the fault program; return the JSON objects that it prints."""
     command = [sys.executable, "-m", "tests.grpo_core.faults", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -30,7 +30,7 @@ def run_faults(*arguments: str) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def quick_results() -> dict[str, dict]:
-    """The results of one case of each kind."""
+    """Run one case of each kind; return the results by kind."""
     return {entry["kind"]: entry for entry in run_faults("--quick", "--workers=1") if "kind" in entry}
 
 
@@ -42,7 +42,7 @@ def test_fault_ends_in_retry_or_named_error(quick_results, kind):
 
 
 def test_fault_table_covers_every_phase():
-    """At least 200 different faults of at least 8 kinds; every phase is hit by many kinds."""
+    """The table has at least 200 different faults of at least 8 kinds, and every phase is hit by many kinds."""
     names = [case.name for case in cases()]
     assert len(names) == len(set(names)) >= 200
     assert len(KINDS) >= 8

@@ -1,4 +1,4 @@
-"""The HTTP client: retries, time limits, refused responses, and the detection of the kind of server."""
+"""The HTTP client retries safe calls, ends slow ones, refuses invalid responses and detects the kind of server."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def ctrl_c() -> None:
 
 
 def test_unshielded_interrupt_raises_at_once():
-    """Afterwards the previous handler is installed again."""
+    """The interrupt is raised at once, and afterwards the previous handler is installed again."""
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), Interrupts().watched():
         ctrl_c()
@@ -38,7 +38,7 @@ def test_shielded_block_finishes_before_the_interrupt():
 
 
 def test_swallowed_interrupt_is_raised_again():
-    """A destructor swallows the exception."""
+    """An interrupt that other code swallows, such as a destructor, is raised again by the next shielded block."""
     interrupts = Interrupts()
     with interrupts.watched():
         with contextlib.suppress(KeyboardInterrupt):
@@ -48,7 +48,7 @@ def test_swallowed_interrupt_is_raised_again():
 
 
 def test_interrupt_converted_to_another_error_still_interrupts(short_run):
-    """A callback of C++ code turns the interrupt into a different error."""
+    """The run counts as interrupted even if a callback of C++ code turns the interrupt into a different error."""
 
     def report(entry):
         if entry["step"] == 2:

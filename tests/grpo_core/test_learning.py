@@ -72,8 +72,8 @@ def test_every_seed_learns_in_every_mode(mode, seeds, tmp_path):
 
 @pytest.mark.vllm
 @pytest.mark.slow
-def test_trl_learns_as_well_as_we_do(tmp_path):
-    """With the same settings and prompts, TRL's trainer learns within the range of our seeds."""
+def test_trl_learns_as_well_as_grpo_core(tmp_path):
+    """With the same settings and prompts, TRL's trainer learns within the range of grpo_core's seeds."""
     answer = tmp_path / "trl.json"
     done = run_in_cell("vllm-0.31.0+trl-1.16.0", str(PROGRAM), str(answer), *TASK, "--train.seed=1")
     assert done.returncode == 0, done.stderr[-3000:]

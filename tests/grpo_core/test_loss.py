@@ -62,7 +62,7 @@ def one_token_loss(
     ],
 )
 def test_clipped_surrogate(ratio, advantage, expected):
-    """-min(ratio * A, clip(ratio) * A), on both sides of both clips."""
+    """The loss is -min(ratio * A, clip(ratio) * A), on both sides of both clips."""
     torch.testing.assert_close(
         one_token_loss(math.log(ratio), 0.0, advantage), torch.tensor(expected), rtol=1e-12, atol=0
     )

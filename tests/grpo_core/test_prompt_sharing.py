@@ -68,7 +68,7 @@ def logprobs_and_gradient(model, rows):
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
 @pytest.mark.parametrize("rows", [range(6), (0, 1, 3), (1, 1)])
 def test_prompt_sharing_matches_single_rows(kind, rows):
-    """Prompts of equal and different lengths; each row alone is read without sharing."""
+    """Rows in one call share prompts of equal or different lengths; their sums equal those of each row alone."""
     model = build_model(kind)
     assert can_share(model)
     together, gradient = logprobs_and_gradient(model, rows)
@@ -81,7 +81,7 @@ def test_prompt_sharing_matches_single_rows(kind, rows):
 @pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[:2], PROMPTS[2:3], [PROMPTS[2]] * 3])
 @pytest.mark.parametrize("kinds", [2, 4])
 def test_decoding_matches_the_models_logits(kind, prompts, kinds):
-    """Token by token, after prompts of equal and different lengths, with and without shared key heads."""
+    """The logits agree at each token, for prompts of equal or different lengths, with and without shared key heads."""
     model = build_model(kind, num_key_value_heads=kinds)
     with torch.no_grad():
         decoder = Decoder(model, prompts, room=5)

@@ -24,12 +24,12 @@ from tests.servers import (
     PARAMS,
     REQUESTS,
     ROOT,
-    check,
     free_port,
-    named_vllm,
+    measure_engine,
     serving,
     trl_command,
     vllm_command,
+    write_vllm_metadata,
 )
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -41,7 +41,7 @@ TOLERANCE = 1e-4  # of a log-prob in float32: seen are 1e-6 to 1e-5
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A real `vllm serve` of 0.31.0, and the model it was started on: (port, model)."""
+    """Start a real `vllm serve` of 0.31.0; yield its port and the model it was started on."""
     folder, port = tmp_path_factory.mktemp("vllm-serve"), free_port()
     make_model(folder / "model")
     command = vllm_command(cell_python(CELL), folder / "model", port)
@@ -51,7 +51,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def engine(server, tmp_path):
-    """A client, after the server's weights were reset to those it was started on."""
+    """Yield a client, after the server's weights were reset to those it was started on."""
     port, model_dir = server
     built = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path / "weights")
     with closing(built):
@@ -61,7 +61,7 @@ def engine(server, tmp_path):
 
 def test_logprobs_match_the_trainer_after_updates(engine, server):
     """Prompts were cached under the version before; each update moves log-probs far beyond the tolerance."""
-    observed = check(engine, server[1])
+    observed = measure_engine(engine, server[1])
     assert (observed["completions"], observed["different"], observed["repeatable"]) == (12, 12, True)
     assert observed["difference"] < TOLERANCE
     assert [update["version"] for update in observed["updates"]] == [[0], [1], [2], [3], [4]]
@@ -70,7 +70,7 @@ def test_logprobs_match_the_trainer_after_updates(engine, server):
 
 
 def test_server_refusal_names_the_request(engine):
-    """vLLM itself checks the ids."""
+    """vLLM itself checks the ids, and the error names the request that it refused."""
     with pytest.raises(EngineError, match=r"/v1/completions: status 4.*\(request odd\)"):
         engine.generate([Request("odd", (0, 99), 0)], PARAMS)
     assert len(engine.generate(REQUESTS, PARAMS)) == len(REQUESTS)
@@ -112,11 +112,11 @@ def test_trl_vllm_serve_takes_weights_by_files(tmp_path):
     command = trl_command(
         cell_python(CELL), tmp_path / "model", port, "--enforce_eager=true", "--no-enable-chunked-prefill"
     )
-    path = (ROOT, named_vllm(tmp_path / "metadata", "0.31.0+cpu"))
+    path = (ROOT, write_vllm_metadata(tmp_path / "metadata", "0.31.0+cpu"))
     with serving(command, tmp_path / "log", path=path):
         options = RolloutConfig(server="vllm", timeout_s=500)
         with closing(engine_for(options, "127.0.0.1", port, tmp_path / "weights")) as engine:
-            observed = check(engine, tmp_path / "model")
+            observed = measure_engine(engine, tmp_path / "model")
     assert observed["repeatable"]
     assert len(observed["updates"]) == 5
     for update in observed["updates"]:

@@ -35,7 +35,7 @@ def make_step(logprob=-1.5):
 
 @pytest.fixture
 def config():
-    """Settings with a non-default value of each type."""
+    """Return settings with a non-default value of each type."""
     reward = ["--reward.weights=1,0.3", "--reward.functions=exact,letters_in_place"]
     return load(None, [*reward, "--loss.clip_high=0.28", "--loss.kl_importance=true", "--output.name=a=b c"])
 
@@ -86,7 +86,7 @@ def test_shapes_and_dtypes_are_documented(tmp_path, config):
 
 
 def test_documented_writer_example_is_readable(tmp_path):
-    """The program in docs/rollout-format.md, which uses nothing of ours, writes a step that is read here."""
+    """The program in docs/rollout-format.md, which imports nothing of grpo_core, writes a step that it can read."""
     from tests.cells import ROOT
 
     text = (ROOT / "docs" / "rollout-format.md").read_text(encoding="utf-8")
@@ -111,7 +111,7 @@ def test_columns_without_a_json_form_are_omitted(tmp_path, config):
 
 @pytest.mark.parametrize("change", ["altered", "torn", "gone"])
 def test_damaged_record_is_refused(tmp_path, config, change):
-    """One changed bit, a missing end or a missing file: the error names the file and the fix."""
+    """After one changed bit, a missing end or a missing file, the error names the file and the fix."""
     samples, requests = make_step()
     Recorder(tmp_path, config).write(1, 0, samples, requests, RESULT)
     (path,) = tmp_path.glob("rollouts/*.safetensors")

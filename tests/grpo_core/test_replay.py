@@ -1,4 +1,4 @@
-"""Replaying a recorded step: equal bits, the first difference, or the numbers of a different dialect."""
+"""Replaying a recorded step gives equal bits, the first difference, or the numbers of a different dialect."""
 
 import dataclasses
 import hashlib
@@ -60,7 +60,7 @@ def record_gradient(seen: list):
 
 @pytest.fixture(scope="module")
 def recorded_run(model_dir, tmp_path_factory):
-    """A folder with two recorded steps, and the policy of each as a parameter file and as a checkpoint."""
+    """Return a folder with two recorded steps, and the policy of each as a parameter file and as a checkpoint."""
     folder = tmp_path_factory.mktemp("run")
     make_deterministic(1)
     config = load(None, [f"--model.path={model_dir}", *SETTINGS])
@@ -95,7 +95,7 @@ def test_replay_is_bit_identical(recorded_run):
 
 
 def test_digest_covers_the_unclipped_gradient(model_dir):
-    """It equals that of a plain step with the same settings, over all parameters of the first update."""
+    """The digest equals that of a plain step with the same settings, over all parameters of the first update."""
     config = load(None, ["--train.max_grad_norm=1e-3", "--train.micro_batch=3"])
     batch = make_batch(sample_step(1))
     policy = build_policy(model_dir, config)
@@ -119,7 +119,7 @@ def test_wrong_policy_is_the_first_difference(recorded_run):
 
 @pytest.mark.parametrize(("key", "value"), [("loss", 0.5), ("gradient", "00" * 32)])
 def test_changed_result_is_named(recorded_run, tmp_path, key, value):
-    """A loss, or only a gradient, that isn't the recorded one."""
+    """The replay names a loss, or only a gradient, that isn't the recorded one."""
     record_again(recorded_run, tmp_path, read_step(recorded_run, 1).samples, **{key: value})
     document = replay(tmp_path, 1)
     assert (document["outcome"], document["first_difference"]) == ("different", key)
@@ -168,7 +168,7 @@ def test_recorded_advantages_are_used_unchanged(recorded_run, tmp_path):
 
 @pytest.mark.parametrize("change", ["missing", "unknown", "shape", "not safetensors", "gone", "pipe"])
 def test_parameters_of_another_model_are_refused(recorded_run, tmp_path, change):
-    """One line names the file."""
+    """The error is one line that names the file."""
     path = tmp_path / "policy.safetensors"
     tensors = load_file(recorded_run / "1.safetensors")
     if change == "missing":

@@ -59,7 +59,7 @@ def test_invalid_device_splits_are_refused(split, processes, visible, says):
     ],
 )
 def test_settings_that_need_a_single_process(settings, says):
-    """In one process they are accepted, in two they are refused by key and value."""
+    """These settings are accepted in one process and refused by key and value in two."""
     config = with_devices(make_config(**settings), 1, 0)
     check_devices(config, 1, 0)
     with pytest.raises(ConfigError, match=says):
@@ -80,7 +80,7 @@ def test_settings_that_need_a_single_process(settings, says):
     ],
 )
 def test_default_devices(mode, devices, processes, visible, chosen):
-    """GPUs if there are any; modes that sample during training give the engine its own, if possible."""
+    """GPUs are used if there are any; modes that sample during training give the engine its own, if possible."""
     resolved = with_devices(make_split(mode, *devices), processes, visible)
     assert (resolved.train.device, resolved.rollout.device) == chosen
 
@@ -96,6 +96,6 @@ def test_default_devices(mode, devices, processes, visible, chosen):
     ],
 )
 def test_default_engine_dtype_and_tolerance(settings, dtype, tolerance):
-    """They follow the trainer's dtype; explicit settings are not changed."""
+    """Both defaults follow the trainer's dtype; explicit settings are not changed."""
     resolved = with_devices(make_config(**settings), 1, 0)
     assert (resolved.rollout.dtype, resolved.rollout.sync_tolerance) == (dtype, tolerance)

@@ -29,7 +29,7 @@ SHORT += ["--output.completions_every=1", "--eval.every=3", "--eval.prompts=8"]
 
 @pytest.fixture(scope="module")
 def killed_runs(tmp_path_factory):
-    """Return the output of the kill-and-resume program for a mode, computed once."""
+    """Return a function that gives the output of the kill-and-resume program for a mode, computed once per mode."""
 
     @functools.cache
     def run_killed(mode: str) -> dict:
@@ -67,11 +67,11 @@ def test_kills_hit_training_and_checkpointing(killed_runs):
 
 
 def quiet(_: dict) -> None:
-    """No progress."""
+    """Ignore a progress report."""
 
 
 def test_finished_run_can_be_extended(short_run):
-    """Four steps and then two more equal six: the checkpoint has the whole state."""
+    """Four steps and two more after a resume give the parameters of six steps, so the checkpoint is complete."""
     full_run = run.train(short_run(**{"train.steps": 6, "output.name": "whole"}), quiet)
     run.train(short_run(**{"train.steps": 4, "output.name": "parts"}), quiet)
     longer = run.train(short_run(**{"train.steps": 6, "output.name": "parts"}), quiet, resume=True)
@@ -80,7 +80,7 @@ def test_finished_run_can_be_extended(short_run):
 
 
 def test_damaged_checkpoint_is_skipped(short_run, capsys):
-    """Its checksum differs; the run resumes from the one before and ends the same."""
+    """A checkpoint with a wrong checksum is skipped; the run resumes from the one before and ends the same."""
     settings = {"train.steps": 4, "checkpoint.keep": 2}
     full_run = run.train(short_run(**settings), quiet)
     folder = Path(full_run["metrics"]).parent / "checkpoints"
@@ -104,7 +104,7 @@ def test_invalid_state_file_is_skipped(tmp_path, damage):
 
 
 def test_changed_settings_are_all_listed(short_run):
-    """One error lists them all and marks defaults, so that one correction is enough."""
+    """One error lists all changed settings and marks defaults, so that one correction is enough."""
     run.train(short_run(**{"train.seed": 3, "loss.clip_low": 0.1}), quiet)
     with pytest.raises(ConfigError) as caught:
         run.train(short_run(**{"loss.clip_low": 0.3}), quiet, resume=True)
@@ -161,7 +161,7 @@ def test_resume_needs_an_existing_run(short_run):
 
 
 def test_unwritable_checkpoint_is_reported(tmp_path):
-    """One line has the folder and the step, without a traceback."""
+    """A ConfigError names the folder and the step."""
     (tmp_path / "checkpoints").write_text("in the way")
     with pytest.raises(ConfigError, match=r"checkpoints: step 3 can't be saved: "):
         checkpoint.save(tmp_path / "checkpoints", State(step=3), keep=1)

@@ -33,7 +33,7 @@ def test_exact_match_reward():
 
 @given(st.integers(1, 200), st.integers(0, 200), st.integers(0, 400), st.floats(0, 4))
 def test_overlong_penalty_is_equation_13_of_dapo(buffer, room, tokens, penalty):
-    """Its three cases, with L_cache = buffer and L_max = buffer + room."""
+    """The penalty has the equation's three cases, with L_cache = buffer and L_max = buffer + room."""
     longest = buffer + room
     if tokens <= longest - buffer:
         expected = 0.0
@@ -51,7 +51,7 @@ GIVEN = [r"so \boxed{\frac{1}{2}}", "it is 0.5", "$0.4$", "no idea", r"$x = \fra
 
 @needs_math_verify
 def test_math_answers_are_compared_by_value():
-    """Correct, equivalent, wrong and unreadable answers, and a row without an expected answer."""
+    """Correct and equivalent answers are rewarded; a row without an expected answer gets no reward."""
     scores = math_answers(GIVEN, answer=[r"\frac{1}{2}"] * 5 + [None])
     assert scores == [1.0, 1.0, 0.0, 0.0, 1.0, None]
 
@@ -105,7 +105,7 @@ def test_math_reward_needs_an_answer_column():
 
 
 def test_math_reward_names_its_missing_package(monkeypatch):
-    """The message names the key and the package."""
+    """The error names the key and the package."""
     monkeypatch.setattr(reward_functions.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"reward\.functions: 'math' needs math-verify; pip install"):
         build_rewards(Config(reward=RewardConfig(functions=("math",))))

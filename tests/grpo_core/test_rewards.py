@@ -14,7 +14,7 @@ from grpo_core.types import Completion, Prompt
 
 
 def batch(texts, **columns):
-    """Return prompts, completions and texts for `score`; each column is a list, aligned with the texts."""
+    """Return arguments for `score`: prompts, completions and texts; each column is a list, aligned with the texts."""
     prompts, completions = [], []
     for place, text in enumerate(texts):
         row = {key: values[place] for key, values in columns.items()}
@@ -175,7 +175,7 @@ def test_reward_error_names_function_file_and_line():
 
 
 def test_default_is_the_shipped_reward():
-    """It is the share of letters in place, unweighted."""
+    """The default reward is the share of letters in place, unweighted."""
     rewards = build_rewards(Config()).score(*batch(["abc", "ab"], answer=["abc", "abc"]))
     assert totals(rewards) == [1.0, 2 / 3]
     assert by_function(rewards) == {"letters_in_place": [1.0, 2 / 3]}
@@ -236,7 +236,7 @@ def test_unknown_function_is_a_configuration_error(tmp_path, spec, says):
 
 
 def test_duplicate_function_is_refused():
-    """Their metrics would have the same name."""
+    """Two functions of one name are refused because their metrics would have the same name."""
     with pytest.raises(ConfigError, match=r"reward\.functions: 'exact' is named twice"):
         build_rewards(reward_settings(functions=("exact", "exact")))
 
@@ -293,7 +293,7 @@ def test_ids_and_state_are_passed_only_if_named():
 
 
 def test_async_functions_run_concurrently():
-    """As with TRL's `asyncio.gather`, each waits for the other here; an error names its function."""
+    """As with TRL's `asyncio.gather`, two functions can wait for each other; an error names its function."""
     together = asyncio.Barrier(2)
 
     async def waits(completions):
@@ -314,7 +314,7 @@ def test_async_functions_run_concurrently():
 
 
 def test_trl_convention_strips_special_tokens(short_run, tmp_path):
-    """Our own convention removes only the stop id at the end."""
+    """TRL's convention strips all special tokens; grpo_core's own removes only the stop id at the end."""
     (tmp_path / "own.py").write_text(
         "def clean(completions, **kwargs):\n"
         "    assert kwargs['completion_ids'] and kwargs['trainer_state'].max_steps == 1\n"

@@ -1,4 +1,4 @@
-"""The rollout server over real HTTP: its endpoints, its uploads of weights, and the calls it refuses."""
+"""The rollout server is tested over real HTTP: its endpoints, its uploads of weights, and the calls it refuses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ JSON = {"Content-Type": "application/json"}
 
 @pytest.fixture(scope="module")
 def server(model_dir):
-    """A server that requires a token."""
+    """Yield a server that requires a token."""
     with mock.patch("secrets.token_urlsafe", return_value=TOKEN):
         process = ServerProcess(engine_config(max_length=256), model_dir)
     with closing(process):
@@ -151,7 +151,7 @@ def stored_weights(server):
     ],
 )
 def test_invalid_uploads_keep_the_old_weights(server, model_dir, fault):
-    """Wrong or no checksum, no safetensors, truncated, another model's tensors, an invalid version."""
+    """Each invalid upload is refused, for example one without a checksum, and the weights stay as they were."""
     before = stored_weights(server)
     body, headers = weights_upload(model_dir)
     bodies = {"garbage": b"garbage", "empty": b"", "truncated": body[:-8]}
@@ -187,7 +187,7 @@ def test_foreign_shared_memory_is_refused(server, body, says):
 
 
 def test_oversized_bodies_are_refused_by_their_header(server):
-    """The body is not read."""
+    """A body over the limit is refused without being read."""
     connection = http.client.HTTPConnection(server.host, server.port, timeout=500)
     with closing(connection):
         connection.putrequest("POST", "/weights")
@@ -232,7 +232,7 @@ def test_second_concurrent_upload_gets_status_503(server, model_dir):
 
 
 def test_aborted_upload_changes_nothing(server, model_dir):
-    """The next upload works."""
+    """The weights stay as they were, and the next upload works."""
     before = stored_weights(server)
     for _ in range(3):
         begin_upload(server, model_dir)[0].close()
@@ -270,7 +270,7 @@ def test_concurrent_clients_get_their_own_completions(server):
 
 
 def test_client_error_has_the_refusal_reason(server):
-    """The refused token is an example."""
+    """The client's error has the server's reason, here for a refused token."""
     with pytest.raises(EngineError, match="status 401: the token is missing or wrong"):
         RemoteEngine(server.host, server.port, timeout_s=500, token="wrong")
 

@@ -1,4 +1,4 @@
-"""Access rules of the rollout server: callers, hosts, headers and bodies that it refuses, also from browsers."""
+"""The rollout server refuses callers, hosts, headers and bodies that its access rules forbid, also from browsers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 @pytest.fixture(scope="module")
 def server(forked_servers, model_dir):
-    """A server without a token, protected only by its rules against web pages."""
+    """Yield a server without a token, which is protected only by its rules against web pages."""
     flags = ["--exit-with-stdin", "--allow-unauthenticated", f"--model.path={model_dir}"]
     process = forked_servers.start_server(["grpo_core", "serve", *flags], threads=1)
     where = json.loads(process.stdout.readline())

@@ -90,7 +90,7 @@ def test_call_over_its_time_limit_gets_status_503():
 
 
 def test_cancelled_call_passes_its_turn_on():
-    """It may have been waiting or running."""
+    """The next call is served when a waiting or running call is cancelled."""
     engine = GateEngine()
 
     async def scenario(thread):

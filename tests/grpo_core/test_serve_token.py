@@ -21,7 +21,7 @@ from tests.grpo_core.conftest import engine_config
 
 
 def status(host, port, token=None, path="/info") -> int:
-    """Return the status of one call."""
+    """Return the HTTP status of one GET request."""
     connection = http.client.HTTPConnection(host, port, timeout=500)
     with closing(connection):
         connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
@@ -40,7 +40,7 @@ def test_own_server_has_a_secret_random_token(model_dir):
 
 
 def test_run_writes_no_token(short_run, monkeypatch, capfd):
-    """Neither its server's token nor the environment's is in its files or output."""
+    """Neither the token of the run's own server nor the environment's token is in the run's files or output."""
     created, received = [], "given-to-nobody-in-particular"
     create = secrets.token_urlsafe
     monkeypatch.setattr(secrets, "token_urlsafe", lambda size: created.append(create(size)) or created[-1])
@@ -72,7 +72,7 @@ def test_run_writes_no_token(short_run, monkeypatch, capfd):
     ],
 )
 def test_contradicting_token_options_are_refused(model_dir, monkeypatch, capsys, options, variables, says):
-    """One line without the token, and exit code 2."""
+    """The command exits with 2 and prints one line without the token."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert cli.main(["serve", f"--model.path={model_dir}", *options]) == 2

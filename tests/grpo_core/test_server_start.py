@@ -1,4 +1,4 @@
-"""The matrix's probe that starts an environment's rollout server and sends one request, with a fake server program."""
+"""The matrix's probe, which starts a rollout server and sends one request, is tested with a fake server program."""
 
 import os
 

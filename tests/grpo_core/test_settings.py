@@ -1,4 +1,4 @@
-"""Settings from files, the command line and dialects; invalid ones are refused by name."""
+"""Settings are read from files, the command line and dialects; invalid ones are refused by name."""
 
 import subprocess
 import sys
@@ -137,7 +137,7 @@ def test_settings_without_effect_give_a_warning(settings, expected):
 
 
 def test_every_key_is_documented():
-    """The help has a default and a sentence for each."""
+    """The help has a default and a sentence for each key."""
     lines = describe_settings().splitlines()[1:]
     keys, texts = lines[0::2], lines[1::2]
     assert len(keys) == len(texts) >= 40
@@ -153,7 +153,7 @@ def test_settings_load_without_torch():
 
 
 def test_dialect_sets_defaults_only(tmp_path):
-    """An explicit key stays; an unknown dialect is refused with similar names."""
+    """A key that is set explicitly keeps its value; an unknown dialect is refused with similar names."""
     path = tmp_path / "a.toml"
     path.write_text('[loss]\ndialect = "verl-0.9.1/grpo"\nclip_high = 0.28\n')
     loss = load(path, []).loss

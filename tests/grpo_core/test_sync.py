@@ -44,7 +44,7 @@ def make_weights(seed: int) -> dict[str, torch.Tensor]:
 
 
 class Receiver:
-    """The receiving side of a sender in this process; stores copies of the tensors."""
+    """Receive the weights of a sender in this process, and store copies of the tensors."""
 
     def __init__(self):
         self.tensors, self.names, self.mapped, self.refuse = {}, [], [], None
@@ -74,7 +74,7 @@ class Receiver:
 
 @pytest.mark.parametrize("kind", [*KINDS, "auto"])
 def test_every_transport_moves_weights_bit_for_bit(kind):
-    """It sends three versions in a row, the last one larger."""
+    """Each transport sends three versions in a row, the last one larger."""
     receiver = Receiver()
     sender = receiver.sender(kind)
     for version in range(3):
@@ -183,7 +183,7 @@ def test_auto_uploads_on_a_system_without_shared_memory(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["smoke", "files"])
 def test_unknown_transport_is_refused(kind):
-    """The error lists the existing ones."""
+    """The error lists the existing transports."""
     with pytest.raises(EngineError, match=rf"rollout.sync = '{kind}': there are auto, http and shm"):
         Receiver().sender(kind)
 
@@ -194,7 +194,7 @@ def test_unknown_transport_is_refused(kind):
     kinds=st.lists(st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool]), min_size=6),
 )
 def test_payload_is_safetensors(shapes, kinds):
-    """The safetensors library reads it."""
+    """The safetensors library reads the payload."""
     sent = {f"t{i}": (torch.rand(shape) * 9).to(kinds[i]) for i, shape in enumerate(shapes)}
     actual = safetensors.torch.load(bytes(TensorFile(sent.items()).to_bytes()))
     assert actual.keys() == sent.keys()
@@ -227,7 +227,7 @@ def test_every_transport_reaches_another_process(process, model_dir, kind):
 
 
 def test_killed_receiver_is_reported(model_dir):
-    """Killed during an update, it gives an error that names it, within the time limit."""
+    """A receiver killed during an update gives an error that names it, within the time limit."""
     with closing(ProcessEngine(engine_config(sync="shm"), model_dir)) as engine:
         load = engine._load_shared
 
@@ -254,7 +254,7 @@ engine.update_weights([("a", torch.zeros(1000))], 0)
 
 
 def test_killed_sender_leaves_no_process(model_dir):
-    """Its anonymous shared memory is freed with the processes."""
+    """The sender's anonymous shared memory is freed with the processes."""
     command = [sys.executable, "-c", _DIES_WRITING, str(model_dir)]
     sender = subprocess.Popen(command, stdout=subprocess.PIPE)
     child = int(sender.stdout.readline())

@@ -1,4 +1,4 @@
-"""The detection limits of the cheap digest of weights, as docs/sync.md states them."""
+"""The cheap digest of weights detects and misses exactly what docs/sync.md states."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def flipped(name: str, place: int, bit: int) -> dict[str, torch.Tensor]:
 @example(where=("layer", LARGE - 1), bit=7, version=0)
 @example(where=("head", SMALL + BLOCK - 1), bit=7, version=5)
 def test_flipped_bit_is_detected_where_the_digest_reads(where, bit, version):
-    """It is detected exactly there: one time in 128 inside of a large tensor."""
+    """A flipped bit is detected exactly where the digest reads: one time in 128 inside of a large tensor."""
     differs = spot_digest(flipped(*where, bit).items(), version) != DIGESTS[version]
     assert differs == is_read(SIZES[where[0]], where[1], version)
 
@@ -143,7 +143,7 @@ def test_digest_depends_on_names_dtypes_shapes_and_version():
     version=versions,
 )
 def test_digest_does_not_depend_on_layout(shape, kind, offset, version):
-    """Transposed, or a slice of a longer buffer at any offset: the same digest."""
+    """A transposed tensor or a slice of a longer buffer, at any offset, has the same digest as its contiguous copy."""
     plain = (torch.rand(shape) * 3).to(kind)
     buffer = torch.zeros(plain.numel() + offset + 1, dtype=kind)
     piece = buffer[offset : offset + plain.numel()].view(plain.shape)
@@ -153,7 +153,7 @@ def test_digest_does_not_depend_on_layout(shape, kind, offset, version):
 
 
 def test_digest_value_is_stable():
-    """It is part of the interface: trainer and server may run different releases of PyTorch."""
+    """The value is part of the interface because trainer and server may run different releases of PyTorch."""
     tensors = {"a": torch.arange(200_000, dtype=torch.float32), "b": torch.arange(5, dtype=torch.float64)}
     assert spot_digest(tensors.items(), 7) == "spot128-v7-e1c9887765e3c3078f57144f998afd12"
 
@@ -169,7 +169,7 @@ def test_digest_is_the_same_on_a_gpu(every):
 
 
 def test_documented_misses():
-    """It misses only top bits of an even number of words of a block, and not the sign of 8-byte dtypes."""
+    """The digest misses only top bits of an even number of words of a block, and not the sign of 8-byte dtypes."""
     words = torch.arange(512, dtype=torch.int64).view(torch.uint8)
     wrong = words.clone()
     wrong[[7, 15]] ^= 128

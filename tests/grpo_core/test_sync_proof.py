@@ -11,7 +11,7 @@ from grpo_core.settings import load
 
 
 class LostUpdate(TransformersEngine):
-    """Reports the new version and keeps the old weights, as an engine reloaded from disk does (trl#5312)."""
+    """Report the new version and keep the old weights, as an engine reloaded from disk does (trl#5312)."""
 
     def update_weights(self, tensors, version):
         """Only store the version."""
@@ -22,14 +22,14 @@ class LostUpdate(TransformersEngine):
 
 
 class LostUpdateUnreadable(LostUpdate):
-    """Engine that loses updates and, like vLLM, can't show its weights: only the probe detects it."""
+    """Lose updates and, like vLLM, give no fingerprint, so that only the probe detects the loss."""
 
     def fingerprint(self):
         """Return no fingerprint."""
 
 
 class HalfUpdate(TransformersEngine):
-    """Loads everything except the last layer's norm."""
+    """Load everything except the last layer's norm."""
 
     def update_weights(self, tensors, version):
         """Load all parameters but one."""
@@ -41,7 +41,7 @@ class HalfUpdate(TransformersEngine):
 
 
 class OldVersion(TransformersEngine):
-    """Loads the weights and still reports the old version."""
+    """Load the weights and still report the old version."""
 
     def update_weights(self, tensors, version):
         """Load the weights under the old version."""
@@ -85,7 +85,7 @@ def test_every_update_is_proven_twice(model_dir):
     ],
 )
 def test_lost_update_ends_the_run(model_dir, kind, says):
-    """This holds whatever version the engine reports."""
+    """A lost update ends the run whatever version the engine reports."""
     model, sync = publisher(kind, model_dir)
     perturb(model, 1e-2)
     with pytest.raises(SyncError, match=says):

@@ -1,4 +1,4 @@
-"""`trl vllm-serve` with its own weight sync by NCCL, which needs two GPUs."""
+"""`trl vllm-serve` is tested with its own weight sync by NCCL, which needs two GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.rollout.vllm_server import VllmServerEngine
 from grpo_core.tasks import model
 from grpo_core.tasks.model import load_model
-from tests.servers import PARAMS, REQUESTS, check, free_port, largest_difference, serving, shaken, trl_command
+from tests.servers import (
+    PARAMS,
+    REQUESTS,
+    add_noise,
+    free_port,
+    largest_difference,
+    measure_engine,
+    serving,
+    trl_command,
+)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,7 +36,7 @@ TOLERANCE = 1e-3  # of a log-prob in float32, by another card's kernels
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A `trl vllm-serve` on the first GPU, and the model it was started on: (port, model)."""
+    """Start `trl vllm-serve` on the first GPU; yield its port and the model it was started on."""
     pytest.importorskip("vllm")
     pytest.importorskip("trl")
     folder, port = tmp_path_factory.mktemp("trl"), free_port()
@@ -48,7 +57,7 @@ def test_nccl_updates_from_trls_client(server, tmp_path):
     trained = load_model(model_dir)
     with closing(engine):
         for version in range(5):
-            shaken(trained, version)
+            add_noise(trained, version)
             client.update_model_params(load_on_gpu(trained))
             client.reset_prefix_cache()
             completions = engine.generate(REQUESTS, PARAMS)
@@ -63,10 +72,10 @@ def load_on_gpu(trained):
     return copy.deepcopy(trained).to("cuda:1")
 
 
-def test_trl_server_implements_our_engine_interface(server, tmp_path):
+def test_trl_server_implements_the_engine_interface(server, tmp_path):
     """Its model files are read like those of `vllm serve`."""
     port, model_dir = server
     engine = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path)
     with closing(engine):
-        observed = check(engine, model_dir)
+        observed = measure_engine(engine, model_dir)
     assert max(update["difference"] for update in observed["updates"]) < TOLERANCE

@@ -1,4 +1,4 @@
-"""Sampling with top_p, top_k, min_p and repetition_penalty, and log-probs of the truncated distribution."""
+"""Sampling obeys top_p, top_k, min_p and repetition_penalty; log-probs are those of the truncated distribution."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_engine_reports_truncated_logprobs(model_dir, changes):
 
 
 def test_engines_get_truncation_parameters():
-    """vLLM uses -1 for no top_k; our server gets them by JSON."""
+    """vLLM gets -1 for no top_k; grpo_core's server gets the parameters by JSON."""
     params, request = SamplingParams(4, 0.7, (3,), 0.9, 5, 0.0, 1.1), Request("r", (1,), seed=0)
     names = ("top_p", "top_k", "min_p", "repetition_penalty")
     arguments = sampling_arguments(params, request)
@@ -120,7 +120,7 @@ def test_engines_get_truncation_parameters():
 
 @pytest.mark.parametrize("mode", ["colocate", "server"])
 def test_run_trains_on_truncated_logprobs(short_run, mode):
-    """Sampled tokens are likelier there than in the full distribution: ratios are below 1 at first."""
+    """Sampled tokens are likelier in the truncated distribution, so the first importance ratios are below 1."""
     document = run.train(short_run(mode, **{"sampling.top_k": 3, "train.steps": 1}), lambda _: None)
     assert (document["outcome"], document["error"]) == ("ok", None)
     entry = json.loads(Path(document["metrics"]).read_text())

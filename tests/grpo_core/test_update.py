@@ -1,4 +1,4 @@
-"""An optimizer step: one normaliser for the batch, proximal log-probs, schedules, and no step on NaN."""
+"""An optimizer step has one normaliser for its batch, proximal log-probs and a schedule, and is not made on NaN."""
 
 import json
 import math
@@ -121,7 +121,7 @@ def test_schedule_matches_transformers(short_run, scheduler):
 
 
 def test_resumed_run_with_mini_batches_and_schedule_is_identical(short_run):
-    """It is bit-identical, also with non-default Adam betas."""
+    """The resumed run is bit-identical, also with non-default Adam betas."""
     settings = {"train.mini_batches": 2, "train.scheduler": "cosine", "train.beta2": 0.99}
     settings |= {"train.warmup_updates": 1, "train.steps": 3}
 

@@ -1,4 +1,4 @@
-"""The client of `vllm serve` against a SIMULATED server whose responses can be wrong."""
+"""The client of `vllm serve` is tested against a SIMULATED server whose responses can be wrong."""
 
 from __future__ import annotations
 
@@ -110,20 +110,20 @@ class SimulatedVllm:
 
 @pytest.fixture
 def vllm(model_dir):
-    """The simulated server's state and handlers."""
+    """Return the state and handlers of the simulated server."""
     return SimulatedVllm(model_dir)
 
 
 @pytest.fixture
 def server(vllm):
-    """The simulated server."""
+    """Yield the simulated server."""
     with simulated(vllm) as running:
         yield running
 
 
 @pytest.fixture
 def engine(server, tmp_path):
-    """A client connected to the simulated server."""
+    """Yield a client connected to the simulated server."""
     with closing(connect_engine(server, tmp_path)) as built:
         built._shapes = {name: tuple(tensor.shape) for name, tensor in WEIGHTS.items()}
         yield built
@@ -263,7 +263,7 @@ def test_closed_client_refuses(engine):
     "failing", ["/update_weight_version", "/collective_rpc", "/reset_prefix_cache", "/pause"]
 )
 def test_failed_update_blocks_sampling_until_one_succeeds(engine, vllm, failing):
-    """The server continues for other clients; for us it has no version."""
+    """The server continues for other clients; for this client it has no version."""
     engine.update_weights(WEIGHTS.items(), 1)
     document = {"success": False} if failing == "/reset_prefix_cache" else {"error": {"message": "no"}}
     vllm.failing[failing] = (200 if failing == "/reset_prefix_cache" else 500, document)
@@ -289,7 +289,7 @@ def test_incomplete_weights_are_refused(engine, vllm):
 
 @pytest.mark.parametrize("mark", ["default", "grpo-core: 7-somebody"])
 def test_lost_weights_are_detected(engine, vllm, mark):
-    """After a restart, or an update by another client, its tokens are not used."""
+    """After a restart, or an update by another client, the server's tokens are not used."""
     engine.update_weights(WEIGHTS.items(), 7)
     vllm.mark = mark
     with pytest.raises(EngineError, match="the server lost the weights it was sent"):
@@ -297,7 +297,7 @@ def test_lost_weights_are_detected(engine, vllm, mark):
 
 
 def test_rollout_times_out(server, vllm, tmp_path):
-    """All its calls share the limit."""
+    """All calls of a rollout share one time limit."""
     engine = VllmServerEngine("127.0.0.1", server.port, timeout_s=500, folder=tmp_path)
     engine.generate(REQUESTS, PARAMS)
     engine._http.timeout_s = 1
@@ -316,7 +316,7 @@ def test_rollout_times_out(server, vllm, tmp_path):
     ],
 )
 def test_server_without_updates_is_reported_at_connect(vllm, tmp_path, lacking, says):
-    """It can be sampled from; an update is refused with the same reason."""
+    """The server can be sampled from; an update is refused with the reason given at the connection."""
     vllm.paths = [path for path in vllm.paths if path != lacking]
     with simulated(vllm) as server:
         engine = connect_engine(server, tmp_path)

@@ -1,4 +1,4 @@
-"""A toy project for the matrix: tiny real wheels in a real index on loopback, and tiny programs for its cells."""
+"""Build toy projects for the matrix tests: tiny real wheels in a real index on loopback, and tiny cell programs."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Index:
     uploaded: str = "2025-01-01T00:00:00Z"
 
     def add(self, name: str, version: str, files: dict[str, str] | None = None, **more: object) -> Path:
-        """Put a wheel into the index."""
+        """Build a wheel and list it in the index; return its path."""
         package = name.replace("-", "_")
         wheel = build_wheel(self.folder, name, version, files or {f"{package}/__init__.py": ""}, **more)
         page = self.folder / "simple" / name / "index.html"
@@ -102,15 +102,15 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
     extensions_map: ClassVar[dict[str, str]] = {".html": JSON_PAGE, ".whl": "application/octet-stream"}
 
     def log_message(self, *_: object) -> None:
-        """Quiet."""
+        """Print nothing."""
 
 
 class _Server(http.server.ThreadingHTTPServer):
     """HTTP server that ignores broken pipes: some tests kill a client in the middle of a response."""
 
-    def handle_error(self, *asked: object) -> None:
+    def handle_error(self, *arguments: object) -> None:
         if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(*asked)  # type: ignore[arg-type]
+            super().handle_error(*arguments)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager
@@ -130,12 +130,12 @@ def serve_index(folder: Path) -> Iterator[Index]:
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[Index]:
-    """An empty index that is being served."""
+    """Serve an empty index; yield it."""
     with serve_index(tmp_path / "index") as new_index:
         yield new_index
 
 
-# Programs for toy cells: they implement the protocol, with answers from the toy vLLM they import.
+# Programs for toy cells. They implement the protocol of the real programs; their results come from the toy vLLM.
 REPRO = """
     import json, sys
     import vllm
@@ -225,7 +225,7 @@ torch = "none at all"
 
 
 def cell(vllm: str, trl: str, layers: tuple[str, ...], *, recipe: str | None = "toy", more: str = "") -> str:
-    """Return a cell's table."""
+    """Return the TOML table of a cell."""
     name = f'cells."vllm-{vllm}+trl-{trl}"'
     lines = [
         f"[{name}]",
@@ -249,11 +249,11 @@ class World:
 
     @property
     def store(self) -> Path:
-        """The store's folder."""
+        """Return the store's folder."""
         return self.folder / ".matrix"
 
     def write(self, *cells: str, head: str = HEAD) -> Path:
-        """Write the matrix file."""
+        """Write the matrix file; return its path."""
         path = self.folder / "matrix.toml"
         path.write_text(head + "".join(cells), encoding="utf-8")
         return path
@@ -271,7 +271,7 @@ class World:
     def run(
         self, *arguments: str, store: Path | None = None, **environ: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run the matrix to its end, in this process."""
+        """Run the matrix command in this process; return its exit code and output."""
         out, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
         with (
             mock.patch.dict(os.environ, {**self.environ, **environ}, clear=True),
@@ -283,13 +283,13 @@ class World:
         return subprocess.CompletedProcess(arguments, code, *texts)
 
     def report(self, store: Path | None = None) -> dict[str, dict[str, dict[str, object]]]:
-        """Return the layers of each cell as report.json has them."""
+        """Return the layers of each cell from report.json."""
         document = json.loads(((store or self.store) / "report" / "report.json").read_text(encoding="utf-8"))
         return {item["id"]: item["layers"] for item in document["cells"]}
 
 
 def make_world(folder: Path, index: Index) -> World:
-    """Write a toy project; its index is the only configured one."""
+    """Write a toy project whose only configured index is this one."""
     programs = folder / "project" / "programs"
     for name, text in {"repro": REPRO, "grpo_core": GRPO_CORE}.items():
         (programs / name).mkdir(parents=True)
@@ -311,7 +311,7 @@ def make_world(folder: Path, index: Index) -> World:
 
 @pytest.fixture
 def world(tmp_path: Path, index: Index) -> World:
-    """A toy project without cells."""
+    """Return a toy project without cells."""
     return make_world(tmp_path, index)
 
 
@@ -336,7 +336,7 @@ def write_index(folder, **packages):
 
 @pytest.fixture
 def use_index(tmp_path, monkeypatch):
-    """Put an index of these releases in place of the shipped one."""
+    """Return a function that replaces the shipped API index by one with these releases."""
     cached = (store._load, query.surface_of, query.requirements_of)
 
     def write(**packages):
@@ -355,7 +355,7 @@ DEEP = ("resolve", "contract", "install", "import", "scheduler")
 
 
 class _Toy:
-    """Builders that tests get by a fixture, because test modules can't import a conftest."""
+    """Builders of toy packages and cells; tests get them from a fixture, because they can't import a conftest."""
 
     vllm = staticmethod(toy_vllm)
     trl = staticmethod(toy_trl)
@@ -370,5 +370,5 @@ class _Toy:
 
 @pytest.fixture(scope="session")
 def kit() -> type[_Toy]:
-    """Builders for toy packages and cells."""
+    """Return the builders of toy packages and cells."""
     return _Toy

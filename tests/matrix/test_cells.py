@@ -1,4 +1,4 @@
-"""matrix.toml: invalid values and their messages, and the selection of cells and layers."""
+"""matrix.toml is validated with one-line messages, and profiles and patterns select its cells and layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROJECT = Path(__file__).resolve().parents[2] / "matrix.toml"
 
 @pytest.fixture
 def load(tmp_path):
-    """A function that writes a matrix file and loads it."""
+    """Return a function that writes a matrix file and loads it."""
 
     def write(text):
         path = tmp_path / "matrix.toml"
@@ -30,7 +30,7 @@ def load(tmp_path):
 
 
 def test_locks_name_no_machine():
-    """Only packages of a folder of wheels have no hash, as the header states."""
+    """Locks contain no addresses or local folders; only torch may have no hash, and the header then says so."""
     for path in (PROJECT.parent / "locks").glob("*.txt"):
         text = path.read_text(encoding="utf-8")
         assert "://" not in text
@@ -61,7 +61,7 @@ def test_locks_name_no_machine():
     ],
 )  # fmt: skip
 def test_invalid_value_is_refused_with_file_and_line(load, kit, tmp_path, old, new, message):
-    """The message is one line: file, line, key, value and what was expected."""
+    """The message is one line with file, line, key, value and the expected form."""
     text = kit.head + kit.cell("1.0", "1.0", kit.deep)
     old = old.replace("PY", kit.python)
     assert old in text
@@ -72,7 +72,7 @@ def test_invalid_value_is_refused_with_file_and_line(load, kit, tmp_path, old, n
     assert file == str(tmp_path / "matrix.toml")
     assert message in rest
     assert "\n" not in rest
-    # The line is that of the changed value, or the head of the table that lacks something.
+    # The message names the line of the changed value, or the head of the table that lacks a value.
     source = changed.splitlines()[int(line) - 1]
     assert (
         (new and new.splitlines()[-1] in source)
@@ -100,7 +100,7 @@ def test_invalid_expectation_is_refused(load, kit, more, message):
 
 
 def test_unreadable_file_is_refused(load, tmp_path):
-    """A syntax error, a missing file and a file without cells are one line each."""
+    """A file that is not TOML, is missing, or has no cells is refused."""
     with pytest.raises(TomlError, match=r"is not TOML: .*line 2"):
         load("a = 1\nb = = 2\n")
     with pytest.raises(TomlError, match="cannot be read"):
@@ -110,7 +110,7 @@ def test_unreadable_file_is_refused(load, tmp_path):
 
 
 def test_profiles_and_patterns_select_cells(load, kit):
-    """Patterns select among all cells; without one the profile does, and full contains quick."""
+    """Patterns select among all cells; without a pattern the profile selects, and `full` contains `quick`."""
     rare = kit.cell("3.0", "1.0", kit.light, recipe=None).replace('["quick"]', '["full"]')
     matrix = load(kit.head + kit.cell("1.0", "1.0", kit.deep) + kit.cell("2.0", "1.0", kit.deep) + rare)
     chosen = [
@@ -121,7 +121,7 @@ def test_profiles_and_patterns_select_cells(load, kit):
 
 
 def test_layer_includes_its_requirements(load, kit):
-    """`train` means every mode, `resolve` only itself."""
+    """A layer brings the layers it needs; `train` selects every mode, and `resolve` only itself."""
     matrix = load(kit.head + kit.cell("1.0", "1.0", (*kit.deep, "engine", "train:async")))
     assert with_needs(matrix.cells[0], ("scheduler",)) == ["install", "import", "scheduler"]
     chosen = select_layers(matrix, ["train", "resolve,import"], quick=False)
@@ -129,7 +129,7 @@ def test_layer_includes_its_requirements(load, kit):
 
 
 def test_quick_profile_omits_layers(load, kit):
-    """Only if no layer is named; an unknown layer in `quick_without` is refused."""
+    """The quick profile omits the layers of `quick_without`; an unknown layer there is refused."""
     text = kit.head + kit.cell("1.0", "1.0", ["resolve", "install", "import", "repro:NUM001"])
     matrix = load(text.replace("platform =", 'quick_without = ["repro", "import"]\nplatform ='))
     assert with_needs(matrix.cells[0], select_layers(matrix, [], quick=True)) == ["resolve", "install"]

@@ -1,4 +1,4 @@
-"""The contract layer on synthetic packages: breaks, guarded uses and undecidable uses of the engine's API."""
+"""The contract layer finds missing, guarded and undecidable uses of the engine's API in synthetic packages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GRPO = "trl/trainer/grpo_trainer.py"
 
 @dataclass
 class MemorySources:
-    """Source modules in memory."""
+    """Source modules of a package, in memory."""
 
     files: Mapping[str, str]
 
@@ -91,7 +91,7 @@ ENGINE = {
 
 
 def compare_with_engine(trainer, *, version="1.0", file=GRPO, engine=ENGINE, more=None):
-    """Compare one file of a trainer, and `more` of it, with the engine, without the behaviour rules."""
+    """Compare one file of a trainer, and its files in `more`, with the engine, without the behaviour rules."""
     sources = MemorySources({file: textwrap.dedent(trainer), **(more or {})})
     surface = Surface(
         SourceFacts(MemorySources({name: textwrap.dedent(text) for name, text in engine.items()})), "vllm"
@@ -100,7 +100,7 @@ def compare_with_engine(trainer, *, version="1.0", file=GRPO, engine=ENGINE, mor
 
 
 def check(trainer, **rest):
-    """Return (missing, guarded, undecided) as text."""
+    """Compare a trainer with the engine; return its missing, guarded and undecided uses as text."""
     result = compare_with_engine(trainer, **rest)
     texts = lambda items: sorted({item.use.text for item in items})  # noqa: E731
     return (
@@ -136,7 +136,7 @@ NOTHING = "from vllm import Nothing"
     ],
 )  # fmt: skip
 def test_name_is_found_or_missing(line, missing):
-    """Every way by which a name can exist, lazy names without a target, and imports in functions."""
+    """A name is found however it is defined; a lazy name without a target and an import in a function are checked."""
     assert check(line) == (missing, [], [])
 
 
@@ -146,11 +146,11 @@ def test_name_is_found_or_missing(line, missing):
         ("is_vllm_available()", "missing"),
         ('is_vllm_available(min_version="1.0")', "missing"),
         ('version.parse(importlib.metadata.version("vllm")) > version.parse("0.9")', "missing"),
-        # Some run goes there, and breaks: as LLM(device=) did under `if self.use_vllm`.
+        # True in some runs, which then fail, as LLM(device=) did under `if self.use_vllm`.
         ("self.use_vllm", "missing"),
         ("self.vllm_mode == 'server'", "missing"),
         ("images is not None", "missing"),
-        # Dead in this cell, on this hardware, or in runs with the engine.
+        # Never true in this cell, on this hardware, or in runs with the engine.
         ("not is_vllm_available()", "dead"),
         ('is_vllm_available(min_version="1.1")', "dead"),
         ('Version(vllm.__version__) <= Version("0.9")', "dead"),
@@ -167,7 +167,7 @@ def test_name_is_found_or_missing(line, missing):
     ],
 )
 def test_condition_around_a_use(condition, outcome):
-    """Dead code is no break; an unknown condition is undecided in a file of GRPO."""
+    """A use in dead code is not missing; a use under an unknown condition in a GRPO file is undecided."""
     trainer = f"def f(self):\n    if {condition}:\n        {NOTHING}"
     missing, guarded, undecided = check(trainer)
     assert (missing == ["vllm.Nothing"], guarded) == (outcome == "missing", [])
@@ -175,7 +175,7 @@ def test_condition_around_a_use(condition, outcome):
 
 
 def test_condition_stored_in_a_constant():
-    """TRL stores is_vllm_available(min_version=…) in a constant; `else` is then taken."""
+    """A version check that TRL stores in a constant decides which branch is checked."""
     trainer = """
         _NEW = is_vllm_available(min_version="1.1")
         if _NEW:
@@ -197,7 +197,7 @@ def test_condition_stored_in_a_constant():
     ],
 )
 def test_use_behind_an_option_breaks_only_with_it(condition, where):
-    """An option that is off is listed without a break; the other branch is always reached."""
+    """A use behind an option that is off by default is optional; a use in the other branch is missing."""
     settings = "class GRPOConfig:\n    vllm_regex: str | None = field(default=None, metadata={})\n    mode: str = 'x'\n"
     more = {"trl/trainer/grpo_config.py": settings}
     for branch in ("body", "orelse"):
@@ -218,14 +218,14 @@ def test_use_behind_an_option_breaks_only_with_it(condition, where):
     ],
 )
 def test_try_needs_one_working_branch(handler, missing):
-    """A fallback that works is no break; one that breaks too, or only raises, is."""
+    """A use with a working fallback is guarded; it is missing if the fallback fails too or only raises."""
     result = check(f"try:\n    {NOTHING}\nexcept ImportError:\n    {handler}\n")
     assert ("vllm.Nothing" in result[0]) is missing
     assert ("vllm.Nothing" in result[1]) is not missing
 
 
 def test_other_trainers_do_not_break_grpo():
-    """A break in another trainer's file is marked; an undecided use there is a remark."""
+    """A missing name in another trainer's file is marked, and an undecided use there counts as guarded."""
     other = "trl/trainer/online_dpo_trainer.py"
     result = compare_with_engine(NOTHING, more={other: NOTHING})
     places = {item.location: is_grpo_file(item.use.file) for item in result.missing}
@@ -235,7 +235,7 @@ def test_other_trainers_do_not_break_grpo():
 
 
 def test_arguments_are_checked_against_the_signature():
-    """LLM passes keywords to EngineArgs; a struct's keywords are its fields; a known `**dict` counts."""
+    """Keywords of LLM are checked with EngineArgs, those of a struct with its fields, and a known `**dict` counts."""
     trainer = """
         from vllm import LLM, SamplingParams
         def f(self):
@@ -256,7 +256,7 @@ def test_arguments_are_checked_against_the_signature():
 
 
 def test_attribute_paths_are_followed_as_far_as_types_are_known():
-    """Attributes of base classes count, and the result has the end of the path."""
+    """Attributes of base classes count, and an undecided path names the last known type."""
     trainer = """
         from vllm import LLM
         class T:
@@ -278,7 +278,7 @@ def test_attribute_paths_are_followed_as_far_as_types_are_known():
 
 
 def test_annotated_type_does_not_prove_absence():
-    """An object may be of a subclass at run time: the path is followed only as far as it exists."""
+    """An attribute that an annotated type lacks is undecided, because the object may be of a subclass."""
     engine = {
         "vllm/__init__.py": """
             class Base:
@@ -301,7 +301,7 @@ def test_annotated_type_does_not_prove_absence():
 
 
 def test_patched_path_must_exist():
-    """TRL 0.14 and 0.15 patch a private method by its dotted name, which fails if it is missing."""
+    """A patched dotted name that the engine lacks is missing; TRL 0.14 and 0.15 patch private methods."""
     line = 'from unittest.mock import patch\nwith patch("vllm.entrypoints.llm.LLM.{}", return_value=None):\n    pass'
     assert check(line.format("generate"))[0] == []
     assert check(line.format("_gone"))[0] == ["vllm.entrypoints.llm.LLM._gone"]
@@ -310,7 +310,7 @@ def test_patched_path_must_exist():
 
 
 def test_method_keywords_are_checked():
-    """Overloads count together, and `**kwargs` takes all keywords."""
+    """A keyword is missing if no overload of the method has it; `**kwargs` accepts all keywords."""
     engine = {
         "vllm/__init__.py": """
             class LLM:
@@ -336,7 +336,7 @@ class VLLMClient:
 
 
 def test_client_routes_must_exist_in_the_server():
-    """Any file of the server counts; a trainer's own server comes first."""
+    """A route must exist in some file of vLLM's server, or in the trainer's own server if it has one."""
     serving = {"vllm/entrypoints/serve/health.py": '@router.get("/health")\ndef health(): ...'}
     client = {"file": "trl/generation/vllm_client.py", "engine": ENGINE | serving}
     assert check(CLIENT, **client)[0] == ["/start_weight_update"]
@@ -347,7 +347,7 @@ def test_client_routes_must_exist_in_the_server():
 
 
 def test_launch_options_must_be_known_to_the_server():
-    """Options are fields of its arguments, `--no-` switches, or words of its parser."""
+    """A launch option must be a field of EngineArgs, its `--no-` switch, or an option of the server's parser."""
     trainer = 'command += ["--weight-transfer-config", "x", "--dtype", "auto", "--no-max-model-len", "--odd"]'
     serving = {"vllm/entrypoints/openai/cli_args.py": 'parser.add_argument("--odd")'}
     where = {"file": "trl/scripts/vllm_serve.py", "engine": ENGINE | serving}
@@ -362,7 +362,7 @@ def test_launch_options_must_be_known_to_the_server():
     ],
 )
 def test_partly_known_class_is_undecided(engine):
-    """A base from another package may have the attribute."""
+    """An attribute of a class with an external base or a `__getattr__` is undecided."""
     line = "from vllm import LLM\nllm = LLM()\nllm.anything()"
     unknown = [f"vllm.LLM.anything: followed as far as LLM ({GRPO}:3)"]
     assert check(line, engine={"vllm/__init__.py": engine}) == ([], [], unknown)
@@ -375,7 +375,7 @@ def test_circular_reexports_terminate():
 
 
 def test_unparsable_file_on_the_import_path_is_undecided():
-    """A template elsewhere in the wheel changes nothing."""
+    """A file that cannot be parsed is undecided on the import path, and ignored elsewhere in the wheel."""
     text = "from vllm import LLM\nprint 'x'"
     (undecided,) = check(text)[2]
     assert undecided.startswith(f"{GRPO}: {GRPO}:2 cannot be parsed by this Python")

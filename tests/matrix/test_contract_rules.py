@@ -1,4 +1,4 @@
-"""The behaviour rules of the contract layer: cases on synthetic sources, and results recorded from real wheels."""
+"""The contract layer's behaviour rules decide on synthetic sources, and give the recorded results of real wheels."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LLM = {"vllm/__init__.py": "class LLM:\n    def __init__(self):\n        self.en
 
 
 def sources_with(lines):
-    """Return sources with exactly these lines."""
+    """Return sources that contain exactly these lines."""
     files: dict[str, str] = {}
     for line in lines:
         if not line.absent:
@@ -47,7 +47,7 @@ def sources_with(lines):
 
 
 def layer_result(engine, behaviour=(RULE,)):
-    """Return the layer's result for TRAINER and an engine."""
+    """Return the contract layer's result for TRAINER and an engine."""
     sources = MemorySources({**LLM, **engine})
     return comparison_answer(
         compare_apis(MemorySources(TRAINER), Surface(SourceFacts(sources), "vllm"), Version("1"), behaviour)
@@ -58,7 +58,7 @@ def layer_result(engine, behaviour=(RULE,)):
     ("rule", "case"), CASES, ids=lambda it: getattr(it, "subject", getattr(it, "outcome", ""))
 )
 def test_case_is_found_by_its_lines(rule, case):
-    """It decides if its lines exist, and its rule ignores trainers without the rule's lines."""
+    """A case is chosen if its lines exist in the engine; a trainer without the rule's lines is ignored."""
     trainer, engine = sources_with(rule.trl), sources_with(case.vllm)
     (decision,) = list(apply_rules(trainer, engine, (rule,)))
     assert decision.case is case
@@ -68,26 +68,28 @@ def test_case_is_found_by_its_lines(rule, case):
 
 @pytest.mark.parametrize("rule", project_rules(), ids=lambda it: it.subject)
 def test_engine_without_a_case_is_undecided(rule):
-    """The rule's lines were not found in the engine, so there is no verdict."""
+    """An engine without the lines of any case gives no decision."""
     (decision,) = apply_rules(sources_with(rule.trl), MemorySources({}), (rule,))
     assert decision.case is None
 
 
 def test_rule_decides_a_path_beyond_the_source():
-    """The outcome is holds, breaks, or undecided with the missing information."""
+    """A rule decides a path that the source alone leaves open; without a case, the summary says what is needed."""
     assert layer_result({"vllm/b.py": "self.deep = Deep("}).outcome is Outcome.PASS
     broken = layer_result({"vllm/a.py": "class Engine"})
     assert (broken.outcome, broken.facts) == (Outcome.FAIL, (("missing", "vllm.LLM.deep", "when called"),))
     assert "it is gone (vllm/a.py" in broken.signs[0]
-    open_ = layer_result({})
-    assert (open_.outcome, open_.facts[0][:2]) == (Outcome.NOT_CHECKED, ("undecided", "vllm.LLM.deep"))
-    assert (
-        "not checked: vllm.LLM.deep; needed: this vLLM read, and a case for it in rules.toml" in open_.summary
+    undecided = layer_result({})
+    assert (undecided.outcome, undecided.facts[0][:2]) == (
+        Outcome.NOT_CHECKED,
+        ("undecided", "vllm.LLM.deep"),
     )
+    needed = "not checked: vllm.LLM.deep; needed: this vLLM read, and a case for it in rules.toml"
+    assert needed in undecided.summary
 
 
 def test_path_without_a_rule_is_undecided():
-    """The result has the followed part of the path, and the missing rule."""
+    """Without a rule the result is not checked, and names the part of the path that was followed."""
     result = layer_result({}, ())
     assert result.outcome is Outcome.NOT_CHECKED
     assert result.signs[0].startswith(
@@ -96,7 +98,7 @@ def test_path_without_a_rule_is_undecided():
 
 
 def test_wrapped_line_is_found():
-    """White space between words is ignored; an absence names the file that was searched."""
+    """A line is found although it is wrapped; the absence of a text gives the searched file."""
     sources = MemorySources({"a.py": "x\nraise TypeError(\n    'no' )\n"})
     assert SourceLine(("b.py", "a.py"), "raise TypeError( 'no' )").find(sources) == "a.py:2"
     assert SourceLine(("a.py",), "raise", absent=True).find(sources) is None
@@ -105,7 +107,7 @@ def test_wrapped_line_is_found():
 
 
 def test_invalid_rules_are_refused(tmp_path, monkeypatch):
-    """The message names the key or the value."""
+    """A rule file with an unknown key is refused with the name of the key."""
     path = tmp_path / "rules.toml"
     path.write_text('[[rule]]\nsubject = "a"\nsays = "s"\nway = "w"\ntrl = []\ncase = []\ncolour = 1\n')
     monkeypatch.setattr(rules, "PATH", path)

@@ -1,4 +1,4 @@
-"""Outcomes of the matrix's layers from programs in cells that report, crash or hang."""
+"""The matrix's layers derive their outcomes from programs in cells that report, crash or hang."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from diagnostics.process import Completed
 
 
 def make_reply(document, excerpt="", folder=Path()):
-    """Return the reply of a program in a cell that printed a document."""
+    """Return the reply of a program in a cell that printed this document."""
     return in_cell.Reply(Completed(0, "", "", 1.0, False), excerpt, "logs/cell/it", folder, document)
 
 
 @pytest.fixture
 def workplace(tmp_path, kit):
-    """A workplace with one cell whose environment counts as built."""
+    """Return a matrix context with one cell, and user settings that cells must not inherit."""
     (tmp_path / "matrix.toml").write_text(kit.head + kit.cell("1.0", "1.0", kit.deep))
     return Context(
         load_matrix(tmp_path / "matrix.toml", LAYERS),
@@ -36,7 +36,7 @@ def workplace(tmp_path, kit):
 
 @pytest.fixture
 def run_layer(workplace, monkeypatch):
-    """A function that runs the scheduler layer with a scripted program."""
+    """Return a function that runs the scheduler layer on a program with this output and exit code."""
 
     def ask_scheduler(output, code=0, *, timed_out=False):
         monkeypatch.setattr(environments, "ensure_environment", lambda *_, **__: None)
@@ -47,7 +47,7 @@ def run_layer(workplace, monkeypatch):
 
 
 def document(kit, *attempts, modified=()):
-    """Return a document as a repro prints it."""
+    """Return the JSON document that the repro command prints for these attempts."""
     del kit
     upstream = {"distribution": "vllm", "files_checked": 9, "modified": list(modified)}
     codes = {"SCH001": {"outcome": None, "attempts": list(attempts)}}
@@ -70,13 +70,13 @@ def document(kit, *attempts, modified=()):
     ],
 )
 def test_missing_document_is_attributed(run_layer, output, code, outcome, said):
-    """A crash is the cell's; garbage, refusals and an external kill are ours or the machine's."""
+    """A crash is a failure of the cell; garbage, refusals and SIGKILL are infrastructure errors."""
     answer = run_layer(output, code)
     assert (answer.outcome, said in answer.summary) == (outcome, True), answer.summary
 
 
 def test_program_over_its_limit_is_a_timeout(run_layer):
-    """This holds even if it printed a document."""
+    """A program that exceeds its time limit is a timeout, even if it printed a document."""
     answer = run_layer('{"schema": "grpo-doctor.repro.v1"}', -15, timed_out=True)
     assert (answer.outcome, answer.summary) == (Outcome.TIMEOUT, "no answer within 300 s")
 
@@ -104,13 +104,13 @@ def test_reproduced_crash_fails_with_code_and_location(run_layer, kit):
     ],
 )
 def test_outcome_of_attempts(run_layer, kit, changes, outcome, said):
-    """Not reproduced is a pass; a broken or hanging repro is no verdict on the cell."""
+    """A crash that is not reproduced is a pass; a broken or hanging repro gives no verdict on the cell."""
     answer = run_layer(document(kit, {**kit.crash, **changes}))
     assert (answer.outcome, said in answer.summary) == (outcome, True), answer.summary
 
 
 def test_modified_upstream_files_give_no_verdict(run_layer, kit):
-    """Installed files that aren't the wheel's say nothing about the release."""
+    """If installed files differ from the wheel, the outcome is an infrastructure error."""
     answer = run_layer(document(kit, kit.crash, modified=["vllm/core/scheduler.py"]), 1)
     assert (answer.outcome, answer.codes) == (Outcome.INFRA_ERROR, ())
 
@@ -131,7 +131,7 @@ def test_modified_upstream_files_give_no_verdict(run_layer, kit):
     ],
 )
 def test_training_run_needs_proven_syncs(workplace, changes, outcome, said):
-    """It needs steps, and a proof of every weight sync."""
+    """A training run passes only with steps, a rising reward, and a proof of every weight sync."""
     document = {"outcome": "ok", "engine": "vllm", "steps": 2, "reward_first": 0.1, "reward_last": 0.9}
     document |= {"syncs": 2, "syncs_proven": 2, "max_staleness": 1}
     answer = programs.train_answer(make_reply({**document, **changes}), workplace.matrix.cells[0])
@@ -139,7 +139,7 @@ def test_training_run_needs_proven_syncs(workplace, changes, outcome, said):
 
 
 def test_cell_does_not_inherit_user_settings(workplace):
-    """No tokens, offline, a separate home, and a PYTHONPATH of staged copies only."""
+    """A cell has no tokens, is offline, and has its own home and a PYTHONPATH of staged copies only."""
     environment = workplace.cell_environ(workplace.matrix.cells[0])
     assert "secret" not in environment.values()
     assert environment["HF_HUB_OFFLINE"] == "1"
@@ -167,14 +167,14 @@ WRONG = {"outcome": "failed", "why": "assert 1 < 0"}
     ],
 )
 def test_conformance_run_needs_a_passed_test(found, code, outcome, said):
-    """Skipped tests are no passes, and an unknown exit code of pytest gives no answer."""
+    """A conformance run without a passed test or with an unknown exit code of pytest is an infrastructure error."""
     assert conformance.suite_outcome(
         found, in_cell.Completed(Completed(code, "", "", 1.0, False), "", "", Path())
     ) == (outcome, said)
 
 
 def test_recipe_adds_a_distribution_name(workplace):
-    """A metadata-only distribution satisfies version checks."""
+    """A recipe can add the metadata of a distribution, so that version checks find it."""
     cell = workplace.matrix.cells[0]
     packages = environments.environment_folder(workplace, cell) / "lib" / "python3.11" / "site-packages"
     packages.mkdir(parents=True)
@@ -184,7 +184,7 @@ def test_recipe_adds_a_distribution_name(workplace):
 
 
 def test_failed_server_start_has_its_first_error(workplace):
-    """An expectation can name this error; a server that answered passes."""
+    """A failed server start has its error as a sign and in its summary; a server that answered passes."""
     cell = workplace.matrix.cells[0]
     error = "ended with 1 before it was up: PackageNotFoundError: No package metadata was found for vllm"
     failed = {"server": "trl vllm-serve", "outcome": "failed", "error": error}
@@ -199,7 +199,7 @@ def test_failed_server_start_has_its_first_error(workplace):
 
 
 def test_trl_training_layer(workplace):
-    """Steps pass, an exception is recorded with its location, and a missing mode is not run."""
+    """Finished steps pass, an exception fails with its location, and a missing mode is not run."""
     cell = workplace.matrix.cells[0]
     logged = {"loss": [0.1], "sampling/sampling_logp_difference/mean": [0.001, 0.002]}
     document = {"outcome": "ok", "steps": 3, "seconds": 1.5, "moved": 0.01, "logged": logged, "error": None}
@@ -218,7 +218,7 @@ def test_trl_training_layer(workplace):
 
 
 def test_doctor_layer_records_findings():
-    """The layer does not judge the findings; a crashed check fails."""
+    """Findings of doctor are recorded and pass; a crashed check fails."""
     finding = {"severity": "error", "code": "CMP902", "title": "known to fail", "detail": "because"}
     checks = [{"check": "a", "outcome": "findings"}, {"check": "b", "outcome": "skipped", "reason": "why"}]
     answer = doctor.doctor_answer({"checks": checks, "findings": [finding]})
@@ -228,7 +228,7 @@ def test_doctor_layer_records_findings():
 
 
 def test_layers_are_ordered_by_requirements():
-    """No name occurs twice."""
+    """Each layer comes after the layers it needs, and no name occurs twice."""
     names = [layer.name for layer in LAYERS]
     assert len(set(names)) == len(names)
     for position, layer in enumerate(LAYERS):

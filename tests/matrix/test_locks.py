@@ -1,4 +1,4 @@
-"""Resolving and locks: hashes, platforms, stale locks, and installs that verify them."""
+"""Locks have the hashes and platform of a resolution, stale locks are reported, and installs verify the hashes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SOLVED = Resolution((LockedPackage("vllm==0.15.0", ("sha256:0",)),))
 
 
 def test_pylock_becomes_requirements_with_hashes():
-    """Wheels are preferred; a file in a local folder has no hash, and that is reported."""
+    """A pylock becomes pins with hashes, of wheels if there are any; a file of a local folder has no hash."""
     packages = read_pylock(PYLOCK)
     assert packages == (
         LockedPackage("both==1.0", ("sha256:11", "sha256:22")),
@@ -60,7 +60,7 @@ def test_invalid_pylock_is_an_error(text):
 
 
 def resolve_by_platform(monkeypatch, **results):
-    """Resolve a pair whose result depends on the platform; return it and the platforms tried."""
+    """Resolve a pair whose result depends on the platform; return the result and the platforms tried."""
     tried = []
 
     def compile_on(_context, _cell, _requirements, arguments, *_rest, **_options):
@@ -74,7 +74,7 @@ def resolve_by_platform(monkeypatch, **results):
 
 
 def test_newer_glibc_is_tried(monkeypatch):
-    """There is a solution on that platform, and the result names the older one."""
+    """If wheels exist only for a newer glibc, the pair is resolved for it, and the summary says so."""
     resolution, tried = resolve_by_platform(monkeypatch, **{"28": Resolution(explanation=HINT), "31": SOLVED})
     assert tried == ["x86_64-manylinux_2_28", "x86_64-manylinux_2_31"]
     answer = resolution_answer(resolution)
@@ -88,7 +88,7 @@ def test_newer_glibc_is_tried(monkeypatch):
 
 
 def test_install_verifies_hashes(world, kit):
-    """A file whose hash differs from the lock is refused."""
+    """An install refuses a file whose hash differs from the lock."""
     aside = world.folder / "wheels"
     kit.wheel(aside, "local", "1.0+here", {"local/__init__.py": ""})
     world.index.add("local", "0.9")
@@ -110,7 +110,7 @@ def test_install_verifies_hashes(world, kit):
 
 @pytest.fixture
 def locked_context(tmp_path, kit):
-    """A function that makes a context of one cell with two valid locks."""
+    """Return a function that makes a context of one cell with two valid locks, with a changed matrix file."""
     (tmp_path / "locks").mkdir()
 
     def write_lock(change=lambda text: text):
@@ -139,7 +139,7 @@ def locked_context(tmp_path, kit):
     ],
 )
 def test_stale_lock_is_reported(locked_context, change, message):
-    """The lock has another date or Python, or lacks a requirement of the recipe."""
+    """A lock with another date, or without a requirement of the recipe, is reported."""
     context = locked_context(lambda text: text.replace(*change) if change[0] else text)
     problems = locks.check_locks(context, context.matrix.cells)
     assert bool(problems) is bool(message)

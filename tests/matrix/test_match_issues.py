@@ -23,7 +23,7 @@ def test_every_signature_matches_in_a_failed_layer():
 
 
 def test_missing_name_has_the_code_of_its_import_error():
-    """The contract layer reads the source; Python would raise the error."""
+    """A name that is missing at import has the code of the import error that Python would raise."""
     signs = (
         "vllm.sampling_params.GuidedDecodingParams: no GuidedDecodingParams in vllm.sampling_params (a.py:1)",
         "vllm.worker.worker.Worker: no module vllm.worker.worker (trl/a.py:2, at import)",

@@ -26,7 +26,7 @@ COMPLETE = {(cell, layer): "pass" for cell in (FIRST, SECOND) for layer in CHOSE
 
 
 def make_event(question, outcome):
-    """Return an answer; a failed contract misses `gone` at import, and `zap` when called."""
+    """Return an event with an answer; a failure has `gone` missing at import and `zap` when called."""
     facts = (("missing", "zap", "when called"), ("missing", "gone", "at import")) if outcome == "fail" else ()
     answer = Answer(Outcome(outcome), f"saw {outcome}", question.layer.evidence, facts=facts)
     time = "2026-01-02T00:00:00Z"
@@ -35,7 +35,7 @@ def make_event(question, outcome):
 
 @pytest.fixture
 def publish(tmp_path, kit, use_index):
-    """A function that publishes these answers, {(cell, layer): outcome}, over an existing document."""
+    """Return a function that publishes answers, {(cell, layer): outcome}, over an existing document."""
     use_index(trl=TRL, vllm=VLLM)
 
     def build_store(answers, published, *, cells=("1.0", "2.0"), layers=CHOSEN, updated=None):
@@ -60,7 +60,7 @@ def publish(tmp_path, kit, use_index):
 
 
 def verdicts(publication):
-    """Return {(cell, layer): verdict} of the written cells."""
+    """Return {(cell, layer): verdict} of the published cells."""
     return {
         (cell["id"], name): layer["verdict"]
         for cell in publication.document["cells"]
@@ -69,7 +69,7 @@ def verdicts(publication):
 
 
 def test_missing_answers_keep_published_verdicts(publish):
-    """One answer changes one verdict and the cell's; the pairs stay."""
+    """One new answer changes its verdict and that of its cell; all other published verdicts stay."""
     complete = publish(COMPLETE, {})
     assert (complete.kept, complete.lost, complete.unanswered) == (0, [], [])
     publication = publish({(FIRST, "install"): "fail"}, complete.document)
@@ -84,14 +84,14 @@ def test_missing_answers_keep_published_verdicts(publish):
 
 
 def test_unfinished_answers_change_nothing(publish):
-    """Examples are a fault of the machine and a timeout."""
+    """An infrastructure error or a timeout does not replace a published verdict."""
     complete = publish(COMPLETE, {}).document
     publication = publish({(FIRST, "install"): "infra_error", (FIRST, "resolve"): "timeout"}, complete)
     assert (verdicts(publication)[FIRST, "install"], publication.changed) == ("pass", [])
 
 
 def test_only_selected_cells_are_updated(publish):
-    """The others stay as published, even if the store has other results."""
+    """Cells that are not selected stay as published, even if the store has other results."""
     complete = publish(COMPLETE, {}).document
     answers = {(FIRST, "install"): "fail", (SECOND, "install"): "fail", (PAIR, "contract"): "fail"}
     publication = publish(answers, complete, updated={SECOND})
@@ -100,7 +100,7 @@ def test_only_selected_cells_are_updated(publish):
 
 
 def test_verdicts_without_a_cell_are_reported_as_lost(publish):
-    """A removed cell, a removed layer of a cell, and a pair that is no longer generated."""
+    """Verdicts of a removed cell, a removed layer and a pair that is no longer generated are reported as lost."""
     complete = publish(COMPLETE, {}).document
     complete["breadth"]["trl"]["0.1"] = {"declares": "", "contract": {"pass": "0.2"}}
     publication = publish({}, complete, cells=("1.0",), layers=("resolve",))
@@ -115,7 +115,7 @@ def test_verdicts_without_a_cell_are_reported_as_lost(publish):
 
 
 def test_doctor_reads_the_published_pairs(publish, tmp_path):
-    """Doctor reads TRL, layer, outcome and the first missing name; unfinished answers are absent."""
+    """The published pairs have layer, outcome and first missing name by TRL release, without unfinished answers."""
     answers = {
         **COMPLETE,
         ("vllm-0.9+trl-1.0.1", "contract"): "fail",
@@ -136,7 +136,7 @@ def test_doctor_reads_the_published_pairs(publish, tmp_path):
 
 
 def test_shipped_table_follows_its_schema():
-    """The schema is docs/compat-v1.schema.json."""
+    """The shipped table is valid against docs/compat-v1.schema.json."""
     schema = json.loads((ROOT / "docs" / "compat-v1.schema.json").read_text())
     validator = pytest.importorskip("jsonschema").Draft202012Validator(schema)
     validator.check_schema(schema)
@@ -145,7 +145,7 @@ def test_shipped_table_follows_its_schema():
 
 
 def test_empty_store_changes_nothing(tmp_path):
-    """In the project's own table every verdict stays, none is open or lost."""
+    """Publishing from an empty store keeps every verdict of the shipped table."""
     from diagnostics.matrix import command
 
     target = tmp_path / "compat.json"
@@ -158,7 +158,7 @@ def test_empty_store_changes_nothing(tmp_path):
 
 
 def test_publish_refuses_lost_or_open_verdicts(world, kit):
-    """Exit 1 for a loss, 3 for an open verdict; --drop accepts the loss, --dry-run only prints."""
+    """The exit code is 1 for a lost verdict and 3 for an open one; --drop accepts losses, --dry-run only prints."""
     target = world.folder / "out" / "compat.json"
     world.index.add("vllm", "1.0")
     world.index.add("trl", "1.0", extras={"vllm": ("vllm",)})

@@ -1,4 +1,4 @@
-"""Generated cells of the matrix: which pairs of releases, their date cuts and expectations."""
+"""The matrix generates cells for pairs of releases, with their date cuts and expectations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DAY = datetime.date(2025, 1, 1)
 
 
 def uploaded(day, vllm="", python=">=3.9"):
-    """Return a release that was uploaded so many days after the first."""
+    """Return the upload date, requirement and Python constraint of a release, `day` days after the first."""
     requirement = f'vllm{vllm}; extra == "vllm"' if vllm else ""
     return DAY + datetime.timedelta(days=day), requirement, python
 
@@ -54,7 +54,7 @@ VLLM = {**{f"0.{minor}": uploaded(4 * minor) for minor in range(1, 12)}, "0.12":
 
 @pytest.fixture
 def generate(tmp_path, kit, use_index):
-    """A function that generates the cells of a matrix with one written cell, by id."""
+    """Return a function that generates the cells of a matrix with one written cell, by id."""
     use_index(trl=TRL, vllm=VLLM)
 
     def cells(table=BREADTH, more=""):
@@ -66,7 +66,7 @@ def generate(tmp_path, kit, use_index):
 
 
 def test_each_minor_release_is_paired_with_its_range(generate):
-    """With two releases on each side of the range; pins, open bounds and other Pythons are handled."""
+    """Each minor TRL release is paired with its declared vLLM range and two releases on each side of it."""
     pairs = {}
     for cell in generate().values():
         pairs.setdefault(cell.trl, []).append(cell.vllm)
@@ -77,7 +77,7 @@ def test_each_minor_release_is_paired_with_its_range(generate):
 
 
 def test_all_pairs_are_compared_and_some_are_resolved(generate):
-    """Resolved are the ends of an open bound, some between, and every excluded one."""
+    """All pairs have the contract layer; the ends of a range, some releases between and excluded ones are resolved."""
     cells = generate().values()
     resolved = [cell.vllm for cell in cells if cell.trl == "1.0.1" and "resolve" in cell.layers]
     assert resolved == ["0.2", "0.3", "0.4", "0.8", "0.12"]
@@ -85,7 +85,7 @@ def test_all_pairs_are_compared_and_some_are_resolved(generate):
 
 
 def test_date_cut_follows_the_later_upload(generate):
-    """Ten days after the later of both, and never after the last day of the table."""
+    """The date cut is ten days after the later upload of both releases, at most the last day of the table."""
     cuts = {name: cell.exclude_newer for name, cell in generate().items()}
     assert cuts["vllm-0.3+trl-1.0.1"] == DAY + datetime.timedelta(days=12 + 10)
     assert cuts["vllm-0.3+trl-1.1.0"] == DAY + datetime.timedelta(days=30 + 10)
@@ -93,7 +93,7 @@ def test_date_cut_follows_the_later_upload(generate):
 
 
 def test_expectations_follow_from_metadata_and_rules(generate):
-    """A forbidden pair has no solution; a written cell keeps its own expectations."""
+    """A pair that TRL's metadata forbids is expected to be unresolvable; a written cell keeps its own expectations."""
     expectation = '[CELL.expect.contract]\noutcome = "fail"\nreason = "its own"\n'
     cells = generate(more=expectation)
     forbidden = cells["vllm-0.7+trl-1.1.0"].expect
@@ -103,13 +103,13 @@ def test_expectations_follow_from_metadata_and_rules(generate):
     assert "declares vllm==0.5" in forbidden["resolve"].reason
     written = cells["vllm-0.6+trl-1.1.0"]
     assert written.expect["contract"].reason == "its own"
-    assert "resolve" not in written.expect  # the file decides, rightly or wrongly
+    assert "resolve" not in written.expect  # only the matrix file decides what a written cell expects
     assert written.expect["resolve:today"].outcome is Outcome.UNRESOLVABLE
     assert written.exclude_newer == datetime.date(2025, 6, 1)
 
 
 def test_rule_applies_within_its_ranges(generate):
-    """Both TRL and vLLM must match."""
+    """An expectation rule applies only if both the TRL and the vLLM release are in its ranges."""
     cells = generate(BREADTH.replace(">=1.1", ">=1.0"))
     assert cells["vllm-0.8+trl-1.0.1"].expect["contract"].reason == "It is gone."
     assert "contract" not in cells["vllm-0.7+trl-1.0.1"].expect
@@ -126,7 +126,7 @@ def test_rule_applies_within_its_ranges(generate):
     ],
 )
 def test_invalid_table_is_refused(generate, old, new, message):
-    """The message is one line: file, line, key, value and what was expected."""
+    """The message is one line with the key, the value and the expected form."""
     with pytest.raises(TomlError) as refused:
         generate(BREADTH.replace(old, new))
     assert message in str(refused.value)
@@ -134,7 +134,7 @@ def test_invalid_table_is_refused(generate, old, new, message):
 
 
 def test_project_covers_every_minor_release_of_trl():
-    """All since 0.14, at least 150 resolved cells, two releases on each side of a range."""
+    """The project generates cells for all minor TRL releases since 0.14, and resolves at least 150 of them."""
     matrix = load_matrix(ROOT / "matrix.toml", LAYERS)
     cells = releases.generated_cells(matrix)
     minors = {tuple(map(int, item.version.split(".")[:2])) for item in releases.indexed_releases("trl")}
@@ -149,7 +149,7 @@ def test_project_covers_every_minor_release_of_trl():
 
 @pytest.fixture
 def breadth_world(world, kit, use_index):
-    """A toy project that generates cells from two vLLM and two TRL releases."""
+    """Return a toy project that generates cells from two vLLM and two TRL releases."""
     for version in ("1.0", "2.0"):
         world.index.add("vllm", version, kit.vllm(version))
     world.index.add("trl", "1.0", kit.trl("from vllm import LLM"), extras={"vllm": ("vllm<2",)})
@@ -163,7 +163,7 @@ def breadth_world(world, kit, use_index):
 
 
 def test_generated_cells_run_once(breadth_world):
-    """Several run at a time; a second run runs nothing."""
+    """Generated cells run three at a time, and a second run uses the stored results."""
     world, command = breadth_world, ("run", "--profile", "breadth", "--jobs", "3")
     first = world.run(*command)
     assert first.returncode == 1, first.stdout + first.stderr
@@ -177,7 +177,7 @@ def test_generated_cells_run_once(breadth_world):
 
 
 def test_add_writes_a_cell_for_the_newest_release(breadth_world):
-    """Without --write it only prints; the new cell has its lock and its answers."""
+    """`add` prints the new cell; with --write it also writes the cell, its lock and its results."""
     world = breadth_world
     path = world.folder / "matrix.toml"
     unchanged = path.read_text()

@@ -1,4 +1,4 @@
-"""Reports of the matrix as table, page, Markdown and JSON, with hostile text in all of them."""
+"""The matrix reports as table, page, Markdown and JSON have all verdicts, and hostile text is sanitized in each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEEP = ("resolve", "contract", "install", "import", "scheduler")
 
 @pytest.fixture
 def grid(tmp_path, kit):
-    """A pass, an expected failure with a code, a timeout, a failure with hostile text, and a blocked layer."""
+    """Return a grid with passes, an expected and a hostile failure, a timeout, and blocked layers."""
     expected = '[CELL.expect.scheduler]\noutcome = "fail"\ncodes = ["SCH001"]\nreason = "known"\n'
     text = kit.head + kit.cell("1.0", "1.0", DEEP, more=expected) + kit.cell("2.0", "1.0", DEEP)
     (tmp_path / "matrix.toml").write_text(text)
@@ -51,7 +51,7 @@ def grid(tmp_path, kit):
 
 
 def test_table_has_every_verdict_and_the_totals(grid):
-    """All verdicts except a plain pass have remarks; a narrow screen splits the columns."""
+    """The table has every verdict with its remark and the totals, and is split on a narrow screen."""
     text = report.terminal_table(grid, colour=False)
     assert "● ✘ expected fail" in text
     assert (
@@ -78,7 +78,7 @@ def test_reports_are_sanitized(grid, tmp_path):
 
 
 def test_page_links_verdicts_to_evidence(grid, tmp_path):
-    """It has verdict, command and inputs, and loads nothing from elsewhere."""
+    """The page links each verdict to its expectation and command, and loads nothing from other hosts."""
     page = report.write_reports(tmp_path, grid).read_text()
     assert 'href="#vllm-1.0+trl-1.0.scheduler"' in page
     assert 'id="vllm-1.0+trl-1.0.scheduler"' in page

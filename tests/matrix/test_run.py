@@ -1,4 +1,4 @@
-"""The matrix command on a toy project: real uv, a real index on loopback, real environments, tiny packages."""
+"""The matrix command runs a toy project with real uv, a real index on loopback, real environments and tiny packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def locked_world(tmp_path_factory, kit):
-    """Three locked cells: a working one, one with a known crash, one whose trainer needs a newer engine."""
+    """Lock three cells: one that works, one with a known crash, one whose trainer needs a newer engine."""
     folder = tmp_path_factory.mktemp("locked")
     with kit.serve_index(folder / "index") as package_index:
         world = kit.make_world(folder, package_index)
@@ -56,13 +56,13 @@ def locked_world(tmp_path_factory, kit):
 
 @pytest.fixture
 def fresh_world(locked_world, tmp_path):
-    """A copy of the locked project, with nothing run yet."""
+    """Return a copy of the locked project in which nothing has run."""
     return copy_world(locked_world, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def finished_world(locked_world, tmp_path_factory):
-    """A copy of the locked project after one run."""
+    """Return a copy of the locked project after one run."""
     world = copy_world(locked_world, tmp_path_factory.mktemp("finished"))
     assert world.run("run").returncode == 0
     return world
@@ -70,7 +70,7 @@ def finished_world(locked_world, tmp_path_factory):
 
 @pytest.fixture
 def finished(finished_world, tmp_path):
-    """A copy of the finished project, with its store and environments."""
+    """Return a copy of the finished project with its store and environments."""
     return copy_world(finished_world, tmp_path)
 
 
@@ -100,7 +100,7 @@ EXPECTED = {
 
 
 def test_unchanged_second_run_uses_the_store(fresh_world):
-    """The first run runs all layers on real environments."""
+    """The first run runs all layers in real environments; an unchanged second run only reads the store."""
     first = fresh_world.run("run")
     assert first.returncode == 0, first.stdout + first.stderr
     assert verdicts(fresh_world.report()) == EXPECTED
@@ -121,7 +121,7 @@ def change_matrix(world, old, new):
 
 
 def layers_run(done):
-    """Return each (cell, layer) that a run started."""
+    """Return the (cell, layer) pairs that a run started."""
     return {tuple(line.split()[-3:-1]) for line in done.stderr.splitlines() if line.endswith("…")}
 
 
@@ -129,7 +129,7 @@ CODES, OTHER_CODES = (f'codes = ["{code}"]\n            reason' for code in ("SC
 
 
 def test_unexpected_verdicts_decide_the_exit_code(finished, kit):
-    """Unexpected failures and passes exit with 1; a corrected expectation runs nothing."""
+    """Unexpected codes and passes exit with 1; a changed expectation runs no layer again."""
     change_matrix(finished, 'reason = "known"', 'reason = "known better"')
     done = finished.run("run")
     assert ("known better" in done.stdout, layers_run(done)) == (True, set())
@@ -145,7 +145,7 @@ def test_unexpected_verdicts_decide_the_exit_code(finished, kit):
 
 
 def test_changed_code_and_fresh_run_again(finished):
-    """A changed comment runs nothing; --fresh repeats the named layers, not their requirements."""
+    """Changed code runs its layers again, a changed comment does not; --fresh repeats only the named layers."""
     program = finished.folder / "programs" / "grpo_core" / "__main__.py"
     program.write_text(program.read_text() + "# changed\n")
     assert layers_run(finished.run("run")) == set()
@@ -158,7 +158,7 @@ def test_changed_code_and_fresh_run_again(finished):
 
 
 def test_low_disk_space_is_an_infrastructure_fault(fresh_world):
-    """Nothing is built, the verdict has the figures, and the exit code is 3."""
+    """With too little disk nothing is built, the summary has the required space, and the exit code is 3."""
     change_matrix(fresh_world, "disk_gb = 0.01", "disk_gb = 900000.0")
     done = fresh_world.run("run", "--cells", "vllm-1.0+trl-1.0")
     assert done.returncode == 3, done.stdout + done.stderr
@@ -172,7 +172,7 @@ def test_low_disk_space_is_an_infrastructure_fault(fresh_world):
 
 
 def test_unreachable_index_is_an_infrastructure_fault(fresh_world):
-    """It is tried twice, and again in the next run."""
+    """An unreachable index is an infrastructure error with exit code 3, and the next run tries again."""
     environ = {
         "PIP_INDEX_URL": "http://127.0.0.1:9/simple/",
         "UV_CACHE_DIR": str(fresh_world.folder / "empty"),
@@ -186,7 +186,7 @@ def test_unreachable_index_is_an_infrastructure_fault(fresh_world):
 
 
 def test_networkx_message_is_no_network_fault(world, kit):
-    """torch needs networkx, which uv's messages name."""
+    """A message of uv that names the package networkx is not taken for a network fault."""
     world.index.add("vllm", "1.0")
     world.index.add("trl", "1.0", extras={"vllm": ("vllm", "networkx==9")})
     world.write(kit.cell("1.0", "1.0", ("resolve",), recipe=None))
@@ -195,7 +195,7 @@ def test_networkx_message_is_no_network_fault(world, kit):
 
 
 def test_environment_is_rebuilt_if_fresh_or_incomplete(finished):
-    """An environment without its marker is never used."""
+    """An environment is rebuilt with --fresh, and if its marker file is missing."""
     place = finished.store / "environments" / "vllm-1.0+trl-1.0"
     (place / "left-over").write_text("")
     again = ("run", "--cells", "vllm-1.0+trl-1.0", "--layers", "install", "--fresh")
@@ -209,7 +209,7 @@ def test_environment_is_rebuilt_if_fresh_or_incomplete(finished):
 
 @pytest.fixture(scope="module")
 def hanging_world(tmp_path_factory, kit):
-    """A locked cell whose programs hang after writing their process id into the home folder."""
+    """Lock a cell whose programs hang after they write their process id into the home folder."""
     folder = tmp_path_factory.mktemp("hanging")
     hang = "import os, time; open(os.environ['HOME'] + '/pid', 'w').write(str(os.getpid())); time.sleep(600)"
     with kit.serve_index(folder / "index") as package_index:
@@ -247,7 +247,7 @@ def test_interrupt_keeps_results_and_ends_the_program(hanging_world, tmp_path, n
     ],
 )
 def test_invalid_arguments_are_refused_in_one_line(capsys, tmp_path, arguments, said):
-    """Exit code 2, without a traceback."""
+    """Invalid arguments exit with 2 and one line on stderr."""
     (tmp_path / "file").write_text("")
     command_line = [str(tmp_path / "file") if item == "FILE" else item for item in arguments]
     if "--store" not in command_line:
@@ -267,7 +267,7 @@ def wait_until(condition, timeout_s=500):
 
 
 def is_running(pid):
-    """Return whether a process runs."""
+    """Return whether a process runs and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

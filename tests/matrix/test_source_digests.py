@@ -1,4 +1,4 @@
-"""Digests of our own source code, which decide whether a stored matrix result is still valid."""
+"""Digests of the project's source change only with its code; they decide whether a stored result is still valid."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FILES = {
 
 @pytest.fixture
 def digest(tmp_path):
-    """A function that returns the digest of a toy project's modules, with changed files."""
+    """Return a function that computes the digest of a toy project's modules, with changed files."""
 
     def compute(*names, **changes):
         for path in tmp_path.rglob("*.py"):
@@ -47,7 +47,7 @@ def digest(tmp_path):
 
 
 def test_comments_docstrings_and_layout_change_nothing(digest):
-    """Code and file names do change the digest."""
+    """Comments, docstrings and layout do not change the digest; code and new files do."""
     before = digest("grpo_core")
     assert digest("grpo_core", grpo_core__losses='"""Losses."""\n\nX = 1\n') == before
     assert digest("grpo_core", grpo_core__losses="X = 2\n") != before
@@ -55,7 +55,7 @@ def test_comments_docstrings_and_layout_change_nothing(digest):
 
 
 def test_repro_digest_ignores_other_repros(digest):
-    """Shared modules and requirement files count."""
+    """The digest of a repro changes with its own module and shared modules, not with other repros."""
     names = ("repro", "repro.issues.sch001")
     before = digest(*names)
     assert digest(*names, repro__issues__sch002="C = 2\n") == before
@@ -64,7 +64,7 @@ def test_repro_digest_ignores_other_repros(digest):
 
 
 def test_every_layer_has_a_digest():
-    """Every layer of every cell names existing modules."""
+    """Every layer names existing modules, and different layers of a cell have different digests."""
     matrix = load_matrix(ROOT / "matrix.toml", LAYERS)
     context = Context(matrix, Store(ROOT / "unused"))
     for layer in LAYERS:

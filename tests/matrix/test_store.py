@@ -1,4 +1,4 @@
-"""The matrix's store of answers: torn writes, the latest answer, and untrusted stores that are merged."""
+"""The matrix's store survives torn writes, returns the latest answer, and merges untrusted stores safely."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ELSEWHERE = [
 def make_event(
     identity="a", outcome="pass", summary="ünï\ncode", codes=(), started="2026-01-01T00:00:00Z", log=""
 ):
-    """Return an event with a hostile summary."""
+    """Return an event whose summary has a line break and non-ASCII characters."""
     facts = {"facts": (("package", "torch", "2.8.0"),), "ran_with": (("torch", "2"),), "signs": ("s",)}
     answer = Answer(Outcome(outcome), summary, EvidenceLevel.EXECUTED, codes=codes, log=log, **facts)
     inputs = (("python", "3.11"),)
@@ -31,7 +31,7 @@ def make_event(
 
 
 def test_event_round_trips():
-    """Line breaks and other scripts included; one event is one line."""
+    """An event with line breaks and non-ASCII characters is one line, and is read back equal."""
     line = make_event().to_line()
     assert "\n" not in line
     assert parse_event(line) == make_event()
@@ -51,7 +51,7 @@ def test_invalid_lines_are_refused(line, tmp_path):
 
 
 def test_truncated_store_keeps_complete_events(tmp_path):
-    """At every length of a torn write, complete events stay, and the next one is complete."""
+    """After a write that was torn at any length, complete events stay, and the next event is complete."""
     lines = [(make_event(name).to_line() + "\n").encode() for name in "abc"]
     data = b"".join(lines)
     second = len(lines[0]) + len(lines[1])
@@ -61,13 +61,13 @@ def test_truncated_store_keeps_complete_events(tmp_path):
         store.path.write_bytes(data[:length])
         with store.locked():
             store.append(make_event("new"))
-        # A line that lacks only its end is complete.
+        # A line without its line break is complete.
         expected = ["a"] + ["b"] * (length >= second - 1) + ["c"] * (length >= len(data) - 1) + ["new"]
         assert [item.identity for item in store.read_events()] == expected
 
 
 def test_locked_store_refuses_a_second_run(tmp_path):
-    """The message names the first run; afterwards the store is free."""
+    """A second run is refused with the process id of the first; afterwards the store can be locked again."""
     store = Store(tmp_path)
     with store.locked(), pytest.raises(StoreBusyError, match=r"process \d+"), store.locked():
         pass
@@ -76,7 +76,7 @@ def test_locked_store_refuses_a_second_run(tmp_path):
 
 
 def test_full_disk_is_reported(tmp_path):
-    """The message names the file and the reason."""
+    """A full disk raises an error with the file and the reason."""
     (tmp_path / "store.jsonl").symlink_to("/dev/full")
     with pytest.raises(StoreError, match=r"store\.jsonl: cannot be written: No space left on device"):
         Store(tmp_path).append(make_event())
@@ -101,7 +101,7 @@ def test_the_latest_finished_answer_counts():
     ],
 )
 def test_disagreeing_answers_are_flaky(answers, flaky):
-    """Same inputs with other outcomes or codes; unfinished answers do not count."""
+    """Different outcomes or codes for the same inputs are flaky; unfinished answers do not count."""
     assert is_flaky([make_event("a", *values) for values in answers]) is flaky
 
 
@@ -132,7 +132,7 @@ def test_merge_is_commutative_and_idempotent(tmp_path):
 
 @pytest.fixture
 def merge_foreign(tmp_path):
-    """A function that merges another store's changed event and log into ours."""
+    """Return a function that merges a changed event and a log of a foreign store into our store."""
     (tmp_path / "secret").write_text("secret")
     mine, theirs = Store(tmp_path / "mine"), tmp_path / "theirs"
     (theirs / "logs" / "cell").mkdir(parents=True)
@@ -150,14 +150,14 @@ def merge_foreign(tmp_path):
 
 
 def test_merge_adds_an_event_and_its_log_once(merge_foreign):
-    """A torn last line is skipped."""
+    """A second merge adds nothing, and a torn last line is skipped."""
     assert (merge_foreign(tail='{"schema'), merge_foreign()) == (1, 0)
     assert (merge_foreign.mine.folder / LOG).read_text() == "seen"
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_log_outside_its_folder_is_refused(merge_foreign, name):
-    """Nothing is read from or written to elsewhere, and nothing of that store is added."""
+    """An event whose log is outside the log folder is refused; no file is written and no event added."""
     with pytest.raises(StoreError, match=r"store\.jsonl:1: "):
         merge_foreign(lambda event: event["answer"].update(log=name))
     assert merge_foreign.mine.read_events() == []
@@ -168,7 +168,7 @@ def test_log_outside_its_folder_is_refused(merge_foreign, name):
 @pytest.mark.parametrize("place", [LOG, "logs/cell", "logs"])
 @pytest.mark.parametrize("side", ["theirs", "mine"])
 def test_symlinks_out_of_a_store_are_not_followed(merge_foreign, place, side):
-    """A link of theirs is not copied; a link of ours is not written through."""
+    """A symlink in the foreign store is not copied, and a symlink in our store is not written through."""
     target = merge_foreign.outside / "target"
     (target / "cell").mkdir(parents=True)
     for name in ("import.log", "cell/import.log"):
@@ -219,7 +219,7 @@ def test_pipe_instead_of_a_log_is_refused(merge_foreign):
     ],
 )
 def test_invalid_foreign_event_is_refused(merge_foreign, change, message):
-    """The message names file, line and field; nothing of that store is added."""
+    """The message names file, line and field, and no event of that store is added."""
     with pytest.raises(StoreError, match=r"store\.jsonl:1: ") as refused:
         merge_foreign(change)
     assert message in str(refused.value)

@@ -1,4 +1,4 @@
-"""Verdicts of outcomes by their expectations, and a run's exit code."""
+"""A layer's verdict follows from its outcome and its expectation, and a run's exit code from its verdicts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def expect(outcome, codes=(), shows=()):
     ],
 )
 def test_verdict_of_an_outcome(observed, expected, verdict, as_expected):
-    """Only the expected outcome with its codes and signs is as expected; an unexpected pass is not."""
+    """A result is as expected only if outcome, codes and signs match the expectation, or a pass has none."""
     judgement = judge(observed, expected)
     assert (judgement.verdict, judgement.expected) == (verdict, as_expected)
 
@@ -61,18 +61,18 @@ def test_verdict_of_an_outcome(observed, expected, verdict, as_expected):
 @pytest.mark.parametrize("outcome", ["timeout", "infra_error"])
 @pytest.mark.parametrize("expected", [None, expect("fail")])
 def test_open_outcomes_are_never_as_expected(outcome, expected):
-    """A timeout and an infrastructure fault are no result for the cell."""
+    """A timeout or an infrastructure error is incomplete, whatever the expectation."""
     judgement = judge(make_answer(outcome), expected)
     assert (judgement.verdict.value, judgement.expected, judgement.incomplete) == (outcome, False, True)
 
 
 def test_disagreeing_answers_are_flaky():
-    """Same inputs with different outcomes, whatever the last one."""
+    """Different outcomes for the same inputs give the verdict flaky, even if the last one is a pass."""
     assert judge(make_answer("pass"), None, flaky=True).verdict is Verdict.FLAKY
 
 
 def test_blocked_layer_follows_its_obstacle():
-    """Blocked by an expected failure it is expected; blocked by an infrastructure fault it is open."""
+    """A layer blocked by an expected failure is as expected; one blocked by an infrastructure error is incomplete."""
     blocked = blocked_by("resolve", judge(make_answer("unresolvable"), expect("unresolvable")))
     assert (blocked.verdict, blocked.expected, blocked.remark) == (
         Verdict.NOT_RUN,
@@ -94,5 +94,5 @@ def test_blocked_layer_follows_its_obstacle():
     ],
 )
 def test_exit_codes(judgements, code):
-    """0 as expected, 1 something is not, 3 something is open and nothing is worse."""
+    """The exit code is 0 if all is as expected, 1 if a result is not, and 3 if results are only incomplete."""
     assert exit_code(judgements) == code

@@ -1,4 +1,4 @@
-"""Reading members of remote wheels by HTTP range requests, and the cache of what was read."""
+"""Members of remote wheels are read once and cached; missing, unreachable and altered wheels are distinguished."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from diagnostics.matrix.wheels import WheelError, WheelSources, find_wheel, is_i
 
 @pytest.fixture
 def environ(index):
-    """The machine's settings: one index, no folders of wheels."""
+    """Return environment variables with one index and no folders of wheels."""
     return {"PIP_INDEX_URL": f"{index.address}/simple/"}
 
 
 def test_members_are_cached(index, environ, tmp_path):
-    """The second read needs no index."""
+    """A second read works without the index."""
     text = "x = 1\n" * 5000
     index.add("vllm", "1.0", {"vllm/__init__.py": text, "vllm/data.bin": "no"})
     wheel = find_wheel("vllm", "1.0", cache=tmp_path / "cache", environ=environ)
@@ -31,7 +31,7 @@ def test_members_are_cached(index, environ, tmp_path):
 
 
 def test_missing_release_is_absent(index, environ, tmp_path):
-    """A missing project or version isn't a network fault."""
+    """A missing project or version counts as absent, not as a network fault."""
     index.add("vllm", "1.0")
     for name, version in (("vllm", "2.0"), ("nothing", "1.0")):
         with pytest.raises(WheelError) as refused:
@@ -40,7 +40,7 @@ def test_missing_release_is_absent(index, environ, tmp_path):
 
 
 def test_unreachable_index_is_a_fault(tmp_path):
-    """The release is unknown, not absent. Credentials in the address are not printed."""
+    """An unreachable index does not make a release absent; the error shows no credentials of the address."""
     with pytest.raises(WheelError) as refused:
         find_wheel(
             "vllm", "1.0", cache=tmp_path, environ={"PIP_INDEX_URL": "http://user:secret@127.0.0.1:9/simple/"}
@@ -50,7 +50,7 @@ def test_unreachable_index_is_a_fault(tmp_path):
 
 
 def test_local_wheels_come_first(index, environ, tmp_path, kit):
-    """They are used without a network."""
+    """A wheel in a local folder precedes the wheel of the index."""
     kit.wheel(tmp_path / "wheels", "vllm", "1.0", {"vllm/__init__.py": "local"})
     index.add("vllm", "1.0", {"vllm/__init__.py": "remote"})
     wheel = find_wheel(
@@ -75,12 +75,12 @@ def test_local_wheels_come_first(index, environ, tmp_path, kit):
     ],
 )
 def test_matching_wheel_is_chosen(name, fits):
-    """It is of that release, for x86_64 Linux."""
+    """Only a wheel of this package and release for x86_64 Linux fits."""
     assert is_installable(name, "vllm", "0.7.2") is fits
 
 
 def test_wheel_with_wrong_hash_is_refused(index, environ, tmp_path, monkeypatch):
-    """A small wheel is fetched as a whole, and its hash compared with the index's."""
+    """A small wheel is fetched as a whole, and refused if its hash differs from the index's."""
     index.add("vllm", "1.0", {"vllm/a.py": "a = 1\n"})
     listed = archives._listed_files
 
@@ -94,7 +94,7 @@ def test_wheel_with_wrong_hash_is_refused(index, environ, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("name", ["../evil.py", "/tmp/evil.py", "vllm/../../evil.py"])
 def test_member_outside_the_folder_is_refused(tmp_path, name):
-    """The name of a member is untrusted."""
+    """A member whose name points outside the cache folder is refused, and nothing is written."""
     with zipfile.ZipFile(tmp_path / "w.whl", "w") as archive:
         archive.writestr(name, "evil = 1\n")
     opened = archives.open_wheel(zipfile.ZipFile(tmp_path / "w.whl"))

@@ -24,13 +24,13 @@ WHOLE = [COMMITTED, RELEASE, SUITE]
 
 
 def ci_jobs(capsys, *arguments):
-    """Return the jobs that the workflow's first job lists."""
+    """Return the jobs that `run --list --json` prints for the workflow."""
     assert cli.main(["run", "--list", "--json", *arguments]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def test_every_cell_has_a_job_with_enough_time(capsys):
-    """Its limit covers the limits of its layers, within GitHub's maximum."""
+    """Each cell has a job whose time limit covers the limits of its layers, within GitHub's maximum."""
     matrix = load_matrix(ROOT / "matrix.toml", LAYERS)
     cells = [cell for cell in matrix.cells if "full" in cell.profiles]
     jobs = ci_jobs(capsys, "--profile", "full")
@@ -55,7 +55,7 @@ def test_workflow_commands_parse():
 
 
 def test_layers_that_need_a_gpu_are_left_to_the_gpu_runner(capsys, tmp_path):
-    """A plain job omits them, and lists the layers it runs."""
+    """A job without a GPU lists its layers without those that need one."""
     text = (ROOT / "matrix.toml").read_text()
     changed = re.sub(r"\n\[layers\.engine\]\n", "\n[layers.engine]\ngpus = 1\n", text)
     assert changed != text
@@ -68,13 +68,13 @@ def test_layers_that_need_a_gpu_are_left_to_the_gpu_runner(capsys, tmp_path):
 
 
 def test_release_workflow_permissions():
-    """The publishing job may request only its own identity token; the build job may not even that."""
+    """Only the publishing job may request an identity token, and no job reads secrets."""
     build, publish = RELEASE.read_text().split("  publish:")
     assert "id-token" not in build
     assert publish.count("permissions:\n      id-token: write\n    steps:") == 1
     assert "secrets." not in build + publish
-    matrix_s = set(re.findall(r"uses: (\S+)", COMMITTED.read_text()))
-    assert set(re.findall(r"uses: (actions/\S+)", build + publish)) <= matrix_s
+    matrix_actions = set(re.findall(r"uses: (\S+)", COMMITTED.read_text()))
+    assert set(re.findall(r"uses: (actions/\S+)", build + publish)) <= matrix_actions
 
 
 def test_gpu_workflow_scripts_exist():
@@ -102,7 +102,7 @@ FORMS = (".github/ISSUE_TEMPLATE/a-run-died.yml", ".github/ISSUE_TEMPLATE/a-faul
     ids=["actionlint", "zizmor", "workflows", "forms", "config", "citation"],
 )
 def test_external_linters_accept_the_files(command, files):
-    """Linters and schemas of workflows, issue forms and the citation, if they are installed."""
+    """Installed linters and schemas accept the workflows, the issue forms and the citation file."""
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
     if command[1:2] == ("-m",):
@@ -112,7 +112,7 @@ def test_external_linters_accept_the_files(command, files):
 
 
 def test_issue_forms_ask_for_triage_and_the_citation_has_this_version():
-    """The forms ask for the Markdown format, which holds no names and addresses."""
+    """The forms ask for triage's Markdown format, which has no names and addresses; the citation has our version."""
     assert all(re.search(r"triage \S+ --format markdown", (ROOT / file).read_text()) for file in FORMS)
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()

@@ -15,7 +15,7 @@ ROOT = HERE.parent.parent
 
 @pytest.fixture
 def toys(monkeypatch, tmp_path):
-    """The module of toy repros; `tmp_path` is on sys.path, with a module whose import hangs and one that crashes."""
+    """Return the module of toy repros; a module whose import hangs and one that crashes can be imported."""
     (tmp_path / "endless_import.py").write_text("import threading\nthreading.Event().wait()\n")
     (tmp_path / "deadly_import.py").write_text("import os\nos.kill(os.getpid(), 11)\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(ROOT), str(tmp_path)]))
@@ -25,7 +25,7 @@ def toys(monkeypatch, tmp_path):
 
 @pytest.fixture
 def run_command(capfd):
-    """A function that runs the command in this process; it returns exit code, stdout and stderr."""
+    """Return a function that runs the command in this process and returns its exit code, stdout and stderr."""
 
     def run(*arguments, registry="repro.issues"):
         stdout = os.dup(1)  # the command redirects it
@@ -44,5 +44,5 @@ def run_command(capfd):
 
 @pytest.fixture
 def run_toys(run_command, toys):
-    """A function that runs the command with the toy repros registered."""
+    """Return a function that runs the command with the toy repros registered."""
     return lambda *arguments: run_command(*arguments, registry="toys")

@@ -40,7 +40,7 @@ def recorded_runs(document: dict[str, Any], environment: str, day: str) -> dict[
 
 
 def main() -> None:
-    """Merge the given documents."""
+    """Merge the documents named on the command line into the record."""
     environment, *files = sys.argv[1:]
     known: dict[str, Any] = {"runs": []}
     if RECORD.exists():

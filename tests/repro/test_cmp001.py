@@ -1,4 +1,7 @@
-"""CMP001: the plan of each mitigation, and vLLM's real configuration code in each cell."""
+"""CMP001 has a plan for each mitigation, and reproduces with vLLM's real configuration code in each cell.
+
+CMP001: vLLM checks async output on a platform that it did not detect.
+"""
 
 import json
 
@@ -17,7 +20,7 @@ LINES = {
 
 
 def test_mitigation_changes_one_option_or_the_environment():
-    """Async output is an engine option; a detected platform is an environment."""
+    """A mitigation changes an engine option, or makes vLLM detect a platform."""
     assert repro.make_plan(None) == {"options": {"device": "cuda:1"}, "detected": False}
     off = {"device": "cuda:1", "disable_async_output_proc": True}
     assert repro.make_plan("async_output_off") == {"options": off, "detected": False}
@@ -33,7 +36,7 @@ def test_mitigation_changes_one_option_or_the_environment():
     ],
 )
 def test_release_that_ignores_the_device_is_inapplicable(monkeypatch, arguments, reason):
-    """From 0.9 on the empty platform name is refused before async output is checked."""
+    """A release that does not pass the device option on is inapplicable."""
     files = {
         "vllm/platforms/interface.py": f"def {repro.FUNCTION}(): ...",
         "vllm/engine/arg_utils.py": arguments,
@@ -47,7 +50,7 @@ def test_release_that_ignores_the_device_is_inapplicable(monkeypatch, arguments,
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", LINES)
 def test_undetected_platform_fails_in_each_release(cell):
-    """Async output off avoids it, and an empty device name gets a clear message."""
+    """The failure occurs in each release; async output off or a detected platform helps, no device name does not."""
     attempts = attempts_in_cell(cell, "CMP001", "--timeout", "200")
     bare, detected, off, unnamed = (
         attempts["named_device", name]
@@ -66,7 +69,7 @@ def test_undetected_platform_fails_in_each_release(cell):
 @pytest.mark.vllm
 @pytest.mark.slow
 def test_release_without_a_device_option_is_inapplicable():
-    """vLLM 0.10.2 has the method, but no engine argument reaches it."""
+    """In vLLM 0.10.2 the repro is inapplicable: the method exists, but no engine argument reaches it."""
     done = run_in_cell("vllm-0.10.2+trl-0.24.0", "-m", "repro", "run", "CMP001", "--json")
     code = json.loads(done.stdout)["codes"]["CMP001"]
     assert (done.returncode, code["outcome"]) == (0, "inapplicable")

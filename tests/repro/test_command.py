@@ -1,4 +1,4 @@
-"""The repro command line: one document on stdout, one-line refusals, verdicts and exit codes."""
+"""The repro command prints one document on stdout, refuses wrong usage in one line, and has the right exit codes."""
 
 import json
 import re
@@ -35,7 +35,7 @@ BARE = Attempt("t", None, AttemptOutcome.REPRODUCED, where="vllm/a.py:3", functi
     ],
 )
 def test_wrong_usage_is_refused_in_one_line(run_command, arguments, message):
-    """Exit code 2, the unknown name and similar ones; no traceback, and stdout is empty."""
+    """The command exits with 2, prints one line with the wrong value, and leaves stdout empty."""
     done = run_command(*arguments.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
@@ -49,7 +49,7 @@ HOSTILE = "##[error]a\x1b[2J\x9b\n  ::add-mask::b##vso[task.setvariable]\u202e"
     "arguments", [["run", HOSTILE], ["run", "SCH001", "--trigger", HOSTILE], ["imports", HOSTILE], [HOSTILE]]
 )
 def test_arguments_are_escaped_for_terminals_and_ci_runners(run_command, arguments):
-    """In refusals, argparse's own included, and in results."""
+    """Hostile arguments are escaped in refusals and in results."""
     done = run_command(*arguments)
     for text in (done.stdout, done.stderr):
         assert not re.search(r"##\w*\[|^\s*::|[\x1b\x9b\u202e]", text, re.MULTILINE)
@@ -57,14 +57,14 @@ def test_arguments_are_escaped_for_terminals_and_ci_runners(run_command, argumen
 
 
 def test_escaped_document_parses_equal():
-    """JSON's own escapes are used."""
+    """Control characters of a JSON document are escaped as JSON escapes, so the document stays equal."""
     document = {"a": HOSTILE, "b": ["x\n::error::y"]}
     assert json.loads(render.escape_controls(json.dumps(document, indent=1))) == document
     assert json.loads(render.escape_controls(json.dumps(document, ensure_ascii=False))) == document
 
 
 def test_missing_hypothesis_is_explained(run_command, monkeypatch):
-    """Only the search needs it."""
+    """The search exits with 2 and prints how to install Hypothesis."""
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     done = run_command("fuzz", "--engine", "v1")
     assert (done.returncode, done.stdout) == (2, "")
@@ -72,7 +72,7 @@ def test_missing_hypothesis_is_explained(run_command, monkeypatch):
 
 
 def test_killed_search_is_reported():
-    """The report has its seed and the signal; its process has ended."""
+    """A search that fails or is killed raises an error with its seed, and leaves no process."""
     program = (
         "import os, signal\n"
         "from repro.fuzz import search\n"
@@ -100,7 +100,7 @@ def test_missing_package_is_an_error_not_a_pass(run_toys):
 
 
 def test_stdout_is_one_document(run_toys):
-    """Prints of an attempt, by Python or past it, go to stderr."""
+    """Everything that an attempt prints, also directly to the file descriptor, goes to stderr."""
     done = run_toys("run", "TOY001", "--trigger", "chatter", "--json")
     document = json.loads(done.stdout)
     assert document["schema"] == "grpo-doctor.repro.v1"
@@ -112,7 +112,7 @@ def test_stdout_is_one_document(run_toys):
 
 
 def test_verdict_on_each_mitigation(run_toys):
-    """It is in JSON and text; the exit code shows that a result is not as recorded."""
+    """JSON and text have the verdict on each mitigation; exit code 1 reports a result that is not as recorded."""
     done = run_toys("run", "TOY006", "--json")
     code = json.loads(done.stdout)["codes"]["TOY006"]
     assert (done.returncode, code["outcome"]) == (1, "reproduced")
@@ -136,7 +136,7 @@ def test_inapplicable_code_has_its_reason_once(run_toys):
 
 
 def test_mitigation_is_compared_with_the_unmitigated_trigger(run_toys):
-    """A mitigated attempt alone would prove nothing."""
+    """With --mitigation, the command also runs the trigger without it."""
     done = run_toys("run", "TOY006", "--mitigation", "helps", "--json")
     attempts = json.loads(done.stdout)["codes"]["TOY006"]["attempts"]
     assert [attempt["outcome"] for attempt in attempts] == ["reproduced", "mitigated"]
@@ -169,7 +169,7 @@ def test_list_names_every_code_and_its_json_every_trigger_and_mitigation(run_com
     ],
 )
 def test_exit_codes(attempts, proof, code):
-    """1: not as recorded, modified upstream or flaky; 3: no result; 0: otherwise."""
+    """The exit code is 1 for an unrecorded, modified or flaky result, 3 for no result, and 0 otherwise."""
     assert command.exit_code({"X": attempts}, proof) == code
 
 
@@ -184,21 +184,21 @@ def test_exit_codes(attempts, proof, code):
     ],
 )
 def test_repeated_attempts_are_compared_without_times_and_messages(other, count):
-    """Outcome, location and counts must be equal."""
+    """Repeated attempts vary if outcome, location or counts differ, but not by seconds or messages."""
     assert render.count_varying([BARE, BARE, replace(BARE, **other)]) == count
 
 
 def test_attempts_can_be_repeated(run_toys):
-    """Each pair is repeated, and each mitigation has one verdict."""
+    """With --times 2 each trigger and mitigation is run twice, and each mitigation has one verdict."""
     done = run_toys("run", "TOY001", "--trigger", "silent", "--times", "2", "--json")
     code = json.loads(done.stdout)["codes"]["TOY001"]
-    assert done.returncode == 1  # one of the toys is on record as helping, and does not
+    assert done.returncode == 1  # the mitigation `useless` is recorded as helping, and does not help
     assert [attempt["mitigation"] for attempt in code["attempts"]].count("helps") == 2
     assert code["mitigations"]["helps"]["helped"] == ["silent"]
 
 
 def test_imports_run_in_separate_processes(run_command, tmp_path, monkeypatch):
-    """A missing module, one that prints, one that dies and one that fails deep inside differ."""
+    """Modules that print, are missing, crash, or import a missing module are reported differently."""
     (tmp_path / "chatty.py").write_text("print('hello'); __version__ = '1.2'")
     (tmp_path / "deadly.py").write_text("import os; os.kill(os.getpid(), 11)")
     (tmp_path / "outer.py").write_text("\nimport no_such_module\n")
@@ -215,7 +215,7 @@ def test_imports_run_in_separate_processes(run_command, tmp_path, monkeypatch):
 
 
 def test_hanging_import_is_incomplete(run_command, tmp_path, monkeypatch):
-    """Its timeout is no result for the module: exit code 3."""
+    """An import that exceeds its time limit is no result, so the exit code is 3."""
     (tmp_path / "endless.py").write_text("import threading; threading.Event().wait()")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     done = run_command("imports", "endless", "json", "--timeout", "2")

@@ -1,4 +1,4 @@
-"""The generated data sets of the length repro, and completions from them on a released vLLM scheduler."""
+"""The generated data sets of the length repro are fixed, and only the large one fails on a released vLLM scheduler."""
 
 import doctest
 import json
@@ -11,12 +11,12 @@ from tests.cells import run_in_cell
 
 
 def test_docstring_examples():
-    """The documentation quotes them."""
+    """The examples in the docstrings, which the documentation quotes, are correct."""
     assert doctest.testmod(dataset_lengths).failed == 0
 
 
 def test_small_dataset_is_a_prefix_of_the_large_one():
-    """So only the further rows can make a difference."""
+    """The small data set is the beginning of the large one, and only the large one has over-long prompts."""
     small, large = lengths(1000), lengths(20_000)
     assert large[:1000] == small
     assert max(small) == 3034 < LIMIT
@@ -27,7 +27,7 @@ def test_small_dataset_is_a_prefix_of_the_large_one():
 
 
 def test_missing_vllm_is_reported(capsys, monkeypatch):
-    """Exit code 2, one line, and no row is generated."""
+    """Without vLLM the program exits with 2 and prints how to run it."""
     monkeypatch.setattr(dataset_lengths.upstream, "first_installed", lambda _names: None)
     assert dataset_lengths.main([]) == 2
     assert "run it with the Python of a cell" in capsys.readouterr().err
@@ -37,7 +37,7 @@ def test_missing_vllm_is_reported(capsys, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.heavy
 def test_a_thousand_rows_pass_and_twenty_thousand_fail():
-    """On vLLM 0.7.3's scheduler; without the over-long rows, every request gets its tokens."""
+    """On vLLM 0.7.3's scheduler only 20,000 rows fail; without the over-long rows, every request gets its tokens."""
     arguments = ["--mitigation", "filter_overlong", "--json"]
     done = run_in_cell(
         "vllm-0.7.3+trl-0.16.1", "-m", "evaluation.repro.dataset_lengths", *arguments, timeout_s=500

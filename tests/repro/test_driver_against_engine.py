@@ -21,7 +21,7 @@ CELLS = [
 
 @pytest.fixture(scope="module", params=CELLS)
 def cell_results(request):
-    """The results of each piece of work in the driver and in the engine."""
+    """Return the results of each piece of work in the driver and in the engine of one cell."""
     done = run_in_cell(request.param, str(PROGRAM))
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout)
@@ -31,7 +31,7 @@ def cell_results(request):
 
 
 def test_driver_outcomes_match_the_engine(cell_results):
-    """Completions by call, forward passes, leftover blocks and assertions are equal."""
+    """Completions by call, forward passes, leaked blocks and assertions of driver and engine are equal."""
     different = [result for result in cell_results if result["whole"] != result["driven"]]
     assert different == []
 

@@ -1,4 +1,4 @@
-"""Several callers of one engine, with and without locks, on a fake engine."""
+"""Several callers of one fake engine overlap without a lock, and get their own completions with the right lock."""
 
 import threading
 
@@ -12,7 +12,7 @@ B = [SchedulerRequest("b1", prompt=1, max_tokens=1)]
 
 
 class FakeEngine:
-    """Gives each request one token per step, and records its calls."""
+    """An engine that gives each request one token per step, and records its calls."""
 
     def __init__(self):
         self.left, self.log = {}, []
@@ -50,12 +50,12 @@ class FakeEngine:
 
 
 def names(completions):
-    """Return the requests of completions, in order."""
+    """Return the request ids of completions, in order."""
     return [done.id for done in completions]
 
 
 def test_without_a_lock_steps_overlap():
-    """Both callers have scheduled before the first output."""
+    """Without a lock, both callers schedule before the first output."""
     engine = FakeEngine()
     callers.take_turns([callers.generate(engine, A), callers.generate(engine, B)])
     assert engine.log[:2] == ["schedule", "schedule"]
@@ -63,7 +63,7 @@ def test_without_a_lock_steps_overlap():
 
 @pytest.mark.parametrize("locked", [callers.generate_locked, callers.generate_step_locked])
 def test_locked_steps_do_not_overlap(locked):
-    """The lock is held during the call or during each step."""
+    """With a lock around the call or around each step, every schedule is followed by its output."""
     engine, lock = FakeEngine(), threading.Lock()
     callers.take_turns([locked(engine, A, lock), locked(engine, B, lock)])
     assert engine.log == ["schedule", "output"] * (len(engine.log) // 2)
@@ -71,7 +71,7 @@ def test_locked_steps_do_not_overlap(locked):
 
 
 def test_lock_scope_decides_which_caller_gets_completions():
-    """Around generate() each caller gets its own; around a step, the stepping caller gets them."""
+    """With a lock around generate() each caller gets its completions; around a step, the stepping caller gets all."""
     lock = threading.Lock()
     engine = FakeEngine()
     a, b = callers.take_turns([callers.generate_locked(engine, item, lock) for item in (A, B)])
@@ -82,7 +82,7 @@ def test_lock_scope_decides_which_caller_gets_completions():
 
 
 def test_server_delivers_completions_by_id():
-    """One loop steps; a later client gets its own completions, a cancelled one gets none."""
+    """With one serving loop, a later client gets its completions, and a cancelled request gets none."""
     server = callers.ServingLoop(FakeEngine())
     server.submit(A)
     loop = server.loop()

@@ -1,4 +1,4 @@
-"""Installed upstream packages: their list, and the check that their files are those of the release."""
+"""Installed upstream packages are found, and files that differ from the release are named."""
 
 import base64
 import hashlib
@@ -14,7 +14,7 @@ SCHEDULER = "def run(left):\n    assert len(self.left) == 0\n"
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """A distribution named vllm on disk, with a correct RECORD."""
+    """Install a distribution named vllm with a correct RECORD; return its folder."""
     (tmp_path / "vllm").mkdir()
     files = {"vllm/__init__.py": "x = 1\n", "vllm/scheduler.py": SCHEDULER, "vllm/data.json": "{}"}
     lines = []
@@ -32,12 +32,12 @@ def installed(tmp_path, monkeypatch):
 
 
 def compare_files():
-    """Return the comparison that the command makes."""
+    """Compare the installed vLLM with its RECORD, as the command does."""
     return upstream.compare(upstream.first_installed(upstream.VLLM))
 
 
 def test_untouched_distribution_is_unmodified(installed):
-    """Only Python files with a hash in RECORD are compared."""
+    """An untouched distribution has no modified files; only Python files with a hash in RECORD are compared."""
     assert compare_files() == upstream.WheelProof("vllm", "2.0", files_checked=2, modified=())
     assert upstream.versions()["vllm"] == "2.0"
 
@@ -62,5 +62,5 @@ def test_missing_distribution_gives_no_error():
     ],
 )
 def test_missing_source_is_named(installed, path, statement, reason):
-    """The file, or the statement in it."""
+    """The reason names the missing file, or the statement that the file does not contain."""
     assert upstream.lacks(path, statement) == reason

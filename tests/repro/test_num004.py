@@ -1,4 +1,7 @@
-"""NUM004: the measured gradient scale, the affected TRL releases, and TRL's own trainer if it is installed."""
+"""NUM004 measures the gradient scale, identifies affected TRL releases, and reproduces with TRL if it is installed.
+
+NUM004: TRL's dapo and cispo losses are too small with several optimizer steps per generation.
+"""
 
 import os
 from pathlib import Path
@@ -10,7 +13,7 @@ from tests.cells import read_attempts, run_with
 
 
 def test_gradient_scale_is_measured_along_the_correct_gradient():
-    """A quarter gives 0.25 for either sign; each parameter is judged separately."""
+    """A gradient with a quarter of the right size has the scale 0.25, and each parameter is judged separately."""
     right = {"a": [1.0, -2.0], "b": [4.0]}
     work = repro.count_right_gradients({"a": [0.25, -0.5], "b": [4.0]}, right)
     assert [name for name, _ in work.received] == ["b"]
@@ -30,7 +33,7 @@ def test_gradient_scale_is_measured_along_the_correct_gradient():
     ],
 )
 def test_release_is_identified_by_its_divisor(monkeypatch, text, reason):
-    """Before 0.22 the loss does not exist; from 1.9.1 on it is rescaled."""
+    """The repro applies to a TRL source that divides by the tokens of a generation without rescaling."""
     monkeypatch.setattr(repro.upstream, "source", lambda *_: text)
     monkeypatch.setattr(
         repro.upstream, "first_installed", lambda _: type("Distribution", (), {"version": "0"})
@@ -42,7 +45,10 @@ def test_release_is_identified_by_its_divisor(monkeypatch, text, reason):
 @pytest.mark.slow
 @pytest.mark.heavy
 def test_trl_gradient_is_a_quarter():
-    """TRL 0.29.1 in the peers' environment: 0.2500, and 1.0000 under each mitigation."""
+    """With TRL 0.29.1 the gradient scale is 0.2500, and 1.0000 under each mitigation.
+
+    The environment is the one that compares grpo_core with other trainers (GRPO_DOCTOR_PEERS).
+    """
     python = Path(os.environ.get("GRPO_DOCTOR_PEERS", ""))
     if not python.is_file():
         pytest.skip("no GRPO_DOCTOR_PEERS: nox -s tests-cells makes that environment")

@@ -1,4 +1,4 @@
-"""Completeness of a repro's work, and the outcome of a code from its attempts."""
+"""A repro's work is complete only if every request was served, and a code's outcome follows from its attempts."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from repro.base import Attempt, AttemptOutcome, Work, overall
 
 
 def test_work_is_complete_when_each_request_was_served_once_in_full():
-    """All tokens reached the caller that requested them, and no blocks leaked."""
+    """Work is complete if each request finished once with all its tokens."""
     work = Work({"a": 3, "b": None}, [("a", 3), ("b", 0)])
     assert work.complete
     assert (work.finished, work.tokens) == (2, 3)
@@ -27,7 +27,7 @@ def test_work_is_complete_when_each_request_was_served_once_in_full():
     ],
 )
 def test_incomplete_work_has_a_reason(work, description):
-    """A missing token, a duplicate, misdelivered or missing completion, a leaked block or sequence."""
+    """Missing tokens, duplicate, misdelivered or missing completions, and leaked blocks or sequences are described."""
     assert not work.complete
     assert description in work.describe()
 
@@ -44,6 +44,6 @@ def test_incomplete_work_has_a_reason(work, description):
     ],
 )
 def test_outcome_of_a_code_comes_from_unmitigated_attempts(outcomes, expected):
-    """An attempt without a result never counts as 'does not occur'."""
+    """An attempt without a result never counts as not reproduced, and mitigated attempts do not count."""
     attempts = [Attempt("t", None, outcome) for outcome in outcomes]
     assert overall([*attempts, Attempt("t", "m", AttemptOutcome.NOT_MITIGATED)]) is expected

@@ -1,4 +1,7 @@
-"""RAY001: the plan of each mitigation, and how the causes are distinguished; with real Ray and verl if installed."""
+"""RAY001 has a plan for each mitigation and distinguishes its causes; slow tests use real Ray and verl.
+
+RAY001: verl's engine process finds none of the Ray actors that are its workers.
+"""
 
 import json
 import os
@@ -44,12 +47,12 @@ def report(**changes):
     ],
 )
 def test_cause_is_derived_from_the_report(changes, reason):
-    """Another cluster, another namespace, or dead workers: one message of verl, three fixes."""
+    """The report shows the cause: another cluster, another namespace, dead workers, or no cluster."""
     assert reason in repro.find_cause(report(**changes))
 
 
 def test_failure_line_has_expected_and_actual_names():
-    """It has prefix, expected names, actual names in all namespaces, and both addresses."""
+    """The line has the environment variables, the prefix, and the expected and actual names in all namespaces."""
     line = repro.describe(
         report(names=["k3X9aBWorkerDict_9:9"], everywhere=["training/k3X9aBWorkerDict_9:9"])
     )
@@ -65,13 +68,13 @@ def test_failure_line_has_expected_and_actual_names():
 
 
 def test_work_counts_calls_of_workers():
-    """A worker without all its calls is incomplete."""
+    """Work is complete only if each worker received all its calls."""
     assert repro.count_calls(report()).complete
     assert not repro.count_calls(report(requested={NAMES[0]: ["init_worker"]})).complete
 
 
 def test_remote_failure_keeps_its_type_and_frames():
-    """It is judged as if it had been raised here."""
+    """A failure of the engine process is raised here with its type, its frames and a note."""
     failure = {"kind": "AssertionError", "text": "has 0 actors", "frames": [["a.py", 3, "f"]]}
     with pytest.raises(ElsewhereError) as raised_error:
         repro.count_calls(report(failure=failure))
@@ -80,7 +83,7 @@ def test_remote_failure_keeps_its_type_and_frames():
 
 
 def test_mitigation_changes_only_its_setting():
-    """An address is added for the server; unsetting removes only that variable."""
+    """Each mitigation changes only its own variable, namespace or Ray head in the plan."""
     bare = repro.make_plan("wrong_address", None)
     inputs = repro.make_plan("wrong_address", "explicit_address")
     assert inputs.server_env == bare.server_env | {"RAY_ADDRESS": RIGHT}
@@ -98,7 +101,7 @@ def test_every_recorded_pair_has_a_plan():
             repro.make_plan(trigger, item.name)
 
 
-# verl's executor and where its assertion stands in that release.
+# Line and function of the assertion in verl's executor, by release.
 LINES = {"verl-0.4.1": (57, "_init_executor"), "verl-0.5.0": (61, "_get_model_runner_workers")}
 
 
@@ -107,7 +110,7 @@ LINES = {"verl-0.4.1": (57, "_init_executor"), "verl-0.5.0": (61, "_get_model_ru
 @pytest.mark.slow
 @pytest.mark.parametrize("environment", LINES)
 def test_ray_address_prevents_a_new_cluster(environment):
-    """verl's executor finds no actor in its own new cluster; with RAY_ADDRESS it finds them."""
+    """Without RAY_ADDRESS verl's executor starts a new cluster and finds no actors; with it, it finds them."""
     pair = ("--trigger", "no_address", "--mitigation", "explicit_address", "--timeout", "500")
     done = run_in_cell(environment, "-m", "repro", "run", "RAY001", *pair, "--json", timeout_s=1100)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -124,7 +127,7 @@ def test_ray_address_prevents_a_new_cluster(environment):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_leaves_no_ray_process(number):
-    """Its processes and folder are removed when the command ends."""
+    """When an interrupted command has ended, no Ray process of it runs and its folder is empty."""
     command = [cell_python("verl-0.4.1"), "-m", "repro", "run", "RAY001", "--trigger", "no_address"]
     with tempfile.TemporaryDirectory(prefix="r-", dir="/tmp") as folder:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": folder}
@@ -141,13 +144,13 @@ def test_interrupted_run_leaves_no_ray_process(number):
                     break
             assert processes_using(folder)
             process.send_signal(number)
-            process.stderr.read()  # open until the last of them has ended
+            process.stderr.read()  # ends when the last process that inherited stderr has ended
         assert not processes_using(folder)
         assert not list(Path(folder).iterdir())
 
 
 def processes_using(folder):
-    """Return other processes whose command line has this folder."""
+    """Return the command lines of other processes that contain this folder."""
     result = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

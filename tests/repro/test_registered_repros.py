@@ -36,21 +36,21 @@ def test_entry_reader_matches_a_toml_parser():
 
 
 def test_missing_trigger_in_the_entry_is_named():
-    """The error has the table to add, and the entry."""
+    """The error names the entry and the TOML table that it lacks."""
     trigger = base.Trigger("frobnicate", lambda mitigation: base.Work({}, []), "")
     with pytest.raises(ValueError, match=r"CFG101: its entry .* has no \[triggers\.frobnicate\]"):
         base.repro("CFG101", triggers=[trigger])
 
 
 def test_matrix_finds_each_repro_module():
-    """The matrix reads the registry's imports without running them."""
+    """The matrix, which reads the registry's source without importing it, finds the same codes."""
     assert set(REPRO_MODULES) == set(REPROS)
     with pytest.raises(KeyError):
         REPROS["__INIT__"]
 
 
-def test_mitigation_runs_under_its_recorded_triggers():
-    """Under other triggers the attempt is inapplicable."""
+def test_mitigation_is_inapplicable_to_unrecorded_triggers():
+    """A mitigation that records neither `helps` nor `fails` for a trigger is inapplicable to it."""
     for code, trigger, mitigation in (
         ("CMP001", "named_device", "other_version"),
         ("SCH001", "lost_step", "server_mode"),

@@ -1,4 +1,8 @@
-"""REW001: the failures of math-verify releases, and real math-verify if it is installed."""
+"""REW001 recognises the failures of math-verify releases, and reproduces them with real releases if installed.
+
+REW001: math-verify fails in threads other than the main thread. Up to 0.7 rewards are silently zero; from 0.8 on an
+error is raised.
+"""
 
 import os
 from pathlib import Path
@@ -10,12 +14,12 @@ from repro.issues import REPROS
 from repro.issues import rew001 as repro
 from tests.cells import read_attempts, run_with
 
-# Environments that have one release of math-verify each, made with repro/math.txt: GRPO_DOCTOR_MATH/0.7.0/bin/python.
+# Each release has an environment, made with repro/math.txt, for example GRPO_DOCTOR_MATH/0.7.0/bin/python.
 SILENT, LOUD = ("0.4.0", "0.7.0"), ("0.8.0", "0.9.0")
 
 
 def test_rewards_are_counted_by_answer():
-    """A correct answer counts as served if its reward is 1; the mean is reported."""
+    """A correct answer counts as finished only if its reward is exactly 1; the mean reward is reported."""
     work = repro.count_rewarded([1.0] * 6 + [0.0, 0.5])
     assert (work.finished, len(work.due), work.complete) == (6, 8, False)
     assert work.describe() == "6 of 8 right answers are rewarded; mean reward 0.812"
@@ -33,7 +37,7 @@ def test_rewards_are_counted_by_answer():
     ],
 )
 def test_release_with_another_failure_is_inapplicable(monkeypatch, trigger, parser, verl, reason):
-    """Under each mitigation too: there is no failure to mitigate."""
+    """A trigger is inapplicable to a release without its failure, with and without a mitigation."""
     sources = {"math_verify/parser.py": parser, "verl/utils/reward_score/math_verify.py": verl}
     monkeypatch.setattr(repro.upstream, "source", lambda path, _: sources[path])
     monkeypatch.setattr(repro.metadata, "version", lambda _: "0.0.0")
@@ -43,7 +47,7 @@ def test_release_with_another_failure_is_inapplicable(monkeypatch, trigger, pars
 
 
 def attempts_with(version, trigger):
-    """Return the attempts of a trigger with a release of math-verify, by mitigation."""
+    """Run a trigger with a release of math-verify; return its attempts by mitigation."""
     python = Path(os.environ.get("GRPO_DOCTOR_MATH", "")) / version / "bin" / "python"
     if "GRPO_DOCTOR_MATH" not in os.environ or not python.exists():
         pytest.skip(f"no environment GRPO_DOCTOR_MATH/{version}: see repro/math.txt")
@@ -55,7 +59,7 @@ def attempts_with(version, trigger):
 @pytest.mark.heavy
 @pytest.mark.parametrize("version", SILENT)
 def test_up_to_0_7_rewards_are_silently_zero(version):
-    """A time limit does not help there; running in the main thread does."""
+    """Removing the time limit does not help; running in the main thread or in a process of its own does."""
     result = attempts_with(version, "false_in_thread")
     assert (result[None]["outcome"], result[None]["finished"]) == ("reproduced", 0)
     assert (result["no_timeout"]["outcome"], result["no_timeout"]["finished"]) == ("not_mitigated", 0)
@@ -67,7 +71,7 @@ def test_up_to_0_7_rewards_are_silently_zero(version):
 @pytest.mark.heavy
 @pytest.mark.parametrize("version", LOUD)
 def test_from_0_8_on_an_error_is_raised(version):
-    """A time limit does not help."""
+    """Without a time limit, in the main thread, or in a process of its own, all answers are rewarded."""
     result = attempts_with(version, "raises_in_thread")
     assert (result[None]["outcome"], result[None]["function"]) == ("reproduced", "parse")
     for name in ("no_timeout", "main_thread", "own_process"):

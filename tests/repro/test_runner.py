@@ -16,7 +16,7 @@ COMMAND = "import sys; from repro.__main__ import main; sys.exit(main(sys.argv[1
 
 
 def run(toys, code, *plan, limit_s=500, **options):
-    """Run the attempts of one code; return them and the reported outcomes."""
+    """Run the planned attempts of one code; return them and the progress lines."""
     lines = []
     repros = {code: toys.REPROS[code]}
     results = runner.run(repros, {code: plan}, limit_s=limit_s, say=lines.append, registry="toys", **options)
@@ -31,7 +31,7 @@ def test_hang_is_a_timeout_and_the_run_continues(toys):
 
 
 def test_crash_is_an_error_with_its_signal(toys):
-    """An exit without a result is one too; the worker survives."""
+    """A crash and an exit without a result are errors, and the worker runs the remaining attempts."""
     attempts, _ = run(toys, "TOY001", ("crash", None), ("leave", "helps"), ("silent", "helps"))
     assert [attempt.outcome.name for attempt in attempts] == ["ERROR", "ERROR", "MITIGATED"]
     assert attempts[0].detail == "its process ended with signal SIGSEGV, without an answer"
@@ -48,7 +48,7 @@ def test_crash_is_an_error_with_its_signal(toys):
     ],
 )
 def test_failed_import_is_reported_by_every_attempt(toys, code, outcome, message):
-    """An import that fails, hangs or crashes gives no result for the code."""
+    """If an import fails, hangs or crashes, every attempt of the code reports it."""
     limit_s = 1.0 if outcome is AttemptOutcome.TIMEOUT else 500
     attempts, _ = run(toys, code, ("silent", None), ("silent", "helps"), import_limit_s=limit_s)
     assert [attempt.outcome for attempt in attempts] == [outcome, outcome]
@@ -56,7 +56,7 @@ def test_failed_import_is_reported_by_every_attempt(toys, code, outcome, message
 
 
 def test_inapplicable_code_starts_no_process(toys, monkeypatch):
-    """Every pair is inapplicable, with the reason."""
+    """Every attempt of an inapplicable code has the reason, and no worker is started."""
     monkeypatch.setattr(runner, "_run_worker", None)
     attempts, _ = run(toys, "TOY005", ("silent", None), ("silent", "helps"))
     assert [attempt.outcome for attempt in attempts] == [AttemptOutcome.INAPPLICABLE] * 2
@@ -64,7 +64,7 @@ def test_inapplicable_code_starts_no_process(toys, monkeypatch):
 
 
 def test_repros_with_the_same_modules_share_a_worker(toys, monkeypatch):
-    """The import is done once."""
+    """Repros that import the same modules run in one worker, which imports them once."""
     started, run_worker = [], runner._run_worker
 
     def counted(plan, import_limit_s):
@@ -84,7 +84,7 @@ def test_repros_with_the_same_modules_share_a_worker(toys, monkeypatch):
 def test_interrupted_run_leaves_no_process(toys, tmp_path, monkeypatch, number):
     """Ctrl-C, SIGTERM and SIGKILL end the hanging attempt and the process it started.
 
-    Both keep the FIFO open for writing, so reading it ends when they do.
+    Both processes keep the FIFO open for writing, so reading it ends when both have ended.
     """
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
@@ -107,7 +107,7 @@ def test_interrupted_run_leaves_no_process(toys, tmp_path, monkeypatch, number):
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux alone")
 @pytest.mark.parametrize("interrupted", [True, False])
 def test_process_in_another_session_is_ended(toys, tmp_path, monkeypatch, interrupted):
-    """At Ctrl-C and after a normal end; the temporary folder is removed too."""
+    """After Ctrl-C and after a normal end, a process in another session is ended and the temporary folder removed."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     monkeypatch.setenv("TOY_FIFO", str(fifo))
@@ -130,7 +130,7 @@ def test_timeout_ends_the_process_group(toys, tmp_path, monkeypatch):
     os.mkfifo(fifo)
     monkeypatch.setenv("TOY_FIFO", str(fifo))
     command = [sys.executable, "-c", COMMAND, "run", "TOY001", "--trigger", "hang", "--mitigation", "none"]
-    for limit_s in ("2", "20", "200"):  # where the cores are busy it may not have got so far as to hang
+    for limit_s in ("2", "20", "200"):  # on busy cores a short limit may end the attempt before it hangs
         with os.fdopen(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)) as policy:
             done = subprocess.run([*command, "--timeout", limit_s], capture_output=True, check=False)
             assert done.returncode == 3
@@ -141,7 +141,7 @@ def test_timeout_ends_the_process_group(toys, tmp_path, monkeypatch):
 
 
 def test_missing_requirement_is_reported_without_a_worker(toys):
-    """Pairs of this trigger report the missing package, after the pairs of other triggers."""
+    """Attempts of a trigger with a missing requirement are inapplicable, and come after those of other triggers."""
     toy = toys.REPROS["TOY001"]
     first, *rest = toy.triggers
     missing = replace(first, lacks=lambda: "no engine here", simulated=("its moment",))

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.vllm
 
 PROGRAM = Path(__file__).parent / "cell_programs" / "v0_engine.py"
 
-# Lines of the assertions in the released wheels: SCH001 and SCH002 in vllm/core/scheduler.py, and the one that
-# chunked prefill brings in place of SCH001's in vllm/sequence.py.
+# Lines of the assertions in the released wheels: SCH001 and SCH002 in vllm/core/scheduler.py, and the assertion in
+# vllm/sequence.py that fails instead of SCH001's with chunked prefill.
 LINES = {
     "vllm-0.6.6.post1+trl-0.14.0": (1119, 565, 318),
     "vllm-0.7.2+trl-0.15.2": (1124, 570, 319),
@@ -24,8 +24,8 @@ LINES = {
 # From 0.8.4 on, LLMEngine refuses an over-long prompt before the scheduler sees it.
 REFUSING = {"vllm-0.8.5.post1+trl-0.17.0", "vllm-0.10.2+trl-0.24.0"}
 
-# By trigger: what helps, and what has no meaning there; everything else does not help. Written out, so that a claim in
-# the catalog and what the suite expects are two statements and not one.
+# By trigger: mitigations that help, and mitigations that are inapplicable; all others do not help. The sets repeat the
+# catalog on purpose, so that an error in the catalog fails a test.
 SCH001 = {
     "lost_step": ({"abort_in_flight", "fresh_engine"}, {"server_mode"}),
     "cancelled_step": ({"abort_in_flight", "fresh_engine", "server_mode"}, set()),
@@ -51,7 +51,7 @@ EXPECTED = {"SCH001": SCH001, "SCH002": SCH002}
 
 @pytest.fixture(scope="module", params=LINES)
 def cell_results(request):
-    """The cell and the output of `run` for all triggers and mitigations."""
+    """Return the cell and the output of `run` for all triggers and mitigations."""
     done = run_in_cell(request.param, "-m", "repro", "run", "SCH001", "SCH002", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
     return request.param, json.loads(done.stdout)
@@ -64,7 +64,7 @@ def attempts(cell_results, code, **wanted):
 
 
 def expected(cell, code, trigger, mitigation):
-    """Return the recorded outcome."""
+    """Return the expected outcome of an attempt."""
     if cell in REFUSING and trigger.startswith("overlong"):
         return "inapplicable"
     if mitigation is None:
@@ -96,7 +96,7 @@ def test_every_attempt_has_its_recorded_outcome(cell_results, code):
 
 @pytest.mark.parametrize("code", EXPECTED)
 def test_reproductions_fail_at_the_released_assertion(cell_results, code):
-    """It is at the wheel's line, reached through the scheduler's own schedule()."""
+    """The failed assertion is at its line in the wheel, and is reached through the scheduler's schedule()."""
     cell, _ = cell_results
     sch001, sch002, _ = LINES[cell]
     line, function = (sch001, "_schedule_default") if code == "SCH001" else (sch002, "_schedule_running")
@@ -129,7 +129,7 @@ def test_silent_failure_loses_a_request_and_its_blocks(cell_results):
 
 
 def test_chunked_prefill_causes_another_failure(cell_results):
-    """With two callers another assertion fails; after a lost step a caller gets foreign completions."""
+    """With chunked prefill, two callers fail another assertion; after a lost step a caller gets foreign completions."""
     cell, _ = cell_results
     [race] = attempts(cell_results, "SCH001", trigger="two_owners", mitigation="chunked_prefill_on")
     assert race["where"] == f"vllm/sequence.py:{LINES[cell][2]}"
@@ -140,7 +140,7 @@ def test_chunked_prefill_causes_another_failure(cell_results):
 
 
 def test_lock_around_each_step_misdelivers_completions(cell_results):
-    """No assertion fails, and training gets nothing."""
+    """With a lock around each step no assertion fails, but the training caller gets no completions."""
     [attempt] = attempts(cell_results, "SCH001", trigger="two_owners", mitigation="lock_around_step")
     assert attempt["assertion"] is None
     assert "not served: train-0, train-1, train-2, train-3" in attempt["detail"]
@@ -157,7 +157,7 @@ def test_common_advice_is_reported_as_incomplete(cell_results):
 
 @pytest.mark.parametrize("cell", ["vllm-0.7.3+trl-0.16.1", "vllm-0.10.2+trl-0.24.0"])
 def test_valid_work_is_completed(cell):
-    """Sync and async, chunked and not, with and without preemptions: the driver causes no failure."""
+    """The driver completes valid work, sync and async, chunked and not, with and without preemptions."""
     done = run_in_cell(cell, str(PROGRAM))
     assert done.returncode == 0, done.stderr[-3000:]
     for name, result in json.loads(done.stdout).items():

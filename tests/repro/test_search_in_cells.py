@@ -1,4 +1,4 @@
-"""Stories (sequences of engine calls) on the real schedulers of released vLLM: saved ones, and the search for them."""
+"""Saved stories (sequences of engine calls) replay and the search runs on the real schedulers of released vLLM."""
 
 import importlib.util
 import json
@@ -16,7 +16,7 @@ V1_CELL = "vllm-0.31.0+trl-1.16.0"
 
 
 def replayed(cell, name):
-    """Return the command's output for a saved story in a cell."""
+    """Replay a saved story in a cell; return the exit code and the printed document."""
     done = run_in_cell(cell, "-m", "repro", "fuzz", "--replay", str(STORIES / name), "--json")
     assert done.returncode in {0, 1}, done.stderr[-3000:]
     return done.returncode, json.loads(done.stdout)
@@ -24,7 +24,7 @@ def replayed(cell, name):
 
 @pytest.fixture
 def searched(tmp_path):
-    """A function that searches in a cell, with this environment's Hypothesis on the path."""
+    """Return a function that searches in a cell, with this environment's Hypothesis on the path."""
     site = Path(importlib.util.find_spec("hypothesis").origin).parent.parent
     for name in ("hypothesis", "sortedcontainers", *(path.name for path in site.glob("_hypothesis_*.py"))):
         (tmp_path / name).symlink_to(site / name)
@@ -42,14 +42,14 @@ def searched(tmp_path):
 
 
 def test_waiting_pause_leaves_a_preempted_request():
-    """V1: the pause waits while one of two requests is preempted; the engine stops with it unfinished."""
+    """In V1, a pause in mode `wait` while a request is preempted stops the engine with this request unfinished."""
     status, document = replayed(V1_CELL, "v1-pause-wait.json")
     assert (status, document["as_saved"]) == (0, True)
     assert document["lines"][-1].startswith("=> broken invariant: a pause in mode 'wait' lets what runs end")
 
 
 def test_story_with_another_end_is_reported(tmp_path):
-    """Cut short before the pause: exit code 1, and no failure is reported."""
+    """A story that is cut before the pause ends without a failure, so the exit code is 1."""
     story = json.loads((STORIES / "v1-pause-wait.json").read_text())
     (tmp_path / "short.json").write_text(json.dumps({**story, "steps": story["steps"][:2]}))
     status, document = replayed(V1_CELL, tmp_path / "short.json")
@@ -59,13 +59,13 @@ def test_story_with_another_end_is_reported(tmp_path):
 
 @pytest.fixture(scope="module")
 def findings():
-    """The finding for each broken driver."""
+    """Return the findings for each broken driver."""
     done = run_in_cell(V1_CELL, str(HERE / "cell_programs" / "broken_v1.py"))
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 
 
-# The check that notices, with plain and with asynchronous scheduling.
+# The check that detects each broken driver, with plain and with asynchronous scheduling.
 FLIGHT, TEXT = "tokens in flight are counted", "a completion is whole and in order"
 READS = "a step reads what was computed for it"
 NOTICED = {
@@ -75,8 +75,8 @@ NOTICED = {
     "DeliversTwice": (TEXT, TEXT),
     "EndsTwice": ("no request ends twice",) * 2,
     "LosesAnOutput": ("no request is lost",) * 2,
-    "SchedulesTooMuch": ("a step keeps its budget",) * 2,
-    "KeepsABlock": ("KV blocks are conserved",) * 2,
+    "ExceedsTheBudget": ("a step keeps its budget",) * 2,
+    "LeaksABlock": ("KV blocks are conserved",) * 2,
     "QueuesTwice": ("queues are disjoint and complete",) * 2,
     "ComputesTooFar": ("computed tokens stay within the request",) * 2,
     "OverwritesTheCache": (READS, READS),
@@ -88,7 +88,7 @@ NOTICED = {
 
 @pytest.mark.parametrize("engine", NOTICED)
 def test_every_check_detects_its_fault(findings, engine):
-    """The correct driver passes."""
+    """Each broken driver is detected by its check, and the correct driver passes."""
     for result, expected in zip(findings[engine].values(), NOTICED[engine], strict=True):
         assert (result or "nothing").removeprefix("broken invariant: ").startswith(expected)
 

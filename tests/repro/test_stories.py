@@ -1,4 +1,4 @@
-"""Stories (sequences of engine calls): playing, describing, saving and searching them, on an engine with one number."""
+"""Stories (sequences of engine calls) are played, described, saved and searched, on a toy engine with one number."""
 
 import json
 
@@ -15,16 +15,16 @@ SMALL = Ending("invariant", "small", "3 is above two")
 
 
 def rounds(make=CounterActions):
-    """Return a new search."""
+    """Return a new search on the engine that `make` creates."""
     return Rounds(make)
 
 
 def test_story_description():
-    """Numbered calls, the state after each, and the finding of the last one."""
+    """The description has numbered calls, the state after each, and the finding of the last one."""
     lines, done, finding = stories.play(CounterActions(high=True), [UP, UP, UP])
     assert lines == [
-        "1. raise(by=1): The number is raised. [number: 2]",
-        "2. raise(by=1): The number is raised.",
+        "1. raise(by=1): Raise the number. [number: 2]",
+        "2. raise(by=1): Raise the number.",
         "=> broken invariant: small (3 is above two)",
     ]
     assert done == [UP, UP]
@@ -32,18 +32,18 @@ def test_story_description():
 
 
 def test_impossible_step_is_skipped():
-    """A story from another release may have one."""
+    """A step that this engine does not have is skipped, because a story may come from another release."""
     lines, done, finding = stories.play(CounterActions(), [{"do": "fly"}, UP])
     assert lines == [
         "1. (fly: can't be done here)",
-        "2. raise(by=1): The number is raised. [number: 1]",
+        "2. raise(by=1): Raise the number. [number: 1]",
         "=> nothing is wrong",
     ]
     assert (done, finding) == ([UP], None)
 
 
 def test_harness_error_is_no_finding():
-    """The exception is raised in playing and searching."""
+    """An exception of the harness is raised by playing and by searching, and is not a finding."""
     with pytest.raises(ZeroDivisionError):
         stories.play(BrokenActions(), [{"do": "fault"}])
     with pytest.raises(ZeroDivisionError):
@@ -74,7 +74,7 @@ def test_invalid_story_file_is_refused(tmp_path, text, message):
 
 
 def test_search_finds_and_shrinks_each_failure_once():
-    """The same seed gives the same story; a known finding is not reported again."""
+    """A search returns the shortest story of each failure once, and the same seed gives the same story."""
     searched = rounds()
     stories_found = [searched.play_round(seed) for seed in range(3)]
     assert stories_found[0] == rounds().play_round(0)

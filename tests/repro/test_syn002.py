@@ -1,4 +1,7 @@
-"""SYN002: completions of one policy or of two, and the whole engine of a real cell."""
+"""SYN002 detects completions of two policies, and reproduces on the whole engine of a real cell.
+
+SYN002: a request that is preempted during a pause continues under the new weights.
+"""
 
 import pytest
 
@@ -13,7 +16,7 @@ def report(second):
 
 
 def test_completion_of_two_policies_does_not_count():
-    """The report has the tokens of each policy, and each request's tokens at the end of the pause."""
+    """A completion with tokens of two policies is not served; the description has the tokens of each policy."""
     done = repro.count_unmixed(report(["old", "new", "new"]))
     assert not done.is_served("second")
     assert "first: 3 by the old weights; second: 1 by the old weights, then 2 by the new" in done.describe()
@@ -39,7 +42,7 @@ def test_incomplete_completion_does_not_count():
     ],
 )
 def test_other_results_are_errors(result, error, message):
-    """Log-probs of neither policy are a harness error; an engine error keeps its name."""
+    """Tokens of neither policy are a harness error, and an engine error keeps its name."""
     with pytest.raises(error, match=message):
         repro.count_unmixed(result)
 
@@ -48,7 +51,7 @@ def test_other_results_are_errors(result, error, message):
 @pytest.mark.slow
 @pytest.mark.heavy
 def test_completion_continues_under_new_weights():
-    """On AsyncLLM one completion continues after the pause; each mitigation prevents that."""
+    """On AsyncLLM one completion continues under new weights after the pause; each mitigation prevents that."""
     attempts = attempts_in_cell("vllm-0.31.0+trl-1.16.0", "SYN002", "--timeout", "200")
     bare = attempts["preempted", None]
     assert (bare["outcome"], bare["finished"]) == ("reproduced", 1)

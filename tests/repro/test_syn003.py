@@ -1,4 +1,7 @@
-"""SYN003: log-probs of the base model or the policy, the TRL releases that reload weights, and TRL in a real cell."""
+"""SYN003 attributes log-probs to the policy or the base model, and reproduces with a TRL that reloads weights.
+
+SYN003: TRL reloads the base model's weights from disk after a sleep, and discards the synced weights.
+"""
 
 import json
 
@@ -11,7 +14,7 @@ CELL = "vllm-0.31.0+trl-1.16.0"
 
 
 def test_logprobs_are_attributed_to_policy_or_base_model():
-    """The policy's count as served; the base model's are counted."""
+    """A log-prob of the policy counts as finished; the description counts those of the base model."""
     work = repro.count_policy_logprobs(
         [-1.0, -2.0, -3.0], policy=[-1.05, -4.0, -3.0], base=[-9.0, -2.1, -9.0]
     )
@@ -22,7 +25,7 @@ def test_logprobs_are_attributed_to_policy_or_base_model():
 
 
 def test_sampled_logprob_is_read_from_both_formats():
-    """A number in TRL 0.29, a list with one number in newer releases."""
+    """The log-prob is a number in TRL 0.29, and a list with one number in newer releases."""
     assert (repro.sampled_logprob(-1.5), repro.sampled_logprob([-1.5])) == (-1.5, -1.5)
 
 
@@ -35,7 +38,7 @@ def test_sampled_logprob_is_read_from_both_formats():
     ],
 )
 def test_release_is_identified_by_its_reload_call(monkeypatch, text, reason):
-    """The call discards the pushed weights."""
+    """The repro applies to a TRL source with the call that reloads weights."""
     monkeypatch.setattr(repro.upstream, "source", lambda *_: text)
     monkeypatch.setattr(
         repro.upstream, "first_installed", lambda _: type("Distribution", (), {"version": "0"})
@@ -49,7 +52,7 @@ def test_release_is_identified_by_its_reload_call(monkeypatch, text, reason):
 @pytest.mark.slow
 @pytest.mark.heavy
 def test_newest_trl_does_not_reload():
-    """TRL 1.16.0, as its cell has it."""
+    """In the cell with TRL 1.16.0, the repro is inapplicable."""
     done = run_in_cell(CELL, "-m", "repro", "run", "SYN003", "--json")
     code = json.loads(done.stdout)["codes"]["SYN003"]
     assert (done.returncode, code["outcome"]) == (0, "inapplicable")
@@ -60,7 +63,10 @@ def test_newest_trl_does_not_reload():
 @pytest.mark.slow
 @pytest.mark.heavy
 def test_rollouts_come_from_the_base_model():
-    """TRL 1.9.2's wheel, in the folder GRPO_DOCTOR_TRL_1_9_2, before the cell's own on the path."""
+    """With TRL 1.9.2 all log-probs are those of the base model, and two mitigations help.
+
+    The wheel of TRL 1.9.2 is in the folder GRPO_DOCTOR_TRL_1_9_2, which precedes the cell's own TRL on the path.
+    """
     program = repro_beside_trl("1.9.2", "run", "SYN003", "--timeout", "280", "--json")
     assert cell_python(CELL).exists()
     attempts = read_attempts(run_in_cell(CELL, "-c", program, timeout_s=900), "SYN003")

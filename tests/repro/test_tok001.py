@@ -1,4 +1,7 @@
-"""TOK001: ids without a token, the effect of each mitigation, and the engine in a cell."""
+"""TOK001 counts ids without a token, checks its mitigations, and reproduces on the engine in a cell.
+
+TOK001: the model's vocabulary is larger than the tokenizer's, so the engine samples ids without a text.
+"""
 
 import pytest
 
@@ -10,7 +13,7 @@ from tests.cells import attempts_in_cell
 
 
 def test_ids_beyond_the_tokenizer_have_no_text():
-    """The last token counts as text, the first row beyond it does not."""
+    """The last id of the tokenizer has a text, and the first id beyond has none."""
     ids = [0, repro.TOKENS - 1, repro.TOKENS, whole_engine.VOCABULARY - 1]
     work = repro.count_with_text(ids)
     assert (work.finished, len(work.due)) == (2, 4)
@@ -26,7 +29,7 @@ def test_allowed_and_biased_ids_cover_the_model():
 
 @pytest.mark.slow  # it imports transformers
 def test_tokenizer_round_trips_its_words():
-    """So a later loss of tokens comes only from ids without a token."""
+    """Decoded and encoded again, the tokenizer's ids are unchanged; only ids without a token are lost."""
     words = repro.tokenizer()
     ids = list(range(repro.TOKENS))
     assert len(words) == repro.TOKENS
@@ -35,7 +38,7 @@ def test_tokenizer_round_trips_its_words():
 
 
 def test_id_check_is_read_from_the_source(monkeypatch):
-    """Later releases compare with the larger of the tokenizer's and the model's size."""
+    """A release that accepts every id of the model makes the trigger inapplicable."""
     monkeypatch.setattr(repro.upstream, "source", lambda _: "max_input_id > max(tokenizer.max_token_id,")
     with pytest.raises(InapplicableError, match="every id"):
         REPROS["TOK001"].trigger("fed_back").run(None)
@@ -45,7 +48,7 @@ def test_id_check_is_read_from_the_source(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.heavy
 def test_real_engine_samples_ids_without_a_token():
-    """vLLM 0.31.0: 8 of 72 tokens have no text, none when the rows are cut off."""
+    """In vLLM 0.31.0, 8 of 72 tokens have no text; with the extra rows cut off, all have one."""
     options = ("--mitigation", "trimmed_model", "--timeout", "250")
     attempts = attempts_in_cell("vllm-0.31.0+trl-1.16.0", "TOK001", *options)
     bare = attempts["sampled", None]

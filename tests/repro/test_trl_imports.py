@@ -1,4 +1,7 @@
-"""CMP002 and CMP003: classification of import errors, with real packages if they are installed."""
+"""CMP002 and CMP003 classify import errors of TRL; the slow test uses real packages if they are installed.
+
+CMP002: TRL imports a name that this vLLM does not have. CMP003: TRL imports a package that is not installed.
+"""
 
 import pytest
 
@@ -24,7 +27,7 @@ ASCEND = "ModuleNotFoundError: No module named 'vllm_ascend'"
     ],
 )
 def test_import_error_cause(error, code):
-    """A name that vLLM removed, a package that was never installed, or neither."""
+    """The cause is a name that vLLM removed (CMP002), a package that was never installed (CMP003), or neither."""
     assert trl_imports.identify(error) == code
 
 
@@ -34,7 +37,7 @@ def failed_import(error):
 
 
 def test_failure_report_has_location_and_name():
-    """It has no path of the recording machine."""
+    """The report has the location within the package, without paths of the recording machine."""
     work = trl_imports.judge_import("CMP002", "server", failed_import(NAME))
     assert not work.complete
     assert work.describe() == (
@@ -43,8 +46,8 @@ def test_failure_report_has_location_and_name():
     )
 
 
-def test_success_and_other_failures_are_inapplicable():
-    """The first failure is named; any other reason is a harness error."""
+def test_success_and_other_issues_are_inapplicable():
+    """A success or another issue is inapplicable; an unknown import error is an error of the harness."""
     with pytest.raises(InapplicableError, match="is imported beside"):
         trl_imports.judge_import("CMP002", "trainer", {"ok": True, "error": None, "where": None})
     with pytest.raises(InapplicableError, match="comes first, CMP003"):
@@ -54,7 +57,7 @@ def test_success_and_other_failures_are_inapplicable():
 
 
 def test_mitigation_needs_its_release(monkeypatch):
-    """Without the release, the error names it."""
+    """Without the other release, the error names the variable that must point to it."""
     monkeypatch.delenv(trl_imports.BESIDE, raising=False)
     with pytest.raises(InapplicableError, match=trl_imports.BESIDE):
         REPROS["CMP002"].trigger("trainer").run("matching_release")
@@ -64,7 +67,7 @@ def test_mitigation_needs_its_release(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.heavy
 def test_trl_0_28_misreads_a_suffixed_vllm_version():
-    """TRL 0.28.0 in GRPO_DOCTOR_TRL_0_28_0 declares vLLM 0.10.2, and can't be imported."""
+    """TRL 0.28.0 (in GRPO_DOCTOR_TRL_0_28_0) declares support of vLLM 0.10.2, and can't be imported with it."""
     program = repro_beside_trl(
         "0.28.0", "run", "CMP002", "--trigger", "trainer", "--timeout", "220", "--json"
     )

@@ -1,4 +1,4 @@
-"""Numeric failures on the whole engine: the trainer's log-probs against closed forms, and the engine in a cell."""
+"""The trainer's log-probs match closed forms, and numeric failures reproduce on the whole engine in a cell."""
 
 import math
 
@@ -13,7 +13,7 @@ CELL = "vllm-0.31.0+trl-1.16.0"
 
 
 class FixedLogits(torch.nn.Module):
-    """Model that returns the same logits at each position."""
+    """A model that returns the same logits at each position."""
 
     def __init__(self, *logits):
         super().__init__()
@@ -24,7 +24,7 @@ class FixedLogits(torch.nn.Module):
 
 
 def test_trainer_logprob_matches_closed_form():
-    """With temperature and top-p: the token that crosses the nucleus is in, the next is out."""
+    """Log-probs follow temperature and top-p; the token that crosses the nucleus is in, the next is out."""
     weights = [0.5, 0.3, 0.15, 0.05]
     policy = FixedLogits(*map(math.log, weights))
     sampled = Sampled((0,), (0, 1, 3), (0.0,) * 3)
@@ -39,7 +39,7 @@ def test_trainer_logprob_matches_closed_form():
 
 
 def test_work_counts_agreeing_tokens():
-    """Tokens within rounding are served; the note has the largest difference and the mean ratio."""
+    """Tokens within rounding count as finished; the note has the largest difference and the mean ratio."""
     work = whole_engine.count_agreeing([(-1.0, -1.0), (-1.0, -1.0001), (-1.0, -2.0)])
     assert (work.finished, len(work.due), work.complete) == (2, 3, False)
     assert work.describe() == (
@@ -50,7 +50,7 @@ def test_work_counts_agreeing_tokens():
 @pytest.mark.vllm
 @pytest.mark.parametrize(("code", "mitigation"), [("NUM001", "processed_logprobs"), ("SYN025", "all_names")])
 def test_real_engine_fails_and_mitigation_helps(code, mitigation):
-    """No log-prob of the bare run equals the trainer's; with the mitigation each does."""
+    """Without the mitigation no log-prob equals the trainer's; with it, each does."""
     bare, helped = attempts_in_cell(CELL, code, "--mitigation", mitigation, "--timeout", "250").values()
     assert (bare["outcome"], bare["finished"]) == ("reproduced", 0)
     assert (helped["outcome"], helped["finished"]) == ("mitigated", helped["expected"])

@@ -1,4 +1,4 @@
-"""A toy engine with one number: raising it above two fails, and lowering it below zero fails differently."""
+"""Provide a toy engine with one number that fails above two, and fails differently below zero."""
 
 from repro.base import BrokenInvariantError
 from repro.fuzz.stories import EngineActions, StepKind
@@ -23,23 +23,23 @@ class CounterActions(EngineActions):
         return {"number": [self.number] if self.number else []}
 
     def do_raise(self, by):
-        """The number is raised."""
+        """Raise the number."""
         self.number += by
         if self.number > 2:
             raise BrokenInvariantError("small", f"{self.number} is above two")
 
     def do_lower(self):
-        """The number is lowered."""
+        """Lower the number."""
         self.number -= 1
         if self.number < 0:
             raise BrokenInvariantError("positive", f"{self.number} is below zero")
 
 
 class BrokenActions(CounterActions):
-    """A repro whose harness has a bug."""
+    """Actions whose harness has a bug."""
 
     steps = {"fault": StepKind(lambda _: True)}  # noqa: RUF012
 
     def do_fault(self):
-        """The harness fails."""
+        """Fail in the harness."""
         raise ZeroDivisionError

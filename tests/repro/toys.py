@@ -1,7 +1,7 @@
-"""Toy repros for testing the runner; their attempts behave as their names say.
+"""Define toy repros for testing the runner: attempts that hang, crash, print or lose a token.
 
 The worker imports this module by its name as its registry, so it needs nothing else of the tests. A toy that a test
-observes from outside opens the FIFO of TOY_FIFO, and keeps it open as long as it lives.
+observes from outside opens the FIFO named in TOY_FIFO, and keeps it open until its process ends.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ def hang(_mitigation):
 
 
 def escape(_mitigation):
-    """Leave a process in another session, which killing the attempt's process group does not end."""
+    """Leave a process in another session, so that killing the attempt's process group does not end it."""
     policy = os.open(os.environ["TOY_FIFO"], os.O_WRONLY)
     program = "import os, threading; os.setsid(); print('out', flush=True); threading.Event().wait()"
     with subprocess.Popen(
@@ -40,7 +40,7 @@ def escape(_mitigation):
 
 
 def crash(_mitigation):
-    """Die of a signal."""
+    """End the process with SIGSEGV."""
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
@@ -50,14 +50,14 @@ def leave(_mitigation):
 
 
 def chatter(_mitigation):
-    """Print by Python, and past it."""
+    """Print with Python and directly to the file descriptor; finish the work."""
     print("chatter", flush=True)
     os.write(1, b"more chatter\n")
     return Work({"a": 1}, [("a", 1)])
 
 
 def own_assertion(mitigation):
-    """Fail in our own code."""
+    """Fail an assertion of the harness."""
     assert mitigation == "never", "the harness is wrong"
 
 
@@ -67,7 +67,7 @@ def wrong_value(_mitigation):
 
 
 def silent(mitigation):
-    """Lose a token, unless a mitigation is applied."""
+    """Lose a token, unless the mitigation `helps` is applied."""
     if mitigation == "senseless":
         raise InapplicableError("it has no meaning here")
     return Work({"a": 3, "b": 2}, [("a", 3), ("b", 2 if mitigation == "helps" else 1)])
@@ -113,5 +113,5 @@ ALL = [
     toy("TOY006", SILENT),
 ]
 REPROS = {repro.code: repro for repro in ALL}
-# The same, for a machine that lacks the package.
+# The same toy, with an upstream package that is not installed.
 REPROS["TOY007"] = Repro(**{**vars(toy("TOY007", SILENT)), "distributions": ("no-such-distribution",)})

@@ -1,4 +1,4 @@
-"""Fixtures of the audit tests: they share one tiny trained model, because training it takes seconds."""
+"""Fixtures of the audit tests, which share one tiny trained model because training it takes seconds."""
 
 import fcntl
 import os

@@ -1,6 +1,6 @@
 """Serve a small model over HTTP as `vllm serve` does, with selectable faults for the audit to find.
 
-Log-probs and samples are computed by transformers in the engine's dtype. `Wrong` selects the faults.
+transformers computes log-probs and samples in the engine's dtype. `ServerFaults` selects the faults.
 test_audit_real_vllm.py audits the real server.
 """
 
@@ -23,8 +23,8 @@ from diagnostics.audit.live.sampling_distribution import NEUTRAL, Sampling
 
 
 @dataclass
-class Wrong:
-    """Faults of the fake server; the defaults are a healthy server.
+class ServerFaults:
+    """Faults of the fake server; with the defaults it is healthy.
 
     Attributes:
         law: Sampling parameters that override those of the request.
@@ -35,12 +35,12 @@ class Wrong:
         one_seed: All samples of a prompt use the same seed, so that they are equal.
         permuted: Each prompt gets the samples of the next one.
         neighbour: Log-probs are those of the likeliest token, not of the sampled one.
-        stale_cache: Weights that answer requests without a cache salt, as a stale prefix cache does.
-        second: Weights of a second replica, which answers every other call.
+        stale_cache: Model that answers requests without a cache salt, as a stale prefix cache does.
+        second: Model of a second replica, which answers every other call.
         double_bos: `/tokenize` adds a second BOS token.
         template: Chat template of the server, if it differs from the checkpoint's.
-        noise: Standard deviation of the Gaussian noise on every logit, as of other kernels.
-        batches: Each sequence is computed in a batch of random size.
+        noise: Standard deviation of Gaussian noise on every logit, which simulates other kernels.
+        batches: Each sequence is computed in a batch of random size, whose other sequences are random.
         no_logprobs: Samples have no log-probs.
         paused: The server reports that it is paused.
         updating: The metrics show a weight update that started and did not finish.
@@ -74,10 +74,10 @@ class Wrong:
 class Engine:
     """Compute completions, scores and token ids with the weights of a folder."""
 
-    def __init__(self, folder: Path, dtype: str, wrong: Wrong | None = None, seed: int = 0) -> None:
-        self.dtype, self.wrong = dtype, wrong or Wrong()
+    def __init__(self, folder: Path, dtype: str, wrong: ServerFaults | None = None, seed: int = 0) -> None:
+        self.dtype, self.wrong = dtype, wrong or ServerFaults()
         self.words = AutoTokenizer.from_pretrained(folder)
-        self.model = loaded(folder, dtype)
+        self.model = load_rounded(folder, dtype)
         self.generator = torch.Generator().manual_seed(seed)
         self.calls = 0
         self.priorities: list[int] = []
@@ -120,6 +120,7 @@ class Engine:
         return [[int(token) for token in row] for row in generator]
 
     def score(self, ids: list[int]) -> list[Any]:
+        """Return the `prompt_logprobs` of a sequence."""
         rows = self.logits(ids)[:-1].log_softmax(-1)
         reported = [
             {str(token): {"logprob": float(rows[place, token]), "rank": 1}}
@@ -151,6 +152,7 @@ class Engine:
         return list(zip(ids, values, reported, strict=True))
 
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the response to a completions request."""
         self.calls += 1
         prompts = body["prompt"] if isinstance(body["prompt"][0], list) else [body["prompt"]]
         settings = {**body, **self.wrong.law}
@@ -179,6 +181,7 @@ class Engine:
         return {"choices": choices}
 
     def tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the response to a tokenize request for a prompt or chat messages."""
         if "messages" in body:
             built = self.words.apply_chat_template(
                 body["messages"],
@@ -216,7 +219,7 @@ def distribution(row: torch.Tensor, law: Sampling, prompt: list[int], before: li
     return torch.empty_like(truncated).scatter_(0, order, truncated)
 
 
-def loaded(folder: Path, dtype: str) -> Any:
+def load_rounded(folder: Path, dtype: str) -> Any:
     """Load a model and round it to a dtype as vLLM does: rotary frequencies stay in float32."""
     return round_weights(AutoModelForCausalLM.from_pretrained(folder), getattr(torch, dtype)).eval()
 

@@ -10,7 +10,7 @@ from diagnostics import audit
 from diagnostics.audit.results import CHECKS, CLEAN, FAULT, LIVE, Audit, Result, make_document
 from diagnostics.catalog import loader
 
-# Codes that a check reports instead of the code of its family, and when.
+# Codes of issues without a result family of their own: the family, and when or why its result has another code.
 ISSUES_CHOSEN_BY_A_CHECK = {
     "SYN003": "weights/version, if that is the base",
     "SYN032": "weights/partial: a result does not say why the experts are wrong",

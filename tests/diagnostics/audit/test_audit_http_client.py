@@ -37,31 +37,31 @@ def slow_server(answer):
         listener.close()
 
 
-def headers():
+def send_endless_headers():
     yield b"HTTP/1.1 200 OK\r\n"
     for number in range(10_000):
         yield f"X-{number}: y\r\n".encode()
 
 
-def continues():
+def send_endless_continues():
     for _ in range(10_000):
         yield b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-def body():
+def send_slow_body():
     yield b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
     for _ in range(10_000):
         yield b"x"
 
 
-@pytest.mark.parametrize("answer", [headers, continues, body])
+@pytest.mark.parametrize("answer", [send_endless_headers, send_endless_continues, send_slow_body])
 def test_slow_trickle_response_times_out(answer):
     with slow_server(answer) as url, pytest.raises(NotAvailableError, match=r"no complete answer in 0.5 s"):
         Client(url, 0.5).get("/v1/models")
 
 
 def test_slow_connect_times_out(monkeypatch):
-    """The deadline passes before there is a socket that could be shut down."""
+    """A call times out even if the deadline passes before the connection has a socket."""
     connect = socket.create_connection
 
     def slow(*arguments, **options):
@@ -69,7 +69,10 @@ def test_slow_connect_times_out(monkeypatch):
         return connect(*arguments, **options)
 
     monkeypatch.setattr(socket, "create_connection", slow)
-    with slow_server(body) as url, pytest.raises(NotAvailableError, match=r"no complete answer in 0.3 s"):
+    with (
+        slow_server(send_slow_body) as url,
+        pytest.raises(NotAvailableError, match=r"no complete answer in 0.3 s"),
+    ):
         Client(url, 0.3).get("/v1/models")
 
 

@@ -11,7 +11,7 @@ from diagnostics.audit.live.sampling_distribution import Completion, Observed, S
 from diagnostics.audit.live.weight_comparison import Scores
 from tests.diagnostics.audit.standin import distribution
 
-# 6004 ids leave a rest after whole bins of 128.
+# 6004 ids are no multiple of the bin size 128.
 PLACES, VOCABULARY = 6, 6004
 SIZE, FLOOR = 600, 0.01
 
@@ -32,7 +32,10 @@ def make_observed(monkeypatch, stored_ids, spread):
      Sampling(top_p=0.2), Sampling(top_k=20)],
 )  # fmt: skip
 def test_probability_of_unstored_ids_is_accounted_for(monkeypatch, spread, sampling):
-    """Without them, every log-prob of a flat distribution would be too large, and no sampling parameters would fit."""
+    """Log-probs with 500 stored ids of a position equal those with all ids.
+
+    Without the other ids, every log-prob of a flat distribution would be too large.
+    """
     part, full = (make_observed(monkeypatch, stored, spread) for stored in (500, VOCABULARY))
     logprobs, expected = part.logprobs(sampling), full.logprobs(sampling)
     both = logprobs.isfinite() & expected.isfinite()
@@ -45,7 +48,7 @@ def test_probability_of_unstored_ids_is_accounted_for(monkeypatch, spread, sampl
 
 @pytest.mark.parametrize("seed", range(10))
 def test_distribution_equals_the_fake_servers(seed):
-    """The fake server applies sampling parameters in vLLM's order, one position at a time; both agree."""
+    """The audit computes the same distributions as the fake server, which follows vLLM's order position by position."""
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     prompt, ids = draw.choices(range(50), k=5), draw.choices(range(50), k=8)
     logits = 3 * torch.randn(len(ids), 50, generator=generator, dtype=torch.float64)

@@ -8,7 +8,7 @@ from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
 from diagnostics.audit.results import CLEAN, FAULT
 from evaluation.audit import proxy
 from tests.cells import cell_python
-from tests.diagnostics.audit.standin import Wrong
+from tests.diagnostics.audit.standin import ServerFaults
 from tests.servers import MAX_MODEL_LEN, free_port, serving
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -40,7 +40,7 @@ def audit_faults(url, trained, name="checkpoint-120"):
 
 
 def test_healthy_server_is_clean(server_url, trained):
-    """Only the cache and the settings may stay unchecked: the prefix cache does not contain the prompt."""
+    """A healthy server is clean, and only the cache and the settings may stay unchecked."""
     audit, faults = audit_faults(server_url, trained)
     assert faults == {}
     assert audit.outcome == CLEAN
@@ -59,7 +59,7 @@ def test_other_checkpoint_in_the_engine_is_named(server_url, trained):
 )
 def test_other_sampling_parameter_is_named(server_url, trained, name, value, tolerance):
     """A proxy changes the sampling parameter between client and engine; the audit estimates its value."""
-    with proxy.run_proxy(server_url, Wrong(law={name: value})) as url:
+    with proxy.run_proxy(server_url, ServerFaults(law={name: value})) as url:
         _, faults = audit_faults(url, trained)
     assert list(faults) == [f"sampling/{name}"]
     assert faults[f"sampling/{name}"] == pytest.approx(value, abs=tolerance)

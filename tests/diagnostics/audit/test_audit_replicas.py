@@ -13,7 +13,7 @@ WEIGHTS = Result("weights/unknown", FAULT, "P1")
 
 
 def check_scores(*offsets, exact=EXACT):
-    """Check replicas whose scores are off by these amounts in turn, with noise of 0.01."""
+    """Check a server whose calls return scores with these offsets in turn, with noise of 0.01."""
     calls = iter(range(99))
 
     def score(ids):
@@ -26,7 +26,7 @@ def check_scores(*offsets, exact=EXACT):
 
 @pytest.mark.parametrize("exact", [EXACT, None])
 def test_two_replicas_with_different_weights_are_a_fault(exact):
-    """Their mixed scores match no checkpoint, so the check of the weights is hidden."""
+    """Two replicas are a fault, and hide the result for the weights because mixed scores match no checkpoint."""
     audit = check_scores(0.0, 0.3, exact=exact)
     assert (audit.family, audit.outcome) == ("replicas/weights", FAULT)
     assert [item.values["sets"] for item in audit.evidence if item.name == "behind"] == ["3 and 3"]
@@ -34,14 +34,14 @@ def test_two_replicas_with_different_weights_are_a_fault(exact):
 
 
 def test_single_server_with_wrong_weights_is_not_a_replica_fault():
-    """All scores have the same offset, so the weights explain it."""
+    """Scores that all have the same offset are explained by the weights, not by replicas."""
     audit = check_scores(0.3, exact=None)
     assert (audit.family, audit.outcome) == ("replicas", CLEAN)
     assert not cache_replicas.hides_weights(audit, WEIGHTS)
 
 
 def test_correct_weights_are_not_hidden_by_a_few_other_scores():
-    """Another replica answered one call in six; a clean result for the weights stays, an undecided one is hidden."""
+    """If one call in six has other scores, a clean result for the weights stays, and an undecided one is hidden."""
     audit = check_scores(0.0, 0.0, 0.0, 0.0, 0.0, 0.3)
     assert not cache_replicas.hides_weights(audit, Result("weights", CLEAN, "P1"))
     assert cache_replicas.hides_weights(audit, Result("weights", NOT_DECIDED, "P1"))

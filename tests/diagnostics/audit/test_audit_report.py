@@ -1,4 +1,4 @@
-"""An audit's outcome, exit code, JSON document and output formats, and the usage errors of `audit`."""
+"""An audit's results decide its outcome and exit code, every format shows the fault, and wrong usage is refused."""
 
 import json
 from pathlib import Path

@@ -9,18 +9,18 @@ from diagnostics.audit.live.probe_inputs import MIN_TOKENS, Budget
 from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
 from diagnostics.audit.live.servers import Server, check_awake
 from diagnostics.audit.results import CLEAN, FAULT, AuditError, NotAvailableError
-from tests.diagnostics.audit.standin import Engine, Wrong, serving
+from tests.diagnostics.audit.standin import Engine, ServerFaults, serving
 
 
 @pytest.fixture(scope="module")
 def url(trained):
     """Start a healthy fake server; yield its address."""
-    with serving(Engine(trained / "checkpoint-120", "float32", Wrong(versions=["7"]))) as address:
+    with serving(Engine(trained / "checkpoint-120", "float32", ServerFaults(versions=["7"]))) as address:
         yield address
 
 
 def test_minimum_token_budget_is_never_exceeded(trained):
-    """Wrong weights cost a second comparison if tokens are left."""
+    """ServerFaults weights lead to a second comparison, which also stays within the budget."""
     with serving(Engine(trained / "base", "bfloat16")) as address:
         audit = audit_server(
             LiveAuditOptions(address, trained / "checkpoint-120", timeout_s=500, tokens=MIN_TOKENS)
@@ -30,10 +30,10 @@ def test_minimum_token_budget_is_never_exceeded(trained):
 
 
 def test_extra_tokens_go_to_sampling_and_the_second_comparison():
-    usual, more = Budget(4000, 256), Budget(12000, 256)
-    assert more.sampling >= 3 * usual.sampling
-    assert more.second_comparison(0) >= 3 * usual.second_comparison(0)
-    assert more.first_comparison == usual.first_comparison
+    default, larger = Budget(4000, 256), Budget(12000, 256)
+    assert larger.sampling >= 3 * default.sampling
+    assert larger.second_comparison(0) >= 3 * default.second_comparison(0)
+    assert larger.first_comparison == default.first_comparison
 
 
 def test_too_small_token_budget_is_refused_with_the_minimum(capsys):
@@ -44,7 +44,7 @@ def test_too_small_token_budget_is_refused_with_the_minimum(capsys):
 
 def test_server_without_priorities_is_audited(trained):
     """After one refusal the audit sends no priority."""
-    engine = Engine(trained / "checkpoint-120", "bfloat16", Wrong(no_priority=True))
+    engine = Engine(trained / "checkpoint-120", "bfloat16", ServerFaults(no_priority=True))
     with serving(engine) as address:
         audit = audit_server(LiveAuditOptions(address, trained / "checkpoint-120", timeout_s=500))
     assert audit.outcome == CLEAN
@@ -53,15 +53,15 @@ def test_server_without_priorities_is_audited(trained):
 
 
 def test_weight_update_during_the_audit_gives_no_verdict(trained):
-    """Scores and samples would come from two policy versions."""
-    engine = Engine(trained / "checkpoint-120", "bfloat16", Wrong(versions=["7", "8"]))
+    """The audit ends without a verdict, because its scores and samples come from two policy versions."""
+    engine = Engine(trained / "checkpoint-120", "bfloat16", ServerFaults(versions=["7", "8"]))
     with serving(engine) as address, pytest.raises(NotAvailableError, match="from 7 to 8 meanwhile"):
         audit_server(LiveAuditOptions(address, trained / "checkpoint-120", timeout_s=500))
 
 
 def test_server_with_an_unfinished_weight_update_gets_no_request(trained):
-    """vLLM's counters show an update that started and did not finish."""
-    engine = Engine(trained / "checkpoint-120", "float32", Wrong(updating=True))
+    """The audit is refused if vLLM's counters show an update that started and did not finish."""
+    engine = Engine(trained / "checkpoint-120", "float32", ServerFaults(updating=True))
     with serving(engine) as address, pytest.raises(NotAvailableError, match="being updated"):
         audit_server(LiveAuditOptions(address, trained / "checkpoint-120", timeout_s=500))
     assert engine.priorities == []
@@ -84,7 +84,7 @@ def test_unknown_model_is_refused_with_the_served_names(trained, url):
 )
 def test_missing_input_is_a_one_line_error(trained, tmp_path, capsys, change, code, message):
     """The exit code is 2 for wrong usage, or 3 if the server is not available now."""
-    wrong = Wrong(no_logprobs=change == "no log-probs", paused=change == "paused")
+    wrong = ServerFaults(no_logprobs=change == "no log-probs", paused=change == "paused")
     (tmp_path / "trainer.json").write_text(json.dumps({"temperature": "hot"}))
     with serving(Engine(trained / "checkpoint-120", "float32", wrong)) as url:
         options = ["--server", "http://127.0.0.1:9" if change == "no server" else url, "--timeout", "500"]
@@ -111,7 +111,7 @@ class FakeClient:
 
 
 def test_other_servers_than_vllm_are_refused():
-    """The servers of ms-swift and of older TRL have other paths."""
+    """Servers of ms-swift and of older TRL releases are refused, because they have other paths."""
     with pytest.raises(AuditError, match="not vllm serve"):
         Server(FakeClient(**{"v1/models": {}}))
 
@@ -132,7 +132,7 @@ COUNT = 'vllm:rl_weight_update_operation_duration_seconds_count{operation="%s"} 
     ],
 )
 def test_sleeping_or_updating_server_is_recognised(answers, awake):
-    """The state comes from a gauge, from two counters or from two paths; older servers have none of them."""
+    """The state is read from a gauge, from two counters or from two paths; a server without them counts as awake."""
     if awake:
         assert check_awake(FakeClient(**answers)) == ""
     else:

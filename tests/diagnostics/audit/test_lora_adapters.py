@@ -11,7 +11,7 @@ from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.results import FAULT, AuditError
 from evaluation.audit.make_adapters import ALPHA, RANK, write_adapters
-from tests.diagnostics.audit.standin import Engine, loaded, serving
+from tests.diagnostics.audit.standin import Engine, load_rounded, serving
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +23,12 @@ def adapters(trained, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def serve_merged(adapters, trained, tmp_path_factory):
-    """Return a function that saves the base with a step's adapter merged `times` times, computed independently."""
+    """Return a function that saves the base with a step's adapter merged `times` times, without the audit's code."""
 
     def save(step, times):
         folder = tmp_path_factory.mktemp("served") / "merged"
         parts = load_file(adapters / f"checkpoint-{step}" / "adapter_model.safetensors")
-        model = loaded(trained / "checkpoint-120", "float32")
+        model = load_rounded(trained / "checkpoint-120", "float32")
         with torch.no_grad():
             for name, tensor in model.named_parameters():
                 key = f"base_model.model.{name.removesuffix('.weight')}"
@@ -62,7 +62,7 @@ def test_adapter_merge_factor_and_step_are_identified(adapters, serve_merged, st
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
 def test_merged_weights_equal_pefts(adapters, trained):
     peft = pytest.importorskip("peft")
-    base = loaded(trained / "checkpoint-120", "float32")
+    base = load_rounded(trained / "checkpoint-120", "float32")
     expected = (
         peft.PeftModel.from_pretrained(base, adapters / "checkpoint-20").merge_and_unload().state_dict()
     )

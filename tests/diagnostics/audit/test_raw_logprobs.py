@@ -10,7 +10,7 @@ from diagnostics.audit.results import FAULT, MASKED, Result
 
 
 def findings_for(temperature, mode=""):
-    """Return the findings for samples at this temperature whose log-probs are at temperature 1; 0.8 was requested."""
+    """Return the outcomes for samples at this temperature, with log-probs at 1 and a requested temperature of 0.8."""
     generator = torch.Generator().manual_seed(3)
     logits = 2 * torch.randn(300, 64, generator=generator, dtype=torch.float64)
     ids = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
@@ -41,7 +41,7 @@ def test_sampled_tokens_decide_unless_the_server_reports_its_mode(temperature, m
 
 @pytest.mark.parametrize(("gap", "is_tolerated"), [(0.02, True), (2.0, False)])
 def test_rounding_at_the_top_k_border_is_tolerated(gap, is_tolerated):
-    """About 10 of 300 tokens have rank 6 with top_k=5: rounding swapped them only if the logits are close."""
+    """With top_k=5, a few tokens of rank 6 are tolerated only if their logits are close to those of rank 5."""
     generator = torch.Generator().manual_seed(4)
     logits = torch.randn(300, 32, generator=generator, dtype=torch.float64).sort(1, descending=True).values
     logits[:, 5:] -= (logits[:, 5] - logits[:, 4] + gap)[:, None]

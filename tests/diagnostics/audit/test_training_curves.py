@@ -15,12 +15,12 @@ from diagnostics.audit.recorded.metric_files import metric_row
 from diagnostics.audit.recorded.run_data import MetricSeries
 from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED
 from diagnostics.output import redact
-from tests.diagnostics.audit_running.metric_lines import healthy
+from tests.diagnostics.audit_running.metric_lines import healthy_metrics
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "silent_run.jsonl"
 
 
-def faults(change, steps=120, base=healthy):
+def faults(change, steps=120, base=healthy_metrics):
     """Return the faults by family in a run whose metrics of each step are changed."""
     rows = [metric_row(base(step) | change(step), f"metrics.jsonl:{step}") for step in range(1, steps + 1)]
     results = check_metrics((MetricSeries("metrics.jsonl", tuple(rows)),))
@@ -71,11 +71,11 @@ def test_symptom_is_found_without_other_faults(change, families):
 @pytest.mark.parametrize("seed", range(20))
 def test_healthy_runs_have_no_finding(seed):
     generator = random.Random(seed)
-    assert faults(lambda _: {}, 200, lambda step: healthy(step, generator)) == {}
+    assert faults(lambda _: {}, 200, lambda step: healthy_metrics(step, generator)) == {}
 
 
 def test_solved_task_is_not_a_fault():
-    """All rewards reach the maximum at the end, so groups have no spread and no gradient."""
+    """A run whose rewards all reach the maximum has no fault, although groups have no spread and no gradient."""
     solved = {"reward": 1.0, "reward_std": 0.0, "frac_reward_zero_std": 1.0, "grad_norm": 0.0}
     assert (
         faults(lambda step: solved if step > 90 else {"reward": 0.005 * step, "frac_reward_zero_std": 0.2})
@@ -84,7 +84,7 @@ def test_solved_task_is_not_a_fault():
 
 
 def test_fault_names_its_first_step_and_the_option_of_the_framework():
-    """The option has the name that the framework of the metrics uses."""
+    """A fault has its first step, and the option to change under the name of the framework that wrote the metrics."""
     result = faults(lambda step: {"entropy": 0.6 if step < 50 else 0.002})["curves/entropy_collapse"]
     assert "since step 50" in result.message
     causes = [observed.text for observed in result.evidence if observed.name == "cause"]
@@ -99,20 +99,22 @@ def test_fault_names_its_first_step_and_the_option_of_the_framework():
 
 
 def test_share_of_rollouts_without_gradient_is_reported():
-    rows = [metric_row(healthy(step) | {"frac_reward_zero_std": 0.5}, "", step) for step in range(1, 31)]
+    rows = [
+        metric_row(healthy_metrics(step) | {"frac_reward_zero_std": 0.5}, "", step) for step in range(1, 31)
+    ]
     result = check_learning((MetricSeries("metrics.jsonl", tuple(rows)),))
     assert result.outcome == CLEAN
     assert "50% of rollouts produced no gradient" in [observed.text for observed in result.evidence][1]
 
 
 def test_metrics_without_rewards_cannot_be_clean():
-    """The loss alone does not show whether a run learns."""
+    """Metrics with only a loss are not checked, because the loss does not show whether a run learns."""
     rows = [metric_row({"loss": 0.1, "step": step}, "", step) for step in range(1, 31)]
     assert check_learning((MetricSeries("metrics.jsonl", tuple(rows)),)).outcome == NOT_ASKED
 
 
 def test_audit_of_a_file_and_watch_agree(capsys):
-    """In an earlier version the shipped example was clean with `audit FILE` and a fault with `audit --watch FILE`."""
+    """`audit FILE` and `audit --watch FILE` find the same fault in the shipped example."""
     for words in ((str(EXAMPLE),), ("--watch", str(EXAMPLE), "--idle", "0")):
         assert main(["audit", *words, "--format", "json"]) == 1
         document = json.loads(capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""Engine weights that match no checkpoint are placed relative to the known ones: newer, older, between or beyond."""
+"""Engine weights that match no checkpoint are reported as newer, older, between or beyond the known checkpoints."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,7 +49,7 @@ def identify(engine, *names, spread=0.0):
     ],
 )
 def test_position_between_checkpoints_is_reported(position, names, family, slope):
-    """A folder without a step number has no age: then the weights are `past` or `beyond`, not older or newer."""
+    """Weights are reported as between, older or newer; relative to a folder without a step as `past` or `beyond`."""
     result = identify(position * DIRECTION, *names)
     assert (result.family, result.values["name"] in names) == (family, True)
     assert result.values["slope"] == pytest.approx(slope, abs=0.01)

@@ -65,7 +65,7 @@ def looked_up_hosts(monkeypatch):
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("name", ["gpt2", "someorg/some-model", "no\0name"])
 def test_name_that_is_no_folder_is_not_looked_up(name, load, looked_up_hosts, monkeypatch, tmp_path):
-    """transformers 5 requested an adapter from the hub eight times, despite local_files_only."""
+    """A name that is no folder is refused without a host look-up; transformers 5 alone would contact the hub."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises((AuditError, ConfigError)):
         load(name)
@@ -75,7 +75,7 @@ def test_name_that_is_no_folder_is_not_looked_up(name, load, looked_up_hosts, mo
 @pytest.mark.parametrize("load", [LOADS[0], LOADS[3]])
 @pytest.mark.parametrize("tied", [False, True])
 def test_missing_weights_are_refused(load, tied, tmp_path):
-    """transformers initialises missing weights at random, and the audit would then blame a correct engine."""
+    """A checkpoint with missing weights is refused, because transformers would initialise them at random."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     safetensors = pytest.importorskip("safetensors.torch")
     sizes = {"vocab_size": 8, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
@@ -116,7 +116,7 @@ HOSTILE = {
 @pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("load", [LOADS[0], LOADS[2]])
 def test_model_larger_than_its_files_is_not_built(load, change, changed_config):
-    """transformers builds every layer before it reads a weight, so a huge count would exhaust memory."""
+    """A config that is larger than the weight files is refused before transformers builds the model."""
     with pytest.raises(AuditError, match=r"config\.json: "):
         load(changed_config(change))
 
@@ -132,7 +132,7 @@ LARGE = {
 
 @pytest.mark.parametrize("change", LARGE.values(), ids=LARGE)
 def test_model_size_is_computed_before_it_is_allocated(change, changed_config):
-    """Every config key that can make a model large is counted; one of these cases allocated 5 TB."""
+    """Every config key that can make a model large is counted before the model is built."""
     with pytest.raises(AuditError, match=r"config\.json: "):
         folders.load_model(changed_config(change))
 

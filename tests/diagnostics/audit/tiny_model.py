@@ -1,4 +1,4 @@
-"""Train a tiny Llama model and tokenizer for the audit tests; training makes its distributions peaked, as real ones."""
+"""Train a tiny Llama model and tokenizer for the audit tests, with peaked distributions like those of real models."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def train_checkpoints(
 def _save(model: LlamaForCausalLM, text_tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     model.save_pretrained(folder)
     text_tokenizer.save_pretrained(folder)
-    # The transformers release of vLLM 0.10 lacks the new class name; both releases have this one.
+    # The transformers release of vLLM 0.10 does not have the new class name; both releases have this name.
     settings = folder / "tokenizer_config.json"
     reported = json.loads(settings.read_text(encoding="utf-8"))
     settings.write_text(

@@ -1,4 +1,4 @@
-"""Inject faults into the samples and files of a recorded run; each changes only what the real fault would."""
+"""Inject faults into the samples and files of a recorded run; each fault changes only what the real fault changes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _rolled(values, by):
 
 
 def _rewards(rows, reward):
-    """Replace the rewards, and recompute the advantages from them correctly."""
+    """Replace the rewards, and recompute the correct advantages."""
     changed = [replace(row, reward=reward(row)) for row in rows]
 
     def recompute(step_rows):
@@ -111,7 +111,7 @@ def _shift_stream(rows, _seed):
 
 
 def _repeat_steps(rows, seed):
-    """Repeat two steps in the middle under new numbers, with other completions, as a resume from an old checkpoint."""
+    """Repeat two steps under new numbers with other completions, like a resume from an older checkpoint."""
     steps = list(steps_of(rows).values())
     generator = random.Random(seed)
     middle = len(steps) // 2 + generator.randrange(2)
@@ -124,7 +124,7 @@ def _repeat_steps(rows, seed):
 
 
 def _copy_first(rows, _seed):
-    """Replace every completion of a group by its first, as with one seed for all samples."""
+    """Replace every sample of a group by its first, like one seed for all samples."""
 
     def change(step_rows):
         return [replace(group[0], place=row.place) for group in group_samples(step_rows) for row in group]

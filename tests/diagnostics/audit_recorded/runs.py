@@ -1,4 +1,4 @@
-"""Record runs of our trainer, and write their samples in the formats of verl, ms-swift and TRL.
+"""Record runs of grpo_core's trainer, and write their samples in the formats of verl, ms-swift and TRL.
 
 verl and ms-swift do not run here, so their files are written in the format that their source code defines.
 """
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def train_run(folder, seed=0, steps=10, *options):
-    """Run our trainer in this process with more options; return the run's folder."""
+    """Run grpo_core's trainer in this process with additional options; return the run's folder."""
     from grpo_core.run import train
     from grpo_core.settings import load
 
@@ -46,13 +46,13 @@ def train_run(folder, seed=0, steps=10, *options):
 
 
 def rows_of(folder):
-    """Read the samples that our trainer recorded."""
+    """Return the samples that grpo_core's trainer recorded."""
     (recording,) = run_audit.read_run(folder / "rollouts.jsonl").recordings
     return list(recording.rows)
 
 
 def with_trainer(rows, noise=1e-7, seed=0):
-    """Add the trainer's log-probs to the rows: those of the engine with rounding noise."""
+    """Add trainer log-probs to the rows: the engine's log-probs with rounding noise."""
     import random
 
     generator = random.Random(seed)
@@ -81,7 +81,7 @@ def steps_of(rows):
 
 
 def as_rollouts(rows, folder):
-    """Write the rows in our rollout format, with token ids, masks and both log-probs."""
+    """Write the rows in grpo_core's rollout format, with token ids, masks and both log-probs."""
     (folder / "rollouts").mkdir(parents=True, exist_ok=True)
     with (folder / "rollouts.jsonl").open("w") as file:
         for step, of_step in steps_of(rows).items():

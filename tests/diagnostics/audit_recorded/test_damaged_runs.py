@@ -47,7 +47,7 @@ def test_path_without_run_artifacts_is_refused(tmp_path):
 
 @pytest.mark.parametrize("form", ["parquet", "verl", "swift"])
 def test_truncated_file_is_reported_and_not_clean(tmp_path, form):
-    """The complete lines are audited, and the outcome is undecided."""
+    """A truncated last file is named, and the outcome is undecided."""
     folder = runs.WRITERS[form](some_rows(), tmp_path / form)
     full, facts = audit_with_notes(folder)
     assert (full.outcome, facts) == (CLEAN, [])
@@ -76,7 +76,7 @@ def test_foreign_file_under_a_known_name_does_not_end_the_audit(tmp_path, data):
 
 
 def test_truncated_weights_are_reported(tmp_path):
-    """The header declares more bytes than the file has."""
+    """Weights whose header declares more bytes than the file has are reported as cut off."""
     head = json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
     for step, data in ((1, b"\0" * 16), (2, b"\0" * 12)):
         folder = tmp_path / f"checkpoint-{step}"

@@ -12,14 +12,14 @@ from diagnostics.audit.recorded import run_data, safetensors, sample_files, stat
 
 @pytest.mark.parametrize("shape", [[int("9" * 4000)] * 3, [1] * 1000, [-1, -1]])
 def test_impossible_tensor_shape_is_refused(shape):
-    """Multiplying dimensions of thousands of digits would take all time."""
+    """A shape with huge, too many or negative dimensions is refused before the dimensions are multiplied."""
     header = json.dumps({"a": {"dtype": "F99", "shape": shape, "data_offsets": [0, 0]}}).encode()
     with pytest.raises(ValueError, match="impossible shape"):
         safetensors.parse(struct.pack("<Q", len(header)) + header)
 
 
 def test_dictionary_encoded_text_counts_once_per_row(tmp_path, monkeypatch):
-    """A Parquet file of one kilobyte can expand to gigabytes of text."""
+    """Dictionary-encoded text counts once per row, so a small Parquet file cannot expand to gigabytes."""
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), pa.array(["x" * 1000]))

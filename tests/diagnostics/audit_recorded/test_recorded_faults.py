@@ -15,7 +15,7 @@ from tests.diagnostics.audit_recorded import faults, runs
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Train with our trainer, with every step recorded; return the run's folder."""
+    """Train with grpo_core's trainer and record every step; return the run's folder."""
     return runs.train_run(tmp_path_factory.mktemp("own"), 0, 10, "--model.layers=2")
 
 
@@ -55,7 +55,7 @@ def test_fault_in_samples_is_named(rows, tmp_path, fault, form):
     result = audit_run(runs.WRITERS[form](fault.put(rows, 1), tmp_path / form))
     assert fault.family in fault_families(result)
     side_effects = fault_families(result) - {fault.family}
-    # Completions that are all the same have no spread, and all advantages of 0 need no spread to be 0.
+    # Equal completions have equal rewards, and advantages that are all 0 look like groups without spread.
     assert side_effects <= {"rewards/no_spread", "rewards/constant"}
     (answer,) = {item.family: item for item in result.results if item.family == fault.family}.values()
     assert answer.code in loader.load()
@@ -73,6 +73,6 @@ def test_fault_in_metrics_or_checkpoints_is_named(run, tmp_path, name, family, p
 
 
 def test_damaged_and_hostile_runs_end_in_a_verdict_or_a_refusal():
-    """Run 8 cases of `python -m evaluation.hostile.fuzz_artifacts`."""
+    """Eight random cases of `python -m evaluation.hostile.fuzz_artifacts` end in a verdict or a refusal."""
     _outcomes, _slowest, wrong = fuzz_readers.fuzz_reader(fuzz_artifacts.audit_damaged_run, 8, 0)
     assert not wrong, "\n".join(text for _case, text in wrong)

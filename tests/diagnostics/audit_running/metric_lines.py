@@ -4,8 +4,8 @@ import json
 import random
 
 
-def healthy(step, generator=None):
-    """Return the metrics of a healthy step, under TRL's names."""
+def healthy_metrics(step, generator=None):
+    """Return the metrics of one healthy step, with TRL's metric names."""
     generator = generator or random.Random(step)
     return {
         "step": step,

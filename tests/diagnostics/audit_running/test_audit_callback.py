@@ -5,7 +5,7 @@ import logging
 from types import SimpleNamespace
 
 from diagnostics.audit.callback import DOCUMENT, AuditCallback
-from tests.diagnostics.audit_running.metric_lines import healthy
+from tests.diagnostics.audit_running.metric_lines import healthy_metrics
 from tests.processes import run_python
 
 NO_GRADIENT = {"grad_norm": 0.0, "frac_reward_zero_std": 0.0}
@@ -18,7 +18,7 @@ def train(folder, change, *, is_rank_0=True):
     assert trainer.callback_handler.callbacks == [callback]
     args = SimpleNamespace(output_dir=str(folder))
     state = SimpleNamespace(global_step=0, is_world_process_zero=is_rank_0)
-    lines = [healthy(step) | change for step in range(1, 21)]
+    lines = [healthy_metrics(step) | change for step in range(1, 21)]
     callback.on_train_begin(args, state, None)
     for state.global_step, logs in enumerate(lines, 1):
         callback.on_log(args, state, None, logs=logs)

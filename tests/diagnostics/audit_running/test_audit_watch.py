@@ -8,20 +8,20 @@ from diagnostics.__main__ import main
 from diagnostics.audit.finding_tracker import FOUND, GONE, FindingTracker
 from diagnostics.audit.results import FAULT, NOT_DECIDED, Result
 from diagnostics.audit.watch import Watch
-from tests.diagnostics.audit_running.metric_lines import append_lines, healthy
+from tests.diagnostics.audit_running.metric_lines import append_lines, healthy_metrics
 
 NO_GRADIENT = {"grad_norm": 0.0, "frac_reward_zero_std": 0.0}
 
 
 def test_healthy_metrics_are_clean(tmp_path, capsys):
-    append_lines(tmp_path / "metrics.jsonl", map(healthy, range(1, 31)))
+    append_lines(tmp_path / "metrics.jsonl", map(healthy_metrics, range(1, 31)))
     assert main(["audit", "--watch", str(tmp_path / "metrics.jsonl"), "--idle", "0"]) == 0
     assert capsys.readouterr().out.startswith("audit: 3 checks passed")
 
 
 def test_fault_is_printed_at_once_and_again_in_the_document(tmp_path, capsys):
     path = tmp_path / "metrics.jsonl"
-    append_lines(path, (healthy(step) | NO_GRADIENT for step in range(1, 31)))
+    append_lines(path, (healthy_metrics(step) | NO_GRADIENT for step in range(1, 31)))
     assert main(["audit", "--watch", str(path), "--idle", "0"]) == 1
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("step 30: FAULT NUM046: rewards differ")
@@ -43,23 +43,23 @@ def test_growing_and_replaced_files_are_read_again(tmp_path):
     path, changes = tmp_path / "metrics.jsonl", []
     watching = Watch([path], 0.0, changes.append, lambda _: None)
     assert not watching.scan_files()
-    append_lines(path, (healthy(step) for step in range(1, 7)))
+    append_lines(path, (healthy_metrics(step) for step in range(1, 7)))
     assert watching.scan_files()
     for step in range(7, 14):
-        append_lines(path, [healthy(step) | NO_GRADIENT])
+        append_lines(path, [healthy_metrics(step) | NO_GRADIENT])
         assert watching.scan_files()
         assert not watching.scan_files()
-    append_lines(path, map(healthy, range(1, 11)), "w")
+    append_lines(path, map(healthy_metrics, range(1, 11)), "w")
     for step in range(11, 14):
         assert watching.scan_files()
-        append_lines(path, [healthy(step)])
+        append_lines(path, [healthy_metrics(step)])
     assert [(change.kind, change.step) for change in changes] == [(FOUND, 11), (GONE, 12)]
     assert watching.finish().outcome == FAULT
 
 
 def test_truncated_last_line_is_not_clean(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    append_lines(path, map(healthy, range(1, 31)))
+    append_lines(path, map(healthy_metrics, range(1, 31)))
     path.write_bytes(path.read_bytes()[:-9])
     assert Watch([path], 0.0, print, print).run(sleep=lambda _: None).outcome == NOT_DECIDED
 

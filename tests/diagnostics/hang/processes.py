@@ -13,7 +13,7 @@ C10D = "/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d
 
 
 def sleeping(pid, parent, *frames, thread=None, **values):
-    """Return a process whose main thread has slept for 400 s in these frames."""
+    """Return a snapshot process whose main thread has slept for 400 s in these frames."""
     known = {"state": "S", "runnable": 0.0, "asleep_s": 400.0} | (thread or {})
     return Process(pid, parent, threads=(Thread(pid, "MainThread", frames, **known),), state="S", **values)
 
@@ -46,7 +46,10 @@ def running(*command):
 
 
 def explain_blindness() -> str:
-    """Return why this process cannot read the memory of another, or "". Yama's scope 1 permits only parents."""
+    """Return why this process cannot inspect another, or "".
+
+    Reading memory is tested from a sibling process, because Yama's scope 1 permits only parents.
+    """
     if stacks.find_tool() is None:
         return "needs py-spy"
     with subprocess.Popen(["sleep", "500"]) as sleeper:

@@ -36,20 +36,23 @@ def load_stored(name):
 
 @pytest.mark.parametrize("path", sorted(STORED.glob("*.json")), ids=lambda path: path.stem)
 def test_stored_snapshot_gets_its_verdict(path):
-    """A hang gets its blocking process and cause, a healthy job is no hang, and no victim is blamed."""
+    """A stored hang gets its blocking process and cause, a healthy job is no hang, and no victim is blamed."""
     names = {name: set(pids) for name, pids in json.loads(path.with_suffix(".names").read_text()).items()}
     row = bench.score(CASES[path.stem], read_files([str(path)]), names)
     assert (row["right_process"], row["right_cause"], row["victim_named"]) == (True, True, False), row
 
 
 def test_stored_snapshots_contain_hangs_and_healthy_jobs():
-    """An empty folder would make the test above pass without a case."""
+    """At least 20 hangs and 8 healthy jobs are stored; without any, the test above would have no case."""
     healthy = [CASES[path.stem].healthy for path in STORED.glob("*.json")]
     assert (healthy.count(False) >= 20, healthy.count(True) >= 8) == (True, True)
 
 
 def test_stopped_vllm_worker_is_blamed_through_the_engine():
-    """vLLM 0.31.0 on a CPU: the program waits for the engine core (ZMQ), which waits for its worker (shared memory)."""
+    """The stopped worker is blamed: the program waits for the engine core, which waits for the worker.
+
+    The snapshot is of vLLM 0.31.0 on a CPU, with ZMQ and shared memory between the processes.
+    """
     verdict = diagnose(load_stored("vllm/worker_stopped")).verdict
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "stopped", ("/2736",))
     assert [edge.target for edge in verdict.chain] == ["/2379", "/2736"]
@@ -57,7 +60,7 @@ def test_stopped_vllm_worker_is_blamed_through_the_engine():
 
 
 def test_idle_vllm_engine_is_not_blamed():
-    """The program reads its standard input; no request was sent to the engine."""
+    """The program, which waits for its standard input, is blamed, and the engine without a request is idle."""
     diagnosis = diagnose(load_stored("vllm/idle"))
     assert (diagnosis.verdict.cause, diagnosis.verdict.culprits) == ("input", ("/723",))
     engines = [s for s in diagnosis.index.states.values() if s.process.role.startswith("engine")]
@@ -101,7 +104,7 @@ def test_same_operation_from_other_lines_or_under_nccls_name_is_no_mismatch(firs
 
 
 def test_rank_without_a_process_is_missing():
-    """The rendezvous store is on this host, so all ranks must be."""
+    """A rank without a process is missing, because a local rendezvous store means that all ranks run on this host."""
     verdict = verdict_of(in_all_gather(0), in_all_gather(2))
     assert (verdict.cause, verdict.culprits) == ("missing", ("rank 1",))
     assert "has no process among those observed" in verdict.sentence
@@ -119,7 +122,7 @@ def test_computing_rank_is_a_hang_only_after_15_minutes():
 
 
 def test_computing_rank_without_a_stack_is_no_hang():
-    """A rank that is exiting looks like this."""
+    """A computing rank without a stack, which may be exiting, counts as progress."""
     busy = rank(
         2, thread={"state": "R", "runnable": 0.98, "asleep_s": None, "syscall": "running", "futex": ""}
     )
@@ -179,7 +182,7 @@ def test_launcher_in_waitpid_is_no_rank():
 
 
 def test_backward_pass_is_in_the_collective_of_the_autograd_thread():
-    """The main thread waits for autograd's thread, which is in a collective."""
+    """A rank whose main thread waits for autograd's thread is in the collective of that thread."""
     autograd = StackFrame("/opt/env/lib/python3.11/site-packages/torch/autograd/__init__.py", "backward", 266)
     main = Thread(100, "MainThread", (autograd, StackFrame("/job/train.py", "step", 4)))
     backward = Thread(200, "", (StackFrame(C10D, "all_gather_into_tensor", 9),))
@@ -198,7 +201,7 @@ def test_uninspectable_process_leaves_the_verdict_unknown():
 
 
 def test_zombie_child_whose_parent_waits_is_no_hang():
-    """The parent is about to read the exit code."""
+    """A zombie whose parent waits for it is no hang, because the parent is about to read the exit code."""
     frames = (StackFrame(f"{PYTHON}/subprocess.py", "_wait"), StackFrame("/job/a.py", "f", 1))
     parent = sleeping(1, 0, *frames, thread={"syscall": "wait4"})
     assert verdict_of(parent, Process(2, 1, state="Z")).outcome != "hang"
@@ -257,7 +260,7 @@ def test_idle_consumers_of_a_queue_are_no_hang(frame, syscall):
 
 @pytest.mark.parametrize(("asleep_s", "outcome"), [(0.2, "progress"), (40.0, "waiting"), (70.0, "hang")])
 def test_rank_that_computed_early_in_a_long_observation_waits(asleep_s, outcome):
-    """It ran for 40 % of 100 s, imported torch for example, and then opened a named pipe without a writer."""
+    """A rank that ran 40 % of the observation and then opened a named pipe hangs only after its patience."""
     opens, thread = (
         StackFrame("/job/train.py", "run", 18),
         {"syscall": "openat", "opens": "/job/fifo (a named pipe)"},
@@ -269,7 +272,7 @@ def test_rank_that_computed_early_in_a_long_observation_waits(asleep_s, outcome)
 
 
 def test_feeder_thread_of_an_empty_queue_is_idle():
-    """The feeder waits for the next item, not for space in the pipe."""
+    """The feeder thread of an empty queue waits for the next item, so it is idle."""
     waits = StackFrame(f"{PYTHON}/threading.py", "wait", 327)
     driver, *workers = with_consumers(waits, StackFrame("/job/driver.py", "main", 9), **AT_FUTEX)
     frames = (waits, StackFrame(f"{PYTHON}/multiprocessing/queues.py", "_feed", 231))
@@ -339,7 +342,7 @@ def test_unrelated_processes_are_separate_jobs():
 
 
 def test_fully_connected_processes_are_diagnosed_in_polynomial_time():
-    """With ZMQ it is unknown which connection a process waits on, and 20 processes have 20! paths."""
+    """A deadlock of 20 fully connected processes, which have 20! paths, is found in less than 20 s."""
     pids = range(10, 30)
     frames = (StackFrame("/opt/env/zmq/sugar/socket.py", "recv", 3), StackFrame("/job/a.py", "main", 1))
     thread, sockets, processes = {"syscall": "poll", "waits_fds": (9,)}, [], []
@@ -367,7 +370,7 @@ def test_wait_tables_and_catalog_use_known_kinds_and_causes():
 
 
 def test_issue_with_matching_frames_is_preferred():
-    """A rank absent from the rendezvous is HNG015, not the general issue of an absent rank."""
+    """A rank absent from the rendezvous is HNG015, not the general issue of a rank absent from a collective."""
     path = "/opt/env/lib/python3.11/site-packages/torch/distributed/rendezvous.py"
     waits = StackFrame(path, "_create_c10d_store", 5)
     away = rank(1, StackFrame("/job/x.py", "f", 1), thread=ASLEEP)

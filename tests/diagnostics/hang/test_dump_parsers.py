@@ -189,7 +189,7 @@ def test_flight_recorder_dumps_show_the_rank_that_started_fewer_collectives(tmp_
 
 
 def test_unreadable_file_is_skipped_and_named(tmp_path):
-    """The other files are diagnosed."""
+    """A file without a dump is named, and the other files are diagnosed."""
     good, bad = tmp_path / "good.txt", tmp_path / "bad.txt"
     good.write_text(PYSPY)
     bad.write_text("no dump at all")
@@ -218,7 +218,7 @@ def test_pickles_of_every_protocol_are_read():
         assert flight_recorder.load_pickle(pickle.dumps(document, protocol=protocol), "x") == document
 
 
-TWICE = b"2\x86" * 60  # nested tuples, each with its predecessor twice
+TWICE = b"2\x86" * 60  # nested tuples; each contains the previous one twice
 FIELD = b"\x80\x02}(X\x07\0\0\0entries]}(X\x0d\0\0\0process_group"
 REPEATED = b"".join(b"]q%c(h%ch%ce" % (n + 1, n, n) for n in range(60))
 
@@ -267,7 +267,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_dumps_are_parsed_in_linear_time(name):
-    """256 KiB take less than 0.5 s; with a quadratic pattern they take minutes."""
+    """A hostile dump of 256 KiB is parsed within 20 s; with a quadratic pattern it takes minutes."""
     began = time.process_time()
     with contextlib.suppress(ParseError):
         parse_dump("x", HOSTILE[name].encode())
@@ -276,7 +276,7 @@ def test_hostile_dumps_are_parsed_in_linear_time(name):
 
 @pytest.mark.parametrize("unit", ["a/", "/", "httpx/", "sympy/", "ncclAll"])
 def test_long_paths_and_functions_are_matched_in_linear_time(unit):
-    """Quadratic patterns took 18 s for 40 KiB; this is 1 MiB."""
+    """A path or function name of 1 MiB is matched within 20 s; quadratic patterns took 18 s for 40 KiB."""
     text = unit * ((1 << 20) // len(unit))
     frames = [{"name": name, "filename": path, "line": 1} for path, name in ((text, "f"), ("a.py", text))]
     bundled = [StackFrame(path, name, 1) for path, name in ((text, "f"), ("a.py", text))]
@@ -345,7 +345,7 @@ def test_dump_is_read_from_standard_input(monkeypatch, capsys):
 
 
 def _waiting_ranks(count):
-    """Return stacks of ranks that all wait in a collective, each in another one."""
+    """Yield the lines of py-spy stacks of ranks that all wait in all_reduce, each in another function."""
     for rank in range(1, count + 1):
         yield f"Process {rank}: python train.py --local-rank={rank}"
         yield f'Thread {rank} (idle): "MainThread"'
@@ -354,7 +354,7 @@ def _waiting_ranks(count):
 
 
 def test_the_time_for_many_processes_is_not_quadratic(tmp_path):
-    """A megabyte of stacks lists thousands of ranks; with time quadratic in them this took minutes."""
+    """The stacks of 8,000 ranks are diagnosed within 20 s; in quadratic time they took minutes."""
     dump = tmp_path / "stacks.txt"
     dump.write_text("\n".join(_waiting_ranks(8000)))
     began = time.process_time()

@@ -1,4 +1,4 @@
-"""`hang` on processes of other Python releases, namespaces and users, and on processes that change meanwhile."""
+"""`hang` diagnoses processes of other Python releases, namespaces and users, and processes that change meanwhile."""
 
 import os
 import shutil
@@ -52,7 +52,7 @@ pytestmark = pytest.mark.skipif(bool(BLIND), reason=BLIND)
 
 
 def observe(pid, **options):
-    """Take a snapshot of a process; return it and the verdict."""
+    """Take a snapshot of a process; return the snapshot and the verdict."""
     snapshot = take_snapshot(Selection(pids=(pid,), seconds=0.2), **options)
     return snapshot, with_issue(diagnose(snapshot, Patience(0.0, 0.0))).verdict
 
@@ -69,7 +69,7 @@ def find_python(minor):
 
 @pytest.mark.parametrize("minor", [10, 11, 12, 13, 14])
 def test_deadlock_is_found_in_each_python_release(minor):
-    """Before 3.11 Python stores no native thread id, so it is read from the C library's thread descriptor."""
+    """A deadlock is found in each Python release, also before 3.11, which stores no native thread ids."""
     python = find_python(minor) or pytest.skip(f"there is no Python 3.{minor} here")
     with running(python, "-c", LOCKS) as process:
         snapshot, verdict = observe(process.pid)
@@ -78,7 +78,7 @@ def test_deadlock_is_found_in_each_python_release(minor):
 
 
 def test_deadlock_is_found_in_another_pid_namespace():
-    """py-spy reports the thread ids of the container's namespace."""
+    """A deadlock is found although py-spy reports the thread ids of another namespace."""
     unshare = shutil.which("unshare") or pytest.skip("there is no unshare here")
     isolated = [unshare, "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
     if subprocess.run([*isolated, "true"], capture_output=True, check=False).returncode:
@@ -109,7 +109,7 @@ def test_root_inspects_another_users_process_and_others_get_the_reason():
 
 @pytest.mark.parametrize("change", ["exec", "fork", "thread", "end"])
 def test_process_that_changes_while_observed_is_not_blamed(change):
-    """Between two samples the process execs, forks, starts a thread or exits."""
+    """A process that execs, forks, starts a thread or exits between two samples is not blamed for a hang."""
     with running(sys.executable, "-c", PROGRAM, change) as process:
         replies = []
 

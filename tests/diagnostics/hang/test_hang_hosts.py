@@ -67,7 +67,7 @@ def join(*snapshots):
 
 
 def test_connection_between_hosts_leads_to_the_blocking_server():
-    """Process ids and inodes are equal on both hosts, so the host must be part of their keys."""
+    """A connection leads to the blocking server on the other host, although process ids and inodes are equal."""
     verdict = diagnose(join(idle_server(received_s=90.0, sent_s=95.0), stuck_client())).verdict
     assert (verdict.outcome, verdict.culprits, verdict.victims) == ("hang", ("host-1/7",), ("host-2/7",))
     assert [edge.target for edge in verdict.chain] == ["host-1/7"]
@@ -91,7 +91,7 @@ def test_loopback_addresses_of_two_hosts_are_not_connected():
     ],
 )
 def test_host_without_a_valid_answer_leaves_the_verdict_unknown(answer, reason):
-    """This holds even if the other hosts look healthy."""
+    """A host without a valid answer makes the verdict unknown, even if the other hosts look healthy."""
     idle = Snapshot((process(7, (), 500),), idle_server().sockets)
     snapshot = join_answers([node_answer(idle), answer])
     diagnosis = diagnose(snapshot)
@@ -112,7 +112,7 @@ def test_host_cannot_claim_the_name_of_another():
 
 
 def test_bundles_of_several_hosts_are_refused(tmp_path):
-    """Each bundle numbers its addresses from address-1, so equal names do not mean a connection."""
+    """Bundles of several hosts are refused, because each numbers its addresses from address-1."""
     for name, part in (("a", idle_server()), ("b", stuck_client())):
         (tmp_path / f"{name}.json").write_text(json.dumps(part.to_json()))
     with pytest.raises(ParseError, match="--hosts"):
@@ -183,7 +183,7 @@ def cable_commands(first, second):
 
 
 def test_command_blames_the_server_in_another_network_namespace(two_hosts, tmp_path):
-    """The server has read the request and waits for something else."""
+    """The command blames the server, which has read the request and waits for something else."""
     (tmp_path / "reward_server.py").write_text(SERVER_PROGRAM)
     (tmp_path / "train_client.py").write_text(CLIENT_PROGRAM)
     hosts, enter = tmp_path / "hosts", tmp_path / "enter"

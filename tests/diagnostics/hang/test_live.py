@@ -1,4 +1,4 @@
-"""`hang` on real processes: verdicts, exit codes, saved bundles, `--watch`, and refusals without permission."""
+"""`hang` diagnoses real processes, saves bundles, watches a command, and names a missing permission."""
 
 import contextlib
 import importlib.util
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(bool(BLIND), reason=BLIND)
 
 @pytest.mark.slow
 def test_real_jobs_get_correct_verdicts(monkeypatch):
-    """The jobs run at the same time, because most of the time is waiting."""
+    """Real jobs, which run at the same time to save waiting, get their process and cause, and no victim is blamed."""
     monkeypatch.setattr(bench, "SETTLE_S", 2.0)
     names = (*JOBS, "other_branch-1of3") if importlib.util.find_spec("torch") else JOBS
     with ThreadPoolExecutor(len(names)) as pool:
@@ -129,7 +129,7 @@ def options(pid, form="json", seconds="0.6"):
 
 
 def test_saved_bundle_gives_the_same_verdict(deadlocked_pid, tmp_path, capsys):
-    """The JSON document is valid against the published schema."""
+    """A saved bundle gives the sentence of the live diagnosis, and the document is valid against the schema."""
     bundle = tmp_path / "b.json"
     assert main([*options(deadlocked_pid), "--save", str(bundle)]) == 1
     document = json.loads(capsys.readouterr().out)
@@ -214,7 +214,7 @@ def test_process_that_ends_during_the_observation_has_state_x():
 
 
 def test_frame_source_is_read_only_from_regular_files(tmp_path):
-    """A frame can name any path: a pipe would block, and /dev/zero would never end."""
+    """Source is read only from regular files, because a frame can name a pipe or /dev/zero."""
     os.mkfifo(tmp_path / "pipe.py")
     reader = stacks.SourceReader()
     for path in (str(tmp_path / "pipe.py"), "/dev/zero", "/proc/self/environ"):
@@ -239,7 +239,7 @@ def test_rank_variable_of_5000_digits_is_ignored():
 
 
 def test_shell_wrappers_and_launchers_are_no_ranks():
-    """RANK is inherited: the outermost Python process that has it is the rank."""
+    """Only the outermost Python process with RANK is a rank, because shells and child processes inherit it."""
     processes = process_table_of(
         (1, 0, "bash run.sh", "0"),
         (2, 1, "python train.py", "0"),

@@ -10,7 +10,7 @@ import torch
 
 
 def main(device: str) -> None:
-    """Print `culprit PID` and block."""
+    """Print `culprit PID`, then deadlock."""
     first_lock, second_lock, met = threading.Lock(), threading.Lock(), threading.Barrier(2)
 
     def lock_both(first, second) -> None:

@@ -9,7 +9,7 @@ from torch import multiprocessing
 
 
 def receive_tensors(tensors, answers) -> None:
-    """Compare and change each received tensor, in the other process."""
+    """Compare the received tensor with its expected values and write into it, in the other process."""
     tensor = tensors.get()
     expected = torch.arange(100_000, dtype=torch.float32)
     answers.put("equal" if torch.equal(tensor.cpu(), expected) else "other bits")
@@ -17,11 +17,11 @@ def receive_tensors(tensors, answers) -> None:
     if tensor.is_cuda:
         torch.cuda.synchronize()
     answers.put("done")
-    tensors.get()  # holds the memory until it was looked at
+    tensors.get()  # keeps the memory mapped until the sender has read it
 
 
 def main(device: str) -> None:
-    """Print what the other process read, and whether its writes are visible here."""
+    """Print whether the other process read equal bits, and whether its writes are visible here."""
     context = multiprocessing.get_context("spawn")
     tensors, answers = context.Queue(), context.Queue()
     process = context.Process(target=receive_tensors, args=(tensors, answers))

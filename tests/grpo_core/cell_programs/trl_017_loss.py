@@ -1,4 +1,4 @@
-"""Compare TRL 0.17.0's loss, advantages and defaults with ours on the same tensors, in a cell."""
+"""In a cell, compare TRL 0.17.0's loss, advantages and defaults with grpo_core's on the same tensors; print JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from grpo_core.learn.dialects import DIALECTS
 sys.path.append(str(Path(__file__).parent))
 import trl_loss
 
-SETTINGS = {  # GRPOConfig's default -> what it is with us
+SETTINGS = {  # setting of GRPOConfig -> the value that grpo_core's loss options have for it
     "beta": lambda loss: loss.kl_coefficient,
     "epsilon": lambda loss: loss.clip_low,
     "scale_rewards": lambda loss: loss.advantage_scale == "group",
@@ -96,7 +96,7 @@ def trl_advantages(rewards, weights, scale, group):
 
 
 def differing_defaults():
-    """Return the settings whose default differs between TRL and our dialect."""
+    """Return the settings whose default differs between TRL and the dialect of grpo_core."""
     from trl import GRPOConfig
 
     fields = GRPOConfig.__dataclass_fields__
@@ -109,6 +109,7 @@ def differing_defaults():
 
 
 def main() -> None:
+    """Print all differences as JSON."""
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     torch.set_num_threads(1)

@@ -1,8 +1,8 @@
-"""Compare TRL 1.16.0's own loss with ours on the same tensors, in a cell.
+"""In a cell, compare TRL 1.16.0's own loss with grpo_core's on the same tensors.
 
-TRL's loss, `GRPOTrainer._compute_loss`, is called unbound on a stand-in for the trainer, which hands it prepared
-log-probs. Its advantages and the weights of its correction are computed in the middle of
-`_generate_and_score_completions`: those statements are taken out of the method's source and executed as they are.
+TRL's loss, `GRPOTrainer._compute_loss`, is called unbound on a stand-in for the trainer, which provides log-probs. TRL
+computes its advantages and correction weights in the middle of `_generate_and_score_completions`; these statements are
+taken from the method's source and executed unchanged.
 Prints, as JSON, the largest relative difference for each of TRL's loss types.
 """
 
@@ -28,9 +28,9 @@ from grpo_core.learn.advantages import group_advantages
 from grpo_core.learn.dialects import DIALECTS
 from grpo_core.learn.losses import Streams, policy_loss, token_weights
 
-LENGTHS = (9, 4, 1, 7, 0, 2, 9)  # 0: cut off, and masked by mask_truncated_completions
+LENGTHS = (9, 4, 1, 7, 0, 2, 9)  # 0: a truncated completion, which mask_truncated_completions masks
 LONGEST = 12
-SETTINGS = {  # GRPOConfig's default -> what it is with us
+SETTINGS = {  # setting of GRPOConfig -> the value that grpo_core's loss options have for it
     "beta": lambda loss: loss.kl_coefficient,
     "epsilon": lambda loss: loss.clip_low,
     "delta": lambda loss: loss.ratio_cap or None,
@@ -45,7 +45,7 @@ SETTINGS = {  # GRPOConfig's default -> what it is with us
     "vllm_importance_sampling_clip_min": lambda loss: loss.correction_floor or None,
 }
 
-# Temperatures of sapo: TRL's name -> ours, and its default.
+# Temperatures of SAPO: TRL's name -> grpo_core's name and TRL's default.
 SHAPES = {
     "sapo_temperature_pos": ("sapo_temperature_positive", 1.0),
     "sapo_temperature_neg": ("sapo_temperature_negative", 1.05),
@@ -53,7 +53,7 @@ SHAPES = {
 
 
 def tensors(seed):
-    """Return random log-probs, masks and advantages of one step."""
+    """Return a mask, random log-probs, entropies and advantages of one step."""
     generator = torch.Generator().manual_seed(seed)
     shape = (len(LENGTHS), max(LENGTHS))
     noise = lambda scale: torch.randn(shape, generator=generator, dtype=torch.float64) * scale  # noqa: E731
@@ -72,7 +72,7 @@ def tensors(seed):
 
 
 class Accelerator:
-    """Stand-in for Accelerate's class with one process: it gathers nothing."""
+    """Stand-in for Accelerate's class with one process, which returns all values unchanged."""
 
     num_processes, sync_gradients, device = 1, True, torch.device("cpu")
 
@@ -186,7 +186,7 @@ def trl_loss(data, *, loss_type, level, beta, delta, bias, correction, **shape):
 
 
 def our_loss(data, options):
-    """Return our loss and its gradient with respect to the log-probs."""
+    """Return grpo_core's loss and its gradient with respect to the log-probs."""
     current = data.current.clone().requires_grad_()
     streams = Streams(data.behaviour, data.proximal, data.reference if options.kl_coefficient else None)
     weights = token_weights(data.mask, options.aggregation, LONGEST)
@@ -196,7 +196,7 @@ def our_loss(data, options):
 
 
 def options_for(*, loss_type, level, beta, delta, bias, correction):
-    """Return our loss options that equal these settings of TRL."""
+    """Return grpo_core's loss options that equal these settings of TRL."""
     level_of_weight, mode = correction or ("token", "none")
     return replace(
         DIALECTS[f"trl-1.16.0/{loss_type}"].loss,
@@ -290,7 +290,7 @@ def trl_advantages(rewards, weights, scale, group):
 
 
 def advantage_differences(scales, upstreams, groups):
-    """Return the largest difference by scale and group size; one reward function returns None at times."""
+    """Return the largest difference of the advantages by scale and group size; one of the rewards is missing."""
     torch.set_default_dtype(torch.float64)
     generator = torch.Generator().manual_seed(0)
     rewards = torch.randn(12, 2, generator=generator)
@@ -314,7 +314,7 @@ def advantage_differences(scales, upstreams, groups):
 
 
 def differing_defaults():
-    """Return the settings whose default differs between TRL and our dialect."""
+    """Return the settings whose default differs between TRL and the dialect of grpo_core."""
     from trl import GRPOConfig
 
     fields = GRPOConfig.__dataclass_fields__
@@ -324,11 +324,12 @@ def differing_defaults():
         for setting, ours_of in SETTINGS.items()
         if name.startswith("trl-1.16.0/")
         and fields[setting].default != ours_of(record.loss)
-        and not (setting == "epsilon" and record.form == "cispo")  # it has no lower bound
+        and not (setting == "epsilon" and record.form == "cispo")  # CISPO has no lower bound
     ]
 
 
 def main() -> None:
+    """Print all differences as JSON."""
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     torch.set_num_threads(1)

@@ -37,11 +37,13 @@ def stops_on_interrupt(engine, params: SamplingParams) -> bool:
     """Return whether Ctrl-C in the middle of a rollout ended it."""
 
     def interrupt(*_) -> None:
-        if engine._broken is not None:  # vLLM has been given the requests; before, there is nothing to mix up
+        if engine._broken is not None:  # vLLM has the requests; earlier, there is nothing to mix up
             raise KeyboardInterrupt
 
     signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.3, 0.5)  # again, if too early or swallowed by a destructor
+    signal.setitimer(
+        signal.ITIMER_REAL, 0.3, 0.5
+    )  # repeats, in case one is too early or lost in a destructor
     try:
         engine.generate(REQUESTS, params)
     except KeyboardInterrupt:
@@ -54,7 +56,10 @@ def stops_on_interrupt(engine, params: SamplingParams) -> bool:
 def main(folder: Path) -> None:
     """Run all checks on one engine; the interruption comes last."""
     sys.stdout.flush()
-    document, _ = os.fdopen(os.dup(1), "w"), os.dup2(2, 1)  # vLLM may print: stdout is for the document
+    document, _ = (
+        os.fdopen(os.dup(1), "w"),
+        os.dup2(2, 1),
+    )  # stdout gets only the document; vLLM prints to stderr
     make_tiny(folder, ModelConfig(max_length=LENGTH), TaskConfig().letters, seed=0)
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     engine = VllmEngine(folder, max_model_len=LENGTH, kv_cache_gib=0.25)

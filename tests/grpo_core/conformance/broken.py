@@ -1,4 +1,4 @@
-"""Engines with one deliberate bug each; the conformance suite must fail on every one of them."""
+"""Provide engines with one deliberate bug each; the conformance suite must fail on every one of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Broken:
-    """Base class: forwards everything to a correct engine; a subclass overrides the broken part.
+    """Base class that forwards every call to a correct engine; a subclass overrides the broken part.
 
     Attributes:
         kind: How to start the correct engine, see `cases.start`.
@@ -39,14 +39,14 @@ class Broken:
 
 
 class StaleWeights(Broken):
-    """Reports the new version, and samples from the first weights."""
+    """An engine that reports the new version, and samples from the first weights."""
 
     caught_by = ("test_weight_updates_are_complete",)
     policy_version = -1
 
     @property
     def capabilities(self) -> Capabilities:
-        return self._inner.capabilities.without(fingerprint="it would tell")
+        return self._inner.capabilities.without(fingerprint="it would show the bug")
 
     def fingerprint(self) -> None:
         return None
@@ -64,7 +64,7 @@ class StaleWeights(Broken):
 
 
 class HalfUpdate(StaleWeights):
-    """Loads all parameters but one, which keeps its first value."""
+    """An engine that loads all parameters except one, which keeps its first value."""
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         received = dict(tensors)
@@ -75,7 +75,7 @@ class HalfUpdate(StaleWeights):
 
 
 class StalePrefixCache(Broken):
-    """Keeps the cached keys and values of the first 128 tokens after a weight update."""
+    """An engine that keeps the cached keys and values of the first 128 tokens after a weight update."""
 
     kind = "transformers"
     caught_by = ("test_weight_updates_are_complete",)
@@ -102,7 +102,7 @@ class StalePrefixCache(Broken):
 
 
 class AliasesTrainerTensors(Broken):
-    """Keeps the trainer's tensors instead of copies, so the next training step changes them."""
+    """An engine that keeps the trainer's tensors instead of copies, so that the next training step changes them."""
 
     kind = "transformers"
     caught_by = ("test_engine_copies_the_weights",)
@@ -115,7 +115,7 @@ class AliasesTrainerTensors(Broken):
 
 
 class LoadsBeforeChecking(Broken):
-    """Refuses a wrong update only after it has loaded the parameters that fit."""
+    """An engine that refuses a wrong update only after it has loaded the parameters that fit."""
 
     caught_by = (
         "test_invalid_update_changes_nothing missing",
@@ -138,7 +138,7 @@ class LoadsBeforeChecking(Broken):
 
 
 class RawLogProbs(Broken):
-    """Returns log-probs without the temperature, as vLLM does by default."""
+    """An engine that returns log-probs without the temperature, as vLLM does by default."""
 
     caught_by = ("test_logprobs_match_the_trainer 0.6", "test_logprobs_match_the_trainer 1.7")
     reported = staticmethod(lambda params: 1.0)
@@ -152,7 +152,7 @@ class RawLogProbs(Broken):
 
 
 class SamplesAtModelTemperature(RawLogProbs):
-    """Samples at the temperature of generation_config.json, and reports log-probs of the requested one."""
+    """An engine that samples at the model's temperature, and reports log-probs of the requested one."""
 
     caught_by = ("test_token_frequencies_match_logprobs 1.0", "test_generation_config_is_ignored")
     reported = staticmethod(lambda params: params.temperature)
@@ -160,7 +160,7 @@ class SamplesAtModelTemperature(RawLogProbs):
 
 
 class UsesModelLengthLimit(Broken):
-    """Stops after the five tokens of generation_config.json."""
+    """An engine that stops after the five tokens of generation_config.json."""
 
     caught_by = ("test_generation_config_is_ignored",)
 
@@ -169,7 +169,7 @@ class UsesModelLengthLimit(Broken):
 
 
 class SwapsCompletions(Broken):
-    """Returns the first request's completion for the second, and the reverse."""
+    """An engine that exchanges the completions of the first two requests."""
 
     caught_by = ("test_completions_match_their_requests_in_order",)
 
@@ -181,7 +181,7 @@ class SwapsCompletions(Broken):
 
 
 class CompletionOrder(Broken):
-    """Returns completions in the order in which they finished."""
+    """An engine that returns completions in the order in which they finished."""
 
     caught_by = ("test_completions_match_their_requests_in_order",)
 
@@ -190,7 +190,7 @@ class CompletionOrder(Broken):
 
 
 class DropsRequests(Broken):
-    """Answers at most 256 requests."""
+    """An engine that answers at most 256 requests."""
 
     caught_by = ("test_completions_match_their_requests_in_order",)
 
@@ -199,7 +199,7 @@ class DropsRequests(Broken):
 
 
 class Reseeded(Broken):
-    """Base class: changes the seed of each request."""
+    """Base class of engines that change the seed of each request."""
 
     def seed(self, place: int, requests: list[Request]) -> int:
         raise NotImplementedError
@@ -210,7 +210,7 @@ class Reseeded(Broken):
 
 
 class SeedDependsOnBatchSize(Reseeded):
-    """Samples depend on the number of requests in the batch."""
+    """An engine whose samples depend on the number of requests in the batch."""
 
     caught_by = ("test_sample_depends_only_on_the_seed",)
 
@@ -219,7 +219,7 @@ class SeedDependsOnBatchSize(Reseeded):
 
 
 class SeedDependsOnPosition(Reseeded):
-    """Samples depend on a request's position in the batch."""
+    """An engine whose samples depend on a request's position in the batch."""
 
     caught_by = ("test_sample_depends_only_on_the_seed",)
 
@@ -228,7 +228,7 @@ class SeedDependsOnPosition(Reseeded):
 
 
 class SameSeedForAll(Reseeded):
-    """All requests are sampled with the same seed."""
+    """An engine that samples all requests with the same seed."""
 
     caught_by = ("test_different_seeds_give_different_samples",)
 
@@ -237,7 +237,7 @@ class SameSeedForAll(Reseeded):
 
 
 class TruncatesSeeds(Reseeded):
-    """Uses only some bits of a seed."""
+    """An engine that uses only some bits of a seed."""
 
     caught_by = ("test_different_seeds_give_different_samples",)
 
@@ -246,7 +246,7 @@ class TruncatesSeeds(Reseeded):
 
 
 class DropsStopId(Broken):
-    """Removes the stop id from the completion, as engines that return text do."""
+    """An engine that removes the stop id from the completion, as engines that return text do."""
 
     caught_by = ("test_completion_ends_at_first_stop_id_or_max_tokens", "test_stop_id_only_truncates")
 
@@ -260,7 +260,7 @@ class DropsStopId(Broken):
 
 
 class WrongFinishReason(Broken):
-    """Always reports the same finish reason."""
+    """An engine that always reports the finish reason `length`."""
 
     caught_by = ("test_completion_ends_at_first_stop_id_or_max_tokens",)
 
@@ -269,7 +269,7 @@ class WrongFinishReason(Broken):
 
 
 class RoundTripsText(Broken):
-    """Detokenizes and retokenizes prompts, which here loses capitals."""
+    """An engine that detokenizes and retokenizes prompts, which loses capitals here."""
 
     caught_by = ("test_token_ids_are_not_retokenized",)
 
@@ -283,7 +283,7 @@ class RoundTripsText(Broken):
 
 
 class TruncatesPrompts(RoundTripsText):
-    """Truncates a prompt that is too long without an error."""
+    """An engine that truncates a prompt that is too long, without an error."""
 
     caught_by = ("test_invalid_request_is_refused_and_engine_continues too long",)
 
@@ -292,7 +292,7 @@ class TruncatesPrompts(RoundTripsText):
 
 
 class ClampsIds(RoundTripsText):
-    """Replaces ids beyond the vocabulary by its last id."""
+    """An engine that replaces ids beyond the vocabulary by its last id."""
 
     caught_by = ("test_invalid_request_is_refused_and_engine_continues outside of the vocabulary",)
 
@@ -301,7 +301,7 @@ class ClampsIds(RoundTripsText):
 
 
 class NoReasonForMissingCapability(Broken):
-    """Lacks a capability without giving a reason."""
+    """An engine that lacks a capability without giving a reason."""
 
     caught_by = ("test_missing_capabilities_are_reported_and_refused",)
 
@@ -311,7 +311,7 @@ class NoReasonForMissingCapability(Broken):
 
 
 class DeniesItsCapability(Broken):
-    """Reports that it can't be updated, and accepts an update."""
+    """An engine that reports that it can't be updated, and accepts an update."""
 
     caught_by = ("test_missing_capabilities_are_reported_and_refused",)
 
@@ -321,7 +321,7 @@ class DeniesItsCapability(Broken):
 
 
 class SamplesAfterWakingWithoutUpdate(Broken):
-    """Samples from stale memory after waking."""
+    """An engine that samples from stale memory after waking."""
 
     kind = "transformers"
     caught_by = ("test_sampling_after_sleep_requires_wake_and_update",)
@@ -332,12 +332,12 @@ class SamplesAfterWakingWithoutUpdate(Broken):
 
 
 class SamplesAfterClose(Broken):
-    """Continues sampling after `close`."""
+    """An engine that continues sampling after `close`."""
 
     caught_by = ("test_close_is_idempotent_and_allows_a_new_engine",)
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 BROKEN = [

@@ -1,7 +1,7 @@
-"""Inputs of the conformance suite: a model folder, an engine started on it, and reference log-probs by transformers.
+"""Provide the inputs of the conformance suite: a model folder, an engine on it, and log-probs of transformers.
 
-Needs only the standard library, torch, transformers and pytest. Run as a program, it writes the model folder for a
-server: `python -m tests.grpo_core.conformance.cases FOLDER`.
+The module needs only the standard library, torch, transformers and pytest. As a program it writes the model folder for
+a server: `python -m tests.grpo_core.conformance.cases FOLDER`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 MAX_MODEL_LEN = 320  # room for prompts over two of vLLM's blocks on a CPU, of 128 tokens each
 LIMIT_S = 240
-# The tokenizer turns every letter into a small one: capital ids survive no trip through text.
+# The tokenizer turns every letter into lowercase, so ids of capitals do not survive detokenization.
 LETTERS = "abcdefghijklmABCDEFGHIJKLM"
 SEPARATOR, END, PAD = range(len(LETTERS), len(LETTERS) + 3)
 VOCABULARY = len(LETTERS) + 3
-# Sampling settings of an engine that reads the model's file.
+# Contents of generation_config.json, which an engine must ignore.
 MISLEADING = {
     "do_sample": True,
     "temperature": 0.3,
@@ -60,7 +60,7 @@ def make_model(folder: Path, layers: int = 2) -> Path:
 
 
 class Reference:
-    """Reference log-probs: the same model, run by transformers without a KV cache."""
+    """Compute reference log-probs with the same model, run by transformers without a KV cache."""
 
     def __init__(self, model_dir: Path) -> None:
         self._model = load_model(model_dir)
@@ -118,11 +118,11 @@ class Case:
     """One engine under test, started when first needed and again after `close`.
 
     Attributes:
-        kind: How to start it, see `start`.
-        model_dir: The model folder it is started on.
-        reference: The weights it should have.
-        version: The policy version published last.
-        wrap: Wraps each engine that is started.
+        kind: Kind of the engine, see `start`.
+        model_dir: Model folder on which the engine is started.
+        reference: Weights that the engine should have.
+        version: Policy version that was published last.
+        wrap: Function that wraps each started engine.
     """
 
     kind: str
@@ -180,11 +180,11 @@ def start(kind: str, model_dir: Path, stack: ExitStack) -> Engine:
     """Start an engine of a kind.
 
     Args:
-        kind: `transformers`, `fake` or `vllm`: in this process. `process` or `process:vllm`: in one of its own.
-            `server` or `server:vllm`: behind our server, started for it. `remote:URL`, `vllm-serve:URL`,
-            `trl-vllm-serve:URL`: behind a server that runs, started on the same folder.
+        kind: `transformers`, `fake` or `vllm` runs in this process, `process` or `process:vllm` in a separate process,
+            and `server` or `server:vllm` behind a rollout server that is started for it. `remote:URL`,
+            `vllm-serve:URL` and `trl-vllm-serve:URL` use a running server that was started on the same folder.
         model_dir: A folder of `make_model`.
-        stack: Ends what was started besides the engine.
+        stack: Exit stack that ends everything started besides the engine.
     """
     where, _, rest = kind.partition(":")
     if where == "process":
@@ -199,7 +199,7 @@ def start(kind: str, model_dir: Path, stack: ExitStack) -> Engine:
     if "://" in rest:
         url = urlsplit(rest)
         return connect(where, url.hostname or "", url.port or 80, stack)
-    if where == "fake":  # serves tests alone
+    if where == "fake":  # only for tests
         return FakeEngine(model_dir, max_model_len=MAX_MODEL_LEN)
     return build_engine(engine_config(where), model_dir)
 

@@ -1,6 +1,7 @@
-"""A fast fake engine for tests that are not about sampling; it passes the conformance suite.
+"""Provide a fast fake engine for tests that are not about sampling; it passes the conformance suite.
 
-It serves a Llama without layers, whose next token depends only on the last token: a table of probabilities.
+The engine samples from a Llama without layers. Its next token depends only on the last token, so a table has all
+probabilities.
 transformers runs the same model, so trainer and fake engine agree on log-probs, and a weight update changes both.
 """
 
@@ -36,11 +37,11 @@ class FakeEngine:
         """Read a checkpoint of a Llama without layers.
 
         Args:
-            model_dir: Where `config.json` and `model.safetensors` are.
+            model_dir: Folder with `config.json` and `model.safetensors`.
             max_model_len: Longest prompt and completion together, in tokens.
 
         Raises:
-            EngineError: Another model is there, or none.
+            EngineError: The folder has no model, or another one.
         """
         self._held, self._epsilon = _read_checkpoint(Path(model_dir))
         self._max_model_len = max_model_len
@@ -49,7 +50,7 @@ class FakeEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Return all capabilities but sleep."""
+        """Return all capabilities except sleep."""
         able = Capabilities(seeds=True, fingerprint=True, sleep=True)
         few = "the fake engine holds a few kilobytes, which are not worth giving back"
         return able.without(sleep=few, truncation="it samples from a table, at any temperature")
@@ -90,7 +91,10 @@ class FakeEngine:
             raise EngineError(f"fake engine, {call}: the engine is closed")
 
     def _probabilities(self, temperature: float) -> list[tuple[list[float], list[float]]]:
-        """Return, for each last id, cumulative probabilities of the next and log-probs. V vocabulary, H width."""
+        """Return, for each last id, the cumulative probabilities and the log-probs of the next id.
+
+        Suffixes of names: V vocabulary, H hidden size.
+        """
         import torch
 
         embedding_VH, norm_H, head_VH = (self._held[name] for name in (_EMBEDDING, _NORM, _HEAD))

@@ -1,4 +1,4 @@
-"""Pytest plugin that runs the conformance suite on an engine named on the command line.
+"""Run the conformance suite on an engine named on the command line, as a pytest plugin.
 
 Usage: `python -m pytest -p tests.grpo_core.conformance.plugin tests/grpo_core/conformance/suite.py --engine vllm`.
 """
@@ -27,17 +27,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("conformance")
     group.addoption("--engine", default="transformers", help="see cases.start")
     group.addoption("--model-dir", help="the folder that a running server was started on")
-    group.addoption("--outcomes", help="a JSON file: what came of each test")
+    group.addoption("--outcomes", help="a JSON file for the result of each test")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Write each result as it comes, so that a crash of the engine keeps the earlier ones."""
+    """Register the writer of results, which writes after each test so that a crash keeps earlier results."""
     if path := config.getoption("--outcomes"):
         config.pluginmanager.register(Outcomes(Path(path)))
 
 
 class Outcomes:
-    """Results by test: `outcome` (`passed`, `failed` or `not applicable`) and, unless passed, `why`."""
+    """Write results by test: `outcome` (`passed`, `failed` or `not applicable`) and, unless passed, `why`."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._found = path, {}
@@ -61,7 +61,7 @@ def failure_message(report: pytest.TestReport) -> str:
 
 @pytest.fixture(scope="session")
 def running_case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
-    """One engine for all tests."""
+    """Yield the case of one engine for all tests."""
     torch.set_num_threads(1)
     folder = request.config.getoption("--model-dir")
     case = make_case(
@@ -73,7 +73,7 @@ def running_case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def engine_case(running_case: Case, request: pytest.FixtureRequest) -> Iterator[Case]:
-    """The engine with the first weights; a new engine if the test before failed."""
+    """Yield the engine's case with the first weights, with a new engine if the previous test failed."""
     yield from fresh_after_failure(running_case, request.session)
 
 

@@ -29,7 +29,7 @@ TOLERANCE = 1e-4  # of a log-prob, float32 on both sides
 PLAIN = SamplingParams(max_tokens=12)
 _RANDOM = random.Random(0)
 LONG = tuple(_RANDOM.randrange(26) for _ in range(280))
-# Short and long, alike at the start and different; two of the long ones share more than a block of 128 tokens.
+# Short and long prompts, with and without a common prefix; two long ones share more than a block of 128 tokens.
 PROMPTS = [
     (0, 1, 2, 10),
     (3, 10),
@@ -42,41 +42,46 @@ PROMPTS = [
 
 
 def make_requests(count: int, prompts: Sequence[tuple[int, ...]] = PROMPTS) -> list[Request]:
-    """Return `count` requests, with the prompts in turn and a seed each."""
+    """Return `count` requests that cycle through the prompts, each with its own seed."""
     return [Request(f"r{i}", prompts[i % len(prompts)], seed=1000 + 7 * i) for i in range(count)]
 
 
-def sample_checked(case: Case, asked: Sequence[Request], params: SamplingParams = PLAIN) -> list[Completion]:
+def sample_checked(
+    case: Case, requests: Sequence[Request], params: SamplingParams = PLAIN
+) -> list[Completion]:
     """Sample; return completions checked for order, version, length and finish reason."""
-    completions = check_answers(case.engine.generate(asked, params), asked, case.engine.name)
-    for request, completion in zip(asked, completions, strict=True):
+    completions = check_answers(case.engine.generate(requests, params), requests, case.engine.name)
+    for request, completion in zip(requests, completions, strict=True):
         assert set(completion.versions) == {case.version}
         assert all(0 <= token < case.vocab for token in completion.ids)
         assert len(completion.ids) <= params.max_tokens
         ends = [token in params.stop_ids for token in completion.ids]
-        assert sum(ends[:-1]) == 0, "it goes on behind a stop id"
+        assert sum(ends[:-1]) == 0, "the completion goes on after a stop id"
         assert completion.finish_reason == ("stop" if ends[-1] else "length"), completion
         assert ends[-1] or len(completion.ids) == params.max_tokens, request
     return completions
 
 
 def logprob_difference(
-    reference: Reference, asked: Sequence[Request], given: Sequence[Completion], temperature: float = 1.0
+    reference: Reference,
+    requests: Sequence[Request],
+    completions: Sequence[Completion],
+    temperature: float = 1.0,
 ) -> float:
     """Return the largest difference of a log-prob between trainer and engine."""
-    pairs = [(entry.prompt_ids, two.ids) for entry, two in zip(asked, given, strict=True)]
+    pairs = [(entry.prompt_ids, two.ids) for entry, two in zip(requests, completions, strict=True)]
     expected = reference.logprobs(pairs, temperature)
     return max(
         (
             abs(ours - theirs)
-            for row, completion in zip(expected, given, strict=True)
+            for row, completion in zip(expected, completions, strict=True)
             for ours, theirs in zip(row, completion.logprobs, strict=True)
         ),
         default=0.0,
     )
 
 
-def check_works(case: Case, reference: Reference | None = None) -> None:
+def check_samples_match_weights(case: Case, reference: Reference | None = None) -> None:
     """Check that the engine samples from the weights it should have."""
     batch = make_requests(len(PROMPTS))
     assert logprob_difference(reference or case.reference, batch, sample_checked(case, batch)) < TOLERANCE
@@ -90,7 +95,7 @@ def check_frequencies(case: Case, temperature: float, count: int) -> None:
         minlength=case.vocab,
     )
     for token, expected in enumerate(case.reference.probabilities(PROMPTS[0], temperature)):
-        # Five and a half standard deviations: an honest engine is beyond in one run of 400,000.
+        # Five and a half standard deviations: a correct engine exceeds them in one run of 400,000.
         allowed = 5.5 * math.sqrt(expected * (1 - expected) / count) + 1 / count
         share = float(counts[token]) / count
         assert abs(share - expected) <= allowed, f"id {token}: {share:.3f} of samples, p = {expected:.3f}"
@@ -126,7 +131,7 @@ def test_missing_capabilities_are_reported_and_refused(engine_case):
     if "fingerprint" in lacks:
         assert engine.fingerprint() is None
     assert engine.policy_version == engine_case.version
-    check_works(engine_case)
+    check_samples_match_weights(engine_case)
 
 
 def test_token_ids_are_not_retokenized(engine_case):
@@ -167,7 +172,7 @@ def test_empty_request_list_returns_empty_list(engine_case):
 
 
 def test_sample_depends_only_on_the_seed(engine_case):
-    """Repeated, alone, reordered or renamed, a request gives the same ids and, up to rounding, log-probs."""
+    """A repeated, single, reordered or renamed request gives the same ids, and the same log-probs up to rounding."""
     engine_case.needs("seeds")
     engine_case.ready()
     batch = make_requests(21)
@@ -182,9 +187,9 @@ def test_sample_depends_only_on_the_seed(engine_case):
 
 
 def test_different_seeds_give_different_samples(engine_case):
-    """In a group only the seeds differ; equal seeds give equal samples.
+    """Requests that differ only in their seeds have different samples; equal seeds give equal samples.
 
-    A seed has 63 bits, but no two of these are alike in their last 32: torch's generator on a CPU uses no others.
+    A seed has 63 bits. The seeds here differ in their lowest 32 bits: torch's generator on a CPU uses no others.
     """
     engine_case.needs("seeds")
     engine_case.ready()
@@ -214,7 +219,7 @@ def test_token_frequencies_match_logprobs(engine_case, temperature):
 
 
 def test_generation_config_is_ignored(engine_case):
-    """generation_config.json sets a penalty, a temperature, top_k, top_p, stop ids and five tokens."""
+    """The penalty, temperature, top_k, top_p, stop ids and length of generation_config.json have no effect."""
     engine_case.ready()
     batch = make_requests(24, PROMPTS[:3])
     completions = sample_checked(engine_case, batch, SamplingParams(max_tokens=60))
@@ -263,11 +268,11 @@ def test_sampling_after_sleep_requires_wake_and_update(engine_case):
     with pytest.raises(EngineError, match="weights"):
         engine.generate(make_requests(1), PLAIN)
     engine_case.ready()
-    check_works(engine_case)
+    check_samples_match_weights(engine_case)
 
 
 def test_weight_updates_are_complete(engine_case):
-    """Six large updates are each followed by the same long prompts, whose keys were cached before."""
+    """After each of six large updates, the samples come from the new weights, although the prompts were cached."""
     engine_case.needs("update")
     batch = make_requests(14)
     for seed in range(6):
@@ -285,7 +290,7 @@ def test_weight_updates_are_complete(engine_case):
 
 @pytest.mark.parametrize("fault", ["missing", "unknown", "shape", "kind", "torn"])
 def test_invalid_update_changes_nothing(engine_case, fault):
-    """A missing, extra, misshapen or mistyped parameter or a source that fails half-way is refused."""
+    """A missing, extra, misshapen or mistyped parameter is refused, and so is a source that fails half-way."""
     engine_case.needs("update")
     engine = engine_case.ready()
     stored = engine.fingerprint()
@@ -310,16 +315,16 @@ def test_invalid_update_changes_nothing(engine_case, fault):
     with pytest.raises(expected, match=says):
         engine.update_weights(source, engine_case.version + 1)
     assert (engine.policy_version, engine.fingerprint()) == (engine_case.version, stored)
-    check_works(engine_case)
+    check_samples_match_weights(engine_case)
 
 
 def test_engine_copies_the_weights(engine_case):
-    """An in-place training step does not reach the engine before it is published."""
+    """A training step that changes the weights in place does not reach the engine before an update."""
     engine_case.needs("update")
     engine_case.ready()
     published = engine_case.reference.copy()
     engine_case.reference.perturb(7)
-    check_works(engine_case, published)
+    check_samples_match_weights(engine_case, published)
 
 
 def test_longest_possible_prompt_is_served(engine_case):
@@ -353,7 +358,7 @@ def test_invalid_request_is_refused_and_engine_continues(engine_case, fault):
         engine.generate([*make_requests(2), request], params)
     assert engine.name.split()[0] in str(caught.value)
     assert re.search(says, str(caught.value)), caught.value
-    check_works(engine_case)
+    check_samples_match_weights(engine_case)
 
 
 def test_close_is_idempotent_and_allows_a_new_engine(engine_case):
@@ -368,4 +373,4 @@ def test_close_is_idempotent_and_allows_a_new_engine(engine_case):
             engine.update_weights(engine_case.reference.tensors(), 5)
     engine_case.close()
     engine_case.ready()
-    check_works(engine_case)
+    check_samples_match_weights(engine_case)

@@ -28,7 +28,7 @@ EXPECTED = [(engine, named) for engine in BROKEN for named in engine.caught_by]
 
 @pytest.mark.parametrize(("engine", "named"), EXPECTED, ids=lambda it: getattr(it, "__name__", it))
 def test_suite_detects_broken_engine(model_dirs, engine, named):
-    """The named tests fail on the broken engine, and pass on the correct engine inside."""
+    """The named test of the suite fails on the broken engine."""
     name, _, argument = named.partition(" ")
     arguments = [float(argument) if argument[:1].isdigit() else argument] if argument else []
     model_dir = model_dirs[engine.kind]

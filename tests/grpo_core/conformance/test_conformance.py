@@ -1,4 +1,4 @@
-"""The conformance suite on the engines that need no other package; `plugin.py` runs it on any other engine."""
+"""Engines that need no other package pass the conformance suite; `plugin.py` runs it on any other engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENGINES = ["fake", "transformers", "process", pytest.param("server", marks=pytes
 
 @pytest.fixture(scope="module", params=ENGINES)
 def running_case(request, tmp_path_factory):
-    """Each engine in turn."""
+    """Yield the case of each engine in turn."""
     torch.set_num_threads(1)
     case = make_case(request.param, tmp_path_factory.mktemp("models"))
     yield case
@@ -25,5 +25,5 @@ def running_case(request, tmp_path_factory):
 
 @pytest.fixture
 def engine_case(running_case, request):
-    """The engine with the first weights."""
+    """Yield the engine's case with the first weights."""
     yield from fresh_after_failure(running_case, request.session)

@@ -4,10 +4,14 @@
 kind and phase.
 
 Each case is one run of three steps in server mode, against a real server over a real socket, through the fault-
-injecting proxy of this package. Two outcomes are correct: the run ends bit for bit as without a fault (`retried`), or
-it ends with an error that names server, call and fix, after which `--resume` gives the undisturbed run bit for bit
-(`named error`). All else is a failure: a hang, a traceback, a different number, or a completion trained on that the
-server did not sample for this prompt from the weights that the trainer recorded. Exit code 1 if there is a failure.
+injecting proxy of this package. Two outcomes are correct:
+
+- `retried`: the run ends bit for bit as without a fault.
+- `named error`: the run ends with an error that names server, call and fix, and `--resume` then gives the run without
+  a fault bit for bit.
+
+Everything else is a failure: a hang, a traceback, a different number, or a completion that was trained on although the
+server did not sample it for this prompt from the recorded weights. The exit code is 1 if there is a failure.
 """
 
 from __future__ import annotations
@@ -54,13 +58,13 @@ SETTINGS = [
     "--output.record_every=1",
 ]
 SLACK_S = 30.0
-"""A call may take this much longer than its time-out: other processes want the processor, too."""
+"""How much longer than its time-out a call may take, because other processes use the CPU too."""
 BOUND_S = 500.0
-"""A run that takes longer hangs: twice what any wait in it may take."""
+"""A run that takes longer counts as hanging."""
 
 
 class Hang(BaseException):
-    """Raised by the clock in a run that should have ended long ago."""
+    """Raised by the timer in a run that exceeds BOUND_S."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def cases(*, quick: bool = False, only: str = "") -> list[Case]:
 
 
 class Bench:
-    """Server, proxy, a reference run without faults, and runs with faults."""
+    """Run cases with a server and a proxy, and compare them with a reference run without faults."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.model_dir = folder, folder / "model"
@@ -177,11 +181,11 @@ class Bench:
         return reasons
 
     def _end_fault(self) -> None:
-        """Stop injecting faults, and make sure that the server runs."""
+        """Stop injecting faults, and restart the server if it does not run."""
         self.proxy.settle()
         self.proxy.disarm()
-        self.servers.switch.clear()
-        self.servers.ensure()
+        self.servers.switch.cancel()
+        self.servers.ensure_running()
 
     def _log(self) -> list[dict[str, Any]]:
         return checks.read_log(self.servers.log, self._start)
@@ -190,7 +194,7 @@ class Bench:
         return checks.differences(self.folder / name, self.folder / "whole", STEPS)
 
     def _resumed(self, name: str) -> list[str]:
-        """Resume a run that ended with an error, now without faults."""
+        """Resume a run that ended with an error, now without faults; return its differences from the reference run."""
         document, _ = self.train(name, resume=True)
         if document["outcome"] != "ok":
             return [f"it can't be resumed: {document['error']}"]

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from tests.grpo_core.faults.killable_servers import hashes
 
-# A fault may show only at a later call than the one it was injected at, so any may be named.
+# A fault may cause an error only at a later call, so the error may name any of these calls.
 _CALLS = ("/info", "/version", "/openapi.json", "/weights", "/fingerprint", "generate", "weight sync")
 
 
@@ -35,7 +35,7 @@ def read_log(path: Path, start: int = 0) -> list[dict[str, Any]]:
 
 
 def misfits(folder: Path, model_dir: Path, log: list[dict[str, Any]]) -> list[str]:
-    """Return completions that were trained on without a server having sampled them for this prompt and policy.
+    """Return problems of trained completions that no server sampled for this prompt from these weights.
 
     Args:
         folder: The run's folder, with every step recorded and every checkpoint kept.
@@ -85,7 +85,7 @@ def recorded_completions(folder: Path):
 
 
 def weight_hashes(folder: Path, model_dir: Path, version: int) -> dict[str, str]:
-    """Return the hashes of a policy version; with one update a step, step n saves version n."""
+    """Return the weight hashes of a policy version; with one update per step, step n saves version n."""
     saved = folder / "checkpoints" / f"step-{version:08d}" / "policy.safetensors"
     tensors = load_file(saved if version else model_dir / "model.safetensors")
     return hashes({name.removeprefix("causal."): value for name, value in tensors.items()})

@@ -1,8 +1,8 @@
-"""Real rollout servers that can be killed and restarted quickly, and that log every sample with its weights.
+"""Start rollout servers that can be killed and restarted quickly, and that log every sample with its weights.
 
-All are forked from one process that has done the imports. A server's engine is the real one, wrapped by a log, which
-the trainer's records are compared with, and by a switch that kills the server in the middle of a call or suspends the
-engine so that its queue fills.
+All servers are forked from one process that has done the imports. A server's engine is the real one with two wrappers.
+A log records all samples; the trainer's records are compared with it. A switch kills the server in the middle of a
+call, or suspends the engine so that its queue fills.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ POINTS = ("", "update_weights", "fingerprint", "generate")
 
 
 def hashes(tensors) -> dict[str, str]:
-    """Return a short hash of each tensor; not the product's digest, which is under test."""
+    """Return a short SHA-256 hash of each tensor, independent of grpo_core's digest, which is under test."""
     return {
         name: hashlib.sha256(value.detach().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
         for name, value in tensors.items()
@@ -66,16 +66,16 @@ class Switch:
         """Resume the engine."""
         os.write(self._tell_go, b".")
 
-    def clear(self) -> None:
-        """Cancel what was requested."""
+    def cancel(self) -> None:
+        """Cancel the requested action."""
         self._memory[:4] = bytes(4)
 
-    def reached(self, call: str) -> None:
+    def apply_requested_action(self, call: str) -> None:
         """Apply the requested action; called by the server at the beginning of an engine call."""
         if self._memory[0] != POINTS.index(call):
             return
         action, steps = self._memory[1], self._memory[2] * 256 + self._memory[3]
-        self.clear()
+        self.cancel()
         if action == 1:
             sys.setprofile(_KillAfterCalls(steps))
         else:
@@ -106,7 +106,8 @@ class LoggedEngine:
         return getattr(self._engine, name)
 
     def generate(self, requests, params):
-        self._switch.reached("generate")
+        """Sample, and log the requests, the completions and hashes of the weights."""
+        self._switch.apply_requested_action("generate")
         completions = self._engine.generate(requests, params)
         sys.setprofile(None)
         entry = {
@@ -120,12 +121,14 @@ class LoggedEngine:
         return completions
 
     def update_weights(self, tensors, version: int) -> None:
-        self._switch.reached("update_weights")
+        """Apply the requested action, then update the engine's weights."""
+        self._switch.apply_requested_action("update_weights")
         self._engine.update_weights(tensors, version)
         sys.setprofile(None)
 
     def fingerprint(self):
-        self._switch.reached("fingerprint")
+        """Apply the requested action, then return the engine's digest."""
+        self._switch.apply_requested_action("fingerprint")
         digest = self._engine.fingerprint()
         sys.setprofile(None)
         return digest
@@ -136,12 +139,12 @@ class Servers:
 
     Attributes:
         port: The port of all servers.
-        log: All samples, one line a call.
-        errors: What the servers wrote to stderr.
+        log: File with all samples, one line per call.
+        errors: File with the servers' stderr.
     """
 
     def __init__(self, folder: Path, model_dir: Path) -> None:
-        """Fork the template process; call it before any thread is started."""
+        """Fork the template process; create a `Servers` before any thread is started."""
         self.switch, self.log, self.errors = Switch(), folder / "server.jsonl", folder / "server.txt"
         self.log.touch()
         ours, theirs = socket.socketpair()
@@ -153,20 +156,20 @@ class Servers:
         theirs.close()
         self._channel, self._stream, self._lock = ours, ours.makefile("rw"), threading.Lock()
         self.port = 0
-        self.start()
+        self.restart()
 
-    def start(self) -> None:
-        """Restart the server, with the weights of its model's folder."""
+    def restart(self) -> None:
+        """Start the server, or restart it, with the weights of its model's folder."""
         self.port = self._order("start", port=self.port)["port"]
 
     def kill(self) -> None:
         """Kill the server with SIGKILL, and wait until it has ended."""
         self._order("kill")
 
-    def ensure(self) -> None:
+    def ensure_running(self) -> None:
         """Start the server if it isn't running."""
         if not self._order("alive")["alive"]:
-            self.start()
+            self.restart()
 
     def close(self) -> None:
         """Stop the server and the template process."""

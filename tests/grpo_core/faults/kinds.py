@@ -1,4 +1,4 @@
-"""The kinds of faults: what each does to the HTTP call that it is injected into, and the phases where it applies.
+"""Define the kinds of faults: the effect of each on an HTTP call, and the phases where it applies.
 
 A fault gets the call (`link`), the bench (server, proxy and switch) and a seeded random generator, so that the same
 case is the same fault each time.
@@ -25,14 +25,14 @@ from tests.grpo_core.faults.proxy import PHASES, Link, Message, Proxy, answer
 CALLS = PHASES[1:]
 """Phases with a request."""
 ENGINE = PHASES[2:]
-"""Phases in which the server asks its engine."""
+"""Phases in which the server calls its engine."""
 POSTS = ("upload", "probe", "generate", "evaluation")
-"""Phases with a body that is sent."""
+"""Phases whose request has a body."""
 SAMPLED = ("probe", "generate", "evaluation")
-"""Phases that are answered with completions."""
+"""Phases whose response has completions."""
 _POINT = {"upload": "update_weights", "fingerprint": "fingerprint"}
 TIMEOUT_S = 4.0
-"""What a run with a fault that ends in a time-out allows a call."""
+"""Time limit of a call in cases that must end by a time-out."""
 
 
 class Bench(Protocol):
@@ -79,7 +79,7 @@ def _kill_before(link, bench, draw) -> None:
     """Kill the server before the call reaches it."""
     bench.servers.kill()
     link.reset()
-    bench.servers.start()
+    bench.servers.restart()
 
 
 def _kill_during(link, bench, draw) -> None:
@@ -88,7 +88,7 @@ def _kill_during(link, bench, draw) -> None:
     answered = link.forward()
     assert answered is None, f"the server lived on and answered {answered}"
     link.reset()
-    bench.servers.start()
+    bench.servers.restart()
 
 
 def _kill_after(link, bench, draw) -> None:
@@ -96,12 +96,12 @@ def _kill_after(link, bench, draw) -> None:
     answered = link.forward()
     bench.servers.kill()
     link.reply(answered)
-    bench.servers.start()
+    bench.servers.restart()
 
 
 def _restart_old(link, bench, draw) -> None:
     """Restart the server with the model's first weights before the call."""
-    bench.servers.start()
+    bench.servers.restart()
     link.reply(link.forward())
 
 
@@ -128,7 +128,7 @@ def _silence(link, bench, draw) -> None:
 
 
 def _delay(link, bench, draw) -> None:
-    """Answer late."""
+    """Answer after the time-out."""
     answered = link.forward()
     link.stall()
     link.reply(answered)
@@ -138,7 +138,7 @@ def _drip(link, bench, draw) -> None:
     """Send the answer one byte at a time."""
     answered = link.forward()
     endless = b"HTTP/1.1 100 Continue\r\n\r\n" * 1000
-    # The answer itself takes a hundred times the time-out like this; so would a head that never ends.
+    # Byte by byte, the answer or a head without end takes many times the time-out.
     link.stall(drips=draw.choice([answered.data, endless]), every_s=TIMEOUT_S / 20)
 
 
@@ -168,7 +168,7 @@ def _shorten_request(link, bench, draw) -> None:
 
 
 def _replay_answer(link, bench, draw) -> None:
-    """Deliver an earlier answer of this phase once more, from this run or from one before."""
+    """Deliver an earlier answer of this phase again, of this run or an earlier one."""
     if draw.randrange(2):
         link.forward()
     earlier = [answered for which, _, answered in bench.proxy.passed if which == link.phase]
@@ -196,7 +196,7 @@ def _garbage(link, bench, draw) -> None:
         answer(200, b'{"schema": "grpo-doctor.serve.v1", "policy_version": "x", "completions": [7]}'),
         answer(200, b'{"schema": "other"}'),
     ]
-    # Each seed another one, so that a phase's cases go through them all.
+    # Each seed selects another variant, so that the cases of a phase cover all of them.
     link.reply(variants[draw.index % len(variants)])
 
 
@@ -268,7 +268,7 @@ def _queue_full(link, bench, draw) -> None:
     for call in calls[1:]:
         call.start()
     assert refused.wait(500), "forty calls are waiting, and none was refused"
-    # A server may let an upload pass the queue; it waits for the engine, which is let go for it after a while.
+    # A server may let an upload pass the queue. It waits for the engine, so the engine is resumed after a while.
     later = threading.Timer(0.5, switch.resume)
     later.start()
     link.reply(link.forward())
@@ -305,7 +305,7 @@ def _flipped(body: bytes, draw: Draw) -> bytes:
 
 
 def _other_client(link, bench, draw) -> None:
-    """Let another client load weights under this run's version or another and sample; then send this call."""
+    """Let another client load weights, under this run's version or another, and sample; then send this call."""
     engine = RemoteEngine(*bench.proxy.upstream, timeout_s=500)
     version = max(0, engine.policy_version) if draw.index < 2 else 10**6
     tensors = dict(load_model(bench.model_dir).named_parameters())

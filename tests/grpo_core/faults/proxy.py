@@ -1,7 +1,7 @@
-"""A fault-injecting HTTP proxy between a trainer and a real rollout server, for tests only.
+"""Inject faults into HTTP calls with a proxy between a trainer and a real rollout server, for tests only.
 
-It supports the part of HTTP/1.1 that our client and server use: one request per connection, and bodies with a Content-
-Length. A fault is a function that gets one call as a `Link`, and replaces its normal forwarding.
+It supports the part of HTTP/1.1 that grpo_core's client and server use: one request per connection, and bodies with a
+Content-Length. A fault is a function that gets one call as a `Link` and handles it instead of the normal forwarding.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ class Message:
 
     @property
     def data(self) -> bytes:
+        """Return head and body."""
         return self.head + self.body
 
     @property
     def path(self) -> str:
+        """Return the path of a request."""
         return self.head.split(b" ", 2)[1].decode()
 
     def with_body(self, body: bytes) -> Message:
@@ -47,7 +49,7 @@ class Message:
 
 
 def answer(status: int, body: bytes, kind: str = "application/json") -> Message:
-    """Return a response made by a fault."""
+    """Return a response that a fault sends instead of the server's."""
     head = f"HTTP/1.1 {status} Made up\r\ncontent-type: {kind}\r\n\r\n"
     return Message(head.encode()).with_body(body)
 
@@ -90,7 +92,7 @@ class Link:
         self.phase = "connect"
 
     def forward(self, request: Message | None = None) -> Message | None:
-        """Send a request (by default the call's own) to the server; return the response, None if the server ended."""
+        """Send a request, by default the call's own, to the server; return the response, or None if it ended."""
         try:
             with socket.create_connection(self.proxy.upstream, timeout=500) as server:
                 server.sendall((request or self.request).data)
@@ -99,7 +101,7 @@ class Link:
             return None
 
     def send_partial(self, data: bytes) -> None:
-        """Send the server the first part of a message, and no more."""
+        """Send only the first part of a message to the server."""
         with (
             contextlib.suppress(OSError),
             socket.create_connection(self.proxy.upstream, timeout=500) as server,
@@ -123,7 +125,7 @@ class Link:
     def stall(self, drips: bytes = b"", every_s: float = 0.1) -> None:
         """Send nothing, or one byte at a time, until the client gives up; record the duration."""
         started = time.monotonic()
-        # The request is read whole first: bytes that lie unread would make a late close a reset.
+        # The whole request is read first, because unread bytes would turn a later close into a reset.
         if self.request is None:
             self.request = read_message(self.client)
         self.client.settimeout(every_s if drips else 60)
@@ -141,14 +143,14 @@ class Link:
 
 
 class Proxy:
-    """Forwards calls, except those with an armed fault.
+    """A proxy that forwards calls, except those with an armed fault.
 
     Attributes:
         upstream: The server's address.
         port: The proxy's port.
-        seen: Calls by phase since the last `arm`.
-        injected: Faults injected since then.
-        held_s: Seconds until the client gave up, for calls never answered.
+        seen: Number of calls by phase since the last `arm`.
+        injected: Number of faults injected since then.
+        held_s: Seconds until the client gave up, for calls without a response.
         passed: Phase, request and response of calls without a fault.
         problems: Errors of the proxy itself.
     """
@@ -169,7 +171,7 @@ class Proxy:
         self._fault, self._phase, self._number, self._lasting = fault, phase, number, lasting
 
     def disarm(self) -> None:
-        """Forward everything."""
+        """Forward all calls, and reset the counts."""
         self.seen: Counter[str] = Counter()
         self.injected = 0
         self.held_s: list[float] = []
@@ -182,8 +184,8 @@ class Proxy:
             self._calls.pop().join(timeout=500)
 
     def refuse(self, seconds: float) -> None:
-        """Stop listening for a while: connections are refused by the kernel."""
-        # A thread that sits in accept() keeps a closed socket alive: it is woken first.
+        """Stop listening for a while, so that the kernel refuses connections."""
+        # A thread in accept() keeps a closed socket alive, so it is woken first.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join()
@@ -223,7 +225,7 @@ class Proxy:
         with client:
             try:
                 self._serve(Link(self, client))
-            except Exception as error:  # noqa: BLE001 - a fault of the tool's own must be seen, not hang the client
+            except Exception as error:  # noqa: BLE001 - a bug of the proxy must be reported, not hang the client
                 self.problems.append(f"{type(error).__name__}: {error}")
 
     def _serve(self, link: Link) -> None:

@@ -1,7 +1,7 @@
-"""Shared code of the peer programs: random tensors, our loss and advantages, and the comparison of two results.
+"""Provide random inputs, our loss and advantages, and the comparison of results for the peer programs.
 
-The programs run in the environment of `peers.txt`, in float64, and print JSON: for each case the largest relative
-difference of the loss and of its gradient.
+Each peer program compares grpo_core with another trainer (a peer). It runs in the environment of `peers.txt`, in
+float64, and prints JSON: for each case the largest relative difference of the loss and of its gradient.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from grpo_core.learn.losses import Streams, policy_loss, token_weights
 LENGTHS = (9, 4, 1, 7, 2, 9)
 LONGEST = 12
 SEEDS = range(3)
-# A step is split like this, on both sides: a normaliser of a micro-batch alone would show.
+# Both sides split a step into these micro-batches, so that a loss normalised per micro-batch would differ.
 PARTS = (slice(0, 2), slice(2, 6))
 
 
-def tensors(seed):
-    """Return random log-probs, masks, rewards and advantages of one step."""
+def random_step(seed):
+    """Return a mask, four random tensors of log-probs, and random advantages of one step."""
     generator = torch.Generator().manual_seed(seed)
     shape = (len(LENGTHS), max(LENGTHS))
     noise = lambda scale: torch.randn(shape, generator=generator, dtype=torch.float64) * scale  # noqa: E731
@@ -48,7 +48,14 @@ def per_token_advantages(data):
 
 
 def our_loss(data, settings, length_epsilon=0.0, parts=PARTS):
-    """Return our loss of the whole step and its gradient, part by part; a peer may add an epsilon to lengths."""
+    """Return grpo_core's loss and gradient of a step, summed over micro-batches.
+
+    Args:
+        data: Tensors of the step, from `random_step`.
+        settings: Fields of LossConfig.
+        length_epsilon: Epsilon that the peer adds to each length in sequence aggregation.
+        parts: Rows of each micro-batch.
+    """
     options = LossConfig(**settings)
     current = data.current.clone().requires_grad_()
     weights = token_weights(data.mask, options.aggregation, LONGEST)
@@ -69,12 +76,12 @@ def our_loss(data, settings, length_epsilon=0.0, parts=PARTS):
 
 
 def our_advantages(groups, **settings):
-    """Return our advantages of the groups of rewards."""
+    """Return grpo_core's advantages of groups of rewards."""
     return torch.tensor(group_advantages(groups, **settings)).flatten()
 
 
 def compare_dialects(release, their_loss, their_advantages, length_epsilon=0.0):
-    """Compare a release's unchanged dialects with the peer's loss and advantages."""
+    """Compare the dialects of one release of a peer with the peer's own loss and advantages."""
     worst = Worst()
     for record in (item for item in DIALECTS.values() if item.release == release):
         options = {
@@ -83,7 +90,7 @@ def compare_dialects(release, their_loss, their_advantages, length_epsilon=0.0):
             if name.startswith("advantage_")
         }
         for seed in SEEDS:
-            data, groups = tensors(seed), reward_groups(seed)
+            data, groups = random_step(seed), reward_groups(seed)
             our = our_loss(data, record.settings, length_epsilon)
             worst.add(f"{record.form} loss", *zip(our, their_loss(data, record.form), strict=True))
             worst.add(
@@ -93,7 +100,7 @@ def compare_dialects(release, their_loss, their_advantages, length_epsilon=0.0):
 
 
 def relative_difference(one, other):
-    """Return the largest difference relative to the largest value."""
+    """Return the largest difference, relative to the largest value of `other`."""
     return float((one - other).abs().max() / other.abs().max().clamp(min=1e-12))
 
 
@@ -108,12 +115,13 @@ class Worst(dict):
     """Dictionary from case to the largest difference seen."""
 
     def add(self, name, *pairs):
+        """Record the relative difference of each pair (actual, expected) for a case."""
         for actual, expected in pairs:
             self[name] = max(self.get(name, 0.0), relative_difference(actual, expected))
 
 
 def print_results(peer, losses, advantages, recorded):
-    """Print the results of a peer's program."""
+    """Print the peer's version and the results of its three comparisons."""
     report(
         lambda: {
             "version": version(peer),

@@ -1,7 +1,7 @@
-"""Compare OpenRLHF's `PolicyLoss`, `compute_approx_kl` and advantages with ours on the same tensors.
+"""Compare OpenRLHF's `PolicyLoss`, `compute_approx_kl` and advantages with grpo_core's on the same tensors.
 
-The modules of its wheel are loaded unchanged, but not its packages' `__init__`, which need flash-attn. deepspeed and
-the launcher of Ray actors, which these modules import and the functions called here don't use, are empty modules.
+The modules of its wheel are loaded unchanged, without the `__init__` of its packages, which need flash-attn. They also
+import deepspeed and the launcher of Ray actors, which are replaced by empty modules because nothing here uses them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from common import (
     our_advantages,
     our_loss,
     print_results,
+    random_step,
     reward_groups,
-    tensors,
 )
 
 CAP, FLOOR = 1.6, 0.5
@@ -52,7 +52,7 @@ def load():
     launcher.RayActorGroup = object
     sys.modules["deepspeed"] = ModuleType("deepspeed")
     models = [importlib.import_module(f"openrlhf.models.{name}") for name in ("loss", "utils")]
-    del sys.modules["deepspeed"]  # transformers looks for it, too, and would take it for the real one
+    del sys.modules["deepspeed"]  # transformers would take it for the real one
     names = ("utils.loss_utils", "trainer.ppo_utils.experience_maker")
     return [*models, *(importlib.import_module(f"openrlhf.{name}") for name in names)]
 
@@ -60,7 +60,7 @@ def load():
 LOSS, UTILS, LOSS_UTILS, MAKER = load()
 
 
-# Set by the comparison: clip low and high. A record describes what OpenRLHF does without.
+# Lower and upper clip that the comparison sets. The dialects are compared with OpenRLHF's defaults instead.
 CLIPS = (0.2, 0.28)
 
 
@@ -115,7 +115,7 @@ def loss_differences():
             **CORRECTIONS[correction][1],
         }
         for seed in SEEDS:
-            data = tensors(seed)
+            data = random_step(seed)
             their = openrlhf_loss(
                 data, kind=kind, token_level=token_level, dual_clip=dual_clip, kl=kl, correction=correction
             )
@@ -165,7 +165,7 @@ def advantage_differences():
 
 
 def default_dialect_differences():
-    """Return the differences of our OpenRLHF dialects from OpenRLHF's defaults."""
+    """Return the differences between grpo_core's OpenRLHF dialects and OpenRLHF's defaults."""
     return compare_dialects(
         "openrlhf-0.11.2",
         lambda data, form: openrlhf_loss(

@@ -1,6 +1,7 @@
-"""Compare ms-swift's `GRPOTrainer._compute_loss_and_metrics` and `compute_advantages` with ours on the same tensors.
+"""Compare ms-swift's loss and `compute_advantages` with grpo_core's on the same tensors.
 
-The trainer is made without `__init__` and gets prepared log-probs. Nothing of ms-swift is changed.
+The loss is `GRPOTrainer._compute_loss_and_metrics`. The trainer is created without `__init__` and gets log-probs.
+ms-swift's code is unchanged.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from common import (
     our_advantages,
     our_loss,
     print_results,
+    random_step,
     reward_groups,
-    tensors,
 )
 
 CAP = 1.6
-# ms-swift's loss types, as settings of ours.
+# ms-swift's loss types, as loss settings of grpo_core.
 LOSSES = {
     "grpo": {"aggregation": "sequence"},
     "bnpo": {"aggregation": "token"},
@@ -36,7 +37,7 @@ LOSSES = {
 
 
 class Accelerator:
-    """Stand-in for Accelerate's class with one process: it gathers nothing."""
+    """Stand-in for Accelerate's class with one process, which returns all values unchanged."""
 
     num_processes = 1
 
@@ -78,7 +79,7 @@ def swift_loss(data, *, loss, level="token", beta=0.04, delta=None, correction=N
         tau_neg=1.05,
     )
     current = data.current.clone().requires_grad_()
-    # A loss type that weighs by the micro-batch alone is given the step in one.
+    # A loss type that normalises per micro-batch gets the whole step as one micro-batch.
     parts = PARTS if loss in ("dapo", "cispo") else (slice(0, len(LENGTHS)),)
     trainer.current_gradient_accumulation_steps = len(parts)
     total = torch.zeros(())
@@ -112,7 +113,7 @@ def loss_differences():
         (None, 1.5),
         (None, "token_truncate", "token_mask"),
     ):
-        if beta and correction:  # it weighs the KL, too
+        if beta and correction:  # ms-swift's correction also weighs the KL
             continue
         settings = {
             "ratio": level,
@@ -124,7 +125,7 @@ def loss_differences():
             **LOSSES[loss],
         }
         for seed in SEEDS:
-            data = tensors(seed)
+            data = random_step(seed)
             their = swift_loss(data, loss=loss, level=level, beta=beta, delta=delta, correction=correction)
             worst.add(loss, *zip(our_loss(data, settings), their, strict=True))
     return worst
@@ -150,7 +151,7 @@ def advantage_differences():
 
 
 def default_dialect_differences():
-    """Return the differences of our ms-swift dialects from its defaults; CISPO's cap is raised to 5."""
+    """Return the differences between grpo_core's ms-swift dialects and its defaults; CISPO's cap is set to 5."""
     from swift.rl_core.advantage import compute_advantages
 
     return compare_dialects(

@@ -1,7 +1,7 @@
-"""Compare verl's `ppo_loss` and `core_algos` with our loss and advantages on the same tensors.
+"""Compare verl's `ppo_loss` and `core_algos` with grpo_core's loss and advantages on the same tensors.
 
-verl's workers call `ppo_loss` for each micro-batch: it looks up the policy loss by name, adds the KL and weighs both by
-the totals of the whole batch. Nothing of verl is changed.
+verl's workers call `ppo_loss` for each micro-batch. It finds the policy loss by name, adds the KL, and weighs both by
+the totals of the whole batch. verl's code is unchanged.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from common import (
     our_loss,
     per_token_advantages,
     print_results,
+    random_step,
     reward_groups,
-    tensors,
 )
 from tensordict import TensorDict
 from verl.trainer.ppo import core_algos
@@ -39,7 +39,7 @@ AGGREGATIONS = {
     "seq-mean-token-sum": "sequence_sum",
     "seq-mean-token-sum-norm": "constant",
 }
-# verl's policy losses, as settings of ours.
+# verl's policy losses, as loss settings of grpo_core.
 LOSSES = {
     "vanilla": {"dual_clip": 3.0, "log_ratio_limit": 20.0},
     "gspo": {"ratio": "sequence_token", "log_ratio_limit": 10.0},
@@ -55,7 +55,7 @@ CORRECTIONS = {
 }
 
 
-# Set by the comparison; a record describes what verl does without. Its CISPO has a lower bound, too.
+# Clips that the comparison sets; the dialects are compared with the defaults of verl, whose CISPO has a lower bound.
 CLIPS = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}
 
 
@@ -97,7 +97,7 @@ def verl_loss(data, *, loss, aggregation="token-mean", kl=None, correction=None,
         tensordict_utils.assign_non_tensor(
             batch, dp_size=1, batch_num_tokens=int(data.mask.sum()), global_batch_size=len(LENGTHS)
         )
-        # The model answers for prompt and response without padding, each place with the next token's log-prob.
+        # The model output has no padding; each position has the log-prob of the next token.
         flat = torch.cat(
             [
                 torch.cat([line[:length], torch.zeros(1)])
@@ -128,11 +128,11 @@ def loss_differences():
             **LOSSES[loss],
         }
         for seed in SEEDS:
-            data = tensors(seed)
+            data = random_step(seed)
             their = verl_loss(
                 data, loss=loss, aggregation=aggregation, kl=kl, correction=correction, level=level
             )
-            if loss == "gpg":  # no ratio: that of a policy that is its own proximal one
+            if loss == "gpg":  # GPG has no ratio, which equals a proximal policy that is the current one
                 if correction:
                     continue
                 data.proximal = data.current
@@ -144,8 +144,8 @@ def loss_differences():
 
 
 def beyond_clipping_limits(seed):
-    """Return log-probs so far apart that verl clamps the ratio, the KL and the KL's log-ratio."""
-    data, generator = tensors(seed), torch.Generator().manual_seed(seed)
+    """Return grpo_core's and verl's losses of log-probs so far apart that verl clamps ratio, KL and its log-ratio."""
+    data, generator = random_step(seed), torch.Generator().manual_seed(seed)
     data.proximal = data.current + 15 * torch.randn(data.current.shape, generator=generator)
     data.reference = data.current + 15 * torch.randn(data.current.shape, generator=generator)
     limits = {"log_ratio_limit": 20.0, "kl_log_ratio_limit": 20.0, "kl_limit": 10.0}
@@ -182,7 +182,7 @@ def advantage_differences():
 
 
 def default_dialect_differences():
-    """Return the differences of our verl dialects from verl's defaults."""
+    """Return the differences between grpo_core's verl dialects and verl's defaults."""
     return compare_dialects(
         "verl-0.9.1",
         lambda data, form: verl_loss(data, loss="vanilla" if form == "grpo" else form, clips={}),

@@ -1,7 +1,8 @@
-"""In a cell, break one part of our V1 scheduler driver at a time, and record which check detects it.
+"""In a cell, break one part of the V1 scheduler driver at a time, and record which check detects it.
 
-vLLM is as released; only our simulated parts are broken. Prints one JSON document: the finding for each break. The
-assertions are in tests/repro/test_search_in_cells.py, which runs outside of the cell.
+vLLM is unmodified; only the simulated parts of the driver are broken. The program prints one JSON document with the
+finding for each broken engine. The assertions are in tests/repro/test_search_in_cells.py, which runs outside of the
+cell.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SETUP = {"chunked": True, "prefix_caching": True}
 
 
 class SkipsAnUpdate(V1Engine):
-    """The second output never reaches the scheduler."""
+    """An engine whose second output never reaches the scheduler."""
 
     updates = 0
 
@@ -44,7 +45,7 @@ class SkipsAnUpdate(V1Engine):
 
 
 class AppliesAnOutputTwice(V1Engine):
-    """Each output reaches the scheduler twice."""
+    """An engine whose outputs reach the scheduler twice."""
 
     def update(self):
         scheduled, output = self.in_flight[0]
@@ -53,7 +54,7 @@ class AppliesAnOutputTwice(V1Engine):
 
 
 class DeliversTwice(V1Engine):
-    """A client gets each output twice."""
+    """An engine that delivers each output to its client twice."""
 
     def deliver(self, outputs):
         super().deliver(outputs)
@@ -61,7 +62,7 @@ class DeliversTwice(V1Engine):
 
 
 class EndsTwice(V1Engine):
-    """A client gets two ends of its request."""
+    """An engine that reports the end of each request to its client twice."""
 
     def deliver(self, outputs):
         super().deliver(outputs)
@@ -70,7 +71,7 @@ class EndsTwice(V1Engine):
 
 
 class LosesAnOutput(V1Engine):
-    """The last output of a request never reaches its client."""
+    """An engine that never delivers the last output of a request."""
 
     def deliver(self, outputs):
         for client in outputs.values():
@@ -79,7 +80,7 @@ class LosesAnOutput(V1Engine):
 
 
 class ExceedsTheBudget(V1Engine):
-    """The scheduler reports one token more than its budget."""
+    """An engine whose scheduler reports one token more than its budget."""
 
     def schedule(self):
         scheduled = super().schedule()
@@ -91,7 +92,7 @@ class ExceedsTheBudget(V1Engine):
 
 
 class LeaksABlock(V1Engine):
-    """A block is allocated for no request."""
+    """An engine that allocates a block without a request."""
 
     def add(self, request):
         super().add(request)
@@ -99,7 +100,7 @@ class LeaksABlock(V1Engine):
 
 
 class QueuesTwice(V1Engine):
-    """A running request is put into the waiting queue as well."""
+    """An engine that also puts a running request into the waiting queue."""
 
     def update(self):
         super().update()
@@ -108,7 +109,7 @@ class QueuesTwice(V1Engine):
 
 
 class ComputesTooFar(V1Engine):
-    """A request has more computed tokens than tokens."""
+    """An engine that counts more computed tokens than a request has tokens."""
 
     def update(self):
         super().update()
@@ -117,7 +118,7 @@ class ComputesTooFar(V1Engine):
 
 
 class OverwritesTheCache(V1Engine):
-    """The KV cache slots are overwritten between two steps."""
+    """An engine that clears the KV cache slots between two steps."""
 
     def update(self):
         super().update()
@@ -125,7 +126,7 @@ class OverwritesTheCache(V1Engine):
 
 
 class ForgetsToReset(V1Engine):
-    """Weights change while requests run, without a prefix cache reset."""
+    """An engine that changes the weights while requests run, without a prefix cache reset."""
 
     def update(self):
         super().update()
@@ -133,7 +134,7 @@ class ForgetsToReset(V1Engine):
 
 
 class SamplesTooEarly(V1Engine):
-    """The runner samples a token in the middle of a prompt."""
+    """An engine whose runner samples a token in the middle of a prompt."""
 
     def __init__(self, setup):
         super().__init__(setup)
@@ -142,7 +143,7 @@ class SamplesTooEarly(V1Engine):
 
 
 class WithholdsAToken(V1Engine):
-    """The runner never returns the second token of a request."""
+    """An engine whose runner never returns the second token of a request."""
 
     def __init__(self, setup):
         super().__init__(setup)
@@ -151,7 +152,7 @@ class WithholdsAToken(V1Engine):
 
 
 def finding(engine):
-    """Return the finding on this engine; asynchronous and plain scheduling show different faults."""
+    """Return the findings of a story on this engine, with plain and with asynchronous scheduling."""
     actions = type("Actions", (V1Actions,), {"make_engine": engine})
     result = {}
     for asynchronous in (False, True):
@@ -162,7 +163,7 @@ def finding(engine):
 
 
 def main():
-    """Play the story on the correct engine, and on each broken one."""
+    """Play the story on the correct engine and on each broken one; print the findings."""
     engines = [V1Engine, *V1Engine.__subclasses__()]
     json.dump({engine.__name__: finding(engine) for engine in engines}, ANSWERS, indent=1)
     ANSWERS.close()

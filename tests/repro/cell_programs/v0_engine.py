@@ -1,4 +1,4 @@
-"""In a cell, run valid work on vLLM's V0 scheduler with our driver, and print the results as one JSON document.
+"""In a cell, run valid work on vLLM's V0 scheduler with the scheduler driver, and print the results as JSON.
 
 The assertions are in tests/repro/test_schedulers_in_cells.py, which runs outside of the cell.
 """
@@ -14,7 +14,7 @@ from repro.drivers.schedulers.v0 import SchedulerRequest, Setup, V0Engine
 
 
 def run_valid_work(setup: Setup) -> dict[str, object]:
-    """Serve a dozen requests of several lengths, more than fit at once."""
+    """Serve a dozen requests of several lengths, more than fit at once; return what was expected and what came back."""
     engine = V0Engine(setup)
     requests = [
         SchedulerRequest(f"r{index}", prompt=3 + 4 * index, max_tokens=2 + index % 7) for index in range(12)

@@ -1,8 +1,8 @@
-"""In a cell, run the same work on vLLM's whole `LLM` and on our scheduler driver, for comparison.
+"""In a cell, run the same work on vLLM's whole `LLM` and on the scheduler driver, for comparison.
 
-The whole engine is reached through three interfaces of vLLM: a platform plugin, an executor class, and the model
-registry. Only the forward pass is simulated. Prints one JSON document with the results of both sides for each piece of
-work. The assertions are in tests/repro/test_driver_against_engine.py, which runs outside of the cell.
+The whole engine runs through three interfaces of vLLM: a platform plugin, an executor class, and the model registry.
+Only the forward pass is simulated. The program prints one JSON document with the results of both sides for each piece
+of work. The assertions are in tests/repro/test_driver_against_engine.py, which runs outside of the cell.
 """
 
 # ruff: noqa: E402 - standard output is kept before vLLM is imported
@@ -18,13 +18,13 @@ import traceback
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "device"))
-# The answer alone goes to standard output: vLLM prints there from its import on.
+# Standard output gets the results only; vLLM, which prints from its import on, writes to standard error.
 ANSWERS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
 try:
     from vllm import LLM, SamplingParams
-except ImportError as missing:  # 0.10.2 wants more for its LLM than its scheduler needs
+except ImportError as missing:  # the LLM of 0.10.2 requires packages that its scheduler does not
     ANSWERS.write(json.dumps({"missing": str(missing)}))
     ANSWERS.close()
     sys.exit(0)
@@ -46,7 +46,7 @@ from repro.drivers.schedulers.v0 import (
 )
 
 WORKLOADS = 80
-# 0.6 has no platform plugins. Told that its device is the CPU, it does without one, and without async output.
+# 0.6 has no platform plugins. With device="cpu" it needs none, and has no async output.
 PLUGIN = type(current_platform).__module__ == "harness_platform"
 
 
@@ -55,7 +55,10 @@ class ForwardPassError(Exception):
 
 
 class Executor(ExecutorBase):
-    """Replaces the workers: samples TOKEN everywhere, runs a callback during the forward pass, and counts passes."""
+    """An executor without workers that samples TOKEN everywhere and counts forward passes.
+
+    It runs the scheduler's callback during the forward pass.
+    """
 
     uses_ray = False
     blocks = 64
@@ -77,7 +80,7 @@ class Executor(ExecutorBase):
         return []
 
     def check_health(self):
-        """Accept: there are no workers."""
+        """Do nothing, as there are no workers to check."""
 
     def stop_remote_worker_execution_loop(self):
         """Do nothing, as there are no workers."""
@@ -103,7 +106,7 @@ Executor.__abstractmethods__ = frozenset()  # other methods of the interface are
 def run_whole_engine(
     folder: str, setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool
 ) -> dict:
-    """Run `LLM` on the work; return completions by call, forward passes, leftover blocks, or where it asserted."""
+    """Run `LLM` on the work; return completions by call, forward passes, leaked blocks, and a failed assertion."""
     Executor.blocks, Executor.passes, Executor.failing = setup.blocks, 0, failing
     llm = LLM(
         model=folder,
@@ -139,7 +142,7 @@ def run_whole_engine(
 
 
 def run_driver(setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bool) -> dict:
-    """Run our driver on the same work."""
+    """Run the scheduler driver on the same work; return the same values as `run_whole_engine`."""
     engine = V0Engine(setup)
     passes, fails = 0, failing
 
@@ -161,7 +164,7 @@ def run_driver(setup: Setup, calls: list[list[SchedulerRequest]], *, failing: bo
 
 
 def run_calls(calls, generate) -> dict:
-    """Make one generate() after the other; end with the first assertion."""
+    """Call generate() for each call in turn, up to the first failed assertion; return completions and its location."""
     completions = []
     try:
         for requests in calls:
@@ -179,7 +182,12 @@ def run_calls(calls, generate) -> dict:
 
 
 def workload(number: int, longest: int) -> tuple[Setup, list[list[SchedulerRequest]], bool]:
-    """Return two calls of generate(): valid and invalid lengths, with and without a failing forward pass."""
+    """Return a random setup, two calls of generate(), and whether a forward pass fails.
+
+    Args:
+        number: Random seed.
+        longest: Length of an over-long prompt.
+    """
     chance = random.Random(number)
     chunked = chance.random() < 0.5
     setup = Setup(
@@ -205,7 +213,7 @@ def workload(number: int, longest: int) -> tuple[Setup, list[list[SchedulerReque
 
 
 def main() -> None:
-    """Run both, and print the results."""
+    """Run each piece of work on both sides, and print the results."""
     longest = 90
     try:
         check_prompt(longest, Setup.max_model_len)

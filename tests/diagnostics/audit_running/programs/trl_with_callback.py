@@ -1,7 +1,7 @@
-"""Train TRL's GRPOTrainer on a tiny model with our AuditCallback; test_audit_callback_in_trl.py runs it in a cell.
+"""Train TRL's GRPOTrainer on a tiny model with AuditCallback; test_audit_callback_in_trl.py runs it in a cell.
 
-Arguments: output folder, and the reward function (`spread` or `constant`). Prints JSON: the audit's scalars that a
-later callback received, and the lines that the audit logged.
+The arguments are the output folder and the reward function (`spread` or `constant`). The program prints JSON: the
+audit's scalars that a later callback received, and the lines that the audit logged.
 """
 
 import json
@@ -36,6 +36,7 @@ REWARDS = {
 
 
 def main():
+    """Train 20 steps and print what the audit reported."""
     folder, reward = sys.argv[1:]
     lines = []
     handler = logging.Handler()

@@ -1,4 +1,4 @@
-"""Register the test platform of `harness_platform` with vLLM's plugin search."""
+"""Register the platform of `harness_platform` as a vLLM plugin."""
 
 
 def register():

@@ -1,10 +1,10 @@
-"""A vLLM platform plugin without a device, by which `whole_engine.py` configures the engine where there is no GPU."""
+"""Provide a vLLM platform plugin without a device; `whole_engine.py` configures the engine with it without a GPU."""
 
 from vllm.platforms import interface
 
 
 class Platform(interface.Platform):
-    """Returns what CUDA's platform returns, where the engine's control flow depends on it."""
+    """A platform that answers like CUDA's platform where the engine's control flow depends on the answer."""
 
     _enum = interface.PlatformEnum.OOT
     device_name = "harness"
@@ -19,7 +19,7 @@ class Platform(interface.Platform):
 
     @classmethod
     def get_device_name(cls, device_id=0):
-        """Return a placeholder."""
+        """Return a placeholder name."""
         return cls.device_name
 
     @classmethod
