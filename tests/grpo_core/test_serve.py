@@ -116,6 +116,7 @@ def test_token_may_be_the_password_of_basic_auth(server, given, status):
         generate_body(params={"max_tokens": 4, "temperature": 0, "stop_ids": []}),
         generate_body(params={"max_tokens": 4, "temperature": 1.0}),
         generate_body(params={"max_tokens": 400, "temperature": 1.0, "stop_ids": []}),
+        generate_body(params={"max_tokens": 4, "temperature": 1.0, "stop_ids": [2**64]}),
         generate_body(requests=[{"id": "a", "prompt_ids": [99], "seed": 1}]),
         generate_body(requests=[{"id": "a", "prompt_ids": [-1], "seed": 1}]),
         generate_body(requests=[{"id": "a", "prompt_ids": [1], "seed": 2**63}]),
@@ -162,17 +163,22 @@ def stored_weights(server):
         "truncated",
         "other model",
         "unknown type",
+        "65-bit dimension",
+        "stride overflow",
         "version",
         "no version",
     ],
 )
 def test_invalid_uploads_keep_the_old_weights(server, model_dir, fault):
-    """Wrong or no checksum, no safetensors, truncated, another model's tensors, an invalid version."""
+    """Wrong or no checksum, no safetensors, truncated, shapes of no tensor, another model's, an invalid version."""
     before = stored_weights(server)
     body, headers = weights_upload(model_dir)
     bodies = {"garbage": b"garbage", "empty": b"", "truncated": body[:-8]}
     header = b'{"a":{"dtype":"F6_E2M3","shape":[8],"data_offsets":[0,6]}}'
     bodies["unknown type"] = len(header).to_bytes(8, "little") + header + bytes(6)
+    for name, shape in (("65-bit dimension", [2**64 - 1, 0]), ("stride overflow", [0, *[2**62] * 3])):
+        header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+        bodies[name] = len(header).to_bytes(8, "little") + header
     bodies["other model"] = safetensors.torch.save({"lm_head.weight": torch.zeros(2, 2)})
     body = bodies.get(fault, body)
     headers["X-Content-SHA256"] = "0" * 64 if fault == "checksum" else hashlib.sha256(body).hexdigest()

@@ -114,11 +114,13 @@ def test_shared_memory_is_sealed_and_anonymous():
     assert mappings() == before
 
 
-@pytest.mark.parametrize("fault", ["file", "elsewhere", "size", "gone", "unsealed", "garbage"])
+@pytest.mark.parametrize("fault", ["file", "elsewhere", "size", "gone", "unsealed", "garbage", "shape"])
 def test_only_sealed_sender_memory_is_mapped(tmp_path, fault):
-    """Files, paths, wrong sizes, writable memory and other bytes are refused."""
+    """Files, paths, wrong sizes, writable memory, other bytes and shapes of no tensor are refused."""
     descriptor = os.memfd_create("grpo-core-weights", os.MFD_ALLOW_SEALING)
-    os.write(descriptor, b"garbage" * 9)
+    header = b'{"a":{"dtype":"F32","shape":[18446744073709551615,0],"data_offsets":[0,0]}}'
+    written = len(header).to_bytes(8, "little") + header if fault == "shape" else b"garbage" * 9
+    os.write(descriptor, written)
     name, most = f"/proc/{os.getpid()}/fd/{descriptor}", 2**20
     if fault == "file":
         os.dup2(os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT), descriptor)
