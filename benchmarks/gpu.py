@@ -1,10 +1,10 @@
-"""Measure step time and tokens per second on a GPU, ours against TRL's, and compare with the hardware's limits.
+"""Measure step time and tokens per second of grpo_core and TRL on a GPU, and compare them with the hardware's limits.
 
-`python benchmarks/gpu.py [--device cuda|cpu] [--trl PYTHON] [--json] [--toy]`. The model has the shapes of a
-half-billion-parameter Llama and random weights. Without a GPU, or with --toy, the model is tiny: this only checks that
+`python benchmarks/gpu.py [--device cuda|cpu] [--trl PYTHON] [--vllm] [--rounds N] [--json] [--toy]`. The model has the
+layer sizes of a 0.5B Llama and random weights. Without a GPU, or with --toy, the model is tiny: this only checks that
 the benchmark runs. --trl is an interpreter with TRL installed; without it, only our trainer is measured. --vllm adds a
-run of TRL with vLLM. The trainers take steps in turns. Times are wall time, because CPU time does not include the GPU's
-work. Results are medians with 95 % bootstrap intervals.
+run of TRL with vLLM. The trainers take steps alternately. Times are wall time, because CPU time does not include the
+work of the GPU. Results are medians with 95 % bootstrap intervals.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.measure import Program, interval  # noqa: E402
-from benchmarks.programs.tiny import write_half_billion  # noqa: E402
+from benchmarks.programs.benchmark_inputs import write_large_vocab_model  # noqa: E402
 
 WARM = 2
 Figure = dict[str, Any]
@@ -34,7 +34,7 @@ def figure(name: str, values: list[float], unit: str) -> Figure:
 
 
 def time_rounds(work: Any, device: str, rounds: int) -> list[float]:
-    """Call `work` once per round, wait for the device, and return the seconds of each round."""
+    """Call `work` once per round and wait for the device; return the seconds of each round after the warm-up."""
     import torch
 
     seconds = []
@@ -66,7 +66,7 @@ def measure_hardware(device: str, *, toy: bool) -> tuple[list[Figure], float, fl
 def lower_bounds(
     parameters: int, options: argparse.Namespace, bandwidth: float, flops: float
 ) -> list[Figure]:
-    """Return the shortest possible times: decoding by memory bandwidth, the update by 6 FLOP per weight and token."""
+    """Return the shortest possible times of decoding (memory bandwidth) and update (6 FLOP per weight and token)."""
     read = options.tokens * parameters * 2 / bandwidth
     sampled = options.prompts * options.group * options.tokens
     computed = 6 * parameters * (sampled + options.prompts * 64) / flops
@@ -78,7 +78,7 @@ def lower_bounds(
 
 
 def start_programs(folder: Path, options: argparse.Namespace) -> dict[str, Program]:
-    """Start our trainer and, if requested, TRL's; return the running programs by name."""
+    """Start grpo_core's trainer and, with --trl, TRL's; return the running programs by name."""
     size = {
         "train.prompts_per_step": options.prompts, "sampling.group_size": options.group, "model.dtype": options.dtype,
         "sampling.max_tokens": options.tokens, "train.device": options.device, "rollout.device": options.device,
@@ -86,7 +86,9 @@ def start_programs(folder: Path, options: argparse.Namespace) -> dict[str, Progr
         "model.float32_parts": "norms",
     }  # fmt: skip
     ours = [f"--{key}={value}" for key, value in size.items()]
-    programs = {"ours": Program(sys.executable, "-m", "benchmarks.programs.ours", str(folder), *ours)}
+    programs = {
+        "ours": Program(sys.executable, "-m", "benchmarks.programs.grpo_core_trainer", str(folder), *ours)
+    }
     samples = options.prompts * options.group
     trl = {
         "use_cpu": options.device == "cpu", "bf16": options.dtype == "bfloat16",
@@ -108,7 +110,7 @@ def start_programs(folder: Path, options: argparse.Namespace) -> dict[str, Progr
 
 
 def time_steps(folder: Path, options: argparse.Namespace) -> list[Figure]:
-    """Step all trainers in turns; return step time and tokens per second of each, and our ratio to each of TRL's."""
+    """Step the trainers alternately; return step times, tokens per second, and the ratio of ours to each of TRL's."""
     programs, rounds = start_programs(folder, options), []
     for _ in range(options.rounds + WARM):
         measured: dict[str, tuple[float, float]] = {}
@@ -139,9 +141,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--trl", help="the Python of an environment with TRL")
-    parser.add_argument("--vllm", action="store_true", help="TRL with vLLM in its process, too")
+    parser.add_argument("--vllm", action="store_true", help="also measure TRL with vLLM in its process")
     parser.add_argument("--toy", action="store_true")
-    parser.add_argument("--rounds", type=int, help="measured steps of each side")
+    parser.add_argument("--rounds", type=int, help="measured steps of each trainer")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     toy = options.toy or options.device == "cpu"
@@ -174,7 +176,7 @@ def measure_steps(
     """Write a random model, then return the lower bounds of a step and the measured steps."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_half_billion(folder, layers=layers, toy=toy)
+        write_large_vocab_model(folder, layers=layers, toy=toy)
         weights = (folder / "model" / "model.safetensors").stat().st_size // 4
         return lower_bounds(weights, options, bandwidth, flops) + time_steps(folder, options)
 

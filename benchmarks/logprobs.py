@@ -1,7 +1,7 @@
 """Measure peak memory and CPU time of chunked log-probs against whole logits: 6,144 tokens, vocabulary 32,000.
 
 `python benchmarks/logprobs.py [--toy]`; `--toy` uses a tiny size and only checks that the benchmark runs. Each
-measurement runs in a separate process; the peak is the rise of its resident memory.
+measurement runs in a separate process. The peak is the increase of the maximum resident memory (ru_maxrss).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ TOKENS, VOCABULARY, WIDTH = (64, 128, 32) if TOY else (6144, 32000, 256)
 GOALS = {"forward": 0.10, "forward and backward": 0.45}
 
 
-def once(kind: str, chunk: int, *, backward: bool) -> dict[str, float]:
-    """Measure one variant once, in this process."""
+def measure_variant(kind: str, chunk: int, *, backward: bool) -> dict[str, float]:
+    """Measure one variant in this process: return the rise of peak memory (mib) and the CPU seconds (cpu_s)."""
     import torch
 
     from grpo_core.learn.logprobs import chunked_logprobs
@@ -30,7 +30,9 @@ def once(kind: str, chunk: int, *, backward: bool) -> dict[str, float]:
     hidden = torch.randn(TOKENS, WIDTH, requires_grad=backward)
     weight = (torch.randn(VOCABULARY, WIDTH) * 0.02).requires_grad_(backward)
     ids = torch.randint(VOCABULARY, (TOKENS,))
-    torch.log_softmax(hidden[:8] @ weight.T, -1)  # libraries have allocated what they keep
+    torch.log_softmax(
+        hidden[:8] @ weight.T, -1
+    )  # libraries allocate here what they keep, so it does not count
     before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with torch.set_grad_enabled(backward):
         if kind == "naive":
@@ -43,8 +45,8 @@ def once(kind: str, chunk: int, *, backward: bool) -> dict[str, float]:
     return {"mib": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, "cpu_s": cpu_s}
 
 
-def child(kind: str, chunk: int, *, backward: bool) -> dict[str, float]:
-    """Measure one variant once, in a separate process."""
+def measure_in_child(kind: str, chunk: int, *, backward: bool) -> dict[str, float]:
+    """Measure one variant in a separate process; return its mib and cpu_s."""
     root = str(Path(__file__).resolve().parent.parent)
     command = [sys.executable, __file__, kind, str(chunk), str(int(backward)), *(["--toy"] if TOY else [])]
     environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
@@ -53,14 +55,17 @@ def child(kind: str, chunk: int, *, backward: bool) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the medians and intervals of the ratios, measured in interleaved pairs."""
+    """Print the ratios of chunked to whole log-probs: medians and intervals over pairs of runs."""
     from benchmarks.measure import interval
 
     print(f"{TOKENS} tokens x {VOCABULARY} ids, float32, one thread; chunked / naive, median [95 %]")
     for backward, name in enumerate(GOALS):
         for chunk in (16,) if TOY else (256, 1024):
             pairs = [
-                (child("chunked", chunk, backward=bool(backward)), child("naive", 0, backward=bool(backward)))
+                (
+                    measure_in_child("chunked", chunk, backward=bool(backward)),
+                    measure_in_child("naive", 0, backward=bool(backward)),
+                )
                 for _ in range(1 if TOY else 3)
             ]
             for key, goal in (("mib", GOALS[name]), ("cpu_s", 1.5)):
@@ -73,7 +78,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] not in ([], ["--toy"]):
-        print(json.dumps(once(sys.argv[1], int(sys.argv[2]), backward=sys.argv[3] == "1")))
+        print(json.dumps(measure_variant(sys.argv[1], int(sys.argv[2]), backward=sys.argv[3] == "1")))
     else:
         sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
         main()

@@ -1,7 +1,8 @@
-"""Run two programs that take steps in turns, and compute medians and bootstrap intervals; shared by the benchmarks.
+"""Run two programs that take training steps alternately, and compute medians with bootstrap intervals.
 
-The two programs of a comparison run at the same time in separate processes and take steps in turns, so that noise of
-the machine affects both alike. The cost of a step is its CPU time on one thread.
+The programs of a comparison are separate processes that exist at the same time. Only one of them takes a step at a
+time, alternately, so that noise of the machine affects both alike. Each program runs on one thread, and reports the CPU
+time of each step.
 """
 
 from __future__ import annotations
@@ -58,29 +59,29 @@ def run_to_end(python: str, *arguments: str) -> None:
     subprocess.run([python, *arguments], env=os.environ | _VARIABLES, check=True, capture_output=True)
 
 
-class Turns:
-    """Used inside a measured program: waits for requests and reports each step's cost. Prints go to stderr."""
+class StepReporter:
+    """In a measured program: wait for step requests on stdin, report steps on stdout. Prints go to stderr."""
 
     def __init__(self) -> None:
         self._answers = os.fdopen(os.dup(1), "w", buffering=1)
         os.dup2(2, 1)
         self._cpu_s = time.process_time()
 
-    def begin(self) -> None:
-        """Wait for the request of the next step; end the process when there are no more."""
+    def wait_for_request(self) -> None:
+        """Wait for the request of the next step; end the process if standard input is closed."""
         if not sys.stdin.readline():
             os._exit(0)
         self._cpu_s = time.process_time()
 
-    def end_turn(self, **facts: object) -> None:
-        """Report the CPU seconds of the step and other facts, then wait for the next request."""
+    def report_step(self, **facts: object) -> None:
+        """Report the CPU seconds of the step and the given facts as a line of JSON, then wait for the next request."""
         facts = {"cpu_s": time.process_time() - self._cpu_s, **facts}
         self._answers.write(json.dumps(facts) + "\n")
-        self.begin()
+        self.wait_for_request()
 
 
 def run_timed(command: list[str]) -> tuple[float, float, int]:
-    """Run a command without its output; return its wall and CPU seconds, and its exit code."""
+    """Run a command and discard its standard output; return its wall and CPU seconds, and its exit code."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False, cwd=ROOT)
     wall_s, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -90,7 +91,7 @@ def run_timed(command: list[str]) -> tuple[float, float, int]:
 def step_in_turns(
     first: Program, second: Program, count: int, warm: int = 2
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Step both programs in turns; return the pairs of reports without the first `warm` pairs (warm-up)."""
+    """Step both programs alternately; return `count` pairs of reports, after `warm` pairs that are dropped."""
     return [(first.step(), second.step()) for _ in range(count + warm)][warm:]
 
 

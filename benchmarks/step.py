@@ -2,8 +2,8 @@
 
 `python benchmarks/step.py [PYTHON [--toy]]`; `--toy` uses a tiny size and only checks that the benchmark runs. PYTHON
 is an interpreter with TRL installed; the default is that of the matrix cell vllm-0.31.0+trl-1.16.0 in
-`.matrix/environments`. Both trainers run in that environment, take steps in turns, and use neither vLLM nor
-checkpoints. A step has 4 groups of 4 or 2 groups of 8 completions of 64 tokens, a trivial reward and one update.
+`.matrix/environments`. Both trainers run in that environment, take steps alternately, and use neither vLLM
+nor checkpoints. A step has 4 groups of 4 or 2 groups of 8 completions of 64 tokens, a trivial reward and one update.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.measure import Program, interval, run_to_end, step_in_turns  # n
 
 TOY = "--toy" in sys.argv
 PAIRS = 1 if TOY else 15
-# Lengths of the prompts, samples of each, the goal; 16 samples a step.
+# Prompt lengths in tokens, group size, and the goal for the ratio of CPU times; each step has 16 completions.
 CASES: list[tuple[tuple[int, ...], int, float]] = [
     ((24, 40), 4, 0.40),
     ((24, 40), 8, 0.60),
@@ -30,12 +30,11 @@ CELL = ROOT / ".matrix" / "environments" / "vllm-0.31.0+trl-1.16.0" / "bin" / "p
 
 
 def main(python: str) -> None:
-    """Print one line of results for each length of the prompts."""
+    """Print one line of results for each case of prompt lengths and group size."""
     for lengths, group, goal in [((8,), 4, 1.0)] if TOY else CASES:
         with tempfile.TemporaryDirectory() as folder:
-            script = (
-                "import sys; from pathlib import Path; from benchmarks.programs.tiny import write_model; "
-            )
+            script = "import sys; from pathlib import Path\n"
+            script += "from benchmarks.programs.benchmark_inputs import write_model\n"
             script += f"write_model(Path(sys.argv[1]), {lengths!r}, prompts=64)"
             run_to_end(python, "-c", script, folder)
             size = [f"--train.prompts_per_step={16 // group}", f"--sampling.group_size={group}"]
@@ -45,7 +44,7 @@ def main(python: str) -> None:
                 "num_generations": group, "max_completion_length": 64,
             }  # fmt: skip
             programs = [
-                Program(python, "-m", "benchmarks.programs.ours", folder, *size),
+                Program(python, "-m", "benchmarks.programs.grpo_core_trainer", folder, *size),
                 Program(python, "-m", "benchmarks.programs.trl_trainer", folder, "16", json.dumps(options)),
             ]
             measured = step_in_turns(*programs, PAIRS)

@@ -2,13 +2,12 @@
 
 `python benchmarks/sync.py [MIB [ROUNDS]]`: 512 MiB of random float32 tensors of a Llama's shapes, 15 rounds. Each round
 copies the tensors in this process, and then sends them by each transport to another process, which copies them into its
-own tensors. Each process has one thread, pinned to a core. The CPU time of both processes together is compared with
-that of memcpy in the same round, so that noise of the machine cancels.
+own tensors. Each process is pinned to one core, and PyTorch uses one thread. The CPU time of all threads of both
+processes is divided by that of memcpy in the same round, so that noise of the machine cancels.
 """
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import os
@@ -27,6 +26,7 @@ import torch  # noqa: E402
 from benchmarks.measure import interval  # noqa: E402
 from grpo_core.rollout.weights.digest import fingerprint_of, spot_digest  # noqa: E402
 from grpo_core.rollout.weights.sync import Sender, TensorFile  # noqa: E402
+from grpo_core.rollout.wire import CHECKSUM, checksum  # noqa: E402
 
 TRANSPORTS = ("shm", "http")
 WARM = 2
@@ -35,10 +35,10 @@ Tensors = list[tuple[str, torch.Tensor]]
 
 
 class Receiver:
-    """The receiving process: our rollout server around a stand-in engine that copies weights."""
+    """The receiving process: the rollout server of grpo_core with a stand-in engine that copies weights."""
 
     def __init__(self) -> None:
-        """Start the process on another core than the sender's."""
+        """Start the process on the last core; the sender runs on the first core."""
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         program = [sys.executable, "-m", "benchmarks.programs.receiver"]
         self.process = subprocess.Popen(
@@ -49,11 +49,11 @@ class Receiver:
         self.port = int(self.process.stdout.readline())
 
     def read_timings(self) -> dict[str, Any]:
-        """Return the receiver's CPU seconds since the last call, and the digest of its weights."""
+        """Return cpu_s (CPU seconds since the last call), digest (of the weights) and digest_s (its CPU seconds)."""
         return self.request("GET", "/timings")
 
     def request(self, method: str, path: str, body: Any = None, headers: Any = None) -> dict[str, Any]:
-        """Send an HTTP request."""
+        """Send an HTTP request; return the JSON object of the response."""
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
             connection.request(method, path, body, headers or {})
             return dict(json.loads(connection.getresponse().read()))
@@ -67,12 +67,12 @@ class Receiver:
     def upload(self, file: TensorFile, version: int) -> int:
         """Send a version in the body of a request; return the version that the server then reports."""
         body = file.to_bytes()
-        headers = {"X-Content-SHA256": hashlib.sha256(body).hexdigest(), "X-Policy-Version": str(version)}
+        headers = {CHECKSUM: checksum(body), "X-Policy-Version": str(version)}
         return int(self.request("POST", "/weights", body, headers)["policy_version"])
 
 
-def model(mib: int) -> Tensors:
-    """Return random float32 tensors of a Llama's shapes: width 1,024, vocabulary 16,384, two layers or more."""
+def random_llama_tensors(mib: int) -> Tensors:
+    """Return about `mib` MiB of random float32 tensors of a Llama's shapes (at least two layers)."""
     torch.manual_seed(0)
     shapes = {"embed": (16384, 1024), "head": (16384, 1024), "norm": (1024,)}
     for layer in range(max(2, (mib - 128) // 49)):
@@ -88,7 +88,13 @@ def model(mib: int) -> Tensors:
 
 
 def measure(tensors: Tensors, rounds: int) -> list[dict[str, float]]:
-    """Return the CPU seconds of each round: of memcpy, of each transport, and of its digests; check what arrived."""
+    """Return for each round the CPU seconds of memcpy, of each transport and of its digests.
+
+    The digests of both sides are compared after each transfer, and are not in the time of the transport.
+
+    Raises:
+        RuntimeError: The receiver has other weights than were sent.
+    """
     copies = [torch.zeros_like(value) for _, value in tensors]
     receiver = Receiver()
     senders = {kind: Sender(kind, receiver.load, receiver.upload) for kind in TRANSPORTS}
@@ -114,10 +120,10 @@ def measure(tensors: Tensors, rounds: int) -> list[dict[str, float]]:
 
 
 def main(mib: int = 512, rounds: int = 15) -> None:
-    """Print a line of results for each transport."""
+    """Print a line for each transport, then the speed of the SHA-256 fingerprint."""
     os.sched_setaffinity(0, {min(CORES)})
     torch.set_num_threads(1)
-    tensors = model(mib)
+    tensors = random_llama_tensors(mib)
     measured = measure(tensors, rounds)
     size = sum(value.numel() * 4 for _, value in tensors) / 1e9
     memcpy = size / interval([times["memcpy"] for times in measured])[0]
@@ -126,7 +132,7 @@ def main(mib: int = 512, rounds: int = 15) -> None:
         ratio = interval([times[kind] / times["memcpy"] for times in measured])
         share = interval([times[f"{kind} digests"] / times[kind] for times in measured])[0]
         print(
-            f"{kind:6} {ratio[0]:.1f} [{ratio[1]:.1f}, {ratio[2]:.1f}] times memcpy; digests {share:.1%} of it"
+            f"{kind:6} {ratio[0]:.1f} [{ratio[1]:.1f}, {ratio[2]:.1f}] times memcpy; digests {share:.1%} of that"
         )
     part = [("a", torch.randn(2**23))]
     began = time.process_time()

@@ -2,8 +2,9 @@
 
     python benchmarks/triage.py --megabytes 1000 --ripgrep rg
 
-The log is generated: lines as trainers and engines print them, with prefixes of ranks and of Ray, and a failure now and
-then. Both programs read it from the page cache in one thread; the fastest of three runs counts.
+The log is generated: lines as trainers and engines print them, with prefixes of ranks and of Ray, and a traceback after
+every 200,000 lines. Both programs read it from the page cache; ripgrep uses one thread. The fastest of three runs (by
+CPU time) counts.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ LINES = (
 
 
 def log_lines(random_numbers: random.Random, count: int) -> list[str]:
-    """Generate lines as trainers and engines print them; no two are alike."""
+    """Generate lines as trainers and engines print them, with random values."""
     result = []
     for step in range(count):
         stamp = f"01-31 {step // 3600 % 24:02d}:{step // 60 % 60:02d}:{step % 60:02d}"
@@ -56,15 +57,15 @@ def log_lines(random_numbers: random.Random, count: int) -> list[str]:
 
 
 def write_log(path: Path, megabytes: int) -> None:
-    """Write the generated log, with a traceback about every 20 MB."""
+    """Write at least `megabytes` MB of log, with a traceback after every 200,000 lines."""
     numbers = random.Random(1)
     with path.open("w") as log:
         while log.tell() < megabytes * 1e6:
             log.write("\n".join(log_lines(numbers, 200_000)) + "\n" + FAILURE)
 
 
-def best(command: list[str], repeats: int = 3) -> tuple[float, float]:
-    """Run a command repeatedly; return the wall and CPU seconds of its fastest run."""
+def run_fastest(command: list[str], repeats: int = 3) -> tuple[float, float]:
+    """Run a command repeatedly; return the wall and CPU seconds of the run with the least CPU time."""
     runs = [run_timed(command) for _ in range(repeats)]
     assert all(code in {0, 1, 3} for _wall_s, _cpu_s, code in runs), command
     return min(runs, key=lambda run: run[1])[:2]
@@ -75,8 +76,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--folder", help="where the log is made (default: the folder for temporary files)")
-    parser.add_argument("--ripgrep", default=shutil.which("rg"), help="the program (default: from PATH)")
+    parser.add_argument(
+        "--folder", help="folder for the log (default: the system's folder for temporary files)"
+    )
+    parser.add_argument("--ripgrep", default=shutil.which("rg"), help="path of ripgrep (default: rg in PATH)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         log, patterns = Path(folder) / "run.log", Path(folder) / "patterns"
@@ -84,7 +87,7 @@ def main() -> None:
         rules = Rules(catalog.load())
         patterns.write_text("".join(f"{rule.pattern}\n" for rule in rules.rules))
         size = log.stat().st_size / 1e6
-        wall, cpu = best([sys.executable, "-m", "diagnostics", "triage", str(log)], options.repeats)
+        wall, cpu = run_fastest([sys.executable, "-m", "diagnostics", "triage", str(log)], options.repeats)
         memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1000
         figures = {
             "megabytes": round(size),
@@ -94,7 +97,7 @@ def main() -> None:
         figures["triage"] = {"wall_s": wall, "cpu_s": cpu, "mb_per_cpu_s": size / cpu, "most_mb": memory}
         if options.ripgrep:
             command = [options.ripgrep, "--threads", "1", "--count", "--file", str(patterns), str(log)]
-            wall, cpu = best(command, options.repeats)
+            wall, cpu = run_fastest(command, options.repeats)
             figures["ripgrep"] = {"wall_s": wall, "cpu_s": cpu, "mb_per_cpu_s": size / cpu}
             figures["triage_to_ripgrep"] = (
                 figures["triage"]["mb_per_cpu_s"] / figures["ripgrep"]["mb_per_cpu_s"]

@@ -1,7 +1,7 @@
-"""Run the figures that must not get worse and print them as one table: `nox -s acceptance [-- NAME...]`.
+"""Measure the figures that must not get worse, and print a line for each: `nox -s acceptance [-- NAME...]`.
 
 Each row is a command and a pattern in its output. A row fails if its command exits with a code that is not expected,
-the pattern is missing, or the figure is too low. Exit code 1 if a row fails.
+the pattern is missing, or the figures miss the minimum. The exit code is 1 if a row fails.
 
 Not included, because they need environments of other projects: lint's combinations of options (`evaluation.lint`),
 doctor's broken environments (`evaluation.doctor`), and the repros on real wheels (`nox -s repro`).
@@ -25,25 +25,27 @@ LOGS = "tests/diagnostics/logs"
 
 @dataclass(frozen=True)
 class Row:
-    """One figure.
+    """A command whose output has one or more figures.
 
     Attributes:
-        arguments: Arguments of this Python.
-        pattern: Of the output; its groups are the figures.
-        holds: Whether the figures are good enough.
-        codes: Exit codes that are no failure.
+        name: Name of the row; also selects it on the command line.
+        arguments: Arguments of the Python interpreter that runs this program.
+        pattern: Regular expression for the output; its groups are the figures.
+        is_good_enough: Function that returns whether the figures reach the minimum.
+        minimum: The minimum, as text for the printed row.
+        codes: Exit codes that are not a failure.
     """
 
     name: str
     arguments: tuple[str, ...]
     pattern: str
-    holds: Callable[[Sequence[int]], bool]
+    is_good_enough: Callable[[Sequence[int]], bool]
     minimum: str
     codes: tuple[int, ...] = (0,)
 
 
-def passed(name: str, *arguments: str, at_least: int) -> Row:
-    """Return a row of tests that all pass."""
+def passing_tests(name: str, *arguments: str, at_least: int) -> Row:
+    """Return a row that runs tests: all must pass, and at least `at_least` of them."""
     return Row(
         name,
         (*PYTEST, *arguments),
@@ -54,7 +56,7 @@ def passed(name: str, *arguments: str, at_least: int) -> Row:
 
 
 ROWS = (
-    passed("golden commands: exit code, schema, first lines", "tests/golden", at_least=134),
+    passing_tests("golden commands: exit code, schema, first lines", "tests/golden", at_least=134),
     Row(
         "triage, own logs named",
         ("-m", "evaluation.triage.labelled_logs", LOGS, "--format", "json"),
@@ -71,9 +73,9 @@ ROWS = (
         "0",
         (0, 1),
     ),
-    passed("three modes end with equal parameters", "tests/grpo_core/test_modes.py", at_least=14),
-    passed("a killed run resumes exactly", "tests/grpo_core/test_resume.py", at_least=17),
-    passed(
+    passing_tests("three modes end with equal parameters", "tests/grpo_core/test_modes.py", at_least=14),
+    passing_tests("a killed run resumes exactly", "tests/grpo_core/test_resume.py", at_least=17),
+    passing_tests(
         "conformance of engines, with broken engines",
         "tests/grpo_core/conformance",
         "tests/grpo_core/test_faults.py",
@@ -102,7 +104,7 @@ ROWS = (
 
 
 def main() -> int:
-    """Run the rows whose name contains one of the words."""
+    """Run all rows, or those whose name contains one of the words; return 1 if a row fails."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -119,7 +121,7 @@ def main() -> int:
         )
         match = re.search(row.pattern, done.stdout)
         figures = [int(group) for group in match.groups()] if match else []
-        good = bool(figures) and done.returncode in row.codes and row.holds(figures)
+        good = bool(figures) and done.returncode in row.codes and row.is_good_enough(figures)
         failed += not good
         figure = " of ".join(map(str, figures)) or f"no figure, exit code {done.returncode}"
         verdict = "ok" if good else "FAILED"

@@ -2,8 +2,8 @@
 
 usage: nox -s transformers-releases [-- RELEASE...]
 
-Each release gets an environment of its own. Python runs with warnings as errors. For each release the three modes must
-end with the same parameters, bit for bit. Exit code 1 if a run fails, warns or differs.
+Each release gets a separate environment. Python runs with warnings as errors. For each release the three modes must end
+with the same parameters, bit for bit. The exit code is 1 if a run fails or warns, or if the modes of a release differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def create_environment(uv: str, python: str, folder: Path, release: str) -> Path
 
 
 def train(python: Path, mode: str, folder: Path, *, root: Path) -> str:
-    """Train four steps of the shipped task; return the parameters' digest, or what went wrong."""
+    """Train four steps of the shipped task; return the digest of the parameters, or `failed: ` and the error."""
     command = [
         str(python),
         "-W",

@@ -165,8 +165,6 @@ COMMANDS = {"train": _train, "serve": _serve, "probe": _probe, "replay": _replay
 
 
 def _command(name: str) -> Callable[[list[str], set[str], Answer], int]:
-    if name == "check":
-        raise ConfigError("command line: `check` was removed; use: grpo-doctor audit DUMP")
     if name not in COMMANDS:
         raise ConfigError(f"command line: {name!r}: expected a command: {', '.join(COMMANDS)} (see --help)")
     return COMMANDS[name]

@@ -39,28 +39,6 @@ _SEPARATE, _OWN_ENGINE = ("rollout.mode", "async", "server"), ("rollout.port", 0
 _CLIP, _SAPO = ("loss.surrogate", "clip"), ("loss.surrogate", "sapo")
 _BOUNDS, _DEVIATION = ("loss.surrogate", "clip", "cispo"), ("loss.advantage_scale", *SCALES[:-1])
 _KL, _CORRECTION = ("loss.kl_coefficient",), ("loss.correction", "truncate", "mask")
-# Options of earlier releases, with the value that means what is still done. Any other value is refused.
-REMOVED: dict[str, Any] = {
-    "loss.advantage_deviation": "rewards", "loss.advantage_rewards": "sum", "loss.advantage_whiten": "none",
-    "loss.correction_gate": "none", "loss.gate_limit": 0.1, "loss.off_policy_limit": 0.0,
-    "loss.cov_share": 0.0002, "loss.cov_low": 1.0, "loss.cov_high": 5.0, "loss.cov_kl": 1.0,
-    "loss.entropy_coefficient": 0.0, "loss.entropy_quantile": 0.0, "loss.kl_placement": "loss",
-    "loss.quadratic": 0.001, "loss.reject": "none", "loss.reject_low": 0.5, "loss.reject_high": 2.0,
-    "loss.vespo_power_positive": 2.0, "loss.vespo_rate_positive": 3.0,
-    "loss.vespo_power_negative": 3.0, "loss.vespo_rate_negative": 2.0,
-    "model.loss_scale": 1024.0, "output.page": False,
-    "output.tensorboard": False, "output.wandb": False, "reward.model": "", "reward.threads": 1,
-    "train.sharding": "replicate", "train.stall_look": False, "train.stall_s": 0.0,
-    "rollout.environment": "", "rollout.on_update": "wait", "rollout.partial_tokens": 0, "rollout.turn_tokens": 0,
-    "rollout.replay_experts": False,
-}  # fmt: skip
-
-REPLACEMENTS = {
-    "output.tensorboard": "docs/metrics.md shows the curves of metrics.jsonl",
-    "output.wandb": "docs/metrics.md shows the curves of metrics.jsonl",
-    "reward.model": "load the model in a reward function of yours",
-    "train.stall_s": "use grpo-doctor hang --watch -- COMMAND",
-}
 
 
 @dataclass(frozen=True)
@@ -151,15 +129,12 @@ class RolloutConfig:
     """The engine that samples; also the engine of a server that the run starts."""
     max_staleness: int = option(1, low=0, needs=_ASYNC)
     """Async: highest age of a token in policy versions. 0 waits for every update and gives the numbers of colocate."""
-    server: str = option("auto", choices=("auto", "grpo-core", "vllm", "trl"), needs=_SERVER)
+    server: str = option("grpo-core", choices=("grpo-core", "vllm"), needs=_SERVER)
     """Server mode: the kind of server: `python -m grpo_core serve`, `vllm serve` or `trl vllm-serve`. `auto`: any."""
     host: str = option("127.0.0.1", needs=_SERVER)
     """Server mode: the server's host."""
     port: int = option(0, low=0, needs=_SERVER)
     """Server mode: the port of a running server; 0 starts one for this run. `serve`: the port to listen on; 0: any."""
-    token_file: str = option("", needs=_SERVER)
-    """A file with the server's token, if GRPO_CORE_TOKEN is not set; `serve` creates it if it is missing. Empty: a
-    server on loopback stores its token in the user's cache, where a trainer of the same user reads it."""
     timeout_s: float = option(120.0, above=0, needs=_SEPARATE)
     """Seconds that a server, or an engine in another process, may take to start or to answer one call."""
     device: str = option("auto", needs=_OWN_ENGINE)
@@ -169,10 +144,8 @@ class RolloutConfig:
     """If both use one GPU at the same time: the engine's share of its memory. The trainer gets the rest."""
     max_batch: int = option(256, low=1, needs=_OWN_ENGINE)
     """Most completions that the embedded engine samples at one time."""
-    sync: str = option("auto", choices=("auto", "inline", "shm", "http", "files"), needs=_SEPARATE)
+    sync: str = option("auto", choices=("auto", "shm", "http", "files"), needs=_SEPARATE)
     """Transport of weights to the engine (docs/sync.md, docs/servers.md). `auto`: the engine's fastest."""
-    reconnect_s: float = option(0.0, low=0, needs=_SERVER)
-    """Server mode: seconds to search for a running server that went away."""
     sync_tolerance: float = option(0.0, low=0)
     """Largest log-prob difference between engine and trainer that the probe after a weight update accepts as rounding.
     0: set by the less exact of their types: 0.001 for float32, 0.05 for float16, 0.2 for bfloat16."""

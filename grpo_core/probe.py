@@ -16,9 +16,10 @@ from grpo_core.learn.batch import completion_batch
 from grpo_core.learn.policy import Policy
 from grpo_core.machine.process import make_deterministic, versions
 from grpo_core.machine.resources import resolve
-from grpo_core.rollout.build import build_engine, engine_spec
+from grpo_core.rollout.build import build_engine
 from grpo_core.rollout.engine import EngineError, check_answers
-from grpo_core.tasks import model, task
+from grpo_core.tasks import model
+from grpo_core.tasks.dataset import ShippedTask, long_prompt, requests_for
 from grpo_core.types import Completion, SamplingParams
 
 SCHEMA = "grpo-doctor.engine.v1"
@@ -47,11 +48,11 @@ def _observe(config: Config, folder: str) -> dict[str, Any]:
     if not config.model.path:
         model.make_tiny(Path(folder), config.model, config.task.letters, config.train.seed)
     policy, tokenizer = Policy(folder, config), model.load_tokenizer(folder)
-    prompts = task.task_prompts(config.task, tokenizer, seed=config.train.seed, step=0, count=8)
+    prompts = ShippedTask(config, tokenizer).batch(0, 8)
     # Add a prompt that is long enough for the prefix cache, because the other prompts are too short for it.
-    ids = task.long_prompt(prompts[0].ids, room=config.model.max_length - config.sampling.max_tokens)
+    ids = long_prompt(prompts[0].ids, room=config.model.max_length - config.sampling.max_tokens)
     prompts.append(replace(prompts[0], id="long", ids=ids))
-    requests = task.requests_for(prompts, config.sampling.group_size, config.train.seed)
+    requests = requests_for(prompts, config.sampling.group_size, config.train.seed)
     params = SamplingParams(config.sampling.max_tokens, config.sampling.temperature)
 
     def largest_difference(completions: Sequence[Completion]) -> float:
@@ -62,7 +63,7 @@ def _observe(config: Config, folder: str) -> dict[str, Any]:
             ours_BT, _ = policy.logprobs(batch, params.temperature)
         return float((ours_BT - batch.behaviour_BT).abs()[batch.mask_BT].max())
 
-    with closing(build_engine(engine_spec(config, folder))) as engine:
+    with closing(build_engine(config, folder)) as engine:
         before = check_answers(engine.generate(requests, params), requests, engine.name)
         difference_before = largest_difference(before)
         _move(policy.causal, config.train.seed)

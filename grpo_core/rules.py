@@ -124,7 +124,7 @@ def _rollout_contradictions(config: Config) -> Iterator[tuple[str, str]]:
         fix = f"one step ahead is already {updates} versions old; set max_staleness to at least that, or to 0"
         yield "rollout.max_staleness train.iterations", fix
     starts, external = (rollout.mode == "server" and bool(rollout.port) == runs for runs in (False, True))
-    if starts and rollout.server in ("vllm", "trl"):
+    if starts and rollout.server == "vllm":
         fix = "port 0 starts a server of our own; start that one (see docs/servers.md) and give its port"
         yield "rollout.server rollout.port", fix
     if starts and rollout.host not in LOOPBACK:

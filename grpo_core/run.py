@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from grpo_core import modes
 from grpo_core.config import Config, ConfigError
 from grpo_core.machine.checkpoint import check_resumable
 from grpo_core.machine.process import versions
-from grpo_core.modes import loops
 from grpo_core.run_files import mean
 from grpo_core.trainer import Report, Trainer
 from grpo_core.types import RunError
@@ -39,7 +39,7 @@ def train(config: Config, report: Report, *, resume: bool = False) -> dict[str, 
     outcome, error = "ok", None
     try:
         with trainer.interrupts.watched():
-            loops.run_mode(trainer)
+            modes.run_mode(trainer)
         trainer.save_policy()
     except (KeyboardInterrupt, Exception) as failure:
         if trainer.interrupts.received or isinstance(failure, KeyboardInterrupt):

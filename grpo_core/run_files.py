@@ -62,18 +62,6 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation with n - 1; 0 for fewer than two values.
-
-    >>> deviation([1.0, 3.0])
-    1.4142135623730951
-    """
-    if len(values) < 2:
-        return 0.0
-    centre = mean(values)
-    return float((sum((value - centre) ** 2 for value in values) / (len(values) - 1)) ** 0.5)
-
-
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Read the complete lines of a metrics file, none if there is no file; a torn last line is dropped."""
     if not path.exists():

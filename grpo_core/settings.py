@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_core import config as options_module
-from grpo_core.config import REMOVED, REPLACEMENTS, Config, ConfigError
+from grpo_core.config import Config, ConfigError
 from grpo_core.rules import check, sampling_notes, without_effect
 from grpo_core.safe_io import read_bytes
 
@@ -51,8 +51,7 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}  # section.key -> where it was set
     for source, key, value in [*_file_entries(path), *_argument_entries(overrides)]:
-        if not _is_removed(source, key, value):
-            values[key], sources[key] = _converted(source, key, value), source
+        values[key], sources[key] = _converted(source, key, value), source
     explicit = {key: fields()[key].metadata for key in values}
     if values.get("loss.dialect"):
         for key, value in _dialect_settings(sources["loss.dialect"], values["loss.dialect"]).items():
@@ -69,14 +68,6 @@ def load(path: Path | None, overrides: list[str], warn: Callable[[str], None] = 
     for note in sampling_notes(config):
         warn(note)
     return config
-
-
-def _is_removed(source: str, key: str, value: Any) -> bool:
-    """Return whether an option of an earlier release has its only remaining value; refuse any other value."""
-    if key in REMOVED and str(value).lower() != str(REMOVED[key]).lower():
-        instead = REPLACEMENTS.get(key, f"{REMOVED[key]!r} is what remains")
-        raise ConfigError(f"{source}: {key} was removed; {instead}")
-    return key in REMOVED
 
 
 def _dialect_settings(source: str, name: str) -> dict[str, Any]:

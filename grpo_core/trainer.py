@@ -25,10 +25,8 @@ from grpo_core.publish import PROBE_COMPLETION, Proof, Publisher
 from grpo_core.records.recording import Recorder
 from grpo_core.rollout.engine import Engine, check_answers
 from grpo_core.run_files import RunFiles, mean, read_metrics
-from grpo_core.tasks import model
-from grpo_core.tasks.dataset import build_eval_prompts, build_prompts, rollout, with_steps
+from grpo_core.tasks import dataset, model
 from grpo_core.tasks.rewards import Scorer
-from grpo_core.tasks.task import derived_seed, long_prompt
 from grpo_core.types import Completion, Request, Rollout, SamplingParams
 
 Report = Callable[[dict[str, Any]], None]  # receives each step's metrics
@@ -74,16 +72,16 @@ class Trainer:
         self.model_dir = config.model.path or str(folder / "model")
         if not config.model.path and saved is None and self.world.first:
             model.make_tiny(folder / "model", config.model, config.task.letters, config.train.seed)
-        self.world.broadcast(None)  # no process reads the model before it is written
+        self.world.gather(None)  # no process reads the model before it is written
         self.policy = Policy(self.model_dir, config, self.world)
         self.tokenizer = model.load_tokenizer(self.model_dir)
         stop, options = self.tokenizer.eos_token_id, config.sampling
         stops = () if stop is None else (int(stop),)
         self.sampling = SamplingParams(options.max_tokens, options.temperature, stops, **options.truncation)
-        self.prompts = build_prompts(config, self.tokenizer)
-        self.config = config = with_steps(config, self.prompts)
+        self.prompts = dataset.build_prompts(config, self.tokenizer)
+        self.config = config = dataset.with_steps(config, self.prompts)
         self._scorer = Scorer(config, self.tokenizer, self.world)
-        self._eval_prompts = build_eval_prompts(config, self.tokenizer) if config.eval.every else []
+        self._eval_prompts = dataset.build_eval_prompts(config, self.tokenizer) if config.eval.every else []
         self._evaluated_step, self._eval_metrics = -1, dict[str, float]()
         self._updater = Updater(self.policy, config, self.world)
         self.interrupts = Interrupts()
@@ -124,7 +122,7 @@ class Trainer:
         ids = self.prompts.batch(0, 1)[0].ids
         # An engine without a fingerprint may keep cached keys of old weights, which only a long prompt detects.
         room = self.config.model.max_length - PROBE_COMPLETION
-        probe = ids[-room:] if engine.capabilities.fingerprint else long_prompt(ids, room=room)
+        probe = ids[-room:] if engine.capabilities.fingerprint else dataset.long_prompt(ids, room=room)
         tolerance = self.config.rollout.sync_tolerance
         sync = Publisher(self.policy, engine, probe, tolerance=tolerance, exact=not self.config.lowered)
         if self.resumed and self.resumed.probe:  # the next proof compares with this probe
@@ -140,7 +138,7 @@ class Trainer:
     def next_rollout(self) -> Rollout:
         """Return the next batch of prompts."""
         self._round += 1
-        return rollout(self.prompts, self._round - 1, self.config)
+        return dataset.rollout(self.prompts, self._round - 1, self.config)
 
     def evaluate(self, engine: Engine) -> None:
         """Sample the evaluation prompts from this policy version, if an evaluation is due at this step."""
@@ -148,7 +146,7 @@ class Trainer:
         if not every or self.step % every or self._evaluated_step == self.step:
             return
         prompts, seed = self._eval_prompts, self.config.train.seed
-        requests = [Request(p.id, p.ids, derived_seed(seed, "eval", p.id)) for p in prompts]
+        requests = [Request(p.id, p.ids, dataset.derived_seed(seed, "eval", p.id)) for p in prompts]
         sampling = replace(self.sampling, temperature=self.config.eval.temperature)
         with self.timed("eval"):
             completions = engine.generate(requests, sampling)

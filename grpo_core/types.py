@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-FinishReason = Literal["stop", "length", "abort"]
+FinishReason = Literal["stop", "length"]
 Scored = tuple[float, dict[str, "float | None"]]  # a reward, and its parts by function
 
 
@@ -92,7 +92,7 @@ class Completion:
         ids: Sampled token ids, the stop id included.
         logprobs: Natural log-prob of each id under the sampling distribution (all of `SamplingParams` applied).
         versions: The policy version that sampled each id.
-        finish_reason: `stop` (a stop id was sampled), `length` or `abort`.
+        finish_reason: `stop` (a stop id was sampled) or `length`.
     """
 
     request_id: str

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.processes import run_text
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -54,15 +56,7 @@ def run_with(python: Path, *arguments: str, timeout_s: float = 500) -> subproces
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
         }
-        return subprocess.run(
-            [str(python), "-P", *arguments],
-            env=environment,
-            cwd=stage,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        return run_text([python, "-P", *arguments], env=environment, cwd=stage, timeout=timeout_s)
 
 
 def read_attempts(done: subprocess.CompletedProcess[str], code: str) -> dict[tuple[str, str | None], Any]:

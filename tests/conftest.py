@@ -2,10 +2,13 @@
 
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.fork_server import Template
 
 # The examples are the same each time: a failure in one of ten runs would stop an unrelated change.
 settings.register_profile(
@@ -65,3 +68,17 @@ def neutral_terminal():
             patch.delenv(name, raising=False)
         patch.setenv("TERM", "xterm-256color")
         yield
+
+
+@pytest.fixture(scope="session")
+def commands():
+    """Run `python -m` with diagnostics, repro or the matrix by forking a process that has imported them."""
+    with closing(Template("commands")) as template:
+        yield template
+
+
+@pytest.fixture(scope="session")
+def trainer():
+    """Run `python -m grpo_core` by forking a process that has imported PyTorch and warmed it up."""
+    with closing(Template("trainer")) as template:
+        yield template

@@ -107,7 +107,7 @@ def refuted() -> str:
 
 def loop() -> str:
     """Return the source of the colocate loop as a code block."""
-    text = (ROOT / "grpo_core" / "modes" / "loops.py").read_text(encoding="utf-8")
+    text = (ROOT / "grpo_core" / "modes.py").read_text(encoding="utf-8")
     start = text.index("def train_colocate(")
     return f"```python\n{text[start : text.index('def train_async(')].rstrip()}\n```\n"
 

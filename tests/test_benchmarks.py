@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import gpu
 from tests.cells import ROOT, cell_python
+from tests.processes import run_python
 
 SMALL = {
     "gpu": ["--device=cpu", "--toy"],
@@ -27,14 +28,7 @@ def run_benchmark(name: str, *more: str) -> subprocess.CompletedProcess[str]:
     cell = str(cell_python("vllm-0.31.0+trl-1.16.0")) if name == "step" else ""
     arguments = [argument.format(cell=cell) for argument in SMALL[name]]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *arguments, *more],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+    return run_python(str(ROOT / "benchmarks" / f"{name}.py"), *arguments, *more, env=environment)
 
 
 def benchmarks() -> list[object]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import html
 import re
 import runpy
-import subprocess
-import sys
 from collections import defaultdict
 
 import pytest
@@ -67,12 +65,13 @@ TRANSCRIPTS = [
         for transcript in TRANSCRIPTS
     ],
 )
-def test_console_block_is_what_the_command_prints(transcript, tmp_path):
+def test_console_block_is_what_the_command_prints(transcript, tmp_path, request):
     """`python -m tests.transcripts` shows the differences."""
     if transcript.trains:
         pytest.importorskip("torch", reason="the trainer needs torch")
     cells = cell_python(transcript.cell).parents[2] if transcript.cell else None
-    assert transcripts.differences(transcript.expected, transcript.run(tmp_path, cells)) == []
+    template = request.getfixturevalue("trainer" if transcript.trains else "commands")
+    assert transcripts.differences(transcript.expected, transcript.run(tmp_path, cells, template)) == []
 
 
 def test_every_console_block_is_run():
@@ -104,7 +103,7 @@ DOCUMENTED_OPTIONS = documented_options()
 
 
 @pytest.mark.parametrize("command", sorted(DOCUMENTED_OPTIONS))
-def test_documented_options_exist(command):
+def test_documented_options_exist(command, commands):
     """They are in the command's help, or in the trainer's list of settings."""
     program, name = command.split()
     if program == "diagnostics":
@@ -112,8 +111,7 @@ def test_documented_options_exist(command):
     else:
         text = ""
         for option in ("--help", *(("--help-settings",) if program == "grpo_core" else ())):
-            words = [sys.executable, "-m", program, name, option]
-            text += subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+            text += commands.run([program, name, option]).stdout.decode()
     known_options = set(re.findall(r"--[a-z][\w.-]*", text))
     assert [option for option in sorted(DOCUMENTED_OPTIONS[command]) if option[0] not in known_options] == []
 

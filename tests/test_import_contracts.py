@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import run_python
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY_PACKAGES = {"torch", "vllm", "ray", "transformers", "numpy", "trl"}
@@ -60,7 +61,5 @@ def test_probes_import_nothing_of_ours():
 )
 def test_start_up_imports_no_heavy_package(module):
     program = f"import sys, {module}; print(sorted({HEAVY_PACKAGES!r} & set(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
-    )
+    done = run_python("-c", program, cwd=ROOT)
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 
 import pytest
 
 from grpo_core.errors import not_installed
 from tests.documents import ROOT
+from tests.processes import run_python
 
 # Runs a module with some imports blocked, as if these packages were not installed.
 WITHOUT = """\
@@ -81,14 +81,7 @@ def without(tmp_path):
     (tmp_path / "run" / "completions_00001.parquet").touch()
 
     def run(modules, line):
-        done = subprocess.run(
-            [sys.executable, "-c", WITHOUT, modules, *line.split()],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        done = run_python("-c", WITHOUT, modules, *line.split(), cwd=tmp_path, stdin=subprocess.DEVNULL)
         return done.returncode, done.stdout, done.stderr
 
     return run

@@ -14,6 +14,7 @@ import pytest
 
 from diagnostics.uv import find_uv, uv_environment
 from tests import dist
+from tests.processes import run_text
 
 ROOT = Path(__file__).resolve().parent.parent
 LOG = next((ROOT / "tests" / "diagnostics" / "logs").glob("*/scheduler073__overlong_prompt.log"))
@@ -60,14 +61,11 @@ class Installed:
         environ = {
             k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "GRPO_", "UV_", "PIP_"))
         } | {"GRPO_DOCTOR_QUIET": "1", "PATH": f"{self.folder / 'bin'}:/usr/bin:/bin"}
-        done = subprocess.run(
+        done = run_text(
             [self.folder / "bin" / "grpo-doctor", *arguments],
             env=environ,
             cwd=self.workdir,
-            capture_output=True,
-            text=True,
             stdin=subprocess.DEVNULL,
-            check=False,
         )
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode, done.stdout, done.stderr
@@ -165,13 +163,6 @@ def test_wheel_runs_with_uvx(wheel, tmp_path):
     """`uvx --from WHEEL grpo-doctor triage LOG` is the first command that users try."""
     command = [str(find_uv()), "tool", "run", "--quiet", "--python", sys.executable, "--from", str(wheel)]
     environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | uv_environment(os.environ)
-    done = subprocess.run(
-        [*command, "grpo-doctor", "triage", str(LOG)],
-        env=environ,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_text([*command, "grpo-doctor", "triage", str(LOG)], env=environ, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
     assert "SCH002" in done.stdout

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.fork_server import Template
+
 ROOT = Path(__file__).resolve().parent.parent
 _BLOCK = re.compile(r"^```console\n\$ (?P<command>.+)\n(?P<expected>(?:.*\n)*?)```$", re.MULTILINE)
 _CELLS = ".matrix/environments/"
@@ -44,16 +46,23 @@ class Transcript:
         """Whether it is a `grpo_core train` command, which needs PyTorch and is slow."""
         return "grpo_core train" in self.command
 
-    def run(self, folder: Path, cells: Path | None = None) -> list[str]:
-        """Run the command in a folder with a copy of examples/ and a link to the cells; return its output lines."""
+    def run(self, folder: Path, cells: Path | None = None, template: Template | None = None) -> list[str]:
+        """Run the command in a folder with a copy of examples/ and a link to the cells; return its output lines.
+
+        A template forks programs of `python -m`, which is faster than starting Python.
+        """
         shutil.copytree(ROOT / "examples", folder / "examples")
         if cells:
             (folder / ".matrix").mkdir()
             (folder / _CELLS.rstrip("/")).symlink_to(cells)
-        words = [sys.executable if word == "python" else word for word in shlex.split(self.command)]
+        words = shlex.split(self.command)
         environ = {**os.environ, "COLUMNS": WIDTH, "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environ, check=False)
-        return (done.stdout or done.stderr).splitlines()
+        if template and words[:2] == ["python", "-m"]:
+            done = template.run(words[2:], cwd=folder, env=environ)
+        else:
+            words = [sys.executable if word == "python" else word for word in words]
+            done = subprocess.run(words, capture_output=True, cwd=folder, env=environ, check=False)
+        return (done.stdout or done.stderr).decode().splitlines()
 
 
 def transcripts_of(document: Path) -> Iterator[Transcript]:

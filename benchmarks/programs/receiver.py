@@ -1,7 +1,7 @@
-"""Run our rollout server around a stand-in engine that only copies weights, for the weight sync benchmark.
+"""Run the rollout server of grpo_core with a stand-in engine that only copies weights, for the weight sync benchmark.
 
-The engine copies received weights into its own tensors, as the embedded engine does. `GET /timings` returns the CPU
-time of this process and the digest of its weights.
+The engine copies received weights into its own tensors. `GET /timings` returns the CPU time of this process (all its
+threads) since the last call, the digest of the weights, and the CPU time of the digest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Engine:
         self.policy_version, self.tensors, self._clock = -1, {}, time.process_time()
 
     def update_weights(self, tensors: Any, version: int) -> None:
-        """Copy the tensors."""
+        """Copy the tensors, and set the policy version."""
         for name, value in tensors:
             if name not in self.tensors:
                 self.tensors[name] = torch.empty_like(value)
@@ -37,7 +37,7 @@ class Engine:
         self.policy_version = version
 
     def timings(self) -> dict[str, Any]:
-        """Return the CPU seconds of this process since the last call, the digest of the weights and its CPU seconds."""
+        """Return cpu_s (CPU seconds since the last call), digest (of the weights) and digest_s (its CPU seconds)."""
         began = time.process_time()
         digest = spot_digest(self.tensors.items(), self.policy_version)
         used, self._clock = began - self._clock, time.process_time()
@@ -45,7 +45,7 @@ class Engine:
 
 
 def serve(engine: Engine) -> None:
-    """Print the port, then answer requests until stdin ends."""
+    """Print the port, then serve requests until standard input is closed."""
     import socket
 
     import uvicorn

@@ -1,6 +1,7 @@
-"""Train with TRL's GRPOTrainer on a folder's model and prompts, one step a turn: `FOLDER SAMPLES OPTIONS`.
+"""Train a folder's model with TRL's GRPOTrainer, and run one step for each line that the benchmark writes to stdin.
 
-SAMPLES is the number of completions a step, OPTIONS the options of GRPOConfig as JSON.
+usage: python -m benchmarks.programs.trl_trainer FOLDER SAMPLES OPTIONS. SAMPLES is the number of completions per step,
+OPTIONS are options of GRPOConfig as a JSON object.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from datasets import load_dataset
 from transformers import AutoTokenizer, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from benchmarks.measure import Turns
-from benchmarks.programs.tiny import even_words
+from benchmarks.measure import StepReporter
+from benchmarks.programs.benchmark_inputs import even_words
 
 folder, samples, options = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
-turns = Turns()
+reporter = StepReporter()
 if options["use_cpu"]:
     torch.set_num_threads(1)
 
 
-class EndTurn(TrainerCallback):
-    """Trainer callback that ends the turn when a step's metrics are logged, and reports its sampled tokens."""
+class ReportStep(TrainerCallback):
+    """Trainer callback that reports each finished step to the benchmark and waits for the request of the next step."""
 
     def on_log(self, *_: object, logs: dict[str, Any], **__: object) -> None:
-        """End the turn if these are a step's metrics."""
+        """Report the sampled tokens if the logs are those of a step."""
         if "completions/mean_length" in logs:
-            turns.end_turn(tokens=round(samples * float(logs["completions/mean_length"])))
+            reporter.report_step(tokens=round(samples * float(logs["completions/mean_length"])))
 
 
 config = GRPOConfig(
@@ -51,8 +52,8 @@ trainer = GRPOTrainer(
     args=config,
     train_dataset=load_dataset("json", data_files=prompts, split="train", cache_dir=str(folder / "cache")),
     processing_class=AutoTokenizer.from_pretrained(folder / "model"),
-    callbacks=[EndTurn()],
+    callbacks=[ReportStep()],
 )
 trainer.remove_callback(PrinterCallback)
-turns.begin()
+reporter.wait_for_request()
 trainer.train()

@@ -11,6 +11,7 @@ from packaging.version import Version
 from diagnostics.api_index import query, store
 from diagnostics.api_index.compare import condition_holds
 from diagnostics.api_index.extract import MODEL_TYPES
+from diagnostics.api_index.members import defines_method, find_member
 from diagnostics.api_index.query import Release
 from diagnostics.api_index.uses import CONFIGS, Use
 from diagnostics.versions import parse_version
@@ -87,8 +88,7 @@ class Explanation:
         elif len(self.versions) == len(releases):
             text = f"Every {self.provider} from {releases[0]} to {releases[-1]} has {self.subject}."
         else:
-            until = "on" if self.versions[-1] == releases[-1] else f"to {self.versions[-1]}"
-            text = f"{self.provider} has {self.subject} from {self.versions[0]} {until}."
+            text = f"{self.provider} has {self.subject} {_describe_spans(self.versions, releases)}."
         if self.installed and self.versions:
             fine = "does not have it" if self.model_type else "has it"
             state = f"is {self.direction}" if self.direction else fine
@@ -115,8 +115,11 @@ def explain_missing(message: str, installed: Mapping[str, str] | None = None) ->
     """
     installed = installed or {}
     for use, provider in _candidates(message[:_LONGEST]):
+        releases = (Release(provider, version) for version in _releases(provider))
         versions = tuple(
-            version for version in _releases(provider) if query.has_name(Release(provider, version), use)
+            release.version
+            for release in releases
+            if query.has_name(release, use) and defines_method(query.surface_of(release), use)
         )
         callers = tuple(_callers(provider, use, installed.get(provider, "")))
         if not callers and (not versions or use.kind == "registered"):
@@ -160,6 +163,8 @@ def _candidates(message: str) -> Iterator[tuple[Use, str]]:
                 if (use.name, use.path, use.kind) == (parts["owner"], path, kind)
             )
             yield from dict.fromkeys(matching_uses)
+            if member := find_member(kind, parts["owner"], path, _PROVIDERS):
+                yield member
 
 
 def _uses_of_all(provider: str, text: str) -> Iterator[tuple[str, str, Use, dict[str, int]]]:
@@ -203,6 +208,22 @@ def _is_same_use(use: Use, target: Use) -> bool:
         return f"{use.module}.".startswith(f"{target.module}.")
     same_name = (use.module, use.name) == (target.module, target.name)
     return same_name and use.path[: len(target.path)] == target.path
+
+
+def _describe_spans(versions: tuple[str, ...], releases: list[str]) -> str:
+    """Return in words which of a package's releases are meant.
+
+    >>> _describe_spans(("1", "2", "4"), ["1", "2", "3", "4"])
+    'from 1 to 2 and from 4 on'
+    """
+    spans = store.spans_of([releases.index(version) for version in versions], len(releases)).split()
+    texts = []
+    for first, _, last in (span.partition("-") for span in spans):
+        until = f"to {releases[int(last)]}" if last else "on"
+        texts.append(
+            f"in {releases[int(first)]}" if first == last else f"from {releases[int(first)]} {until}"
+        )
+    return " and ".join(texts)
 
 
 def _releases(package: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
 import yaml
@@ -23,8 +23,8 @@ _CLASSES = {
 # Modules and config files that declare options.
 _DECLARING = {
     "trl": r"trl\.(trainer\.(grpo|model|base)_config|scripts\.(grpo|utils)|experimental\.\w+\.async_grpo_config)",
-    "transformers": r"transformers\.training_args",
-    "ms-swift": r"swift\.(llm\.argument|arguments|trainers|rlhf_trainers|megatron\.arguments?|llm\.ray|ray)\..*",
+    "transformers": r"transformers\.training_args(_seq2seq)?",
+    "ms-swift": r"swift\.(llm\.(argument|ray)|arguments|trainers|rlhf_trainers|megatron\.arguments?|ray(_utils)?)\..*",
     "verl": r"verl/trainer/config/.*ppo.*\.ya?ml",
     "openrlhf": r"openrlhf\.cli\.train_ppo_ray",
     "accelerate": r"accelerate\.commands\.launch",
@@ -88,14 +88,63 @@ def _options_of_file(package: str, module: str, facts: Facts, names: Mapping[str
 
 
 def choices(release: Release, option: str) -> tuple[str, ...]:
-    """Return all values that an option accepts; empty if the values are not limited or not known."""
-    surface = _surface(release)
-    definition, entry = _declaration(release, option)
+    """Return all values that an option accepts; empty if the values are not limited or not known.
+
+    Options of transformers accept what its newest or its oldest release accepts, because either may be installed.
+    """
+    values = _choices(release, option)
+    definition, _entry = _declaration(release, option)
+    if not values or definition is None or not definition.module.startswith("transformers."):
+        return values
+    return tuple(dict.fromkeys((*values, *_choices(release, option, -1))))
+
+
+def _choices(release: Release, option: str, companion: int = 0) -> tuple[str, ...]:
+    surface = _surface(release, companion)
+    definition, entry = _declaration(release, option, companion)
     if surface is None or not entry:
         return ()
     if definition is not None:
         return _field_choices(surface, definition, entry)
     return _literals(entry.partition(" choices ")[2].partition(" = ")[0]) if " choices " in entry else ()
+
+
+def wanted_type(release: Release, option: str, data: object) -> str:
+    """Return what an option takes in words, if a command's parser cannot convert a word to it; else "".
+
+    >>> release = Release("trl", "1.16.0")
+    >>> wanted_type(release, "num_generations", "eight"), wanted_type(release, "beta", 0.04)
+    ('a whole number', '')
+
+    Args:
+        release: The release that parses the command.
+        option: The option's name.
+        data: The word, or the number or boolean that it stands for; True if there is no word.
+    """
+    kind = " ".join(declared_type(release, option))
+    if release.package == "verl":
+        # Its config has values without types; a number may replace any other number.
+        is_number = type(declared_default(release, option)) in {int, float}
+        kind = "float" if is_number and isinstance(data, str) and re.fullmatch(r"[\w.%]+", data) else ""
+    if kind not in _CONVERTERS or isinstance(data, list):
+        return ""
+    convert, words = _CONVERTERS[kind]
+    try:
+        convert(str(data))
+    except (ValueError, KeyError):
+        return words
+    return (
+        "no value" if kind == "bool" and release.package == "openrlhf" and not isinstance(data, bool) else ""
+    )
+
+
+# As transformers' parser and argparse convert words.
+_BOOLEANS = {"yes", "true", "t", "y", "1", "no", "false", "f", "n", "0"}
+_CONVERTERS: Mapping[str, tuple[Callable[[str], object], str]] = {
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+    "bool": (lambda text: dict.fromkeys(_BOOLEANS)[text.lower()], "true or false"),
+}
 
 
 def declared_type(release: Release, option: str) -> frozenset[str]:
@@ -148,9 +197,9 @@ def _split_default(entry: str) -> tuple[str, str]:
     return head, default
 
 
-def _declaration(release: Release, option: str) -> tuple[Definition | None, str]:
+def _declaration(release: Release, option: str, companion: int = 0) -> tuple[Definition | None, str]:
     """Return (class, entry) of an option; the class is None for argparse and YAML, the entry "" if not declared."""
-    surface = _surface(release)
+    surface = _surface(release, companion)
     if surface is None:
         return None, ""
     for module in _MODULES.get(release.package, ()):
@@ -168,9 +217,9 @@ def _declaration(release: Release, option: str) -> tuple[Definition | None, str]
 
 
 @cache
-def _surface(release: Release) -> Surface | None:
+def _surface(release: Release, companion: int = 0) -> Surface | None:
     companions = [
-        Release(name, versions[0])
+        Release(name, versions[companion])
         for name in _COMPANIONS.get(release.package, ())
         if (versions := query.find_releases(name, ""))
     ]
@@ -192,10 +241,12 @@ def _annotation_choices(surface: Surface, module: str, annotation: str, depth: i
     except SyntaxError:
         return ()
     values: list[str] = []
-    for part in _alternatives(node):
+    parts = [part for part in _alternatives(node) if ast.unparse(part) != "None"]
+    # transformers' parser converts `Enum | str` to the Enum.
+    if len(parts) == 2 and ast.unparse(parts[1]) == "str":
+        return _enum_values(surface, module, ast.unparse(parts[0]))
+    for part in parts:
         text = ast.unparse(part)
-        if text == "None":
-            continue
         if isinstance(part, ast.Subscript) and text.partition("[")[0].rpartition(".")[2] == "Literal":
             values += _literals(ast.unparse(part.slice))
             continue
@@ -209,6 +260,19 @@ def _annotation_choices(surface: Surface, module: str, annotation: str, depth: i
             return ()
         values += inner
     return tuple(dict.fromkeys(values))
+
+
+def _enum_values(surface: Surface, module: str, name: str) -> tuple[str, ...]:
+    """Return the values of an Enum of texts; empty if the name is not one."""
+    imported = surface.facts(module).get(name, "").partition("import ")[2]
+    source, _, name = imported.partition(":") if imported else (module, "", name)
+    facts = surface.facts(source)
+    if not re.match(r"class .*Enum", facts.get(name, "")):
+        return ()
+    members = (entry for member, entry in facts.items() if member.startswith(f"{name}."))
+    return tuple(
+        _literals(entry.removeprefix("value "))[0] for entry in members if entry.startswith("value '")
+    )
 
 
 def _alternatives(node: ast.expr) -> list[ast.expr]:

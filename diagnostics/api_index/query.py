@@ -51,8 +51,8 @@ class Compatibility:
     """The evidence on whether two releases work together; `user` imports names from `provider`.
 
     Attributes:
-        declared: The version ranges that the user declares for the provider, each with its extra.
-        allowed: Whether the declared ranges allow the pair; None if none is declared.
+        declared: The version ranges that the user declares for the provider, with the extra that declares each.
+        allowed: Whether the declared ranges allow the pair; None if none is declared, or only another extra's.
         conflicts: Requirements of both on a third package that no release of it satisfies.
         names: The user's uses compared with the provider's names; None if that is not in the index.
         run: The published result of the pair: `ran`, `part`, `fails` or ''.
@@ -300,11 +300,11 @@ def compatibility(user: Release, provider: Release) -> Compatibility:
         or [item for item in ranges if item[1] in {provider.package, module_of(provider.package)}]
         or ranges
     )
-    allowed = (
-        any(item.contains(provider.version, prereleases=True) for item, _extra in binding)
-        if binding
-        else None
-    )
+    accepting = [item for item in ranges if item[0].contains(provider.version, prereleases=True)]
+    allowed = bool(set(binding) & set(accepting)) if binding else None
+    if allowed is False and accepting and binding[0][1]:
+        # Another extra accepts it, as OpenRLHF's `vllm-latest`: installable, and not what the package pins.
+        allowed, binding = None, [*binding, *accepting]
     same_number = " (by its number)" if is_built_for(user.package, provider.package) else ""
     declared = tuple(f"{item}" + (f" (extra {extra})" if extra else same_number) for item, extra in binding)
     return Compatibility(

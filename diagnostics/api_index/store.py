@@ -122,6 +122,7 @@ class Package:
         except (OSError, zipfile.BadZipFile) as error:
             raise self._damaged(error) from error
         self._members = set(self._archive.namelist())
+        self._texts: dict[str, bytes] = {}
         self._documents: dict[str, Any] = {}
         about = self.document("about")
         if not about:
@@ -137,10 +138,18 @@ class Package:
         if name not in self._documents:
             known = f"{name}.json" in self._members
             try:
-                self._documents[name] = json.loads(self._archive.read(f"{name}.json")) if known else {}
-            except (OSError, zipfile.BadZipFile, lzma.LZMAError, EOFError, ValueError) as error:
+                self._documents[name] = json.loads(self._read(name)) if known else {}
+            except ValueError as error:
                 raise self._damaged(error) from error
         return self._documents[name]
+
+    def _read(self, name: str) -> bytes:
+        if name not in self._texts:
+            try:
+                self._texts[name] = self._archive.read(f"{name}.json")
+            except (OSError, zipfile.BadZipFile, lzma.LZMAError, EOFError) as error:
+                raise self._damaged(error) from error
+        return self._texts[name]
 
     def _damaged(self, error: Exception) -> UserError:
         return UserError(f"{self._path}: not a file of the API index ({error}); install grpo-doctor again")
@@ -162,6 +171,22 @@ class Package:
         entry = self.about["modules"].get(module)
         names: dict[str, Any] = self.document(f"names-{entry[0]:03}")[module] if entry else {}
         return names
+
+    def find_name(self, name: str) -> list[str]:
+        """Return the modules that define or import a name in some release."""
+        key = f"{json.dumps(name)}:".encode()
+        chunks = {member for member in self._members if member.startswith("names-")}
+        with_name = {item for item in chunks if key in self._read(item.removesuffix(".json"))}
+        return [
+            module
+            for module, (chunk, _life) in self.about["modules"].items()
+            if f"names-{chunk:03}.json" in with_name and name in self.packed(module)
+        ]
+
+    def life(self, module: str) -> str:
+        """Return the spans of the releases that have a module."""
+        spans: str = self.about["modules"][module][1]
+        return spans
 
     def facts(self, module: str, number: int) -> Facts | None:
         """Return the names of a module in one release, with their entries; None if the release lacks the module."""

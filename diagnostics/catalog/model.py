@@ -29,7 +29,8 @@ ROLES = ("root", "cascade", CONFIRMATION)
 STATUSES = ("active", "by_setting", "retired")
 EVIDENCE = ("declared", "static", "executed")
 """Evidence levels, weakest first."""
-FRAMEWORKS = frameworks.SHOWN
+# Without the reference trainer, which the catalog does not cover.
+FRAMEWORKS = {name: shown for name, shown in frameworks.SHOWN.items() if name != "own"}
 COMPONENTS = (
     *frameworks.PACKAGES, "accelerate", "bash", "cuda", "deepspeed", "fastapi", "filelock", "flash-attn",
     "huggingface-hub", "math-verify", "numpy", "peft", "prometheus-fastapi-instrumentator", "python", "safetensors",

@@ -14,6 +14,7 @@ import re
 import shlex
 import string
 import subprocess
+import tomllib
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -29,7 +30,9 @@ LIMIT_S = 30.0
 MAX_HOSTS, MAX_PARALLEL = 4096, 32
 MAX_ANSWER_BYTES = 8 << 20
 _PACKAGE = Path(__file__).resolve().parents[1]
-COLLECT_SOURCES = ("collect/*.py", "collect/*.txt", "frameworks.py", "safe_io.py", "output/redact.py")
+COLLECT_SOURCES = (
+    "collect/*.py", "collect/*.txt", "frameworks/__init__.py", "frameworks/*.toml", "safe_io.py", "output/redact.py",
+)  # fmt: skip
 """Our sources that collect needs on a host."""
 # A name that starts with a dash would be an option of ssh.
 _HOST = re.compile(
@@ -111,12 +114,16 @@ class Program:
 
 @functools.cache
 def zip_sources(patterns: tuple[str, ...]) -> bytes:
-    """Zip our sources; the same sources give the same bytes."""
+    """Zip our sources, TOML files as JSON for Python 3.10; the same sources give the same bytes."""
     files: dict[str, bytes] = {}
     for path in sorted(path for pattern in patterns for path in _PACKAGE.glob(pattern)):
         name = path.relative_to(_PACKAGE.parent)
-        files |= {f"{folder.as_posix()}/__init__.py": b"" for folder in name.parents if folder.name}
-        files[name.as_posix()] = path.read_bytes()
+        files = {f"{folder.as_posix()}/__init__.py": b"" for folder in name.parents if folder.name} | files
+        if path.suffix == ".toml":
+            tables = tomllib.loads(path.read_text(encoding="utf-8"))
+            files[name.with_suffix(".json").as_posix()] = json.dumps(tables).encode()
+        else:
+            files[name.as_posix()] = path.read_bytes()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name_there, data in sorted(files.items()):

@@ -156,6 +156,8 @@ def evidence_lines(pair: Compatibility) -> Iterator[str]:
         yield f"{results[pair.run]}{failed}"
     if pair.allowed is not None:
         yield f"{'declared' if pair.allowed else 'not declared'}: {pair.provider.package}{', '.join(pair.declared)}"
+    elif pair.declared:
+        yield f"declared by another extra only: {pair.provider.package}{', '.join(pair.declared)}"
     else:
         yield f"{pair.user.package} declares no range of {pair.provider.package}"
     if pair.is_later:

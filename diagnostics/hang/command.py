@@ -68,7 +68,7 @@ def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
     "--from", "files", multiple=True, metavar="FILE", help="Diagnose a saved dump instead; may be repeated."
 )
 @click.option(
-    "--all", "everything", is_flag=True, help="Observe all your processes that look like part of a job."
+    "--watch", "watches", is_flag=True, help="Run the COMMAND after --, and diagnose it when it stalls."
 )
 @node_options("Observe these hosts over ssh.", "Observe the nodes of a Ray cluster.")
 @_duration("--seconds", 1.5, "Time to observe the job.")

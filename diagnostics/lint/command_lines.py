@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from diagnostics.findings import NotChecked
-from diagnostics.frameworks import TOP_MODULES
-from diagnostics.lint.dialects import DIALECTS, PROGRAMS, Launch, Start
+from diagnostics.frameworks import TOP_MODULES, uses_overrides
+from diagnostics.lint.dialects import DIALECTS, PROGRAMS, Launch, Start, dialect_of
 from diagnostics.lint.project_files import find_script
 from diagnostics.lint.readers.shell import Command
 from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, SOFT, Word
@@ -81,12 +81,14 @@ def _parse_launch(words: list[str], index: int, name: str) -> tuple[Launch | Non
     if name.endswith(".py"):
         return Launch(script=words[index], rest=tuple(words[index + 1 :])), index + 1
     if name in PROGRAMS:
-        return Launch(program=name, verb=following, rest=tuple(words[index + 2 :])), index + 2
+        # prime-rl's `rl` has no verb; what follows belongs to its arguments.
+        arguments = index + 1 + (not following.startswith(("-", "@")))
+        return Launch(program=name, verb=following, rest=tuple(words[arguments:])), arguments
     return None, 0
 
 
 def _find_user_script(words: list[str], file: str) -> FrameworkCommand | None:
-    """Find a user's script or module whose source shows that it trains by GRPO."""
+    """Find a user's script or module whose source shows with which framework it trains."""
     for index, word in enumerate(words):
         module = (
             index > 0 and words[index - 1] in {"-m", "--module"} and not word.startswith(_LAUNCHER_MODULES)
@@ -98,9 +100,12 @@ def _find_user_script(words: list[str], file: str) -> FrameworkCommand | None:
         path = find_script(word, file, module=module)
         # A script that cannot be read counts if its name has "grpo" and TRL's parser gets a YAML file.
         grpo_name = "grpo" in word.rpartition("/")[2] and _names_config(words[index + 1 :])
-        if (path is None and grpo_name) or (path is not None and read_user_script(path).trains):
-            return FrameworkCommand("trl", Start(), index + 1, index, word, module)
-        return None
+        unread_framework = "trl" if grpo_name else ""
+        framework = read_user_script(path).framework if path is not None else unread_framework
+        # A test of such a framework has no overrides.
+        if uses_overrides(framework) and not any(map(_OVERRIDE.match, words[index + 1 :])):
+            return None
+        return FrameworkCommand(framework, Start(), index + 1, index, word, module) if framework else None
     return None
 
 
@@ -119,7 +124,11 @@ def read_command(
         read_nested: Function that reads a word that is itself a shell script.
     """
     words = [word.clean for word in command.words]
-    recognised = find_framework_command(words) or _find_user_script(words, file)
+    recognised = find_framework_command(words)
+    if recognised is None or not recognised.way.framework_parser:
+        by_source = _find_user_script(words, file)
+        extended = DIALECTS[by_source.framework].extends if by_source else ""
+        recognised = by_source if recognised is None or extended == recognised.framework else recognised
     if recognised is None:
         nested = [settings for word in _shell_arguments(command.words) for settings in read_nested(word)]
         for settings in nested:
@@ -137,9 +146,10 @@ def read_command(
         settings.not_checked.append(NotChecked(name, reason, "lint it where that file is", location))
     for key, text in way.extra.items():
         settings.set(key, Value(parse_scalar(text), place))
-    read = _read_overrides if DIALECTS[recognised.framework].style == "overrides" else _read_flags
-    read(command.words[recognised.start :], file, settings)
-    if settings.framework == "trl" and recognised.target:
+    read = _read_overrides if uses_overrides(recognised.framework) else _read_flags
+    # A lone @ only announces the name of a config file.
+    read([word for word in command.words[recognised.start :] if word.text != "@"], file, settings)
+    if DIALECTS[settings.framework].classes and recognised.target:
         add_script_settings(settings, file, module=recognised.module)
     return [settings]
 
@@ -191,6 +201,7 @@ def _read_launcher(words: list[Word], file: str) -> dict[str, Value]:
 def _read_flags(words: list[Word], file: str, settings: Settings) -> None:
     """Read `--key value`, `--key=value`, `--switch` and `--list a b`."""
     key, line = "", 0
+    switches = dialect_of(settings.framework).switches
     values: list[Word] = []
     for word in words:
         readable = HOLE not in word.text.partition("=")[0]
@@ -200,6 +211,10 @@ def _read_flags(words: list[Word], file: str, settings: Settings) -> None:
                 settings.set(key, _combine(values, file, line))
             key, line = match[1].replace("-", "_"), word.line
             values = [Word(word.text.partition("=")[2], word.line)] if "=" in word.clean else []
+        elif key in switches and word.is_unknown:
+            settings.set(key, Value(True, Place(file, line)))
+            key = ""
+            _report_unread(settings, word, file)
         elif key:
             values.append(word)
         elif word.is_unknown:
@@ -263,7 +278,7 @@ def _read_overrides(words: list[Word], file: str, settings: Settings) -> None:
                 _report_unread(settings, word, file)
             elif flag:
                 value = words[number + 1] if number + 1 < len(words) else word
-                settings.set(f"--{flag[1]}", _known_tail(value, value.text, file))
+                settings.set(f"--{flag[1].replace('_', '-')}", _known_tail(value, value.text, file))
             continue
         match = _OVERRIDE.match(word.clean)
         if match and match[1].startswith("~"):
@@ -275,7 +290,7 @@ def _read_overrides(words: list[Word], file: str, settings: Settings) -> None:
             settings.set(key, Value(data, value_read.place, key, value_read.soft, value_read.outside))
             settings.prefixes[key] = match[1][: len(match[1]) - len(key)]
         elif flag:
-            settings.set(f"--{flag[1]}", _known_tail(word, text, file))
+            settings.set(f"--{flag[1].replace('_', '-')}", _known_tail(word, text, file))
 
 
 def _known_tail(word: Word, text: str, file: str) -> Value:

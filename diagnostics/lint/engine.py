@@ -14,8 +14,8 @@ from typing import Any
 
 from diagnostics.findings import CheckResult, Finding, NotChecked, Report
 from diagnostics.lint import not_checked, option_index
+from diagnostics.lint.derivation import make_plan
 from diagnostics.lint.dialects import DIALECTS
-from diagnostics.lint.dialects.derivation import make_plan
 from diagnostics.lint.project_files import lintable_files
 from diagnostics.lint.project_requirements import PACKAGES, read_project
 from diagnostics.lint.readers.structured import UnreadableError
@@ -145,14 +145,15 @@ def _is_grpo(settings: Settings) -> bool:
         kind = settings.options.get("rlhf_type")
         return kind is None or not kind.known or kind.data == "grpo"
     if (
-        settings.framework != "trl"
+        not DIALECTS[settings.framework].classes
         or settings.framework_parser
         or settings.script_options
         or not settings.target
     ):
         return True
-    # A script whose name is only similar to a GRPO script: TRL lacks most of its options.
-    refused = option_index.refused_options(settings, option_index.option_names("trl"))
+    # A script that only has a similar name: the framework has few of its options.
+    name = DIALECTS[settings.framework].extends or settings.framework
+    refused = option_index.refused_options(settings, option_index.option_names(name))
     return len(refused) * 2 <= len(option_index.set_options(settings))
 
 

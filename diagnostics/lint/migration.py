@@ -20,8 +20,8 @@ from diagnostics.api_index.query import Release, parse_release
 from diagnostics.findings import CheckResult, Finding, NotChecked, Severity
 from diagnostics.frameworks import FRAMEWORKS, SHOWN, parser_of
 from diagnostics.lint import option_index
+from diagnostics.lint.derivation import make_plan
 from diagnostics.lint.dialects import DIALECTS, Dialect
-from diagnostics.lint.dialects.derivation import make_plan
 from diagnostics.lint.engine import LintRun, build_report, plans_of, read_inputs
 from diagnostics.lint.readers.structured import MAX_BYTES
 from diagnostics.lint.rules.options import is_skipped, refuse_value
@@ -76,14 +76,9 @@ class Migration:
         return option_index.exact_options(self.new.package, self.plan.role, self.new.version)
 
     def current_name(self, option: str) -> str:
-        """Return an option's name in the new release: a name with the same meaning by the dialect, or the same name."""
-        flat, removal = self.dialect.flat_flags, self.dialect.removal(option, self.new.version)
-        names = (
-            removal.renamed if removal else "",
-            flat.get(option, ""),
-            *(k for k in flat if flat[k] == option),
-        )
-        return next((name for name in names if name in self.new_options), option)
+        """Return the name of an option in the new release, as far as a table says that the meaning is the same."""
+        removal = self.dialect.removal(option, self.new.version)
+        return removal.renamed if removal and removal.renamed in self.new_options else option
 
 
 def compare_releases(run: LintRun, from_text: str, to_text: str) -> list[Migration]:

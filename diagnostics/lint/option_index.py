@@ -46,13 +46,8 @@ def _load(package: str) -> Mapping[str, Any]:
         kind: {name: _first_and_last(index, packed) for name, packed in index.document(kind).items()}
         for kind in ("options", "serve")
     }
-    if package == "vllm":
-        # For a server's options, the releases that have them are not known, so no option is refused by release.
-        return {
-            "releases": (),
-            "options": spans["options"] | dict.fromkeys(DIALECTS["vllm"].short_options, ""),
-        }
-    releases = {"releases": tuple(index.releases), "options": spans["options"]}
+    short = DIALECTS[package].short_options if package == "vllm" else {}
+    releases = {"releases": tuple(index.releases), "options": spans["options"] | dict.fromkeys(short, "")}
     return releases | ({"serve": spans["serve"]} if spans["serve"] else {})
 
 
@@ -147,7 +142,7 @@ def unindexed_part(settings: Settings, names: Collection[str]) -> tuple[str, lis
 def accepts(name: str, names: Collection[str], *, nested: bool = False, abbreviated: bool = True) -> bool:
     """Return whether a parser with these options accepts an option.
 
-    argparse accepts an unambiguous prefix of an option; `no_` before an option is accepted as well.
+    argparse accepts an unambiguous prefix of an option, and `no_` before a switch, or in vLLM `disable_` for `enable_`.
 
     >>> accepts("no_use_vllm", {"use_vllm"}), accepts("vllm_mod", {"vllm_mode"}), accepts("vlm_mode", {"vllm_mode"})
     (True, True, False)
@@ -158,7 +153,7 @@ def accepts(name: str, names: Collection[str], *, nested: bool = False, abbrevia
         nested: Whether an option that is a table may contain any key.
         abbreviated: Whether the parser accepts abbreviated options, as argparse does.
     """
-    if name in names or name.removeprefix("no_") in names:
+    if {name, name.removeprefix("no_"), re.sub("^disable_", "enable_", name)} & set(names):
         return True
     if nested and any(name[:at] in names for at, char in enumerate(name) if char == "."):
         return True
@@ -262,9 +257,11 @@ def lacks_option(package: str, name: str, release: Version) -> bool:
     span = release_span(package, name)
     if span is None or not is_indexed_release(package, release):
         return False
+    # vLLM accepts `disable_x` where it has `enable_x`.
+    opposite = release_span(package, re.sub("^disable_", "enable_", name)) if package == "vllm" else None
     if any(release_span(companion, name) for companion in _companions(package)):
         return False
-    return not Version(span[0]) <= release <= Version(span[1])
+    return not any(Version(first) <= release <= Version(last) for first, last in {span, opposite or span})
 
 
 def suggest(name: str, names: Iterable[str]) -> str:

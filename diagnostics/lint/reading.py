@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.findings import NotChecked
-from diagnostics.frameworks import parser_of
+from diagnostics.frameworks import uses_overrides
 from diagnostics.lint import command_lines
-from diagnostics.lint.dialects import DIALECTS, top_keys
+from diagnostics.lint.dialects import DIALECTS, dialect_of, top_keys
 from diagnostics.lint.project_files import find_above
 from diagnostics.lint.readers import hydra, notebooks, python, shell
 from diagnostics.lint.readers.shell_scope import HOLE, Word
@@ -25,8 +26,8 @@ _SUFFIXES = {
     ".bash": "shell", ".slurm": "shell", ".sbatch": "shell", ".ipynb": "notebook",
 }  # fmt: skip
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
-_MAX_NESTING = 3
-# Maximum number of embedded scripts of a file that are read.
+_MAX_NESTING, _MAX_BASES = 3, 8
+# A file has at most so many scripts, and writes at most so many configs.
 _MAX_SCRIPTS = 50
 # A flag or an override in place of a command; it shows that the command before it ended too early.
 _ORPHAN = re.compile(r"--[A-Za-z]|[~+]{0,3}[A-Za-z_][\w-]*(?:\.[\w-]+)+=")
@@ -86,9 +87,9 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
             _follow_files(config)
         return python_configs
     trees = parse_documents(text, file, syntax)
-    if syntax == "toml" and not framework and isinstance(trees[0].get("rollout"), dict):
-        framework = "own"
-    configs = [settings for tree in trees if (settings := read_tree(tree, file, framework)) is not None]
+    configs = [
+        settings for tree in trees if (settings := read_tree(tree, file, framework, syntax)) is not None
+    ]
     for settings in configs:
         _follow_files(settings)
     return configs or [settings for tree in trees for settings in _read_embedded(tree, file)]
@@ -98,19 +99,17 @@ def _read_shell(text: str, file: str, first_line: int = 1) -> list[Settings]:
     return _read_commands(shell.read_script(text, file, first_line), file, 0)
 
 
-def read_tree(tree: Any, file: str, framework: str = "") -> Settings | None:
+def read_tree(tree: Any, file: str, framework: str = "", syntax: str = "") -> Settings | None:
     """Return the settings of a structured file; None if it configures none of the frameworks."""
     if not isinstance(tree, dict):
         return None
-    framework = framework or detect_framework(tree)
+    framework = framework or detect_framework(tree, syntax)
     if not framework:
         return None
-    dialect = DIALECTS.get(framework)
-    settings = Settings(framework, Place(file, 1), role=dialect.file_role if dialect else "train")
-    dashes = dialect is not None and dialect.dashes_in_files
-    settings.options = {
-        key.replace("-", "_") if dashes else key: value for key, value in flatten(tree).items()
-    }
+    dialect = dialect_of(framework)
+    settings = Settings(framework, Place(file, 1), role=dialect.file_role)
+    for key, value in flatten(tree).items():
+        settings.options[key.replace("-", "_") if dialect.dashes_in_files else key] = value
     env = tree.get("env")
     for name, value in env.items() if isinstance(env, dict) else ():
         if isinstance(value, Value):
@@ -118,9 +117,9 @@ def read_tree(tree: Any, file: str, framework: str = "") -> Settings | None:
     return settings
 
 
-def detect_framework(tree: dict[str, Any]) -> str:
-    """Return the framework that a structured file configures, by its keys; empty if it configures none."""
-    matching = [dialect for dialect in DIALECTS.values() if dialect.describes_file(tree)]
+def detect_framework(tree: dict[str, Any], syntax: str = "") -> str:
+    """Return the framework that a structured file configures, by its keys; empty if none."""
+    matching = [dialect for dialect in DIALECTS.values() if dialect.describes_file(tree, syntax)]
     for dialect in matching:
         if not dialect.specific:
             return dialect.framework
@@ -186,28 +185,39 @@ def _text_values(tree: Any) -> Iterator[Value]:
 
 
 def _follow_files(settings: Settings) -> None:
-    """Add the options of the files that a run names; the run's own options take precedence."""
-    dialect = DIALECTS.get(settings.framework)
-    if dialect is not None and dialect.includes_files:
-        for key in ("config", "--config", "@"):
-            value = settings.options.get(key)
-            if value is not None and isinstance(value.data, str):
-                _include(settings, value)
-    if parser_of(settings.framework) in {"hydra", "omegaconf"}:
+    """Add the options of the files that a run names; its own options win."""
+    dialect = dialect_of(settings.framework)
+    for key, prefix in dialect.config_options.items():
+        value = settings.options.get(key)
+        if value is not None and isinstance(value.data, str):
+            _include(settings, value, prefix)
+    if dialect.base_key:
+        _include_bases(settings, dialect.base_key)
+    if uses_overrides(settings.framework):
         hydra.compose_config(settings, required=bool(settings.prefixes) or bool(settings.target))
-    if dialect is not None and dialect.interpolates:
         hydra.resolve_interpolations(settings.options)
     _follow_launcher_files(settings)
 
 
-def _include(settings: Settings, named: Value) -> None:
-    """Add the options of a config that a run names; if it cannot be read, more options may be set than are known."""
+def _include(settings: Settings, named: Value, prefix: str = "") -> None:
+    """Add the options of a config that a run names; if it is missing, more options may be set than are known."""
     options = _read_options(settings, named)
     if options is None and named.key != "@":
         settings.has_unread_options = True
         _report_missing(settings, named)
     for key, value in (options or {}).items():
-        settings.options.setdefault(key, value)
+        settings.options.setdefault(prefix + key, value.with_key(prefix + key))
+
+
+def _include_bases(settings: Settings, key: str) -> None:
+    """Add the options of the configs that a config extends, and of those that they extend; the nearest one wins."""
+    for _ in range(_MAX_BASES):
+        named = settings.options.pop(key, None)
+        if named is None:
+            return
+        files = named.data if isinstance(named.data, list) else [named.data]
+        for file in reversed(files):
+            _include(settings, replace(named, data=file))
 
 
 def _follow_launcher_files(settings: Settings) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from diagnostics import safe_io
 from diagnostics.findings import NotChecked
+from diagnostics.lint.dialects import framework_of_source
 from diagnostics.lint.project_files import find_above, find_script
 from diagnostics.lint.readers.python import declared_options, parse_python, read_configs
 from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
 
-_TRAINS = re.compile(r"\b(?:GRPOTrainer|GRPOConfig)\b")
 _PARSES = re.compile(r"\b(?:HfArgumentParser|TrlParser|H4ArgumentParser)\b")
 _MAX_IMPORTS = 8
 
@@ -26,14 +26,14 @@ class UserScript:
     """A training script.
 
     Attributes:
-        options: Fields of dataclasses and arguments of parsers, including those in imported files.
-        trains: Whether the script trains by GRPO.
-        uses_parser: Whether a parser of transformers or TRL reads the options, so that they are GRPOConfig's.
-        configs: The GRPOConfig objects that the script creates itself.
+        options: Fields of its dataclasses and arguments of its parser, including those of imported files.
+        framework: The framework that it, or a file of the project that it imports, trains with; empty if none.
+        uses_parser: A parser of transformers or TRL reads its options, so they are GRPOConfig's.
+        configs: The GRPOConfig objects that it creates itself.
     """
 
     options: frozenset[str] = frozenset()
-    trains: bool = False
+    framework: str = ""
     uses_parser: bool = False
     configs: list[Settings] = field(default_factory=list)
 
@@ -45,21 +45,28 @@ def read_user_script(path: Path) -> UserScript:
     if tree is None:
         return UserScript()
     try:
-        configs = [config for config in read_configs(text, str(path)) if config.framework == "trl"]
+        configs = read_configs(text, str(path))
     except UnreadableError:
         configs = []
-    imported = islice(_imported_files(tree, path), _MAX_IMPORTS)
-    options = _declared_in(tree).union(*map(read_declared_options, imported))
-    return UserScript(options, bool(_TRAINS.search(text)), bool(_PARSES.search(text)), configs)
+    imported = [_read_imported(file) for file in islice(_imported_files(tree, path), _MAX_IMPORTS)]
+    options = _declared_in(tree).union(*(declared for declared, _ in imported))
+    framework = framework_of_source(text) or next((name for _, name in imported if name), "")
+    return UserScript(options, framework, bool(_PARSES.search(text)), configs)
 
 
 def read_declared_options(path: Path) -> frozenset[str]:
-    """Return the options that a file declares; empty if it cannot be read."""
+    """Return the options that a file declares; none if it cannot be read."""
+    return _read_imported(path)[0]
+
+
+def _read_imported(path: Path) -> tuple[frozenset[str], str]:
+    """Return the options that a file declares, and the framework that it trains with."""
     try:
-        tree = parse_python(safe_io.read_text(path, MAX_BYTES))
+        text = safe_io.read_text(path, MAX_BYTES)
     except OSError:
-        return frozenset()
-    return _declared_in(tree) if tree is not None else frozenset()
+        return frozenset(), ""
+    tree = parse_python(text)
+    return _declared_in(tree) if tree is not None else frozenset(), framework_of_source(text)
 
 
 def _declared_in(tree: ast.Module) -> frozenset[str]:
@@ -92,15 +99,11 @@ def add_script_settings(settings: Settings, file: str, *, module: bool = False) 
     script = read_user_script(path)
     # A script that trains under another name may declare other options.
     settings.script_options = script.options
-    if script.uses_parser or not script.trains:
+    if script.uses_parser or not script.framework:
         return
     if not script.configs:
-        _report(
-            settings,
-            "it trains with a config that is created outside the code that lint reads",
-            "",
-            Place(str(path)),
-        )
+        reason = "it trains with a config that is created outside the code that lint reads"
+        _report(settings, reason, "", Place(str(path)))
     elif len(script.configs) > 1:
         reason = "it creates several configs, and which one the run takes is decided at run time"
         _report(settings, reason, f"lint {path.name} by itself", Place(str(path)))

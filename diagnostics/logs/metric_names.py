@@ -1,4 +1,4 @@
-"""Parse the metrics that nine frameworks print, and give each metric one canonical name."""
+"""Parse the metrics that frameworks print, and give each metric one canonical name."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.logs.prefixes import clean
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+|nan|NaN|NAN|inf|Infinity)"
@@ -26,34 +27,34 @@ _PAIRS = (
     ),
     re.compile(rf"(?i)\b(?P<name>loss|grad[_ ]norm|reward|kl)\s+{_WRAPPED}"),
 )
-# Canonical names, with what frameworks call them; matched against the name in lower case.
+# What one framework calls a metric, from its TOML file.
+_FRAMEWORK_NAMES = {
+    name: canonical for item in FRAMEWORKS.values() for name, canonical in item.metrics.items()
+}
+# Canonical names, with what several frameworks call them; matched against the name in lower case.
 _NAMES = tuple(
     (canonical, re.compile(pattern))
     for canonical, pattern in (
         (
             "probs_diff",
             r"probs?_diff(?:erence)?(?:[_/](?:mean|max))?$|logp(?:rob)?_diff(?:erence)?(?:/mean)?$"
-            r"|logprobs?_abs_diff|sampling_logp_difference/mean",
+            r"|logprobs?_abs_diff",
         ),
-        ("mult_error", r"token_mult_prob_error|mult(?:iplicative)?_prob_error"),
-        ("mismatch_kl", r"mismatch[_ /]kl|kl[_ ]mismatch|rollout_corr/(?:k3_)?kl|rollout_kl"),
-        (
-            "ratio",
-            r"importance_sampling_ratio/mean|(?:rollout_)?is_(?:ratio|weights?)?/?_?mean|rollout_is_mean"
-            r"|importance_ratio|sampling_ratio/mean",
-        ),
+        ("mult_error", r"mult(?:iplicative)?_prob_error"),
+        ("mismatch_kl", r"mismatch[_ /]kl|kl[_ ]mismatch|rollout_kl"),
+        ("ratio", r"(?:rollout_)?is_(?:ratio|weights?)?/?_?mean|importance_ratio|sampling_ratio/mean"),
         ("all_alike", r"frac_reward_zero_std|zero_std_ratio|zero_advantage|solve_(?:all|none)$"),
         ("reward_std", r"rewards?[_/ ]std(?:[/_]mean)?$|reward/.*std$|std_reward|group_reward_std"),
-        ("capped", r"clipped_ratio$|response_length/clip_ratio|truncat\w*_?(?:ratio|rate|frac)|is_truncated"),
+        ("capped", r"clipped_ratio$|truncat\w*_?(?:ratio|rate|frac)|is_truncated"),
         (
             "clip",
             r"clip_?frac(?:/mean)?$|clip_ratio(?:/region_mean|/high_mean|/low_mean)?$|clip(?:ped)?_fraction",
         ),
         ("grad_norm", r"grad(?:ient)?[_. ]*norm(?:_mean)?$"),
         ("entropy", r"entropy(?:_loss|/mean|_mean)?$"),
-        ("reward", r"(?:^|/)(?:mean_)?rewards?(?:/mean|_mean)?$|critic/(?:score|rewards)/mean$"),
+        ("reward", r"(?:^|/)(?:mean_)?rewards?(?:/mean|_mean)?$"),
         ("length", r"(?:completions?|response)[_/]?(?:mean_)?length(?:/mean)?$|mean_length$|seq[_ ]length$"),
-        ("length_max", r"max_length$|response_length/max$"),
+        ("length_max", r"max_length$"),
         ("length_min", r"min_length$|response_length/min$"),
         ("kl", r"(?:^|/)(?:ppo_|approx_)?kl(?:_loss|/mean)?$"),
         ("loss", r"loss$"),
@@ -152,7 +153,10 @@ def canonical_name(name: str) -> str:
     lowered = name.lower().strip()
     if lowered.startswith(("val", "eval", "test")):
         return ""
-    return next((canonical for canonical, pattern in _NAMES if pattern.search(lowered)), "")
+    parts = lowered.split("/")
+    ends = ("/".join(parts[start:]) for start in range(len(parts)))
+    known = next((_FRAMEWORK_NAMES[end] for end in ends if end in _FRAMEWORK_NAMES), "")
+    return known or next((canonical for canonical, pattern in _NAMES if pattern.search(lowered)), "")
 
 
 def _cells(raw: str) -> list[str]:

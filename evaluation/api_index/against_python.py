@@ -2,8 +2,9 @@
 
     python -m evaluation.api_index.against_python ENV/bin/python transformers peft [--samples 300] [--seed 1]
 
-Half of the names are of the installed release, half of other releases of the same module. The index may say that a name
-is there, absent or unknown; disagreements are printed. Modules that cannot be imported here are left out.
+About half of the names are from the installed release, and half are from other releases of the same module only. The
+index answers present, absent or unknown; disagreements with Python are printed. Modules whose import fails for another
+reason than a missing module are counted, but not compared. The exit code is 1 if there is a disagreement.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from diagnostics.api_index import query, store
 from diagnostics.api_index.query import Release
 from diagnostics.api_index.surface import parse_signature
 
-# Runs in the environment: for each question, what Python has.
+# Runs in the environment: for each (module, name), prints what Python finds, and the parameters of a function.
 PROGRAM = """
 import importlib, inspect, json, sys
 from importlib import metadata
@@ -62,7 +63,7 @@ VERSION = "import sys; from importlib import metadata; print(metadata.version(sy
 def sample_questions(
     package: store.Package, number: int, count: int, random_: random.Random
 ) -> list[tuple[str, str]]:
-    """Return random (module, name) of an installed release and of others."""
+    """Return `count` random (module, name) pairs of the installed release `number` and of other releases."""
     modules = sorted(package.modules(number))
     questions = []
     while len(questions) < count:
@@ -84,7 +85,7 @@ def sample_questions(
 
 
 def index_answer(release: Release, module: str, name: str) -> tuple[str, list[str] | None]:
-    """Return what the index says of a name: present, absent or unknown, and its parameters if it is a function."""
+    """Return the index's answer (present, absent or unknown), and the sorted parameters of a function."""
     surface = query.surface_of(release)
     assert surface is not None
     owner, _, member = name.partition(".")
@@ -113,7 +114,7 @@ def index_answer(release: Release, module: str, name: str) -> tuple[str, list[st
 
 
 def main() -> int:
-    """Ask both, and print the counts and the disagreements."""
+    """Compare the index with Python for each package; print the counts and the disagreements."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("python")
     parser.add_argument("package", nargs="+")

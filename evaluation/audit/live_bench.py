@@ -1,8 +1,9 @@
-"""`python -m evaluation.audit.live_bench`: audit rollout servers with injected faults, and score the reports.
+"""Audit rollout servers with injected faults, and score the reports: `python -m evaluation.audit.live_bench FOLDER`.
 
-Without --real the servers are stand-ins (tests/diagnostics/audit/standin.py). With it it is one of a cell, between
-which and the audit a proxy changes requests and answers, and whose weights are loaded anew. Thresholds were chosen on
-seeds below 100; what is counted starts at 100. Values are drawn for each seed, and stand on no grid.
+Without --real the servers are stand-ins (tests/diagnostics/audit/standin.py). With --real URL the server is a real
+`vllm serve`: a proxy between server and audit changes requests and answers, and the server reloads its weights for each
+case. The thresholds of the audit were chosen on seeds below 100, so published figures start at seed 100. The values of
+the faults, such as a temperature, are drawn at random for each seed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from evaluation.audit import proxy
 from tests.diagnostics.audit import tiny_model
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 
-NEAR = {
+TOLERANCES = {
     "temperature": 0.02,
     "top_p": 0.005,
     "top_k": 0,
@@ -46,15 +47,15 @@ NEAR = {
 
 @dataclass
 class Case:
-    """A fault.
+    """An injected fault, or a healthy server, and the expected report.
 
     Attributes:
-        name: What it is called in the table.
-        wrong: What the server does wrong.
-        families: Which families must be told; each of several of a pair. A family may be one of a few.
-        values: What their values must be, by name, with how near.
-        folder: The weights that the server holds, where they are not the checkpoint's.
-        trainer: The trainer's settings.
+        name: Name in the table.
+        families: Families that the report must name. Alternatives are separated by spaces. Empty: a healthy server.
+        wrong: The fault of the server.
+        values: Expected estimates by name; floats may differ by the value in TOLERANCES.
+        folder: Folder of the server's weights, if they are not those of the audited checkpoint.
+        trainer: Settings of the trainer that the audit gets.
     """
 
     name: str
@@ -65,24 +66,28 @@ class Case:
     trainer: dict[str, Any] = field(default_factory=dict)
 
 
-def _law(name: str, value: float) -> Case:
+def _sampling_fault(name: str, value: float) -> Case:
     return Case(name, (f"sampling/{name}",), Wrong(law={name: value}), {name: value})
 
 
 def cases(seed: int, folder: Path) -> Iterator[Case]:
-    """Each fault once, with the values of a seed."""
+    """Yield each fault once, with values drawn by the seed; the first case is a healthy server."""
     draw = random.Random(seed)
     sign = draw.choice((-1, 1))
     yield Case("nothing wrong", ())
-    yield _law("temperature", round(draw.choice((draw.uniform(0.5, 0.95), draw.uniform(1.06, 1.5))), 4))
-    yield _law("top_p", round(draw.uniform(0.6, 0.985), 4))
-    yield _law("top_k", draw.randrange(3, 60))
-    yield _law("min_p", round(draw.uniform(0.01, 0.2), 4))
-    yield _law("repetition_penalty", round(draw.uniform(1.03, 1.4), 4))
-    yield _law("presence_penalty", round(sign * draw.uniform(0.2, 1.5), 4))
-    yield _law("frequency_penalty", round(sign * draw.uniform(0.2, 1.5), 4))
+    yield _sampling_fault(
+        "temperature", round(draw.choice((draw.uniform(0.5, 0.95), draw.uniform(1.06, 1.5))), 4)
+    )
+    yield _sampling_fault("top_p", round(draw.uniform(0.6, 0.985), 4))
+    yield _sampling_fault("top_k", draw.randrange(3, 60))
+    yield _sampling_fault("min_p", round(draw.uniform(0.01, 0.2), 4))
+    yield _sampling_fault("repetition_penalty", round(draw.uniform(1.03, 1.4), 4))
+    yield _sampling_fault("presence_penalty", round(sign * draw.uniform(0.2, 1.5), 4))
+    yield _sampling_fault("frequency_penalty", round(sign * draw.uniform(0.2, 1.5), 4))
     yield Case(
-        "bias on an id", ("sampling/bias",), Wrong(bias=(_frequent(folder), round(draw.uniform(-5, -1), 2)))
+        "bias on an id",
+        ("sampling/bias",),
+        Wrong(bias=(_most_likely_id(folder), round(draw.uniform(-5, -1), 2))),
     )
     yield Case("greedy", ("sampling/greedy",), Wrong(greedy=True))
     yield Case("one seed", ("sampling/seed",), Wrong(one_seed=True))
@@ -98,9 +103,12 @@ def cases(seed: int, folder: Path) -> Iterator[Case]:
         yield Case(name, ("weights/version",), values={"version": of}, folder=of)
     part = draw.choice(("layer 0", "layer 1", "layer 2", "embedding", "head and last norm"))
     yield Case(
-        "tensors missing", ("weights/partial",), values={"tensors": (part,)}, folder=mixed(folder, part)
+        "tensors missing",
+        ("weights/partial",),
+        values={"tensors": (part,)},
+        folder=write_mixed_checkpoint(folder, part),
     )
-    yield Case("weights 1 % off", ("weights/unknown",), folder=off(folder, seed))
+    yield Case("weights 1 % off", ("weights/unknown",), folder=write_noisy_checkpoint(folder, seed))
     older = loaded(folder / "checkpoint-20", "float32")
     yield Case("replicas", ("replicas/weights",), Wrong(second=older))
     yield Case("stale keys", ("cache/stale",), Wrong(stale_cache=older))
@@ -129,8 +137,8 @@ def cases(seed: int, folder: Path) -> Iterator[Case]:
     )
 
 
-def healthy(seed: int, dtype: str) -> Iterator[Case]:
-    """Nothing wrong, in each of the ways in which an engine is not the checkpoint and still right."""
+def healthy_cases(seed: int, dtype: str) -> Iterator[Case]:
+    """Yield healthy servers, among them those that differ from the checkpoint within what is allowed."""
     draw = random.Random(seed)
     floor = 2e-6 if dtype == "float32" else 0.011
     yield Case("nothing wrong", ())
@@ -142,15 +150,15 @@ def healthy(seed: int, dtype: str) -> Iterator[Case]:
         )
 
 
-def _frequent(folder: Path) -> int:
-    """The id that is likely in most places: a bias on it shows."""
+def _most_likely_id(folder: Path) -> int:
+    """Return the token id with the highest mean probability: a bias on it has a visible effect."""
     engine = Engine(folder / "checkpoint-300", "float32")
     ids = engine.words(tiny_model.corpus()[:600])["input_ids"][:200]
     return int(engine.logits(ids).softmax(-1).mean(0).argmax())
 
 
-def mixed(folder: Path, part: str) -> str:
-    """checkpoint-300 with a part of checkpoint-280."""
+def write_mixed_checkpoint(folder: Path, part: str) -> str:
+    """Write checkpoint-300 with a part of checkpoint-280 if it does not exist; return its path relative to `folder`."""
     name = f"mixed-{part.replace(' ', '-')}"
     if not (folder.parent / name).exists():
         marks = {"embedding": ("embed",), "head and last norm": ("lm_head", "model.norm")}
@@ -165,8 +173,8 @@ def mixed(folder: Path, part: str) -> str:
     return f"../{name}"
 
 
-def off(folder: Path, seed: int) -> str:
-    """checkpoint-300 with every weight off by 1 % of its tensor's deviation."""
+def write_noisy_checkpoint(folder: Path, seed: int) -> str:
+    """Write checkpoint-300 with noise of 1 % of each tensor's deviation; return its path relative to `folder`."""
     name = f"off-{seed}"
     if not (folder.parent / name).exists():
         model = loaded(folder / "checkpoint-300", "float32")
@@ -184,8 +192,8 @@ def _write(model: Any, folder: Path, name: str) -> None:
 
 
 @contextlib.contextmanager
-def stand_in(case: Case, folder: Path, dtype: str, seed: int) -> Iterator[str]:
-    """Start a stand-in server with the fault."""
+def stand_in_server(case: Case, folder: Path, dtype: str, seed: int) -> Iterator[str]:
+    """Serve a case by a stand-in server; yield its URL."""
     for name in ("second", "stale_cache"):
         if model := getattr(case.wrong, name):
             setattr(case.wrong, name, round_weights(model, getattr(torch, dtype)))
@@ -193,8 +201,12 @@ def stand_in(case: Case, folder: Path, dtype: str, seed: int) -> Iterator[str]:
         yield url
 
 
-def real(url: str) -> Callable[..., Any]:
-    """Start a real server with checkpoint-300 behind a proxy; reload it if another case's weights are loaded."""
+def real_server(url: str) -> Callable[..., Any]:
+    """Return a context manager that serves a case by the running server at `url`, behind a proxy.
+
+    The server must have been started with checkpoint-300. The context manager reloads its weights if a case needs other
+    ones, and raises NotImplementedError for faults that need another server.
+    """
     loaded_names = ["checkpoint-300"]
 
     def load_weights_once(folder: Path, name: str) -> None:
@@ -220,7 +232,7 @@ def real(url: str) -> Callable[..., Any]:
 
 
 def _load_weights(url: str, folder: Path) -> None:
-    """Load only the weights of a folder into the server."""
+    """Replace the weights of the server by those of a folder."""
     kwargs = {"weights_path": str(folder.resolve())}
     body = {"method": "reload_weights", "kwargs": kwargs, "timeout": 300}
     status, reply = proxy.forward(url, "POST", "/collective_rpc", body)
@@ -229,14 +241,17 @@ def _load_weights(url: str, folder: Path) -> None:
 
 
 def _fill_cache(url: str, folder: Path) -> None:
-    """Fill the server's prefix cache, as an audit before the new weights would."""
+    """Fill the prefix cache of the server with the audit's long prompt, before new weights are loaded."""
     endpoint = Server(Client(url, 500))
     words = load_tokenizer(folder / "checkpoint-300")
     endpoint.next_ids(probe_inputs.long_prompt(words, len(words), 256, words.bos_token_id))
 
 
 def judge_audit(case: Case, found: Any) -> tuple[bool, bool | None, list[str]]:
-    """Return whether exactly the injected faults were reported, whether the values are right, and the report."""
+    """Return whether exactly the injected faults were reported, whether values are right, and the reported families.
+
+    The second item is None if the case has no expected values, or if a fault was not reported.
+    """
     faults = {answer.family: answer for answer in found.select(FAULT)}
     expected_families = [family.split() for family in case.families]
     all_named = all(any(name in faults for name in family) for family in expected_families)
@@ -247,7 +262,7 @@ def judge_audit(case: Case, found: Any) -> tuple[bool, bool | None, list[str]]:
     right: bool | None = None
     if case.values and all_named:
         right = all(
-            abs(values.get(name, 9) - value) <= NEAR[name]
+            abs(values.get(name, 9) - value) <= TOLERANCES[name]
             if isinstance(value, float)
             else values.get(name) == value
             for name, value in case.values.items()
@@ -256,42 +271,44 @@ def judge_audit(case: Case, found: Any) -> tuple[bool, bool | None, list[str]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run it; print one line of JSON a case, then the table."""
+    """Run the cases; print one line of JSON for each audit, then the table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path, help="of the models, made here where they are not there")
+    parser.add_argument(
+        "folder", type=Path, help="folder of the models, which are trained here if they are missing"
+    )
     parser.add_argument("--real", default="", metavar="URL")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=100)
-    parser.add_argument("--only", default="", help="cases whose name has this")
+    parser.add_argument("--only", default="", help="only cases whose name contains this text")
     parser.add_argument(
         "--healthy",
         type=int,
         default=0,
         metavar="N",
-        help="so many more audits of each kind of nothing wrong",
+        help="number of audits of each kind of healthy server",
     )
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if not (options.folder / "world" / "checkpoint-300").exists():
         tiny_model.train_checkpoints(options.folder / "world", keep=(20, 260, 280, 300))
     folder = options.folder / "world"
-    server = real(options.real) if options.real else stand_in
+    server = real_server(options.real) if options.real else stand_in_server
     rows: dict[str, list[tuple[bool, bool | None]]] = {}
     for seed in range(options.first, options.first + options.seeds):
         chosen = [case for case in cases(seed, folder) if options.only in case.name]
         for case in chosen:
-            run(case, server, folder, options.dtype, seed, rows)
+            run_case(case, server, folder, options.dtype, seed, rows)
     for seed in range(options.first, options.first + options.healthy):
-        for case in healthy(seed, options.dtype):
+        for case in healthy_cases(seed, options.dtype):
             if options.only in case.name:
-                run(case, server, folder, options.dtype, seed + 1000, rows)
+                run_case(case, server, folder, options.dtype, seed + 1000, rows)
     print(render_table(rows))
     return 0
 
 
-def run(case: Case, server: Any, folder: Path, dtype: str, seed: int, rows: dict[str, Any]) -> None:
-    """One audit of one case."""
+def run_case(case: Case, server: Any, folder: Path, dtype: str, seed: int, rows: dict[str, Any]) -> None:
+    """Serve and audit one case; add its result to `rows`, and print it as a line of JSON."""
     began = time.monotonic()
     trainer = folder.parent / "trainer.json"
     trainer.write_text(json.dumps(case.trainer))
@@ -309,12 +326,12 @@ def run(case: Case, server: Any, folder: Path, dtype: str, seed: int, rows: dict
     if not case.families:
         all_named = audit.outcome == CLEAN
     rows.setdefault(case.name, []).append((all_named, right))
-    told_values = {
+    reported_values = {
         estimate.name: estimate.value for fault in audit.select(FAULT) for estimate in fault.estimates
     }
     line = {
         "case": case.name, "seed": seed, "dtype": dtype, "named": all_named, "right": right, "told": reported,
-        "wanted": case.values, "values": told_values, "outcome": audit.outcome, "tokens": audit.tokens,
+        "wanted": case.values, "values": reported_values, "outcome": audit.outcome, "tokens": audit.tokens,
         "requests": audit.requests, "seconds": round(time.monotonic() - began, 1),
         "open": [answer.family for answer in audit.results if answer.outcome == "not_decided"],
     }  # fmt: skip
@@ -322,7 +339,7 @@ def run(case: Case, server: Any, folder: Path, dtype: str, seed: int, rows: dict
 
 
 def render_table(rows: dict[str, list[tuple[bool, bool | None]]]) -> str:
-    """Render the faults by report outcome, with 95 % intervals (Wilson)."""
+    """Render a Markdown table: a row per case, then the share of all named faults with its 95 % interval."""
     lines = ["| fault | named, of | value right, of |", "|---|---|---|"]
     for name, outcomes in rows.items():
         values = [right for _, right in outcomes if right is not None]
@@ -337,16 +354,16 @@ def render_table(rows: dict[str, list[tuple[bool, bool | None]]]) -> str:
         hits = sum(all_named for all_named, _ in faults)
         low, high = wilson(hits, len(faults))
         lines.append(f"| all faults | {hits} of {len(faults)} ({low:.0%} to {high:.0%}) | |")
-    healthy = [
+    clean_outcomes = [
         clean for name, outcomes in rows.items() if name.startswith("nothing wrong") for clean, _ in outcomes
     ]
-    if healthy:
-        lines.append(f"| all healthy | {sum(healthy)} of {len(healthy)} clean | |")
+    if clean_outcomes:
+        lines.append(f"| all healthy | {sum(clean_outcomes)} of {len(clean_outcomes)} clean | |")
     return "\n".join(lines)
 
 
 def wilson(hits: int, count: int) -> tuple[float, float]:
-    """The interval of a share.
+    """Return the 95 % interval of a share (Wilson).
 
     >>> wilson(0, 0)
     (0.0, 1.0)

@@ -1,8 +1,11 @@
-"""`python -m tests.diagnostics.audit.bench_engines WORLD ADAPTERS`: what takes more than one server, or adapters.
+"""Audit real vLLM servers in cases that need LoRA adapters, two replicas, raw log-probs or a paused server.
 
-All are real `vllm serve` of checkpoint-300 of WORLD, as `policy`: --served has the adapters of ADAPTERS
-(`python -m tests.diagnostics.audit.lora`; right, twice, half, stale) beside it, --other is another of the same, --raw
-reports raw log-probs. A line of JSON an audit; what takes a server that is not named is left out.
+usage: python -m evaluation.audit.live_engines WORLD ADAPTERS [--served URL] [--other URL] [--raw URL] [--times N]
+
+Each URL is a `vllm serve` of WORLD/checkpoint-300 under the name `policy`. --served also has the adapters of ADAPTERS
+(written by evaluation.audit.make_adapters) under these names: `right` (checkpoint-60), `twice` and `half` (the same
+with another lora_alpha), `stale` (checkpoint-40). --other is a second replica, --raw reports raw log-probs. Cases whose
+servers are not given are skipped. Prints a line of JSON for each audit.
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ from evaluation.audit import proxy
 from tests.diagnostics.audit.standin import Wrong
 
 
-def print_audit(case: str, wanted: str, **asked: Any) -> None:
-    """One audit."""
+def print_audit(case: str, wanted: str, **options: Any) -> None:
+    """Audit with the given LiveAuditOptions, and print a line of JSON; `wanted` is the expected family, or none."""
     began, used = time.monotonic(), time.process_time()
     try:
-        audit = audit_server(LiveAuditOptions(timeout_s=500, **asked))
+        audit = audit_server(LiveAuditOptions(timeout_s=500, **options))
     except (NotAvailableError, AuditError) as error:
         faults: dict[str, Any] = {type(error).__name__: str(error)}
         outcome, tokens = "-", 0
@@ -44,7 +47,7 @@ def print_audit(case: str, wanted: str, **asked: Any) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Each case a few times."""
+    """Audit each case `--times` times, and the paused server once."""
     parser = argparse.ArgumentParser()
     parser.add_argument("world", type=Path)
     parser.add_argument("adapters", type=Path)
@@ -55,18 +58,18 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     for _ in range(options.times):
         if options.served:
-            adapters(options.served, options.adapters / "checkpoint-60")
+            audit_adapters(options.served, options.adapters / "checkpoint-60")
         if options.served and options.other:
-            two(options.served, options.other, options.world)
+            audit_stale_replica(options.served, options.other, options.world)
         if options.raw:
             audit_raw_logprobs(options.raw, options.world / "checkpoint-300")
     if options.raw:
-        manners(options.raw, options.world / "checkpoint-300")
+        audit_paused_server(options.raw, options.world / "checkpoint-300")
     return 0
 
 
-def adapters(url: str, checkpoint: Path) -> None:
-    """Audit LoRA adapters by the names under which they are served."""
+def audit_adapters(url: str, checkpoint: Path) -> None:
+    """Audit each served adapter, and the base model, against the adapter checkpoint."""
     for model, expected in (
         ("right", ""),
         ("twice", "weights/adapter"),
@@ -77,8 +80,8 @@ def adapters(url: str, checkpoint: Path) -> None:
         print_audit(f"adapter: {model}", expected, server=url, checkpoint=checkpoint, model=model)
 
 
-def two(url: str, other: str, world: Path) -> None:
-    """One of two replicas behind one address has older weights."""
+def audit_stale_replica(url: str, other: str, world: Path) -> None:
+    """Audit two replicas behind one address, one of which has older weights."""
     checkpoint = world / "checkpoint-300"
     _load_weights(other, world / "checkpoint-280")
     with proxy.run_proxy(url, Wrong(), other) as address:
@@ -89,7 +92,7 @@ def two(url: str, other: str, world: Path) -> None:
 
 
 def audit_raw_logprobs(url: str, checkpoint: Path) -> None:
-    """At temperature 1 raw log-probs are right."""
+    """Audit the server with raw log-probs at three temperatures; at 1.0 raw log-probs are correct."""
     with tempfile.TemporaryDirectory() as folder:
         for heat, expected in ((0.6, "logprobs/raw"), (0.83, "logprobs/raw"), (1.0, "")):
             trainer = Path(folder) / "trainer.json"
@@ -97,10 +100,10 @@ def audit_raw_logprobs(url: str, checkpoint: Path) -> None:
             print_audit(f"raw at {heat}", expected, server=url, checkpoint=checkpoint, trainer=trainer)
 
 
-def manners(url: str, checkpoint: Path) -> None:
-    """A paused server is not audited."""
+def audit_paused_server(url: str, checkpoint: Path) -> None:
+    """Check that a paused server is not audited, and that it is audited after it resumes."""
     proxy.forward(url, "POST", "/pause", {})
-    print_audit("paused", "NotAskedError", server=url, checkpoint=checkpoint)
+    print_audit("paused", "NotAvailableError", server=url, checkpoint=checkpoint)
     proxy.forward(url, "POST", "/resume", {})
     print_audit("resumed", "", server=url, checkpoint=checkpoint)
 

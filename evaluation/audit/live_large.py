@@ -1,9 +1,9 @@
-"""`python -m tests.diagnostics.audit.bench_large CELL_PYTHON`: what an audit of half a billion weights takes.
+"""Measure time and memory of an audit of a 0.5B model: `python -m evaluation.audit.live_large CELL_PYTHON`.
 
-A model of Qwen2.5-0.5B's shape with random weights and a peaked head, and another whose weights are 1 % off, are made
-in a temporary folder; a real `vllm serve` holds the first; `python -m diagnostics audit` is run with the first as its
-checkpoint (nothing is wrong) and with the second (the engine holds other weights). Prints a line of JSON an audit:
-seconds of the audit's own process, not of the server or its start, and the load of the machine beside them.
+Writes two checkpoints to a temporary folder: random weights in the shape of Qwen2.5-0.5B with peaked logits, and the
+same with 1 % noise. A real `vllm serve` loads the first. `python -m diagnostics audit` compares the server with the
+first (healthy) and with the second (other weights). Prints a line of JSON for each audit: time and peak memory of the
+audit process, without the server, and the load average before and after. Further options are passed to the audit.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from tests.diagnostics.audit import tiny_model
 from tests.servers import ROOT, free_port, serving, vllm_command
 
-# Qwen2.5-0.5B's config.json, and one that shows that this runs.
+# Sizes of Qwen2.5-0.5B's config.json, and tiny ones that only check that the program runs.
 SHAPE = {"vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
          "num_attention_heads": 14, "num_key_value_heads": 2}  # fmt: skip
 TOY = {"vocab_size": 2048, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
        "num_attention_heads": 2, "num_key_value_heads": 1}  # fmt: skip
-# Logits of a deviation of 7: of 151,936 the likeliest has a few tenths, as of a model that was trained.
+# Standard deviation of the logits: the likeliest of 151,936 tokens then has a probability of a few tenths, as in a
+# trained model. _APART is the noise of the second checkpoint.
 _PEAK, _APART = 7.0, 0.01
 NEWER, OLDER = "checkpoint-300", "checkpoint-280"
 
 
 def write_checkpoints(folder: Path, shape: dict[str, int]) -> None:
-    """Both checkpoints, in bfloat16, with a tokenizer that has every id."""
+    """Write both checkpoints in bfloat16, with a tokenizer that has every id of the vocabulary."""
     torch.manual_seed(0)
     config = Qwen2Config(
         **shape, max_position_embeddings=512, tie_word_embeddings=True, bos_token_id=0, eos_token_id=1
@@ -45,10 +46,10 @@ def write_checkpoints(folder: Path, shape: dict[str, int]) -> None:
     with torch.no_grad():
         rows = model.get_input_embeddings().weight
         model.model.norm.weight.fill_(_PEAK / float(rows.float().std()) / config.hidden_size**0.5)
-    words = _pad_tokenizer(shape["vocab_size"])
+    tokenizer = _pad_tokenizer(shape["vocab_size"])
     for name in (NEWER, OLDER):
         model.save_pretrained(folder / name)
-        words.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.ndim > 1:
@@ -68,7 +69,7 @@ def _pad_tokenizer(size: int) -> PreTrainedTokenizerFast:
     return padded
 
 
-def audited(url: str, checkpoint: Path, out: Path, more: list[str]) -> dict[str, Any]:
+def run_audit(url: str, checkpoint: Path, out: Path, more: list[str]) -> dict[str, Any]:
     """Run one audit in a separate process; return its report and cost."""
     load, began = os.getloadavg(), time.monotonic()
     command = [sys.executable, "-m", "diagnostics", "audit", f"--server={url}", f"--checkpoint={checkpoint}",
@@ -101,12 +102,16 @@ def audited(url: str, checkpoint: Path, out: Path, more: list[str]) -> dict[str,
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Makes, serves, audits, deletes."""
+    """Write the checkpoints, serve the first, audit both, and print the results."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("python", type=Path, help="of a cell that has vLLM")
-    parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16", help="of the engine")
+    parser.add_argument("python", type=Path, help="Python of a matrix cell with vLLM")
+    parser.add_argument(
+        "--dtype", choices=("bfloat16", "float16"), default="bfloat16", help="dtype of the engine"
+    )
     parser.add_argument("--times", type=int, default=1)
-    parser.add_argument("--toy", action="store_true", help="so small that nothing is measured")
+    parser.add_argument(
+        "--toy", action="store_true", help="use tiny models; only checks that the program runs"
+    )
     options, more = parser.parse_known_args(arguments)
     with tempfile.TemporaryDirectory() as name:
         folder, port = Path(name), free_port()
@@ -118,7 +123,9 @@ def main(arguments: list[str] | None = None) -> int:
         with serving(command, folder / "log", variables=variables, timeout_s=1500):
             for _ in range(options.times):
                 for checkpoint in (NEWER, OLDER):
-                    result = audited(f"http://127.0.0.1:{port}", folder / checkpoint, folder / "told", more)
+                    result = run_audit(
+                        f"http://127.0.0.1:{port}", folder / checkpoint, folder / "report.json", more
+                    )
                     print(json.dumps(result), flush=True)
     return 0
 

@@ -1,7 +1,7 @@
-"""Write LoRA adapters in peft's format, without peft: random matrices that drift from step to step.
+"""Write LoRA adapters in peft's format without peft: random matrices that differ a little between steps.
 
 `python -m evaluation.audit.make_adapters BASE FOLDER` writes checkpoint-40 and checkpoint-60, adapters for the model in
-BASE, and `twice` and `half`, which are checkpoint-60 with another lora_alpha.
+BASE, and `twice` and `half`, which are checkpoint-60 with lora_alpha multiplied by 2 and 0.5.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SIZE, _DRIFT = 0.05, 0.014
 
 
 def write_adapters(base: Path, folder: Path, steps: dict[int, float]) -> Path:
-    """Write one adapter for each step, scaled by the step's value in `steps`; return their folder."""
+    """Write an adapter to FOLDER/checkpoint-STEP for each step, scaled by the value of the step; return `folder`."""
     state = loaded(base, "float32").state_dict()
     generator = torch.Generator().manual_seed(5)
     tensors = {}
@@ -35,16 +35,16 @@ def write_adapters(base: Path, folder: Path, steps: dict[int, float]) -> Path:
         "peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "base_model_name_or_path": str(base.resolve()),
         "target_modules": sorted({name.split(".")[-2] for name in state if "_proj" in name}),
     }  # fmt: skip
-    for step, share in steps.items():
+    for step, scale in steps.items():
         checkpoint = folder / f"checkpoint-{step}"
         checkpoint.mkdir(parents=True)
         (checkpoint / "adapter_config.json").write_text(json.dumps(settings))
         drift = torch.Generator().manual_seed(step)
-        of_step = {
-            name: share * tensor + _DRIFT * torch.randn(tensor.shape, generator=drift)
+        step_tensors = {
+            name: scale * tensor + _DRIFT * torch.randn(tensor.shape, generator=drift)
             for name, tensor in tensors.items()
         }
-        save_file(of_step, checkpoint / "adapter_model.safetensors")
+        save_file(step_tensors, checkpoint / "adapter_model.safetensors")
     return folder
 
 

@@ -1,6 +1,7 @@
-"""Report the faults that three tools find in a run's metrics: `python peer_tools.py HISTORY.jsonl`.
+"""Report the faults that rldoctor, rlprobe and rlwatch find in a run's metrics: `python peer_tools.py HISTORY.jsonl`.
 
-Prints JSON: by tool, the names of what it found. Each is given the lines as a TRL callback of its own would be.
+Each line of HISTORY.jsonl is an entry of TRL's log history. Each tool gets the metrics as from its own TRL callback;
+rldoctor reads the file. Prints a JSON object: the names of the detectors that triggered, by tool.
 """
 
 import contextlib
@@ -11,13 +12,13 @@ import tempfile
 from pathlib import Path
 
 
-def rldoctor(path, entries):
-    """rldoctor 0.2.0, on the file."""
+def detect_with_rldoctor(path, entries):
+    """Return the names of the detectors of rldoctor 0.2.0 that report a finding for a metrics file."""
     del entries
     from rl_doctor.cli import main
 
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        report_path = Path(folder) / "told.json"
+        report_path = Path(folder) / "report.json"
         with contextlib.suppress(SystemExit):
             main(["diagnose", str(path), "--format", "json", "--output", str(report_path)])
         document = json.loads(report_path.read_text())
@@ -31,12 +32,12 @@ def rldoctor(path, entries):
     )
 
 
-def rlprobe(path, entries):
-    """rlprobe 0.1.0, by its recorder, with its own mapping of TRL's names."""
+def detect_with_rlprobe(path, entries):
+    """Return the ids of the diagnoses of rlprobe 0.1.0, for metrics that its recorder wrote."""
     del path
     import types
 
-    # Its mapping is in a module that imports transformers for a base class.
+    # The mapping of TRL's metric names is in a module that imports transformers for a base class.
     sys.modules.setdefault("transformers", types.SimpleNamespace(TrainerCallback=object))
     from rlprobe.doctor import engine
     from rlprobe.integrations import trl
@@ -55,8 +56,8 @@ def rlprobe(path, entries):
         )
 
 
-def rlwatch(path, entries):
-    """rlwatch 0.5.1, by what its own callback gives to log_step."""
+def detect_with_rlwatch(path, entries):
+    """Return the names of the detectors of rlwatch 0.5.1 that send an alert for the metrics."""
     del path
     import rlwatch as watch
 
@@ -75,15 +76,19 @@ def rlwatch(path, entries):
     return sorted(detected)
 
 
+TOOLS = {"rldoctor": detect_with_rldoctor, "rlprobe": detect_with_rlprobe, "rlwatch": detect_with_rlwatch}
+
+
 def main():
+    """Print the findings of the three tools as JSON; a tool that fails is reported with its error."""
     path = Path(sys.argv[1])
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     detected = {}
-    for tool in (rldoctor, rlprobe, rlwatch):
+    for tool, detect in TOOLS.items():
         try:
-            detected[tool.__name__] = tool(path, entries)
+            detected[tool] = detect(path, entries)
         except Exception as error:  # noqa: BLE001 - a failure of one tool; run the others
-            detected[tool.__name__] = [f"error: {type(error).__name__}: {error}"]
+            detected[tool] = [f"error: {type(error).__name__}: {error}"]
     print(json.dumps(detected))
 
 

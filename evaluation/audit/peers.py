@@ -1,10 +1,12 @@
-"""`python -m evaluation.audit.peers RUN WORLD PYTHON`: what other tools and thresholds see of the same faults.
+"""Compare the audit with other tools and thresholds on the same injected faults, and print a Markdown table.
 
-RUN is a healthy run of TRL (evaluation/audit/trl_run.py), WORLD trained models (tiny_model.py),
-PYTHON one that has rldoctor, rlprobe and rlwatch. Each fault is put into what it changes: the metrics that TRL logs,
-the completions, or the engine; then curve tools are given the metrics, the gates of trainers the log-probs of engine
-and trainer of 2,000 sampled tokens, and the audit what it asks for. What a tool says of the healthy run, too, counts as
-nothing. Prints Markdown.
+usage: python -m evaluation.audit.peers RUN WORLD PYTHON
+
+RUN is a healthy run of TRL (evaluation/audit/trl_run.py), WORLD a folder of trained models (tiny_model.py), PYTHON an
+interpreter with rldoctor, rlprobe and rlwatch. A fault is injected into the metrics that TRL logs, into the
+completions, or into the engine. rldoctor, rlprobe and rlwatch get the metrics. The thresholds of trainers (GATES) get
+the log-probs of 2,000 sampled tokens from engine and trainer. The audit gets the run or the server. A finding that a
+tool also reports for the healthy run does not count.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.sampling_distribution import Sampling
 from diagnostics.audit.recorded.run_audit import audit_run, read_run
 from diagnostics.audit.results import FAULT
-from evaluation.audit.live_bench import mixed, off
+from evaluation.audit.live_bench import write_mixed_checkpoint, write_noisy_checkpoint
 from tests.diagnostics.audit.standin import Engine, Wrong, loaded, serving
 from tests.diagnostics.audit.tiny_model import corpus
 from tests.diagnostics.audit_recorded import faults, runs
@@ -37,7 +39,7 @@ NAME = "checkpoint-300"
 TOKENS = 2000
 GATES = ("prime-rl", "NeMo-RL", "verl")
 
-# Faults that change TRL's logged metrics, from the beginning or from the middle on.
+# Faults that change TRL's logged metrics; the second argument is true in the second half of the run.
 METRICS: dict[str, Any] = {
     "a learning rate of 0": lambda entry, _: entry | {"learning_rate": 0.0},
     "a gradient of 0": lambda entry, _: entry | {"grad_norm": 0.0},
@@ -60,8 +62,8 @@ SAMPLES = (
 )
 
 
-def engines(folder: Path) -> dict[str, tuple[str, str, Wrong]]:
-    """Return engine faults: name -> expected family, weights folder, and the fault."""
+def engine_faults(folder: Path) -> dict[str, tuple[str, str, Wrong]]:
+    """Return the engine faults by name: expected family, folder of the weights, and the fault of the server."""
     return {
         "temperature 0.8": ("sampling/temperature", NAME, Wrong(law={"temperature": 0.8})),
         "top-p 0.95": ("sampling/top_p", NAME, Wrong(law={"top_p": 0.95})),
@@ -71,8 +73,8 @@ def engines(folder: Path) -> dict[str, tuple[str, str, Wrong]]:
             Wrong(law={"repetition_penalty": 1.1}),
         ),
         "weights one checkpoint old": ("weights/version", "checkpoint-280", Wrong()),
-        "a layer not synced": ("weights/partial", mixed(folder, "layer 1"), Wrong()),
-        "weights 1 % off": ("weights/unknown", off(folder, 900), Wrong()),
+        "a layer not synced": ("weights/partial", write_mixed_checkpoint(folder, "layer 1"), Wrong()),
+        "weights 1 % off": ("weights/unknown", write_noisy_checkpoint(folder, 900), Wrong()),
         "log-probs shifted": ("logprobs/shift", NAME, Wrong(shift=1)),
         "a second BOS": ("ids/special", NAME, Wrong(double_bos=True)),
         "stale keys in the cache": (
@@ -83,8 +85,10 @@ def engines(folder: Path) -> dict[str, tuple[str, str, Wrong]]:
     }
 
 
-def history(run: Path, change: Any = None, engine: dict[str, float] | None = None) -> list[dict[str, Any]]:
-    """TRL's own lines of metrics, changed."""
+def read_metrics(
+    run: Path, change: Any = None, engine: dict[str, float] | None = None
+) -> list[dict[str, Any]]:
+    """Return the metrics that TRL logged in a run, after adding `engine` and applying `change` to each entry."""
     state = max(run.glob("checkpoint-*/trainer_state.json"), key=lambda path: path.stat().st_size)
     entries = [entry for entry in json.loads(state.read_text())["log_history"] if "loss" in entry]
     records = [{**entry, **(engine or {})} for entry in entries]
@@ -93,8 +97,8 @@ def history(run: Path, change: Any = None, engine: dict[str, float] | None = Non
     ]
 
 
-def curves(python: str, entries: list[dict[str, Any]]) -> dict[str, set[str]]:
-    """Run the three tools on metrics; return the faults each one names."""
+def run_peer_tools(python: str, entries: list[dict[str, Any]]) -> dict[str, set[str]]:
+    """Run the three tools on metrics; return the names of the detectors that triggered, by tool."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "history.jsonl"
         path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
@@ -104,10 +108,10 @@ def curves(python: str, entries: list[dict[str, Any]]) -> dict[str, set[str]]:
     return {tool: set(names) for tool, names in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
-def mismatch_metrics(folder: Path, held: str, wrong: Wrong) -> dict[str, float]:
-    """Compute the trainers' mismatch metrics from the engine's and the trainer's log-probs of sampled tokens."""
+def mismatch_metrics(folder: Path, served: str, wrong: Wrong) -> dict[str, float]:
+    """Sample at least TOKENS tokens from an engine with a fault; return the mismatch metrics of their log-probs."""
     reference, words = Reference(folder / NAME), load_tokenizer(folder / NAME)
-    engine = Engine(folder / held, "bfloat16", wrong, 5)
+    engine = Engine(folder / served, "bfloat16", wrong, 5)
     text = words(corpus()[2000:9000])["input_ids"]
     engine_side, trainer_side = [], []
     for start in range(0, len(text), 90):
@@ -123,7 +127,7 @@ def mismatch_metrics(folder: Path, held: str, wrong: Wrong) -> dict[str, float]:
 
 
 def mismatch(engine: list[float], trainer: list[float]) -> dict[str, float]:
-    """Compute mismatch metrics by the trainers' own formulas."""
+    """Compute the mismatch metrics of prime-rl, NeMo-RL, verl and TRL from log-probs of engine and trainer."""
     differences = [b - a for a, b in zip(engine, trainer, strict=True)]
     ratios = [math.exp(max(-20.0, min(20.0, difference))) for difference in differences]
     return {
@@ -138,69 +142,75 @@ def mismatch(engine: list[float], trainer: list[float]) -> dict[str, float]:
     }
 
 
-def gates(seen: dict[str, float]) -> set[str]:
-    """prime-rl's CI (mismatch KL below 0.01), NeMo-RL's (1.05), verl's warnings (weights 0.5 to 2, ESS 0.3)."""
+def alarming_gates(metrics: dict[str, float]) -> set[str]:
+    """Return the thresholds that are exceeded.
+
+    prime-rl: mismatch KL of at least 0.01. NeMo-RL: multiplicative error above 1.05. verl: mean importance weight
+    outside 0.5 to 2, or relative effective sample size below 0.3.
+    """
     verdicts = {
-        "prime-rl": seen["mismatch_kl"] >= 0.01,
-        "NeMo-RL": seen["mult_error"] > 1.05,
-        "verl": not 0.5 <= seen["is_mean"] <= 2.0 or seen["ess"] < 0.3,
+        "prime-rl": metrics["mismatch_kl"] >= 0.01,
+        "NeMo-RL": metrics["mult_error"] > 1.05,
+        "verl": not 0.5 <= metrics["is_mean"] <= 2.0 or metrics["ess"] < 0.3,
     }
     return {name for name, alarms in verdicts.items() if alarms}
 
 
-def print_row(name: str, seen: dict[str, set[str]], healthy: dict[str, set[str]], ours: str) -> None:
-    """One fault."""
+def print_row(name: str, findings: dict[str, set[str]], healthy: dict[str, set[str]], ours: str) -> None:
+    """Print the row of a fault: new findings of the three tools, thresholds with an alarm, and the audit's answer."""
     columns = []
     for tool in ("rldoctor", "rlprobe", "rlwatch"):
-        more = sorted(seen.get(tool, set()) - healthy.get(tool, set())) if seen else []
+        more = sorted(findings.get(tool, set()) - healthy.get(tool, set())) if findings else []
         columns.append(", ".join(more) or "-")
-    columns += ["alarm" if gate in seen.get("gates", set()) else "-" for gate in GATES]
+    columns += ["alarm" if gate in findings.get("gates", set()) else "-" for gate in GATES]
     print(f"| {name} | {' | '.join(columns)} | {ours} |", flush=True)
 
 
-def families(audit: Any, wanted: str = "") -> str:
-    """Return the fault families that an audit names, as text, with the expected one if it is missing."""
+def format_families(audit: Any, wanted: str = "") -> str:
+    """Return the fault families that an audit names, as text; `wanted` is added if it is missing."""
     families = sorted({answer.family for answer in audit.results if answer.outcome == FAULT})
     listed = ", ".join(f"`{family}`" for family in families) or "-"
     return listed if not wanted or wanted in families else f"{listed} (wanted `{wanted}`)"
 
 
 def main() -> None:
-    """The table."""
+    """Print the table: the healthy run, then faults of metrics, of samples and of the engine."""
     run, folder, python = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     torch.set_num_threads(1)
     right = mismatch_metrics(folder, NAME, Wrong())
     logged = {f"sampling/sampling_logp_difference/{name}": right[name] for name in ("mean", "max")}
-    base = history(run, engine=logged)
-    healthy = curves(python, base)
+    base = read_metrics(run, engine=logged)
+    healthy = run_peer_tools(python, base)
     print(f"On the healthy run: { ({tool: sorted(names) for tool, names in healthy.items()}) }; {right}\n")
     print(f"| fault | rldoctor | rlprobe | rlwatch | {' | '.join(GATES)} | audit |")
     print("|---|---|---|---|---|---|---|---|")
-    print_row("nothing wrong", healthy | {"gates": gates(right)}, healthy, families(audit_run(run)))
+    print_row(
+        "nothing wrong", healthy | {"gates": alarming_gates(right)}, healthy, format_families(audit_run(run))
+    )
     for name, change in METRICS.items():
-        entries = history(run, change, logged)
+        entries = read_metrics(run, change, logged)
         with tempfile.TemporaryDirectory() as aside:
             path = Path(aside) / "metrics.jsonl"
             path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
-            print_row(name, curves(python, entries), healthy, families(audit_run(path)))
-    of_samples(run, healthy)
-    for name, (family, served, wrong) in engines(folder).items():
+            print_row(name, run_peer_tools(python, entries), healthy, format_families(audit_run(path)))
+    print_sample_faults(run, healthy)
+    for name, (family, served, wrong) in engine_faults(folder).items():
         detected = mismatch_metrics(folder, served, wrong)
-        entries = history(
+        entries = read_metrics(
             run, engine={f"sampling/sampling_logp_difference/{key}": detected[key] for key in ("mean", "max")}
         )
         with serving(Engine(folder / served, "bfloat16", wrong, 3)) as url:
-            ours = families(audit_server(LiveAuditOptions(url, folder / NAME, timeout_s=500)), family)
+            ours = format_families(audit_server(LiveAuditOptions(url, folder / NAME, timeout_s=500)), family)
         print_row(
             f"engine: {name} (KL {detected['mismatch_kl']:.2g})",
-            curves(python, entries) | {"gates": gates(detected)},
+            run_peer_tools(python, entries) | {"gates": alarming_gates(detected)},
             healthy,
             ours,
         )
 
 
-def of_samples(run: Path, healthy: dict[str, set[str]]) -> None:
-    """Print a row for each fault of samples, which metrics may not show."""
+def print_sample_faults(run: Path, healthy: dict[str, set[str]]) -> None:
+    """Print a row for each fault of SAMPLES; only the audit is run, because metrics do not have the samples."""
     rows = list(next(iter(read_run(run).recordings)).rows)
     for fault in faults.ROWS:
         if fault.name not in SAMPLES:
@@ -209,9 +219,9 @@ def of_samples(run: Path, healthy: dict[str, set[str]]) -> None:
             place = Path(aside) / "run"
             try:
                 runs.as_parquet(fault.put(rows, 1), place)
-                ours = families(audit_run(place), fault.family)
+                ours = format_families(audit_run(place), fault.family)
             except (AttributeError, TypeError):
-                continue  # of tokens, which TRL does not dump
+                continue  # the fault needs token ids, which TRL does not dump
             shutil.rmtree(place)
         print_row(fault.name, {}, healthy, ours)
 

@@ -1,6 +1,6 @@
-"""A proxy between an audit and a real server that changes requests or answers.
+"""Proxy between an audit and a real server that changes requests and responses, to inject faults.
 
-It turns a correct server into one that samples with other parameters than requested.
+For example, the server samples with other parameters than the audit requested, or log-probs are shifted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.diagnostics.audit.standin import Wrong, run_server
 
 @contextlib.contextmanager
 def run_proxy(url: str, wrong: Wrong, second: str = "") -> Iterator[str]:
-    """The address of the proxy; `second` answers every other call for completions."""
+    """Run the proxy and yield its address; the server at `second`, if given, answers every other completion request."""
     calls = [0]
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -59,7 +59,7 @@ def run_proxy(url: str, wrong: Wrong, second: str = "") -> Iterator[str]:
 def forward(
     url: str, method: str, path: str, body: Any, authorization: str | None = None
 ) -> tuple[int, bytes]:
-    """Forward a request to the server and return its answer."""
+    """Send a request to the server; return the status and the body of the response."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=500)
     try:
         headers = {"Content-Type": "application/json"}
@@ -73,7 +73,7 @@ def forward(
 
 
 def change_request(body: dict[str, Any], wrong: Wrong) -> dict[str, Any]:
-    """A request as it reaches the server."""
+    """Return a completion request with the fault applied; requests for scores are unchanged."""
     if "prompt_logprobs" in body or body.get("logprobs"):
         return body  # scores and cache probes: sampling parameters do not affect them
     body = {**body, **wrong.law}
@@ -91,7 +91,7 @@ def change_request(body: dict[str, Any], wrong: Wrong) -> dict[str, Any]:
 
 
 def change_answer(answer: dict[str, Any], body: dict[str, Any], wrong: Wrong) -> dict[str, Any]:
-    """An answer as it reaches the audit."""
+    """Return a completion response with the fault applied (in place); responses with scores are unchanged."""
     choices = answer["choices"]
     if "prompt_logprobs" in body or body.get("logprobs"):
         return answer

@@ -1,10 +1,10 @@
-"""Faults put into what real runs leave behind: how many are named, not decided or missed, and how often nothing alarms.
+"""Inject faults into the artifacts of real runs; count named, undecided and missed faults, and false alarms.
 
-    python -m evaluation.audit.recorded_bench [--runs N] [--first-seed N] [--pairs N] [--toy]
+    python -m evaluation.audit.recorded_bench [--runs N] [--first-seed N] [--pairs N] [--seconds S] [--toy]
 
-Runs of our own trainer (seeds that no threshold was chosen on), their samples written in four formats, each fault in
-one of those that show it, and pairs of them. Prints Markdown, shares with Wilson's interval of 95 %. `--toy` shows that
-it runs and measures nothing.
+The runs are those of grpo_core's trainer, with seeds on which no threshold was chosen. Their samples are written in
+four formats. Each fault is injected in one of the formats that can show it, alone and in pairs. Prints Markdown tables;
+shares have Wilson's 95 % interval. `--toy` only checks that the program runs.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from diagnostics.audit.results import FAULT, NOT_DECIDED, Audit
 from tests.diagnostics.audit_recorded import faults, runs
 
 # Other findings that a fault implies: identical samples have no spread, and so on.
-FOLLOW = {"rewards/no_spread", "rewards/constant"}
+IMPLIED = {"rewards/no_spread", "rewards/constant"}
 # Faults that hide another: constant rewards make every advantage 0.
-LEAVES_NOTHING = {"rewards", "samples"}
+HIDES_OTHERS = {"rewards", "samples"}
 
 
 class Table:
-    """Counts, by fault; and alarms where nothing is wrong."""
+    """Counts of audit outcomes by fault, for pairs of faults, and for healthy runs."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Counter[str]] = {}
@@ -42,15 +42,15 @@ class Table:
         self.seconds: list[float] = []
 
     def audit(self, folder: Path, **how: object) -> Audit:
-        """Audits, and keeps the time."""
+        """Audit a run without its output on stderr, and record the time."""
         began = time.perf_counter()
         with contextlib.redirect_stderr(io.StringIO()):
             audit = audit_run(folder, **how)
         self.seconds.append(time.perf_counter() - began)
         return audit
 
-    def judge(self, name: str, family: str, audit: Audit) -> None:
-        """One audit of something with a fault."""
+    def count_fault(self, name: str, family: str, audit: Audit) -> None:
+        """Count the outcome of an audit of a run with one fault of a family."""
         families = {answer.family for answer in audit.results if answer.outcome == FAULT}
         open_ = {answer.family.partition("/")[0] for answer in audit.results if answer.outcome == NOT_DECIDED}
         count = self.rows.setdefault(name, Counter())
@@ -62,19 +62,19 @@ class Table:
             count["not decided"] += 1
         else:
             count["missed"] += 1
-        count["beside"] += bool(families - {family} - FOLLOW)
+        count["beside"] += bool(families - {family} - IMPLIED)
 
-    def both(self, names: tuple[str, str], families: tuple[str, str], audit: Audit) -> None:
-        """One audit of something with two faults."""
+    def count_pair(self, names: tuple[str, str], families: tuple[str, str], audit: Audit) -> None:
+        """Count the outcome of an audit of a run with two faults."""
         named_families = {answer.family for answer in audit.results if answer.outcome == FAULT}
         named_count = sum(family in named_families for family in families)
         self.pairs[("neither", "one", "both")[named_count]] += 1
-        self.pairs["beside"] += bool(named_families - {*families} - FOLLOW)
+        self.pairs["beside"] += bool(named_families - {*families} - IMPLIED)
         if named_count < 2:
             print(f"pair: {names}: told {sorted(named_families)}", file=sys.stderr, flush=True)
 
-    def fine(self, name: str, audit: Audit) -> None:
-        """One audit of something that nothing is wrong with."""
+    def count_healthy(self, name: str, audit: Audit) -> None:
+        """Count the outcome of an audit of a healthy run."""
         self.healthy["audits"] += 1
         self.healthy["with a false alarm"] += any(answer.outcome == FAULT for answer in audit.results)
         for answer in audit.results:
@@ -109,7 +109,7 @@ class Table:
 
 
 def share(hits: int, count: int) -> str:
-    """A share with its interval.
+    """Format a share with its 95 % interval.
 
     >>> share(9, 10)
     '9 of 10 (60 % to 98 %)'
@@ -118,56 +118,56 @@ def share(hits: int, count: int) -> str:
     return f"{hits} of {count} ({100 * low:.3g} % to {100 * high:.3g} %)"
 
 
-def of_runs(table: Table, seeds: range, folder: Path, until: float, *, pairs: int, toy: bool) -> None:
+def audit_runs(table: Table, seeds: range, folder: Path, until: float, *, pairs: int, toy: bool) -> None:
     """Audit runs of our trainer: healthy in every format; for every third run each fault in one format, and pairs."""
     for number, seed in enumerate(seeds):
         if time.monotonic() > until:
             return
         run = runs.train_run(folder, seed, 6, "--model.layers=2")
         rows = runs.with_trainer(runs.rows_of(run), seed=seed)
-        table.fine("our run", table.audit(run))
+        table.count_healthy("our run", table.audit(run))
         for form, write in itertools.islice(runs.WRITERS.items(), 1 if toy else None):
             place = write(rows, folder / f"fine-{form}-{seed}")
-            table.fine(form, table.audit(place))
+            table.count_healthy(form, table.audit(place))
             shutil.rmtree(place)
         if number % 3 == 0:
-            of_faults(table, run, rows, folder, seed, toy=toy)
-        of_pairs(table, run, rows, folder, seed, pairs)
+            audit_faults(table, run, rows, folder, seed, toy=toy)
+        audit_pairs(table, run, rows, folder, seed, pairs)
         shutil.rmtree(run)
         print(f"run {number + 1} of {len(seeds)}", file=sys.stderr, flush=True)
 
 
-def of_faults(table: Table, run: Path, rows: list, folder: Path, seed: int, *, toy: bool) -> None:
-    """Each fault of samples in one of its formats, each of files in the run's own."""
+def audit_faults(table: Table, run: Path, rows: list, folder: Path, seed: int, *, toy: bool) -> None:
+    """Audit each fault of samples in one of its formats, and each fault of files in a copy of the run."""
     for fault in faults.ROWS[: 2 if toy else None]:
         form = fault.formats[seed // 3 % len(fault.formats)]
         place = runs.WRITERS[form](fault.put(rows, seed), folder / "faulty")
-        table.judge(fault.name, fault.family, table.audit(place))
+        table.count_fault(fault.name, fault.family, table.audit(place))
         shutil.rmtree(place)
     for name, family, put in faults.FILES[: 1 if toy else None]:
         place = shutil.copytree(run, folder / "broken")
         put(place, seed)
-        table.judge(name, family, table.audit(place))
+        table.count_fault(name, family, table.audit(place))
         shutil.rmtree(place)
 
 
-def of_pairs(table: Table, run: Path, rows: list, folder: Path, seed: int, count: int) -> None:
-    """Pairs of different classes, drawn by the seed: two of samples in one format, or two of the run's files."""
+def audit_pairs(table: Table, run: Path, rows: list, folder: Path, seed: int, count: int) -> None:
+    """Audit random pairs of faults of different classes: two of samples in one format, or two of the run's files."""
     numbers = random.Random(seed)
     for form, first, second in numbers.sample(PAIRS, min(count, len(PAIRS))):
         place = runs.WRITERS[form](second.put(first.put(rows, seed), seed), folder / "two")
-        table.both((first.name, second.name), (first.family, second.family), table.audit(place))
+        table.count_pair((first.name, second.name), (first.family, second.family), table.audit(place))
         shutil.rmtree(place)
     for first, second in numbers.sample(FILE_PAIRS, min(count // 3, len(FILE_PAIRS))):
         place = shutil.copytree(run, folder / "two")
         first[2](place, seed)
         second[2](place, seed)
-        table.both((first[0], second[0]), (first[1], second[1]), table.audit(place))
+        table.count_pair((first[0], second[0]), (first[1], second[1]), table.audit(place))
         shutil.rmtree(place)
 
 
-def head(family: str) -> str:
-    """The class of a family."""
+def family_class(family: str) -> str:
+    """Return the class of a fault family: `rewards` for `rewards/constant`."""
     return family.partition("/")[0]
 
 
@@ -175,24 +175,28 @@ PAIRS = [
     (form, first, second)
     for form in runs.WRITERS
     for first, second in itertools.combinations([fault for fault in faults.ROWS if form in fault.formats], 2)
-    if head(first.family) != head(second.family)
-    and not {head(first.family), head(second.family)} & LEAVES_NOTHING
+    if family_class(first.family) != family_class(second.family)
+    and not {family_class(first.family), family_class(second.family)} & HIDES_OTHERS
 ]
 FILE_PAIRS = [
-    pair for pair in itertools.combinations(faults.FILES, 2) if head(pair[0][1]) != head(pair[1][1])
+    pair
+    for pair in itertools.combinations(faults.FILES, 2)
+    if family_class(pair[0][1]) != family_class(pair[1][1])
 ]
 
 
 def main() -> None:
-    """Run it."""
-    parser = argparse.ArgumentParser(description="How well recorded faults are named.")
+    """Audit the runs and print the tables."""
+    parser = argparse.ArgumentParser(description="Measure how many faults in recorded runs the audit names.")
     parser.add_argument("--runs", type=int, default=20, help="runs of our trainer (default: 20)")
     parser.add_argument(
-        "--seconds", type=float, default=3600, help="then no further run begins (default: 3600)"
+        "--seconds", type=float, default=3600, help="start no run after this time (default: 3600)"
     )
-    parser.add_argument("--pairs", type=int, default=6, help="pairs of faults a run (default: 6)")
-    parser.add_argument("--toy", action="store_true", help="so little that nothing is measured")
-    parser.add_argument("--first-seed", type=int, default=1000, help="of runs (default: 1000)")
+    parser.add_argument("--pairs", type=int, default=6, help="pairs of faults per run (default: 6)")
+    parser.add_argument(
+        "--toy", action="store_true", help="audit few cases; only checks that the program runs"
+    )
+    parser.add_argument("--first-seed", type=int, default=1000, help="seed of the first run (default: 1000)")
     options = parser.parse_args()
     import torch
 
@@ -200,7 +204,7 @@ def main() -> None:
     table, until = Table(), time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory() as name:
         seeds = range(options.first_seed, options.first_seed + options.runs)
-        of_runs(table, seeds, Path(name), until, pairs=options.pairs, toy=options.toy)
+        audit_runs(table, seeds, Path(name), until, pairs=options.pairs, toy=options.toy)
     table.print()
 
 

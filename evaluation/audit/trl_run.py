@@ -1,4 +1,4 @@
-"""Run TRL's own GRPOTrainer on a tiny model with `log_completions`, in a cell: `FOLDER SEED STEPS KEY=VALUE...`."""
+"""Run TRL's GRPOTrainer on a tiny model with `log_completions`: `trl_run.py FOLDER SEED STEPS KEY=VALUE...`."""
 
 import json
 import os
@@ -12,16 +12,17 @@ import transformers
 from repro.drivers import tiny_trl
 
 
-class Quiet(transformers.TrainerCallback):
-    """Does nothing."""
+class NoOpCallback(transformers.TrainerCallback):
+    """Callback without any effect."""
 
 
-def spread(completions, **_):
-    """Tells completions apart."""
+def spread_reward(completions, **_):
+    """Return a reward that differs between most completions."""
     return [text.count("a") - len(text) / 7 + len(set(text)) for text in completions]
 
 
 def main():
+    """Train STEPS steps, and save the run in FOLDER; KEY=VALUE are options of GRPOConfig as JSON, and `peak`."""
     folder, seed, steps, *more = sys.argv[1:]
     settings = {
         "max_steps": int(steps),
@@ -40,9 +41,9 @@ def main():
     letters = "abcdefghijklm"
     prompts = [f"{a} {b}" for a in letters for b in letters if a < b]
     model = tiny_trl.model(int(seed))
-    # A random model is flat; one whose logits are scaled is as sure as a trained one.
+    # The distribution of a random model is flat. Scaled logits (`peak`) make it as sharp as that of a trained model.
     model.lm_head.weight.data.mul_(settings.pop("peak", 1.0))
-    trainer = tiny_trl.trainer(spread, Quiet(), prompts=prompts, policy=model, **settings)
+    trainer = tiny_trl.trainer(spread_reward, NoOpCallback(), prompts=prompts, policy=model, **settings)
     trainer.args.output_dir = folder
     (Path(folder) / "completions").mkdir(parents=True, exist_ok=True)
     trainer.train()

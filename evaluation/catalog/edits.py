@@ -1,8 +1,7 @@
-"""Do the options that the catalogue's edits name exist, and in which releases of their framework?
+"""Check that the options in the catalog's edits exist in the releases of their framework.
 
-From the API index, without a network. `python -m
-evaluation.catalog.edits` prints what disagrees: an option that no release has, and an edit whose `versions` hold
-a release that lacks one of its options.
+`python -m evaluation.catalog.edits` reads the API index, without a network. It prints each option that no release has,
+and each edit whose `versions` contain a release without one of its options. The exit code is 1 if there is any.
 """
 
 from __future__ import annotations
@@ -22,21 +21,22 @@ if TYPE_CHECKING:
 
     from diagnostics.catalog.model import Bound
 
-# Sources of a framework's options: first its own, which bound an edit, then its dependencies'.
-FROM = {
+# Packages that define the options of a framework: first the framework itself, whose options decide the `versions` of an
+# edit, then its dependencies.
+OPTION_SOURCES = {
     "vllm": ("vllm",),
     "trl": ("trl", "transformers", "accelerate", "vllm"),
     "ms-swift": ("ms-swift", "transformers", "vllm"),
     "verl": ("verl", "vllm", "transformers"),
     "openrlhf": ("openrlhf", "vllm", "transformers"),
 }
-# Their arguments are a class below that of transformers.
-INHERIT = ("trl", "ms-swift")
+# The argument classes of these frameworks inherit from that of transformers.
+INHERITING_FRAMEWORKS = ("trl", "ms-swift")
 _FLAG = re.compile(r"(?<![\w-])--([A-Za-z][\w.-]*\w)")
 _KEY = re.compile(r"(?<![\w.'\"+-])((?:[a-z][a-z0-9_]*\.)*[a-z][a-z0-9_]{3,})=(?!=)")
 _VARIABLE = re.compile(r"\bVLLM_[A-Z0-9_]+\b")
-# Options of other programs and functions are ignored: their words up to the next semicolon, and calls in brackets.
-_OTHERS = re.compile(
+# Options of other programs (up to the next semicolon) and arguments of other function calls are ignored.
+_OTHER_PROGRAMS = re.compile(
     r"(?:\b(?:docker|pip|uv|ray(?! status)|verl\.model_merger|sbatch|srun|hf|sysctl|py-spy|torchrun|conda|git|ulimit"
     r"|nvidia-smi|def|EngineCore|Kubernetes)\b)"
     r"[^;]*|--help\b|the FSDP worker's[^;]*"
@@ -47,20 +47,23 @@ _CALL = re.compile(
 
 
 def option_names(text: str) -> list[str]:
-    """The options that an edit's text names, as the index has them.
+    """Return the options that an edit's text names, as the index spells them.
 
-    >>> named("vllm serve --max-model-len 4; GRPOConfig(use_vllm=True) under VLLM_USE_V1=0")
+    >>> option_names("vllm serve --max-model-len 4; GRPOConfig(use_vllm=True) under VLLM_USE_V1=0")
     ['max_model_len', 'use_vllm', 'VLLM_USE_V1']
     """
-    text = _OTHERS.sub("", _CALL.sub("", _CALL.sub("", _CALL.sub("", text))))
+    text = _OTHER_PROGRAMS.sub("", _CALL.sub("", _CALL.sub("", _CALL.sub("", text))))
     flags = [flag.replace("-", "_").removeprefix("no_") for flag in _FLAG.findall(text)]
     return list(dict.fromkeys([*flags, *_KEY.findall(text), *_VARIABLE.findall(text)]))
 
 
-def index() -> dict[str, Any]:
-    """Return the options of the API index by package: name -> its releases, as `first-last;first-`."""
+def build_option_index() -> dict[str, Any]:
+    """Return for each package of OPTION_SOURCES its `releases` and `options`.
+
+    An option has the releases that define it, as `first-last;first-`. Options of verl's megatron variant are left out.
+    """
     packages = {}
-    for name in dict.fromkeys(name for names in FROM.values() for name in names):
+    for name in dict.fromkeys(name for names in OPTION_SOURCES.values() for name in names):
         package = store.load(name)
         assert package is not None, name
         options = {**package.document("options"), **package.document("serve"), **_trainer_arguments(package)}
@@ -77,7 +80,7 @@ def index() -> dict[str, Any]:
 
 
 def _trainer_arguments(package: store.Package) -> dict[str, Any]:
-    """Return the arguments of TRL's trainer, with their spans."""
+    """Return the arguments of TRL's GRPOTrainer, each with the spans of releases that have it."""
     spans: dict[str, dict[str, str]] = {}
     packed = package.packed("trl.trainer.grpo_trainer").get("GRPOTrainer.__init__", {})
     for span, entry in packed.items() if isinstance(packed, dict) else ():
@@ -95,7 +98,7 @@ def _by_version(package: store.Package, spans: str) -> str:
 
 
 def releases_with(known: Mapping[str, Any], name: str) -> list[str]:
-    """The releases of a package that have an option.
+    """Return the releases of a package that have an option.
 
     >>> releases_with({"releases": ["1", "2", "3"], "options": {"a": "1-1;3-"}}, "a")
     ['1', '3']
@@ -110,37 +113,38 @@ def releases_with(known: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _keys(known: Mapping[str, Any], name: str) -> list[str]:
-    """The options that a name means: itself, or where keys have dots those that end with it."""
+    """Return the options that a name stands for: the option itself, or dotted options that end with the name."""
     if name in known["options"]:
         return [name]
     return [option for option in known["options"] if option.endswith(f".{name}")]
 
 
 def unknown_options(framework: str, text: str, known: Mapping[str, Any]) -> list[str]:
-    """Return options in an edit that no release of its framework or of its dependencies has."""
+    """Return the options of an edit that neither its framework nor a dependency has in any release."""
     return [
         name
         for name in option_names(text)
-        if framework in FROM and not any(_keys(known[package], name) for package in FROM[framework])
+        if framework in OPTION_SOURCES
+        and not any(_keys(known[package], name) for package in OPTION_SOURCES[framework])
     ]
 
 
 def releases_with_options(framework: str, text: str, known: Mapping[str, Any]) -> list[str] | None:
     """Return the framework's releases that have all own options of an edit; None if the edit has none."""
-    index = known.get(framework)
-    names = [name for name in option_names(text) if index and _keys(index, name)]
-    if framework in INHERIT:
-        # An option of the trainer below them is theirs too, whether or not they declare it again.
+    own_options = known.get(framework)
+    names = [name for name in option_names(text) if own_options and _keys(own_options, name)]
+    if framework in INHERITING_FRAMEWORKS:
+        # Options that every transformers release has are inherited by these frameworks, so they do not limit the range.
         below = known["transformers"]
         names = [name for name in names if releases_with(below, name) != below["releases"]]
-    if not index or not names:
+    if not own_options or not names:
         return None
-    have = [set(releases_with(index, name)) for name in names]
-    return [release for release in index["releases"] if all(release in spans for spans in have)]
+    have = [set(releases_with(own_options, name)) for name in names]
+    return [release for release in own_options["releases"] if all(release in spans for spans in have)]
 
 
-def misfit(framework: str, text: str, bound: Bound, known: Mapping[str, Any]) -> str:
-    """Return what is wrong with an edit's bound: it has to hold every release with its options, and no other."""
+def describe_misfit(framework: str, text: str, bound: Bound, known: Mapping[str, Any]) -> str:
+    """Return what is wrong with an edit's bound: it has releases without one of its options, or no known release."""
     fitting_releases = releases_with_options(framework, text, known)
     if fitting_releases is None:
         return ""
@@ -156,10 +160,10 @@ def misfit(framework: str, text: str, bound: Bound, known: Mapping[str, Any]) ->
     return "" if bound_releases else "is for no release that is known"
 
 
-def proposed(order: list[str], found: list[str]) -> str:
-    """The newest unbroken range of the releases found, as a specifier; empty where it is all of them.
+def propose_range(order: list[str], found: list[str]) -> str:
+    """Return the newest unbroken range of the found releases as a specifier; empty for all releases or none.
 
-    >>> proposed(["1", "2", "3", "4"], ["1", "3"]), proposed(["1", "2"], ["1", "2"])
+    >>> propose_range(["1", "2", "3", "4"], ["1", "3"]), propose_range(["1", "2"], ["1", "2"])
     ('>=3,<4', '')
     """
     if not found or found == order:
@@ -172,8 +176,8 @@ def proposed(order: list[str], found: list[str]) -> str:
     return ",".join(filter(None, [low, high]))
 
 
-def each_edit() -> Iterator[tuple[str, str, str, str, Bound]]:
-    """(code, mitigation, framework, text, bound) of every edit of the catalogue, but those that install a release."""
+def iterate_edits() -> Iterator[tuple[str, str, str, str, Bound]]:
+    """Yield (code, mitigation, framework, text, bound) of each edit of the catalog that does not install a release."""
     for code, entry in loader.load().items():
         for mitigation in entry.mitigations:
             for (framework, text), (edit, bound) in zip(
@@ -184,18 +188,18 @@ def each_edit() -> Iterator[tuple[str, str, str, str, Bound]]:
 
 
 def main() -> int:
-    """Print what disagrees."""
-    known, wrong = index(), 0
-    for code, name, framework, text, bound in each_edit():
+    """Print the edits that disagree with the API index; return 1 if there are any."""
+    known, wrong = build_option_index(), 0
+    for code, name, framework, text, bound in iterate_edits():
         problems = [
             f"names {option}, which no release has" for option in unknown_options(framework, text, known)
         ]
-        problems += filter(None, [misfit(framework, text, bound, known)])
+        problems += filter(None, [describe_misfit(framework, text, bound, known)])
         fitting_releases = releases_with_options(framework, text, known)
         for line in problems:
             wrong += 1
             range_ = (
-                proposed(known[framework]["releases"], fitting_releases)
+                propose_range(known[framework]["releases"], fitting_releases)
                 if fitting_releases is not None
                 else ""
             )

@@ -1,9 +1,9 @@
 """Check each catalog claim in the source of every release, not only at the ends of its range.
 
-A claim of the catalogue that is `static` says in `read` what was looked for: files of the wheel, and a pattern that one
-of them has where the issue can occur. `python -m evaluation.catalog.ranges` looks for it in every final release
-on the index and writes `diagnostics/data/ranges.json`, with which a test compares each claim. `--propose` prints, for
-those that disagree, the range that was found.
+A claim of the catalog with `read` names files of a wheel and a pattern; one of the files matches the pattern in each
+release where the issue can occur. `python -m evaluation.catalog.ranges` searches every final release on the package
+index, writes `diagnostics/data/ranges.json`, with which a test compares each claim, and prints the claims that disagree
+with the ranges found. `--propose` searches nothing, and only prints the disagreements.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PUBLISHED = ROOT / "diagnostics" / "data" / "ranges.json"
 SCHEMA = "grpo-doctor.ranges.v1"
-# The oldest release of each package that is read.
+# The oldest release of each package that is searched.
 SINCE = {
     "vllm": "0.6.0",
     "trl": "0.14.0",
@@ -43,14 +43,14 @@ SINCE = {
     "torch": "1.0.0",
     "peft": "0.9.0",
 }
-# An index is slow to answer, not to send.
-_AT_ONCE = 6
+# Requests run in parallel because the index has a high latency.
+_PARALLEL_DOWNLOADS = 6
 # Prefix of installed paths in some wheels.
 _PREFIX = re.compile(r"^[\w.-]+\.data/purelib/")
 
 
 def any_file_matches(wheel: Sources, files: Iterable[str], pattern: str) -> bool:
-    """Whether one of the files, given as patterns for paths, has a match."""
+    """Return whether a file whose path matches one of the glob patterns in `files` contains the pattern."""
     compiled = re.compile(pattern, re.DOTALL)
     for name in sorted(wheel.names()):
         path = _PREFIX.sub("", name)
@@ -61,14 +61,14 @@ def any_file_matches(wheel: Sources, files: Iterable[str], pattern: str) -> bool
     return False
 
 
-def key_of(code: str, claim: Affected) -> str:
-    """Return the key that distinguishes a claim from the others of its entry."""
+def claim_key(code: str, claim: Affected) -> str:
+    """Return the key of a claim in ranges.json."""
     assert claim.read is not None
     return f"{code} {claim.package} {' '.join(claim.read.files)} {claim.read.pattern}"
 
 
-def claims(codes: Iterable[str] = ()) -> list[tuple[str, Affected]]:
-    """Return all claims with a search pattern, of these entries or of all."""
+def searchable_claims(codes: Iterable[str] = ()) -> list[tuple[str, Affected]]:
+    """Return all claims that have a search pattern, of the given entries or of all entries."""
     return [
         (code, claim)
         for code, entry in loader.load().items()
@@ -77,44 +77,52 @@ def claims(codes: Iterable[str] = ()) -> list[tuple[str, Affected]]:
     ]
 
 
-def releases(package: str, since: str) -> list[str]:
+def list_final_releases(package: str, since: str) -> list[str]:
     """Return the final releases of a package with a wheel, oldest first."""
     with archives.connect() as client:
         return [release.version for release in archives.list_releases(client, package, since=since)]
 
 
 def search_claims(wanted: list[tuple[str, Affected]], cache: Path, known: dict[str, Any]) -> dict[str, Any]:
-    """Search each claim in each release of its package; keep known results."""
+    """Search each claim in each release of its package; return `known` with the results added."""
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     for package in dict.fromkeys(claim.package for _, claim in wanted):
-        order = releases(package, SINCE[package])
-        mine = [(key_of(code, claim), claim) for code, claim in wanted if claim.package == package]
-        matching: dict[str, list[str]] = {key: [] for key, _ in mine}
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            looks = [pool.submit(_in_one, package, release, mine, cache) for release in order]
+        order = list_final_releases(package, SINCE[package])
+        claims_of_package = [
+            (claim_key(code, claim), claim) for code, claim in wanted if claim.package == package
+        ]
+        matching: dict[str, list[str]] = {key: [] for key, _ in claims_of_package}
+        with ThreadPoolExecutor(_PARALLEL_DOWNLOADS) as pool:
+            looks = [
+                pool.submit(_matching_claims, package, release, claims_of_package, cache) for release in order
+            ]
             for release, look in zip(order, looks, strict=True):
                 for key in look.result():
                     matching[key].append(release)
                 print(f"{package} {release}", file=sys.stderr)
         known["releases"][package] = order
-        known["found"] |= {key: {"read": day, "in": matching[key]} for key, _ in mine}
+        known["found"] |= {key: {"read": day, "in": matching[key]} for key, _ in claims_of_package}
     return known
 
 
-def _in_one(package: str, release: str, mine: list[tuple[str, Affected]], cache: Path) -> list[str]:
-    """The keys of the claims that hold in one release."""
+def _matching_claims(
+    package: str, release: str, claims_of_package: list[tuple[str, Affected]], cache: Path
+) -> list[str]:
+    """Return the keys of the claims whose pattern matches in one release."""
     wheel = wheels.find_wheel(package, release, cache=cache)
     return [
         key
-        for key, claim in mine
+        for key, claim in claims_of_package
         if claim.read and any_file_matches(wheel, claim.read.files, claim.read.pattern)
     ]
 
 
-def proposed(order: list[str], found: list[str]) -> tuple[str, str]:
-    """The range that was found, and how far was looked where it has no end: ("", "") where it is not one range.
+def propose_range(order: list[str], found: list[str]) -> tuple[str, str]:
+    """Return the range of the found releases, and the newest release if the range has no end.
 
-    >>> proposed(["1.0", "1.1", "1.2"], ["1.0", "1.1"]), proposed(["1.0", "1.1"], ["1.1"])
+    Returns ("", "") if the releases are not one range.
+
+    >>> propose_range(["1.0", "1.1", "1.2"], ["1.0", "1.1"]), propose_range(["1.0", "1.1"], ["1.1"])
     (('>=1.0,<1.2', ''), ('>=1.1', '1.1'))
     """
     places = [order.index(release) for release in found]
@@ -126,27 +134,29 @@ def proposed(order: list[str], found: list[str]) -> tuple[str, str]:
 
 
 def main() -> int:
-    """Search and write the results; with --propose print them next to the claims."""
+    """Search the claims, write the results (not with --propose), and print the claims that disagree."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("code", nargs="*", help="only these entries")
-    parser.add_argument("--cache", help="where what was read is kept (default: the store's)")
-    parser.add_argument("--propose", action="store_true", help="read nothing, print what disagrees")
+    parser.add_argument("--cache", help="folder for downloaded sources (default: .matrix/wheels)")
+    parser.add_argument(
+        "--propose", action="store_true", help="search nothing; print the claims that disagree"
+    )
     options = parser.parse_args()
     cache = Path(options.cache) if options.cache else ROOT / ".matrix" / "wheels"
     known: dict[str, Any] = {"releases": {}, "found": {}}
     if PUBLISHED.exists():
         known = json.loads(PUBLISHED.read_text())
-    selected = claims(options.code)
+    selected = searchable_claims(options.code)
     packages = [] if options.propose else dict.fromkeys(claim.package for _, claim in selected)
     for package in packages:
         known = search_claims([claim for claim in selected if claim[1].package == package], cache, known)
-        current = {key_of(code, claim) for code, claim in claims()}
+        current = {claim_key(code, claim) for code, claim in searchable_claims()}
         known["found"] = {key: known["found"][key] for key in sorted(known["found"]) if key in current}
         document = {"schema": SCHEMA, "releases": known["releases"], "found": known["found"]}
         PUBLISHED.write_text(json.dumps(document, indent=0) + "\n")
     for code, claim in selected:
-        matching = known["found"].get(key_of(code, claim), {}).get("in", [])
-        suggestion = proposed(known["releases"].get(claim.package, []), matching)
+        matching = known["found"].get(claim_key(code, claim), {}).get("in", [])
+        suggestion = propose_range(known["releases"].get(claim.package, []), matching)
         if suggestion != (claim.versions, claim.looked_to):
             print(
                 f"{code} {claim.package}: claimed {claim.versions} {claim.looked_to}; found {suggestion} in {matching}"

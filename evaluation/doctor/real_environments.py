@@ -1,9 +1,11 @@
-"""`python -m evaluation.doctor.real_environments [NAME ...] [--write FILE]`: doctor against real environments.
+"""Run doctor on real environments, broken or healthy, and print how many causes it names.
 
-Each case is a copy (of hard links) of a real environment that uv installed, broken in a way that people do, or sound.
-Its label, what is broken, stands beside it and was written before doctor saw it. What importing does is asked of the
-environment's own Python; doctor's static tier is asked apart from it. `--base trl` takes the cases whose base holds
-PyTorch and TRL: their import takes a quarter of a minute of a processor.
+usage: python -m evaluation.doctor.real_environments [NAME ...] [--base BASE] [--part I/N] [--write FILE]
+
+Each case of `environment_cases` is a copy (with hard links) of an environment that uv installed, with an injected fault
+or healthy. The labels were written before doctor first ran on the cases. The Python of the environment imports what a
+run imports first: this shows whether the environment is really broken. Doctor reads the environment without running it.
+`--base trl` selects the cases with PyTorch and TRL, whose import takes about 15 s of CPU time.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evaluation.doctor import environment_cases as real_cases
+from evaluation.doctor import environment_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,12 +34,12 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Case:
-    """An environment to be made.
+    """An environment to build.
 
     Attributes:
-        base: Its name in `real_cases.BASES`.
-        change: What is done to it; it answers variables of the run, and may name a folder to run from under `cwd`.
-        codes: Codes, one of which names what is broken; empty for a sound one.
+        base: Name of its base in `environment_cases.BASES`.
+        change: Changes the copy; may return environment variables of the run, and its working folder as `cwd`.
+        codes: Codes of which doctor must report one; empty for a healthy environment.
     """
 
     name: str
@@ -47,8 +49,15 @@ class Case:
 
 
 @dataclass
-class Seen:
-    """The result of a case: the import's real outcome and doctor's findings."""
+class DoctorResult:
+    """The result of a case.
+
+    Attributes:
+        truth: The last error line of the imports; empty if they succeed.
+        code: Exit code of doctor.
+        findings: (code, severity) of each finding.
+        not_judged: Whether a check was incomplete or crashed.
+    """
 
     case: Case
     truth: str
@@ -58,7 +67,7 @@ class Seen:
 
     @property
     def outcome(self) -> str:
-        """One of the words of the table."""
+        """Return the outcome as named in the table."""
         errors = {code for code, severity in self.findings if severity in {"error", "blocker"}}
         if not self.case.codes:
             return "sound, flagged" if errors else "sound, not judged" if self.not_judged else "sound, fine"
@@ -70,14 +79,14 @@ class Seen:
 
 
 def main() -> int:
-    """Make and judge the cases; return 1 if the table is not as expected."""
+    """Build and evaluate the cases; return 1 for a flagged healthy or a missed broken environment."""
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
     parser.add_argument("--base", action="append", default=[])
     parser.add_argument("--write", type=Path)
     parser.add_argument("--part", default="1/1", metavar="I/N", help="every Nth case, from the Ith")
     options = parser.parse_args()
-    cases = [Case(*fields) for fields in real_cases.CASES]
+    cases = [Case(*fields) for fields in environment_cases.CASES]
     cases = [
         case
         for case in cases
@@ -86,26 +95,26 @@ def main() -> int:
     ]
     number, parts = map(int, options.part.split("/"))
     cases = cases[number - 1 :: parts]
-    results: list[Seen] = []
+    results: list[DoctorResult] = []
     with tempfile.TemporaryDirectory(prefix="doctor-real-") as folder:
         for name in dict.fromkeys(case.base for case in cases):
-            install(Path(folder, name), *real_cases.BASES[name])
+            install(Path(folder, name), *environment_cases.BASES[name])
         for case in cases:
-            results.append(_case(case, Path(folder)))
+            results.append(_evaluate_case(case, Path(folder)))
             print(
                 f"{results[-1].outcome:<24} {case.name}: {results[-1].truth} | {results[-1].findings}",
                 flush=True,
             )
-    text = _summary(results)
+    text = _render_document(results)
     print(text)
     if options.write:
         options.write.write_text(text, encoding="utf-8")
     wrong = {"sound, flagged", "broken, nothing found"}
-    return int(any(result.outcome in wrong and not _contradicts(result) for result in results))
+    return int(any(result.outcome in wrong and not _contradicts_label(result) for result in results))
 
 
 def install(place: Path, requirements: tuple[str, ...], options: tuple[str, ...], program: str) -> None:
-    """Make a base, and import in it what its cases import."""
+    """Install a base with uv, and run its program once."""
     subprocess.run(["uv", "venv", "-q", "--python", sys.executable, place], check=True)
     subprocess.run(["uv", "pip", "install", "-q", "--python", place, *options, *requirements], check=True)
     # The first import writes the bytecode, which all copies share.
@@ -114,8 +123,8 @@ def install(place: Path, requirements: tuple[str, ...], options: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Made:
-    """A case's environment, and how a run in it is started."""
+class BuiltCase:
+    """The built environment of a case, with the variables and the working folder of its run."""
 
     prefix: Path
     environ: dict[str, str]
@@ -123,7 +132,7 @@ class Made:
 
 
 @contextlib.contextmanager
-def build_case(case: Case, folder: Path) -> Iterator[Made]:
+def build_case(case: Case, folder: Path) -> Iterator[BuiltCase]:
     """Copy the base of a case, change the copy, and remove it afterwards."""
     prefix = folder / "case"
     subprocess.run(["cp", "-al", folder / case.base, prefix], check=True)
@@ -135,25 +144,25 @@ def build_case(case: Case, folder: Path) -> Iterator[Made]:
         changes = case.change(prefix) or {}
         working = changes.pop("cwd", str(cwd))
         environ = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-        yield Made(prefix, {**environ, "HOME": str(home), "HF_HUB_OFFLINE": "1", **changes}, working)
+        yield BuiltCase(prefix, {**environ, "HOME": str(home), "HF_HUB_OFFLINE": "1", **changes}, working)
     finally:
         for path in (prefix, cwd, home):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _case(case: Case, folder: Path) -> Seen:
+def _evaluate_case(case: Case, folder: Path) -> DoctorResult:
     with build_case(case, folder) as place:
         return observe(case, place)
 
 
-def observe(case: Case, place: Made) -> Seen:
+def observe(case: Case, place: BuiltCase) -> DoctorResult:
     """Run the imports of a case, then doctor."""
-    truth = ending(place.prefix, real_cases.BASES[case.base][2], place.environ, place.working)
-    return _doctor(case, place, truth)
+    truth = last_error_line(place.prefix, environment_cases.BASES[case.base][2], place.environ, place.working)
+    return _run_doctor(case, place, truth)
 
 
-def ending(prefix: Path, program: str, environ: dict[str, str], working: str) -> str:
-    """Return the last error line of a run's first statements; empty if they succeed."""
+def last_error_line(prefix: Path, program: str, environ: dict[str, str], working: str) -> str:
+    """Run a program in an environment; return the last line of its errors, or an empty string if it succeeds."""
     try:
         done = subprocess.run(
             [prefix / "bin" / "python", "-c", program],
@@ -172,8 +181,8 @@ def ending(prefix: Path, program: str, environ: dict[str, str], working: str) ->
     return (lines[-1] if lines else f"ended with {done.returncode}")[:160]
 
 
-def doctor(place: Made, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run doctor alone: what the case puts in the way must not be found by doctor itself."""
+def doctor(place: BuiltCase, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run doctor in isolated mode, so that files of the case cannot hide modules that doctor imports."""
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from diagnostics.__main__ import main; sys.exit(main())"
     return subprocess.run(
         [sys.executable, "-I", "-c", program, "doctor", "--prefix", place.prefix, *arguments],
@@ -186,27 +195,27 @@ def doctor(place: Made, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _doctor(case: Case, place: Made, truth: str) -> Seen:
+def _run_doctor(case: Case, place: BuiltCase, truth: str) -> DoctorResult:
     done = doctor(place, "--format", "json")
     try:
         document = json.loads(done.stdout)
     except ValueError:
-        return Seen(case, truth, done.returncode, [("CRASH", done.stderr[-200:])])
+        return DoctorResult(case, truth, done.returncode, [("CRASH", done.stderr[-200:])])
     findings = [(finding["code"], finding["severity"]) for finding in document["findings"]]
     # "No trainer installed" is reported for every base without one, so it does not count here.
     checks = [check for check in document["checks"] if check["check"] != "environment"]
     unread = any(check["not_judged"] or check["outcome"] == "crashed" for check in checks)
-    return Seen(case, truth, done.returncode, findings, unread)
+    return DoctorResult(case, truth, done.returncode, findings, unread)
 
 
-def _contradicts(seen: Seen) -> bool:
-    """Return whether the real result contradicts the label, which invalidates the case."""
+def _contradicts_label(seen: DoctorResult) -> bool:
+    """Return whether the imports contradict the label, so that the case does not count."""
     return bool(seen.case.codes) != bool(seen.truth)
 
 
-def _summary(seen: list[Seen]) -> str:
-    # A case that an import did not confirm is listed and not counted.
-    consistent = [result for result in seen if not _contradicts(result)]
+def _render_document(seen: list[DoctorResult]) -> str:
+    # A case whose label is contradicted by the imports is listed, but not counted.
+    consistent = [result for result in seen if not _contradicts_label(result)]
     counts = collections.Counter(result.outcome for result in consistent)
     broken = [result for result in consistent if result.case.codes]
     named_count = sum(result.outcome == "broken, cause named" for result in broken)
@@ -224,7 +233,7 @@ def _summary(seen: list[Seen]) -> str:
     for result in seen:
         codes = ", ".join(dict.fromkeys(f"{code} {severity}" for code, severity in result.findings)) or "-"
         truth = (result.truth or "imports").replace("|", "/").replace("`", "'")
-        odd = " (not counted: importing contradicts the label)" if _contradicts(result) else ""
+        odd = " (not counted: importing contradicts the label)" if _contradicts_label(result) else ""
         lines.append(
             f"| {result.case.name} | {result.case.base} | {truth} | {codes} | {result.outcome}{odd} |"
         )

@@ -1,8 +1,10 @@
-"""`python -m evaluation.doctor.real_plans [NAME ...]`: a fix plan carried out, and looked again.
+"""Execute the commands of fix plans in broken environments, and check the environments again.
 
-Each broken case of `real_cases` is made as in `doctor_real`. What `doctor --fix-plan` prints behind a `$` is typed into
-one shell, nothing else; then a run's first lines are imported again and doctor is asked again. A plan in sentences
-alone can't be carried out by a program: that is said, and is no success.
+usage: python -m evaluation.doctor.real_plans [NAME ...] [--base BASE] [--keep FILE] [--write FILE]
+
+Each broken case of `environment_cases` is built as in `real_environments`. The commands that `doctor --fix-plan` prints
+after `$`, and no others, run in one shell. Then the imports and doctor run again. A plan with advice but no commands
+cannot be executed: its outcome is "in words alone", which does not count as fixed.
 """
 
 from __future__ import annotations
@@ -20,10 +22,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from diagnostics.uv import uv_environment
-from evaluation.doctor import environment_cases as real_cases
-from evaluation.doctor.real_environments import Case, Made, Seen, build_case, doctor, install, observe
+from evaluation.doctor import environment_cases
+from evaluation.doctor.real_environments import (
+    BuiltCase,
+    Case,
+    DoctorResult,
+    build_case,
+    doctor,
+    install,
+    observe,
+)
 
-# Outcomes of a plan. The last four are defects.
+# Outcomes of a plan. STILL, AGAIN, FAILED and CRASHED are defects.
 SOUND, IN_WORDS, ABSENT = "mended", "in words alone", "not broken here"
 STILL, AGAIN, FAILED = "still broken", "mended, named still", "a command failed"
 CRASHED = "doctor crashed"
@@ -32,25 +42,27 @@ _STEP = re.compile(r"\d+\. (\w+): ")
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A case, before and after its plan.
+class PlanResult:
+    """A case before and after its fix plan.
 
     Attributes:
-        commands: What was typed.
-        said: The last line of a failed command.
-        words: The plan's steps in sentences.
+        before: Imports and findings before the plan.
+        commands: Commands that ran.
+        words: Steps of the plan without a command.
+        error: The last line of a failed command.
+        after: Imports and findings after the plan; None if it did not run or failed.
     """
 
     case: Case
-    before: Seen
+    before: DoctorResult
     commands: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
-    said: str = ""
-    after: Seen | None = None
+    error: str = ""
+    after: DoctorResult | None = None
 
     @property
     def outcome(self) -> str:
-        """One of the words of the table."""
+        """Return the outcome as named in the table."""
         if not self.before.truth:
             return ABSENT
         if any(
@@ -65,15 +77,15 @@ class Tried:
 
 
 def main() -> int:
-    """Carry out the plans of the cases; return 1 if one does not fix its case."""
+    """Execute the plans of the cases; return 1 if a plan with commands fails or does not fix its case."""
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", help="cases; all broken ones if none is named")
     parser.add_argument("--base", action="append", default=[])
-    parser.add_argument("--keep", type=Path, help="a file of rows: a case that is in it is not tried again")
-    parser.add_argument("--write", type=Path, help="where the table goes")
+    parser.add_argument("--keep", type=Path, help="JSON file of finished cases, which are skipped")
+    parser.add_argument("--write", type=Path, help="file for the table")
     options = parser.parse_args()
     rows = json.loads(options.keep.read_text("utf-8")) if options.keep and options.keep.exists() else {}
-    cases = [case for case in (Case(*fields) for fields in real_cases.CASES) if case.codes]
+    cases = [case for case in (Case(*fields) for fields in environment_cases.CASES) if case.codes]
     cases = [
         case
         for case in cases
@@ -86,11 +98,11 @@ def main() -> int:
                 continue
             base = Path(folder, case.base)
             if not base.exists():
-                install(base, *real_cases.BASES[case.base])
-            tried = carried_out(case, Path(folder))
+                install(base, *environment_cases.BASES[case.base])
+            tried = try_plan(case, Path(folder))
             rows[case.name] = as_row(tried)
             print(
-                f"{tried.outcome:<20} {case.name}: {tried.said or tried.commands or tried.words}", flush=True
+                f"{tried.outcome:<20} {case.name}: {tried.error or tried.commands or tried.words}", flush=True
             )
             if options.keep:
                 options.keep.write_text(json.dumps(rows, indent=1), "utf-8")
@@ -101,23 +113,23 @@ def main() -> int:
     return int(any(row["outcome"] in {STILL, AGAIN, FAILED, CRASHED} for row in rows.values()))
 
 
-def carried_out(case: Case, folder: Path) -> Tried:
-    """Make a case, carry out its plan, and check it again."""
+def try_plan(case: Case, folder: Path) -> PlanResult:
+    """Build a case, execute the commands of its plan, and check it again."""
     with build_case(case, folder) as place:
         _unlink_from_base(place.prefix)
         before = observe(case, place)
-        commands = plan(place)
-        tried = Tried(case, before, commands[0], commands[1])
+        commands = read_plan(place)
+        tried = PlanResult(case, before, commands[0], commands[1])
         if not before.truth or not commands[0]:
             return tried
-        message, environ = typed(commands[0], place)
+        message, environ = run_commands(commands[0], place)
         if message:
-            return replace(tried, said=message)
+            return replace(tried, error=message)
         return replace(tried, after=observe(case, replace(place, environ=environ)))
 
 
 def _unlink_from_base(prefix: Path) -> None:
-    """Give a copy files of its own where the rest are links to its base's: a plan may write into these."""
+    """Replace hard links by copies for files into which a plan may write: pyvenv.cfg and those in bin."""
     for path in (prefix / "pyvenv.cfg", *(prefix / "bin").iterdir()):
         if path.is_file() and not path.is_symlink():
             data, mode = path.read_bytes(), path.stat().st_mode
@@ -126,9 +138,9 @@ def _unlink_from_base(prefix: Path) -> None:
             path.chmod(mode)
 
 
-def plan(place: Made) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the commands of a plan and its advice in words, for the steps marked must or should."""
-    asking = replace(place, environ=place.environ | _machines() | {"COLUMNS": "400"})
+def read_plan(place: BuiltCase) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the commands of a plan, and its steps without a command, if they are marked must or should."""
+    asking = replace(place, environ=place.environ | _index_variables() | {"COLUMNS": "400"})
     output = doctor(asking, "--fix-plan").stdout
     commands, words, need = [], [], ""
     for line in output.splitlines():
@@ -143,15 +155,15 @@ def plan(place: Made) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(commands), tuple(words)
 
 
-def typed(commands: tuple[str, ...], place: Made) -> tuple[str, dict[str, str]]:
-    """Run the commands in one shell; return the first failure's output, and the variables afterwards."""
+def run_commands(commands: tuple[str, ...], place: BuiltCase) -> tuple[str, dict[str, str]]:
+    """Run the commands in one shell; return the last line of a failure (or ""), and the variables afterwards."""
     after = place.prefix.parent / "variables"
     script = "\n".join(("set -e", *commands, f"env -0 > '{after}'"))
     # Records made before a change are stored next to the environment, not in the run's working folder.
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=place.prefix.parent / "home",
-        env=place.environ | _machines(),
+        env=place.environ | _index_variables(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -166,20 +178,20 @@ def typed(commands: tuple[str, ...], place: Made) -> tuple[str, dict[str, str]]:
     return "", {name: value for name, _, value in pairs if name in existing}
 
 
-def _machines() -> dict[str, str]:
-    """Return the variables with this machine's package indexes for uv."""
+def _index_variables() -> dict[str, str]:
+    """Return the variables that let uv use this machine's package index and cache."""
     environ = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
-    # A case has a home of its own, and what was fetched once lies in this one's.
+    # A case has its own home folder, but shares the package cache of the user.
     environ.setdefault("UV_CACHE_DIR", str(Path.home() / ".cache" / "uv"))
     return environ | uv_environment(os.environ)
 
 
-def _errors(seen: Seen) -> set[str]:
+def _errors(seen: DoctorResult) -> set[str]:
     return {code for code, severity in seen.findings if severity in {"error", "blocker"}}
 
 
-def as_row(tried: Tried) -> dict[str, object]:
-    """Return a case as a row of the table."""
+def as_row(tried: PlanResult) -> dict[str, object]:
+    """Return a result as a row of the table."""
     after = tried.after
     return {
         "base": tried.case.base,
@@ -188,24 +200,24 @@ def as_row(tried: Tried) -> dict[str, object]:
         "found": _summary(tried.before),
         "commands": [_short(command) for command in tried.commands],
         "words": [_short(line) for line in tried.words],
-        "said": _short(tried.said),
+        "said": _short(tried.error),
         "after": "" if after is None else _short(after.truth) or "imports",
         "again": "" if after is None else _summary(after),
     }
 
 
-def _summary(seen: Seen) -> str:
+def _summary(seen: DoctorResult) -> str:
     return ", ".join(dict.fromkeys(f"{code} {severity}" for code, severity in seen.findings)) or "-"
 
 
 def _short(text: str) -> str:
-    """A text without the folder that was made for it."""
+    """Return a text without the temporary folder of the case."""
     text = re.sub(r"[^\s('`]*/plans-real-[^/\s]+/case\b", "ENV", text)
     return re.sub(r"[^\s('`]*/plans-real-[^/\s]+/", "…/", text)
 
 
 def render_document(rows: dict[str, dict[str, object]]) -> str:
-    """The document."""
+    """Render all rows as a Markdown document."""
     counts = collections.Counter(str(row["outcome"]) for row in rows.values())
     today = datetime.datetime.now(datetime.UTC).date()
     lines = [
@@ -218,7 +230,7 @@ def render_document(rows: dict[str, dict[str, object]]) -> str:
     for name, row in rows.items():
         commands = row["commands"]
         assert isinstance(commands, list)
-        done = "<br>".join(f"`{_cell(command)}`" for command in commands) or "nothing: it is said in words"
+        done = "<br>".join(f"`{_cell(command)}`" for command in commands) or "nothing: advice only"
         again = _cell(str(row["said"] or row["after"] or "-"))
         cells = (
             name, _cell(str(row["broken"] or "imports")), row["found"], done, again, row["again"] or "-",

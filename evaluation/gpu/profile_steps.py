@@ -1,4 +1,4 @@
-"""Profile three steps of a 0.5B model with random weights: usage `python -m evaluation.gpu.profile_steps cuda|cpu`.
+"""Profile three steps of a random 0.5B model: `python -m evaluation.gpu.profile_steps cuda|cpu`.
 
 Prints JSON: the operations that take most time, seconds of each phase of a step, and peak memory. On a CPU the model is
 tiny and the figures mean nothing.
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.programs.tiny import write_half_billion
+from benchmarks.programs.benchmark_inputs import write_large_vocab_model
 from grpo_core.run import train
 from grpo_core.settings import load
 
@@ -24,7 +24,7 @@ PROFILED_STEPS = 3
 
 
 def main(device: str) -> None:
-    """Train, profile the last steps, print the table."""
+    """Train two warm-up and three profiled steps; print the result as JSON."""
     toy = device == "cpu"
     prompts, group, tokens = (2, 2, 4) if toy else (16, 8, 128)
     activities = [ProfilerActivity.CPU] + ([] if toy else [ProfilerActivity.CUDA])
@@ -39,11 +39,11 @@ def main(device: str) -> None:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_half_billion(folder, layers=1 if toy else 24, toy=toy)
+        write_large_vocab_model(folder, layers=1 if toy else 24, toy=toy)
         settings = {
             "model.path": folder / "model", "model.max_length": 512, "model.dtype": "bfloat16",
             "model.float32_parts": "norms", "data.path": folder / "prompts.jsonl", "data.shuffle": "false",
-            "reward.functions": f"{Path('benchmarks/programs/tiny.py').resolve()}:even_words",
+            "reward.functions": f"{Path('benchmarks/programs/benchmark_inputs.py').resolve()}:even_words",
             "train.steps": WARM_STEPS + PROFILED_STEPS, "train.prompts_per_step": prompts, "train.micro_batch": 16,
             "sampling.group_size": group, "sampling.max_tokens": tokens, "train.device": device,
             "rollout.device": device, "rollout.dtype": "bfloat16", "rollout.sync_tolerance": 0.5,

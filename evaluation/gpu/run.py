@@ -4,9 +4,9 @@ usage: python -m evaluation.gpu.run OUT [--device cuda|cpu] [--budget SECONDS] [
        python -m evaluation.gpu.run OUT --publish
 
 Each step is a process with its own time limit, so a step that hangs or is killed costs only itself. OUT receives
-`NN-step.json` per step and `gpu.json` with all finished steps, rewritten after each. On a CPU the same steps run at toy
-size, to rehearse. Exit code 0 if no step failed, 1 otherwise. --publish runs nothing: it copies OUT/gpu.json into
-`evaluation/gpu/results/`, under its day and device, and prints a line per step for docs/gpu.md.
+`NN-step.json` per step and `gpu.json` with all finished steps, rewritten after each. With --device cpu the same steps
+run at toy size, as a rehearsal. Exit code 0 if no step failed, 1 otherwise. --publish runs nothing: it copies
+OUT/gpu.json into `evaluation/gpu/results/`, under its day and device, and prints a line per step for docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def run(command: list[str], *, timeout_s: float, **environ: str) -> str:
 
 
 def train(folder: Path, device: str, timeout_s: float, **settings: Any) -> dict[str, Any]:
-    """Train the shipped task and return the run's summary."""
+    """Train the shipped task with settings (`__` in a key stands for a dot); return the main keys of its summary."""
     name = settings.pop("name")
     settings_of_run = {
         "train.device": device,
@@ -98,8 +98,8 @@ def train(folder: Path, device: str, timeout_s: float, **settings: Any) -> dict[
     }
 
 
-def facts(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
-    """Describe the machine, and compare doctor's facts with nvidia-smi's."""
+def collect_facts(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
+    """Return package versions, the output of nvidia-smi, and doctor's exit code and findings."""
     collected: dict[str, Any] = {"python": platform.python_version(), "packages": {}}
     for name in PACKAGES:
         try:
@@ -123,7 +123,7 @@ def facts(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
 
 
 def shipped_task(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
-    """Train in float32 twice with equal parameters, then in bfloat16."""
+    """Train twice in float32, which must end with equal parameters, then in bfloat16."""
     del out
     folder = Path(os.environ["GPU_WORK"])
     runs = {
@@ -138,7 +138,7 @@ def shipped_task(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
 
 
 def gpu_tests(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
-    """Run the tests marked `gpu` (on a CPU: their twins), one process per file; count outcomes by file."""
+    """Run the tests marked `gpu` (on a CPU: their CPU variants), one process per file; count outcomes by file."""
     del out
     chosen = (
         ("-m", "gpu and not vllm")
@@ -186,7 +186,7 @@ def gpu_tests(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
 
 
 def benchmark(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
-    """Step and tokens/s at 0.5B shapes against TRL with transformers, with the hardware's limits."""
+    """Run benchmarks/gpu.py against TRL; if this fails, run it without TRL, and return TRL's error under `TRL`."""
     del out
     options = ["--json", "--device", device, "--rounds", "4", "--trl", sys.executable]
     command = [sys.executable, "-m", "benchmarks.gpu", *options]
@@ -198,7 +198,7 @@ def benchmark(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
 
 
 def profile(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
-    """Profile three steps of the 0.5B model: kernels by time, and peak memory."""
+    """Profile three steps of the 0.5B model; return the slowest operations, phase times and peak memory."""
     del out
     return dict(
         json.loads(run([sys.executable, "-m", "evaluation.gpu.profile_steps", device], timeout_s=timeout_s))
@@ -206,7 +206,7 @@ def profile(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
 
 
 def one_gpu_modes(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
-    """Three modes with trainer and engine on one GPU end with equal parameters."""
+    """Train in three modes with trainer and engine on one GPU; they must end with equal parameters."""
     del out
     folder = Path(os.environ["GPU_WORK"])
     runs: dict[str, Any] = {}
@@ -222,7 +222,7 @@ def one_gpu_modes(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
 
 
 def killed_run(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
-    """A run that is killed at a checkpoint and resumed ends with the parameters of the run that was not."""
+    """Kill a run after its third checkpoint and resume it; it must end like an uninterrupted run."""
     del out
     folder = Path(os.environ["GPU_WORK"])
     settings = {"train.steps": 6, "checkpoint.every": 1}
@@ -260,7 +260,7 @@ def killed_run(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
 
 
 def hang_and_audit(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
-    """`hang` names a deadlock in a process that holds CUDA; `audit` finds no fault in the run of the shipped task."""
+    """Check that `hang` names a deadlock in a CUDA process, and `audit` no fault in the shipped task's run."""
     del out
     program = [sys.executable, "tests/gpu/programs/crossed_locks.py", device]
     process = subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -273,7 +273,7 @@ def hang_and_audit(out: Path, device: str, timeout_s: float) -> dict[str, Any]:
         process.wait()
     audit = diagnose(["audit", str(Path(os.environ["GPU_WORK"]) / "task-float32")], timeout_s)
     results = {"hang": hang, "audit": audit}
-    # 1: findings. audit exits 0 or, where it could not check everything, 3.
+    # hang exits with 1 (findings); audit with 0, or 3 if it could not check everything.
     if hang["exit_code"] != 1 or "HNG006" not in hang["output"] or audit["exit_code"] not in (0, 3):
         raise StepError(json.dumps(results))
     return results
@@ -286,11 +286,11 @@ def diagnose(arguments: list[str], timeout_s: float) -> dict[str, Any]:
     return {"exit_code": done.returncode, "output": (done.stdout + done.stderr)[-1500:]}
 
 
-# A CPU may be shared with other work: its limits are this many times those of a GPU.
+# Time limits on a CPU, which may be shared with other work, are this many times those on a GPU.
 CPU_FACTOR = 6
-# In the order of use: name, function, seconds on a GPU.
+# Steps in their order: name, function, time limit in seconds on a GPU.
 STEPS = (
-    ("facts", facts, 60),
+    ("facts", collect_facts, 60),
     ("shipped_task", shipped_task, 90),
     ("one_gpu_modes", one_gpu_modes, 120),
     ("gpu_tests", gpu_tests, 170),
@@ -302,7 +302,7 @@ STEPS = (
 
 
 def main() -> int:
-    """Run the steps that still fit into the budget."""
+    """Run the steps within the budget and print them; return 1 if a step failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -336,11 +336,11 @@ def main() -> int:
         record["seconds"] = round(time.monotonic() - began, 1)
         wrong += record["outcome"] == "failed"
         steps.append(record)
-        write(options.out / f"{number:02}-{name}.json", record)
+        write_json(options.out / f"{number:02}-{name}.json", record)
         started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        write(
+        write_json(
             options.out / "gpu.json",
-            {"schema": SCHEMA, "made": started_at, "device": name_of(options.device), "steps": steps},
+            {"schema": SCHEMA, "made": started_at, "device": device_name(options.device), "steps": steps},
         )
         print(f"== {name}: {record['outcome']} in {record['seconds']} s")
         print(json.dumps(record.get("result", record.get("reason")), indent=1)[:2500], flush=True)
@@ -360,20 +360,20 @@ def publish(path: Path, results: Path) -> int:
         print(f"{path}: schema {document.get('schema')!r}, expected {SCHEMA!r}", file=sys.stderr)
         return 2
     target = results / f"{day}-{re.sub('[^a-z0-9]+', '-', device.lower()).strip('-')}.json"
-    write(target, document)
+    write_json(target, document)
     print(f"{target}\n| step | outcome | time |\n|---|---|---|", *rows, sep="\n")
     return 0
 
 
-def name_of(device: str) -> str:
-    """Return the device's name, as `NVIDIA H100 80GB HBM3`."""
+def device_name(device: str) -> str:
+    """Return the name of the device, such as `NVIDIA H100 80GB HBM3`."""
     if device == "cpu":
         return f"CPU ({platform.machine()})"
     return run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout_s=30).strip()
 
 
-def write(path: Path, document: dict[str, Any]) -> None:
-    """Write JSON so that a reader never sees half a file."""
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Write JSON to a temporary file and rename it, so that readers never see half a file."""
     aside = path.with_suffix(".part")
     aside.write_text(json.dumps(document, indent=1), encoding="utf-8")
     aside.replace(path)

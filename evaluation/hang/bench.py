@@ -1,9 +1,12 @@
-"""All hangs and healthy jobs of `programs`, looked at as a user would: `python -m evaluation.hang.bench`.
+"""Run hanging and healthy programs, diagnose them with `hang`, and score the verdicts.
 
-Prints a line a run and a confusion table by cause at the end; `--only PATTERN` picks runs, `--repros` takes the repros
-of hangs in their place (each in the first `--python` that has what it needs), `--save FOLDER` keeps what was seen of
-each, `--from FOLDER` judges what was kept anew, `--target PYTHON` runs the programs by another Python. The
-everyday tests judge snapshots that were kept, and run a few.
+usage: python -m evaluation.hang.bench [--only PATTERN] [--times N] [--repros] [--save FOLDER] [--from FOLDER] ...
+
+The programs are in `programs`. Prints a line for each run, then a confusion table by cause. `--only PATTERN` selects
+cases by name. `--repros` runs the triggers of the hang repros instead, each with the first `--python` that has the
+required packages. `--save FOLDER` saves the snapshots, `--from FOLDER` diagnoses saved snapshots without running
+anything. `--target PYTHON` runs the programs with another Python. The tests diagnose saved snapshots, and run a few
+programs.
 """
 
 from __future__ import annotations
@@ -34,7 +37,17 @@ READY_S = 300.0
 
 @dataclass(frozen=True)
 class Case:
-    """A program and its correct diagnoses."""
+    """A case of a program, and its correct diagnoses.
+
+    Attributes:
+        program: File in `programs`.
+        case: Argument that selects the case.
+        causes: Correct causes; empty for a healthy case.
+        lines: Number of lines that the program prints before it is stuck.
+        guilty: Role of the blocking process, as printed by the program.
+        world: Number of ranks, or 0 for programs without ranks.
+        rank: The blocking rank.
+    """
 
     program: str
     case: str
@@ -46,16 +59,16 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Name of the case in tables."""
+        """Return the name of the case in tables."""
         return f"{self.case}-{self.rank}of{self.world}" if self.world else self.case
 
     @property
     def healthy(self) -> bool:
-        """Whether no hang may be claimed."""
+        """Return whether the case is healthy, so that no hang may be reported."""
         return not self.causes
 
 
-# The case: its correct causes, and the number of lines it prints before it is stuck.
+# Cases of host.py: correct causes, and the number of lines that a case prints before it is stuck.
 _HOST = {
     "two_locks": (("locks",), 1),
     "lock_not_given_back": (("lock",), 1),
@@ -92,7 +105,7 @@ _HOST = {
     "semaphore_of_dead": (("lock", "dead"), 2),
     "ring_of_three": (("deadlock",), 3),
 }
-# The case: the causes that are right, and who is the culprit.
+# Cases of ranks.py: correct causes, and the role of the blocking process.
 _RANKS = {
     "poll": (("absent",), "culprit"),
     "event": (("absent",), "culprit"),
@@ -127,7 +140,7 @@ _HEALTHY = (
 
 
 def cases() -> list[Case]:
-    """All of them."""
+    """Return all hanging and healthy cases of host.py and ranks.py."""
     all_cases = [Case("host.py", name, causes, lines) for name, (causes, lines) in _HOST.items()]
     for name, (causes, guilty) in _RANKS.items():
         extra = guilty != "culprit"
@@ -140,7 +153,7 @@ def cases() -> list[Case]:
 
 
 def observe(case: Case, python: str = sys.executable) -> tuple[object, dict[str, set[int]]]:
-    """Run a program, take a snapshot when it is stuck, and end it: (snapshot, processes by name)."""
+    """Run a program, take a snapshot when it is stuck, and end it; return the snapshot and the pids by role."""
     words = [python, str(HERE / case.program), case.case]
     words += [str(case.rank), str(case.world)] if case.world else []
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
@@ -148,11 +161,11 @@ def observe(case: Case, python: str = sys.executable) -> tuple[object, dict[str,
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(words, stdin=read, env=environment, start_new_session=True, **quiet)
     try:
-        names = _names(process, case)
+        names = _read_roles(process, case)
         if case.case == "full_tensor":
             time.sleep(15.0)  # it imports a compiler first
         time.sleep(SETTLE_S)
-        # Of what computes without letting go of the interpreter no other time is known than that of the look.
+        # A computation that holds the GIL shows no idle time: its snapshot must last longer than the patience.
         seconds = 2.5 if case.case == "symbols" else collect.SECONDS
         return collect.take_snapshot(collect.Selection((process.pid,), seconds=seconds)), names
     finally:
@@ -163,8 +176,8 @@ def observe(case: Case, python: str = sys.executable) -> tuple[object, dict[str,
         os.close(write)
 
 
-def _names(process: subprocess.Popen[bytes], case: Case) -> dict[str, set[int]]:
-    numbers_of: dict[str, set[int]] = {}
+def _read_roles(process: subprocess.Popen[bytes], case: Case) -> dict[str, set[int]]:
+    pids_by_role: dict[str, set[int]] = {}
     text = b""
     os.set_blocking(process.stdout.fileno(), False)
     deadline = time.monotonic() + READY_S
@@ -176,21 +189,21 @@ def _names(process: subprocess.Popen[bytes], case: Case) -> dict[str, set[int]]:
         )
         if len(references) >= case.lines:
             for name, pid in references:
-                numbers_of.setdefault(name, set()).add(int(pid))
-            return numbers_of
+                pids_by_role.setdefault(name, set()).add(int(pid))
+            return pids_by_role
         time.sleep(0.1)
     raise RuntimeError(f"{case.name}: not ready: {text!r}")
 
 
 def score(
-    case: Case | bench_repros.ReproCase, snapshot: object, named: dict[str, set[int]]
+    case: Case | bench_repros.ReproCase, snapshot: object, pids_by_role: dict[str, set[int]]
 ) -> dict[str, object]:
-    """Compare a verdict with the expected one."""
+    """Diagnose a snapshot and compare the verdict with the case; return a row for the tables."""
     verdict = diagnose(snapshot, PATIENCE).verdict
     pids = {int(key.rpartition("/")[2]) for key in verdict.culprits if key.rpartition("/")[2].isdigit()}
     hang = verdict.outcome == HANG
-    guilty = named.get(case.guilty, set())
-    # A process that does not exist may not be named.
+    guilty = pids_by_role.get(case.guilty, set())
+    # If the blocking process does not exist, no process may be named.
     named_right = hang and bool(pids or case.guilty == "nobody") and pids <= guilty
     return {
         "case": case.name,
@@ -199,14 +212,14 @@ def score(
         "expected": list(case.causes),
         "right_process": named_right if not case.healthy else not hang,
         "right_cause": hang and verdict.cause in case.causes if not case.healthy else not hang,
-        "victim_named": hang and bool(pids & (named.get("victim", set()) - guilty)),
+        "victim_named": hang and bool(pids & (pids_by_role.get("victim", set()) - guilty)),
         "healthy": case.healthy,
         "sentence": verdict.sentence,
     }
 
 
 def save_snapshot(snapshot: object, path: Path) -> None:
-    """Keep a snapshot without the places of this checkout."""
+    """Save a snapshot, with the paths of this machine replaced by neutral ones."""
     bundle.save(snapshot, path)
     text = path.read_text(encoding="utf-8")
     places = (
@@ -217,24 +230,24 @@ def save_snapshot(snapshot: object, path: Path) -> None:
     )
     for place, name in places:
         text = text.replace(place, name)
-    # The file must have no user's folders, so keep only the end of our paths.
+    # Remove user folders from the remaining paths of the repros.
     text = re.sub(r'[^"\s]*/(repro/|told\b)', r"/job/\1", text)
     path.write_text(
         json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False) + "\n", encoding="utf-8"
     )
 
 
-def print_figures(rows: list[dict[str, object]]) -> str:
-    """The figures, and what was taken for what."""
+def render_figures(rows: list[dict[str, object]]) -> str:
+    """Render the figures and the confusion table as text."""
     hangs = [row for row in rows if not row["healthy"]]
-    calm = [row for row in rows if row["healthy"]]
+    healthy_rows = [row for row in rows if row["healthy"]]
     count = {
         key: sum(bool(row[key]) for row in hangs) for key in ("right_process", "right_cause", "victim_named")
     }
     lines = [
         f"{len(hangs)} hangs: process right {count['right_process']}, cause right {count['right_cause']}, "
         f"a victim named {count['victim_named']}",
-        f"{len(calm)} healthy: hang claimed {sum(row['outcome'] == HANG for row in calm)}",
+        f"{len(healthy_rows)} healthy: hang claimed {sum(row['outcome'] == HANG for row in healthy_rows)}",
         "", f"{'expected':<24}{'said':<24}{'runs':>5}",
     ]  # fmt: skip
     pairs = Counter(
@@ -246,7 +259,7 @@ def print_figures(rows: list[dict[str, object]]) -> str:
     return "\n".join(lines)
 
 
-def page(rows: list[dict[str, object]]) -> str:
+def render_markdown(rows: list[dict[str, object]]) -> str:
     """Render the figures as Markdown: a confusion table, then each program with its runs."""
     pairs = Counter(
         ("/".join(row["expected"]) or "none", row["cause"] if row["outcome"] == HANG else row["outcome"])
@@ -269,12 +282,12 @@ def page(rows: list[dict[str, object]]) -> str:
 
 
 def main() -> int:
-    """Run the requested cases."""
+    """Run or load the selected cases, and print their scores and the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="")
     parser.add_argument("--times", type=int, default=1)
     parser.add_argument("--save", type=Path)
-    parser.add_argument("--from", dest="kept", type=Path)
+    parser.add_argument("--from", dest="saved_snapshots", type=Path)
     parser.add_argument("--repros", action="store_true")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--python", action="append", default=[])
@@ -285,11 +298,11 @@ def main() -> int:
     for case in [case for case in chosen if re.search(options.only, case.name)]:
         for time_ in range(options.times):
             name = f"{case.name}.{time_}" if time_ else case.name
-            snapshot_path = (options.kept or Path()) / f"{name}.json"
-            if options.kept and not snapshot_path.is_file():
+            snapshot_path = (options.saved_snapshots or Path()) / f"{name}.json"
+            if options.saved_snapshots and not snapshot_path.is_file():
                 continue
             try:
-                if options.kept:
+                if options.saved_snapshots:
                     names = json.loads(snapshot_path.with_suffix(".names").read_text())
                     snapshot, culprits = (
                         files.read_files([str(snapshot_path)]),
@@ -312,7 +325,7 @@ def main() -> int:
             rows.append(row)
             word = "ok   " if row["right_process"] and row["right_cause"] else "WRONG"
             print(f"{word} {name:<28} {row['outcome']} {row['cause']}: {row['sentence']}", flush=True)
-    print(page(rows) if options.markdown else print_figures(rows))
+    print(render_markdown(rows) if options.markdown else render_figures(rows))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The repros of hangs as cases of the bench: each trigger as `repro run` runs it, with each rank guilty in its turn."""
+"""Run the triggers of the hang repros as cases of `evaluation.hang.bench`, once for each rank that can block."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from repro.drivers import hangs
 from repro.issues import REPROS
 
 # Correct diagnoses of each trigger, and the number of ranks that can be the blocking one.
-_RIGHT: dict[str, dict[str, tuple[tuple[str, ...], int]]] = {
+_EXPECTED: dict[str, dict[str, tuple[tuple[str, ...], int]]] = {
     "HNG001": {
         "gather_on_main": (("mismatch",), 3),
         "gather_skipped": (("mismatch",), 3),
@@ -81,17 +81,17 @@ _RIGHT: dict[str, dict[str, tuple[tuple[str, ...], int]]] = {
         "group_pending": (("pending",), 0),
     },
 }  # fmt: skip
-# The blocker is no longer a process, or never was one.
-_NOT_THERE = ("one_too_many", "constructor_raised")
+# Triggers whose blocking process has ended or never existed.
+_NO_BLOCKING_PROCESS = ("one_too_many", "constructor_raised")
 READY_S = 900.0
-# Nothing of a job runs any more when it used less than this share of a processor for so long; what computes for ever
-# is looked at after a while all the same. On a busy machine a process takes minutes to end.
-CALM_S, CALM_SHARE, COMPUTES_S = 3.0, 0.03, 60.0
+# A job is idle when it used less than this share of a core for IDLE_S seconds. A job that computes for ever is observed
+# after SPIN_WAIT_S seconds.
+IDLE_S, IDLE_CPU_SHARE, SPIN_WAIT_S = 3.0, 0.03, 60.0
 
 
 @dataclass(frozen=True)
 class ReproCase:
-    """A trigger of a repro and its correct diagnoses."""
+    """A trigger of a repro, the blocking rank if there are ranks, and the correct diagnoses."""
 
     code: str
     trigger: str
@@ -102,30 +102,30 @@ class ReproCase:
 
     @property
     def name(self) -> str:
-        """Name of the case in tables."""
+        """Return the name of the case in tables."""
         rank = "" if self.guilty_rank is None else f"-{self.guilty_rank}"
         return f"{self.code}-{self.trigger}{rank}"
 
 
 def cases() -> list[ReproCase]:
-    """All of them; a trigger that is not in the table is a mistake."""
+    """Return all cases; a trigger without an entry in `_EXPECTED` raises KeyError."""
     all_cases = []
     for code in (code for code in REPROS if code.startswith("HNG")):
         for trigger in REPROS[code].triggers:
-            causes, ranks = _RIGHT[code][trigger.name]
-            turns = range(ranks) if ranks else (None,)
-            guilty = "nobody" if trigger.name in _NOT_THERE else "culprit"
-            all_cases += [ReproCase(code, trigger.name, causes, rank, guilty) for rank in turns]
+            causes, ranks = _EXPECTED[code][trigger.name]
+            guilty_ranks = range(ranks) if ranks else (None,)
+            guilty = "nobody" if trigger.name in _NO_BLOCKING_PROCESS else "culprit"
+            all_cases += [ReproCase(code, trigger.name, causes, rank, guilty) for rank in guilty_ranks]
     return all_cases
 
 
 def _program(case: ReproCase) -> hangs.HangProgram:
-    assert case.code in REPROS  # which registers the programs
+    assert case.code in REPROS  # importing REPROS registers the programs
     return hangs.PROGRAMS[case.code][case.trigger]
 
 
 @cache
-def _has(python: str, needs: tuple[str, ...]) -> bool:
+def _has_packages(python: str, needs: tuple[str, ...]) -> bool:
     names = [name.replace("-", "_") for name in needs]
     program = (
         "import sys\nfrom importlib.util import find_spec\nsys.exit(not all(map(find_spec, sys.argv[1:])))"
@@ -134,15 +134,15 @@ def _has(python: str, needs: tuple[str, ...]) -> bool:
 
 
 def observe(case: ReproCase, pythons: tuple[str, ...]) -> tuple[object, dict[str, set[int]]]:
-    """Run a trigger, take a snapshot when it is stuck, and end it: (snapshot, processes by name).
+    """Run a trigger, take a snapshot when it is stuck, and end it; return the snapshot and the pids by role.
 
     Raises:
-        RuntimeError: None of these has what it needs, or it was not ready in time.
+        RuntimeError: No interpreter has the required packages, or the trigger was not ready in time.
     """
     needs = (*REPROS[case.code].distributions, *_program(case).needs)
-    python = next((candidate for candidate in pythons if _has(candidate, needs)), None)
+    python = next((candidate for candidate in pythons if _has_packages(candidate, needs)), None)
     if python is None:
-        raise RuntimeError(f"{case.name}: nobody has {', '.join(needs)}")
+        raise RuntimeError(f"{case.name}: no interpreter has {', '.join(needs)}")
     report_path = Path(tempfile.mkdtemp(prefix="grpo-doctor-"), "told")
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
@@ -163,50 +163,51 @@ def observe(case: ReproCase, pythons: tuple[str, ...]) -> tuple[object, dict[str
             start_new_session=True,
         )
     try:
-        _ready(process, case, report_path)
-        _wait_until_idle(process.pid, COMPUTES_S if "spin_python" in case.causes else READY_S)
-        # Longer than the patience: of what computes without letting go of the interpreter no other time is known.
-        return take_snapshot(Selection((process.pid,), seconds=2.5)), _names(report_path)
+        _wait_until_ready(process, case, report_path)
+        _wait_until_idle(process.pid, SPIN_WAIT_S if "spin_python" in case.causes else READY_S)
+        # Longer than the patience: a computation that never releases the GIL shows no idle time before the snapshot.
+        return take_snapshot(Selection((process.pid,), seconds=2.5)), _read_pids(report_path)
     finally:
         end_tree(process.pid)
         process.wait()
 
 
-def _reported_lines(told: Path) -> list[list[str]]:
-    return [line.split(" ", 2) for line in told.read_text().splitlines()]
+def _reported_lines(report: Path) -> list[list[str]]:
+    return [line.split(" ", 2) for line in report.read_text().splitlines()]
 
 
-def _ready(process: subprocess.Popen[bytes], case: ReproCase, told: Path) -> None:
+def _wait_until_ready(process: subprocess.Popen[bytes], case: ReproCase, report: Path) -> None:
     names = set(_program(case).names)
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline and process.poll() is None:
-        if names <= {name for word, _, name in _reported_lines(told) if word == "ready"}:
+        if names <= {name for word, _, name in _reported_lines(report) if word == "ready"}:
             return
         time.sleep(0.2)
-    raise RuntimeError(f"{case.name}: not ready: {told.read_text()!r}")
+    raise RuntimeError(f"{case.name}: not ready: {report.read_text()!r}")
 
 
-def _names(told: Path) -> dict[str, set[int]]:
-    """Return the processes that block and those that wait."""
+def _read_pids(report: Path) -> dict[str, set[int]]:
+    """Return the pids of the blocking and of the waiting processes."""
     guilty, ready = (
-        {int(pid) for word, pid, _ in _reported_lines(told) if word == which} for which in ("guilty", "ready")
+        {int(pid) for word, pid, _ in _reported_lines(report) if word == which}
+        for which in ("guilty", "ready")
     )
     return {"culprit": guilty, "victim": ready - guilty}
 
 
 def _wait_until_idle(pid: int, limit_s: float) -> None:
-    """Wait until nothing below a process runs any more, or for so long: some hangs compute."""
+    """Wait until a process and its descendants are idle, at most `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     before, since = _ticks(pid), time.monotonic()
-    while time.monotonic() < min(deadline, since + CALM_S):
+    while time.monotonic() < min(deadline, since + IDLE_S):
         time.sleep(0.5)
         now = _ticks(pid)
-        if now - before > CALM_SHARE * CALM_S * os.sysconf("SC_CLK_TCK"):
+        if now - before > IDLE_CPU_SHARE * IDLE_S * os.sysconf("SC_CLK_TCK"):
             before, since = now, time.monotonic()
 
 
 def _ticks(pid: int) -> int:
-    """Return the processor ticks used by all processes below one."""
+    """Return the CPU ticks used by a process and its descendants."""
     fields = [
         proc.stat_fields(process) for process in discovery.descendants(discovery.process_table(), [pid])
     ]
@@ -214,7 +215,7 @@ def _ticks(pid: int) -> int:
 
 
 def end_tree(pid: int) -> None:
-    """End a process and all below it."""
+    """Kill a process and all its descendants."""
     for process in discovery.descendants(discovery.process_table(), [pid]):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""Dumps that others took, scored: `python -m evaluation.hang.score_dumps FOLDER`.
+"""Score `hang --from` on stack dumps of other people: `python -m evaluation.hang.score_dumps FOLDER`.
 
-FOLDER has `labels.jsonl`: a line a dump with `file`, `hng` (codes that are right, none where no entry is), `confirmed`,
-`healthy` and `unknown_ok`; `hng` may name a cause that has no entry, as `device`; `shown` says whether the text itself
-shows the cause. A dump that can't be read is not `unknown`: it is wrong wherever something could be said.
+FOLDER has `labels.jsonl`, a line for each dump: `file`; `class`; `hng`: the correct codes, or causes without a known
+issue such as `device`; `confirmed`: whether the cause was confirmed; `healthy`; `unknown_ok`: whether `unknown` is an
+acceptable verdict; `shown`: whether the dump itself shows the cause. A dump that cannot be read is graded as missed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNREAD = "unread"
 
 
 def score(label: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Run `hang --from` on a dump and grade its verdict."""
+    """Diagnose a dump as `hang --from` does, and grade the verdict."""
     try:
         verdict = with_issue(diagnose(read_files([str(path)]))).verdict
         outcome, cause, code, sentence = verdict.outcome, verdict.cause, verdict.code, verdict.sentence
@@ -34,7 +34,7 @@ def score(label: dict[str, Any], path: Path) -> dict[str, Any]:
     return {
         "file": path.name,
         "class": label["class"],
-        "group": group(label),
+        "group": label_group(label),
         "expected": label["hng"],
         "shown": label.get("shown", True),
         "outcome": outcome,
@@ -45,15 +45,15 @@ def score(label: dict[str, Any], path: Path) -> dict[str, Any]:
     }
 
 
-def group(label: dict[str, Any]) -> str:
-    """Return the kind of a label."""
+def label_group(label: dict[str, Any]) -> str:
+    """Return the group of a label: healthy, confirmed or not confirmed."""
     if label.get("healthy"):
         return "healthy"
     return "confirmed" if label.get("confirmed") else "not confirmed"
 
 
 def grade(label: dict[str, Any], outcome: str, code: str) -> str:
-    """`right`, `unknown` where that is right, `missed` where not, `false`: a claim that is none of the label's."""
+    """Grade a verdict: right, unknown (acceptable), missed (no hang reported), or false (a wrong hang reported)."""
     if outcome == HANG:
         return "right" if code in label["hng"] and not label.get("healthy") else "false"
     if label.get("healthy"):
@@ -63,8 +63,8 @@ def grade(label: dict[str, Any], outcome: str, code: str) -> str:
     return "missed"
 
 
-def print_figures(rows: list[dict[str, Any]]) -> str:
-    """Figures by kind of label."""
+def render_figures(rows: list[dict[str, Any]]) -> str:
+    """Render the figures by group of labels."""
     lines = [f"{'label':<16}{'dumps':>6}{'read':>6}{'right':>7}{'unknown':>9}{'missed':>8}{'false':>7}"]
     for name in ("confirmed", "not confirmed", "healthy", ""):
         chosen = [row for row in rows if name in ("", row["group"])]
@@ -80,7 +80,7 @@ def print_figures(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    """Score a folder."""
+    """Score each dump of a folder, and print the grades and the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
@@ -91,7 +91,7 @@ def main() -> int:
         expected = "/".join(row["expected"]) or "-"
         print(f"{row['worth']:<8}{row['file']:<10}{row['group']:<14} expected {expected:<14} said {answer}")
         print(f"        {row['sentence'][:180]}")
-    print(print_figures(rows))
+    print(render_figures(rows))
     return 0
 
 

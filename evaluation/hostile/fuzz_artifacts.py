@@ -1,8 +1,6 @@
-"""Feeds `audit RUN` runs whose files are damaged or hostile, and `audit` and `train` folders of models that are.
+"""Fuzz `audit RUN` with damaged run folders: `python -m evaluation.hostile.fuzz_artifacts COUNT [SEED]`.
 
-`python -m evaluation.hostile.fuzz_artifacts COUNT [SEED]`
-
-Apart from `fuzz_readers`, since the writers of the tests that make its runs need the trainer's environment.
+This program is separate from `fuzz_readers` because it imports writers of the tests that need the trainer's packages.
 """
 
 import functools
@@ -14,27 +12,29 @@ from pathlib import Path
 
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.results import AuditError
-from evaluation.hostile.fuzz_readers import as_json, damaged, main, refusing
+from evaluation.hostile.fuzz_readers import damage_bytes, damaged_json, main, refusing
 from tests.diagnostics.audit_recorded import runs, test_damaged_runs
 
 
-def run_left(numbers, folder):
-    """Inputs of `audit RUN`: samples in several formats, weights, a trainer's state."""
+def audit_damaged_run(numbers, folder):
+    """Write some of the run artifacts, damaged, and audit the folder; only AuditError may be raised."""
     run = folder / "run"
     for path, data in _artifact_files().items():
         if numbers.random() < 0.5:
             (run / path).parent.mkdir(parents=True, exist_ok=True)
             lines = (
-                [as_json(numbers, json.loads(line)) for line in data.splitlines()] if "json" in path else []
+                [damaged_json(numbers, json.loads(line)) for line in data.splitlines()]
+                if "json" in path
+                else []
             )
-            (run / path).write_bytes(damaged(numbers, b"\n".join(lines) or data))
+            (run / path).write_bytes(damage_bytes(numbers, b"\n".join(lines) or data))
     with refusing(AuditError):
         audit_run(run)
 
 
 @functools.cache
 def _artifact_files():
-    """Files of a run by their names: written by the tests' own writers where these need no package, else by hand."""
+    """Return the intact artifacts by path: samples in three formats, a safetensors file and a trainer state."""
     with tempfile.TemporaryDirectory() as folder:
         for form in ("parquet", "verl", "swift"):
             runs.WRITERS[form](test_damaged_runs.some_rows(2), Path(folder) / form)
@@ -50,7 +50,7 @@ def _artifact_files():
     return files
 
 
-READERS = (run_left,)
+READERS = (audit_damaged_run,)
 
 if __name__ == "__main__":
     sys.exit(main(READERS, *sys.argv[1:]))

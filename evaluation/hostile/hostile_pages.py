@@ -6,7 +6,7 @@ import importlib.util
 import random
 from html.parser import HTMLParser
 
-# Terminators of every context of a text, active content after them, and input that may break a parser.
+# Text that ends an HTML context, active content, and input that may confuse a parser.
 ATOMS = (
     "</script>", "</SCRIPT\t>", "<script>alert(1)</script>", "<!--", "-->", "--!>", "<![CDATA[", "]]>", "<?x ?>",
     "</title>", "</style>", "</textarea>", "</noscript>", "</svg>", "</pre>", "</main>", "</a>", "</td></tr></table>",
@@ -61,7 +61,7 @@ class _ElementCollector(HTMLParser):
 
 
 def elements(page: str) -> tuple[set[tuple[str, tuple[str, ...]]], set[str]]:
-    """Return the elements with attribute names, and the link targets, by html.parser and, if installed, lxml."""
+    """Return the elements with attribute names, and the link targets, found by html.parser and, if installed, lxml."""
     collector = _ElementCollector()
     collector.feed(page)
     collector.close()

@@ -1,6 +1,7 @@
 """Random hostile text in every input of every command and format: output must be inert and leak no secret.
 
-A scene makes the inputs of one run, each with words of its own, and returns the command, to which the format is added.
+A scene is a function that writes the inputs of one command into a folder, each with its own hostile text, and returns
+the arguments of the command. The format is added to them. Run by pytest.
 """
 
 from __future__ import annotations
@@ -35,26 +36,27 @@ from diagnostics.hang.command import FORMATS as HANG
 from diagnostics.matrix import command as matrix
 from diagnostics.matrix.identity import question_identity
 from diagnostics.output.report_output import FORMATS as REPORT
-from evaluation.hostile.fuzz_readers import event
-from evaluation.hostile.words import Plain, Words, wrong_in
+from evaluation.hostile.fuzz_readers import store_event
+from evaluation.hostile.words import PlainWords, Words, problems_in
 from tests.diagnostics.fake_environments import Maker
 from tests.diagnostics.hang.test_dump_parsers import recorder
 from tests.diagnostics.test_report_options import LOG, SCRIPT
 
 ROOT = Path(__file__).parents[2]
 BRIEF = ("terminal", "json")
-# Characters that JSON writes as two escapes, which YAML and TOML read as surrogates.
+# Characters that JSON writes as two escapes, which YAML and TOML read as two surrogates.
 ASTRAL = "\U000e0041\U0001f600\udc80"
 Make = Callable[[Path, Words], list[str]]
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Inputs of one run, with randomly drawn hostile text.
+    """A command with hostile text in its inputs.
 
     Attributes:
-        make: Writes them into a folder, which is the current one; returns the command and its words.
-        files: What it writes to be shared, as a pattern below the folder.
+        make: Writes the inputs into a folder, the current one of the command; returns the arguments of the command.
+        forms: Output formats with which the command runs.
+        files: Glob pattern of shareable files that the command writes below the folder.
     """
 
     make: Make
@@ -65,8 +67,8 @@ class Scene:
 SCENES: dict[str, Scene] = {}
 
 
-def scene(forms: Sequence[str], files: str = "") -> Callable[[Make], Make]:
-    """Put a function into the table."""
+def register_scene(forms: Sequence[str], files: str = "") -> Callable[[Make], Make]:
+    """Return a decorator that adds a scene to SCENES with its output formats."""
 
     def register(make: Make) -> Make:
         SCENES[make.__name__] = Scene(make, tuple(forms), files)
@@ -76,21 +78,21 @@ def scene(forms: Sequence[str], files: str = "") -> Callable[[Make], Make]:
 
 
 def encode(text: str) -> bytes:
-    """Encode a text as a file holds it, lone surrogates included."""
+    """Encode a text as UTF-8, with lone surrogates."""
     return text.encode("utf-8", "surrogatepass")
 
 
-@scene(("terminal", "json", "markdown"))
+@register_scene(("terminal", "json", "markdown"))
 def triage_known(place, words):
-    """Inputs: a log's name, and a line that matches an entry."""
+    """Triage a log with a hostile name and a line that matches a known issue."""
     log = place / f"{words.file('file name')}.log"
     log.write_bytes(encode(LOG.replace("already in use", f"already in use {words.text_line('line')}")))
     return ["triage", str(log)]
 
 
-@scene(REPORT)
+@register_scene(REPORT)
 def triage_unknown(place, words):
-    """Inputs: a failure that no entry matches: rank, path, function, source, error; a thread's name, a release."""
+    """Triage a failure that no issue matches, with hostile rank, path, function, error, thread name and release."""
     put = words.text_line
     text = (
         f"INFO 11-22 10:00:00 llm_engine.py:1] Initializing a V0 LLM engine (v{put('release')})\n"
@@ -102,9 +104,9 @@ def triage_unknown(place, words):
     return ["triage", "a.log"]
 
 
-@scene(("text", "json"))
+@register_scene(("text", "json"))
 def triage_groups(place, words):
-    """Run that failed alike."""
+    """Triage a folder with two runs that fail alike."""
     for number in range(2):
         log = place / "runs" / f"{number}{words.file('file name')}.log"
         log.parent.mkdir(exist_ok=True)
@@ -112,9 +114,9 @@ def triage_groups(place, words):
     return ["triage", "--group", "runs"]
 
 
-@scene(BRIEF)
+@register_scene(BRIEF)
 def triage_packed(place, words):
-    """Inputs: names within an archive, and a broken archive."""
+    """Triage an archive with hostile member names, and a broken archive."""
     with zipfile.ZipFile(place / "a.zip", "w") as archive:
         archive.writestr(words("name within", without="\0\udc80\ud800", most=200) + ".log", LOG)
         archive.writestr(
@@ -124,9 +126,9 @@ def triage_packed(place, words):
     return ["triage", "."]
 
 
-@scene(REPORT)
+@register_scene(REPORT)
 def lint_script(place, words):
-    """A script: its name, options and their values, variables, and what lies beside it."""
+    """Lint a shell script with a hostile name, options, values and variables, and hostile files next to it."""
     put = words.text_line
     script = place / f"{words.file('file name')}.sh"
     values = " ".join(
@@ -139,18 +141,18 @@ def lint_script(place, words):
     return ["lint", str(script)]
 
 
-@scene(REPORT)
+@register_scene(REPORT)
 def lint_yaml(place, words):
-    """A config's keys and values."""
+    """Lint a YAML config with hostile keys and values."""
     put = functools.partial(words, without=ASTRAL)
     keys = {put("key"): 1, "top_p": put("value"), "num_generations": 7, "use_vllm": put("switch")}
     (place / "a.yaml").write_text(json.dumps({**keys, "vllm_mode": "colocate", "beta": [put("list")]}))
     return ["lint", "a.yaml"]
 
 
-@scene(BRIEF)
+@register_scene(BRIEF)
 def lint_nested(place, words):
-    """verl's, as YAML."""
+    """Lint a nested verl config in YAML."""
     put = functools.partial(words, without=ASTRAL)
     rollout = {
         "n": put("value"),
@@ -164,9 +166,9 @@ def lint_nested(place, words):
     return ["lint", "a.yaml"]
 
 
-@scene(BRIEF)
+@register_scene(BRIEF)
 def lint_toml(place, words):
-    """Ours, as TOML."""
+    """Lint a TOML config of grpo_core."""
     quoted = {name: json.dumps(words(name, without="\x7f" + ASTRAL)) for name in ("key", "value")}
     (place / "a.toml").write_text(
         f"[sampling]\ngroup_size = {quoted['value']}\n[rollout]\nmode = 'async'\n{quoted['key']} = 1\n"
@@ -174,18 +176,18 @@ def lint_toml(place, words):
     return ["lint", "a.toml"]
 
 
-@scene(BRIEF)
+@register_scene(BRIEF)
 def lint_python(place, words):
-    """A script of Python's."""
+    """Lint a Python script."""
     keywords = f"vllm_mode={words('value')!a}, **{{{words('key')!a}: 1}}"
     text = f"from trl import GRPOConfig\nGRPOConfig(use_vllm=True, num_generations=7, {keywords})\n"
     (place / "a.py").write_text(text)
     return ["lint", "a.py"]
 
 
-@scene(BRIEF)
+@register_scene(BRIEF)
 def lint_words(_place, words):
-    """A command, and releases that are none."""
+    """Lint a command line with hostile options."""
     return ["lint", "--", *shlex.split(SCRIPT)[3:], f"--{words('option')}", words("value")]
 
 
@@ -214,21 +216,21 @@ VARIABLES = (
 )
 
 
-@scene(REPORT)
+@register_scene(REPORT)
 def doctor_environment(place, words):
-    """Metadata, folders, configs, variables."""
+    """Check an environment with hostile metadata, folders, configs and variables."""
     return ["doctor", "--prefix", str(_environment(place, words).prefix)]
 
 
-@scene(PLAN)
+@register_scene(PLAN)
 def doctor_plan(place, words):
-    """Hostile environment, printed as a fix plan."""
+    """Print the fix plan of a hostile environment."""
     return ["doctor", "--fix-plan", "--prefix", str(_environment(place, words).prefix)]
 
 
-@scene(("",))
+@register_scene(("",))
 def doctor_facts(place, words):
-    """Hostile environment, printed as facts."""
+    """Print the facts of a hostile environment."""
     return ["doctor", "--facts-json", "--prefix", str(_environment(place, words).prefix)]
 
 
@@ -237,9 +239,9 @@ def _facts():
     return collection.collect(None, {})
 
 
-@scene(REPORT)
+@register_scene(REPORT)
 def doctor_hosts(place, words):
-    """Make answers of nodes: names, packages, variables, GPUs, models; one node runs another program."""
+    """Check nodes with hostile names, packages, variables, GPUs and models; one node runs another program."""
     for number in range(3):
         facts = _facts()
         package = replace(
@@ -273,9 +275,9 @@ def doctor_hosts(place, words):
     return ["doctor", "--hosts", "hosts", "--host-command", f"{place}/go {{host}}"]
 
 
-@scene(HANG)
+@register_scene(HANG)
 def hang_bundle(place, words):
-    """Titles, threads, frames, sockets, groups of a bundle that others wrote."""
+    """Diagnose a snapshot with hostile titles, threads, frames, sockets and groups."""
     bundle = json.loads((ROOT / "examples" / "hangs" / "paused_engine.json").read_text())
     for process in bundle["processes"]:
         process |= {"title": words("title"), "shared": [words("shared")]}
@@ -288,9 +290,9 @@ def hang_bundle(place, words):
     return ["hang", "--verbose", "--from", name]
 
 
-@scene(HANG)
+@register_scene(HANG)
 def hang_titles(place, words):
-    """Hostile process titles with the usual frames, so that they are diagnosed."""
+    """Diagnose a snapshot with hostile process titles and the usual frames."""
     bundle = json.loads((ROOT / "examples" / "hangs" / "ranks_apart.json").read_text())
     for process in bundle["processes"]:
         process["title"] = f"python {words('title')}"
@@ -300,9 +302,9 @@ def hang_titles(place, words):
     return ["hang", "--stacks", "--from", "a.json"]
 
 
-@scene(HANG)
+@register_scene(HANG)
 def hang_texts(place, words):
-    """Texts as py-spy, faulthandler and gdb print them."""
+    """Diagnose hostile texts of py-spy, faulthandler and gdb."""
     put = words.text_line
     texts = {
         words.file("file name"): f"Process 12: python {put('title')}\nPython v3.11.2 ({put('python')})\n\n"
@@ -316,9 +318,9 @@ def hang_texts(place, words):
     return ["hang", "--verbose", "--from", *texts]
 
 
-@scene(HANG)
+@register_scene(HANG)
 def hang_recorder(place, words):
-    """A flight recorder's pickles."""
+    """Diagnose hostile pickles of the flight recorder."""
     names = []
     for rank in range(3):
         frames = [{"name": words("function"), "filename": words("file"), "line": 3}]
@@ -330,9 +332,9 @@ def hang_recorder(place, words):
     return ["hang", "--verbose", "--from", *names]
 
 
-@scene(HANG)
+@register_scene(HANG)
 def hang_ras(place, words):
-    """NCCL's own report."""
+    """Diagnose a hostile report of NCCL RAS."""
     ranks = [
         {
             "rank": n,
@@ -346,11 +348,11 @@ def hang_ras(place, words):
     return ["hang", "--verbose", "--from", "ras.json"]
 
 
-@scene(AUDIT)
+@register_scene(AUDIT)
 def audit_run(place, words):
-    """Samples, columns, a trainer's state, tensors, trackers' series, of a run with a name."""
-    run = place / words.file("run")
-    run.mkdir()
+    """Audit a run with a hostile name, samples, columns, trainer state, tensors and tracker series."""
+    run_scene = place / words.file("run")
+    run_scene.mkdir()
     rows = [
         {
             "input": words("prompt"),
@@ -364,10 +366,10 @@ def audit_run(place, words):
         for n in range(4)
     ]
     for step in (1, 2):
-        (run / f"{step}.jsonl").write_text(
+        (run_scene / f"{step}.jsonl").write_text(
             "".join(json.dumps(row) + "\n" for row in rows if row["step"] == step)
         )
-        folder = run / f"checkpoint-{step}"
+        folder = run_scene / f"checkpoint-{step}"
         folder.mkdir()
         header = {
             words("tensor"): {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]},
@@ -383,20 +385,20 @@ def audit_run(place, words):
             "global_step": words("step"),
         }
         (folder / "trainer_state.json").write_text(json.dumps(state))
-    (run / "completions_00001.parquet").write_bytes(encode(words("parquet")))
-    (run / f"{words.file('file name')}.jsonl").write_text(json.dumps(rows[0]) + "\n{")
-    (run / "metrics.jsonl").write_text(
+    (run_scene / "completions_00001.parquet").write_bytes(encode(words("parquet")))
+    (run_scene / f"{words.file('file name')}.jsonl").write_text(json.dumps(rows[0]) + "\n{")
+    (run_scene / "metrics.jsonl").write_text(
         "".join(
             json.dumps({"step": n, words("series"): n, "kl": 1e9 * n, "reward/mean": 0.0}) + "\n"
             for n in range(9)
         )
     )
-    return ["audit", str(run)]
+    return ["audit", str(run_scene)]
 
 
-@scene(("json",))
+@register_scene(("json",))
 def audit_model(place, words):
-    """A run beside a model's settings and a tokenizer with its template."""
+    """Audit a run together with hostile model settings, tokenizer and chat template."""
     command = audit_run(place, words)
     for folder in place.glob("*/checkpoint-*"):
         (folder / "config.json").write_text(
@@ -408,9 +410,9 @@ def audit_model(place, words):
     return command
 
 
-@scene(AUDIT)
+@register_scene(AUDIT)
 def audit_silent(place, words):
-    """Make faulty samples, each with text."""
+    """Audit faulty samples with hostile texts."""
     rows = [json.loads(line) for line in (ROOT / "examples" / "silent_run.jsonl").read_text().splitlines()]
     changed = [
         {key: (f"{value}{words(key)}" if isinstance(value, str) else value) for key, value in row.items()}
@@ -421,9 +423,9 @@ def audit_silent(place, words):
     return ["audit", "--verbose", f"{name}.jsonl"]
 
 
-@scene(("terminal", "jsonl"))
+@register_scene(("terminal", "jsonl"))
 def audit_watched(place, words):
-    """Metrics and a log that grow."""
+    """Watch growing metrics and a log with hostile text."""
     lines = [{"step": n, "kl": 10.0**n, "loss": 1.0, words("metric"): words("value")} for n in range(12)]
     (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     log = place / f"{words.file('file name')}.log"
@@ -439,35 +441,35 @@ def audit_watched(place, words):
     return ["audit", "--watch", "metrics.jsonl", str(log), "--idle", "0"]
 
 
-@scene(BRIEF)
+@register_scene(BRIEF)
 def versions(_place, words):
-    """Releases that are none."""
+    """Ask for the verdict of hostile versions."""
     return ["versions", words("vllm"), words("trl")]
 
 
-@scene(BRIEF)
+@register_scene(BRIEF)
 def explain(_place, words):
-    """A code, or a line of a log."""
+    """Explain a hostile phrase and a hostile log line."""
     return ["explain", words("words"), f"AssertionError: {words('line')}"]
 
 
-@scene(BRIEF)
+@register_scene(BRIEF)
 def catalogue(_place, words):
-    """A code that is none."""
+    """Check a hostile code."""
     return ["catalogue", "--check", f"{words('code')}x"]
 
 
-@scene(BRIEF)
+@register_scene(BRIEF)
 def baseline(place, words):
-    """An earlier report of others."""
+    """Compare with a hostile baseline report."""
     (place / "a.log").write_text(LOG)
     finding = {"code": words("code"), "evidence": [{"text": words("text"), "place": words("place")}]}
     (place / words.file("file name")).write_text(json.dumps({"tool": words("tool"), "findings": [finding]}))
     return ["triage", "a.log", "--baseline", *[path.name for path in place.iterdir() if path.name != "a.log"]]
 
 
-def usage(*command):
-    """Put wrong usage of a command into the table: words in the places of `?`."""
+def register_wrong_usage(*command):
+    """Add a wrong use of a command to SCENES, with hostile text in place of each `?`."""
 
     def build_arguments(_place, words):
         return [
@@ -476,7 +478,7 @@ def usage(*command):
         ]
 
     build_arguments.__name__ = build_arguments.__doc__ = " ".join(command)
-    scene(("",))(build_arguments)
+    register_scene(("",))(build_arguments)
 
 
 for _command in re.split(
@@ -495,12 +497,12 @@ grpo_core train --? 1|grpo_core train --loss.kind ?|grpo_core train --json --rol
 grpo_core check ?|grpo_core check --json ?|grpo_core replay ? 1|grpo_core replay --json ? 1
 grpo_core replay . ?|grpo_core probe --model.path ?|grpo_core --help-settings ?""",
 ):
-    usage(*_command.split())
+    register_wrong_usage(*_command.split())
 
 
-@scene(("", "--json"))
+@register_scene(("", "--json"))
 def core_check(place, words):
-    """A dump of verl's whose advantages are not what its rewards make."""
+    """Check a dump of verl whose advantages do not follow from its rewards."""
     rows = [
         {
             "input": words("prompt"),
@@ -519,21 +521,21 @@ def core_check(place, words):
     return ["grpo_core", "check", str(folder), "--sampling.group_size", "4"]
 
 
-@scene(("", "--json"))
+@register_scene(("", "--json"))
 def core_replay(place, words):
-    """A record that names a file."""
-    run = place / words.file("run")
-    run.mkdir()
-    (run / "rollouts.jsonl").write_text(
+    """Replay a record that names a hostile file."""
+    run_scene = place / words.file("run")
+    run_scene.mkdir()
+    (run_scene / "rollouts.jsonl").write_text(
         json.dumps({"schema": words("schema"), "step": 1, "file": words("file"), "sha256": words("sha")})
         + "\n"
     )
-    return ["grpo_core", "replay", str(run), "1"]
+    return ["grpo_core", "replay", str(run_scene), "1"]
 
 
-@scene(("", "--json"))
+@register_scene(("", "--json"))
 def core_settings(place, words):
-    """A config's keys and values."""
+    """Train with a config that has hostile keys and values."""
     quoted = {name: json.dumps(words(name, without="\x7f" + ASTRAL)) for name in ("table", "key", "value")}
     name = words.file("file name")
     (place / f"{name}.toml").write_text(
@@ -542,21 +544,21 @@ def core_settings(place, words):
     return ["grpo_core", "train", f"{name}.toml"]
 
 
-@scene(("", "--json"))
+@register_scene(("", "--json"))
 def repro_story(place, words):
-    """A story of others."""
+    """Replay a hostile story."""
     name = words.file("file name")
     (place / name).write_text(json.dumps({"schema": words("schema"), "engine": words("engine")}))
     return ["repro", "fuzz", "--replay", name]
 
 
-@scene(("",), files="mine/report/*")
+@register_scene(("",), files="mine/report/*")
 def matrix_merge(place, words):
-    """Another's store: texts of its events, its name, the names of logs; and the reports."""
+    """Merge a matrix store with hostile events, name and log names."""
     (place / "matrix.toml").write_bytes((ROOT / "matrix.toml").read_bytes())
     theirs = place / words.file("store")
     theirs.mkdir()
-    damaged = event()
+    damaged = store_event()
     damaged["inputs"] = [["layer", "import"], [words("input"), words("input's value")]]
     damaged["identity"] = question_identity(dict(map(tuple, damaged["inputs"])))
     damaged["command"], damaged["run"] = words("command"), words("run")
@@ -573,8 +575,8 @@ def matrix_merge(place, words):
     return ["matrix", "merge", "--file", "matrix.toml", "--store", "mine", str(theirs)]
 
 
-def run(name, form, words, place, capfd, monkeypatch):
-    """Run a scene in a format; return output, errors, and what it wrote to be shared."""
+def run_scene(name, form, words, place, capfd, monkeypatch):
+    """Run a scene in a format; return stdout, stderr, and the shareable files that it wrote."""
     place.mkdir()
     monkeypatch.chdir(place)
     monkeypatch.setenv("HOME", str(place))
@@ -585,7 +587,7 @@ def run(name, form, words, place, capfd, monkeypatch):
     capfd.readouterr()
     with suppress(SystemExit):
         if program == "repro":
-            # Its standard output is its own until it ends.
+            # repro redirects standard output, so it needs a separate process.
             subprocess.run(
                 [sys.executable, "-m", program, *rest],
                 check=False,
@@ -603,49 +605,53 @@ def run(name, form, words, place, capfd, monkeypatch):
 
 
 KIND = {"--json": "json", "text": "terminal", "": "terminal"}
-# These do not redact: their output is for the user who typed the input.
-OPEN = ("repro", "core", "grpo_core", "matrix")
-# More than a second each.
-LONG = ("catalogue", "matrix report --store ?")
+# Commands without redaction, because their output is for the user who typed the input.
+UNREDACTED = ("repro", "core", "grpo_core", "matrix")
+# Scenes that take more than a second each.
+SLOW = ("catalogue", "matrix report --store ?")
 CASES = [
-    pytest.param(name, form, marks=pytest.mark.long if name in LONG else (), id=f"{name} {form}".strip())
+    pytest.param(name, form, marks=pytest.mark.long if name in SLOW else (), id=f"{name} {form}".strip())
     for name, entry in SCENES.items()
     for form in entry.forms
 ]
 
 
-def find_leaks(name, form, rounds, place, capfd, monkeypatch):
-    """Run a scene with other words in each of some rounds; return what is wrong, with the round."""
+def find_problems(name, form, rounds, place, capfd, monkeypatch):
+    """Run a scene once for each round with new hostile text; yield the round and its problems."""
     plain = ""
     if form == "html":
-        plain, *_ = run(name, form, Plain(random.Random(0)), place / "plain", capfd, monkeypatch)
+        plain, *_ = run_scene(name, form, PlainWords(random.Random(0)), place / "plain", capfd, monkeypatch)
     kind = "json" if name == "doctor_facts" else KIND.get(form, form)
     for number in rounds:
         words = Words(random.Random(f"{name} {form} {number}"), halves=number % 3 == 2)
-        out, err, written = run(name, form, words, place / str(number), capfd, monkeypatch)
-        if name.startswith(OPEN):
+        out, err, written = run_scene(name, form, words, place / str(number), capfd, monkeypatch)
+        if name.startswith(UNREDACTED):
             words.secrets.clear()
             words.persons.clear()
         assert out or err
         yield (
             number,
             [
-                *wrong_in(out, err, kind, words, plain),
-                *(f"in a file: {problem}" for page in written for problem in wrong_in(page, "", "", words)),
+                *problems_in(out, err, kind, words, plain),
+                *(
+                    f"in a file: {problem}"
+                    for page in written
+                    for problem in problems_in(page, "", "", words)
+                ),
             ],
         )
 
 
 @pytest.mark.parametrize(("name", "form"), CASES)
-def test_nothing_of_any_input_acts_in_any_format(tmp_path, capfd, monkeypatch, name, form):
+def test_output_is_inert_in_every_format(tmp_path, capfd, monkeypatch, name, form):
     """Output has no active text, secret or personal data, and no text ends its document."""
-    for number, wrong in find_leaks(name, form, range(1), tmp_path, capfd, monkeypatch):
+    for number, wrong in find_problems(name, form, range(1), tmp_path, capfd, monkeypatch):
         assert wrong == [], number
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "form"), CASES)
-def test_nothing_of_many_words_does(tmp_path, capfd, monkeypatch, name, form):
-    """Run each scene with more texts, halves of characters among them."""
-    for number, wrong in find_leaks(name, form, range(1, 4), tmp_path, capfd, monkeypatch):
+def test_output_is_inert_with_more_texts(tmp_path, capfd, monkeypatch, name, form):
+    """Output stays inert with three more texts per scene, one of them with lone surrogates."""
+    for number, wrong in find_problems(name, form, range(1, 4), tmp_path, capfd, monkeypatch):
         assert wrong == [], number

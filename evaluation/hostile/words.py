@@ -1,4 +1,4 @@
-"""Randomly drawn hostile text, and the parts of it that must not appear in output."""
+"""Draw random hostile text, and find the parts of it that must not appear in output."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from evaluation.hostile import hostile_pages
 from tests.diagnostics.test_redact import PERSONS, SECRETS
 from tests.diagnostics.test_sanitize import ACTIVE_PARTS, active_parts
 
-# Tags that are active or load something.
+# HTML elements that run code or load something.
 _ACTIVE = {
     "script", "img", "iframe", "object", "embed", "base", "form", "input", "button", "video", "audio", "source",
     "template", "plaintext", "animate", "math",
 }  # fmt: skip
-# HTML with which `hang` folds its stacks.
-_OURS = ("<details><summary>Stacks, innermost frame first</summary>\n", "</details>\n")
+# HTML that `hang` prints around its stacks.
+_OWN_HTML = ("<details><summary>Stacks, innermost frame first</summary>\n", "</details>\n")
 _MENTION = re.compile(r"(?<![\w`@])@[A-Za-z\d]")
 
 
 @dataclass
 class Words:
-    """Draws the words of one run: others for each input, every one with a mark of its own.
+    """Draw a hostile text for each input of one run, each with a unique mark.
 
     Attributes:
-        numbers: What they are drawn by.
-        halves: Whether halves of characters are among them: a document that holds one is refused as a whole.
+        numbers: Random numbers by which the texts are drawn.
+        halves: Whether the texts may have lone surrogates; documents with one are refused as a whole.
         marks: The mark in the text of each input.
         secrets: Texts that no format may contain.
-        persons: Texts that only the terminal format may contain.
+        persons: Personal data that only the terminal format may contain.
     """
 
     numbers: random.Random
@@ -42,12 +42,12 @@ class Words:
     persons: list[str] = field(default_factory=list)
 
     def __call__(self, name: str, *, without: str = "", most: int = 4000) -> str:
-        """The words of an input.
+        """Return the hostile text of an input.
 
         Args:
-            name: The input.
-            without: Characters that are not allowed there, such as a slash in a file name.
-            most: Bytes that it holds; words that are longer are drawn again.
+            name: Name of the input.
+            without: Characters that are not allowed in the input, such as a slash in a file name.
+            most: Maximum size in bytes; longer texts are drawn again.
         """
         mark = self.marks.setdefault(name, f"qz{len(self.marks)}x")
         without += "" if self.halves else "\udc80"
@@ -61,16 +61,16 @@ class Words:
                 return text
 
     def text_line(self, name: str, **limits: Any) -> str:
-        """The words of an input that is a line of UTF-8."""
+        """Return the hostile text of an input that is one line of UTF-8."""
         return self(name, without="\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0\udc80\ud800", **limits)
 
     def file(self, name: str) -> str:
-        """The words of a file's name."""
+        """Return a hostile file name."""
         return self(name, without="/\0\udc80\ud800", most=200)
 
     def _draw_parts(self, without: str) -> tuple[list[str], str, str]:
         draw = self.numbers
-        # A shape without its slash is none.
+        # Leave out secrets and persons whose text needs a character that is not allowed.
         shapes = [
             [shape for shape in listed.values() if not set(without) & set("".join(shape))]
             for listed in (SECRETS, PERSONS)
@@ -84,24 +84,24 @@ class Words:
         return parts, secret, person
 
 
-class Plain(Words):
-    """Draws letters alone: the same run without anything hostile, whose page is what a page may be."""
+class PlainWords(Words):
+    """Draw the word `letters` for each input: the page of this run shows the elements that a page may have."""
 
     def __call__(self, name: str, **_limits: Any) -> str:
-        """Letters."""
+        """Return the word `letters`."""
         self.marks[name] = "letters"
         return "letters"
 
 
-def wrong_in(out: str, err: str, form: str, words: Words, plain: str = "") -> list[str]:
+def problems_in(out: str, err: str, form: str, words: Words, plain: str = "") -> list[str]:
     """List active text, secrets and people in a command's output, and reasons why a document is invalid.
 
     Args:
-        out: Its standard output, or a file that it wrote.
-        err: Its standard error.
-        form: The format.
-        words: What was put into its inputs.
-        plain: The same page of letters, for `html`.
+        out: Standard output of the command, or a file that it wrote.
+        err: Standard error of the command.
+        form: Output format.
+        words: Hostile texts of the inputs.
+        plain: Page of the run with PlainWords, for `html`.
     """
     output = re.sub(r"\s+", " ", out + err)
     problems = [
@@ -121,8 +121,8 @@ def wrong_in(out: str, err: str, form: str, words: Words, plain: str = "") -> li
     return problems
 
 
-def _leaks(secret: str, told: str) -> bool:
-    return any(len(part) > 4 and part in told for part in re.split(r"[\s/]", secret))
+def _leaks(secret: str, output: str) -> bool:
+    return any(len(part) > 4 and part in output for part in re.split(r"[\s/]", secret))
 
 
 def _json(text: str, _plain: str) -> list[str]:
@@ -147,13 +147,13 @@ def _html(text: str, plain: str) -> list[str]:
     problems = [
         f"an element: {element}"
         for element in elements
-        if element not in usual and (element[0] in _ACTIVE or _obeyed(element[1]))
+        if element not in usual and (element[0] in _ACTIVE or _has_active_attribute(element[1]))
     ]
     problems += [f"a comment: {element}" for element in elements - usual if element[0].startswith("<")]
     return problems + [f"a link: {link}" for link in links - leads if not link.startswith("#")]
 
 
-def _obeyed(names: tuple[str, ...]) -> bool:
+def _has_active_attribute(names: tuple[str, ...]) -> bool:
     return any(
         name.startswith("on") or name in {"src", "srcdoc", "action", "xlink:href", "http-equiv"}
         for name in names
@@ -166,7 +166,7 @@ def _markdown(text: str, _plain: str) -> list[str]:
     problems = []
     for block in MarkdownIt("commonmark").enable("table").parse(text):
         if block.type == "html_block":
-            problems += [f"a tag: {block.content[:80]!r}"] * (block.content not in _OURS)
+            problems += [f"a tag: {block.content[:80]!r}"] * (block.content not in _OWN_HTML)
         for token in block.children or ():
             if token.type in {"html_inline", "image"}:
                 problems.append(f"a tag: {token.content!r}")

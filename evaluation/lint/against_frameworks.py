@@ -1,14 +1,18 @@
-"""Lint's rules against the frameworks themselves: what they refuse, and nothing else.
+"""Compare lint's rules with the checks of the frameworks: lint must report exactly what a framework refuses.
 
     python evaluation/lint/against_frameworks.py trl|verl|verl-options|ms-swift|openrlhf|openrlhf-options PYTHON...
     python evaluation/lint/against_frameworks.py easyr1 PYTHON --source DIR
 
-PYTHON is the interpreter of an environment with that framework: TRL 0.18 or newer, where GRPOConfig checks sizes
-itself; verl with `validate_config`; ms-swift 4.2 or newer, whose GRPOConfig is made; OpenRLHF, of which what stands in
-`train_ppo_ray.py` before the first engine is executed as it is, with stand-ins for Ray and DeepSpeed; EasyR1, which is
-in no registry, from a checkout: the statements of `RayPPOTrainer.__init__` and `FSDPWorker` that look at sizes. Every
-combination of the settings below is given to it there, in one process, and to lint here; each disagreement is printed.
-Exit code 1 if there is any.
+PYTHON is the interpreter of an environment with the framework. These checks of the frameworks run:
+
+- TRL 0.18 or newer: the constructor of GRPOConfig.
+- verl: `validate_config`.
+- ms-swift 4.2 or newer: the constructor of GRPOConfig.
+- OpenRLHF: `train_ppo_ray.py` up to the first engine, with stand-ins for Ray and DeepSpeed.
+- EasyR1, from a checkout DIR: the size checks of `RayPPOTrainer.__init__` and `FSDPWorker`.
+
+Every combination of the settings in FRAMEWORKS goes to the framework, in one process of PYTHON, and to lint, in this
+process. The first 20 disagreements are printed. The exit code is 1 if there is any, or if a program fails.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from diagnostics.lint.rules import registered_rules
 from diagnostics.lint.rules.declared import DECLARED
 from diagnostics.lint.versions import Versions
 
-ASK_TRL = """
+TRL_PROGRAM = """
 import contextlib, json, logging, sys, tempfile, warnings
 warnings.simplefilter("ignore")
 logging.disable(logging.CRITICAL)
@@ -45,7 +49,7 @@ with tempfile.TemporaryDirectory() as folder:
             answers.append(str(error))
 print("\\n" + json.dumps([trl.__version__, answers]))
 """
-ASK_VERL = """
+VERL_PROGRAM = """
 import contextlib, io, json, os, sys, warnings
 warnings.simplefilter("ignore")
 import verl
@@ -69,10 +73,10 @@ for case in json.load(sys.stdin):
 print("\\n" + json.dumps([verl.__version__, answers]))
 """
 
-ASK_VERL_OPTIONS = ASK_VERL.replace(
+VERL_OPTIONS_PROGRAM = VERL_PROGRAM.replace(
     "use_reference_policy=False", "use_reference_policy=bool(base.actor_rollout_ref.actor.use_kl_loss)"
 )
-ASK_SWIFT = """
+SWIFT_PROGRAM = """
 import json, logging, os, sys, tempfile, warnings
 warnings.simplefilter("ignore")
 real, said = sys.stdout, open(os.devnull, "w")
@@ -90,7 +94,7 @@ with tempfile.TemporaryDirectory() as folder:
             answers.append(str(error))
 real.write("\\n" + json.dumps([swift.__version__, answers]) + "\\n")
 """
-ASK_OPENRLHF = """
+OPENRLHF_PROGRAM = """
 import argparse, ast, contextlib, io, json, os, sys, warnings
 from importlib import metadata
 from types import ModuleType
@@ -111,7 +115,7 @@ def reached(*args, **kwargs):
 
 path = next(str(f.locate()) for f in metadata.files("openrlhf") if str(f).endswith("cli/train_ppo_ray.py"))
 tree = ast.parse(open(path).read())
-# Only its module `config` is asked for; the package's own __init__ imports what an engine would need.
+# Only its module `config` is imported: the __init__ of the package imports what an engine needs.
 package = ModuleType("openrlhf.utils")
 package.__path__ = [os.path.join(os.path.dirname(os.path.dirname(path)), "utils")]
 sys.modules["openrlhf.utils"] = package
@@ -135,7 +139,7 @@ for case in json.load(sys.stdin):
         answers.append(str(error) or "refused")
 print("\\n" + json.dumps([metadata.version("openrlhf"), answers]))
 """
-ASK_EASYR1 = """
+EASYR1_PROGRAM = """
 import ast, contextlib, io, json, os, sys
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -191,26 +195,33 @@ _VERL = (
 
 
 @dataclass(frozen=True)
-class Peer:
-    """A framework: its program, the settings, rules besides the declared ones, and lint's command."""
+class Framework:
+    """A framework and the settings that are compared.
 
-    ask: str
-    sizes: dict[str, tuple[Any, ...]]
+    Attributes:
+        program: Program that runs in PYTHON: reads the combinations from stdin, prints the version and all refusals.
+        settings: Values of each setting.
+        rules: Names of lint rules for these settings, besides the declared ones.
+        command: Command line for lint, to which the settings are added.
+    """
+
+    program: str
+    settings: dict[str, tuple[Any, ...]]
     rules: tuple[Any, ...]
     command: tuple[str, ...]
 
     def cases(self) -> list[dict[str, Any]]:
-        """Every combination; a setting that is None is left out, one that is NULL is set to null."""
+        """Return all combinations of the settings; a value None omits the setting, NULL sets it to null."""
         combined = (
-            zip(self.sizes, values, strict=True) for values in itertools.product(*self.sizes.values())
+            zip(self.settings, values, strict=True) for values in itertools.product(*self.settings.values())
         )
         return [{key: value for key, value in case if value is not None} for case in combined]
 
 
 _V = "actor_rollout_ref."
-PEERS = {
-    "trl": Peer(
-        ASK_TRL,
+FRAMEWORKS = {
+    "trl": Framework(
+        TRL_PROGRAM,
         {
             "per_device_train_batch_size": (1, 2, 3, 8),
             "gradient_accumulation_steps": (1, 2, 3),
@@ -221,8 +232,8 @@ PEERS = {
         ("generation_holds_whole_groups", "group_has_several_completions"),
         ("python", "grpo.py", "--use_vllm", "true"),
     ),
-    "verl": Peer(
-        ASK_VERL,
+    "verl": Framework(
+        VERL_PROGRAM,
         {
             "data.train_batch_size": (3, 8, 16, 64),
             _V + "actor.ppo_mini_batch_size": (1, 8, 32, 128),
@@ -234,8 +245,8 @@ PEERS = {
         ("verl_batches_divide",),
         (*_VERL, _V + "actor.ppo_micro_batch_size_per_gpu=1"),
     ),
-    "verl-options": Peer(
-        ASK_VERL_OPTIONS,
+    "verl-options": Framework(
+        VERL_OPTIONS_PROGRAM,
         {
             "trainer.n_gpus_per_node": (8,),
             _V + "actor.use_dynamic_bsz": (False, True),
@@ -252,8 +263,8 @@ PEERS = {
         ("verl_batches_divide", "verl_micro_batch_is_set"),
         _VERL,
     ),
-    "ms-swift": Peer(
-        ASK_SWIFT,
+    "ms-swift": Framework(
+        SWIFT_PROGRAM,
         {
             "per_device_train_batch_size": (1, 2, 3, 8),
             "gradient_accumulation_steps": (1, 2, 3),
@@ -264,8 +275,8 @@ PEERS = {
         ("generation_holds_whole_groups",),
         ("NPROC_PER_NODE=1", "swift", "rlhf", "--rlhf_type", "grpo", "--reward_funcs", "format"),
     ),
-    "openrlhf": Peer(
-        ASK_OPENRLHF,
+    "openrlhf": Framework(
+        OPENRLHF_PROGRAM,
         {
             "algo.advantage.estimator": ("reinforce",),
             "rollout.batch_size": (1, 8, 64),
@@ -282,8 +293,8 @@ PEERS = {
         ("openrlhf_reference_matches_actor",),
         ("python3", "-m", "openrlhf.cli.train_ppo_ray"),
     ),
-    "openrlhf-options": Peer(
-        ASK_OPENRLHF,
+    "openrlhf-options": Framework(
+        OPENRLHF_PROGRAM,
         {
             "algo.advantage.estimator": ("reinforce", "rloo", "group_norm", "dr_grpo"),
             "rollout.n_samples_per_prompt": (1, 4),
@@ -301,8 +312,8 @@ PEERS = {
         ("group_has_several_completions", "openrlhf_reference_matches_actor"),
         ("python3", "-m", "openrlhf.cli.train_ppo_ray"),
     ),
-    "easyr1": Peer(
-        ASK_EASYR1,
+    "easyr1": Framework(
+        EASYR1_PROGRAM,
         {
             "data.rollout_batch_size": (8, 32, 96),
             "worker.actor.global_batch_size": (4, 8, 32),
@@ -321,16 +332,16 @@ PEERS = {
 
 
 def main() -> int:
-    """Query each environment; return the exit code."""
+    """Compare each environment with lint, and print the disagreements; return the exit code."""
     name, *pythons = sys.argv[1:]
     source = pythons.pop() if "--source" in pythons else ""
     pythons = [python for python in pythons if python != "--source"]
-    peer = PEERS[name]
+    framework = FRAMEWORKS[name]
     wrong = 0
     for python in pythons:
         done = subprocess.run(
-            [python, "-c", peer.ask, source],
-            input=json.dumps(peer.cases()),
+            [python, "-c", framework.program, source],
+            input=json.dumps(framework.cases()),
             capture_output=True,
             text=True,
             timeout=1800,
@@ -353,10 +364,10 @@ def main() -> int:
 
 
 def disagreements(name: str, version: str, answers: list[str]) -> list[str]:
-    """Return the cases in which a framework and lint disagree."""
+    """Return a line for each combination about which the framework and lint disagree."""
     differences = []
-    for case, answer in zip(PEERS[name].cases(), answers, strict=True):
-        reported = errors(name, case, version)
+    for case, answer in zip(FRAMEWORKS[name].cases(), answers, strict=True):
+        reported = lint_errors(name, case, version)
         if bool(reported) != bool(answer):
             differences.append(
                 f"{case}: {name} says {answer or 'nothing'!r}, lint says {reported or 'nothing'}"
@@ -364,15 +375,20 @@ def disagreements(name: str, version: str, answers: list[str]) -> list[str]:
     return differences
 
 
-def errors(name: str, case: dict[str, Any], version: str) -> list[str]:
-    """Return lint's errors for a case, for one process."""
-    peer, framework = PEERS[name], name.removesuffix("-options")
-    if framework in {"verl", "easyr1"}:
+def lint_errors(name: str, case: dict[str, Any], version: str) -> list[str]:
+    """Return the codes of lint's errors for a combination."""
+    framework, lint_framework = FRAMEWORKS[name], name.removesuffix("-options")
+    if lint_framework in {"verl", "easyr1"}:
         words = [f"{key}={_override_text(value)}" for key, value in case.items()]
     else:
         words = [word for key, value in case.items() for word in _flag(key, value)]
-    [plan] = plans_of(read_command_line([*peer.command, *words]), Versions({framework: Version(version)}))
-    names = {*peer.rules, *(declared.name for declared in DECLARED if framework in declared.frameworks)}
+    [plan] = plans_of(
+        read_command_line([*framework.command, *words]), Versions({lint_framework: Version(version)})
+    )
+    names = {
+        *framework.rules,
+        *(declared.name for declared in DECLARED if lint_framework in declared.frameworks),
+    }
     rules = [rule for rule in registered_rules() if rule.name in names]
     findings = [finding for rule in rules for finding in check_rule(rule, plan)]
     return [finding.code for finding in findings if finding.severity >= Severity.ERROR]

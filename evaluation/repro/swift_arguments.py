@@ -1,10 +1,10 @@
 """CFG001: run ms-swift's own argument classes on rollout modes and resources, and record what they refuse.
 
-`RLHFArguments` of the installed ms-swift is made as `swift rlhf` makes it: a process a rank, with the environment that
-torchrun sets, on a machine that has so many accelerators. The accelerators are a stand-in
-(`evaluation/repro/accelerators`), the ranks are real and meet over gloo. What is printed, by case: `accepts`, `warns`,
-`refuses` (with the exception and the line it came from), or `no option` where this release knows no option of that
-name. That arguments were accepted says nothing about what comes after: no trainer is made.
+Each rank constructs `RLHFArguments` of the installed ms-swift in its own process, as `swift rlhf` does, with the
+variables that torchrun sets. The accelerators are a stand-in (`evaluation/repro/accelerators`); the ranks are real and
+communicate over gloo. No trainer is constructed. The result of a case is `accepts`, `warns`, `refuses` (with the
+exception, and the file and function that raised it), `no option` (this release does not have an option of the case), or
+`unknown` (a rank did not report within 300 s).
 
 Usage: python -m evaluation.repro.swift_arguments [CASE ...]   prints one JSON document
 """
@@ -44,14 +44,14 @@ class SwiftCase:
     """One combination of mode and resources.
 
     Args:
-        about: in a line.
-        options: of `RLHFArguments`, besides those that all cases share.
-        devices: accelerators of the machine.
-        ranks: training processes, as NPROC_PER_NODE.
-        server: address set after construction; then the check of ignored options is called.
+        description: One-line description.
+        options: Options of `RLHFArguments` for this case, besides those that all cases share.
+        devices: Number of accelerators of the machine.
+        ranks: Number of training processes (NPROC_PER_NODE).
+        server: Server address, which is set after the construction; then the check of ignored options is called.
     """
 
-    about: str
+    description: str
     options: Mapping[str, Any] = field(default_factory=dict)
     devices: int = 2
     ranks: int = 2
@@ -138,8 +138,8 @@ def main(arguments: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="repro-") as folder:
         os.chdir(folder)
         _write_inputs(Path(folder))
-        arguments_class = _arguments()
-        results = {name: run(arguments_class, CASES[name], Path(folder)) for name in arguments or CASES}
+        arguments_class = _import_arguments_class()
+        results = {name: run_case(arguments_class, CASES[name], Path(folder)) for name in arguments or CASES}
     control = results.get(CONTROL, {"said": "accepts"})
     if control["said"] != "accepts":
         sys.exit(f"the plainest arguments are not accepted here: {control['text']}")
@@ -148,7 +148,7 @@ def main(arguments: Sequence[str]) -> None:
         "version": metadata.version("ms-swift"),
         "packages": {name: _version(name) for name in PACKAGES},
         "simulated": SIMULATED,
-        "about": {name: CASES[name].about for name in results},
+        "about": {name: CASES[name].description for name in results},
         "cases": results,
     }
     json.dump(report, printed)
@@ -163,8 +163,8 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def _arguments() -> Any:
-    """Import the class; nothing else of the trainer is used."""
+def _import_arguments_class() -> Any:
+    """Import RLHFArguments from where this release has it."""
     try:
         from swift.llm.argument import RLHFArguments
     except ModuleNotFoundError as error:
@@ -174,16 +174,16 @@ def _arguments() -> Any:
     return RLHFArguments
 
 
-def run(made: Any, case: SwiftCase, folder: Path) -> dict[str, Any]:
-    """Make the arguments on every rank of a case and report the result."""
-    options = _shared(made, folder) | dict(case.options)
+def run_case(arguments_class: Any, case: SwiftCase, folder: Path) -> dict[str, Any]:
+    """Construct the arguments on every rank of a case; return the result."""
+    options = _common_options(arguments_class, folder) | dict(case.options)
     needed = {*options, *(["vllm_server_host"] if case.server else [])}
-    absent = sorted(needed - {item.name for item in fields(made)})
+    absent = sorted(needed - {item.name for item in fields(arguments_class)})
     if absent:
         return {"said": "no option", "text": ", ".join(absent)}
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]
-    ranks = [_Rank(made, options, case, rank, port) for rank in range(case.ranks)]
+    ranks = [_Rank(arguments_class, options, case, rank, port) for rank in range(case.ranks)]
     try:
         reports = _collect(ranks)
     finally:
@@ -203,9 +203,11 @@ def run(made: Any, case: SwiftCase, folder: Path) -> dict[str, Any]:
 
 
 class _Rank:
-    """A forked training process that makes the arguments and reports."""
+    """A forked training process that constructs the arguments and reports the result over a pipe."""
 
-    def __init__(self, made: Any, options: Mapping[str, Any], case: SwiftCase, rank: int, port: int) -> None:
+    def __init__(
+        self, arguments_class: Any, options: Mapping[str, Any], case: SwiftCase, rank: int, port: int
+    ) -> None:
         self.reading, writing = os.pipe()
         self.pid = os.fork()
         if self.pid:
@@ -213,16 +215,16 @@ class _Rank:
             return
         try:
             os.environ[_COUNT] = str(case.devices)
-            os.environ.update(_launched(rank, case.ranks, port))
-            report = _build_trainer(made, options, case)
+            os.environ.update(_torchrun_variables(rank, case.ranks, port))
+            report = _construct_arguments(arguments_class, options, case)
             os.write(writing, json.dumps(report).encode())
             os.close(writing)
-            signal.pause()  # the others may still meet it: it is ended when all have reported
+            signal.pause()  # other ranks may still communicate with it; it is killed when all have reported
         finally:
             os._exit(0)
 
     def terminate(self) -> None:
-        """End all ranks: one rank's failure ends all, as with torchrun."""
+        """Kill the process."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
@@ -230,7 +232,7 @@ class _Rank:
 
 
 def _collect(ranks: Sequence[_Rank]) -> list[dict[str, Any]]:
-    """Return the reports, of all ranks or up to the first that refuses."""
+    """Return the reports of all ranks, or those up to the first refusal or the time limit."""
     waiting, reports = {rank.reading: b"" for rank in ranks}, []
     deadline = time.monotonic() + _LIMIT_S
     while waiting:
@@ -250,8 +252,8 @@ def _collect(ranks: Sequence[_Rank]) -> list[dict[str, Any]]:
     return reports
 
 
-def _launched(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """Return what torchrun sets."""
+def _torchrun_variables(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """Return the variables that torchrun sets for a rank."""
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
     return {name: str(value) for name, value in names.items()} | {
         "MASTER_ADDR": "127.0.0.1",
@@ -259,14 +261,14 @@ def _launched(rank: int, ranks: int, port: int) -> dict[str, str]:
     }
 
 
-def _build_trainer(made: Any, options: Mapping[str, Any], case: SwiftCase) -> dict[str, Any]:
+def _construct_arguments(arguments_class: Any, options: Mapping[str, Any], case: SwiftCase) -> dict[str, Any]:
     warned = _Warnings()
     logging.getLogger("swift").addHandler(warned)
     for logger in [logging.getLogger(name) for name in logging.root.manager.loggerDict if "swift" in name]:
         logger.addHandler(warned)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            arguments = made(**options)
+            arguments = arguments_class(**options)
         if case.server:
             warned.lines.clear()
             arguments.use_vllm, arguments.vllm_server_host = True, case.server
@@ -275,13 +277,13 @@ def _build_trainer(made: Any, options: Mapping[str, Any], case: SwiftCase) -> di
         return {"refused": _error_text(error), "where": _last_frame(error)}
     names = ("vllm_mode", "num_infer_workers", "sleep_level", "async_generate", "vllm_tensor_parallel_size")
     return {
-        "warnings": [line for line in warned.lines if any(name in line for name in _SPOKEN)],
+        "warnings": [line for line in warned.lines if any(name in line for name in _WARNING_WORDS)],
         "chosen": {name: getattr(arguments, name) for name in names if hasattr(arguments, name)},
     }
 
 
-# A warning counts if it speaks of one of these.
-_SPOKEN = ("vllm", "infer_workers", "sleep_level", "async", "external", "colocate")
+# A warning counts if it contains one of these words.
+_WARNING_WORDS = ("vllm", "infer_workers", "sleep_level", "async", "external", "colocate")
 
 
 class _Warnings(logging.Handler):
@@ -298,7 +300,7 @@ def _error_text(error: Exception) -> str:
 
 
 def _last_frame(error: Exception) -> str:
-    """Name the last frame of the trainer or of TRL: its path and function (lines differ between releases)."""
+    """Return path and function of the last frame in ms-swift, or else in another package (without the line number)."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if "/site-packages/" in frame.filename
     ]
@@ -307,9 +309,9 @@ def _last_frame(error: Exception) -> str:
     return f"{frame.filename.rpartition('/site-packages/')[2]} {frame.name}"
 
 
-def _shared(made: Any, folder: Path) -> dict[str, Any]:
-    """Return the options of a small, plain GRPO run, named as this release names them."""
-    known = {item.name for item in fields(made)}
+def _common_options(arguments_class: Any, folder: Path) -> dict[str, Any]:
+    """Return the options of a small GRPO run that this release has."""
+    known = {item.name for item in fields(arguments_class)}
     options = {
         "rlhf_type": "grpo",
         "model": str(folder / "model"),

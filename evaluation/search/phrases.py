@@ -1,6 +1,7 @@
-"""Measure the symptom search: is a right entry among the first three, and is nothing found for unrelated words?
+"""Measure the symptom search: related phrases must find a correct code in the first three, unrelated ones nothing.
 
-`python -m evaluation.search.phrases [FILE]` prints the counts and every phrase that is missed.
+`python -m evaluation.search.phrases [FILE]` prints the counts and every phrase with a wrong result. A line of FILE is a
+phrase, a tab, and the correct codes (separated by commas) or `none`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ PHRASES = Path(__file__).with_name("phrases.tsv")
 
 
 def search_codes(phrase: str) -> list[str]:
-    """Return the codes that `explain PHRASE` lists first."""
+    """Return the first three codes that `explain PHRASE` lists."""
     try:
         return search(phrase)[0][:3]
     except CatalogueError:
@@ -23,7 +24,7 @@ def search_codes(phrase: str) -> list[str]:
 
 
 def main() -> int:
-    """Print figures and misses."""
+    """Print the figures and the wrong results."""
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else PHRASES
     rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     related = right = unrelated = silent = 0

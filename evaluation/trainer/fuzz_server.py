@@ -1,16 +1,15 @@
-"""Fuzz a real server process by its own OpenAPI description with schemathesis, and print the results.
+"""Fuzz a real server process by its OpenAPI description with schemathesis, and print the results.
 
-Usage: fuzz_server.py SERVER_PYTHON [REQUESTS]. Runs where schemathesis is installed; the server runs
-in SERVER_PYTHON, which has torch. Four kinds of requests: as the description allows, the same brought to what the model
-has (so that they are sampled), as the description forbids, and uploads of weights that are nearly right. Exit code 1:
-a status of 500 or above, an answer that the description doesn't allow, a server that died, grew, or holds other
-weights than at first.
+Usage: fuzz_server.py SERVER_PYTHON [REQUESTS]. Runs where schemathesis is installed; the server runs in SERVER_PYTHON,
+    which has torch. Four kinds of requests are sent: requests that the description allows; the same with values that
+    fit the model, so that the server samples; requests that the description forbids; and damaged uploads of the model's
+    weights. The exit code is 1 for a status of 500 or above, a response that the description does not allow, or a
+    server that ended, whose memory grew, or whose weights changed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import tempfile
 import time
 import unittest
 import warnings
+import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,9 +46,9 @@ CHECKS = [
 ]
 GROWTH_MIB = 64  # of the server's memory, after the first fifth of the requests
 PARTS = 5
-# Of all uploads: a fingerprint is of weights and version, and one whose damage changes nothing is taken.
+# Version of all uploads: it is part of the fingerprint, and an upload whose damage has no effect is accepted.
 VERSION = "5"
-FOLDED = {  # what of a call is kept when it is brought to what the model has, and how its integers are
+MODEL_VALUES = {  # fields that fit_to_model keeps, and how it maps their integers
     **dict.fromkeys(("prompt_ids", "prompt", "prompts", "prefix", "stop_ids"), lambda token: token % 13),
     **dict.fromkeys(("requests", "params", "id", "seed", "temperature"), lambda value: value),
     "max_tokens": lambda value: 21 + value % 8,
@@ -59,8 +59,8 @@ FOLDED = {  # what of a call is kept when it is brought to what the model has, a
 
 
 @dataclass
-class Seen:
-    """Counts of the responses so far."""
+class ResponseCounts:
+    """Counts of responses by operation and status, and the faults."""
 
     statuses: dict[str, Counter] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Seen:
 
 
 class Server:
-    """The process under test; it ends with this one."""
+    """The server process under test; it ends when this process ends."""
 
     def __init__(self, python: str, folder: str) -> None:
         environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
@@ -97,9 +97,9 @@ class Server:
         return requests.get(f"{self.url}/fingerprint", timeout=500).json()["fingerprint"]
 
     def load(self) -> None:
-        """Upload its current weights under the version of the others."""
+        """Upload the server's current weights with the version of all uploads."""
         body = self.weights.read_bytes()
-        headers = {"X-Policy-Version": VERSION, "X-Content-SHA256": hashlib.sha256(body).hexdigest()}
+        headers = {"X-Policy-Version": VERSION, "X-Content-CRC32": f"{zlib.crc32(body):08x}"}
         requests.post(f"{self.url}/weights", data=body, headers=headers, timeout=500).raise_for_status()
 
     def stop(self) -> int:
@@ -107,22 +107,22 @@ class Server:
         return self.process.wait(timeout=500)
 
 
-def folded(value, name=""):
-    """A call that the description allows, with token ids of the model's vocabulary, few tokens and no options."""
+def fit_to_model(value, name=""):
+    """Return an allowed request with token ids of the model's vocabulary, few tokens and no further options."""
     if isinstance(value, dict):
-        return {key: folded(entry, key) for key, entry in value.items() if key in FOLDED}
+        return {key: fit_to_model(entry, key) for key, entry in value.items() if key in MODEL_VALUES}
     if isinstance(value, list):
-        return [folded(entry, name) for entry in value[:20] if entry != []]
+        return [fit_to_model(entry, name) for entry in value[:20] if entry != []]
     if isinstance(value, float) and name != "temperature":  # JSON Schema calls 3.0 an integer
         value = int(value)
-    return FOLDED[name](value) if isinstance(value, int) else value
+    return MODEL_VALUES[name](value) if isinstance(value, int) else value
 
 
-def described(operation, kind, examples, session, seen) -> None:
-    """Send what the description allows, allows and the model has, or forbids, of one operation."""
+def fuzz_operation(operation, kind, examples, session, counts) -> None:
+    """Send requests of a kind (allowed, folded: fitted to the model, or forbidden) to one operation."""
     mode = GenerationMode.NEGATIVE if kind == "forbidden" else GenerationMode.POSITIVE
 
-    @seed(seen.count)
+    @seed(counts.count)
     @settings(
         max_examples=examples,
         deadline=None,
@@ -133,24 +133,24 @@ def described(operation, kind, examples, session, seen) -> None:
     @given(case=operation.as_strategy(generation_mode=mode))
     def send(case):
         if kind == "folded" and isinstance(case.body, dict):
-            case.body = folded(case.body)
+            case.body = fit_to_model(case.body)
         response = case.call(session=session, timeout=500)
-        seen.add(operation.label, response.status_code)
+        counts.add(operation.label, response.status_code)
         try:
             case.validate_response(response, checks=CHECKS)
         except BaseException as error:  # noqa: BLE001 - a group of failures, or one
-            seen.faults.append(f"{operation.label} {kind}: {response.status_code}: {error}"[:2000])
+            counts.faults.append(f"{operation.label} {kind}: {response.status_code}: {error}"[:2000])
 
-    with contextlib.suppress(unittest.SkipTest):  # nothing can be wrong with a call that has no input
+    with contextlib.suppress(unittest.SkipTest):  # schemathesis skips operations without input
         send()
 
 
-def nearly_right(server, examples, session, seen) -> None:
+def fuzz_uploads(server, examples, session, counts) -> None:
     """Upload the model's own weights with a good checksum, but cut short or with a damaged header."""
     good = server.weights.read_bytes()
     header = 8 + int.from_bytes(good[:8], "little")
 
-    @seed(seen.count)
+    @seed(counts.count)
     @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate])
     @given(
         st.integers(0, len(good) - 1), st.lists(st.tuples(st.integers(0, header - 1), st.integers(0, 255)))
@@ -159,30 +159,32 @@ def nearly_right(server, examples, session, seen) -> None:
         body = bytearray(good[:length] if not flips else good)
         for place, value in flips:
             body[place] = value
-        digest = hashlib.sha256(body).hexdigest()
-        headers = {"X-Policy-Version": VERSION, "X-Content-SHA256": digest}
+        headers = {"X-Policy-Version": VERSION, "X-Content-CRC32": f"{zlib.crc32(body):08x}"}
         response = session.post(f"{server.url}/weights", data=bytes(body), headers=headers, timeout=500)
-        seen.add("POST /weights (nearly right)", response.status_code)
+        counts.add("POST /weights (nearly right)", response.status_code)
         if response.status_code >= 500:
-            seen.faults.append(f"POST /weights, cut at {length}, {flips}: {response.text}"[:2000])
+            counts.faults.append(f"POST /weights, cut at {length}, {flips}: {response.text}"[:2000])
 
     send()
 
 
-def fuzz(server, wanted) -> tuple[Seen, list[float]]:
-    """All of it, in five parts; memory is looked at behind each: behind the first, everything has been used once."""
-    counts, session, memory = Seen(), requests.Session(), []
+def fuzz(server, request_count) -> tuple[ResponseCounts, list[float]]:
+    """Send all requests in five parts; return the counts, and the memory after each part.
+
+    In the first part every operation is used once, so memory must not grow after it.
+    """
+    counts, session, memory = ResponseCounts(), requests.Session(), []
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     operations = [operation.ok() for operation in schema.get_all_operations()]
     with_input = [entry for entry in operations if entry.definition.raw.get("requestBody")]
     kinds = ("allowed", "folded", "forbidden")
-    examples = int(wanted / PARTS / (len(kinds) * len(with_input) + 1)) + 1
+    examples = int(request_count / PARTS / (len(kinds) * len(with_input) + 1)) + 1
     for _ in range(PARTS):
         for operation in operations:
             has_input = operation in with_input
             for kind in kinds if has_input else kinds[:1]:
-                described(operation, kind, examples if has_input else 2, session, counts)
-        nearly_right(server, examples, session, counts)
+                fuzz_operation(operation, kind, examples if has_input else 2, session, counts)
+        fuzz_uploads(server, examples, session, counts)
         memory.append(server.memory_mib())
     return counts, memory
 

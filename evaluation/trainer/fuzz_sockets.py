@@ -1,9 +1,9 @@
 """Send malformed requests to a real server over raw sockets, and print the results.
 
-Usage: fuzz_sockets.py [REQUESTS] [SEED] [PYTHON]. Requests are put together from good and bad parts, then cut, flipped,
-repeated or followed by others, by a seed; most have no token. Exit code 1: an answer of 500 or above other than 503, a
-word of the server without the token but that it lives, a traceback, a server that died or grew, other weights than at
-first, or a `/health` that failed.
+Usage: fuzz_sockets.py [REQUESTS] [SEED] [PYTHON]. Requests are built from valid and invalid parts, then cut,
+    bit-flipped, repeated or followed by others at random; most have no token. The exit code is 1 for a status of 500 or
+    above except 503, for a response without the token that reveals more than the health, for a traceback, for a failed
+    `/health`, or for a server that ended, whose memory grew, or whose weights changed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ PATHS = [
         b"/info",
         b"/generate",
         b"/weights",
-        b"/reset_prefix_cache",
         b"/fingerprint",
         b"/sync/load",
         b"/sync/load",
@@ -99,7 +98,7 @@ HEADERS = [
     *(
         b"X-Policy-Version: 1",
         b"X-Policy-Version: \xff",
-        b"X-Content-SHA256: " + b"0" * 64,
+        b"X-Content-CRC32: " + b"0" * 8,
         b" folded: a",
         b"no colon",
     ),
@@ -126,7 +125,7 @@ STATUS = re.compile(rb"^HTTP/1\.1 (\d\d\d) ", re.MULTILINE)
 
 
 class Server:
-    """The process under test."""
+    """The server process under test."""
 
     def __init__(self, python: str, folder: str) -> None:
         make_tiny(Path(folder, "model"), ModelConfig(), TaskConfig().letters, seed=0)
@@ -157,8 +156,8 @@ class Server:
             return json.loads(connection.getresponse().read())
 
 
-def request(draw: random.Random) -> bytes:
-    """One, good or bad."""
+def random_request(draw: random.Random) -> bytes:
+    """Return a random request, valid or invalid."""
     body = draw.choice(BODIES)
     lines = [
         b"%s %s %s" % (draw.choice(METHODS[:2]), draw.choice(PATHS[:11]), b"HTTP/1.1"),
@@ -180,12 +179,12 @@ def request(draw: random.Random) -> bytes:
     return head + b"\r\n\r\n" + body
 
 
-def damaged(draw: random.Random) -> bytes:
-    """A few of them, or one that was cut, flipped, or is no request at all."""
+def random_bytes(draw: random.Random) -> bytes:
+    """Return one or more random requests, which may be cut or have changed bytes, or random bytes."""
     kind = draw.random()
     if kind < 0.04:
         return draw.randbytes(draw.randrange(3000))
-    data = b"".join(request(draw) for _ in range(draw.choice([1] * 8 + [2, 30])))
+    data = b"".join(random_request(draw) for _ in range(draw.choice([1] * 8 + [2, 30])))
     if kind < 0.15:
         return data[: draw.randrange(len(data))]
     if kind < 0.35:
@@ -198,7 +197,7 @@ def damaged(draw: random.Random) -> bytes:
 
 def exchange(port: int, data: bytes) -> bytes:
     """Send bytes; return the response until the server closes the connection or is silent for a moment."""
-    came = b""
+    received = b""
     with (
         contextlib.suppress(OSError),
         socket.create_connection(("127.0.0.1", port), timeout=300) as connection,
@@ -206,18 +205,18 @@ def exchange(port: int, data: bytes) -> bytes:
         connection.sendall(data)
         connection.settimeout(300 if b"Connection: close" in data and data.startswith(b"POST /gen") else 0.05)
         while part := connection.recv(2**16):
-            came += part
+            received += part
             connection.settimeout(0.05)
-    return came
+    return received
 
 
-def faults_in(sent: bytes, came: bytes) -> list[str]:
+def faults_in(sent: bytes, received: bytes) -> list[str]:
     """List the faults of a response."""
-    statuses = [int(status) for status in STATUS.findall(came)]
+    statuses = [int(status) for status in STATUS.findall(received)]
     faults = [f"status {status}" for status in statuses if status >= 500 and status != 503]
-    # Without the token every exchange may only learn that the server is alive.
+    # A client without the token may only learn that the server is alive.
     if TOKEN.encode() not in sent:
-        for answer in came.split(b"HTTP/1.1 ")[1:]:
+        for answer in received.split(b"HTTP/1.1 ")[1:]:
             body = answer.partition(b"\r\n\r\n")[2]
             if answer.startswith(b"200") and body not in (b'{"status":"ok"}', b""):
                 faults.append(f"without the token: {answer[:200]!r}")
@@ -230,10 +229,10 @@ def main() -> int:
     counter, faults, memory, health = Counter(), [], [], []
 
     def run_case(number: int) -> None:
-        data = damaged(random.Random(f"{seed}.{number}"))
-        came = exchange(server.port, data)
-        counter.update(STATUS.findall(came) or [b"none"])
-        faults.extend(f"{seed}.{number}: {fault}" for fault in faults_in(data, came))
+        data = random_bytes(random.Random(f"{seed}.{number}"))
+        received = exchange(server.port, data)
+        counter.update(STATUS.findall(received) or [b"none"])
+        faults.extend(f"{seed}.{number}: {fault}" for fault in faults_in(data, received))
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(8) as pool:
         server = Server(python, folder)

@@ -2,9 +2,9 @@
 
     python -m evaluation.trainer.learning [--seeds 5] [--steps 170] [--arms colocate,async,server,trl] [--trl PYTHON]
 
-Ours is run by its public command line, TRL by `trl_learning.py` in an environment that has it.
-A finished run is kept in `--results` and not run again, so an interrupted benchmark goes on where it was. Exit
-codes: 0 every run of ours met the criterion, 1 one did not, 2 a run failed, 130 interrupted.
+grpo_core runs by its public command line, TRL by `trl_learning.py` in an environment that has it. An arm is a mode of
+grpo_core, or TRL. Finished runs are kept in `--results` and not repeated, so an interrupted comparison can be
+continued. Exit codes: 0: every run of grpo_core met the criterion. 1: a run did not. 2: a run failed. 130: interrupted.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 CELL = "vllm-0.31.0+trl-1.16.0"
 MODES = ("colocate", "async", "server")
-AT_ONCE = 2
-CRITERION = 0.75  # of the mean reward over the last tenth of the steps, for every seed and mode
+PARALLEL_RUNS = 2
+CRITERION = 0.75  # minimum of the mean reward over the last tenth of the steps, for every seed and mode
 
-# All that the numbers depend on, so that they don't change with a default.
+# All settings that affect the results, so that they do not change with a default.
 SETTINGS: dict[str, Any] = {
     "task.kind": "repeat",
     "task.letters": "abcdefghij",
@@ -72,36 +72,42 @@ class RunFailedError(RuntimeError):
     """Raised when a run ended without a result; names its log."""
 
 
-def settings(arm: str, seed: int, steps: int) -> list[str]:
-    """The command line of one run."""
+def settings_of_run(arm: str, seed: int, steps: int) -> list[str]:
+    """Return the settings of one run as command-line options of grpo_core."""
     mode = "colocate" if arm == "trl" else arm
     values = {**SETTINGS, "rollout.mode": mode, "train.steps": steps, "train.seed": seed}
     return [f"--{key}={value}" for key, value in values.items()]
 
 
-def one_run(arm: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """The result of one run: the kept one, if it was made with these settings."""
-    run_settings = settings(arm, seed, options.steps)
+def load_or_run(arm: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the saved result of a run with the same settings, or run it and save the result."""
+    run_settings = settings_of_run(arm, seed, options.steps)
     result_path = options.results / f"{arm}-{seed}.json"
     if result_path.exists():
         result: dict[str, Any] = json.loads(result_path.read_text(encoding="utf-8"))
         if result["settings"] == run_settings:
             return result
     started = time.perf_counter()
-    run_arm = _trl if arm == "trl" else _ours
+    run_arm = _run_trl if arm == "trl" else _run_grpo_core
     result = {"arm": arm, "seed": seed, "settings": run_settings, **run_arm(arm, seed, run_settings, options)}
     result["wall_s"] = time.perf_counter() - started
     partial = result_path.with_suffix(".partial")
     partial.write_text(json.dumps(result), encoding="utf-8")
     partial.replace(result_path)
-    print(f"{arm}, seed {seed}: {final(result):.3f}, {result['wall_s']:.0f} s", file=sys.stderr, flush=True)
+    print(
+        f"{arm}, seed {seed}: {final_reward(result):.3f}, {result['wall_s']:.0f} s",
+        file=sys.stderr,
+        flush=True,
+    )
     return result
 
 
-def _ours(arm: str, seed: int, asked: list[str], options: argparse.Namespace) -> dict[str, Any]:
+def _run_grpo_core(
+    arm: str, seed: int, run_settings: list[str], options: argparse.Namespace
+) -> dict[str, Any]:
     folder = options.results / f"{arm}-{seed}"
     where = [f"--output.dir={folder.parent}", f"--output.name={folder.name}"]
-    command = [sys.executable, "-m", "grpo_core", "train", *asked, *where, "--json"]
+    command = [sys.executable, "-m", "grpo_core", "train", *run_settings, *where, "--json"]
     document = json.loads(_output(command, folder.with_suffix(".log")))
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     weights = (folder / "model" / "model.safetensors").read_bytes()
@@ -112,11 +118,12 @@ def _ours(arm: str, seed: int, asked: list[str], options: argparse.Namespace) ->
     }
 
 
-def _trl(arm: str, seed: int, asked: list[str], options: argparse.Namespace) -> dict[str, Any]:
+def _run_trl(arm: str, seed: int, run_settings: list[str], options: argparse.Namespace) -> dict[str, Any]:
     answer = options.results / f"{arm}-{seed}.answer"
     program = Path(__file__).with_name("trl_learning.py")
     _output(
-        [str(options.trl), "-P", str(program), str(answer), *asked], options.results / f"{arm}-{seed}.log"
+        [str(options.trl), "-P", str(program), str(answer), *run_settings],
+        options.results / f"{arm}-{seed}.log",
     )
     result: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
     answer.unlink()
@@ -126,11 +133,11 @@ def _trl(arm: str, seed: int, asked: list[str], options: argparse.Namespace) -> 
 
 
 def _output(command: list[str], log: Path) -> str:
-    """Return a program's standard output; the rest goes to the log.
+    """Run a program and return its standard output; standard error goes to the log.
 
     Raises:
-        RunFailedError: It failed.
-        KeyboardInterrupt: It was interrupted.
+        RunFailedError: The program failed.
+        KeyboardInterrupt: The program was interrupted.
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -145,19 +152,19 @@ def _output(command: list[str], log: Path) -> str:
     return done.stdout
 
 
-def final(result: dict[str, Any]) -> float:
-    """The mean reward over the last tenth of the steps."""
+def final_reward(result: dict[str, Any]) -> float:
+    """Return the mean reward over the last tenth of the steps."""
     curve = result["curve"]
     return fmean(curve[-max(len(curve) // 10, 1) :])
 
 
 def mean_reward(result: dict[str, Any]) -> float:
-    """The mean reward over all steps: how early it learned."""
+    """Return the mean reward over all steps, which is higher for a run that learns earlier."""
     return fmean(result["curve"])
 
 
 def student_t(freedom: float) -> float:
-    """The bound that 95 % of Student's t distribution stays within, either side of 0.
+    """Return the bound b such that 95 % of Student's t distribution is between -b and b.
 
     >>> round(student_t(4), 3), round(student_t(19), 3)
     (2.776, 2.093)
@@ -179,7 +186,7 @@ def student_t(freedom: float) -> float:
 
 
 def interval(values: list[float]) -> tuple[float, float]:
-    """The 95 % confidence interval of the mean over seeds.
+    """Return the 95 % confidence interval of the mean over seeds.
 
     >>> [round(bound, 3) for bound in interval([1.0, 2.0, 3.0, 4.0, 5.0])]
     [1.037, 4.963]
@@ -188,8 +195,8 @@ def interval(values: list[float]) -> tuple[float, float]:
     return fmean(values) - half, fmean(values) + half
 
 
-def difference(ours: list[float], theirs: list[float]) -> tuple[float, float]:
-    """Welch's 95 % confidence interval of the difference of the means, ours less theirs."""
+def welch_interval(ours: list[float], theirs: list[float]) -> tuple[float, float]:
+    """Return Welch's 95 % confidence interval of the difference of the means (ours minus theirs)."""
     a, b = stdev(ours) ** 2 / len(ours), stdev(theirs) ** 2 / len(theirs)
     if a + b == 0:
         return fmean(ours) - fmean(theirs), fmean(ours) - fmean(theirs)
@@ -199,10 +206,10 @@ def difference(ours: list[float], theirs: list[float]) -> tuple[float, float]:
 
 
 def render_table(results: dict[str, list[dict[str, Any]]], steps: int) -> str:
-    """Markdown: each arm's seeds and intervals, for both measures; then the verdicts."""
+    """Render a Markdown table of each arm's rewards and interval, for both measures, each with its verdicts."""
     lines = []
     for measure, name in (
-        (final, f"mean reward, last {max(steps // 10, 1)} steps"),
+        (final_reward, f"mean reward, last {max(steps // 10, 1)} steps"),
         (mean_reward, f"mean reward, all {steps} steps"),
     ):
         seeds = " | ".join(f"seed {result['seed']}" for result in next(iter(results.values())))
@@ -223,7 +230,7 @@ def _verdicts(results: dict[str, list[dict[str, Any]]], measure: Any) -> list[st
     lines = []
     for arm in (arm for arm in results if arm != "trl"):
         ours = [measure(run) for run in results[arm]]
-        low, high = difference(ours, theirs)
+        low, high = welch_interval(ours, theirs)
         lines.append(
             f"- {arm}: TRL's mean is {_within_bounds(fmean(theirs), interval(ours))} our interval, "
             f"ours {_within_bounds(fmean(ours), interval(theirs))} TRL's; "
@@ -239,8 +246,8 @@ def _within_bounds(value: float, bounds: tuple[float, float], of: str = "") -> s
     return "in" if within else "NOT in"
 
 
-def picture(results: dict[str, list[dict[str, Any]]]) -> str:
-    """SVG: a panel a mode, with its mean over seeds and TRL's; bands from the worst to the best seed."""
+def render_svg(results: dict[str, list[dict[str, Any]]]) -> str:
+    """Render an SVG with a panel for each mode: its mean over seeds and TRL's, with bands from worst to best seed."""
     modes = [arm for arm in results if arm != "trl"]
     width, height, margin_left, top, gap, bottom = 330, 230, 44, 60, 20, 36
     total = margin_left + len(modes) * (width + gap)
@@ -291,12 +298,14 @@ def _band(curves: list[list[float]], colour: str, box: tuple[int, int, int, int]
     ]
 
 
-def parsed(arguments: list[str]) -> argparse.Namespace:
-    """The command line."""
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    """Parse the command line; without an environment for TRL, the arm `trl` is removed."""
     parser = argparse.ArgumentParser(description="Reward curves of the reference trainer and of TRL.")
-    parser.add_argument("--seeds", type=int, default=5, help="seeds 0 to this less one; at least 2")
-    parser.add_argument("--steps", type=int, default=170, help="optimizer steps a run")
-    parser.add_argument("--arms", default="colocate,async,server,trl", help="what to run, of these")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, from 0; at least 2")
+    parser.add_argument("--steps", type=int, default=170, help="optimizer steps per run")
+    parser.add_argument(
+        "--arms", default="colocate,async,server,trl", help="arms to run, separated by commas"
+    )
     parser.add_argument(
         "--trl", type=Path, default=ROOT / ".matrix" / "environments" / CELL / "bin" / "python"
     )
@@ -322,12 +331,12 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    """Run missing benchmarks, then print, plot and judge the results."""
-    options = parsed(arguments)
+    """Run the missing runs, then print and plot the results, and check the criterion."""
+    options = parse_arguments(arguments)
     options.results.mkdir(parents=True, exist_ok=True)
     order = [(arm, seed) for seed in range(options.seeds) for arm in options.arms]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        runs = [pool.submit(one_run, arm, seed, options) for arm, seed in order]
+    with ThreadPoolExecutor(PARALLEL_RUNS) as pool:
+        runs = [pool.submit(load_or_run, arm, seed, options) for arm, seed in order]
         try:
             done = [run.result() for run in runs]
         except (KeyboardInterrupt, RunFailedError) as error:
@@ -343,9 +352,9 @@ def main(arguments: list[str]) -> int:
     if unlike:
         print(f"initial weights differ between arms, for seeds {unlike}", file=sys.stderr)
         return 2
-    (options.results / "learning.svg").write_text(picture(results), encoding="utf-8")
+    (options.results / "learning.svg").write_text(render_svg(results), encoding="utf-8")
     (options.results / "learning.json").write_text(json.dumps(results), encoding="utf-8")
-    worst = min((final(run) for run in done if run["arm"] != "trl"), default=math.inf)
+    worst = min((final_reward(run) for run in done if run["arm"] != "trl"), default=math.inf)
     print(render_table(results, options.steps))
     print(
         f"Criterion, every seed and mode of ours at least {CRITERION} in the last tenth: worst {worst:.3f}."

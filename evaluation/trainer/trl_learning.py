@@ -1,8 +1,8 @@
 """Run TRL's unmodified `GRPOTrainer` on the reference trainer's task and settings, in a cell.
 
-Usage: python trl_learning.py RESULT.json [--section.key VALUE ...], the keys being those of `python -m grpo_core
-train`. Writes the mean reward of each step, as TRL logs it, and what shows that both trained the same thing: the
-digest of the initial weights, and TRL's own word on which prompts it used.
+Usage: python trl_learning.py RESULT.json [--section.key VALUE ...], with the keys of `python -m grpo_core train`.
+    Writes the mean reward of each step, as logged by TRL. As evidence that both trainers have the same task, it also
+    writes the digest of the initial weights, and whether TRL used the expected prompts.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from trl import GRPOConfig, GRPOTrainer
 
 from grpo_core.config import Config, ConfigError, LossConfig
 from grpo_core.settings import load
-from grpo_core.tasks import model, task
+from grpo_core.tasks import model
+from grpo_core.tasks.dataset import build_prompts
 from grpo_core.tasks.reward_functions import letters_in_place
 
 LOSS_TYPES = {"token": "dapo", "sequence": "grpo", "sequence_sum": "luspo", "constant": "dr_grpo"}
-BETAS = (0.9, 0.95)  # grpo_core.learn.update's
+BETAS = (0.9, 0.95)  # as in grpo_core.learn.update
 
 
 class Reward:
-    """The shipped task's reward, on the text that the reference trainer makes of the same ids.
+    """The shipped task's reward, on the text that the reference trainer decodes from the same ids.
 
-    TRL's own text leaves out every special token, so a policy could write padding for free; ours leaves out the
-    end token alone.
+    TRL's text omits every special token, so a policy could write padding without effect. The text of the reference
+    trainer omits only the end token.
     """
 
     __name__ = "letters_in_place"
@@ -46,7 +47,7 @@ class Reward:
     def __call__(
         self, prompts: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any
     ) -> list[float]:
-        """One number a completion; remembers the prompts."""
+        """Return the reward of each completion, and record the prompts."""
         self.prompts += prompts
         end = self._tokenizer.eos_token_id
         completions = [ids[:-1] if ids[-1] == end else ids for ids in completion_ids]
@@ -54,11 +55,11 @@ class Reward:
         return letters_in_place(texts, answer)
 
 
-def arguments(config: Config, folder: str) -> GRPOConfig:
-    """The settings as TRL's; one rollout batch is one generation batch is one optimizer step.
+def trl_config(config: Config, folder: str) -> GRPOConfig:
+    """Translate the settings to GRPOConfig; each optimizer step uses one generation batch.
 
     Raises:
-        ConfigError: A setting has no counterpart here, so the comparison would not be one.
+        ConfigError: A setting has no counterpart in TRL, so the comparison would not be fair.
     """
     train, sampling, loss = config.train, config.sampling, config.loss
     comparable = LossConfig(
@@ -99,7 +100,7 @@ def arguments(config: Config, folder: str) -> GRPOConfig:
         epsilon=loss.clip_low,
         epsilon_high=loss.clip_high,
         beta=0.0,
-        # the optimizer is handed over ready-made; this is all that is left of it
+        # the optimizer is passed to the trainer; only clipping is configured here
         max_grad_norm=train.max_grad_norm,
         disable_dropout=True,
         # float32 on the CPU, all activations kept
@@ -115,10 +116,12 @@ def arguments(config: Config, folder: str) -> GRPOConfig:
     )
 
 
-def optimizer(policy: Any, config: Config) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
-    """The reference trainer's AdamW, and its warm-up: update number u (from 1) at u / warmup_updates.
+def create_optimizer(
+    policy: Any, config: Config
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
+    """Return the reference trainer's AdamW and warm-up: update u (from 1) has the factor u / warmup_updates.
 
-    The `constant_with_warmup` of transformers would be one update behind, its first one at 0.
+    `constant_with_warmup` of transformers is one update behind: its first factor is 0.
     """
     train = config.train
     adamw = torch.optim.AdamW(
@@ -143,22 +146,16 @@ def main(result: Path, settings: list[str]) -> None:
         prompts = [
             prompt
             for step in range(config.train.steps)
-            for prompt in task.task_prompts(
-                config.task,
-                tokenizer,
-                seed=config.train.seed,
-                step=step,
-                count=config.train.prompts_per_step,
-            )
+            for prompt in build_prompts(config, tokenizer).batch(step, config.train.prompts_per_step)
         ]
         reward = Reward(tokenizer)
         trainer = GRPOTrainer(
             model=policy,
             reward_funcs=reward,
-            args=arguments(config, folder),
+            args=trl_config(config, folder),
             train_dataset=Dataset.from_list([{"prompt": p.text, **p.columns} for p in prompts]),
             processing_class=tokenizer,
-            optimizers=optimizer(policy, config),
+            optimizers=create_optimizer(policy, config),
         )
         cpu = time.process_time()
         trainer.train()

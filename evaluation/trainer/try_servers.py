@@ -2,8 +2,8 @@
 
 python -m evaluation.trainer.try_servers --cells FOLDER [--trl FOLDER]... [--only PART] [--json FILE]
 
-A server that doesn't start, or can't do something, is a row with what it said. `--trl FOLDER` is a folder into which
-another release of TRL was installed without its dependencies (`uv pip install --no-deps --target FOLDER trl==1.10.0`);
+A server that does not start, or fails the check, gets a row with its error. `--trl FOLDER` is a folder with
+another release of TRL, installed without its dependencies (`uv pip install --no-deps --target FOLDER trl==1.10.0`);
 its server is run by the newest cell's Python.
 """
 
@@ -52,7 +52,7 @@ class Kind:
     path: tuple[Path, ...] = (ROOT,)
 
 
-def kinds(cells: Path, model_dir: Path, others: list[Path], stage: Path) -> Iterator[Kind]:
+def server_kinds(cells: Path, model_dir: Path, others: list[Path], stage: Path) -> Iterator[Kind]:
     """Yield all server kinds, each with a separate port."""
     python = cells / CELL / "bin" / "python"
     port = free_port()
@@ -73,23 +73,23 @@ def kinds(cells: Path, model_dir: Path, others: list[Path], stage: Path) -> Iter
     yield Kind("vllm serve 0.31.0 with our receiver, shm", ours, port, "vllm", "shm")
     port = free_port()
     yield Kind(
-        "trl vllm-serve 1.16.0, as installed", trl_command(python, model_dir, port), port, "trl", "auto"
+        "trl vllm-serve 1.16.0, as installed", trl_command(python, model_dir, port), port, "vllm", "auto"
     )
     port = free_port()
     trl = trl_command(python, model_dir, port, "--enforce_eager=true", "--no-enable-chunked-prefill")
-    # vLLM and TRL ask for the version of a distribution `vllm`, which the CPU build is not called: metadata alone.
+    # vLLM and TRL read the version of a distribution `vllm`. The CPU build has another name, so add metadata.
     path = (ROOT, named_vllm(stage, "0.31.0+cpu"))
-    yield Kind("trl vllm-serve 1.16.0, with metadata named vllm", trl, port, "trl", "auto", path)
+    yield Kind("trl vllm-serve 1.16.0, with metadata named vllm", trl, port, "vllm", "auto", path)
     for folder in others:
         port = free_port()
         release = next(folder.glob("trl-*.dist-info")).name.removeprefix("trl-").removesuffix(".dist-info")
         trl = trl_command(python, model_dir, port, "--enforce_eager=true")
         path = (folder, ROOT, named_vllm(stage, "0.31.0+cpu"))
-        yield Kind(f"trl vllm-serve {release}, vLLM 0.31.0", trl, port, "trl", "auto", path)
+        yield Kind(f"trl vllm-serve {release}, vLLM 0.31.0", trl, port, "vllm", "auto", path)
 
 
-def tried(kind: Kind, model_dir: Path, stage: Path, timeout_s: float) -> dict:
-    """Try one server; return its row of the table."""
+def try_server(kind: Kind, model_dir: Path, stage: Path, timeout_s: float) -> dict:
+    """Start a server and check it; return its row of the table."""
     row: dict = {"server": kind.name}
     log, started = stage / f"{re.sub(r'[^a-z0-9.]+', '-', kind.name)}.log", time.monotonic()
     options = RolloutConfig(server=kind.server, sync=kind.sync, timeout_s=500)
@@ -97,9 +97,9 @@ def tried(kind: Kind, model_dir: Path, stage: Path, timeout_s: float) -> dict:
         with serving(kind.command, log, path=kind.path, timeout_s=timeout_s):
             row["start_s"] = round(time.monotonic() - started)
             engine = engine_for(options, "127.0.0.1", kind.port, stage / "weights")
-            able = engine.capabilities
-            row["capabilities"] = {k: v for k, v in vars(able).items() if k != "why_not"}
-            row["why_not"] = dict(able.why_not)
+            capabilities = engine.capabilities
+            row["capabilities"] = {k: v for k, v in vars(capabilities).items() if k != "why_not"}
+            row["why_not"] = dict(capabilities.why_not)
             row.update(check(engine, model_dir))
             engine.close()
     except NotStartedError as error:
@@ -110,13 +110,13 @@ def tried(kind: Kind, model_dir: Path, stage: Path, timeout_s: float) -> dict:
 
 
 def first_failure(text: str) -> str:
-    """The first exception's line in a log."""
+    """Return the line of the first exception in a log; empty if there is none."""
     match = re.search(r"^(?:\(\w+[^)]*\) )?((?:\w+\.)*\w*(?:Error|Exception|Exit)\b.*)$", text, re.MULTILINE)
     return match.group(1) if match else ""
 
 
-def as_table(rows: list[dict]) -> str:
-    """For docs/servers.md."""
+def render_table(rows: list[dict]) -> str:
+    """Render the rows as the Markdown table of docs/servers.md."""
     lines = [
         "| server | up after | sampled | log-probs differ by | updates: log-probs differ by |",
         "|---|---|---|---|---|",
@@ -140,10 +140,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cells", type=Path, required=True)
     parser.add_argument("--trl", type=Path, action="append", default=[])
-    parser.add_argument("--only", default="", help="a part of the names of those to try")
+    parser.add_argument("--only", default="", help="try only servers whose name contains this text")
     parser.add_argument("--timeout", type=float, default=300, help="seconds a server may take to start")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--logs", type=Path, help="a folder for what the servers say")
+    parser.add_argument("--logs", type=Path, help="folder for the logs of the servers")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
@@ -153,13 +153,13 @@ def main() -> None:
         # The maximum length configured in the servers.
         length = ModelConfig(max_length=MAX_MODEL_LEN)
         model.make_tiny(stage / "model", length, TaskConfig().letters, seed=0)
-        for kind in kinds(options.cells, stage / "model", options.trl, stage / "metadata"):
+        for kind in server_kinds(options.cells, stage / "model", options.trl, stage / "metadata"):
             if options.only in kind.name:
-                rows.append(tried(kind, stage / "model", stage, options.timeout))
+                rows.append(try_server(kind, stage / "model", stage, options.timeout))
                 print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
                 if options.json is not None:
                     options.json.write_text(json.dumps(rows, indent=1))
-    print(as_table(rows))
+    print(render_table(rows))
 
 
 if __name__ == "__main__":

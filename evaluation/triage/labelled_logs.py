@@ -1,11 +1,12 @@
 """Score triage on logs whose cause is known: `python -m evaluation.triage.labelled_logs DIR`.
 
-The folder has one folder for each label: a code, `clean` for runs that went well and unrelated logs, `unknown` for
-failures that no entry describes. A log counts as found where the first candidate is its label; where two codes are
-right, the folder's name has both, as `SYN010+ENG001`: the root first, then what must not be taken for it.
+DIR has a folder for each label: a code, `clean` (successful runs and unrelated logs) or `unknown` (failures that no
+known issue describes). A log is named correctly if the first candidate is its label. A folder name with two codes, such
+as `SYN010+ENG001`, has the root cause first, then the consequence that must not be taken for the cause.
 
-`first_judgement.json` in the folder keeps, of logs that were made when the rules were there already, what triage said
-when it saw them for the first time. Those figures do not change when rules are mended, and are printed beside.
+`first_judgement.json` in DIR has the first verdicts of triage on logs that were made after the rules. Their figures do
+not change when rules change, and are printed in addition. A DIR with `labels.jsonl` is scored by
+`evaluation.triage.threads` instead.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 NEGATIVE = ("clean", "unknown", "not_judged", "hypothesis", "empty")
 FIRST = "first_judgement.json"
-_DRAWS = 2000
+_RESAMPLES = 2000
 _HEAD = """\
 # Triage on the labelled logs
 
@@ -48,7 +49,13 @@ GOALS = {"recall": 0.95, "precision": 0.97}
 
 @dataclass(frozen=True)
 class Outcome:
-    """Triage's answer for one log; `said` is the first candidate's code, or the state if there is none."""
+    """Triage's answer for one log.
+
+    Attributes:
+        said: Code of the first candidate, or the state of the verdict if there is none.
+        others: Codes of the other candidates.
+        near: Codes of the most similar known issues, found without the rules.
+    """
 
     log: str
     label: str
@@ -58,7 +65,7 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        """Return whether the first candidate is the label; a clean or unknown log must have none."""
+        """Return whether the answer is the label; for a clean or unknown log `not_judged` is right, too."""
         return self.said == self.label or (self.label in NEGATIVE and self.said == "not_judged")
 
 
@@ -76,7 +83,7 @@ class Share:
 
 
 def wilson(hits: int, of: int) -> Share:
-    """The share with its interval.
+    """Return a share with its 95 % interval (Wilson).
 
     Example:
         >>> wilson(9, 10)
@@ -91,7 +98,7 @@ def wilson(hits: int, of: int) -> Share:
 
 
 def first_judgement(folder: Path) -> tuple[str, list[Outcome]]:
-    """Return the recorded outcomes for logs that the rules had never seen, and a sentence about them."""
+    """Return a sentence about the first verdicts on later logs, and these verdicts."""
     path = folder / FIRST
     if not path.exists():
         return "", []
@@ -101,10 +108,10 @@ def first_judgement(folder: Path) -> tuple[str, list[Outcome]]:
     ]
 
 
-def drawn_again(outcomes: Sequence[Outcome]) -> tuple[float, float]:
-    """A 95 % interval of the macro recall: its codes, and of each its logs, drawn again with replacement.
+def bootstrap_macro_recall(outcomes: Sequence[Outcome]) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval of the macro recall.
 
-    Logs of one code resemble each other, so that codes are drawn first. The draws are the same each time.
+    Logs of one code resemble each other: codes are resampled first, then the logs of each code. The seed is fixed.
     """
     by_code: dict[str, list[bool]] = defaultdict(list)
     for outcome in outcomes:
@@ -120,16 +127,16 @@ def drawn_again(outcomes: Sequence[Outcome]) -> tuple[float, float]:
             for sample in [numbers.choices(by_code[code], k=len(by_code[code]))]
         )
         / len(codes)
-        for _ in range(_DRAWS)
+        for _ in range(_RESAMPLES)
     )
-    return round(means[_DRAWS // 40], 4), round(means[-_DRAWS // 40 - 1], 4)
+    return round(means[_RESAMPLES // 40], 4), round(means[-_RESAMPLES // 40 - 1], 4)
 
 
 def evaluate(folder: Path) -> list[Outcome]:
-    """Judge every log below a folder by itself.
+    """Run triage on each log in the label folders of a folder.
 
     Raises:
-        NotADirectoryError: There are no logs in folders of that kind.
+        NotADirectoryError: The folder has no logs in label folders.
     """
     rules = Rules(catalog.load())
     outcomes = []
@@ -155,7 +162,7 @@ def evaluate(folder: Path) -> list[Outcome]:
 
 
 def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """Recall by code and family, precision, false alarms."""
+    """Return the figures: recall, macro recall, precision, false alarms, recall and precision by family, wrong logs."""
     by_code: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         by_code[outcome.label].append(outcome)
@@ -171,7 +178,7 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
             _right(outcomes_of_code) / len(outcomes_of_code) for outcomes_of_code in codes.values()
         )
         / max(1, len(codes)),
-        "macro_recall_interval": drawn_again(outcomes),
+        "macro_recall_interval": bootstrap_macro_recall(outcomes),
         "recall": asdict(
             wilson(
                 _right(alarm for outcomes_of_code in codes.values() for alarm in outcomes_of_code),
@@ -200,38 +207,41 @@ def _family(family: str, outcomes: Sequence[Outcome]) -> dict[str, object]:
     }
 
 
-def render_table(told: dict[str, object]) -> str:
-    """The figures as a table of Markdown."""
+def render_table(result: dict[str, object]) -> str:
+    """Render the figures as a Markdown table and a summary."""
     lines = ["| family | codes | recall | precision |", "|---|---|---|---|"]
-    families = told["families"]
+    families = result["families"]
     assert isinstance(families, dict)
     for family, row in families.items():
         recall, precision = Share(**row["recall"]), Share(**row["precision"])
         lines.append(f"| {family} {FAMILIES[family]} | {row['codes']} | {recall} | {precision} |")
-    assert isinstance(told["recall"], dict)
-    assert isinstance(told["precision"], dict)
-    recall, precision = Share(**told["recall"]), Share(**told["precision"])
-    lines.append(f"| all | {told['codes']} | {recall} | {precision} |")
+    assert isinstance(result["recall"], dict)
+    assert isinstance(result["precision"], dict)
+    recall, precision = Share(**result["recall"]), Share(**result["precision"])
+    lines.append(f"| all | {result['codes']} | {recall} | {precision} |")
     lines.append("")
     lines.append(
-        f"{told['positive']} logs of {told['codes']} codes, {told['clean']} clean or unrelated, {told['unknown']} of"
-        f" failures without an entry. Macro recall {told['macro_recall']:.3f} {_interval(told)}; false alarms on clean"
-        f" logs: {told['false_alarms_on_clean']}; {told['said_to_have_ended']} of them say themselves that they ended."
+        f"{result['positive']} logs of {result['codes']} codes, {result['clean']} clean or unrelated,"
+        f" {result['unknown']} of failures without an entry. Macro recall {result['macro_recall']:.3f}"
+        f" {_interval(result)}; false alarms on clean logs: {result['false_alarms_on_clean']};"
+        f" {result['said_to_have_ended']} of them say themselves that they ended."
     )
     return "\n".join(lines)
 
 
-def _interval(told: dict[str, object]) -> str:
-    low, high = cast("tuple[float, float]", told["macro_recall_interval"])
+def _interval(result: dict[str, object]) -> str:
+    low, high = cast("tuple[float, float]", result["macro_recall_interval"])
     return f"[{low:.2f}, {high:.2f}]"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the figures; exit code 1 where they are below the goals."""
+    """Print the figures; return 1 if they miss the goals."""
     parser = argparse.ArgumentParser(prog="python -m evaluation.triage.labelled_logs", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--format", choices=("markdown", "json"), default="markdown")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="a page of all this, with day and command")
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="write the report, with date and command, to this file"
+    )
     options = parser.parse_args(arguments)
     if (options.folder / threads.LABELS).exists():
         return _threads(options)
@@ -249,21 +259,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.write:
         day = datetime.datetime.now(datetime.UTC).date().isoformat()
         options.write.write_text(f"{_HEAD.format(file=options.write, day=day)}\n{page}\n", encoding="utf-8")
-    return FINE if good(document) else FINDINGS
+    return FINE if meets_goals(document) else FINDINGS
 
 
 def _threads(options: argparse.Namespace) -> int:
     results = threads.judge_threads(options.folder)
     page = f"{threads.render_table(results)}\n\n{threads.misses(results)}"
-    print(json.dumps(threads.as_json(results), indent=1) if options.format == "json" else page)
-    return FINE if threads.good(results) else FINDINGS
+    print(json.dumps(threads.build_document(results), indent=1) if options.format == "json" else page)
+    return FINE if threads.meets_goals(results) else FINDINGS
 
 
 def _page(
-    told: dict[str, object], outcomes: Sequence[Outcome], about: str, first: Sequence[Outcome]
+    result: dict[str, object], outcomes: Sequence[Outcome], about: str, first: Sequence[Outcome]
 ) -> Iterable[str]:
-    yield render_table(told)
-    hits = recall_of_near(outcomes)
+    yield render_table(result)
+    hits = count_similar_hits(outcomes)
     if hits[2]:
         yield (
             f"By words and frames alone, without the rules, the nearest issue is the right one in {hits[0]} of"
@@ -279,7 +289,7 @@ def _page(
             yield f"wrong at first sight: {outcome.log}: said {outcome.said}"
 
 
-def recall_of_near(outcomes: Sequence[Outcome]) -> tuple[int, int, int]:
+def count_similar_hits(outcomes: Sequence[Outcome]) -> tuple[int, int, int]:
     """Count labelled logs whose code is the nearest, among the nearest three, and all; rules are not used."""
     labelled = [outcome for outcome in outcomes if outcome.label not in NEGATIVE]
     return (
@@ -289,13 +299,13 @@ def recall_of_near(outcomes: Sequence[Outcome]) -> tuple[int, int, int]:
     )
 
 
-def good(told: dict[str, object]) -> bool:
-    """Whether the goals are met: macro recall, precision, and not one false alarm on clean logs."""
-    precision, recall = told["precision"], told["macro_recall"]
+def meets_goals(result: dict[str, object]) -> bool:
+    """Return whether macro recall and precision reach the goals, without a false alarm on clean logs."""
+    precision, recall = result["precision"], result["macro_recall"]
     assert isinstance(precision, dict)
     assert isinstance(recall, float)
     share = precision["hits"] / precision["of"] if precision["of"] else 1.0
-    return recall >= GOALS["recall"] and share >= GOALS["precision"] and told["false_alarms_on_clean"] == 0
+    return recall >= GOALS["recall"] and share >= GOALS["precision"] and result["false_alarms_on_clean"] == 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Score triage on other people's threads, labelled before triage saw them: a folder with `labels.jsonl`.
+"""Score triage on logs from other people's threads, labelled before triage first read them.
 
-A line of it: `file`, `kind` (whole, tail, cut, message only, metrics), `code` of the entry that explains the cause or
-null, `also_acceptable` codes, and whether it is a `failure` at all. The texts belong to who wrote them and are not kept
-here; figures are.
+A folder has `labels.jsonl`, a line for each log: `file`; `kind` (whole, tail, cut, message only, metrics); `code` of
+the known issue that explains the cause, or null; `also_acceptable` codes; `failure` (true, false, or null if unknown);
+and optionally `sure`. The texts belong to their authors and are not in this repository.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LABELS = "labels.jsonl"
-WANTED = {"whole": 0.90, "tail, cut or message": 0.60, "precision": 0.95}
-_MOST = 3
-# Entries that came after the labels, which can't name them.
+GOALS = {"whole": 0.90, "tail, cut or message": 0.60, "precision": 0.95}
+_MAX_SHOWN = 3
+# Issues that were added to the catalog after the labels, so that no label names them.
 AFTER_THE_LABELS = (
     "ENG013", "ENV021", "ENV022", "ENV023", "ENV024", "ENV025", "ENV026", "MEM013", "NUM027",
     "CFG129", "CFG130", "CFG131", "CFG132", "CFG133", "CFG134", "CFG135", "CFG136", "CFG137", "CFG138", "CFG139",
@@ -43,14 +43,14 @@ class Thread:
 
     Attributes:
         label: The code of the cause, or an empty string.
-        accepted: That code and those that are right as well.
-        failure: None if the log just stops, so that it is unknown.
-        decidable: Whether the piece itself shows the cause, and not the rest of the thread alone.
-        named: Codes that were given as the answer, the likeliest first.
-        near: Known issues that were named as near, which is no answer.
+        accepted: All correct codes.
+        failure: Whether the log shows a failure; None if it just stops, so that this is unknown.
+        decidable: Whether the log itself shows the cause, and not only the rest of the thread.
+        named: Codes of triage's answer, the likeliest first.
+        near: Codes of similar known issues, which are not an answer.
         sure: Whether the first answer is more than a hypothesis.
-        shown: Whether lines were shown to look at first.
-        symptom: Whether a symptom was read from its metrics.
+        shown: Whether triage showed lines to look at first.
+        symptom: Whether triage found a symptom in the metrics.
     """
 
     log: str
@@ -67,34 +67,34 @@ class Thread:
     symptom: bool
 
     @property
-    def first(self) -> bool:
-        """The first answer is right."""
+    def is_first_right(self) -> bool:
+        """Return whether the first answer is correct."""
         return bool(self.named) and self.named[0] in self.accepted
 
     @property
-    def in_three(self) -> bool:
-        """Among the first three codes that are shown, answers before what is near."""
+    def is_in_first_three(self) -> bool:
+        """Return whether a correct code is in the first three codes shown: answers, then similar issues."""
         listed = [*self.named, *(code for code in self.near if code not in self.named)]
-        return any(code in self.accepted for code in listed[:_MOST])
+        return any(code in self.accepted for code in listed[:_MAX_SHOWN])
 
     @property
-    def alarmed(self) -> bool:
-        """A failure was spoken of: an answer, or an unknown one."""
+    def is_alarmed(self) -> bool:
+        """Return whether triage reported a failure, with or without an answer."""
         return bool(self.named) or self.state == "unknown"
 
     @property
-    def looked_at(self) -> bool:
-        """Something of it was shown to look at, or an answer given."""
-        return self.alarmed or self.shown or self.symptom
+    def is_reported(self) -> bool:
+        """Return whether triage reported a failure, lines to look at, or a symptom."""
+        return self.is_alarmed or self.shown or self.symptom
 
     @property
-    def by_hand(self) -> bool:
-        """Answered by an entry that came after the labels: a person holds it against the truth."""
+    def judged_by_hand(self) -> bool:
+        """Return whether the answer is an issue that is newer than the labels, so that a person must judge it."""
         return bool(self.failure and self.named and not self.label and self.named[0] in AFTER_THE_LABELS)
 
 
 def judge_threads(folder: Path) -> list[Thread]:
-    """Judge each labelled thread of a folder by itself."""
+    """Run triage on each labelled log of a folder."""
     rules = Rules(catalog.load())
     threads = []
     for line in (folder / LABELS).read_text(encoding="utf-8").splitlines():
@@ -122,40 +122,44 @@ def judge_threads(folder: Path) -> list[Thread]:
     return threads
 
 
-def group(thread: Thread) -> str:
-    """The row of the table that a thread belongs to."""
+def table_row(thread: Thread) -> str:
+    """Return the row of the table to which a thread belongs."""
     if not thread.failure:
         return "no failure" if thread.failure is False else "just stops"
     return thread.kind if thread.kind in {"whole", "metrics"} else "tail, cut or message"
 
 
 def shares(threads: Sequence[Thread]) -> dict[str, tuple[int, int]]:
-    """Hits and cases of each figure."""
+    """Return the hits and the number of cases of each figure."""
     rows: dict[str, list[Thread]] = defaultdict(list)
     for thread in threads:
-        rows[group(thread)].append(thread)
+        rows[table_row(thread)].append(thread)
     figures = {}
     for name in ("whole", "tail, cut or message", "metrics"):
         labelled = [thread for thread in rows[name] if thread.label]
-        figures[f"{name}: named"] = _share(thread.first for thread in labelled)
-        figures[f"{name}: named or in the first three"] = _share(thread.in_three for thread in labelled)
+        figures[f"{name}: named"] = _share(thread.is_first_right for thread in labelled)
+        figures[f"{name}: named or in the first three"] = _share(
+            thread.is_in_first_three for thread in labelled
+        )
         figures[f"{name}: a failure, and said so or shown"] = _share(
-            thread.looked_at for thread in rows[name]
+            thread.is_reported for thread in rows[name]
         )
     fine = rows["no failure"]
-    answered = [thread for thread in threads if thread.named and not thread.by_hand and thread.decidable]
-    figures["precision of answers"] = _share(thread.first for thread in answered)
+    answered = [
+        thread for thread in threads if thread.named and not thread.judged_by_hand and thread.decidable
+    ]
+    figures["precision of answers"] = _share(thread.is_first_right for thread in answered)
     figures["precision of answers that are more than a hypothesis"] = _share(
-        thread.first for thread in answered if thread.sure
+        thread.is_first_right for thread in answered if thread.sure
     )
     figures["answers of entries that came after the labels"] = _share(
-        thread.by_hand for thread in threads if thread.named
+        thread.judged_by_hand for thread in threads if thread.named
     )
     figures["metrics: the symptom is read"] = _share(thread.symptom for thread in rows["metrics"])
     figures["failures called clean"] = _share(
         thread.state == "clean" for thread in threads if thread.failure is not False
     )
-    figures["no failure: no answer and no unknown failure"] = _share(not thread.alarmed for thread in fine)
+    figures["no failure: no answer and no unknown failure"] = _share(not thread.is_alarmed for thread in fine)
     figures["just stops: not judged, as it is"] = _share(
         thread.state == "not_judged" for thread in rows["just stops"]
     )
@@ -169,7 +173,7 @@ def _share(cases: Iterable[bool]) -> tuple[int, int]:
 
 
 def render_table(threads: Sequence[Thread]) -> str:
-    """The figures as a table of Markdown, and what was wrong."""
+    """Render the figures as a Markdown table."""
     lines = ["| figure | threads | share |", "|---|---|---|"]
     for name, (hits, of) in shares(threads).items():
         lines.append(f"| {name} | {hits}/{of} | {f'{hits / of:.2f}' if of else '-'} |")
@@ -182,29 +186,29 @@ def misses(threads: Sequence[Thread]) -> str:
         f"{thread.log} {thread.kind}: {thread.label or '-'} {list(thread.accepted)}"
         + ("" if thread.failure else " no failure")
         + f": said {thread.state} {list(thread.named)} near {list(thread.near)}"
-        + (" BY HAND" if thread.by_hand else "")
+        + (" BY HAND" if thread.judged_by_hand else "")
         for thread in threads
-        if (thread.label and not thread.first)
-        or (thread.named and not thread.first)
-        or (thread.failure and not thread.looked_at)
-        or (not thread.failure and thread.alarmed)
+        if (thread.label and not thread.is_first_right)
+        or (thread.named and not thread.is_first_right)
+        or (thread.failure and not thread.is_reported)
+        or (not thread.failure and thread.is_alarmed)
     )
 
 
-def as_json(threads: Sequence[Thread]) -> dict[str, object]:
-    """Figures and threads as a document."""
+def build_document(threads: Sequence[Thread]) -> dict[str, object]:
+    """Return the figures and the threads as a JSON document."""
     return {
         "threads": [asdict(thread) for thread in threads],
         "shares": {name: list(share) for name, share in shares(threads).items()},
     }
 
 
-def good(threads: Sequence[Thread]) -> bool:
-    """Whether what is wanted is met."""
+def meets_goals(threads: Sequence[Thread]) -> bool:
+    """Return whether the goals are met, and no failure is called clean."""
     figures = shares(threads)
     pairs = (
-        (figures["whole: named"], WANTED["whole"]),
-        (figures["tail, cut or message: named or in the first three"], WANTED["tail, cut or message"]),
-        (figures["precision of answers"], WANTED["precision"]),
+        (figures["whole: named"], GOALS["whole"]),
+        (figures["tail, cut or message: named or in the first three"], GOALS["tail, cut or message"]),
+        (figures["precision of answers"], GOALS["precision"]),
     )
     return not figures["failures called clean"][0] and all(hits >= least * of for (hits, of), least in pairs)

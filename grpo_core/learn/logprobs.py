@@ -13,16 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 def chunked_logprobs(
-    hidden_NH: torch.Tensor,
-    weight_VH: torch.Tensor,
-    ids_N: torch.Tensor,
-    *,
-    temperature: float,
-    chunk: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    hidden_NH: Tensor, weight_VH: Tensor, ids_N: Tensor, *, temperature: float, chunk: int
+) -> tuple[Tensor, Tensor]:
     """Compute the log-prob of each id at its position, and the entropy there.
 
     Args:
@@ -50,13 +46,8 @@ class ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        ids: torch.Tensor,
-        temperature: float,
-        chunk: int,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx: Any, hidden: Tensor, weight: Tensor, ids: Tensor, temperature: float, chunk: int
+    ) -> tuple[Tensor, Tensor]:
         """Compute log-probs and entropies."""
         ctx.save_for_backward(hidden, weight, ids)
         ctx.temperature, ctx.chunk = temperature, chunk
@@ -71,7 +62,7 @@ class ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
         return values[0], entropies
 
     @staticmethod
-    def backward(ctx: Any, logprobs_grad: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, logprobs_grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """Compute the gradients of the hidden states and the output layer."""
         hidden, weight, ids = ctx.saved_tensors
         hidden_grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
@@ -90,15 +81,15 @@ class ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
         return hidden_grad, weight_grad, None, None, None
 
 
-def logits_memory(hidden: torch.Tensor, weight: torch.Tensor, chunk: int) -> torch.Tensor:
+def logits_memory(hidden: Tensor, weight: Tensor, chunk: int) -> Tensor:
     """Allocate two buffers for the logits of one chunk."""
     dtype = torch.promote_types(weight.dtype, torch.float32)
     return hidden.new_empty(2, min(chunk, len(hidden)), len(weight), dtype=dtype)
 
 
 def logprobs_of_chunk(
-    hidden: torch.Tensor, weight: torch.Tensor, temperature: float, memory: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+    hidden: Tensor, weight: Tensor, temperature: float, memory: Tensor
+) -> tuple[Tensor, Tensor]:
     """Compute the log-probs of every id at each position; also returns a spare buffer of the same size."""
     logits, logprobs = memory[:, : len(hidden)]
     if logits.dtype == weight.dtype:
@@ -113,7 +104,7 @@ def slices(count: int, size: int) -> list[slice]:
     return [slice(start, start + size) for start in range(0, count, size)]
 
 
-def length_mask(lengths_B: torch.Tensor, width: int) -> torch.Tensor:
+def length_mask(lengths_B: Tensor, width: int) -> Tensor:
     """Return a mask, True at the first `lengths_B[b]` of `width` positions; not from ids, as pad ids may be sampled.
 
     >>> length_mask(torch.tensor([1, 3]), 3).tolist()
@@ -124,14 +115,14 @@ def length_mask(lengths_B: torch.Tensor, width: int) -> torch.Tensor:
 
 def completion_logprobs(
     model: Any,
-    ids_BL: torch.Tensor,
-    prompt_lengths_B: torch.Tensor,
-    completion_lengths_B: torch.Tensor,
+    ids_BL: Tensor,
+    prompt_lengths_B: Tensor,
+    completion_lengths_B: Tensor,
     *,
     temperature: float,
     chunk: int,
     known: int | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Compute log-probs and entropies of the completions in `ids_BL` by one forward pass.
 
     Args:
@@ -169,8 +160,8 @@ def completion_logprobs(
 
 
 def _hidden_after_shared(
-    model: Any, ids_BL: torch.Tensor, prompts: list[tuple[int, ...]], first_BT: torch.Tensor
-) -> torch.Tensor:
+    model: Any, ids_BL: Tensor, prompts: list[tuple[int, ...]], first_BT: Tensor
+) -> Tensor:
     """Compute the hidden states [B, T, H] that predict the completions; equal prompts are computed once."""
     shared, width = read_prompts(model, prompts), first_BT.shape[1] - 1
     hidden_BTH = shared.last_BH[:, None]
@@ -231,9 +222,9 @@ class SharedPrompts:
     """
 
     cache: Any
-    last_BH: torch.Tensor
-    lengths_B: torch.Tensor
-    gap_BW: torch.Tensor
+    last_BH: Tensor
+    lengths_B: Tensor
+    gap_BW: Tensor
 
 
 def read_prompts(model: Any, prompts: Sequence[tuple[int, ...]]) -> SharedPrompts:
@@ -253,7 +244,7 @@ def read_prompts(model: Any, prompts: Sequence[tuple[int, ...]]) -> SharedPrompt
     return SharedPrompts(cache, last_BH, lengths_B, gap_BW)
 
 
-def keys_and_values(cache: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def keys_and_values(cache: Any) -> list[tuple[Tensor, Tensor]]:
     """Return keys and values of each layer, from a cache of transformers 4 or 5."""
     if hasattr(cache, "layers"):
         return [(layer.keys, layer.values) for layer in cache.layers]

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from grpo_core.config import LossConfig
 
@@ -22,9 +23,9 @@ from grpo_core.config import LossConfig
 class Streams:
     """The log-probs that the current ones are compared with; each [B, T], without gradient."""
 
-    behaviour: torch.Tensor
-    proximal: torch.Tensor
-    reference: torch.Tensor | None = None
+    behaviour: Tensor
+    proximal: Tensor
+    reference: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,13 @@ class PolicyLoss:
         ratio_sum: Sum of the ratio current / proximal.
     """
 
-    value: torch.Tensor
+    value: Tensor
     kl_sum: float
     clipped: int
     ratio_sum: float
 
 
-def token_weights(mask_BT: torch.Tensor, aggregation: str, max_tokens: int) -> torch.Tensor:
+def token_weights(mask_BT: Tensor, aggregation: str, max_tokens: int) -> Tensor:
     """Compute each token's weight in the loss of a whole optimizer step; zero where masked. [B, T].
 
     Call it for the whole accumulation window before the window is split. With a normaliser per micro-batch, the weight
@@ -65,14 +66,12 @@ def token_weights(mask_BT: torch.Tensor, aggregation: str, max_tokens: int) -> t
     return mask / (samples if aggregation == "sequence_sum" else samples * max_tokens)
 
 
-def masked(stream: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+def masked(stream: Tensor, mask_BT: Tensor) -> Tensor:
     """Return a stream with zeros where masked; must precede any exp, because 0 * inf is NaN, in gradients too."""
     return torch.where(mask_BT, stream, torch.zeros_like(stream))
 
 
-def ratios(
-    current: torch.Tensor, proximal: torch.Tensor, mask_BT: torch.Tensor, options: LossConfig
-) -> torch.Tensor:
+def ratios(current: Tensor, proximal: Tensor, mask_BT: Tensor, options: LossConfig) -> Tensor:
     """Compute the ratio current / proximal: of each token [B, T], or a sequence's geometric mean [B, 1].
 
     `sequence` is GSPO (arXiv 2507.18071). `sequence_token` has its value, and the gradient of each token's log-prob.
@@ -86,9 +85,7 @@ def ratios(
     return (log_ratio.clamp(-limit, limit) if limit else log_ratio).exp()
 
 
-def importance_weights(
-    proximal: torch.Tensor, behaviour: torch.Tensor, mask_BT: torch.Tensor, options: LossConfig
-) -> torch.Tensor:
+def importance_weights(proximal: Tensor, behaviour: Tensor, mask_BT: Tensor, options: LossConfig) -> Tensor:
     """Compute bounded weights proximal / behaviour, which correct for the engine's numbers. [B, T] or [B, 1]."""
     log_weight = masked(proximal - behaviour, mask_BT).detach()
     if options.correction_level == "sequence":
@@ -100,27 +97,12 @@ def importance_weights(
     return bounded
 
 
-def surrogate(
-    ratio: torch.Tensor, current: torch.Tensor, advantages: torch.Tensor, options: LossConfig
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the surrogate objective per token, and a mask of tokens whose gradient the clipping removes. [B, T] each.
-
-    The mask does not count tokens limited by `dual_clip` or `ratio_cap`.
-
-    Args:
-        ratio: Ratio current / proximal, [B, T] or [B, 1].
-        current: Log-probs, zero where masked. [B, T].
-        advantages: Advantage of each sample, [B, 1].
-        options: The surrogate and its bounds.
-    """
-    if options.surrogate == "cispo":
-        return cispo(ratio, current, advantages, options)
-    return (sapo if options.surrogate == "sapo" else clip)(ratio, advantages, options)
+# Surrogates. Each computes the objective per token, and a mask of tokens whose gradient the clipping removes; [B, T]
+# each. The mask does not count tokens limited by `dual_clip` or `ratio_cap`. Arguments: the ratio current / proximal,
+# [B, T] or [B, 1]; log-probs, zero where masked, [B, T]; the advantage of each sample, [B, 1].
 
 
-def clip(
-    ratio: torch.Tensor, advantages: torch.Tensor, options: LossConfig
-) -> tuple[torch.Tensor, torch.Tensor]:
+def clip(ratio: Tensor, _: Tensor, advantages: Tensor, options: LossConfig) -> tuple[Tensor, Tensor]:
     """Compute PPO's clipped surrogate (arXiv 1707.06347): the smaller of ratio * A and clipped ratio * A.
 
     Separate bounds are DAPO's clip-higher (2503.14476). `dual_clip` limits the loss of a negative advantage
@@ -135,17 +117,13 @@ def clip(
     return value, bounded < free
 
 
-def cispo(
-    ratio: torch.Tensor, current: torch.Tensor, advantages: torch.Tensor, options: LossConfig
-) -> tuple[torch.Tensor, torch.Tensor]:
+def cispo(ratio: Tensor, current: Tensor, advantages: Tensor, options: LossConfig) -> tuple[Tensor, Tensor]:
     """Compute CISPO's surrogate (arXiv 2506.13585): the ratio, clipped and without gradient, times A log pi."""
     low, high = 1 - options.clip_low, 1 + options.clip_high
     return ratio.clamp(low, high).detach() * advantages * current, (ratio > high) & (advantages > 0)
 
 
-def sapo(
-    ratio: torch.Tensor, advantages: torch.Tensor, options: LossConfig
-) -> tuple[torch.Tensor, torch.Tensor]:
+def sapo(ratio: Tensor, _: Tensor, advantages: Tensor, options: LossConfig) -> tuple[Tensor, Tensor]:
     """Compute SAPO's surrogate (TRL 1.16.0): a sigmoid of the ratio, with a temperature per sign of A, times A."""
     positive, negative = options.sapo_temperature_positive, options.sapo_temperature_negative
     temperature = torch.where(advantages > 0, positive, negative)
@@ -153,9 +131,10 @@ def sapo(
     return gate * advantages, torch.zeros_like(gate, dtype=torch.bool)
 
 
-def kl_estimate(
-    current: torch.Tensor, reference: torch.Tensor, mask_BT: torch.Tensor, options: LossConfig
-) -> torch.Tensor:
+SURROGATES = {"clip": clip, "cispo": cispo, "sapo": sapo}
+
+
+def kl_estimate(current: Tensor, reference: Tensor, mask_BT: Tensor, options: LossConfig) -> Tensor:
     """Estimate KL(current || reference) per token, on tokens sampled from current, by Schulman's names. [B, T].
 
     k1 is unbiased and may be negative; k2 is biased and never negative; k3 is unbiased and never negative. This is
@@ -177,11 +156,11 @@ def kl_estimate(
 
 
 def policy_loss(
-    current_BT: torch.Tensor,
+    current_BT: Tensor,
     streams: Streams,
-    advantages_B: torch.Tensor,
-    mask_BT: torch.Tensor,
-    weights_BT: torch.Tensor,
+    advantages_B: Tensor,
+    mask_BT: Tensor,
+    weights_BT: Tensor,
     options: LossConfig,
 ) -> PolicyLoss:
     """Compute the surrogate per token, plus the KL to a reference, weighted by `token_weights`.
@@ -197,7 +176,7 @@ def policy_loss(
     current, proximal = masked(current_BT, mask_BT), masked(streams.proximal, mask_BT)
     behaviour = masked(streams.behaviour, mask_BT)
     ratio = ratios(current, proximal, mask_BT, options)
-    gain, clipped = surrogate(ratio, current, advantages_B[:, None], options)
+    gain, clipped = SURROGATES[options.surrogate](ratio, current, advantages_B[:, None], options)
     if options.correction != "none":
         gain = gain * importance_weights(proximal, behaviour, mask_BT, options)
     per_token, kl_sum = -gain, 0.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grpo_core.config import Config
-from grpo_core.run_files import deviation, mean
+from grpo_core.learn.advantages import deviation
+from grpo_core.run_files import mean
 from grpo_core.types import Completion, Group, Request, RunError
 
 
@@ -54,7 +55,7 @@ class Pool:
         lengths = [len(sample.completion.ids) for sample in samples]
         numbers = {
             "reward/mean": mean(rewards),
-            "reward/std": deviation(rewards),
+            "reward/std": deviation(rewards, ddof=1),
             "reward/zero_variance_groups": mean([not has_signal(group) for group in self.groups]),
             "completions/tokens": sum(lengths),
             "completions/mean_length": mean(lengths),

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from grpo_core.config import REMOVED, Config, ConfigError
+from grpo_core.config import Config, ConfigError
 from grpo_core.types import Completion
 
 SCHEMA = "grpo-doctor.checkpoint.v1"
@@ -91,8 +91,8 @@ def _newest_first(folder: Path) -> list[Path]:
 
 # A resumed run may change these settings: they change no number of the steps before.
 _FREE = (
-    "output.", "checkpoint.", "eval.", "train.steps", "train.epochs", "train.stall_", "rollout.timeout_s",
-    "rollout.host", "rollout.port", "rollout.reconnect_s", "rollout.token_file",
+    "output.", "checkpoint.", "eval.", "train.steps", "train.epochs", "rollout.timeout_s",
+    "rollout.host", "rollout.port",
 )  # fmt: skip
 
 
@@ -123,15 +123,12 @@ def check_resumable(path: Path, config: Config) -> None:
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any], defaults: dict[str, Any]) -> list[str]:
-    """Describe the changed settings that affect the numbers; a removed setting counts as its default."""
+    """Describe the changed settings that affect the numbers."""
     changes = []
-    for key in [*now, *(key for key in before if key not in now)]:
-        value = now.get(key, REMOVED.get(key))
-        if key.startswith(_FREE) or before.get(key, value) == value:
-            continue
-        default = " (its default)" if value == defaults.get(key) else ""
-        setting = f"{key} = {value!r}{default}" if key in now else f"{key} is not set"
-        changes.append(f"{setting}, begun with {before[key]!r}")
+    for key, value in now.items():
+        if not key.startswith(_FREE) and before.get(key, value) != value:
+            default = " (its default)" if value == defaults[key] else ""
+            changes.append(f"{key} = {value!r}{default}, begun with {before[key]!r}")
     return changes
 
 
@@ -170,5 +167,5 @@ def _load_folder(path: Path) -> State:
 
 def completion_from(entry: Mapping[str, Any]) -> Completion:
     """Build a completion from its dictionary."""
-    ids, logprobs, versions = (tuple(entry[name]) for name in ("ids", "logprobs", "versions"))
-    return Completion(entry["request_id"], ids, logprobs, versions, entry["finish_reason"])
+    streams = {name: tuple(entry[name]) for name in ("ids", "logprobs", "versions")}
+    return Completion(**{**entry, **streams})

@@ -45,12 +45,10 @@ class World:
         """All-gather: return the values of all ranks, in order, on every rank."""
         return [value]
 
-    def broadcast(self, value: T) -> T:
-        """Broadcast: return rank 0's value on every rank."""
-        return value
-
-    def share_engine(self, engine: E | None, *, per_rank: bool = False) -> E:  # noqa: ARG002 - there is one
+    def share_engine(self, engine: E | None, *, per_rank: bool = False) -> E:
         """Return the engine for all ranks to call. `per_rank`: every rank has its own engine, else only rank 0."""
+        if self.size > 1:
+            return SharedEngine(engine, self, per_rank=per_rank)  # type: ignore[return-value]
         assert engine is not None
         return engine
 
@@ -73,16 +71,6 @@ class Processes(World):
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value)
         return values
-
-    def share_engine(self, engine: E | None, *, per_rank: bool = False) -> E:
-        """Return the engine for all ranks to call. `per_rank`: every rank has its own engine, else only rank 0."""
-        return SharedEngine(engine, self, per_rank=per_rank)  # type: ignore[return-value]
-
-    def broadcast(self, value: T) -> T:
-        """Broadcast: return rank 0's value on every rank."""
-        values = [value]
-        dist.broadcast_object_list(values, src=0)
-        return values[0]
 
 
 def join_world(config: Config) -> World:

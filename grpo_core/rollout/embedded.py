@@ -10,7 +10,6 @@ shape. The same requests in the same order give the same bits.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,9 @@ from grpo_core.rollout.weights.digest import spot_digest
 from grpo_core.tasks.model import known_ids, load_model
 from grpo_core.types import Completion, FinishReason, Request, SamplingParams
 
+_ASLEEP = "the engine is asleep; wake it first"
+_EMPTY = "it lost its weights asleep; update them first"
+
 
 class TransformersEngine:
     """Engine with its own copy of the model, so that it needs weight updates like any other engine.
@@ -34,7 +36,7 @@ class TransformersEngine:
     """
 
     name = "transformers"
-    capabilities = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True)
+    capabilities = Capabilities(seeds=True, fingerprint=True, sleep=True, truncation=True)
 
     def __init__(
         self,
@@ -49,15 +51,13 @@ class TransformersEngine:
         self._model = load_model(model_dir, device).to(getattr(torch, dtype))
         self._known_ids = known_ids(model_dir, int(self._model.config.get_text_config().vocab_size))
         self._decoder: Any = Decoder if can_share(self._model) else EqualLengthDecoder
-        self._asleep = self._empty = False
-        self._aborted = threading.Event()
+        self._unusable = ""  # the reason for which calls are refused
         self._device, self._max_model_len, self._max_batch = device, max_model_len, max_batch
         self.policy_version = -1
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Sample one completion per request, in the order of the requests."""
-        self._aborted.clear()  # first: an abort from now on is meant for this call
-        self._check_usable("generate")
+        self._check("generate")
         vocabulary, longest = self._model.config.vocab_size, self._max_model_len
         check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
         batches: dict[int, list[int]] = {}
@@ -72,66 +72,50 @@ class TransformersEngine:
                 completions.update(zip(batch, sampled, strict=True))
         return [completions[index] for index in range(len(requests))]
 
-    def abort(self) -> None:
-        """From another thread: make the running `generate` return after its current token."""
-        self._aborted.set()
-
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Copy all parameters by name; names, shapes and types are compared before anything is changed."""
-        self._check_usable("update_weights")
+        self._check("update_weights", _EMPTY)
         state, parameters = dict(tensors), dict(self._model.named_parameters())
         check_parameters(state, {name: value.shape for name, value in parameters.items()}, self.name)
         with torch.no_grad():
             for name, value in parameters.items():
                 value.copy_(state[name])
-        self.policy_version, self._empty = version, False
-
-    def reset_prefix_cache(self) -> None:
-        """Do nothing: no keys are kept from one call to the next."""
+        self.policy_version, self._unusable = version, ""
 
     def fingerprint(self) -> str | None:
         """Return the digest of the parameters."""
-        self._check_usable("fingerprint")
+        self._check("fingerprint")
         return spot_digest(self._model.named_parameters(), self.policy_version)
 
     def sleep(self) -> None:
         """Free the memory of the weights; they must be sent again after `wake`."""
-        if self._asleep:
-            return
-        self._check_open("sleep")
-        self._shapes = {name: value.shape for name, value in self._model.named_parameters()}
-        for value in self._model.parameters():  # buffers stay: they are computed, not sent
-            value.data = value.data.new_empty(0)
-        self._asleep, self._empty, self.policy_version = True, True, -1
+        self._check("sleep", _ASLEEP, _EMPTY)
+        if self._unusable != _ASLEEP:
+            self._shapes = {name: value.shape for name, value in self._model.named_parameters()}
+            for value in self._model.parameters():  # buffers stay: they are computed, not sent
+                value.data = value.data.new_empty(0)
+        self._unusable, self.policy_version = _ASLEEP, -1
 
     def wake(self) -> None:
         """Allocate the memory again, filled with NaN."""
-        self._check_open("wake")
-        if self._asleep:
+        self._check("wake", _ASLEEP, _EMPTY)
+        if self._unusable == _ASLEEP:
             for name, value in self._model.named_parameters():
                 value.data = value.data.new_full(self._shapes[name], float("nan"))
-        self._asleep = False
+            self._unusable = _EMPTY
 
     def close(self) -> None:
         """Free the model."""
-        self._model = None
+        self._model, self._unusable = None, "the engine is closed"
 
-    def _check_open(self, call: str) -> None:
-        if self._model is None:
-            raise EngineError(f"transformers engine, {call}: the engine is closed")
-
-    def _check_usable(self, call: str) -> None:
-        self._check_open(call)
-        if self._asleep:
-            raise EngineError(f"transformers engine, {call}: the engine is asleep; wake it first")
-        if self._empty and call != "update_weights":
-            raise EngineError(f"transformers engine, {call}: it lost its weights asleep; update them first")
+    def _check(self, call: str, *allowed: str) -> None:
+        """Refuse a call that is not possible now; `allowed` are reasons that don't hinder this one."""
+        if self._unusable and self._unusable not in allowed:
+            raise EngineError(f"transformers engine, {call}: {self._unusable}")
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def _sample(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Sample completions for requests of one batch. B requests, V vocabulary."""
-        if self._aborted.is_set():
-            return [self._completion(request, [], [], params) for request in requests]
         prompts, limit = [request.prompt_ids for request in requests], params.max_tokens
         decoder = self._decoder(self._model, prompts, limit)
         distribution = SamplingDistribution(params, prompts)
@@ -148,7 +132,7 @@ class TransformersEngine:
             ids.append(id_B)
             logprobs.append(logprob_B)
             running_B = running_B & ~torch.isin(id_B, stops)
-            if self._aborted.is_set() or not running_B.any():
+            if not running_B.any():
                 break
         ids_BT, logprobs_BT = torch.stack(ids, 1).tolist(), torch.stack(logprobs, 1).tolist()
         return [
@@ -162,8 +146,7 @@ class TransformersEngine:
         """Build a completion that ends at the first stop id; the ids after it exist because the batch went on."""
         end = next((index + 1 for index, token in enumerate(ids) if token in params.stop_ids), None)
         complete = tuple(ids[:end])
-        full = len(complete) == params.max_tokens
-        reason: FinishReason = "stop" if end is not None else "length" if full else "abort"
+        reason: FinishReason = "length" if end is None else "stop"
         versions = (self.policy_version,) * len(complete)
         return Completion(request.id, complete, tuple(logprobs[:end]), versions, reason)
 

@@ -1,7 +1,7 @@
 """Define the engine protocol: the interface of everything that samples completions.
 
-Only one call of an engine runs at a time, except `abort`, which any thread may call. The `capabilities` of an engine
-show before use what it supports. A call that it does not support is refused before it changes anything.
+One engine has one owner: no two of its calls run at the same time. What an engine can't do is in its `capabilities`
+before use, and is refused before anything has happened.
 """
 
 from __future__ import annotations
@@ -24,10 +24,6 @@ class EngineError(RunError):
     """Raised when an engine failed, refused a call or returned something unusable; names the engine and the call."""
 
 
-class EngineUnreachableError(EngineError):
-    """Raised when a server can't be reached, or went away during a call."""
-
-
 class EngineTimeoutError(EngineError):
     """Raised when an engine did not answer within `rollout.timeout_s`."""
 
@@ -41,8 +37,8 @@ class Capabilities:
     Attributes:
         seeds: Each request's seed alone decides what is sampled.
         fingerprint: The engine can hash the weights it holds, by the trainer's own names.
-        sleep: The engine can free its memory between rollouts, by `sleep` and `wake`.
-        abort: `abort` ends a running `generate` from another thread.
+        sleep: The engine can free the memory of its weights by `sleep`, and allocate it again by `wake`, after which
+            `update_weights` must follow. Both calls may be repeated.
         update: `update_weights` works.
         truncation: The engine applies top_p, top_k, min_p and repetition_penalty.
         why_not: For each of these that the engine lacks, the reason in one sentence.
@@ -51,7 +47,6 @@ class Capabilities:
     seeds: bool
     fingerprint: bool
     sleep: bool
-    abort: bool = False
     update: bool = True
     truncation: bool = False
     why_not: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -93,9 +88,6 @@ class Engine(Protocol):
             EngineError: The tensors are not the model's parameters; the engine keeps its weights.
         """
 
-    def reset_prefix_cache(self) -> None:
-        """Drop cached keys and values, as `update_weights` does by itself; without a cache do nothing."""
-
     def fingerprint(self) -> str | None:
         """Return a digest of the loaded weights (`grpo_core.rollout.weights.digest`); None if they can't be read."""
 
@@ -103,45 +95,16 @@ class Engine(Protocol):
         """Free the engine's resources; safe to call twice. Later sampling and updates are refused."""
 
 
-@runtime_checkable
-class Sleeper(Protocol):
-    """Protocol: an engine whose `capabilities.sleep` is true. Both calls may be repeated."""
-
-    def sleep(self) -> None:
-        """Free the memory of the weights; only `wake` may follow."""
-
-    def wake(self) -> None:
-        """Allocate the memory again; `update_weights` must follow."""
-
-
-@runtime_checkable
-class Aborter(Protocol):
-    """Protocol: an engine whose `capabilities.abort` is true."""
-
-    def abort(self) -> None:
-        """Make the running `generate` of another thread return at once, with finish reason `abort`.
-
-        It returns the tokens sampled so far; a completion that had not started is empty. If no call runs, nothing
-        happens.
-        """
-
-
 def check_answers(
-    completions: list[Completion],
-    requests: Sequence[Request],
-    engine: str,
-    *,
-    aborted: bool = False,
-    vocabulary: int | None = None,
+    completions: list[Completion], requests: Sequence[Request], engine: str, *, vocabulary: int | None = None
 ) -> list[Completion]:
     """Return the completions if they match the requests in order, with tokens and finite log-probs.
 
     Args:
-        completions: The engine's completions.
-        requests: The requests that the engine received.
-        engine: Name of the engine.
-        aborted: Whether `abort` may have been called, so that a completion may have ended anywhere, or not started.
-        vocabulary: Number of ids that model and tokenizer both have, if known; no other id may be sampled.
+        completions: The engine's answers.
+        requests: The requests it received.
+        engine: Its name.
+        vocabulary: How many ids model and tokenizer both have, where that is known; no other id may be sampled.
 
     Raises:
         EngineError: A completion does not match; the message has the request's id.
@@ -150,18 +113,17 @@ def check_answers(
     if len(completions) != len(requests):
         raise EngineError(f"{place}: {len(requests)} requests, {len(completions)} completions")
     for request, completion in zip(requests, completions, strict=True):
-        if fault := _completion_fault(request, completion, aborted, vocabulary):
+        if fault := _completion_fault(request, completion, vocabulary):
             raise EngineError(f"{place}: request {request.id} {fault}")
     return completions
 
 
-def _completion_fault(request: Request, completion: Completion, aborted: bool, vocabulary: int | None) -> str:
+def _completion_fault(request: Request, completion: Completion, vocabulary: int | None) -> str:
     """Describe what makes a completion unusable; empty if nothing does."""
     reason, count = completion.finish_reason, len(completion.ids)
-    cut_off = reason == "abort" and aborted
     if completion.request_id != request.id:
         return f"was answered with {completion.request_id!r}"
-    if not (cut_off or (count and reason in ("stop", "length"))):
+    if not count or reason not in ("stop", "length"):
         return f"ended without a usable completion: {count} ids, reason {reason!r}"
     if vocabulary is not None and not all(0 <= token < vocabulary for token in completion.ids):
         ids = f"0 to {vocabulary - 1}, which tokenizer and model have"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import http.client
 import json
 import socket
@@ -12,18 +11,14 @@ import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
+from grpo_core.rollout.engine import EngineError, EngineTimeoutError
+from grpo_core.rollout.wire import CHECKSUM, checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 PROTOCOL = "grpo-doctor.serve.v1"
 LOST = "the server lost the weights it was sent; it was started again, or somebody else has sent others"
-SERVERS = {
-    "grpo-core": f"`python -m grpo_core serve` ({PROTOCOL})",
-    "vllm": "`vllm serve`",
-    "trl": "`trl vllm-serve` of TRL 0.16 to 1.10",
-}
 _MAX_ANSWER = 2**30  # bytes; a server that never stops sending is cut off here
 _BUSY_S = 0.1  # the first pause after status 503; each further one is twice as long, up to 2 s
 
@@ -70,21 +65,15 @@ class HttpClient:
 
     def parse_object(self, path: str, status: int, text: bytes) -> dict[str, Any]:
         """Return the JSON object of an answer; raises EngineError if the status is not 200."""
-        document = self.parse_json(path, status, text)
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise self.error(path, f"status {status}, and no JSON: {text[:80]!r}") from error
         if status != HTTPStatus.OK:
-            # A server that expects another token may have been started again.
-            kind = EngineUnreachableError if status == HTTPStatus.UNAUTHORIZED else EngineError
-            raise self.error(path, f"status {status}: {_refusal_reason(document)}", kind)
+            raise self.error(path, f"status {status}: {_refusal_reason(document)}")
         if not isinstance(document, dict):
             raise self.error(path, f"expected a JSON object, got {text[:80]!r}")
         return document
-
-    def parse_json(self, path: str, status: int, text: bytes) -> Any:
-        """Return the JSON value of an answer; raises EngineError if it is not JSON."""
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise self.error(path, f"status {status}, and no JSON: {text[:80]!r}") from error
 
     def call(
         self,
@@ -95,22 +84,22 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         deadline: float | None = None,
         repeat: bool = False,
-        patient: bool = True,
     ) -> tuple[int, bytes]:
-        """Return status and body, also for error statuses.
+        """Return status and body, also for error statuses; 503 is repeated while there is time: the server did nothing.
 
         Args:
             method: GET or POST.
-            path: The path with the query.
-            body: Bytes, or a dictionary, which is sent as JSON.
-            headers: Further headers, besides those of every call.
+            path: With the query.
+            body: Bytes, an upload, or a dictionary, which is sent as JSON. Its checksum is sent, too.
+            headers: Besides those of every call.
             deadline: A deadline that several calls share; by default this call has `timeout_s`.
             repeat: Whether to repeat the call once if the connection is lost, because it changes nothing.
-            patient: Whether to repeat the call while the status is 503 and there is time: the server did nothing.
         """
         all_headers = {**self._headers, **(headers or {})}
         if isinstance(body, dict):
             body, all_headers["Content-Type"] = json.dumps(body).encode(), "application/json"
+        if body is not None:
+            all_headers[CHECKSUM] = checksum(body)
         deadline, pause_s = self.deadline() if deadline is None else deadline, _BUSY_S
         while True:
             try:
@@ -122,12 +111,10 @@ class HttpClient:
                 if repeat:
                     repeat = False
                     continue
-                if death := self.death():
-                    raise self.error(path, f"its process ended with {death}") from error
-                message = f"{type(error).__name__}: {error}; is the server up?"
-                raise self.error(path, message, EngineUnreachableError) from error
-            busy = patient and status == HTTPStatus.SERVICE_UNAVAILABLE
-            if not busy or time.monotonic() + pause_s > deadline:
+                death = self.death()
+                reason = f"{type(error).__name__}: {error}; is the server up?"
+                raise self.error(path, f"its process ended with {death}" if death else reason) from error
+            if status != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() + pause_s > deadline:
                 return status, text
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 2.0)
@@ -139,15 +126,7 @@ class HttpClient:
         if remaining_s <= 0:
             raise TimeoutError
         connection = http.client.HTTPConnection(self._host, self._port, timeout=remaining_s)
-        expired = threading.Event()
-
-        def cut_off() -> None:
-            """End the call, even if the server sends a byte now and then."""
-            expired.set()
-            with contextlib.suppress(OSError, AttributeError):  # not connected yet, or closed by now
-                connection.sock.shutdown(socket.SHUT_RDWR)
-
-        timer = threading.Timer(remaining_s, cut_off)
+        timer = threading.Timer(remaining_s, _cut_off, [connection])
         timer.daemon = True
         timer.start()
         try:
@@ -157,20 +136,26 @@ class HttpClient:
             # With a known length: all of it, or IncompleteRead.
             text = b"" if too_long else response.read(_MAX_ANSWER + 1 if response.length is None else None)
         except (OSError, http.client.HTTPException) as error:
-            if expired.is_set():
+            if time.monotonic() >= deadline:
                 raise TimeoutError from error
             raise
         finally:
             timer.cancel()
             connection.close()
-        if expired.is_set():
+        if time.monotonic() >= deadline:  # an answer of unknown length, cut off
             raise TimeoutError
         if too_long or len(text) > _MAX_ANSWER:
             raise self.error(path, f"an answer of more than {_MAX_ANSWER} bytes")
-        digest = response.getheader("X-Content-SHA256")
-        if digest and digest.lower() != hashlib.sha256(text).hexdigest():
+        announced = response.getheader(CHECKSUM)
+        if announced and announced != checksum(text):
             raise ConnectionError("the answer has another checksum than announced")
         return response.status, text
+
+
+def _cut_off(connection: http.client.HTTPConnection) -> None:
+    """End a call, even if the server sends a byte now and then."""
+    with contextlib.suppress(OSError, AttributeError):  # not connected yet, or closed by now
+        connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 def _refusal_reason(document: Any) -> Any:
@@ -181,29 +166,3 @@ def _refusal_reason(document: Any) -> Any:
             return error["message"]
         return document.get("detail", error or document)
     return document
-
-
-def identify(http: HttpClient) -> str:
-    """Return the kind of server that answers, a key of `SERVERS`; TRL's server counts as `vllm` since TRL 1.11.
-
-    Raises:
-        EngineError: No server answers, or it is none of these kinds.
-    """
-    status, text = http.call("GET", "/info", repeat=True)
-    if status == HTTPStatus.UNAUTHORIZED:
-        http.parse_object("/info", status, text)
-    if status == HTTPStatus.OK:
-        info = http.parse_json("/info", status, text)
-        if isinstance(info, dict) and info.get("schema") == PROTOCOL:
-            return "grpo-core"
-    status, schema = http.call("GET", "/openapi.json", repeat=True)
-    document = http.parse_json("/openapi.json", status, schema) if status == HTTPStatus.OK else None
-    paths = document.get("paths") if isinstance(document, dict) else None
-    paths = paths if isinstance(paths, dict) else {}
-    for path, kind in (("/v1/completions", "vllm"), ("/generate/", "trl")):
-        if path in paths:
-            return kind
-    expected = ", ".join(SERVERS.values())
-    raise http.error(
-        "", f"no rollout server answers there (/openapi.json: status {status}); expected {expected}"
-    )

@@ -1,21 +1,23 @@
-"""Implement the engine client of `python -m grpo_core serve`, and choose the client for a server."""
+"""Implement the engines behind `python -m grpo_core serve`: on a running server, or in a process of the trainer."""
 
 from __future__ import annotations
 
-import hashlib
-import json
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from grpo_core.config import RolloutConfig
-from grpo_core.rollout.engine import Engine, EngineError, EngineUnreachableError
-from grpo_core.rollout.http_client import LOST, PROTOCOL, SERVERS, HttpClient, identify
+from grpo_core.config import Config, RolloutConfig
+from grpo_core.rollout import wire
+from grpo_core.rollout.engine import Engine, EngineError
+from grpo_core.rollout.http_client import LOST, PROTOCOL, HttpClient
+from grpo_core.rollout.server.process import ServerProcess
 from grpo_core.rollout.vllm_server import VllmServerEngine
 from grpo_core.rollout.weights.sync import Sender, TensorFile
-from grpo_core.rollout.wire import decode_capabilities, decode_completions, encode_requests
 from grpo_core.types import Completion, Request, SamplingParams
 
 
@@ -36,16 +38,15 @@ class RemoteEngine:
             EngineError: No server answers, or it is not a rollout server.
         """
         self._http = HttpClient("remote", host, port, timeout_s=timeout_s, token=token)
-        info = self._http.json("GET", "/info", repeat=True)
+        status, text = self._http.call("GET", "/info", repeat=True)
+        info = {} if status == HTTPStatus.NOT_FOUND else self._http.parse_object("/info", status, text)
         if info.get("schema") != PROTOCOL:
-            raise self._http.error("/info", f"expected a server of {PROTOCOL}, got {info.get('schema')!r}")
+            found = f"expected a server of {PROTOCOL}, got {info.get('schema')!r}"
+            raise self._http.error("/info", f"{found}; for `vllm serve` set rollout.server = 'vllm'")
         self.policy_version: int = self._field("/info", info, "policy_version", int)
         self.name = self._http.name = f"remote {self._field('/info', info, 'engine', str)}"
-        able = decode_capabilities(self._field("/info", info, "capabilities", dict), self.name)
-        reason = "other clients use the server"
-        self.capabilities = able.without(
-            **{name: reason for name in ("sleep", "abort") if getattr(able, name)}
-        )
+        able = wire.decode_capabilities(self._field("/info", info, "capabilities", dict), self.name)
+        self.capabilities = able.without(sleep="other clients use the server") if able.sleep else able
         self._weights: str | None = None  # the server's name for the weights that were sent last
         self._sender = Sender(sync, self._load_shared, self._upload)
         self._closed = False
@@ -55,14 +56,12 @@ class RemoteEngine:
         self._check_open("generate")
         if not requests:
             return []
-        body = json.dumps(encode_requests(requests, params)).encode()
-        headers = {"Content-Type": "application/json", "X-Content-SHA256": hashlib.sha256(body).hexdigest()}
-        answer = self._http.json("POST", "/generate", body, headers=headers, repeat=True)
+        answer = self._http.json("POST", "/generate", wire.encode_requests(requests, params), repeat=True)
         self._check_weights("/generate", answer)
-        completions = decode_completions(answer, requests, self.name)
+        completions = wire.decode_completions(answer, requests, self.name)
         versions = {version for completion in completions for version in completion.versions}
         if self._weights is not None and versions - {self.policy_version}:
-            raise self._http.error("/generate", LOST, EngineUnreachableError)
+            raise self._http.error("/generate", LOST)
         return completions
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
@@ -76,9 +75,8 @@ class RemoteEngine:
         )
 
     def _upload(self, file: TensorFile, version: int) -> int:
-        body = file.to_bytes()
-        headers = {"X-Policy-Version": str(version), "X-Content-SHA256": hashlib.sha256(body).hexdigest()}
-        return self._loaded("/weights", self._http.json("POST", "/weights", body, headers=headers))
+        headers = {"X-Policy-Version": str(version)}
+        return self._loaded("/weights", self._http.json("POST", "/weights", file.to_bytes(), headers=headers))
 
     def _loaded(self, path: str, answer: Mapping[str, Any]) -> int:
         """Return the version in the answer to an update."""
@@ -93,10 +91,6 @@ class RemoteEngine:
         digest: str | None = self._field("/fingerprint", answer, "fingerprint", *kinds)
         return digest
 
-    def reset_prefix_cache(self) -> None:
-        """Drop the cached keys and values of the server's engine."""
-        self._http.json("POST", "/reset_prefix_cache")
-
     def close(self) -> None:
         """Refuse further calls."""
         self._closed = True
@@ -104,7 +98,7 @@ class RemoteEngine:
     def _check_weights(self, path: str, answer: Mapping[str, Any]) -> None:
         """Check that an answer comes from the weights sent last, not from another client's of the same version."""
         if self._weights and answer.get("weights") != self._weights:
-            raise self._http.error(path, LOST, EngineUnreachableError)
+            raise self._http.error(path, LOST)
 
     def _field(self, path: str, answer: Mapping[str, Any], name: str, *kinds: type) -> Any:
         value = answer.get(name)
@@ -117,10 +111,56 @@ class RemoteEngine:
             raise EngineError(f"{self.name} engine, {method}: the engine is closed")
 
 
+class ProcessEngine(RemoteEngine):
+    """Engine in a child process: a server for this trainer alone, so that it samples while the trainer trains.
+
+    `start_generate` and `finish_generate` are the two halves of `generate`.
+
+    Attributes:
+        pid: The child's process id.
+    """
+
+    def __init__(self, config: Config, model_dir: Path | str) -> None:
+        """Start the child and wait until its engine is ready."""
+        rollout = config.rollout
+        self._server = ServerProcess(config, model_dir)
+        self.pid = self._server.pid
+        self._pool = ThreadPoolExecutor(1, "rollouts")
+        self._in_flight: deque[Future[list[Completion]]] = deque()
+        try:
+            host, port, token = self._server.host, self._server.port, self._server.token
+            super().__init__(host, port, timeout_s=rollout.timeout_s, token=token, sync=rollout.sync)
+        except BaseException:
+            self._server.close()
+            raise
+        self.name = self._http.name = f"{rollout.engine} (own process)"
+        self._http.death = self._server.death
+
+    def start_generate(self, requests: Sequence[Request], params: SamplingParams) -> None:
+        """Start sampling in the background, behind earlier calls."""
+        self._in_flight.append(self._pool.submit(super().generate, list(requests), params))
+
+    def finish_generate(self) -> list[Completion]:
+        """Wait for the completions of the oldest `start_generate`.
+
+        Raises:
+            EngineError: The child died, failed or answered something else.
+        """
+        if not self._in_flight:
+            raise EngineError(f"{self.name} engine: finish_generate without start_generate")
+        return self._in_flight.popleft().result()
+
+    def close(self) -> None:
+        """End the child, and the call that it is sampling for."""
+        super().close()
+        self._server.close()
+        self._pool.shutdown()
+
+
 def engine_for(
     options: RolloutConfig, host: str, port: int, folder: Path, *, token: str | None = None
 ) -> Engine:
-    """Return the engine for the server at an address, if it is the kind that `rollout.server` names.
+    """Return the engine for the server at an address, which must take weights and seeds.
 
     Args:
         options: Settings; only `server`, `sync` and `timeout_s` are used.
@@ -130,36 +170,17 @@ def engine_for(
         token: Token of the server.
 
     Raises:
-        EngineError: No server answers, or it is another kind.
+        EngineError: Nobody there, or a server that can't be trained with; says what it lacks and why.
     """
-    http = HttpClient("remote", host, port, timeout_s=options.timeout_s, token=token)
-    kind = identify(http)
-    # From TRL 1.11 on, `trl vllm-serve` runs `vllm serve`, and nothing distinguishes them.
-    if options.server not in ("auto", kind) and (options.server, kind) != ("trl", "vllm"):
-        expected = (
-            f"rollout.server = {options.server!r} is {SERVERS[options.server]}, but {SERVERS[kind]} answers"
-        )
-        raise http.error("", f"{expected}; set rollout.server = {kind!r} or 'auto'")
-    if kind == "trl":
-        message = f"{SERVERS['trl']} takes weights by NCCL alone, so it can't be trained with; use TRL 1.11 or later"
-        raise http.error("", f"{message}, `vllm serve`, or `python -m grpo_core serve`")
-    if kind == "grpo-core":
+    connection: dict[str, Any] = {"timeout_s": options.timeout_s, "token": token}
+    engine: Engine
+    if options.server == "vllm":
+        engine = VllmServerEngine(host, port, folder=folder, sync=options.sync, **connection)
+    else:
         sync = "http" if options.sync == "auto" else options.sync
-        return RemoteEngine(host, port, timeout_s=options.timeout_s, token=token, sync=sync)
-    name = "trl vllm-serve" if options.server == "trl" else "vllm serve"
-    return VllmServerEngine(
-        host, port, timeout_s=options.timeout_s, token=token, folder=folder, sync=options.sync, name=name
-    )
-
-
-def check_trainable(engine: Engine) -> None:
-    """Refuse an engine that supports no weight updates or no seeds.
-
-    Raises:
-        EngineError: The engine lacks one of these; the message has the reason.
-    """
-    able = engine.capabilities
-    for name, available in (("update", able.update), ("seeds", able.seeds)):
-        if not available:
-            reason = able.why_not.get(name, "it doesn't say why")
+        engine = RemoteEngine(host, port, sync=sync, **connection)
+    for name in ("update", "seeds"):
+        if not getattr(engine.capabilities, name):
+            reason = engine.capabilities.why_not.get(name, "it doesn't say why")
             raise EngineError(f"{engine.name} engine: it can't be trained with ({name}): {reason}")
+    return engine

@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +21,9 @@ from typing import Any
 import torch
 
 from grpo_core.rollout import vllm_releases as releases
+from grpo_core.rollout import vllm_requests
 from grpo_core.rollout.engine import Capabilities, EngineError, check_parameters, check_requests
 from grpo_core.rollout.vllm_releases import engine_prompt
-from grpo_core.rollout.vllm_requests import (
-    check_temperature,
-    decode_completion,
-    sampling_arguments,
-    stored_shapes,
-)
 from grpo_core.types import Completion, Request, SamplingParams
 
 # Usable share of the KV cache: V0 keeps one block in a hundred free, V1 keeps one block.
@@ -54,9 +49,7 @@ class VllmEngine:
     """
 
     name = "vllm"
-    capabilities = Capabilities(
-        seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True
-    ).without(
+    capabilities = Capabilities(seeds=True, fingerprint=True, sleep=True, truncation=True).without(
         fingerprint="vLLM joins parameters and repacks them for its kernels, and drops the originals",
         sleep="vLLM's CPU builds only print a warning and keep their memory",
     )
@@ -85,13 +78,12 @@ class VllmEngine:
         Raises:
             EngineError: There is no model, vLLM can't be imported, or it refused to start.
         """
-        self._shapes = stored_shapes(Path(model_dir), "vllm engine, start")
+        self._shapes = vllm_requests.stored_shapes(Path(model_dir), "vllm engine, start")
         if not self._shapes:
             raise EngineError(f"vllm engine, start: {model_dir} holds no *.safetensors")
         self._max_model_len, self.policy_version = max_model_len, -1
         self._broken: str | None = None
         self._owner = threading.Lock()
-        self._aborted = threading.Event()
         self._llm: Any = None
         releases.prepare_import()
         import torch.distributed
@@ -132,24 +124,19 @@ class VllmEngine:
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Sample one completion per request, in the order of the requests."""
-        self._aborted.clear()  # first: an abort from now on is meant for this call
         # Without these checks vLLM would truncate such requests, change them silently, or crash.
         vocabulary, longest = self._vocabulary, self._max_model_len
         check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
-        check_temperature(params, self.name)
+        vllm_requests.check_temperature(params, self.name)
         if not requests:
             return []
         with self._exclusive("generate"):
             jobs = [_make_job(request, params) for request in requests]
-            outputs = self._stepper.run(jobs, self._aborted.is_set)
+            outputs = self._stepper.run(jobs)
         return [
-            decode_completion(request, output, self.policy_version, params)
+            vllm_requests.decode_completion(request, output, self.policy_version, params)
             for request, output in zip(requests, outputs, strict=True)
         ]
-
-    def abort(self) -> None:
-        """Make the running `generate` of another thread return after its current step, with the tokens so far."""
-        self._aborted.set()  # the thread that calls `step` ends the requests, because vLLM has no locks
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Load a policy version and drop the keys and values that the old one cached.
@@ -164,11 +151,6 @@ class VllmEngine:
             # With cached keys of the old weights, log-probs would match neither policy.
             releases.reset_prefix_cache(llm)
         self.policy_version = version
-
-    def reset_prefix_cache(self) -> None:
-        """Drop cached keys and values; `update_weights` does it by itself."""
-        with self._exclusive("reset_prefix_cache") as llm:
-            releases.reset_prefix_cache(llm)
 
     def fingerprint(self) -> str | None:
         """Return None, because vLLM stores weights in the layout of its kernels (see `capabilities`)."""
@@ -213,7 +195,7 @@ class VllmEngine:
 def _make_job(request: Request, params: SamplingParams) -> Job:
     from vllm import SamplingParams as VllmParams
 
-    arguments = sampling_arguments(params, request)
+    arguments = vllm_requests.sampling_arguments(params, request)
     return Job(request.prompt_ids, VllmParams(**arguments, detokenize=False))
 
 
@@ -258,11 +240,8 @@ class Stepper:
         self._max_tokens = int(scheduler.max_num_batched_tokens)
         self._names = itertools.count()
 
-    def run(self, jobs: Sequence[Job], aborted: Callable[[], bool]) -> list[Any]:
-        """Sample all jobs, or stop before the first step at which `aborted` returns true.
-
-        Returns:
-            For each job vLLM's last output; None for one that had not started.
+    def run(self, jobs: Sequence[Job]) -> list[Any]:
+        """Sample all jobs, and return vLLM's last output for each.
 
         Raises:
             EngineError: vLLM lost a request, or returned an output for an unknown one.
@@ -271,9 +250,6 @@ class Stepper:
         running: dict[str, int] = {}  # vLLM's name of a request: index of the job
         outputs: list[Any] = [None] * len(jobs)
         while waiting or running:
-            if aborted():
-                self._engine.abort_request(list(running))
-                break
             running |= self._admit(jobs, waiting, list(running.values()))
             self._step(running, outputs)
         return outputs

@@ -83,14 +83,8 @@ def stored_shapes(folder: Path, source: str) -> dict[str, tuple[int, ...]]:
 
 
 def decode_completion(request: Request, output: Any, version: int, params: SamplingParams) -> Completion:
-    """Decode vLLM's output for this request; no output (None) or an unfinished one gives finish reason `abort`.
-
-    Raises:
-        EngineError: The output belongs to another request, or lacks log-probs or a known finish reason.
-    """
+    """Decode vLLM's output, checked to be the answer to this request."""
     where = f"vllm engine, generate: request {request.id}"
-    if output is None:
-        return Completion(request.id, (), (), (), "abort")
     if tuple(output.prompt_token_ids) != request.prompt_ids:
         raise EngineError(f"{where}: the answer is to another prompt")
     if len(output.outputs) != 1 or output.outputs[0].logprobs is None:
@@ -99,8 +93,8 @@ def decode_completion(request: Request, output: Any, version: int, params: Sampl
     ids = tuple(int(token) for token in sampled.token_ids)
     if len(sampled.logprobs) != len(ids):
         raise EngineError(f"{where}: {len(ids)} ids and {len(sampled.logprobs)} log-probs")
-    reason: Any = sampled.finish_reason if output.finished else "abort"
-    if reason not in ("stop", "length", "abort"):
+    reason: Any = sampled.finish_reason
+    if reason not in ("stop", "length"):
         raise EngineError(f"{where}: ended with reason {reason!r}")
     try:
         # Look up the sampled id: a position's first entry need not be the sampled one.

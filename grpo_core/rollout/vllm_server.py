@@ -1,7 +1,9 @@
 """Implement the engine that samples on vLLM's own HTTP server: `vllm serve`, or TRL's since TRL 1.11.
 
-Tested with vLLM 0.31.0. docs/servers.md explains how to start a server for training. `capabilities` lists the calls
-that a server does not support.
+Requests and answers have the format of OpenAI's completions with token ids. Each parameter that shapes the distribution
+or ends a completion is in the request, and an answer that a default of the server has shaped is refused. Read in and
+tested with vLLM 0.31.0 (vllm/entrypoints/openai/completion/protocol.py and serving.py). docs/servers.md explains how to
+start a server for training. `capabilities` lists what a server cannot do, before it is used.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -22,20 +25,12 @@ import torch
 from grpo_core.rollout.engine import (
     Capabilities,
     EngineError,
-    EngineUnreachableError,
     check_answers,
     check_parameters,
     check_requests,
 )
 from grpo_core.rollout.http_client import LOST, HttpClient
-from grpo_core.rollout.vllm_requests import check_temperature, stored_shapes
-from grpo_core.rollout.vllm_server_api import (
-    VllmServer,
-    check_logprobs,
-    completion_body,
-    decode_answer,
-    inspect_server,
-)
+from grpo_core.rollout.vllm_requests import check_temperature, sampling_arguments, stored_shapes
 from grpo_core.types import Completion, Request, SamplingParams
 
 _CLEAN_UP_S = 5
@@ -55,6 +50,8 @@ class VllmServerEngine:
         policy_version: The version sent last; -1 before the first update, or since one failed.
     """
 
+    name = "vllm serve"
+
     def __init__(
         self,
         host: str,
@@ -64,31 +61,29 @@ class VllmServerEngine:
         token: str | None = None,
         folder: Path | None = None,
         sync: str = "auto",
-        name: str = "vllm serve",
     ) -> None:
         """Query the server's version, model and endpoints.
 
         Args:
-            host: Host of the server.
-            port: Port of the server.
-            timeout_s: Time limit of one call, and of a whole rollout.
-            token: The --api-key of the server.
-            folder: Folder for weights, with the same path for server and trainer. None: no update is possible.
-            sync: Transport of weights; with `files` or `auto` the server reads files, others allow no update.
-            name: Name of the engine in messages.
+            host: The server's.
+            port: The server's.
+            timeout_s: The time limit of one call, and of a whole rollout.
+            token: Its --api-key.
+            folder: Where weights are written; server and trainer see it under the same path. None: nowhere.
+            sync: `files` or `auto`: weights go by files, which the server reads.
 
         Raises:
             EngineError: The server does not answer, or is not a `vllm serve` whose parameters can all be set.
         """
-        self.name, self.policy_version = name, -1
-        self._http = HttpClient(name, host, port, timeout_s=timeout_s, token=token)
+        self.policy_version = -1
+        self._http = HttpClient(self.name, host, port, timeout_s=timeout_s, token=token)
         self._server = inspect_server(self._http)
         self._folder = None if folder is None else folder.resolve()
         self._shapes = dict[str, tuple[int, ...]]()
         with contextlib.suppress(EngineError):  # this process may not see the model's files
             self._shapes = stored_shapes(Path(self._server.root), self._server.root)
         self._mark = ""
-        # Each call has a new id, also when it is repeated: vLLM requires unique ids.
+        # Each call has a new id: vLLM requires unique ids.
         self._nonce, self._calls = secrets.token_hex(6), itertools.count()
         self._closed, self._logprobs_checked = False, False
         self.capabilities = server_capabilities(self._server, folder, sync)
@@ -122,7 +117,7 @@ class VllmServerEngine:
         try:
             self._post("/update_weight_version", {"new_version": _UPDATING}, deadline=deadline)
             self._reload_from_file(state, version, deadline)
-            self.reset_prefix_cache()
+            self._reset_prefix_cache()
             self._post("/update_weight_version", {"new_version": mark}, deadline=deadline)
         except BaseException:
             with contextlib.suppress(EngineError):  # the first error is the one to report
@@ -131,10 +126,9 @@ class VllmServerEngine:
         self._post("/resume", deadline=deadline)
         self.policy_version, self._mark, self._shapes = version, mark, self._shapes or shapes
 
-    def reset_prefix_cache(self) -> None:
+    def _reset_prefix_cache(self) -> None:
         """Drop the server's prefix cache; the server refuses while a request uses it."""
-        answer = self._post("/reset_prefix_cache")
-        if answer.get("success") is False:  # reported since vLLM 0.26
+        if self._post("/reset_prefix_cache").get("success") is False:  # reported since vLLM 0.26
             raise self._http.error("/reset_prefix_cache", "the cache was not dropped: requests still use it")
 
     def fingerprint(self) -> str | None:
@@ -181,32 +175,14 @@ class VllmServerEngine:
 
     def _sample(self, request: Request, params: SamplingParams, deadline: float) -> Completion:
         """Sample one completion; if the connection is lost, try once more, because a repeated call changes nothing."""
-        try:
-            return self._sample_once(request, params, deadline)
-        except EngineUnreachableError:
-            return self._sample_once(request, params, deadline)
-
-    def _sample_once(self, request: Request, params: SamplingParams, deadline: float) -> Completion:
         call_id = f"{self._nonce}-{next(self._calls)}"
         body = completion_body(request, params, self._server, call_id)
         try:
             answer = self._http.json("POST", "/v1/completions", body, deadline=deadline)
         except EngineError as error:
-            kind = type(error) if self._is_healthy() else EngineUnreachableError
-            raise kind(f"{error} (request {request.id})") from error
+            raise type(error)(f"{error} (request {request.id})") from error
         place = f"{self._http.location('/v1/completions')}: request {request.id}"
         return decode_answer(answer, request, params, self.policy_version, call_id, place)
-
-    def _is_healthy(self) -> bool:
-        """Return whether vLLM's engine runs, or True if the check fails.
-
-        After a crash of the engine, vLLM's HTTP front end answers with status 500 for a moment.
-        """
-        try:
-            deadline = time.monotonic() + _CLEAN_UP_S
-            return self._http.call("GET", "/health", deadline=deadline, patient=False)[0] == HTTPStatus.OK
-        except EngineError:
-            return True  # the call's own error is sufficient
 
     def _post(self, path: str, body: Any = None, *, deadline: float | None = None) -> Mapping[str, Any]:
         """Post to an endpoint and return its JSON object; some releases answer 200 with an empty body."""
@@ -214,13 +190,12 @@ class VllmServerEngine:
         return self._http.parse_object(path, status, text if text or status != HTTPStatus.OK else b"{}")
 
     def _check_mark(self) -> None:
-        """Raise EngineUnreachableError if the server does not have the mark of our last weight update."""
+        """Raise EngineError if the server does not have the mark of our last weight update."""
         if not self._mark:
             return
         mark = self._http.json("GET", "/weight_info", repeat=True).get("weight_version")
         if mark != self._mark:
-            message = f"{LOST} (it holds {mark!r}, not {self._mark!r})"
-            raise self._http.error("/weight_info", message, EngineUnreachableError)
+            raise self._http.error("/weight_info", f"{LOST} (it holds {mark!r}, not {self._mark!r})")
 
     def _check(self, requests: Sequence[Request], params: SamplingParams) -> None:
         """Raise EngineError for requests that vLLM would truncate or change silently."""
@@ -234,6 +209,151 @@ class VllmServerEngine:
         check_temperature(params, self.name)
 
 
+# Parameters without which an answer can't be exact, or can't be checked to belong to its request.
+_NEEDED = frozenset(
+    {"seed", "stop_token_ids", "ignore_eos", "logprobs", "return_tokens_as_token_ids", "return_token_ids"}
+)
+
+
+@dataclass(frozen=True)
+class VllmServer:
+    """A running `vllm serve`.
+
+    Attributes:
+        version: vLLM's.
+        model: The name it serves the model by.
+        root: The folder of the model on the server's machine.
+        max_model_len: Longest prompt and completion together, in tokens.
+        paths: Its endpoints.
+        fields: The parameters of a completion request.
+    """
+
+    version: str
+    model: str
+    root: str
+    max_model_len: int
+    paths: frozenset[str]
+    fields: frozenset[str]
+
+
+def inspect_server(http: HttpClient) -> VllmServer:
+    """Query a server's version, model, endpoints and parameters.
+
+    Raises:
+        EngineError: It is not `vllm serve`, or too old.
+    """
+    try:
+        schema = http.json("GET", "/openapi.json", repeat=True)
+        fields = frozenset(schema["components"]["schemas"]["CompletionRequest"]["properties"])
+        paths = frozenset(schema["paths"])
+        version = str(http.json("GET", "/version", repeat=True)["version"])
+        model = http.json("GET", "/v1/models", repeat=True)["data"][0]
+        name, root, longest = str(model["id"]), str(model.get("root", "")), int(model["max_model_len"])
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        expected = "expected `vllm serve`, or `trl vllm-serve` of TRL 1.11 or later"
+        raise http.error("", f"{expected}; its answers lack {error!r}") from error
+    if missing := ", ".join(sorted(_NEEDED - fields)):
+        message = f"vLLM {version} can't be asked with {missing}; expected a later release"
+        raise http.error("/v1/completions", message)
+    return VllmServer(version, name, root, longest, paths, fields)
+
+
+def check_logprobs(http: HttpClient, server: VllmServer) -> None:
+    """Check by samples that a server's log-probs are those after the temperature.
+
+    If so, a temperature four times higher makes the differences between the likeliest ids four times smaller.
+
+    Raises:
+        EngineError: They are those before the temperature.
+    """
+    try:
+        hot = _top_logprobs(http, server, temperature=2.0)  # the maximum
+        cold = _top_logprobs(http, server, temperature=0.5)
+        pairs = [(hot[name], cold[name]) for name in hot.keys() & cold.keys()]
+        hot_range, cold_range = (max(values) - min(values) for values in zip(*pairs, strict=True))
+    except (LookupError, TypeError, ValueError) as error:
+        raise http.error("/v1/completions", f"the answer is no completion: {error!r}") from error
+    if hot_range > cold_range / 2 and cold_range > 1e-3:  # equally likely ids show nothing either way
+        fault = "its log-probs are not those of the distribution it samples from, after the temperature"
+        raise http.error("", f"{fault}; start it with --logprobs-mode processed_logprobs")
+
+
+def _top_logprobs(http: HttpClient, server: VllmServer, temperature: float) -> dict[str, float]:
+    """Return the likeliest ids after a prompt, and their log-probs."""
+    params = SamplingParams(max_tokens=1, temperature=temperature)
+    body = completion_body(Request("probe", (0,), seed=0), params, server, "")
+    del body["request_id"]
+    answer = http.json("POST", "/v1/completions", {**body, "logprobs": 5}, repeat=True)
+    logprobs = answer["choices"][0]["logprobs"]["top_logprobs"][0]
+    return {name: float(value) for name, value in logprobs.items()}
+
+
+def completion_body(
+    request: Request, params: SamplingParams, server: VllmServer, call_id: str
+) -> dict[str, Any]:
+    """Return the body of one completion call."""
+    body = {
+        "model": server.model,
+        "prompt": list(request.prompt_ids),
+        "request_id": call_id,
+        **sampling_arguments(params, request),
+        "top_k": params.top_k,  # 0 is -1 elsewhere
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+        "echo": False,
+        "stream": False,
+        "add_special_tokens": False,
+        "skip_special_tokens": False,
+        "use_beam_search": False,
+    }
+    if "watermarking" in server.fields:
+        body["watermarking"] = False
+    return body
+
+
+def decode_answer(
+    answer: Mapping[str, Any],
+    request: Request,
+    params: SamplingParams,
+    version: int,
+    call_id: str,
+    place: str,
+) -> Completion:
+    """Decode the answer to one call, if it is the answer to this very call.
+
+    Raises:
+        EngineError: It belongs to another call, is incomplete, or was shaped by something that wasn't requested.
+    """
+    try:
+        (choice,) = answer["choices"]
+        ids = tuple(int(token) for token in choice["token_ids"])
+        prompt = tuple(choice["prompt_token_ids"])
+        logprobs = tuple(float(value) for value in choice["logprobs"]["token_logprobs"])
+        tokens = list(choice["logprobs"]["tokens"])
+        reason, answer_id = choice["finish_reason"], str(answer["id"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineError(f"{place}: the answer is no completion: {error!r}") from error
+    if answer_id != f"cmpl-{call_id}" or prompt != request.prompt_ids:
+        raise EngineError(f"{place}: the answer ({answer_id}) is to another request")
+    if tokens != [f"token_id:{token}" for token in ids] or len(logprobs) != len(ids):
+        raise EngineError(
+            f"{place}: {len(ids)} ids, but log-probs of {tokens[:4]} and {len(logprobs)} in all"
+        )
+    if reason == "stop" and (not ids or ids[-1] not in params.stop_ids):
+        raise EngineError(
+            f"{place}: it ended at id {ids[-1] if ids else None}, which is none of the stop ids "
+            f"{list(params.stop_ids)}; has the server stop ids of its own (--generation-config)?"
+        )
+    limit = params.max_tokens
+    if len(ids) > limit or (reason == "length" and len(ids) != limit):
+        raise EngineError(
+            f"{place}: {len(ids)} ids came where {limit} were asked for; a limit of the server's own?"
+        )
+    if reason not in ("stop", "length"):
+        raise EngineError(f"{place}: ended with reason {reason!r}")
+    return Completion(request.id, ids, logprobs, (version,) * len(ids), reason)
+
+
 _UPDATE_PATHS = {
     "/pause", "/resume", "/reset_prefix_cache", "/weight_info", "/update_weight_version", "/collective_rpc",
 }  # fmt: skip
@@ -245,7 +365,6 @@ def server_capabilities(server: VllmServer, folder: Path | None, sync: str) -> C
     lacks = {
         "fingerprint": "vLLM holds weights in its kernels' own layout",
         "sleep": "other clients may be using the server",
-        "abort": "other clients may be using the server",
     }
     if missing := sorted(_UPDATE_PATHS - server.paths):
         served = f"vLLM {server.version} serves no {', '.join(missing)}"
@@ -254,5 +373,5 @@ def server_capabilities(server: VllmServer, folder: Path | None, sync: str) -> C
         lacks["update"] = f"weights don't go to it by rollout.sync = {sync!r}, but by files"
     elif folder is None:
         lacks["update"] = "no folder was given for the weights' files"
-    able = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True)
+    able = Capabilities(seeds=True, fingerprint=True, sleep=True, truncation=True)
     return able.without(**lacks)

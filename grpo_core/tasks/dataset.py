@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gzip
+import hashlib
 import importlib
 import json
 import math
@@ -16,8 +17,9 @@ from typing import Any
 
 from grpo_core.config import Config, ConfigError
 from grpo_core.tasks.model import SEPARATOR, first_line
-from grpo_core.tasks.task import derived_seed, requests_for, task_prompts
-from grpo_core.types import Prompt, Rollout
+from grpo_core.types import Prompt, Request, Rollout
+
+PROBE_TOKENS = 160  # see `long_prompt`
 
 
 class DataSet:
@@ -171,7 +173,7 @@ def _json_lines(path: str) -> list[dict[str, Any]]:
 
 
 class ShippedTask:
-    """Generated rows of the shipped task.
+    """Generated rows of the shipped task: repeat a word, or reverse it.
 
     Attributes:
         dropped: Always 0: there is no length limit.
@@ -180,11 +182,30 @@ class ShippedTask:
 
     def __init__(self, config: Config, tokenizer: Any) -> None:
         self.dropped = self.truncated = 0
-        self._prompts = functools.partial(task_prompts, config.task, tokenizer, seed=config.train.seed)
+        self._options, self._tokenizer, self._seed = config.task, tokenizer, config.train.seed
 
     def batch(self, number: int | str, count: int) -> list[Prompt]:
-        """Return a batch; `number` is the rollout's number, or a name for rows disjoint from training ("eval")."""
-        return self._prompts(step=number, count=count)
+        """Return a batch, a function of the seed and the number alone; so the same in every mode.
+
+        Args:
+            number: The rollout's number, or a name such as "eval" for rows disjoint from those of training.
+            count: How many rows.
+
+        Raises:
+            ValueError: The tokenizer returns no tokens for a prompt.
+        """
+        options, draw = self._options, random.Random(derived_seed(self._seed, "rows", number))
+        prompts = []
+        for place in range(count):
+            length = draw.randint(options.min_length, options.max_length)
+            word = "".join(draw.choice(options.letters) for _ in range(length))
+            text = word + SEPARATOR
+            ids = tuple(self._tokenizer.encode(text, add_special_tokens=False))
+            if not ids:
+                raise ValueError(f"the tokenizer makes no tokens of the prompt {text!r}")
+            answer = word if options.kind == "repeat" else word[::-1]
+            prompts.append(Prompt(f"{number}.{place}", text, ids, {"answer": answer}))
+        return prompts
 
 
 def build_prompts(config: Config, tokenizer: Any) -> ShippedTask | DataSet:
@@ -225,3 +246,37 @@ def rollout(source: ShippedTask | DataSet, number: int, config: Config) -> Rollo
     prompts = source.batch(number, config.train.prompts_per_step)
     requests = requests_for(prompts, config.sampling.group_size, config.train.seed)
     return Rollout(number, tuple(prompts), tuple(requests))
+
+
+def requests_for(prompts: list[Prompt], group_size: int, seed: int) -> list[Request]:
+    """Build `group_size` requests per prompt, each with its own seed, in the order of the prompts."""
+    return [
+        Request(f"{prompt.id}.{index}", prompt.ids, derived_seed(seed, "sample", prompt.id, index))
+        for prompt in prompts
+        for index in range(group_size)
+    ]
+
+
+def long_prompt(ids: tuple[int, ...], room: int) -> tuple[int, ...]:
+    """Repeat a probe's prompt to 160 tokens, or to as many as there is room for.
+
+    Engines cache a prompt's keys in whole blocks, of 128 tokens in vLLM's CPU build. A shorter prompt would not detect
+    stale keys that were cached under the old weights.
+
+    >>> long_prompt((1, 2, 3), room=5)
+    (1, 2, 3, 1, 2)
+    """
+    length = max(1, min(PROBE_TOKENS, room))
+    return (ids * length)[:length]
+
+
+def derived_seed(*parts: object) -> int:
+    """Derive a seed below 2**63 from values that identify its use; stable across processes, unlike `hash`.
+
+    >>> derived_seed(0, "sample", "3.1", 0) == derived_seed(0, "sample", "3.1", 0)
+    True
+    >>> derived_seed(0, "sample", "3.1", 0) == derived_seed(0, "sample", "3.1", 1)
+    False
+    """
+    digest = hashlib.sha256("/".join(map(repr, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

@@ -17,7 +17,6 @@ from typing import Any
 
 from grpo_core.config import ConfigError
 
-NGRAM = 3  # words, as in open-r1 and TRL
 CPU_S = 5.0  # processor time that the check of one mathematical answer may take
 
 
@@ -41,36 +40,6 @@ def exact(completions: list[str], answer: list[Any]) -> list[float | None]:
     """
     pairs = zip(answer, completions, strict=True)
     return [None if right is None else float(text.strip() == str(right).strip()) for right, text in pairs]
-
-
-def tags(prompts: list[str], completions: list[str]) -> list[float]:
-    """Return 1 for exactly `<think>...</think><answer>...</answer>`; the prompt may end with `<think>`.
-
-    Takes linear time: the text is split at tags, not searched for a pattern that spans it.
-
-    >>> tags(["2+2?"] * 2, ["<think>easy</think> <answer>4</answer>", "<answer>4</answer>"])
-    [1.0, 0.0]
-    """
-    scores = []
-    for prompt, completion in zip(prompts, completions, strict=True):
-        text = "<think>" * prompt.rstrip().endswith("<think>") + completion
-        parts = re.split(r"(</?(?:think|answer)>)", text)  # text, tag, text, ..., tag, text
-        in_order = parts[1::2] == ["<think>", "</think>", "<answer>", "</answer>"]
-        scores.append(float(in_order and not any(part.strip() for part in parts[::4])))
-    return scores
-
-
-def repetition(completions: list[str]) -> list[float]:
-    """Return minus the share of n-grams of lower-case words that repeat an earlier one.
-
-    Source: appendix C.2 of arXiv 2502.03373, in words as open-r1 has it (`get_repetition_penalty_reward`).
-
-    >>> repetition(["a b c d", "a b c a b c", "a b"])
-    [0.0, -0.25, 0.0]
-    """
-    texts = [completion.lower().split() for completion in completions]
-    ngrams = [[tuple(words[at : at + NGRAM]) for at in range(len(words) - NGRAM + 1)] for words in texts]
-    return [(len(set(grams)) - len(grams)) / max(len(grams), 1) for grams in ngrams]
 
 
 def soft_overlong(tokens: int, max_tokens: int, buffer: int, penalty: float) -> float:
@@ -164,10 +133,8 @@ def _is_equal(expected: tuple[Any, ...], completion: str) -> bool:
 
 BUILT_IN: dict[str, Callable[..., Any]] = {
     "exact": exact,
-    "format": tags,
     "letters_in_place": letters_in_place,
     "math": math_answers,
-    "repetition": repetition,
 }
 
 

@@ -29,7 +29,7 @@ from typing import IO, Any
 from grpo_core.config import ModelConfig, TaskConfig
 from grpo_core.machine.process import versions
 from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.http_client import HttpClient, identify
+from grpo_core.rollout.http_client import HttpClient
 from grpo_core.rollout.vllm_releases import prepare_start
 from grpo_core.tasks import model
 from repro import upstream
@@ -95,8 +95,10 @@ def observe(server: str, arguments: Sequence[str]) -> dict[str, Any]:
 
 def _sample_once(http: HttpClient) -> dict[str, Any]:
     """Send one request in the server's own protocol; return the protocol's route and the number of tokens."""
-    kind = identify(http)
-    if kind == "trl":
+    paths = http.json("GET", "/openapi.json", repeat=True).get("paths") or {}
+    if "/v1/completions" not in paths and "/generate/" not in paths:
+        raise http.error("", "no rollout server answers there: /openapi.json has no endpoint that samples")
+    if "/v1/completions" not in paths:  # TRL's own server, before TRL 1.11
         answer = http.json("POST", "/generate/", {"prompts": ["1"], "max_tokens": TOKENS})
         ids = _value(answer, "completion_ids", 0)
         if not isinstance(ids, list) or not 1 <= len(ids) <= TOKENS:

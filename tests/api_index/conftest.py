@@ -197,3 +197,20 @@ def index(index_folder, monkeypatch):
     clear_cache()
     yield store
     clear_cache()
+
+
+@pytest.fixture
+def make_index(tmp_path, monkeypatch):
+    """A function that puts an index of vLLM in place of the shipped one: each argument has the files of a release."""
+
+    def make(*releases):
+        contents = {f"0.{number}": (files, []) for number, files in enumerate(releases, 1)}
+        cache = build.Cache("vllm", tmp_path / "cache")
+        with FakeIndex({"vllm": contents}).client() as client:
+            list(build.fetch(client, PACKAGES["vllm"], cache))
+        build.pack(PACKAGES["vllm"], cache, tmp_path)
+        monkeypatch.setattr(store, "FOLDER", tmp_path)
+        clear_cache()
+
+    yield make
+    clear_cache()

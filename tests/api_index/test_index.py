@@ -440,6 +440,67 @@ def test_import_error_is_explained(index, message, installed, direction, changes
     assert explanation.callers[0].package == "trl"
 
 
+SIZE = "TypeError: Cache.__init__() got an unexpected keyword argument 'size'"
+CACHE, CACHE_2 = (f"class Cache:\n    def __init__(self{text}): ...\n" for text in ("", ", size=1"))
+
+
+@pytest.mark.parametrize(
+    ("message", "first", "second", "third", "headline"),
+    [
+        (
+            SIZE,
+            {"vllm/cache.py": CACHE},
+            {"vllm/cache.py": CACHE},
+            {"vllm/cache.py": CACHE_2},
+            "vllm has vllm.cache.Cache(size=) from 0.3 on.",
+        ),
+        (
+            "AttributeError: 'Cache' object has no attribute 'size'",
+            {"vllm/cache.py": "class Cache:\n    size = 1\n"},
+            {"vllm/cache.py": CACHE},
+            {"vllm/cache.py": "class Cache:\n    size = 2\n"},
+            "vllm has vllm.cache.Cache.size in 0.1 and from 0.3 on.",
+        ),
+        (
+            "TypeError: Cache.grow() got an unexpected keyword argument 'by'",
+            {"vllm/cache.py": CACHE},
+            {"vllm/cache.py": CACHE + "    def grow(self): ...\n"},
+            {"vllm/cache.py": CACHE + "    def grow(self, by): ...\n"},
+            "vllm has vllm.cache.Cache.grow(by=) from 0.3 on.",
+        ),
+        (
+            SIZE,
+            {"vllm/cache.py": CACHE},
+            {"vllm/cache/__init__.py": "from vllm.cache.base import Cache\n", "vllm/cache/base.py": CACHE_2},
+            {
+                "vllm/cache.py": CACHE_2,
+                "vllm/other.py": "from vllm.cache import Cache as Base\nclass Cache(Base): ...\n",
+            },
+            "vllm has vllm.cache.Cache(size=) from 0.2 on.",
+        ),
+    ],
+)
+def test_class_is_found_by_its_name(make_index, message, first, second, third, headline):
+    """An error names a class without its module, and no other package uses the missing member."""
+    make_index(first, second, third)
+    assert explain_missing(message).headline == headline
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        ({"vllm/cache.py": CACHE_2}, {"vllm/cache.py": CACHE_2}),
+        ({"vllm/cache.py": CACHE}, {"vllm/cache.py": CACHE_2, "vllm/v1.py": CACHE}),
+        ({"vllm/cache.py": CACHE}, {"vllm/cache.py": "from torch import Base\nclass Cache(Base): ...\n"}),
+    ],
+    ids=["all releases have it", "two classes of that name", "base class of another package"],
+)
+def test_ambiguous_class_is_not_explained(make_index, first, last):
+    """A guess would send the user to the wrong package."""
+    make_index(first, first, last)
+    assert explain_missing(SIZE) is None
+
+
 def test_newer_caller_is_recommended(index):
     """The installed trainer uses a name that its next release does not."""
     message = "TypeError: LLM.__init__() got an unexpected keyword argument 'device'"

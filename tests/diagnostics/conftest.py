@@ -10,7 +10,9 @@ import pytest
 
 from diagnostics import __main__ as program
 from diagnostics import catalog
+from diagnostics.triage.command import triage
 from diagnostics.triage.rules import Rules
+from evaluation.triage.corpus.sweep import Memory
 from tests.diagnostics.fake_environments import Maker
 
 
@@ -24,6 +26,16 @@ def environment(tmp_path):
 def rules():
     """Compile the catalog's log signatures once for all tests."""
     return Rules(catalog.load())
+
+
+@pytest.fixture
+def judge(rules):
+    """Return a function that triages these lines as one log."""
+
+    def judge(*lines, **options):
+        return triage([Memory("\n".join(lines).encode())], rules, **options)
+
+    return judge
 
 
 @dataclass

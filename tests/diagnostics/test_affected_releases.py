@@ -18,15 +18,8 @@ from diagnostics.versions import (
 
 def claim(package, versions="", releases=(), **fields):
     """Return an `affected` claim with the remaining fields filled in."""
-    evidence = "executed" if releases else "static"
-    return Affected(
-        package=package,
-        versions=versions,
-        releases=tuple(releases),
-        evidence=evidence,
-        source="here",
-        **fields,
-    )
+    fields |= {"evidence": "executed" if releases else "static", "source": "here"}
+    return Affected(package=package, versions=versions, releases=tuple(releases), **fields)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from repro.drivers.hangs import PROGRAMS
 from repro.issues import REPROS
 from tests.repro import record
 
-INDEX = edits.index()
+INDEX = edits.build_option_index()
 ATTEMPTS = json.loads(record.RECORD.read_text())["runs"]
 ISSUES = loader.load()
 RANGES = json.loads(ranges.PUBLISHED.read_text())
@@ -41,7 +41,7 @@ class Edit(NamedTuple):
         return in_range(release, self.bound.versions or ">=0")
 
 
-EDITS = [Edit(*fields) for fields in edits.each_edit()]
+EDITS = [Edit(*fields) for fields in edits.iterate_edits()]
 
 
 # Each check returns the problem of an edit, or an empty value.
@@ -49,14 +49,14 @@ EDITS = [Edit(*fields) for fields in edits.each_edit()]
 
 def unknown_option(edit):
     """Find options that no release, or not every release of the edit's range, has."""
-    return edits.unknown_options(edit.framework, edit.text, INDEX) or edits.misfit(
+    return edits.unknown_options(edit.framework, edit.text, INDEX) or edits.describe_misfit(
         edit.framework, edit.text, edit.bound, INDEX
     )
 
 
 def vllm_option_for_another_program(edit):
     """Find vLLM options that the edit passes to a command that does not accept them."""
-    packages = [package for package in edits.FROM.get(edit.framework, ()) if package != "vllm"]
+    packages = [package for package in edits.OPTION_SOURCES.get(edit.framework, ()) if package != "vllm"]
     # From 1.11.0 on TRL's command passes what it does not know to vLLM's; `--config` is TrlParser's.
     passed_on = "trl vllm-serve" in edit.text and not edit.is_for("1.10.0")
     return [
@@ -131,7 +131,11 @@ _EXCEPTIONS = (
 
 def bare_option_name_missing_in_some_releases(edit):
     """Find option names in prose that some release of the edit's range lacks."""
-    parent = INDEX["transformers"]["options"] if edit.framework in edits.INHERIT else {"runtime_env": ""}
+    parent = (
+        INDEX["transformers"]["options"]
+        if edit.framework in edits.INHERITING_FRAMEWORKS
+        else {"runtime_env": ""}
+    )
     for word in _WORD.findall(edit.text) if edit.framework in INDEX else ():
         have = edits.releases_with(INDEX[edit.framework], word)
         if have and word not in parent and word not in _EXCEPTIONS and not set(edit.releases) <= set(have):
@@ -153,7 +157,7 @@ def removed_variable_of_vllm(edit):
 def option_that_newer_transformers_lack(edit):
     """Find an inherited option that the newest transformers lacks, unless the edit says so."""
     parent = INDEX["transformers"]
-    for option in edits.option_names(edit.text) if edit.framework in edits.INHERIT else ():
+    for option in edits.option_names(edit.text) if edit.framework in edits.INHERITING_FRAMEWORKS else ():
         have = edits.releases_with(parent, option)
         inherited = have and not edits.releases_with(INDEX[edit.framework], option)
         if inherited and have[-1] != parent["releases"][-1] and "transformers 4" not in edit.text:
@@ -212,10 +216,10 @@ def test_edits_fit_the_releases_they_are_for():
 def test_misspelt_option_and_too_wide_range_are_found():
     """This proves that the test above can fail."""
     assert edits.unknown_options("trl", "GRPOConfig(vllm_modee='colocate')", INDEX) == ["vllm_modee"]
-    wide = edits.misfit("trl", "GRPOConfig(vllm_mode='colocate')", Bound(), INDEX)
+    wide = edits.describe_misfit("trl", "GRPOConfig(vllm_mode='colocate')", Bound(), INDEX)
     assert wide.startswith("is for every release, and 0.14.0, ")
-    assert edits.misfit("trl", "GRPOConfig(vllm_mode='colocate')", Bound(">=0.18"), INDEX) == ""
-    nowhere = edits.misfit("trl", "GRPOConfig(vllm_mode='x')", Bound(">=9"), INDEX)
+    assert edits.describe_misfit("trl", "GRPOConfig(vllm_mode='colocate')", Bound(">=0.18"), INDEX) == ""
+    nowhere = edits.describe_misfit("trl", "GRPOConfig(vllm_mode='x')", Bound(">=9"), INDEX)
     assert nowhere == "is for no release that is known"
 
 
@@ -316,8 +320,8 @@ def test_no_declared_source_serves_two_entries():
 def test_affected_ranges_agree_with_the_wheels():
     """The faulty code is in every release of the range, and in no other examined release."""
     wrong = []
-    for code, claim in ranges.claims():
-        matching = RANGES["found"][ranges.key_of(code, claim)]["in"]
+    for code, claim in ranges.searchable_claims():
+        matching = RANGES["found"][ranges.claim_key(code, claim)]["in"]
         wrong += [] if matching else [(code, claim.package)]
         for release in RANGES["releases"][claim.package]:
             examined = not claim.looked_to or in_range(release, f"<={claim.looked_to}")

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -25,18 +24,10 @@ def run(capsys):
     return run
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["explain", "SCH01"], "unknown code 'SCH01' (did you mean SCH001"),
-        (["doctor", "--python", "/bin/ls"], "--python /bin/ls: not the name of a Python"),
-    ],
-)
-def test_wrong_value_is_a_one_line_error(run, arguments, message):
-    code, out, err = run(*arguments)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert len(err.splitlines()) == 1
+def test_python_option_must_name_a_python(run):
+    code, out, err = run("doctor", "--python", "/bin/ls")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "--python /bin/ls: not the name of a Python" in err
 
 
 def test_python_and_prefix_select_the_same_environment(environment, run):
@@ -78,15 +69,8 @@ def check_explained(check, capsys):
 
 
 def test_closed_pipe_ends_without_a_traceback():
-    done = subprocess.run(
-        f"{sys.executable} -m diagnostics catalogue | head -1",
-        shell=True,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-        cwd=Path(__file__).parent,
-    )
+    command = f"{sys.executable} -m diagnostics catalogue | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=500, check=False)
     assert "Traceback" not in done.stderr
 
 

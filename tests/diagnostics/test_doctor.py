@@ -1,8 +1,6 @@
 """`doctor` without a probe tier: findings about an environment from its package metadata alone, importing nothing."""
 
 import json
-import subprocess
-import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +17,7 @@ from diagnostics.findings import Severity
 from diagnostics.fixes import commands_of
 from diagnostics.fixes import fix_text as text_of
 from tests.diagnostics.fake_environments import issues
+from tests.processes import run_python
 
 CELL = {
     "id": "vllm-0.12.0+trl-0.23.1",
@@ -293,9 +292,7 @@ def test_environment_with_broken_packages_is_examined_without_imports(environmen
         "heavy = sorted({'torch', 'vllm', 'ray', 'transformers', 'numpy', 'trl'} & set(sys.modules));"
         "print(code, heavy, file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=False
-    )
+    done = run_python("-c", program)
     code, heavy = done.stderr.split()
     assert (code, heavy) == ("3", "[]")
     document = json.loads(done.stdout)

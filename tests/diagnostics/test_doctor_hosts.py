@@ -36,6 +36,7 @@ from diagnostics.fixes import commands_of
 from diagnostics.fixes import fix_text as text_of
 from diagnostics.output import prepare
 from tests.diagnostics.fake_environments import Maker
+from tests.processes import run_python, run_text
 
 ISSUES = catalog.load()
 NAMES = "abcdefgh"
@@ -57,14 +58,8 @@ def node(facts, position, *, packages=None, variables=None, problem="", **fields
         name: replace(package, name=name, version=version, requires=())
         for name, version in (packages or {}).items()
     }
-    environment = replace(
-        facts.environment,
-        packages=installed,
-        variables=variables or {},
-        extensions=(),
-        duplicates=(),
-        broken=(),
-    )
+    nothing = {"extensions": (), "duplicates": (), "broken": ()}
+    environment = replace(facts.environment, packages=installed, variables=variables or {}, **nothing)
     machine = replace(facts.machine, host=name, **fields.pop("machine", {}))
     known = replace(facts, environment=environment, machine=machine)
     return Node(position, "rank", str(position), name, facts=known, secrets=(name,), **fields)
@@ -281,16 +276,8 @@ def test_invalid_command_template_is_refused(tmp_path, template, capsys):
 def test_collector_needs_only_python_and_leaves_no_file(tmp_path):
     """It runs without site-packages and our files, in an empty folder and environment."""
     text = remote.collect_program().program_text()
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-"],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=True,
-        cwd=tmp_path,
-        env={"TMPDIR": str(tmp_path), "HOME": str(tmp_path)},
-    )
+    environ = {"TMPDIR": str(tmp_path), "HOME": str(tmp_path)}
+    done = run_python("-I", "-S", "-", input=text, check=True, cwd=tmp_path, env=environ)
     read = read_answer(Answer(text=done.stdout))
     assert read["facts"].environment.python == ".".join(map(str, sys.version_info[:3]))
     assert list(tmp_path.iterdir()) == []
@@ -304,14 +291,8 @@ def test_collector_runs_on_python_3_10(tmp_path):
     started = python and subprocess.run([python, "-V"], capture_output=True, text=True, check=False)
     if not started or not started.stdout.startswith("Python 3.10"):
         pytest.skip("no Python 3.10 here")
-    done = subprocess.run(
-        [python, "-I", "-"],
-        input=remote.collect_program().program_text(),
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=True,
-        cwd=tmp_path,
+    done = run_text(
+        [python, "-I", "-"], input=remote.collect_program().program_text(), check=True, cwd=tmp_path
     )
     assert read_answer(Answer(text=done.stdout))["facts"].environment.python.startswith("3.10.")
 
@@ -352,11 +333,17 @@ esac
 """
 
 
-def test_simulated_hosts_get_their_own_verdicts(tmp_path, capsys):
+@pytest.fixture
+def script(tmp_path):
+    """Return the path of the script that simulates ssh."""
+    path = tmp_path / "go"
+    path.write_text(SCRIPT.format(mark=remote.MARK, folder=tmp_path))
+    path.chmod(0o755)
+    return path
+
+
+def test_simulated_hosts_get_their_own_verdicts(tmp_path, script, capsys):
     """Some hosts agree, one differs, and others have no Python, an old one, or no such environment."""
-    script = tmp_path / "go"
-    script.write_text(SCRIPT.format(mark=remote.MARK, folder=tmp_path))
-    script.chmod(0o755)
     env = Maker(tmp_path / "env").add("vllm", "0.11.0")
     another = Maker(tmp_path / "other").add("vllm", "0.10.2")
     path = tmp_path / "hosts"
@@ -380,10 +367,7 @@ def test_simulated_hosts_get_their_own_verdicts(tmp_path, capsys):
     assert "no such folder" in problems["rank 7"]
 
 
-def test_hanging_host_times_out_and_its_children_are_killed(tmp_path, capsys):
-    script = tmp_path / "go"
-    script.write_text(SCRIPT.format(mark=remote.MARK, folder=tmp_path))
-    script.chmod(0o755)
+def test_hanging_host_times_out_and_its_children_are_killed(tmp_path, script, capsys):
     (tmp_path / "hosts").write_text("hangs\n")
     words = ["doctor", "--hosts", str(tmp_path / "hosts"), "--host-command", f"{script} {{host}}"]
     for limit_s in (1, 20, 200):  # on a busy machine it may not have started its child yet
@@ -409,12 +393,8 @@ def test_interrupt_leaves_no_process_running(tmp_path):
     words = ["doctor", "--hosts", str(tmp_path / "hosts"), "--host-command", f"{script} {{host}}"]
     # The pipe stays open while both hosts write: a pipe without open ends loses its content.
     with (tmp_path / "ready").open("r+b", buffering=0) as text:
-        running = subprocess.Popen(
-            [sys.executable, "-m", "diagnostics", *words],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command, pipe = [sys.executable, "-m", "diagnostics", *words], subprocess.PIPE
+        running = subprocess.Popen(command, stderr=pipe, stdout=pipe, text=True)
         ready = b""
         while ready.count(b"up\n") < 2:
             ready += text.read(100)

@@ -18,19 +18,9 @@ from diagnostics.fixes import fix_text as text_of
 from tests.diagnostics.fake_environments import issues
 
 
-def disk(purpose, free=500.0, total=1000.0, **changes):
+def disk(purpose, free=500.0, total=1000.0, *, exists=True, writable=True, free_inodes=10**7):
     """Return a healthy disk (sizes in GB) with some values changed."""
-    values = {"exists": True, "writable": True, "free_inodes": 10**7, "device": 1} | changes
-    return Disk(
-        purpose,
-        f"/disk/{purpose}",
-        values["exists"],
-        values["writable"],
-        free,
-        total,
-        values["free_inodes"],
-        values["device"],
-    )
+    return Disk(purpose, f"/disk/{purpose}", exists, writable, free, total, free_inodes, 1)
 
 
 GPU = Gpu(
@@ -53,9 +43,8 @@ HEALTHY = Machine(
 
 def with_disk(purpose, **changes):
     """Return the disks of the healthy machine with one changed."""
-    free, total = changes.pop("free", 500.0), changes.pop("total", 1000.0)
     remaining = [item for item in HEALTHY.disks if item.purpose != purpose]
-    return {"disks": (*remaining, disk(purpose, free, total, **changes))}
+    return {"disks": (*remaining, disk(purpose, **changes))}
 
 
 def with_gpu(**changes):
@@ -87,12 +76,7 @@ def test_healthy_machine_has_no_finding(cuda_environment):
     report = examine(cuda_environment, HEALTHY)
     assert outcomes(report) == []
     skipped = {check.check for check in report.checks if check.outcome == "skipped"}
-    assert skipped == {
-        "compatibility table",
-        "compiled modules",
-        "default files",
-        "entry points",
-    }
+    assert skipped == {"compatibility table", "compiled modules", "default files", "entry points"}
 
 
 def test_unexamined_machine_is_not_judged(cuda_environment):

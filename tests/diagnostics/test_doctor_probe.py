@@ -19,6 +19,7 @@ from diagnostics.fixes import fix_text
 from tests.cells import cell_python
 from tests.diagnostics.fake_environments import issues
 from tests.diagnostics.test_doctor_machine import HEALTHY
+from tests.processes import run_text
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_GPU = HEALTHY.__class__(**{**HEALTHY.__dict__, "gpus": HEALTHY.gpus.__class__("none")})
@@ -155,19 +156,9 @@ def test_interrupt_removes_child_and_folder(environment, tmp_path, number):
     temporary.mkdir()
     environ = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": f"{ROOT}:{environment.site}"}
     lend_interpreter(environment)
-    command = [
-        sys.executable,
-        "-m",
-        "diagnostics",
-        "doctor",
-        "--prefix",
-        environment.prefix,
-        "--tier",
-        "probe",
-    ]
-    with subprocess.Popen(
-        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as doctor:
+    options = ["--prefix", environment.prefix, "--tier", "probe"]
+    command = [sys.executable, "-m", "diagnostics", "doctor", *options]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as doctor:
         try:
             pid, folder = read_pipe(pipe).split()
             assert str(temporary) in folder
@@ -248,17 +239,8 @@ def test_hanging_torch_is_waited_for_once(tmp_path, rules):
 
 
 def test_invisible_gpus_and_unspecified_vllm_platform_are_reported(tmp_path, rules):
-    children = Scripted(
-        tmp_path,
-        imports={
-            "ok": True,
-            "cuda": "12.8",
-            "available": False,
-            "devices": 0,
-            "platform": "UnspecifiedPlatform",
-            "device": "",
-        },
-    )
+    answer = {"ok": True, "cuda": "12.8", "available": False, "devices": 0, "device": ""}
+    children = Scripted(tmp_path, imports=answer | {"platform": "UnspecifiedPlatform"})
     results = tiers.run_probes(probe(children, rules, "torch", "vllm", machine=HEALTHY))
     assert {finding.code for result in results for finding in result.findings} == {"ENV922", "ENG004"}
 
@@ -275,15 +257,8 @@ def test_invisible_gpus_and_unspecified_vllm_platform_are_reported(tmp_path, rul
 )
 def test_logprob_tolerance_depends_on_the_device(tmp_path, rules, device, largest_difference, expected):
     """16-bit floats on a GPU may differ more than 32-bit floats on a CPU; NaN and infinity are findings."""
-    answer = {
-        "ok": True,
-        "device": device,
-        "version": "1",
-        "engine": "V1",
-        "tokens": 48,
-        "largest": largest_difference,
-    }
-    children = Scripted(tmp_path, engine=answer)
+    answer = {"ok": True, "device": device, "version": "1", "engine": "V1", "tokens": 48}
+    children = Scripted(tmp_path, engine=answer | {"largest": largest_difference})
     context = probe(children, rules, "torch", "transformers", "vllm")
     if largest_difference is None:
         ended = children.run_program("engine", "engine", limit_s=500)
@@ -375,12 +350,7 @@ def test_tiny_engine_agrees_with_transformers_in_a_cell(cell, engine):
 def doctor_json(python, tier, **environ):
     """Run `doctor` on a cell; return its JSON report and exit code."""
     command = [sys.executable, "-m", "diagnostics", "doctor", "--python", str(python), "--tier", tier]
-    done = subprocess.run(
-        [*command, "--format", "json"],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1800,
+    done = run_text(
+        [*command, "--format", "json"], env={**os.environ, "PYTHONPATH": str(ROOT), **environ}, timeout=1800
     )
     return json.loads(done.stdout), done.returncode

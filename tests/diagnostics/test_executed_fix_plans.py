@@ -5,13 +5,10 @@ The packages are local wheels with one module each. `python -m evaluation.doctor
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -20,8 +17,9 @@ from diagnostics.uv import UvMissingError, find_uv
 from evaluation.doctor import environment_cases as real_cases
 from evaluation.doctor import real_environments as doctor_real
 from evaluation.doctor import real_plans as plans_real
-from evaluation.doctor.real_environments import Case, Made, Seen, doctor, ending
-from evaluation.doctor.real_plans import CRASHED, Tried, plan, typed
+from evaluation.doctor.real_environments import BuiltCase, Case, DoctorResult, doctor, last_error_line
+from evaluation.doctor.real_plans import CRASHED, PlanResult, read_plan, run_commands
+from tests.matrix.conftest import build_wheel
 
 PACKAGES = {
     "numpy": ("2.0.0", ()),
@@ -37,22 +35,9 @@ def wheels(tmp_path_factory):
     """Build the wheels; return their folder, the only package index that uv gets."""
     folder = tmp_path_factory.mktemp("wheels")
     for name, (version, requires) in [*PACKAGES.items(), *OLDER.items()]:
-        info = f"{name}-{version}.dist-info"
-        requirement_lines = "".join(f"Requires-Dist: {item}\n" for item in requires)
-        files = {
-            f"{name}/__init__.py": f"RELEASE = {version!r}\n",
-            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requirement_lines}",
-            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        }
-        listed = "".join(f"{path},{_digest(text)},{len(text)}\n" for path, text in files.items())
-        with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-            for path, text in {**files, f"{info}/RECORD": f"{listed}{info}/RECORD,,\n"}.items():
-                wheel.writestr(path, text)
+        files = {f"{name}/__init__.py": f"RELEASE = {version!r}\n"}
+        build_wheel(folder, name, version, files, requires=requires)
     return folder
-
-
-def _digest(text):
-    return f"sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()}"
 
 
 @pytest.fixture
@@ -77,20 +62,26 @@ def healthy_environment(tmp_path, wheels, monkeypatch):
     subprocess.run([uv, "venv", "-q", "--python", sys.executable, prefix], check=True)
     subprocess.run([uv, "pip", "install", "-q", "--python", prefix, "transformers"], check=True)
     environ = {name: value for name, value in os.environ.items() if name == "PATH" or name.startswith("UV_")}
-    return Made(prefix, {**environ, "HOME": str(tmp_path / "home")}, str(tmp_path / "cwd"))
+    return BuiltCase(prefix, {**environ, "HOME": str(tmp_path / "home")}, str(tmp_path / "cwd"))
 
 
 def move_editable(prefix):
     """Install a package as editable, then move its folder away."""
-    real_cases.editable("tokenizers", prefix, moved=True, finder=False)
+    real_cases.install_editable("tokenizers", prefix, moved=True, finder=False)
 
 
 BROKEN = {
-    "a file is gone": (lambda prefix: real_cases.without("tokenizers/__init__.py", prefix=prefix), "ENV923"),
-    "a package is gone": (lambda prefix: real_cases.without("numpy*", prefix=prefix), "CMP904"),
-    "another release": (lambda prefix: real_cases.installed("tokenizers==0.19.1", prefix=prefix), "CMP904"),
+    "a file is gone": (
+        lambda prefix: real_cases.remove_files("tokenizers/__init__.py", prefix=prefix),
+        "ENV923",
+    ),
+    "a package is gone": (lambda prefix: real_cases.remove_files("numpy*", prefix=prefix), "CMP904"),
+    "another release": (
+        lambda prefix: real_cases.install_release("tokenizers==0.19.1", prefix=prefix),
+        "CMP904",
+    ),
     "an editable install moved": (move_editable, "ENV926"),
-    "the interpreter is a dangling link": (real_cases.dangling, "ENV924"),
+    "the interpreter is a dangling link": (real_cases.break_interpreter_links, "ENV924"),
 }
 
 
@@ -98,18 +89,22 @@ BROKEN = {
 def test_printed_plan_fixes_the_environment(healthy_environment, name):
     """Before the plan the import fails and doctor reports it; after its commands both are fine."""
     assert (
-        ending(healthy_environment.prefix, RUN, healthy_environment.environ, healthy_environment.working)
+        last_error_line(
+            healthy_environment.prefix, RUN, healthy_environment.environ, healthy_environment.working
+        )
         == ""
     )
     break_environment, code = BROKEN[name]
     break_environment(healthy_environment.prefix)
     shutil.rmtree(healthy_environment.prefix / "lib" / "__pycache__", ignore_errors=True)
-    assert ending(healthy_environment.prefix, RUN, healthy_environment.environ, healthy_environment.working)
+    assert last_error_line(
+        healthy_environment.prefix, RUN, healthy_environment.environ, healthy_environment.working
+    )
     assert code in doctor(healthy_environment).stdout
-    commands, _words = plan(healthy_environment)
-    text, environ = typed(commands, healthy_environment)
+    commands, _words = read_plan(healthy_environment)
+    text, environ = run_commands(commands, healthy_environment)
     assert text == ""
-    assert ending(healthy_environment.prefix, RUN, environ, healthy_environment.working) == ""
+    assert last_error_line(healthy_environment.prefix, RUN, environ, healthy_environment.working) == ""
     assert f" {code}" not in doctor(healthy_environment).stdout.replace("explain", "")
 
 
@@ -131,15 +126,15 @@ NAMED = [("ENV012", "error")]
 )
 def test_plan_outcome_from_the_runs_before_and_after(before, after, outcome):
     """A doctor that crashes after the plan is no success, even if the imports work."""
-    known = [None if item is None else Seen(TRIED, item[0], 1, item[1]) for item in (before, after)]
-    assert Tried(TRIED, known[0], ("true",), (), "", known[1]).outcome == outcome
+    known = [None if item is None else DoctorResult(TRIED, item[0], 1, item[1]) for item in (before, after)]
+    assert PlanResult(TRIED, known[0], ("true",), (), "", known[1]).outcome == outcome
 
 
 def test_doctor_without_json_output_counts_as_crashed(tmp_path, monkeypatch):
     """Its last output is shown instead of findings."""
     crash = subprocess.CompletedProcess([], 1, stdout="", stderr="Traceback\nKeyError: 'x'")
     monkeypatch.setattr(doctor_real, "doctor", lambda *_: crash)
-    known = doctor_real._doctor(TRIED, Made(tmp_path, {}, str(tmp_path)), "ImportError")
+    known = doctor_real._run_doctor(TRIED, BuiltCase(tmp_path, {}, str(tmp_path)), "ImportError")
     assert known.findings == [("CRASH", "Traceback\nKeyError: 'x'")]
-    text = plans_real.as_row(Tried(TRIED, known))
+    text = plans_real.as_row(PlanResult(TRIED, known))
     assert (text["outcome"], text["found"]) == (CRASHED, "CRASH Traceback\nKeyError: 'x'")

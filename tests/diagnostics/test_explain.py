@@ -23,13 +23,6 @@ def explain(capsys, monkeypatch, rules):
     return run
 
 
-def test_first_lines_are_title_and_fix(explain):
-    code, out, _ = explain("SCH001")
-    first = out.splitlines()[:4]
-    assert (code, first[0][:6]) == (0, "SCH001")
-    assert first[2].startswith("Fix: vLLM itself: del llm")
-
-
 def test_several_codes_are_explained_once_in_order(explain):
     """The JSON contains the documents that each code has alone."""
     _, out, _ = explain("sch002", "CMP901", "SCH002")

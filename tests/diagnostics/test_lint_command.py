@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from diagnostics import __main__ as command
+from tests.processes import run_python
 
 LAUNCH = "trl grpo --num_processes 4 --use_vllm true --num_generations 8 "
 FAULTY = LAUNCH + "--per_device_train_batch_size 3\n"
@@ -96,9 +96,7 @@ def test_command_line_is_linted_without_running_it_or_importing_packages(tmp_pat
     environ = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path_factory.mktemp("compiled"))}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
     root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=root, env=environ
-    )
+    done = run_python("-c", program, cwd=root, env=environ)
     code, modules = done.stderr.split()
     assert (code, modules) == ("1", "[]")
     assert "CFG001" in done.stdout

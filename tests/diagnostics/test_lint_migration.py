@@ -46,8 +46,8 @@ CASES = {
     "verl.sh": (VERL, "verl==0.4.1", "verl==0.9.1", "error reward_model.strategy, error ray_init.num_cpus"),
     "openrlhf.sh": (
         OPENRLHF, "openrlhf==0.9.0", "openrlhf==0.11.2",
-        "error pretrain, error vllm_num_engines, error advantage_estimator, warning rollout.micro_batch_size, "
-        "warning train.micro_batch_size",
+        "error pretrain, error vllm_num_engines, error advantage_estimator, warning prompt_max_len, "
+        "warning rollout.micro_batch_size, warning train.micro_batch_size",
     ),
     "vllm.sh": (VLLM, "vllm==0.10.2", "vllm==0.33", "error swap_space, warning gpu_memory_utilization"),
 }  # fmt: skip

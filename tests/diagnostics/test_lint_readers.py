@@ -117,6 +117,7 @@ HOSTILE = {
     "python": ("python", "GRPOConfig(a=" + "1+" * 20_000 + "1)"),
     "python chain": ("python", "x" + ".a" * 50_000),
     "toml": ("toml", "a.b.c = 1\n" * 50_000),
+    "toml tables": ("toml", "".join(f"[orchestrator.a{i}]\nb = 1\n" for i in range(60_000))),
     "toml dots": ("toml", "a" + ".a" * 20_000 + " = 1"),
     "toml spaces": ("toml", 's = """\n' + " " * 5_000 + '\n"""'),
     "binary": ("shell", "".join(chr(n % 256) for n in range(300_000))),

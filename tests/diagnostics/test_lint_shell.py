@@ -10,6 +10,7 @@ from diagnostics.lint.readers.shell import read_script
 from diagnostics.lint.readers.shell_scope import HOLE, SCRIPT_ARGUMENTS, slurm_variables
 from diagnostics.lint.readers.structured import UnreadableError
 from tests.diagnostics.lint_helpers import codes
+from tests.processes import run_text
 
 NAMES = ["A", "B", "C", "LONG_NAME"]
 TEXTS = [
@@ -141,9 +142,7 @@ def test_words_of_an_idiom_equal_those_of_bash(name, tmp_path):
     script = tmp_path / "runs" / "run.sh"
     script.parent.mkdir()
     script.write_text(IDIOMS[name] + "\n")
-    expected = subprocess.run(
-        ["bash", str(script)], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
-    )
+    expected = run_text(["bash", str(script)], check=True, stdin=subprocess.DEVNULL)
     words = [
         word.clean
         for command in commands(script.read_text(), str(script))

@@ -46,13 +46,7 @@ def test_verified_mitigations_come_first_then_by_evidence(issue):
     )
     result = recommended_fix(entry, triggers=["a"])
     assert names(result.offers) == ["here_and_there", "here", "elsewhere", "static", "declared"]
-    assert [offer.standing for offer in result.offers] == [
-        VERIFIED,
-        VERIFIED,
-        NOT_TESTED,
-        NOT_TESTED,
-        NOT_TESTED,
-    ]
+    assert [offer.standing for offer in result.offers] == [VERIFIED] * 2 + [NOT_TESTED] * 3
     assert [offer.untried for offer in result.offers] == [(), (), ("a",), (), ()]
 
 

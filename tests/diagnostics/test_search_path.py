@@ -69,18 +69,10 @@ def test_search_path_equals_sys_path_of_a_real_venv(tmp_path, system, monkeypatc
     mine = tmp_path / ".local" / "lib" / site.parent.name / "site-packages"
     mine.mkdir(parents=True)
     environ = {**os.environ, "PYTHONPATH": str(names), "HOME": str(tmp_path)}
-    text = subprocess.run(
-        [prefix / "bin" / "python", "-c", "import sys, json; print(json.dumps(sys.path[1:]))"],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    expected = [
-        os.path.realpath(path)
-        for path in json.loads(text.stdout)
-        if "-packages" in path or not path.startswith(sys.base_prefix)
-    ]
+    command = [prefix / "bin" / "python", "-c", "import sys, json; print(json.dumps(sys.path[1:]))"]
+    folders = json.loads(subprocess.check_output(command, env=environ))
+    outside = [path for path in folders if "-packages" in path or not path.startswith(sys.base_prefix)]
+    expected = list(map(os.path.realpath, outside))
     known = search_path.collect(prefix, environ)
     assert [os.path.realpath(folder) for folder in known.folders] == expected
     assert [entry.source for entry in known.entries if entry.state] == [f"{site}/more.pth:3"]

@@ -6,20 +6,9 @@ from diagnostics.logs.metric_names import parse_metrics
 from diagnostics.triage.command import exit_code, triage
 from diagnostics.triage.report import report
 from diagnostics.triage.sources import LogSource
-from evaluation.triage.corpus.sweep import Memory
 
 STEPS = [f"step {number}: reward 0.{number}" for number in range(30)]
 LAUNCHED = "INFO starting the run"
-
-
-@pytest.fixture
-def judge(rules):
-    """Return a function that triages these lines as one log."""
-
-    def judge(*lines, **options):
-        return triage([Memory("\n".join(lines).encode())], rules, **options)
-
-    return judge
 
 
 def leads(verdict):

@@ -97,9 +97,9 @@ def test_hostile_files_are_judged_within_5_s(rules, tmp_path):
     """The files have broken gzip, deep nesting, endless tracebacks and huge integers."""
     path = tmp_path / "a.log"
     violations = []
-    for name, data in fuzz.files(random.Random(1), 100_000):
+    for name, data in fuzz.hostile_files(random.Random(1), 100_000):
         path.write_bytes(data)
-        if (seconds := fuzz.seconds_to_judge(rules, LogSource(name, path))) >= 5:
+        if (seconds := fuzz.triage_cpu_s(rules, LogSource(name, path))) >= 5:
             violations.append((name, seconds))
     assert not violations
 
@@ -112,7 +112,7 @@ def test_damaged_lines_and_logs_do_not_crash(rules):
 
 def test_labelled_corpus_meets_the_evaluation_goals():
     figures = evaluate.figures(evaluate.evaluate(LOGS))
-    assert evaluate.good(figures), figures["wrong"]
+    assert evaluate.meets_goals(figures), figures["wrong"]
 
 
 def test_corpus_has_no_personal_paths_or_addresses():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import subprocess
 import sys
 
@@ -70,3 +71,9 @@ def test_uv_module_needs_only_the_standard_library():
         ).returncode
         == 0
     )
+
+
+def test_docstring_examples():
+    results = doctest.testmod(uv)
+    assert results.attempted
+    assert not results.failed

@@ -11,7 +11,6 @@ import pytest
 from diagnostics import __main__ as command
 from diagnostics import compat_table as compat
 from diagnostics.output import pairs, sanitize
-from tests.documents import ROOT
 
 ROWS, COLUMNS = 24, 80
 PUBLISHED = compat.load()
@@ -52,29 +51,17 @@ def test_recommended_pair_ran_and_its_command_has_those_releases(screen_lines):
     assert f"install vLLM {pair.vllm} with TRL {pair.trl}" in " ".join(lines)
     (cell,) = [item for item in PUBLISHED.cells if item["id"] == pair.id]
     words = shlex.split("\n".join(lines).partition("$ ")[2].partition("\n\n")[0].replace("\\\n", ""))
-    assert words == [
-        "uv",
-        "pip",
-        "install",
-        *(f"{name}=={cell[name]}" for name in ("vllm", "trl", "transformers", "torch")),
-    ]
-    executed = [
-        entry
-        for entry in cell["layers"].values()
-        if entry["evidence"] == "executed" and entry["verdict"] == "pass"
-    ]
-    assert len(executed) > 3
+    pins = [f"{name}=={cell[name]}" for name in ("vllm", "trl", "transformers", "torch")]
+    assert words == ["uv", "pip", "install", *pins]
+    results = [(entry["evidence"], entry["verdict"]) for entry in cell["layers"].values()]
+    assert results.count(("executed", "pass")) > 3
 
 
-def test_screen_and_readme_have_the_same_marks(screen_lines):
-    readme = (ROOT / "README.md").read_text()
-    rows = {line.split("|")[1].strip(): line for line in readme.splitlines() if line.startswith("| 0.")}
+def test_screen_has_the_marks_of_each_pair(screen_lines):
     lines = screen_lines()
-    for name in pairs.SHOWN:
-        (pair,) = [item for item in TRIED if item.id == name]
+    for pair in (item for item in TRIED if item.id in pairs.SHOWN):
         (line,) = [line for line in lines if line.startswith(f"{pair.vllm} ")]
-        assert line.count("✔") == rows[pair.vllm].count("✔") == pair.answers.count("✔")
-        assert line.count("✘") == rows[pair.vllm].count("✘")
+        assert line.count("✔") == pair.answers.count("✔")
 
 
 def test_partly_failed_pair_is_not_recommended_over_a_passed_one():

@@ -59,9 +59,18 @@ def create_inputs(folder):
     (folder / "env_old" / "bin" / "python").chmod(0o755)
 
 
-def observe(entry, folder):
-    """Run an entry's command in a folder with the inputs; return its summarised result."""
-    done = _run(entry, folder)
+def run_python(arguments, *, cwd, env, stdin):
+    """Run `python -m` as a new process."""
+    words = [sys.executable, "-m", *arguments]
+    return subprocess.run(words, input=stdin, capture_output=True, cwd=cwd, env=env, check=False)
+
+
+def observe(entry, folder, run=run_python):
+    """Run an entry's command in a folder with the inputs by `run`; return its summarised result."""
+    program, option, *arguments = shlex.split(entry["run"])
+    assert (program, option) == ("python", "-m"), f"{entry['run']}: expected python -m ..."
+    stdin = (folder / entry["stdin"]).read_bytes() if "stdin" in entry else b""
+    done = run(arguments, cwd=folder, env=_environment(folder), stdin=stdin)
     out, err = (_neutral(text.decode(), folder) for text in (done.stdout, done.stderr))
     is_help = {"--help", "-h"} & set(shlex.split(entry["run"]))
     return {
@@ -71,13 +80,9 @@ def observe(entry, folder):
     }
 
 
-def _run(entry, folder):
-    """Run the command of an entry without environment variables of the caller."""
-    program, *arguments = shlex.split(entry["run"])
-    assert program == "python", f"{entry['run']}: expected python -m ..."
-    stdin = (folder / entry["stdin"]).read_bytes() if "stdin" in entry else b""
-    # No variables of the caller, because doctor reads many of them.
-    environ = {
+def _environment(folder):
+    """Return the variables of a command: none of the caller's, because doctor reads many of them."""
+    return {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"]),
         "PYTHONPATH": str(ROOT),
         "HOME": str(folder / "home"),
@@ -89,9 +94,6 @@ def _run(entry, folder):
         # Durations depend on the machine and are not recorded.
         "GRPO_DOCTOR_QUIET": "1",
     }
-    return subprocess.run(
-        [sys.executable, *arguments], input=stdin, capture_output=True, cwd=folder, env=environ, check=False
-    )
 
 
 def _neutral(text, folder):

@@ -16,14 +16,15 @@ ENTRIES = golden_commands.recorded()
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[entry["name"] for entry in ENTRIES])
-def test_command_gives_its_recorded_result(entry, tmp_path):
+def test_command_gives_its_recorded_result(entry, tmp_path, request):
     """Each command runs in a separate folder; additional keys of a document are no difference."""
     missing = [name for name in entry.get("needs", ()) if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
     workdir = tmp_path.resolve() / "work"
     golden_commands.create_inputs(workdir)
-    assert golden_commands.differences(entry, golden_commands.observe(entry, workdir)) == []
+    template = request.getfixturevalue("trainer" if "torch" in entry.get("needs", ()) else "commands")
+    assert golden_commands.differences(entry, golden_commands.observe(entry, workdir, template.run)) == []
 
 
 def test_every_exit_code_and_format_is_recorded():

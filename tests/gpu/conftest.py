@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grpo_core.settings import load
-from tests.grpo_core.conftest import SHORT, children, model_dir, token_cache  # noqa: F401 - fixtures
+from tests.grpo_core.conftest import SHORT, children, model_dir, no_token  # noqa: F401 - fixtures
 
 # cuBLAS reads it when its handle is made; PyTorch's deterministic mode requires it.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -14,6 +14,7 @@ import pytest
 
 from tests.cells import ROOT, run_with
 from tests.gpu.devices import ON_GPU, cell_on, gpu_cell
+from tests.processes import run_text
 
 PROGRAM = ROOT / "tests" / "gpu" / "programs" / "start_vllm.py"
 NEWEST = "vllm-0.31.0+trl-1.16.0"
@@ -152,9 +153,7 @@ def test_doctor_live_starts_an_engine(device):
     """It uses the device of the cell's wheels, and its log-probs equal transformers'."""
     python = cell_on(device, NEWEST)
     command = [sys.executable, "-m", "diagnostics", "doctor", "--python", str(python), "--tier", "live"]
-    done = subprocess.run(
-        [*command, "--format", "json"], cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False
-    )
+    done = run_text([*command, "--format", "json"], cwd=ROOT, timeout=1800)
     checks = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["tiny engine"]["outcome"] == "ok", checks["tiny engine"]
     assert f"on the {'GPU' if device == 'cuda' else 'CPU'}" in checks["tiny engine"]["reason"]

@@ -105,13 +105,12 @@ def test_doctor_checks_driver_and_devices(device):
     assert {checks[name]["outcome"] for name in ("GPU driver", "GPUs")} <= expected
 
 
-@pytest.mark.slow
+@on_gpu
 @pytest.mark.skipif(stacks.find_tool() is None, reason="needs py-spy")
-@pytest.mark.parametrize("device", DEVICES)
-def test_deadlock_is_found_in_a_process_that_uses_a_device(device):
+def test_deadlock_is_found_in_a_process_that_uses_a_gpu():
     """Two crossed locks are the cause, among the driver's own threads and maps too."""
     process = subprocess.Popen(
-        [sys.executable, str(PROGRAM), device], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, str(PROGRAM), "cuda"], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
         name, pid = process.stdout.readline().split()
@@ -126,27 +125,21 @@ def test_deadlock_is_found_in_a_process_that_uses_a_device(device):
         process.communicate()
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_audit_of_a_correct_server_is_clean(trained, device, dtype):  # noqa: F811 - the fixture
-    """Rounding of the device's kernels is no fault, in either dtype."""
-    engine = Engine(trained / "checkpoint-120", dtype, seed=1)
-    engine.model.to(device)
-    with serving(engine) as url:
-        audit = audit_server(LiveAuditOptions(url, trained / "checkpoint-120", timeout_s=500))
-    assert [answer.family for answer in audit.select(FAULT)] == []
-    assert audit.outcome == CLEAN
-
-
-@pytest.mark.parametrize("device", DEVICES)
+@on_gpu
 @pytest.mark.parametrize(
-    ("law", "family"),
-    [({"temperature": 0.83}, "sampling/temperature"), ({"top_k": 23}, "sampling/top_k")],
+    ("dtype", "law", "faults"),
+    [
+        ("float32", {}, []),
+        ("bfloat16", {}, []),
+        ("bfloat16", {"temperature": 0.83}, ["sampling/temperature"]),
+        ("bfloat16", {"top_k": 23}, ["sampling/top_k"]),
+    ],
 )
-def test_audit_names_the_fault_of_a_server(trained, device, law, family):  # noqa: F811 - the fixture
-    """The audit reports this fault and no other."""
-    engine = Engine(trained / "checkpoint-120", "bfloat16", Wrong(law=law), seed=1)
-    engine.model.to(device)
+def test_audit_of_a_server_on_a_gpu_reports_its_faults_only(trained, dtype, law, faults):  # noqa: F811
+    """Rounding of the device's kernels is no fault; test_audit_live.py has the same tests for the CPU."""
+    engine = Engine(trained / "checkpoint-120", dtype, Wrong(law=law), seed=1)
+    engine.model.to("cuda")
     with serving(engine) as url:
         audit = audit_server(LiveAuditOptions(url, trained / "checkpoint-120", timeout_s=500))
-    assert [answer.family for answer in audit.select(FAULT)] == [family]
+    assert [answer.family for answer in audit.select(FAULT)] == faults
+    assert (audit.outcome == CLEAN) == (not faults)

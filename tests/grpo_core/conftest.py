@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from grpo_core.config import Config, ModelConfig, TaskConfig
+from grpo_core.config import Config, ModelConfig, RolloutConfig, TaskConfig
 from grpo_core.rollout.server import process
 from grpo_core.settings import load
 from grpo_core.tasks import model
-from tests.grpo_core.fork_server import Template
 
-START_CHILD = process.start_child
 SHORT = {
     "train.steps": 4,
     "train.prompts_per_step": 4,
@@ -24,12 +21,17 @@ SHORT = {
 
 
 @pytest.fixture(scope="session", autouse=True)
-def token_cache(tmp_path_factory):
-    """Keep the tokens that servers store for their user in a folder of these tests."""
+def no_token():
+    """Keep a token of the user out of these tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("GRPO_CORE_TOKEN", raising=False)
         yield
+
+
+def engine_config(max_length: int = 64, **rollout) -> Config:
+    """Return the settings of an engine on the CPU."""
+    options = RolloutConfig(device="cpu", timeout_s=500, **rollout)
+    return Config(model=ModelConfig(max_length=max_length), rollout=options)
 
 
 @pytest.fixture(scope="session")
@@ -41,17 +43,11 @@ def model_dir(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def forked_servers():
+def forked_servers(trainer):
     """Fork the servers of engines and runs from one process, instead of starting Python for each."""
-    with closing(Template()) as template, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process, "start_child", template.start)
-        yield template
-
-
-@pytest.fixture
-def started_servers(monkeypatch):
-    """Start servers as separate Python programs, as users do, instead of forking them."""
-    monkeypatch.setattr(process, "start_child", START_CHILD)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "start_child", trainer.start_server)
+        yield trainer
 
 
 @pytest.fixture

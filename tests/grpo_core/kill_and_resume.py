@@ -21,9 +21,9 @@ from grpo_core.machine.process import make_deterministic
 from grpo_core.rollout.server import process as server_process
 from grpo_core.settings import load
 from grpo_core.trainer import Trainer
-from tests.grpo_core.fork_server import Template
+from tests.fork_server import Template
 
-server_process.start_child = Template().start
+server_process.start_child = Template("trainer").start_server
 
 WRITERS = ("checkpoint.py", "run_files.py", "files.py")
 

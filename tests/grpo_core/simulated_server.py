@@ -40,10 +40,6 @@ class Server:
     calls: list[Call]
     over: threading.Event
 
-    def paths(self) -> list[str]:
-        """Return the paths of the calls, in order."""
-        return [call.path for call in self.calls]
-
 
 @contextlib.contextmanager
 def simulated(handle: Callable[[Call], None]) -> Iterator[Server]:

@@ -10,7 +10,6 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from grpo_core.config import Config, ConfigError, ModelConfig
 from grpo_core.settings import load
-from grpo_core.tasks import task
 from grpo_core.tasks.dataset import _epoch_order, build_eval_prompts, build_prompts, with_steps
 from grpo_core.tasks.model import load_tokenizer
 
@@ -87,6 +86,11 @@ def data_settings(path="", *, seed=0, max_length=256, max_tokens=6, eval_path=""
     return load(None, [f"--{key}={value}" for key, value in options.items()])
 
 
+def prompts_of(tmp_path, tokenizer, rows, **options):
+    """Write the rows as JSON lines, and build the prompts of such a data set."""
+    return build_prompts(data_settings(write_dataset(tmp_path, "jsonl", rows), **options), tokenizer)
+
+
 def texts(prompts):
     """Return the texts of prompts."""
     return [prompt.text for prompt in prompts]
@@ -96,10 +100,8 @@ def texts(prompts):
 @pytest.mark.parametrize("kind", ["jsonl.gz", "parquet", "folder", "splits"])
 def test_every_format_gives_the_same_prompts(tmp_path, tokenizer, kind, rows):
     """Ids, texts and columns equal those of JSON lines, though Arrow adds missing keys to messages."""
-    expected = build_prompts(data_settings(write_dataset(tmp_path, "jsonl", rows)), tokenizer).batch(3, 9)
-    assert (
-        build_prompts(data_settings(write_dataset(tmp_path, kind, rows)), tokenizer).batch(3, 9) == expected
-    )
+    prompts = build_prompts(data_settings(write_dataset(tmp_path, kind, rows)), tokenizer)
+    assert prompts.batch(3, 9) == prompts_of(tmp_path, tokenizer, rows).batch(3, 9)
 
 
 def test_each_epoch_has_its_own_permutation(tmp_path, tokenizer):
@@ -142,7 +144,7 @@ def test_epoch_order_is_stable_across_releases():
 
 def test_unshuffled_rows_keep_file_order(tmp_path, tokenizer):
     """Every epoch is in file order; the prompt column is not passed to reward functions."""
-    prompts = build_prompts(data_settings(write_dataset(tmp_path, "jsonl", TEXTS), shuffle=False), tokenizer)
+    prompts = prompts_of(tmp_path, tokenizer, TEXTS, shuffle=False)
     batch = prompts.batch(1, 5)
     assert [prompt.columns["answer"] for prompt in batch] == ["10", "12", "0", "2", "4"]
     assert batch[0].columns == {"answer": "10", "hints": [5, 5]}
@@ -155,7 +157,6 @@ def test_shipped_task_words_are_stable(model_dir):
     assert (prompts.dropped, prompts.truncated) == (0, 0)
     assert texts(prompts.batch(0, 4)) == ["hgj>", "ffh>", "fhh>", "hhg>"]
     assert texts(prompts.batch(7, 4)) == ["fbb>", "fea>", "hdd>", "jfb>"]
-    assert prompts.batch(7, 4) == task.task_prompts(Config().task, letters, seed=0, step=7, count=4)
 
 
 def test_evaluation_uses_the_first_rows(tmp_path, tokenizer):
@@ -176,9 +177,7 @@ def test_evaluation_uses_the_first_rows(tmp_path, tokenizer):
 def test_chat_has_one_begin_token(tmp_path, begin, end):
     """The template writes it, so the tokenizer must not, and the text is what the model sees."""
     tokenizer = make_tokenizer(tmp_path / "tokenizer", begin=begin, end=end)
-    prompts = build_prompts(
-        data_settings(write_dataset(tmp_path, "jsonl", CHATS), shuffle=False), tokenizer
-    ).batch(0, 7)
+    prompts = prompts_of(tmp_path, tokenizer, CHATS, shuffle=False).batch(0, 7)
     for row, prompt in zip(CHATS, prompts, strict=True):
         rendered = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=False)
         ids = tokenizer(rendered, add_special_tokens=False)["input_ids"]
@@ -193,9 +192,7 @@ def test_text_has_one_begin_token_and_no_end_token(tmp_path, begin, end):
     """This holds also if the text begins with the begin token."""
     tokenizer = make_tokenizer(tmp_path / "tokenizer", begin=begin, end=end, template=False)
     rows = [{"prompt": "one"}, {"prompt": "<s>two"}]
-    prompts = build_prompts(
-        data_settings(write_dataset(tmp_path, "jsonl", rows), shuffle=False), tokenizer
-    ).batch(0, 2)
+    prompts = prompts_of(tmp_path, tokenizer, rows, shuffle=False).batch(0, 2)
     assert texts(prompts) == ["<s>one" if begin else "one", "<s>two"]
     assert [len(prompt.ids) for prompt in prompts] == [3 + begin, 4]
 
@@ -205,8 +202,8 @@ def test_text_has_one_begin_token_and_no_end_token(tmp_path, begin, end):
 )
 def test_chat_template_setting_applies_to_text(tmp_path, tokenizer, template, text):
     """The text becomes one user message."""
-    path = write_dataset(tmp_path, "jsonl", [{"prompt": "Hi"}])
-    assert texts(build_prompts(data_settings(path, template=template), tokenizer).batch(0, 1)) == [text]
+    prompts = prompts_of(tmp_path, tokenizer, [{"prompt": "Hi"}], template=template)
+    assert texts(prompts.batch(0, 1)) == [text]
 
 
 ROWS_BY_LENGTH = [{"prompt": "x" * n, "answer": n} for n in (3, 9, 4, 12)]  # and a begin token each
@@ -214,8 +211,7 @@ ROWS_BY_LENGTH = [{"prompt": "x" * n, "answer": n} for n in (3, 9, 4, 12)]  # an
 
 def test_overlong_prompts_are_dropped_and_counted(tmp_path, tokenizer):
     """Columns stay with their prompts."""
-    path = write_dataset(tmp_path, "jsonl", ROWS_BY_LENGTH)
-    prompts = build_prompts(data_settings(path, max_prompt_tokens=5, shuffle=False), tokenizer)
+    prompts = prompts_of(tmp_path, tokenizer, ROWS_BY_LENGTH, max_prompt_tokens=5, shuffle=False)
     assert (prompts.dropped, prompts.truncated) == (2, 0)
     batch = prompts.batch(0, 3)
     rows = [(prompt.text, prompt.columns["answer"]) for prompt in batch]
@@ -228,9 +224,8 @@ def test_overlong_prompts_are_truncated_on_the_left(tmp_path, tokenizer):
         {"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "abcdef"}]},
         {"prompt": [{"role": "user", "content": "a"}]},
     ]
-    path = write_dataset(tmp_path, "jsonl", rows)
-    config = data_settings(path, max_prompt_tokens=4, over_limit="truncate", shuffle=False)
-    prompts = build_prompts(config, tokenizer)
+    options = {"max_prompt_tokens": 4, "over_limit": "truncate", "shuffle": False}
+    prompts = prompts_of(tmp_path, tokenizer, rows, **options)
     assert (prompts.dropped, prompts.truncated) == (0, 1)
     assert texts(prompts.batch(0, 2)) == ["def<assistant>", "<s><user>a<assistant>"]
 
@@ -356,12 +351,9 @@ def test_missing_package_is_named(tmp_path, tokenizer, monkeypatch, name, packag
 def test_missing_chat_template_is_refused(tmp_path):
     """Chats need one, and so do texts with `chat_template` on."""
     tokenizer = make_tokenizer(tmp_path / "tokenizer", template=False)
-    path = write_dataset(tmp_path, "jsonl", CHATS)
-    with pytest.raises(ConfigError, match=r"row 1: .*chat_template is not set"):
-        build_prompts(data_settings(path), tokenizer)
-    path = write_dataset(tmp_path, "jsonl", TEXTS)
-    with pytest.raises(ConfigError, match=r"row 1: .*chat_template is not set"):
-        build_prompts(data_settings(path, template="chat"), tokenizer)
+    for rows, template in ((CHATS, "auto"), (TEXTS, "chat")):
+        with pytest.raises(ConfigError, match=r"row 1: .*chat_template is not set"):
+            prompts_of(tmp_path, tokenizer, rows, template=template)
 
 
 def test_tiny_model_refuses_unknown_characters(tmp_path, model_dir):

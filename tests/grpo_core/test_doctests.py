@@ -19,7 +19,8 @@ MODULES = (
     "grpo_core.tasks.reward_functions",
     "grpo_core.tasks.rewards",
     "grpo_core.rollout.weights.digest",
-    "grpo_core.tasks.task",
+    "grpo_core.rollout.wire",
+    "grpo_core.tasks.dataset",
 )
 
 

@@ -69,7 +69,7 @@ def cell_report(in_cell, tmp_path_factory) -> dict:
 
 
 def test_engine_reports_its_capabilities(cell_report, cell):
-    """Each missing one has a reason; all of these releases support updates, seeds and aborts."""
+    """Each missing one has a reason; all of these releases support updates and seeds."""
     assert cell_report["engine_version"] == CELLS[cell]
     capabilities = cell_report["capabilities"]
     lacks = {name for name, can in capabilities.items() if can is False}

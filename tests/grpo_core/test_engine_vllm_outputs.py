@@ -29,8 +29,7 @@ def vllm_output(**changes):
     }
     sampled |= {key: value for key, value in changes.items() if key in sampled}
     outputs = [SimpleNamespace(**sampled)] * changes.get("completions", 1)
-    prompt, finished = changes.get("prompt", [1, 2, 3]), changes.get("finished", True)
-    return SimpleNamespace(prompt_token_ids=prompt, outputs=outputs, finished=finished)
+    return SimpleNamespace(prompt_token_ids=changes.get("prompt", [1, 2, 3]), outputs=outputs)
 
 
 def test_logprobs_are_looked_up_by_the_sampled_id():
@@ -64,17 +63,6 @@ def test_stop_id_at_max_tokens_counts_as_stop():
     """Some releases report the length, which they check first."""
     params = SamplingParams(2, stop_ids=(5,))
     assert vllm_messages.decode_completion(REQUEST, vllm_output(), 0, params).finish_reason == "stop"
-
-
-def test_aborted_request_keeps_its_tokens():
-    """A request that had not begun is empty; a running one has no finish reason of vLLM's yet."""
-    running = vllm_output(
-        token_ids=[4], logprobs=[{4: SimpleNamespace(logprob=-0.5)}], finish_reason=None, finished=False
-    )
-    started = vllm_messages.decode_completion(REQUEST, running, 3, PARAMS)
-    assert (started.ids, started.logprobs, started.finish_reason) == ((4,), (-0.5,), "abort")
-    unbegun = vllm_messages.decode_completion(REQUEST, None, 3, PARAMS)
-    assert (unbegun.ids, unbegun.finish_reason) == ((), "abort")
 
 
 def test_all_seed_bits_are_folded_into_32():

@@ -17,7 +17,7 @@ class CountingEngine:
             cache_config=SimpleNamespace(block_size=10, num_gpu_blocks=blocks),
             scheduler_config=SimpleNamespace(max_num_seqs=sequences, max_num_batched_tokens=tokens),
         )
-        self.left, self.prompts, self.aborted = {}, {}, []
+        self.left, self.prompts = {}, {}
         self.new_tokens, self.most_running, self.most_blocks = [0], 0, 0
 
     def add_request(self, name, prompt, params):
@@ -42,10 +42,6 @@ class CountingEngine:
     def has_unfinished_requests(self):
         return bool(self.left)
 
-    def abort_request(self, names):
-        self.aborted += names
-        self.left.clear()
-
 
 @pytest.fixture(autouse=True)
 def plain_prompts(monkeypatch):
@@ -58,18 +54,13 @@ def make_jobs(*lengths, max_tokens=3):
     return [Job(tuple(range(length)), SimpleNamespace(max_tokens=max_tokens)) for length in lengths]
 
 
-def never():
-    """Never abort."""
-    return False
-
-
 def test_jobs_get_their_own_output_in_any_finish_order():
     """A second call can't mistake request names of the first for its own."""
     engine = CountingEngine()
     stepper = Stepper(engine)
     batch = [*make_jobs(3, 1, 2), *make_jobs(9, max_tokens=1)]
     for _ in range(2):
-        outputs = stepper.run(batch, never)
+        outputs = stepper.run(batch)
         assert [output.prompt for output in outputs] == [job.ids for job in batch]
         assert all(output.finished for output in outputs)
 
@@ -77,7 +68,7 @@ def test_jobs_get_their_own_output_in_any_finish_order():
 def test_prompts_are_submitted_within_the_step_budget():
     """Each step gets as many of forty prompts as fit its token budget, the cache and a batch."""
     engine = CountingEngine(blocks=20, sequences=6, tokens=50)
-    assert all(Stepper(engine).run(make_jobs(*(range(1, 41)), max_tokens=5), never))
+    assert all(Stepper(engine).run(make_jobs(*(range(1, 41)), max_tokens=5)))
     assert max(engine.new_tokens) <= 50
     assert engine.most_blocks <= 20
     assert 1 < engine.most_running <= 6
@@ -85,18 +76,8 @@ def test_prompts_are_submitted_within_the_step_budget():
 
 def test_job_that_fills_the_engine_runs_alone():
     engine = CountingEngine(blocks=6, tokens=50)
-    assert all(Stepper(engine).run(make_jobs(50, 2, 50), never))
+    assert all(Stepper(engine).run(make_jobs(50, 2, 50)))
     assert max(engine.new_tokens) == 50
-
-
-def test_abort_returns_partial_outputs():
-    """The stepping thread aborts running requests in vLLM; waiting requests are never submitted."""
-    engine = CountingEngine(sequences=2)
-    steps = iter([False, False, True])
-    outputs = Stepper(engine).run(make_jobs(1, 2, 3), lambda: next(steps))
-    assert [output is None for output in outputs] == [False, False, True]
-    assert not any(output.finished for output in outputs[:2])
-    assert engine.aborted == ["0", "1"]
 
 
 @pytest.mark.parametrize(
@@ -111,4 +92,4 @@ def test_inconsistent_scheduler_is_an_error(fault, says):
     engine = CountingEngine()
     engine.step = lambda: fault(engine)
     with pytest.raises(EngineError, match=says):
-        Stepper(engine).run(make_jobs(1, 2), never)
+        Stepper(engine).run(make_jobs(1, 2))

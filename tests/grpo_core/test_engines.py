@@ -12,18 +12,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from grpo_core import run
+from grpo_core import modes, run
 from grpo_core.config import ConfigError, ModelConfig, RolloutConfig
-from grpo_core.modes import loops
-from grpo_core.rollout.build import ENGINES, EngineSpec, build_engine
+from grpo_core.rollout.build import ENGINES, build_engine
 from grpo_core.rollout.embedded import sample_tokens
-from grpo_core.rollout.engine import (
-    Capabilities,
-    Engine,
-    EngineError,
-    check_answers,
-    check_parameters,
-)
+from grpo_core.rollout.engine import Capabilities, EngineError, check_answers, check_parameters
 from grpo_core.rollout.wire import (
     decode_capabilities,
     decode_completions,
@@ -33,8 +26,7 @@ from grpo_core.rollout.wire import (
 from grpo_core.settings import load
 from grpo_core.tasks.model import make_tiny
 from grpo_core.types import Completion, Request, SamplingParams
-from tests.grpo_core.conformance.cases import make_model
-from tests.grpo_core.conformance.fake import FakeEngine
+from tests.grpo_core.conftest import engine_config
 
 END = 11
 PARAMS = SamplingParams(max_tokens=12, temperature=0.8, stop_ids=(END,))
@@ -47,7 +39,7 @@ REQUESTS = [Request(f"r{i}", PROMPTS[i // 3], seed=100 + i) for i in range(12)]
 def embedded(model_dir):
     """The embedded engine on the tiny model."""
     torch.set_num_threads(1)
-    with closing(build_engine(EngineSpec("transformers", str(model_dir), max_model_len=64))) as engine:
+    with closing(build_engine(engine_config(), model_dir)) as engine:
         yield engine
 
 
@@ -84,25 +76,6 @@ def test_extreme_draws_never_select_an_impossible_token():
     assert ids.tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("at", [1, 4])
-def test_abort_stops_after_the_current_token(tmp_path, at):
-    """Requests that had not begun are empty."""
-    observed = []
-
-    def between() -> None:
-        observed.append(1)
-        if len(observed) == at:
-            engine.abort()
-
-    engine = FakeEngine(make_model(tmp_path, layers=0), max_model_len=64, between=between)
-    assert isinstance(engine, Engine)
-    params = replace(PARAMS, stop_ids=())
-    first, *rest = engine.generate(REQUESTS[:3], params)
-    assert (len(first.ids), first.finish_reason) == (at, "abort")
-    assert [(entry.ids, entry.finish_reason) for entry in rest] == [((), "abort")] * 2
-    assert {len(entry.ids) for entry in engine.generate(REQUESTS[:3], params)} == {params.max_tokens}
-
-
 GOOD = [Completion("a", (1, 2), (-0.5, -0.1), (0, 0), "stop"), Completion("b", (3,), (-1.0,), (0,), "length")]
 ASKED = [Request("a", (0,), 1), Request("b", (0,), 2)]
 
@@ -124,6 +97,10 @@ def test_serialization_keeps_every_bit():
             "request a ended without a usable completion: 0 ids, reason 'stop'",
         ),
         (
+            encode_completions([replace(GOOD[0], finish_reason="abort"), GOOD[1]]),
+            "request a ended without a usable completion: 2 ids, reason 'abort'",
+        ),
+        (
             encode_completions([Completion("a", (1,), (float("nan"),), (0,), "stop"), GOOD[1]]),
             "log-probs that are none",
         ),
@@ -137,30 +114,6 @@ def test_mismatched_completions_are_refused(answer, says):
     with pytest.raises(EngineError, match="x engine, generate") as caught:
         decode_completions(answer, ASKED, "x")
     assert says in str(caught.value)
-
-
-CUT, EMPTY = Completion("a", (1,), (-0.5,), (0,), "abort"), Completion("a", (), (), (), "abort")
-
-
-@pytest.mark.parametrize(
-    ("completion", "aborted", "accepted"),
-    [
-        (CUT, False, False),
-        (CUT, True, True),
-        (EMPTY, False, False),
-        (EMPTY, True, True),
-        (replace(EMPTY, finish_reason="length"), True, False),
-        (replace(CUT, finish_reason="error"), True, False),
-    ],
-)
-def test_abort_reason_needs_an_abort(completion, aborted, accepted):
-    """An aborted completion may have some ids or none."""
-    batch = [ASKED[0]]
-    if accepted:
-        assert check_answers([completion], batch, "x", aborted=aborted) == [completion]
-    else:
-        with pytest.raises(EngineError, match="request a ended without a usable completion"):
-            check_answers([completion], batch, "x", aborted=aborted)
 
 
 def test_unexpected_parameters_are_refused_by_name():
@@ -178,7 +131,7 @@ def test_unexpected_parameters_are_refused_by_name():
         assert str(caught.value) == f"x engine, update_weights: nothing was loaded: {says}"
 
 
-ABLE = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True, truncation=True)
+ABLE = Capabilities(seeds=True, fingerprint=True, sleep=True, truncation=True)
 
 
 def test_capabilities_are_serialized_with_reasons():
@@ -189,7 +142,7 @@ def test_capabilities_are_serialized_with_reasons():
 def test_protocol_accepts_older_and_newer_peers():
     """Missing fields get defaults; unknown fields are ignored."""
     actual = decode_capabilities({"seeds": True, "fingerprint": True, "sleep": True, "flies": True}, "x")
-    assert actual == replace(ABLE, abort=False, truncation=False)
+    assert actual == replace(ABLE, truncation=False)
 
 
 @pytest.mark.parametrize(
@@ -209,16 +162,16 @@ def test_engine_names_match_the_build_table():
         load(None, ["--rollout.engine=other"])
     assert [load(None, [f"--rollout.engine={name}"]).rollout.engine for name in ENGINES] == list(ENGINES)
     with pytest.raises(ValueError, match="no engine is called 'other'"):
-        build_engine(EngineSpec("other", "", max_model_len=8))
+        build_engine(engine_config(engine="other"), "")
 
 
 def test_each_mode_has_its_own_loop(monkeypatch, short_run):
-    (modes_field,) = [field for field in fields(RolloutConfig) if field.name == "mode"]
+    (field_of_mode,) = [field for field in fields(RolloutConfig) if field.name == "mode"]
     ran = []
-    for name in loops.LOOPS:
-        monkeypatch.setitem(loops.LOOPS, name, lambda _, name=name: ran.append(name))
-    for mode in modes_field.metadata["choices"]:
-        loops.run_mode(SimpleNamespace(config=short_run(mode)))
+    for name in modes.LOOPS:
+        monkeypatch.setitem(modes.LOOPS, name, lambda _, name=name: ran.append(name))
+    for mode in field_of_mode.metadata["choices"]:
+        modes.run_mode(SimpleNamespace(config=short_run(mode)))
     assert ran == ["colocate", "async", "server"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from types import SimpleNamespace
 
@@ -11,9 +10,10 @@ import torch
 
 from grpo_core.config import RolloutConfig
 from grpo_core.rollout import http_client as client
-from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
-from grpo_core.rollout.http_client import PROTOCOL, HttpClient, identify
+from grpo_core.rollout.engine import EngineError, EngineTimeoutError
+from grpo_core.rollout.http_client import PROTOCOL, HttpClient
 from grpo_core.rollout.remote import RemoteEngine, engine_for
+from grpo_core.rollout.wire import checksum
 from grpo_core.types import Request, SamplingParams
 from tests.grpo_core.simulated_server import simulated
 
@@ -54,9 +54,7 @@ def test_lost_connection_is_retried_once_if_safe(lost, repeat):
         if repeat:
             assert http(server).json("GET", "/x", repeat=True) == {"a": 1}
         else:
-            with pytest.raises(
-                EngineUnreachableError, match=r"some engine, http://127.0.0.1:\d+/x: .*server up"
-            ):
+            with pytest.raises(EngineError, match=r"some engine, http://127.0.0.1:\d+/x: .*server up"):
                 http(server).json("GET", "/x")
         assert len(server.calls) == 1 + repeat
 
@@ -131,7 +129,7 @@ def test_invalid_responses_name_the_endpoint(monkeypatch, text, status, says):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no such host", "x" * 70])
 def test_refused_connection_is_an_engine_error(host):
-    with pytest.raises(EngineUnreachableError, match="is the server up"):
+    with pytest.raises(EngineError, match="is the server up"):
         HttpClient("some", host, 9, timeout_s=500).json("GET", "/x")
 
 
@@ -146,80 +144,61 @@ def serve_documents(documents):
 
 
 @pytest.mark.parametrize(
-    ("documents", "found"),
-    [
-        ({"/info": INFO}, "grpo-core"),
-        ({"/openapi.json": {"paths": {"/v1/completions": {}, "/version": {}}}}, "vllm"),
-        ({"/openapi.json": {"paths": {"/generate/": {}, "/health/": {}}}}, "trl"),
-    ],
-)
-def test_server_kind_is_detected(documents, found):
-    """The server's own description decides which client is used."""
-    with simulated(serve_documents(documents)) as server:
-        assert identify(http(server)) == found
-
-
-@pytest.mark.parametrize(
-    "documents",
-    [
-        {},
-        {"/info": {"schema": "other"}},
-        {"/info": [], "/openapi.json": []},
-        {"/openapi.json": {"paths": {"/": {}}}},
-    ],
-)
-def test_unknown_server_kind_is_refused(documents):
-    """The error lists the three supported kinds."""
-    with (
-        simulated(serve_documents(documents)) as server,
-        pytest.raises(
-            EngineError, match=r"no rollout server answers there.*grpo_core serve.*vllm serve.*trl vllm"
-        ),
-    ):
-        identify(http(server))
-
-
-def test_wrong_token_is_reported():
-    """It is not reported as an unknown kind of server."""
-    refusal = {"detail": "the token is missing or wrong"}
-    with (
-        simulated(lambda call: call.answer(refusal, status=401)) as server,
-        pytest.raises(EngineError, match="/info: status 401: the token is missing or wrong"),
-    ):
-        identify(http(server))
-
-
-@pytest.mark.parametrize(
     ("wanted", "documents", "says"),
     [
-        ("vllm", {"/info": INFO}, "rollout.server = 'vllm' is `vllm serve`, but `python -m grpo_core serve`"),
-        ("trl", {"/info": INFO}, "set rollout.server = 'grpo-core' or 'auto'"),
-        ("grpo-core", {"/openapi.json": {"paths": {"/v1/completions": {}}}}, "`vllm serve` answers"),
+        ("grpo-core", {}, "expected a server of grpo-doctor.serve.v1, got None"),
         (
-            "vllm",
-            {"/openapi.json": {"paths": {"/generate/": {}}}},
-            "`trl vllm-serve` of TRL 0.16 to 1.10 answers",
+            "grpo-core",
+            {"/info": {"schema": "other"}},
+            "got 'other'; for `vllm serve` set rollout.server = 'vllm'",
         ),
+        ("grpo-core", {"/info": []}, "/info: expected a JSON object"),
+        ("vllm", {}, "/openapi.json: status 404: Not Found"),
+        ("vllm", {"/openapi.json": []}, "/openapi.json: expected a JSON object"),
+        ("vllm", {"/openapi.json": {"paths": {"/generate/": {}}}}, r"`trl vllm-serve` of TRL 1\.11 or later"),
     ],
 )
-def test_unexpected_server_kind_is_refused(tmp_path, wanted, documents, says):
-    """The error has the expected kind, the actual kind, and the setting to change."""
+def test_other_servers_are_refused(tmp_path, wanted, documents, says):
+    """The error has the expected kind and the setting to change; older servers of TRL take weights by NCCL alone."""
     options = RolloutConfig(server=wanted, timeout_s=500)
     with simulated(serve_documents(documents)) as server, pytest.raises(EngineError, match=says):
         engine_for(options, "127.0.0.1", server.port, tmp_path)
 
 
-@pytest.mark.parametrize("wanted", ["auto", "grpo-core"])
-def test_connects_to_our_server(tmp_path, wanted):
+@pytest.mark.parametrize("wanted", ["grpo-core", "vllm"])
+def test_wrong_token_is_reported(tmp_path, wanted):
+    """It is not reported as another kind of server."""
+    options, refusal = (
+        RolloutConfig(server=wanted, timeout_s=500),
+        {"detail": "the token is missing or wrong"},
+    )
+    with (
+        simulated(lambda call: call.answer(refusal, status=401)) as server,
+        pytest.raises(EngineError, match="status 401: the token is missing or wrong"),
+    ):
+        engine_for(options, "127.0.0.1", server.port, tmp_path)
+
+
+def test_connects_to_our_server(tmp_path):
     """Unknown capabilities are ignored; one client can't put the server's engine to sleep."""
-    options = RolloutConfig(server=wanted, timeout_s=500)
     with simulated(serve_documents({"/info": INFO})) as server:
-        engine = engine_for(options, "127.0.0.1", server.port, tmp_path)
+        engine = engine_for(RolloutConfig(timeout_s=500), "127.0.0.1", server.port, tmp_path)
     assert isinstance(engine, RemoteEngine)
     assert (engine.name, engine.policy_version) == ("remote transformers", 3)
     assert engine.capabilities.fingerprint
     assert not engine.capabilities.sleep
     assert engine.capabilities.why_not["sleep"] == "other clients use the server"
+
+
+@pytest.mark.parametrize("lacking", ["update", "seeds"])
+def test_server_that_cannot_be_trained_with_is_refused(tmp_path, lacking):
+    """The error has the server's own reason."""
+    able = {**INFO["capabilities"], lacking: False, "why_not": {lacking: "it was started without"}}
+    with (
+        simulated(serve_documents({"/info": {**INFO, "capabilities": able}})) as server,
+        pytest.raises(EngineError, match=rf"it can't be trained with \({lacking}\): it was started without"),
+    ):
+        engine_for(RolloutConfig(timeout_s=500), "127.0.0.1", server.port, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -245,9 +224,9 @@ def test_corrupted_response_is_retried_once():
 
     def handle(call):
         body, sent = b'{"a": 1}', b'{"a": 2}' if len(server.calls) == 1 else b'{"a": 1}'
-        digest = hashlib.sha256(body).hexdigest()
         call.sock.sendall(
-            f"HTTP/1.1 200 OK\r\nX-Content-SHA256: {digest}\r\nContent-Length: 8\r\n\r\n".encode() + sent
+            f"HTTP/1.1 200 OK\r\nX-Content-CRC32: {checksum(body)}\r\nContent-Length: 8\r\n\r\n".encode()
+            + sent
         )
 
     with simulated(handle) as server:
@@ -285,7 +264,7 @@ class SimulatedOwn:
                 }
                 for entry in call.document()["requests"]
             ]
-            assert hashlib.sha256(call.body).hexdigest() == call.headers["x-content-sha256"]
+            assert checksum(call.body) == call.headers["x-content-crc32"]
         call.answer(answer)
 
 
@@ -302,24 +281,12 @@ def test_foreign_weights_are_detected(stamps):
         simulation.stamp = "somebody's"
         if stamps:
             for call in (engine.fingerprint, lambda: engine.generate(batch, params)):
-                with pytest.raises(EngineUnreachableError, match="the server lost the weights it was sent"):
+                with pytest.raises(EngineError, match="the server lost the weights it was sent"):
                     call()
         engine.update_weights([("a", torch.ones(1))], 5)
         simulation.version = 6
-        with pytest.raises(EngineUnreachableError, match="the server lost the weights it was sent"):
+        with pytest.raises(EngineError, match="the server lost the weights it was sent"):
             engine.generate(batch, params)
         engine.close()
         with pytest.raises(EngineError, match="generate: the engine is closed"):
             engine.generate(batch, params)
-
-
-def test_older_trl_server_is_refused(tmp_path):
-    """It takes weights by NCCL only: the run ends at its start, with an alternative."""
-    description = {"paths": {"/generate/": {}, "/health/": {}}}
-    with (
-        simulated(lambda call: call.answer(description)) as server,
-        pytest.raises(
-            EngineError, match=r"takes weights by NCCL alone, so it can't be trained with; use TRL 1\.11"
-        ),
-    ):
-        engine_for(RolloutConfig(server="trl", timeout_s=500), "127.0.0.1", server.port, tmp_path)

@@ -1,4 +1,4 @@
-"""Identifying a rollout server does not import torch."""
+"""Calling a rollout server does not import torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cells import ROOT
 HEAVY = ("torch", "grpo_core.rollout.vllm_server", "grpo_core.records.", "grpo_core.machine.")
 
 
-def test_server_identification_does_not_import_torch():
+def test_http_client_does_not_import_torch():
     """A probe of the matrix begins with it, in environments where importing torch takes seconds."""
     program = (
         "import sys, grpo_core.rollout.http_client; "

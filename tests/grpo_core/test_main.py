@@ -11,9 +11,9 @@ import sys
 
 import pytest
 
+from grpo_core import modes
 from grpo_core.__main__ import _leave, main
 from grpo_core.config import Config
-from grpo_core.modes import loops
 from grpo_core.probe import probe
 from grpo_core.rollout.embedded import TransformersEngine
 from grpo_core.settings import load
@@ -24,7 +24,7 @@ TINY = ("--train.steps=2", "--train.prompts_per_step=2", "--sampling.group_size=
 def test_train_json_prints_exactly_one_document(tmp_path, monkeypatch, capfd):
     """Progress and all prints go to stderr; the document has the outcome and the run's folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("grpo_core.modes.loops.run_mode", _noisy(loops.run_mode))
+    monkeypatch.setattr("grpo_core.modes.run_mode", _noisy(modes.run_mode))
     assert main(["train", *TINY, "--json"]) == 0
     out, err = capfd.readouterr()
     document = json.loads(out)
@@ -90,7 +90,7 @@ def test_missing_folder_is_reported_before_importing_torch():
 
 def test_internal_error_shows_its_traceback(tmp_path, monkeypatch, capfd):
     """Exit code 2, the traceback on stderr, and one document on stdout."""
-    monkeypatch.setattr("grpo_core.modes.loops.run_mode", lambda trainer: 1 / 0)
+    monkeypatch.setattr("grpo_core.modes.run_mode", lambda trainer: 1 / 0)
     assert main(["train", *TINY, f"--output.dir={tmp_path}", "--json"]) == 2
     out, err = capfd.readouterr()
     assert json.loads(out) == {"outcome": "error", "error": "ZeroDivisionError: division by zero"}

@@ -14,7 +14,7 @@ from grpo_core.config import ConfigError
 from grpo_core.learn.batch import make_batch
 from grpo_core.learn.policy import Policy
 from grpo_core.machine.world import World
-from grpo_core.modes.ahead import temporary_state
+from grpo_core.modes import temporary_state
 from grpo_core.settings import load
 from grpo_core.tasks.model import load_model
 from grpo_core.types import Completion, Prompt, Sample

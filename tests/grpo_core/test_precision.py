@@ -146,10 +146,7 @@ def test_model_dtype_alone_is_bit_identical_in_every_mode(short_run):
 
 @pytest.mark.parametrize(
     "more",
-    [
-        {},
-        {"model.lora_rank": 2, "loss.kl_coefficient": 0.1, "model.gradient_checkpointing": "true"},
-    ],
+    [{}, {"model.lora_rank": 2, "loss.kl_coefficient": 0.1, "model.gradient_checkpointing": "true"}],
     ids=lambda more: ",".join(more) or "alone",
 )
 def test_bfloat16_trains_a_tied_model_with_adapters_and_a_reference(short_run, tmp_path, more):

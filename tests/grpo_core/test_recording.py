@@ -36,7 +36,7 @@ def make_step(logprob=-1.5):
 @pytest.fixture
 def config():
     """Settings with a non-default value of each type."""
-    reward = ["--reward.weights=1,0.3", "--reward.functions=exact,format"]
+    reward = ["--reward.weights=1,0.3", "--reward.functions=exact,letters_in_place"]
     return load(None, [*reward, "--loss.clip_high=0.28", "--loss.kl_importance=true", "--output.name=a=b c"])
 
 

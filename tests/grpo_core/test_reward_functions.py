@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 
 from grpo_core.config import Config, ConfigError, RewardConfig
 from grpo_core.tasks import reward_functions
-from grpo_core.tasks.reward_functions import (
-    exact,
-    letters_in_place,
-    math_answers,
-    repetition,
-    soft_overlong,
-    tags,
-)
+from grpo_core.tasks.reward_functions import exact, letters_in_place, math_answers, soft_overlong
 from grpo_core.tasks.rewards import build_rewards
 
 # In CI its absence is a failure, not a reason to skip.
@@ -36,47 +29,6 @@ def test_exact_match_reward():
     """Surrounding white space is ignored, inner white space is not; numbers are compared as text."""
     scores = exact(["\n42 ", "4 2", "42.0", "", "x"], answer=["42", "42", 42, "", None])
     assert scores == [1.0, 0.0, 0.0, 1.0, None]
-
-
-@pytest.mark.parametrize(
-    ("completion", "value"),
-    [
-        ("<think>\na\nb\n</think>\n\n<answer>\n4\n</answer>\n", 1.0),
-        ("<think></think><answer></answer>", 1.0),
-        ("<think>a</think><answer>4</answer> bye", 0.0),
-        ("well <think>a</think><answer>4</answer>", 0.0),
-        ("<think>a</think> so <answer>4</answer>", 0.0),
-        ("<think>a<think>b</think><answer>4</answer>", 0.0),
-        ("<think>a</think><answer>4</answer><answer>5</answer>", 0.0),
-        ("<answer>4</answer><think>a</think>", 0.0),
-        ("<THINK>a</THINK><answer>4</answer>", 0.0),
-        ("<think>a</think><answer>4", 0.0),
-        ("a</think><answer>4</answer>", 0.0),
-        ("", 0.0),
-    ],
-)
-def test_format_reward_requires_both_tag_pairs(completion, value):
-    """Each tag occurs once, in order, with only white space around the pairs."""
-    assert tags(["2+2?"], [completion]) == [value]
-
-
-def test_format_reward_accepts_tag_opened_by_the_prompt():
-    """Chat templates of reasoning models open it there; a second opening is then wrong."""
-    completions = ["a</think><answer>4</answer>", "<think>a</think><answer>4</answer>"]
-    assert tags(["2+2?<|assistant|><think>\n"] * 2, completions) == [1.0, 0.0]
-
-
-@pytest.mark.timeout(300)
-def test_format_reward_has_no_quadratic_blowup():
-    """A pattern with two lazy spans takes hours on megabytes of opening tags."""
-    hostile = ["<think>" * 300_000, "<think>a</think>" + "<answer>" * 300_000, "<think" * 300_000]
-    assert tags([""] * 3, hostile) == [0.0] * 3
-
-
-def test_repetition_penalty_counts_repeated_ngrams():
-    """The text "a b c a b c a b" has three different trigrams of six; case and spaces do not matter."""
-    scores = repetition(["a b c a b c a b", "A b\nc  a B c a b", "a a a a a a", "a b", "", "a b c"])
-    assert scores == [-0.5, -0.5, -0.75, 0.0, 0.0, 0.0]
 
 
 @given(st.integers(1, 200), st.integers(0, 200), st.integers(0, 400), st.floats(0, 4))

@@ -184,10 +184,11 @@ def test_default_is_the_shipped_reward():
 def test_functions_weights_and_overlong_penalty_combine():
     """The penalty counts tokens and has a separate column; weights do not apply to it."""
     penalty = {"overlong_buffer": 4, "overlong_penalty": 0.5}
-    config = reward_settings(functions=("exact", "repetition"), weights=(2.0, 1.0), **penalty)
+    config = reward_settings(functions=("exact", "letters_in_place"), weights=(2.0, 1.0), **penalty)
     rewards = build_rewards(config).score(*batch(["abcd", "abcdef", "abcdefgh"], answer=["abcd"] * 3))
-    assert totals(rewards) == [2.0, -0.25, -0.5]
-    expected = {"exact": [1.0, 0.0, 0.0], "repetition": [0.0] * 3, "overlong": [0.0, -0.25, -0.5]}
+    assert totals(rewards) == [3.0, 2 / 3 - 0.25, 0.0]
+    letters = [1.0, 2 / 3, 0.5]
+    expected = {"exact": [1.0, 0.0, 0.0], "letters_in_place": letters, "overlong": [0.0, -0.25, -0.5]}
     assert by_function(rewards) == expected
 
 
@@ -213,7 +214,7 @@ def test_functions_from_user_files(tmp_path):
     ("spec", "says"),
     [
         ("exakt", "no function 'exakt' in what is built in"),
-        ("exakt", "there are: exact, format, letters_in_place, math, repetition"),
+        ("exakt", "there are: exact, letters_in_place, math"),
         ("{tmp}/none.py:judge", "running {tmp}/none.py raised FileNotFoundError"),
         ("{tmp}/mine.py:judge", "no function 'judge' in {tmp}/mine.py; there are: correct, short"),
         ("{tmp}/mine.py:LIMIT", "no function 'LIMIT' in {tmp}/mine.py; there are: correct, short"),

@@ -30,7 +30,7 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
 def server(forked_servers, model_dir):
     """A server without a token, protected only by its rules against web pages."""
     flags = ["--exit-with-stdin", "--allow-unauthenticated", f"--model.path={model_dir}"]
-    process = forked_servers.start(["grpo_core", "serve", *flags], threads=1)
+    process = forked_servers.start_server(["grpo_core", "serve", *flags], threads=1)
     where = json.loads(process.stdout.readline())
     yield SimpleNamespace(**where)
     end_child(process, grace_s=500)
@@ -50,7 +50,7 @@ def status(server, method, path, headers=(), body=b""):
         return response.status
 
 
-@pytest.mark.parametrize("path", ["/weights", "/generate", "/reset_prefix_cache", "/sync/load"])
+@pytest.mark.parametrize("path", ["/weights", "/generate", "/sync/load"])
 @pytest.mark.parametrize(
     "headers",
     [
@@ -300,7 +300,7 @@ def test_malformed_call_is_answered_once():
 def test_slow_request_body_times_out():
     """The real application refuses a body whose rest does not arrive."""
     with ThreadPoolExecutor(1) as thread:
-        engine = SimpleNamespace(name="none", policy_version=0, capabilities=SimpleNamespace(abort=False))
+        engine = SimpleNamespace(name="none", policy_version=0)
         app = create_app(engine, thread, token=None, limits=Limits(call_s=0.3))
         with serve_app(app) as address, socket.create_connection(address, timeout=500) as connection:
             connection.sendall(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\na")

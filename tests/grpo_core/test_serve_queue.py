@@ -1,4 +1,4 @@
-"""The rollout server's queue: order of calls, time limits, cancellation, and the place of a weight update."""
+"""The thread of a rollout server's engine: order of calls, time limits, cancellation, and the end of the server."""
 
 from __future__ import annotations
 
@@ -9,180 +9,146 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from fastapi import HTTPException
 
-from grpo_core.rollout.engine import Capabilities, EngineError, EngineUnreachableError
+from grpo_core.rollout.engine import EngineError
 from grpo_core.rollout.server.access import Limits
-from grpo_core.rollout.server.engine_queue import EngineQueue
+from grpo_core.rollout.server.app import EngineThread
 
 
 class GateEngine:
-    """A fake engine whose `generate` lasts until it is released or aborted, and returns which."""
+    """A fake engine whose `generate` lasts until it is released."""
 
-    name = "gate"
-
-    def __init__(self, *, abort: bool = True) -> None:
-        self.capabilities = Capabilities(
-            seeds=True, fingerprint=True, sleep=False, abort=abort, why_not={} if abort else {"abort": "no"}
-        )
+    def __init__(self) -> None:
         self.policy_version, self.log = 0, []
         self.begun, self.end = threading.Event(), threading.Event()
 
     def generate(self) -> str:
         self.begun.set()
         assert self.end.wait(500)
-        self.log.append(f"sampled {self.policy_version}")
-        return self.log[-1]
+        return self.record("sampled")
 
-    def quick(self) -> str:
-        self.log.append(f"quick {self.policy_version}")
+    def record(self, what: str = "quick") -> str:
+        self.log.append(f"{what} {self.policy_version}")
         return self.log[-1]
 
     def update_weights(self, tensors, version: int) -> None:
         self.policy_version = version
-        self.log.append(f"updated {version}")
-
-    def abort(self) -> None:
-        if self.begun.is_set():
-            self.end.set()
+        self.record("updated")
 
 
-def run_with_queue(scenario, engine, **options):
-    """Run a scenario with a queue before the engine, in its own event loop and thread."""
+def run_scenario(scenario, engine, **options):
+    """Run a scenario with the thread of an engine, in an event loop of its own."""
 
     async def run():
         with ThreadPoolExecutor(1) as thread:
             try:
-                return await scenario(EngineQueue(engine, thread, Limits(**{"waiting": 4, **options})))
+                return await scenario(EngineThread(engine, thread, Limits(**{"waiting": 4, **options})))
             finally:
                 engine.end.set()
 
     return asyncio.run(run())
 
 
-async def wait_until_sampling(engine) -> None:
-    """Wait until the engine is in `generate`."""
+async def start_sampling(engine, thread) -> asyncio.Task:
+    """Start a call, and wait until the engine is in `generate`."""
+    task = asyncio.create_task(thread.call(GateEngine.generate))
     assert await asyncio.to_thread(engine.begun.wait, 500)
+    return task
 
 
-def test_update_goes_before_waiting_calls():
-    """It waits for the running call; waiting calls are sampled from the new weights."""
+def test_calls_and_updates_run_in_order():
+    """An update waits for the running call, and later calls are sampled from the new weights."""
     engine = GateEngine()
 
-    async def scenario(queue):
-        first = asyncio.create_task(queue.call(lambda held: held.generate()))
-        await wait_until_sampling(engine)
-        second = asyncio.create_task(queue.call(lambda held: held.quick()))
+    async def scenario(thread):
+        tasks = [await start_sampling(engine, thread), asyncio.create_task(thread.update({}, 1))]
         await asyncio.sleep(0)
-        update = asyncio.create_task(queue.update({}, 1))
-        done, _ = await asyncio.wait({first, second, update}, timeout=0.2)
+        tasks.append(asyncio.create_task(thread.call(GateEngine.record)))
+        done, _ = await asyncio.wait(tasks, timeout=0.2)
         assert not done
         engine.end.set()
-        return await asyncio.gather(first, second, update)
+        return await asyncio.gather(*tasks)
 
-    assert run_with_queue(scenario, engine)[:2] == ["sampled 0", "quick 1"]
+    sampled, updated, quick = run_scenario(scenario, engine)
+    assert (sampled, updated["policy_version"], quick) == ("sampled 0", 1, "quick 1")
     assert engine.log == ["sampled 0", "updated 1", "quick 1"]
 
 
-def test_call_over_its_time_limit_is_aborted():
-    """Status 503 names the limit, the result is dropped, and the next call is served."""
+def test_call_over_its_time_limit_gets_status_503():
+    """A running call goes on without its client, a waiting one never starts, and later calls are served."""
     engine = GateEngine()
 
-    async def scenario(queue):
-        with pytest.raises(HTTPException, match=r"ran for more than 3 s \(rollout.timeout_s\)") as caught:
-            await queue.call(lambda held: held.generate())
-        return caught.value.status_code, await queue.call(lambda held: held.quick())
-
-    assert run_with_queue(scenario, engine, call_s=3.0) == (503, "quick 0")
-
-
-def test_waiting_call_times_out_before_the_engine():
-    """The engine can't abort the first call, so the second times out in the queue."""
-    engine = GateEngine(abort=False)
-
-    async def scenario(queue):
-        first = asyncio.create_task(queue.call(lambda held: held.generate()))
-        await wait_until_sampling(engine)
-        with pytest.raises(HTTPException, match="waited for the engine for more than"):
-            await queue.call(lambda held: held.quick())
-        with pytest.raises(HTTPException, match="ran for more than"):
-            await first
+    async def scenario(thread):
+        calls = [await start_sampling(engine, thread), asyncio.create_task(thread.call(GateEngine.record))]
+        refusals = await asyncio.gather(*calls, return_exceptions=True)
         engine.end.set()
-        return (await queue.update({}, 7))["policy_version"]
+        return refusals, (await thread.update({}, 7))["policy_version"]
 
-    assert run_with_queue(scenario, engine, call_s=0.3) == 7
-    assert engine.log == ["sampled 0", "updated 7"]
+    refusals, version = run_scenario(scenario, engine, call_s=0.5)
+    detail = "no answer of the engine in 0.5 s (rollout.timeout_s)"
+    assert [(refusal.status_code, refusal.detail) for refusal in refusals] == [(503, detail)] * 2
+    assert (version, engine.log) == (7, ["sampled 0", "updated 7"])
 
 
 def test_cancelled_call_passes_its_turn_on():
     """It may have been waiting or running."""
     engine = GateEngine()
 
-    async def scenario(queue):
-        running = asyncio.create_task(queue.call(lambda held: held.generate()))
-        await wait_until_sampling(engine)
-        waiting = asyncio.create_task(queue.call(lambda held: held.quick()))
+    async def scenario(thread):
+        running = await start_sampling(engine, thread)
+        waiting = asyncio.create_task(thread.call(GateEngine.record))
         await asyncio.sleep(0)
         for task in (waiting, running):
             task.cancel()
         await asyncio.gather(waiting, running, return_exceptions=True)
         engine.end.set()
-        return queue.calls, await queue.call(lambda held: held.quick())
+        return thread.calls, await thread.call(GateEngine.record)
 
-    assert run_with_queue(scenario, engine) == (0, "quick 0")
+    assert run_scenario(scenario, engine) == (0, "quick 0")
     assert engine.log == ["sampled 0", "quick 0"]
 
 
-@pytest.mark.parametrize(
-    ("error", "status"), [(EngineError("no such token"), 422), (EngineUnreachableError("gone"), 503)]
-)
-def test_status_distinguishes_refusal_from_failure(error, status):
-    """The status shows whether a retry can help."""
+def test_refusal_of_the_engine_gives_status_422():
+    """A retry would not help, unlike after status 503."""
 
     def refuse(_):
-        raise error
+        raise EngineError("no such token")
 
-    async def scenario(queue):
-        with pytest.raises(HTTPException, match=str(error)) as caught:
-            await queue.call(refuse)
+    async def scenario(thread):
+        with pytest.raises(HTTPException, match="no such token") as caught:
+            await thread.call(refuse)
         return caught.value.status_code
 
-    assert run_with_queue(scenario, GateEngine()) == status
+    assert run_scenario(scenario, GateEngine()) == 422
 
 
 def test_full_queue_gives_status_503_except_for_weights():
     """When a call ends, there is room again."""
     engine = GateEngine()
 
-    async def scenario(queue):
-        first = asyncio.create_task(queue.call(lambda held: held.generate()))
-        await wait_until_sampling(engine)
+    async def scenario(thread):
+        first = await start_sampling(engine, thread)
         with pytest.raises(HTTPException, match="too many calls") as caught:
-            await queue.call(lambda held: held.quick())
-        update = asyncio.create_task(queue.update({}, 1))
+            await thread.call(GateEngine.record)
+        update = asyncio.create_task(thread.update({}, 1))
         await asyncio.sleep(0)
         engine.end.set()
         await asyncio.gather(first, update)
-        return caught.value.status_code, await queue.call(lambda held: held.quick())
+        return caught.value.status_code, await thread.call(GateEngine.record)
 
-    assert run_with_queue(scenario, engine, waiting=1) == (503, "quick 1")
+    assert run_scenario(scenario, engine, waiting=1) == (503, "quick 1")
 
 
-@pytest.mark.parametrize("abort", [True, False])
-def test_stopping_server_answers_every_call(abort):
-    """The running call gets its aborted result or 503; waiting calls get 503."""
-    engine = GateEngine(abort=abort)
+def test_stopping_server_answers_every_call():
+    """Running and waiting calls get status 503, and so do calls that come later."""
+    engine = GateEngine()
 
-    async def scenario(queue):
-        running = asyncio.create_task(queue.call(lambda held: held.generate()))
-        await wait_until_sampling(engine)
-        waiting = asyncio.create_task(queue.call(lambda held: held.quick()))
+    async def scenario(thread):
+        calls = [await start_sampling(engine, thread), asyncio.create_task(thread.call(GateEngine.record))]
         await asyncio.sleep(0)
-        queue.stop()
-        return await asyncio.gather(
-            running, waiting, queue.call(lambda held: held.quick()), return_exceptions=True
-        )
+        thread.stopping.set()
+        return await asyncio.gather(*calls, thread.call(GateEngine.record), return_exceptions=True)
 
-    first, *alternatives = run_with_queue(scenario, engine)
-    assert first == "sampled 0" if abort else first.detail == "the server is stopping"
-    assert [(refusal.status_code, refusal.detail) for refusal in alternatives] == [
+    refusals = run_scenario(scenario, engine)
+    assert [(refusal.status_code, refusal.detail) for refusal in refusals] == [
         (503, "the server is stopping")
-    ] * 2
+    ] * 3

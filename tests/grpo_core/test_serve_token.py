@@ -1,11 +1,11 @@
-"""The rollout server's token: where it comes from, where it is stored, and that it is never shown."""
+"""The rollout server's token: where it comes from, and that it is never shown."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import os
-import stat
+import secrets
 from contextlib import closing
 from pathlib import Path
 
@@ -14,10 +14,10 @@ import pytest
 from grpo_core import __main__ as cli
 from grpo_core import run
 from grpo_core.config import ConfigError
-from grpo_core.rollout.build import EngineSpec
 from grpo_core.rollout.server import process as server_process
-from grpo_core.rollout.server.process import ServerProcess, end_child
-from grpo_core.rollout.server.token import client_token, new_token, saved_token, server_token, token_path
+from grpo_core.rollout.server.process import ServerProcess, given_token
+from grpo_core.settings import load
+from tests.grpo_core.conftest import engine_config
 
 
 def status(host, port, token=None, path="/info") -> int:
@@ -29,9 +29,8 @@ def status(host, port, token=None, path="/info") -> int:
 
 
 def test_own_server_has_a_secret_random_token(model_dir):
-    """It differs each time and is not on the command line, which every user can read."""
-    assert new_token() != new_token()
-    with closing(ServerProcess(EngineSpec("transformers", str(model_dir), 256), timeout_s=500)) as server:
+    """It is not on the command line, which every user can read."""
+    with closing(ServerProcess(engine_config(), model_dir)) as server:
         assert len(server.token) > 40
         assert server.token.encode() not in Path(f"/proc/{server.pid}/cmdline").read_bytes()
         assert status(server.host, server.port) == 401
@@ -43,7 +42,8 @@ def test_own_server_has_a_secret_random_token(model_dir):
 def test_run_writes_no_token(short_run, monkeypatch, capfd):
     """Neither its server's token nor the environment's is in its files or output."""
     created, received = [], "given-to-nobody-in-particular"
-    monkeypatch.setattr(server_process, "new_token", lambda: created.append(new_token()) or created[-1])
+    create = secrets.token_urlsafe
+    monkeypatch.setattr(secrets, "token_urlsafe", lambda size: created.append(create(size)) or created[-1])
     monkeypatch.setenv("GRPO_CORE_TOKEN", received)
     config = short_run("server", **{"train.steps": 2, "output.record_every": 1})
     document = run.train(config, lambda _: None)
@@ -57,37 +57,18 @@ def test_run_writes_no_token(short_run, monkeypatch, capfd):
         assert received.encode() not in text
 
 
-def test_server_without_a_token_creates_a_token_file(forked_servers, model_dir, short_run):
-    """A trainer of the same user finds the file; it is deleted when the server ends."""
-    process = forked_servers.start(
-        ["grpo_core", "serve", "--exit-with-stdin", f"--model.path={model_dir}"], 1
-    )
-    try:
-        where = json.loads(process.stdout.readline())
-        place = Path(where["token_file"])
-        assert stat.S_IMODE(place.stat().st_mode) == 0o600
-        token = place.read_text().strip()
-        assert token not in json.dumps(where)
-        assert status(where["host"], where["port"]) == 401
-        assert status(where["host"], where["port"], token) == 200
-        settings = {"rollout.port": where["port"], "model.path": model_dir, "train.steps": 2}
-        document = run.train(short_run("server", **settings), lambda _: None)
-        assert document["outcome"] == "ok", document["error"]
-    finally:
-        end_child(process, grace_s=500)
-        process.stdout.close()
-    assert not place.exists()
-
-
 @pytest.mark.parametrize(
     ("options", "variables", "says"),
     [
-        (["--allow-unauthenticated", "--rollout.host=0.0.0.0"], {}, "other machines could sample"),
+        (
+            ["--allow-unauthenticated", "--rollout.host=0.0.0.0"],
+            {},
+            "others could sample from and overwrite the model",
+        ),
         (["--allow-unauthenticated"], {"GRPO_CORE_TOKEN": "abc"}, "leave one of the two out"),
         (["--rollout.host=0.0.0.0"], {}, "set GRPO_CORE_TOKEN in the environment"),
         ([], {"GRPO_CORE_TOKEN": "a\x7fc"}, "GRPO_CORE_TOKEN: a token is a line of"),
-        (["--rollout.token_file=/dev/zero"], {}, "/dev/zero: no regular file"),
-        (["--rollout.token_file=/dev/null/here"], {}, "the server's token can't be kept there"),
+        ([], {}, "rollout.host = '127.0.0.1': others could sample"),
     ],
 )
 def test_contradicting_token_options_are_refused(model_dir, monkeypatch, capsys, options, variables, says):
@@ -101,51 +82,19 @@ def test_contradicting_token_options_are_refused(model_dir, monkeypatch, capsys,
     assert "a\x7fc" not in err
 
 
-def test_environment_token_precedes_the_file(tmp_path, monkeypatch):
-    """The variable is removed if it must not reach child processes."""
-    (tmp_path / "token").write_text("of the file\n")
-    file = str(tmp_path / "token")
-    assert server_token("") is client_token("", "10.0.0.5", 1) is None
-    assert server_token(file) == client_token(file, "10.0.0.5", 1) == "of the file"
+def test_token_comes_from_the_environment(monkeypatch):
+    """Without one there is none; a server removes it from the environment of its children."""
+    assert given_token() is None
     monkeypatch.setenv("GRPO_CORE_TOKEN", "of the environment")
-    assert client_token(file, "10.0.0.5", 1) == "of the environment"
-    assert server_token(file) == "of the environment"
+    assert given_token() == "of the environment"
+    config = load(None, ["--model.path=/nowhere", "--rollout.host=0.0.0.0"])
+    assert server_process._required_token(config, allow_unauthenticated=False) == "of the environment"
     assert "GRPO_CORE_TOKEN" not in os.environ
 
 
-@pytest.mark.parametrize("text", ["", "\n", "two\nlines", "a" * 4096, "\u00e9", "\x00"])
-def test_invalid_token_is_refused_without_being_shown(tmp_path, text):
-    """The error names the file."""
-    (tmp_path / "token").write_text(text)
-    with pytest.raises(ConfigError, match=f"^{tmp_path}/token: a token is a line of 1 to 4096 printable"):
-        server_token(str(tmp_path / "token"))
-
-
-def test_token_file_may_not_be_a_pipe(tmp_path):
-    """Reading a pipe would block."""
-    os.mkfifo(tmp_path / "token")
-    with pytest.raises(ConfigError, match="no regular file"):
-        server_token(str(tmp_path / "token"))
-
-
-def test_only_private_token_files_are_used():
-    """They are used for servers of this machine only."""
-    with saved_token("", 4711) as (token, place):
-        assert place == token_path(4711)
-        assert client_token("", "127.0.0.1", 4711) == token
-        assert client_token("", "10.0.0.5", 4711) is None
-        assert client_token("", "127.0.0.1", 4712) is None
-        place.chmod(0o640)
-        assert client_token("", "127.0.0.1", 4711) is None
-    assert not place.exists()
-
-
-def test_symlink_at_the_token_path_is_replaced(tmp_path):
-    """Its target does not change, and the token file of a later server is not deleted."""
-    (tmp_path / "other").write_text("other")
-    (tmp_path / "token").symlink_to(tmp_path / "other")
-    with saved_token(str(tmp_path / "token"), 1) as (token, place):
-        assert (tmp_path / "other").read_text() == "other"
-        assert place.read_text().strip() == token
-        place.write_text("a later one's")
-    assert place.read_text() == "a later one's"
+@pytest.mark.parametrize("text", ["two\nlines", "a" * 4096, "\u00e9"])
+def test_invalid_token_is_refused_without_being_shown(monkeypatch, text):
+    """The error names the variable."""
+    monkeypatch.setenv("GRPO_CORE_TOKEN", text)
+    with pytest.raises(ConfigError, match=r"^GRPO_CORE_TOKEN: a token is a line of 1 to 4096 printable"):
+        given_token()

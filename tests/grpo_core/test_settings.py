@@ -1,13 +1,11 @@
 """Settings from files, the command line and dialects; invalid ones are refused by name."""
 
-import json
 import subprocess
 import sys
 
 import pytest
 
 from grpo_core.config import Config, ConfigError
-from grpo_core.machine.checkpoint import check_resumable
 from grpo_core.settings import describe_settings, load
 
 
@@ -44,8 +42,6 @@ def test_example_configurations_are_valid(name, request):
         ("[train]\nlearning_rate = 0.0", "train.learning_rate = 0.0: expected more than 0"),
         ("[train]\nlearning_rate = nan", "train.learning_rate = nan: expected a finite number"),
         ('[rollout]\nmode = "both"', "rollout.mode = 'both': expected one of 'colocate', 'async', 'server'"),
-        ('[loss]\nreject = "token_k3"', "loss.reject was removed; 'none' is what remains"),
-        ("[train]\nstall_s = 2.0", "train.stall_s was removed; use grpo-doctor hang --watch -- COMMAND"),
         ("[train]\nbeta1 = 1.0", "train.beta1 = 1.0: expected less than 1"),
         ("[train]\nfinal_rate = 2", "train.final_rate = 2: expected at most 1"),
         ('[model]\nfloat32_parts = ["head", "x"]', "expected one of 'head', 'norms'"),
@@ -103,23 +99,6 @@ def test_invalid_command_line_is_refused(arguments, says):
     with pytest.raises(ConfigError) as caught:
         load(None, arguments.split())
     assert says in str(caught.value)
-
-
-@pytest.mark.parametrize(("value", "resumes"), [("none", True), ("token_k3", False)])
-def test_old_run_with_removed_keys_resumes(tmp_path, value, resumes):
-    """Its config.json has removed keys; it resumes if they have their former defaults."""
-    assert load(None, ["--loss.reject=none", "--output.page=False", "--loss.gate_limit=0.1"]) == Config()
-    config = load(None, [f"--output.dir={tmp_path}", "--output.name=run"])
-    settings = config.as_dict()
-    settings["loss"]["reject"], settings["train"]["stall_s"] = value, 300.0
-    (tmp_path / "run").mkdir()
-    path = tmp_path / "run" / "config.json"
-    path.write_text(json.dumps(settings))
-    if resumes:
-        check_resumable(path, config)
-    else:
-        with pytest.raises(ConfigError, match=r"^loss\.reject is not set, begun with 'token_k3': the run"):
-            check_resumable(path, config)
 
 
 @pytest.mark.parametrize(("correction", "consequence"), [("truncate", "weighs"), ("none", "does not weigh")])

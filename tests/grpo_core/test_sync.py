@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import re
@@ -19,14 +20,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_core.rollout.build import EngineSpec
-from grpo_core.rollout.engine import EngineError
-from grpo_core.rollout.subprocess_engine import ProcessEngine
+from grpo_core.rollout.engine import EngineError, EngineTimeoutError
+from grpo_core.rollout.remote import ProcessEngine
 from grpo_core.rollout.weights.digest import fingerprint_like
-from grpo_core.rollout.weights.sync import Sender, TensorFile, _shared, load_shared
+from grpo_core.rollout.weights.sync import Sender, TensorFile, load_shared
 from grpo_core.tasks.model import load_model
+from tests.grpo_core.conftest import engine_config
 
-KINDS = ("inline", "shm")
+KINDS = ("http", "shm")
 
 
 def make_weights(seed: int) -> dict[str, torch.Tensor]:
@@ -46,14 +47,15 @@ class Receiver:
     """The receiving side of a sender in this process; stores copies of the tensors."""
 
     def __init__(self):
-        self.tensors, self.names, self.refuse = {}, [], None
+        self.tensors, self.names, self.mapped, self.refuse = {}, [], [], None
 
     def sender(self, kind) -> Sender:
         return Sender(kind, self.load, self.upload)
 
     def load(self, name, version) -> int:
         self.names.append(name)
-        return self.store(load_shared(name, 2**30), version)
+        self.mapped.append(load_shared(name, 2**30))
+        return self.store(self.mapped[-1], version)
 
     def upload(self, file, version) -> int:
         return self.store(safetensors.torch.load(bytes(file.to_bytes())), version)
@@ -70,7 +72,7 @@ class Receiver:
         )
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "auto", "http"])
+@pytest.mark.parametrize("kind", [*KINDS, "auto"])
 def test_every_transport_moves_weights_bit_for_bit(kind):
     """It sends three versions in a row, the last one larger."""
     receiver = Receiver()
@@ -94,34 +96,51 @@ def test_refused_version_does_not_affect_the_next(kind):
     assert receiver.has_weights(make_weights(1))
 
 
-def test_shared_memory_is_sealed_and_anonymous():
-    """The kernel refuses every write after it is announced; it is freed with its last user."""
+def test_shared_memory_is_anonymous_and_used_again():
+    """Versions of one size share the memory, whose size is sealed; it is freed with its last user."""
 
     def mappings() -> int:
         return Path("/proc/self/maps").read_text().count("/memfd:grpo-core-weights")
 
-    before = mappings()
-    with _shared(TensorFile(make_weights(0).items())) as name:
-        assert re.fullmatch(rf"/proc/{os.getpid()}/fd/\d+", name)
-        with pytest.raises(PermissionError):
-            os.write(int(name.rpartition("/")[2]), b"x")
-        tensors = load_shared(name, 2**30)
+    gc.collect()  # memory of earlier tests
+    before, receiver = mappings(), Receiver()
+    sender = receiver.sender("shm")
+    for version in range(2):
+        sender.send(make_weights(version).items(), version)
+    (name,) = set(receiver.names)
+    assert re.fullmatch(rf"/proc/{os.getpid()}/fd/\d+", name)
+    with pytest.raises(PermissionError):
+        os.truncate(name, 1)
+    del sender
+    gc.collect()
     assert not os.path.lexists(name)
+    assert torch.equal(receiver.mapped[-1]["embed"], make_weights(1)["embed"])
     assert mappings() > before
-    assert torch.equal(tensors["embed"], make_weights(0)["embed"])
-    del tensors
+    receiver.mapped.clear()
     gc.collect()
     assert mappings() == before
 
 
+@pytest.mark.parametrize("error", [EngineError("refused"), EngineTimeoutError("late")])
+def test_memory_of_a_failed_update_is_not_written_again(error):
+    """An engine that answers too late may still read it."""
+    receiver = Receiver()
+    sender, receiver.refuse = receiver.sender("shm"), error
+    with pytest.raises(EngineError):
+        sender.send(make_weights(0).items(), 0)
+    receiver.refuse = None
+    sender.send(make_weights(1).items(), 1)
+    assert torch.equal(receiver.mapped[0]["embed"], make_weights(0)["embed"])
+
+
 @pytest.mark.parametrize("fault", ["file", "elsewhere", "size", "gone", "unsealed", "garbage", "shape"])
-def test_only_sealed_sender_memory_is_mapped(tmp_path, fault):
-    """Files, paths, wrong sizes, writable memory, other bytes and shapes of no tensor are refused."""
+def test_only_sender_memory_is_mapped(tmp_path, fault):
+    """Files, paths, wrong sizes, memory that can be cut off, other bytes and shapes of no tensor are refused."""
     descriptor = os.memfd_create("grpo-core-weights", os.MFD_ALLOW_SEALING)
     header = b'{"a":{"dtype":"F32","shape":[18446744073709551615,0],"data_offsets":[0,0]}}'
     written = len(header).to_bytes(8, "little") + header if fault == "shape" else b"garbage" * 9
     os.write(descriptor, written)
-    name, most = f"/proc/{os.getpid()}/fd/{descriptor}", 2**20
+    name, most = f"/proc/{os.getpid()}/fd/{descriptor}", 10 if fault == "size" else 2**20
     if fault == "file":
         os.dup2(os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT), descriptor)
     elif fault == "elsewhere":
@@ -129,51 +148,45 @@ def test_only_sealed_sender_memory_is_mapped(tmp_path, fault):
     elif fault == "gone":
         name = f"/proc/{os.getpid()}/fd/99999"
     elif fault != "unsealed":
-        import fcntl
-
-        fcntl.fcntl(
-            descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-        )
-        most = 10 if fault == "size" else most
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     with pytest.raises(EngineError, match="weight sync by shared memory"):
         load_shared(name, most)
     os.close(descriptor)
 
 
 @contextmanager
-def limit_file_size(size: int = 4096):
+def limit_file_size():
     """Limit the file size to simulate a full disk; the error is then 'File too large'."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("fault", ["no room", "no such system"])
-def test_without_shared_memory_auto_falls_back_to_inline(monkeypatch, capsys, fault):
-    """The reason is printed once; with `shm` it is an error that has the size."""
-    if fault == "no such system":
-        monkeypatch.delattr(os, "memfd_create")
+def test_missing_room_for_shared_memory_is_an_error():
+    """It has the size and the other transport."""
+    reason = r"\d{7} bytes.*File too large; make room, or set rollout.sync = 'http'"
+    with limit_file_size(), pytest.raises(EngineError, match=reason):
+        Receiver().sender("auto").send(make_weights(0).items(), 0)
+
+
+def test_auto_uploads_on_a_system_without_shared_memory(monkeypatch):
+    """An explicit choice of shared memory is an error there."""
+    monkeypatch.delattr(os, "memfd_create")
     receiver = Receiver()
-    sender = receiver.sender("auto")
-    reason = r"\d{7} bytes.*File too large; make room" if fault == "no room" else "memfd_create"
-    with limit_file_size(4096 if fault == "no room" else resource.RLIM_INFINITY):
-        with pytest.raises(EngineError, match=reason):
-            receiver.sender("shm").send(make_weights(0).items(), 0)
-        for version in range(2):
-            sender.send(make_weights(version).items(), version)
-            assert receiver.has_weights(make_weights(version))
-    message = capsys.readouterr().err
-    assert message.count("weights go inline, which is slower") == 1
-    assert re.search(reason, message)
+    receiver.sender("auto").send(make_weights(0).items(), 0)
+    assert receiver.has_weights(make_weights(0))
+    assert receiver.names == []
+    with pytest.raises(EngineError, match="memfd_create"):
+        receiver.sender("shm").send(make_weights(0).items(), 0)
 
 
 @pytest.mark.parametrize("kind", ["smoke", "files"])
 def test_unknown_transport_is_refused(kind):
     """The error lists the existing ones."""
-    with pytest.raises(EngineError, match=rf"rollout.sync = '{kind}': there are auto, inline"):
+    with pytest.raises(EngineError, match=rf"rollout.sync = '{kind}': there are auto, http and shm"):
         Receiver().sender(kind)
 
 
@@ -193,8 +206,7 @@ def test_payload_is_safetensors(shapes, kinds):
 @pytest.fixture(scope="module")
 def process(model_dir):
     """An engine in a separate process."""
-    spec = EngineSpec("transformers", str(model_dir), max_model_len=64)
-    with closing(ProcessEngine(spec, timeout_s=500)) as engine:
+    with closing(ProcessEngine(engine_config(), model_dir)) as engine:
         yield engine
 
 
@@ -218,8 +230,7 @@ def test_every_transport_reaches_another_process(process, model_dir, kind):
 
 def test_killed_receiver_is_reported(model_dir):
     """Killed during an update, it gives an error that names it, within the time limit."""
-    spec = EngineSpec("transformers", str(model_dir), max_model_len=64)
-    with closing(ProcessEngine(spec, timeout_s=500, sync="shm")) as engine:
+    with closing(ProcessEngine(engine_config(sync="shm"), model_dir)) as engine:
         load = engine._load_shared
 
         def killed(name, version):
@@ -234,10 +245,10 @@ def test_killed_receiver_is_reported(model_dir):
 
 _DIES_WRITING = """
 import os, signal, sys, torch
-from grpo_core.rollout.build import EngineSpec
-from grpo_core.rollout.subprocess_engine import ProcessEngine
+from grpo_core.config import Config, RolloutConfig
+from grpo_core.rollout.remote import ProcessEngine
 from grpo_core.rollout.weights.sync import TensorFile
-engine = ProcessEngine(EngineSpec("transformers", sys.argv[1], max_model_len=64), timeout_s=500, sync="shm")
+engine = ProcessEngine(Config(rollout=RolloutConfig(device="cpu", sync="shm")), sys.argv[1])
 print(engine.pid, flush=True)
 TensorFile.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 engine.update_weights([("a", torch.zeros(1000))], 0)

@@ -44,7 +44,7 @@ def test_nccl_updates_from_trls_client(server, tmp_path):
     port, model_dir = server
     client = VLLMClient(host="127.0.0.1", server_port=port)
     client.init_communicator(device="cuda:1")
-    engine = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path, name="trl vllm-serve")
+    engine = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path)
     trained = load_model(model_dir)
     with closing(engine):
         for version in range(5):
@@ -66,7 +66,7 @@ def load_on_gpu(trained):
 def test_trl_server_implements_our_engine_interface(server, tmp_path):
     """Its model files are read like those of `vllm serve`."""
     port, model_dir = server
-    engine = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path, name="trl vllm-serve")
+    engine = VllmServerEngine("127.0.0.1", port, timeout_s=500, folder=tmp_path)
     with closing(engine):
         observed = check(engine, model_dir)
     assert max(update["difference"] for update in observed["updates"]) < TOLERANCE

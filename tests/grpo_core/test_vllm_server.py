@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError, EngineUnreachableError
+from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError
 from grpo_core.rollout.vllm_requests import mix_seed
 from grpo_core.rollout.vllm_server import VllmServerEngine
 from grpo_core.types import Request, SamplingParams
@@ -40,10 +40,12 @@ class SimulatedVllm:
         self.mark, self.bend = "default", lambda choice, answer: None
         self.mode, self.model_dir, self.loaded = "processed_logprobs", str(model_dir), None
         self.failing: dict[str, tuple[int, dict]] = {}
-        self.held, self.released = (
-            threading.Event(),
-            threading.Event(),
-        )  # completions wait from one to the other
+        self.fixed = {
+            "/version": {"version": "0.31.0"}, "/pause": {"status": "paused"}, "/resume": {"status": "resumed"},
+            "/reset_prefix_cache": {"success": True},
+        }  # fmt: skip
+        # Completions wait from one to the other.
+        self.held, self.released = threading.Event(), threading.Event()
 
     def __call__(self, call) -> None:
         path = call.path.partition("?")[0]
@@ -52,6 +54,8 @@ class SimulatedVllm:
         if path in self.failing:
             status, document = self.failing[path]
             call.answer(document, status=status)
+        elif path in self.fixed:
+            call.answer(self.fixed[path])
         else:
             known = getattr(self, "on_" + path.strip("/").replace("/", "_").replace(".", "_"), None)
             if known is None:
@@ -64,12 +68,6 @@ class SimulatedVllm:
         call.answer(
             {"paths": dict.fromkeys(self.paths), "components": {"schemas": {"CompletionRequest": schema}}}
         )
-
-    def on_health(self, call) -> None:
-        call.answer(text=b"")
-
-    def on_version(self, call) -> None:
-        call.answer({"version": "0.31.0"})
 
     def on_v1_models(self, call) -> None:
         call.answer({"data": [{"id": "the-model", "root": self.model_dir, "max_model_len": 64}]})
@@ -96,15 +94,6 @@ class SimulatedVllm:
         answer = {"id": f"cmpl-{body['request_id']}", "choices": [choice]}
         self.bend(choice, answer)
         return call.answer(answer)
-
-    def on_pause(self, call) -> None:
-        call.answer({"status": "paused"})
-
-    def on_resume(self, call) -> None:
-        call.answer({"status": "resumed"})
-
-    def on_reset_prefix_cache(self, call) -> None:
-        call.answer({"success": True})
 
     def on_collective_rpc(self, call) -> None:
         body = call.document()
@@ -149,14 +138,8 @@ def test_client_reports_its_capabilities(engine):
     """Each missing capability has an explanation."""
     assert isinstance(engine, Engine)
     able = engine.capabilities
-    assert (able.seeds, able.abort, able.update, able.fingerprint, able.sleep) == (
-        True,
-        False,
-        True,
-        False,
-        False,
-    )
-    assert set(able.why_not) == {"fingerprint", "sleep", "abort"}
+    assert (able.seeds, able.update, able.fingerprint, able.sleep) == (True, True, False, False)
+    assert set(able.why_not) == {"fingerprint", "sleep"}
 
 
 def test_request_has_every_sampling_parameter(engine, vllm):
@@ -232,17 +215,6 @@ def test_one_failing_call_fails_the_rollout(engine, vllm):
         engine.generate(REQUESTS, PARAMS)
 
 
-def test_dead_engine_counts_as_lost_server(engine, vllm):
-    """vLLM's front end outlives its engine by a moment."""
-    engine.generate(REQUESTS, PARAMS)
-    vllm.failing["/v1/completions"] = (500, {"error": {"message": "EngineCore encountered an issue."}})
-    vllm.failing["/health"] = (503, {})
-    with pytest.raises(
-        EngineUnreachableError, match=r"status 500: EngineCore encountered an issue. \(request r"
-    ):
-        engine.generate(REQUESTS, PARAMS)
-
-
 @pytest.mark.parametrize(
     ("request_", "params", "says"),
     [
@@ -270,9 +242,8 @@ def test_update_pauses_the_server(engine, vllm, tmp_path):
         "/resume",
     ]
     assert vllm.mark.startswith("grpo-core: 7-")
-    assert {name: tensor.tolist() for name, tensor in vllm.loaded.items()} == {
-        name: tensor.tolist() for name, tensor in WEIGHTS.items()
-    }
+    assert vllm.loaded.keys() == WEIGHTS.keys()
+    assert all(torch.equal(vllm.loaded[name], value) for name, value in WEIGHTS.items())
     assert not (tmp_path / "weights").exists()
     assert engine.policy_version == 7
     assert {v for c in engine.generate(REQUESTS, PARAMS) for v in c.versions} == {7}
@@ -321,7 +292,7 @@ def test_lost_weights_are_detected(engine, vllm, mark):
     """After a restart, or an update by another client, its tokens are not used."""
     engine.update_weights(WEIGHTS.items(), 7)
     vllm.mark = mark
-    with pytest.raises(EngineUnreachableError, match="the server lost the weights it was sent"):
+    with pytest.raises(EngineError, match="the server lost the weights it was sent"):
         engine.generate(REQUESTS, PARAMS)
 
 
@@ -390,6 +361,6 @@ def test_unsupported_server_is_refused(vllm, tmp_path):
         connect_engine(server, tmp_path)
     with (
         simulated(lambda call: call.answer(text=json.dumps({"hello": 1}).encode())) as server,
-        pytest.raises(EngineError, match="expected `vllm serve`, but its answers lack KeyError"),
+        pytest.raises(EngineError, match=r"expected `vllm serve`, or .*; its answers lack KeyError"),
     ):
         connect_engine(server, tmp_path)

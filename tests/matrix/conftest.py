@@ -14,7 +14,7 @@ import sys
 import textwrap
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -352,12 +352,6 @@ def use_index(tmp_path, monkeypatch):
 
 ALL_LIGHT = ("resolve", "contract")
 DEEP = ("resolve", "contract", "install", "import", "scheduler")
-
-
-@pytest.fixture
-def toy() -> Callable[..., str]:
-    """Return a cell's table with default releases."""
-    return cell
 
 
 class _Toy:

@@ -138,10 +138,7 @@ def test_quick_profile_omits_layers(load, kit):
         load(text.replace("platform =", 'quick_without = ["repros"]\nplatform ='))
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["uv", "resolve", "locks", "results", "identity", "layers.resolve"],
-)
+@pytest.mark.parametrize("module", ["resolve", "locks", "results", "identity", "layers.resolve"])
 def test_docstring_examples(module):
     results = doctest.testmod(importlib.import_module(f"diagnostics.matrix.{module}"))
     assert (results.attempted > 0, results.failed) == (True, 0)

@@ -132,16 +132,8 @@ def test_modified_upstream_files_give_no_verdict(run_layer, kit):
 )
 def test_training_run_needs_proven_syncs(workplace, changes, outcome, said):
     """It needs steps, and a proof of every weight sync."""
-    document = {
-        "outcome": "ok",
-        "engine": "vllm",
-        "steps": 2,
-        "reward_first": 0.1,
-        "reward_last": 0.9,
-        "syncs": 2,
-        "syncs_proven": 2,
-        "max_staleness": 1,
-    }
+    document = {"outcome": "ok", "engine": "vllm", "steps": 2, "reward_first": 0.1, "reward_last": 0.9}
+    document |= {"syncs": 2, "syncs_proven": 2, "max_staleness": 1}
     answer = programs.train_answer(make_reply({**document, **changes}), workplace.matrix.cells[0])
     assert (answer.outcome, answer.summary) == (outcome, said)
 

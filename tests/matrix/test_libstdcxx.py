@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 
 from diagnostics.matrix import libstdcxx
+from tests.processes import run_python
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
@@ -49,9 +49,7 @@ def test_library_that_needs_the_symbol_loads(tmp_path):
     subprocess.run([*link, library], cwd=tmp_path, check=True, timeout=500)
     start = libstdcxx._START.format(path=str(stand_in))
     program = f"{start}\nprint(ctypes.CDLL({str(tmp_path / 'wheel.so')!r}).works())"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=False
-    )
+    done = run_python("-c", program)
     assert (done.stdout, done.stderr) == ("1\n", "")
 
 

@@ -8,19 +8,18 @@ from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 
 def test_every_signature_matches_in_a_failed_layer():
-    """Each entry's positive samples give its code in a failed layer's log, and none in a pass."""
-    missed, checked = [], 0
-    for code, issue in catalog.load().items():
-        for sample in issue.signature.samples if issue.signature else ():
-            if sample.matches:
-                checked += 1
-                answers = [
-                    Answer(outcome, "exit code 1", EvidenceLevel.EXECUTED, excerpt=sample.text)
-                    for outcome in (Outcome.FAIL, Outcome.PASS)
-                ]
-                if code not in matching_codes(answers[0]) or matching_codes(answers[1]):
-                    missed.append((code, sample.text))
-    assert (missed, checked > 0) == ([], True)
+    """Each entry's first positive sample gives its code in a failed layer's log, and none in a pass."""
+    missed = []
+    signatures = {code: issue.signature for code, issue in catalog.load().items() if issue.signature}
+    for code, signature in signatures.items():
+        text = next(sample.text for sample in signature.samples if sample.matches)
+        failed, passed = (
+            Answer(outcome, "exit code 1", EvidenceLevel.EXECUTED, excerpt=text)
+            for outcome in (Outcome.FAIL, Outcome.PASS)
+        )
+        if code not in matching_codes(failed) or matching_codes(passed):
+            missed.append((code, text))
+    assert (missed, len(signatures) > 100) == ([], True)
 
 
 def test_missing_name_has_the_code_of_its_import_error():

@@ -36,13 +36,7 @@ def grid(tmp_path, kit):
 
     for layer in DEEP[:4]:
         add("1.0", layer, Outcome.PASS)
-    add(
-        "1.0",
-        "scheduler",
-        Outcome.FAIL,
-        "SCH001 at a.py:1",
-        codes=("SCH001",),
-    )
+    add("1.0", "scheduler", Outcome.FAIL, "SCH001 at a.py:1", codes=("SCH001",))
     add("2.0", "resolve", Outcome.TIMEOUT, "no answer within 1 s")
     add(
         "2.0",

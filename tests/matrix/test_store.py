@@ -24,19 +24,10 @@ def make_event(
     identity="a", outcome="pass", summary="ünï\ncode", codes=(), started="2026-01-01T00:00:00Z", log=""
 ):
     """Return an event with a hostile summary."""
-    answer = Answer(
-        Outcome(outcome),
-        summary,
-        EvidenceLevel.EXECUTED,
-        codes=codes,
-        signs=("s",),
-        facts=(("package", "torch", "2.8.0"),),
-        ran_with=(("torch", "2"),),
-        log=log,
-    )
-    return Event(
-        identity, "vllm-1+trl-1", "import", answer, (("python", "3.11"),), "nox …", started, 1.5, "r"
-    )
+    facts = {"facts": (("package", "torch", "2.8.0"),), "ran_with": (("torch", "2"),), "signs": ("s",)}
+    answer = Answer(Outcome(outcome), summary, EvidenceLevel.EXECUTED, codes=codes, log=log, **facts)
+    inputs = (("python", "3.11"),)
+    return Event(identity, "vllm-1+trl-1", "import", answer, inputs, "nox …", started, 1.5, "r")
 
 
 def test_event_round_trips():

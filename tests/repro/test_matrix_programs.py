@@ -6,8 +6,6 @@ import doctest
 import json
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import pytest
 from repro import upstream
 from repro.cell_programs import logprob_agreement, trl_training
 from repro.drivers import whole_engine
+from tests.processes import run_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -113,13 +112,6 @@ def test_programs_leave_no_temporary_folder(tmp_path, module, arguments):
         "program.main()\n"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=ROOT,
-        check=False,
-    )
+    done = run_python("-c", program, env=environment, cwd=ROOT)
     assert json.loads(done.stdout)["outcome"] == "ok", done.stderr
     assert list(tmp_path.iterdir()) == []

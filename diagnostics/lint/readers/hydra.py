@@ -115,9 +115,11 @@ class ComposedConfig:
 
 
 def _config_folder(path: Value | None, file: str) -> Path | None:
-    """Find the config folder from the script's folder or a folder above; the path may begin with an unknown part."""
-    if path is None or not path.known:
+    """Find the config folder from the script's folder or one above; the path may begin with an unknown part."""
+    if path is None:
         return None
+    if not path.known:
+        return Path(file).absolute().parent
     rest = str(path.data).strip("'\"")
     start = Path(file).absolute().parent
     for above in (start, *list(start.parents)[:_MAX_PARENTS]):

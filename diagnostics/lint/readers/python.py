@@ -14,10 +14,11 @@ from itertools import islice
 from typing import Any
 
 from diagnostics.findings import NotChecked
+from diagnostics.lint.dialects import DIALECTS, Dialect, framework_of_source
 from diagnostics.lint.readers.structured import MAX_DEPTH, MAX_NODES, UnreadableError
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
 
-CONFIG_CLASSES = {"GRPOConfig": "trl", "AsyncGRPOConfig": "trl"}
+_CLASSES = {name for dialect in DIALECTS.values() for name in dialect.classes}
 _OPERATORS: dict[type[ast.operator], Any] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
 }  # fmt: skip
@@ -45,10 +46,11 @@ def read_configs(text: str, file: str) -> list[Settings]:
     Raises:
         UnreadableError: The text is no Python, is nested too deep, or has too many nodes.
     """
-    if not any(name in text for name in CONFIG_CLASSES):
+    framework = framework_of_source(text)
+    if not framework or not DIALECTS[framework].classes or not any(name in text for name in _CLASSES):
         return []
     try:
-        return _ConfigFinder(file).find(_parse(text))
+        return _ConfigFinder(file, DIALECTS[framework]).find(_parse(text))
     except SyntaxError as error:
         raise UnreadableError(f"{file}:{error.lineno or 1}: not Python: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
@@ -73,16 +75,19 @@ def declared_options(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr |
 class _ConfigFinder:
     """Follows names through assignments to find the arguments of config objects."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, dialect: Dialect) -> None:
         self.file = file
-        self.classes = dict(CONFIG_CLASSES)
-        # Whether a config class with one of these names is not TRL's, so that it has other options.
+        self.dialect = dialect
+        # The config classes by the name that the script uses.
+        self.classes = set(dialect.classes)
+        # Whether a config class of that name is not the framework's and has other options.
         self.foreign_class = False
         self.constants: dict[str, Any] = {}
         self.env: dict[str, Value] = {}
         self.parser_defaults: dict[str, Value] = {}
         self.by_name: dict[str, Settings] = {}
         self.configs: list[Settings] = []
+        self.model_options: dict[str, Value] = {}
         self.visited_calls: set[int] = set()
 
     def find(self, tree: ast.Module) -> list[Settings]:
@@ -97,14 +102,16 @@ class _ConfigFinder:
             self._visit(node)
         for config in self.configs:
             config.env = {**self.env, **config.env}
+            config.options = {**self.model_options, **config.options}
         return self.configs
 
     def _collect_aliases(self, nodes: list[ast.AST]) -> None:
         for node in nodes:
             for name in node.names if isinstance(node, ast.ImportFrom) else ():
-                if isinstance(node, ast.ImportFrom) and name.name in CONFIG_CLASSES:
-                    self.classes[name.asname or name.name] = CONFIG_CLASSES[name.name]
-                    foreign = (node.module or "").split(".")[0] != "trl" or node.level > 0
+                if isinstance(node, ast.ImportFrom) and name.name in self.dialect.classes:
+                    self.classes.add(name.asname or name.name)
+                    owners = {self.dialect.framework, self.dialect.extends}
+                    foreign = (node.module or "").split(".")[0] not in owners or node.level > 0
                     self.foreign_class = self.foreign_class or foreign
 
     def _collect_constants(self, body: list[ast.stmt]) -> None:
@@ -154,11 +161,16 @@ class _ConfigFinder:
 
     def _visit_call(self, node: ast.Call, name: str = "") -> None:
         called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        if ast.unparse(node.func) in self.dialect.model_calls:
+            for keyword in node.keywords:
+                if keyword.arg is not None:
+                    value = Value(self._evaluate(keyword.value), self._location_of(keyword), keyword.arg)
+                    self.model_options.setdefault(keyword.arg, value)
         if called not in self.classes or id(node) in self.visited_calls:
             return
         self.visited_calls.add(id(node))
         config = Settings(
-            self.classes[called],
+            self.dialect.framework,
             self._location_of(node),
             target=called,
             framework_parser=not self.foreign_class,

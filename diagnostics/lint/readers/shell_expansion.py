@@ -33,7 +33,7 @@ _ARITHMETIC = re.compile(r"[\d\s()+*/%-]{1,500}")
 _SCRIPT_FOLDER = re.compile(
     r"""[$(`]+(?:(?:cd|realpath|readlink\ -f)\s+(?:--\s+)?"?\$\()?dirname\s+(?:--\s+)?"?
         (?:\$\((?:realpath|readlink\ -f)\s+"?)?\$\{?(0|BASH_SOURCE)(?:\[0\])?\}?"?\)?"?\)?((?:/[\w.-]+)*)"?\s*
-        (?:>\s*/dev/null\s*)?(?:2>&1\s*)?(?:(?:&&|;)\s*pwd(?:\s+-P)?)?\s*[)"`]*""",
+        (?:&?>\s*/dev/null\s*)?(?:2>&1\s*)?(?:(?:&&|;)\s*pwd(?:\s+-P)?)?\s*[)"`]*""",
     re.VERBOSE,
 )
 

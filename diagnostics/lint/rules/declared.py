@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from diagnostics.findings import Severity
+from diagnostics.lint.derivation import read_source
 from diagnostics.lint.dialects import DIALECTS
-from diagnostics.lint.dialects.derivation import env_number
 from diagnostics.lint.rules.registry import Problem, Rule, add_rule
 from diagnostics.lint.run_plan import PROCESSES, RunPlan
 from diagnostics.lint.values import Value, format_value
@@ -90,7 +90,7 @@ class DeclaredRule(Struct, frozen=True, forbid_unknown_fields=True):
         unknown: list[str] = []
         for name, source in self.values.items():
             key, _, default = source.partition("=")
-            value = _source_value(plan, key)
+            value = read_source(plan, key)
             if value is not None and value.known and value.data is not None:
                 values[name], data[name] = value, value.data
             elif value is None and default:
@@ -143,14 +143,6 @@ def _is_absent(plan: RunPlan, names: str) -> bool:
     if names.endswith("*"):
         return not any(key.startswith(names[:-1]) for key in plan.options)
     return plan.option(*names.split("|")) is None
-
-
-def _source_value(plan: RunPlan, source: str) -> Value | None:
-    """Return the value of an option, an environment variable or a name of the run plan; None if it is not set."""
-    kind, _, key = source.partition(":")
-    if kind == "option":
-        return plan.option(*key.split("|"))
-    return env_number(plan.settings, key) if kind == "env" else plan.values.get(source)
 
 
 def _is_one_of(data: Any, allowed: list[Any]) -> bool:

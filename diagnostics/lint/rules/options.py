@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 
-from diagnostics.api_index.options import choices
+from diagnostics.api_index.options import choices, wanted_type
 from diagnostics.api_index.query import Release
 from diagnostics.findings import Severity
 from diagnostics.frameworks import SHOWN, parser_of
@@ -16,7 +16,7 @@ from diagnostics.lint import option_index
 from diagnostics.lint.dialects import DIALECTS
 from diagnostics.lint.rules.registry import Problem, rule
 from diagnostics.lint.run_plan import RunPlan
-from diagnostics.lint.values import Value
+from diagnostics.lint.values import TYPED_FILES, Value, format_value
 
 CHECK = "options"
 _MAX_SHOWN, _MAX_CHOICES = 4, 8
@@ -45,21 +45,6 @@ def is_skipped(plan: RunPlan, value: Value) -> bool:
     """Return whether TRL's parser skips an unknown key: TRL before 0.19 skips unknown keys in a config file."""
     in_file = value.place.file.endswith((".yaml", ".yml"))
     return plan.framework == "trl" and in_file and plan.versions.within("trl", "<0.19") is True
-
-
-@rule("CFG113", check=CHECK, frameworks=("openrlhf",))
-def option_spelling_matches_release(plan: RunPlan) -> Iterator[Problem]:
-    """OpenRLHF's options are dotted from 0.10.2 on, and flat before."""
-    dotted_release = plan.versions.within("openrlhf", ">=0.10.2")
-    if dotted_release is None:
-        return
-    for dotted, flat in DIALECTS["openrlhf"].flat_flags.items():
-        wrong, right = (flat, dotted) if dotted_release else (dotted, flat)
-        if wrong in plan.options:
-            release = plan.versions.known["openrlhf"]
-            yield Problem(
-                f"OpenRLHF {release} has no option --{wrong}.", [plan.options[wrong]], fix=f"Use --{right}."
-            )
 
 
 @rule("CFG113", check=CHECK)
@@ -96,9 +81,9 @@ def options_exist_in_the_release(plan: RunPlan) -> Iterator[Problem]:
     yield _unknown_options(plan, f"{name} {release}", list(unknown), unknown.values(), fix)
 
 
-@rule("CFG113", check=CHECK, frameworks=("trl", "ms-swift", "openrlhf"))
+@rule("CFG113", check=CHECK, frameworks=("trl", "ms-swift", "openrlhf", "verl", "vllm"))
 def values_are_among_the_choices(plan: RunPlan) -> Iterator[Problem]:
-    """The framework's own parser refuses a value that is not among the choices of its option."""
+    """The framework refuses a value of another type, or a value that is not among the choices of its option."""
     release = plan.versions.known.get(plan.framework)
     if release is None or plan.own_copy or not plan.settings.framework_parser:
         return
@@ -109,7 +94,18 @@ def values_are_among_the_choices(plan: RunPlan) -> Iterator[Problem]:
 
 
 def refuse_value(release: Release, value: Value) -> Problem | None:
-    """Return the problem of a value that is not among its option's choices; None if it is, or there are no choices."""
+    """Return the problem of a value that is not among its option's choices or not of its type, or None."""
+    is_word = value.known and not value.place.file.endswith(TYPED_FILES) and value.data != ""
+    if is_word and (wanted := wanted_type(release, value.key, value.data)):
+        # Hydra accepts any text, and verl fails later.
+        by_hydra = parser_of(release.package) == "hydra"
+        verb = "expects no text" if by_hydra else "cannot read"
+        return Problem(
+            f"{release} {verb} {value.key}={format_value(value.data)}: the option takes {wanted}.",
+            [value],
+            fix=f"Write {wanted}.",
+            severity=Severity.WARNING if by_hydra else Severity.ERROR,
+        )
     if isinstance(value.data, bool) or not isinstance(value.data, str | int | float):
         return None
     accepted = choices(release, value.key)

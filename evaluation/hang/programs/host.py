@@ -1,6 +1,8 @@
-"""Hangs of processes that need no PyTorch: `python host.py CASE`. Prints `name pid` of each process, then hangs.
+"""Hang in a selected way, without PyTorch: `python host.py CASE`.
 
-The word `culprit` names the process that holds the others up; where they hold each other up, each is called so.
+CASE is the name of a function. Each process prints its role and pid before it hangs. The role `culprit` is that of the
+process that blocks the others; in a deadlock every process has it. A waiting process is a `victim`. Functions whose
+name begins with `healthy` do not hang.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ _fork = multiprocessing.get_context("fork")
 
 
 def announce(name: str, pid: int | None = None) -> None:
-    """Print a process's role and id."""
+    """Print the role of a process and its pid (default: this process)."""
     os.write(1, f"{name} {pid or os.getpid()}\n".encode())
 
 
-def child(target, *arguments):
-    """Start a process of the job."""
+def start_child(target, *arguments):
+    """Start a forked process; return it."""
     process = _fork.Process(target=target, args=arguments)
     process.start()
     return process
@@ -58,7 +60,7 @@ def two_locks() -> None:
 
 
 def lock_not_given_back() -> None:
-    """A thread that raised kept its lock; the main thread waits for it."""
+    """A thread ended without releasing its lock; the main thread waits for the lock."""
     lock = threading.Lock()
     threading.Thread(target=lock.acquire).start()
     announce("culprit")
@@ -82,9 +84,9 @@ def pool_waits_for_itself() -> None:
 
 
 def pipe_of_dead_child() -> None:
-    """The child exited; the parent has the writing end open itself, so the pipe never ends."""
+    """The child exited; the parent reads from the pipe, but keeps its write end open, so the pipe never ends."""
     reader, writer = _fork.Pipe()
-    process = child(os._exit, 1)
+    process = start_child(os._exit, 1)
     announce("culprit", process.pid)
     announce("victim")
     reader.recv()
@@ -92,7 +94,7 @@ def pipe_of_dead_child() -> None:
 
 
 def pipes_crossed() -> None:
-    """Two processes each wait for the other's word."""
+    """Two processes each wait for a message of the other."""
     left_end, right_end = _fork.Pipe()
 
     def wait_there() -> None:
@@ -100,14 +102,14 @@ def pipes_crossed() -> None:
         announce("culprit")
         right_end.recv()
 
-    child(wait_there)
+    start_child(wait_there)
     right_end.close()
     announce("culprit")
     left_end.recv()
 
 
 def full_pipe() -> None:
-    """A process writes to a pipe whose reader is busy with something else for ever."""
+    """A process writes to a full pipe; its reader never reads."""
     read, write = os.pipe()
 
     def reader() -> None:
@@ -115,7 +117,7 @@ def full_pipe() -> None:
         announce("culprit")
         threading.Event().wait()
 
-    child(reader)
+    start_child(reader)
     os.close(read)
     announce("victim")
     while True:
@@ -123,7 +125,7 @@ def full_pipe() -> None:
 
 
 def child_output_unread() -> None:
-    """A parent waits for a child that waits for room in the pipe that the parent does not read."""
+    """A parent waits for a child that blocks because the parent does not read its output."""
     process = subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdout.write('x' * 10**6)"], stdout=subprocess.PIPE
     )
@@ -142,7 +144,7 @@ def shared_lock_holder_waits() -> None:
             announce("culprit")
             threading.Event().wait()
 
-    child(holder)
+    start_child(holder)
     acquired.wait()
     announce("victim")
     with lock:
@@ -159,7 +161,7 @@ def shared_lock_holder_stopped() -> None:
             announce("culprit")
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    child(holder)
+    start_child(holder)
     acquired.wait()
     announce("victim")
     with lock:
@@ -175,13 +177,13 @@ def processes_queue() -> None:
         threading.Event().wait()
         items.put(1)
 
-    child(producer)
+    start_child(producer)
     announce("culprit")
     items.get()
 
 
 def worker_stopped() -> None:
-    """A pool's worker is stopped while its result is waited for."""
+    """A worker process is stopped while the parent waits for its result."""
     parent_end, worker_end = _fork.Pipe()
 
     def work() -> None:
@@ -190,14 +192,14 @@ def worker_stopped() -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
         worker_end.send(1)
 
-    child(work)
+    start_child(work)
     worker_end.close()
     announce("victim")
     parent_end.recv()
 
 
 def file_lock() -> None:
-    """A process waits for flock; the holder waits for an event."""
+    """A process waits for flock on a file; the holder waits for an event."""
     path = Path(tempfile.mkdtemp()) / "cache.lock"
     acquired = _fork.Event()
 
@@ -208,7 +210,7 @@ def file_lock() -> None:
             announce("culprit")
             threading.Event().wait()
 
-    child(holder)
+    start_child(holder)
     acquired.wait()
     announce("victim")
     with path.open("w") as file:
@@ -228,7 +230,7 @@ def filelock_library() -> None:
             announce("culprit")
             threading.Event().wait()
 
-    child(holder)
+    start_child(holder)
     acquired.wait()
     announce("victim")
     with filelock.FileLock(path):
@@ -257,19 +259,19 @@ def secret_prompt() -> None:
 
 
 def http_server(handle) -> tuple[multiprocessing.Process, int]:
-    """Start a server in a separate process; return its port."""
+    """Start an HTTP server in a separate process; return the process and its port."""
     server = HTTPServer(("127.0.0.1", 0), type("Handler", (BaseHTTPRequestHandler,), {"do_GET": handle}))
 
     def serve() -> None:
         server.serve_forever()
 
-    process = child(serve)
+    process = start_child(serve)
     server.server_close()
     return process, server.server_address[1]
 
 
-def get(port: int) -> None:
-    """Asks."""
+def send_request(port: int) -> None:
+    """Send an HTTP request and wait for the response."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     connection.request("GET", "/update_weights")
     connection.getresponse()
@@ -280,27 +282,27 @@ def handler_waits() -> None:
     process, port = http_server(lambda _handler: threading.Event().wait())
     announce("culprit", process.pid)
     announce("victim")
-    get(port)
+    send_request(port)
 
 
 def server_stopped() -> None:
     """A server is stopped; its client waits."""
     process, port = http_server(lambda handler: handler.send_response(200))
     os.kill(process.pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)  # a stop takes its time
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)  # wait until the process is stopped
     announce("culprit", process.pid)
     announce("victim")
-    get(port)
+    send_request(port)
 
 
 def servers_crossed() -> None:
     """A server sends a request to its own client, which serves no request while it waits."""
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    process, own_port = http_server(lambda _handler: get(port))
+    process, own_port = http_server(lambda _handler: send_request(port))
     announce("culprit", process.pid)
     announce("culprit")
-    get(own_port)
+    send_request(own_port)
 
 
 def asyncio_lost(client: str = "thread") -> None:
@@ -319,10 +321,10 @@ def asyncio_lost(client: str = "thread") -> None:
         async with await asyncio.start_server(forget, sock=listening) as server:
             await server.serve_forever()
 
-    process = child(lambda: asyncio.run(serve()))
+    process = start_child(lambda: asyncio.run(serve()))
     announce("culprit", process.pid)
     announce("victim")
-    get(port)
+    send_request(port)
 
 
 def asyncio_blocked() -> None:
@@ -342,14 +344,14 @@ def asyncio_blocked() -> None:
         async with await asyncio.start_server(block, sock=listening) as server:
             await server.serve_forever()
 
-    process = child(lambda: asyncio.run(serve()))
+    process = start_child(lambda: asyncio.run(serve()))
     announce("culprit", process.pid)
     announce("victim")
-    get(port)
+    send_request(port)
 
 
 def zmq_lost() -> None:
-    """A request over ZMQ whose answer was lost."""
+    """A request over ZMQ is never answered."""
     import zmq
 
     address = f"ipc://{tempfile.mkdtemp()}/s"
@@ -361,7 +363,7 @@ def zmq_lost() -> None:
         bound.recv()
         threading.Event().wait()
 
-    child(serve)
+    start_child(serve)
     announce("victim")
     asking = zmq.Context().socket(zmq.REQ)
     asking.connect(address)
@@ -370,7 +372,7 @@ def zmq_lost() -> None:
 
 
 def symbols() -> None:
-    """math-verify in a thread, without a limit: an expression that never ends."""
+    """A thread runs math-verify without a time limit on an expression that never finishes."""
     from math_verify import parse, verify
 
     text = r"\boxed{\dfrac{5^{\left(5^{\left(5^{\left(5^5\right)}\right)} - 4\right)} - 5}{16}}"
@@ -378,15 +380,14 @@ def symbols() -> None:
     answer = parse(text, parsing_timeout=None)
     thread = threading.Thread(target=lambda: verify(gold, answer, timeout_seconds=None), name="reward-0")
     thread.daemon = True
-    announce(
-        "culprit"
-    )  # before: in one number's power the thread lets nobody else run for as long as it likes
+    # Announce first: while the thread computes one power it does not release the GIL.
+    announce("culprit")
     thread.start()
     thread.join()
 
 
 def expression() -> None:
-    """A regular expression that backtracks for ever, in a thread that is waited for."""
+    """The main thread joins a thread whose regular expression backtracks for ever."""
     thread = threading.Thread(
         target=lambda: re.match(r"(a|a)*$", "a" * 60 + "b"), name="reward-0", daemon=True
     )
@@ -404,7 +405,7 @@ def poll_for_file() -> None:
 
 
 def connect_blocked() -> None:
-    """A client waits in connect: the server accepts no connections, so its queue is full."""
+    """A client waits in connect, because the server accepts no connections and its queue is full."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=0)
     clients = []
     announce("culprit")
@@ -413,7 +414,7 @@ def connect_blocked() -> None:
 
 
 def unix_lost() -> None:
-    """A request over a unix socket, forgotten by an event loop of threads."""
+    """A server with threads never answers a request over a unix socket."""
     path = tempfile.mkdtemp() + "/s"
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(path)
@@ -424,7 +425,7 @@ def unix_lost() -> None:
         accepted.recv(10)
         threading.Event().wait()
 
-    process = child(serve)
+    process = start_child(serve)
     announce("culprit", process.pid)
     announce("victim")
     asking = socket.socket(socket.AF_UNIX)
@@ -434,7 +435,7 @@ def unix_lost() -> None:
 
 
 def uvicorn_server(answer) -> tuple[multiprocessing.Process, int]:
-    """A real FastAPI application on uvicorn."""
+    """Start a FastAPI application on uvicorn in a separate process; return the process and its port."""
     import fastapi
     import uvicorn
 
@@ -445,7 +446,7 @@ def uvicorn_server(answer) -> tuple[multiprocessing.Process, int]:
         app.get("/update_weights")(answer)
         uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listening])
 
-    process = child(serve)
+    process = start_child(serve)
     return process, listening.getsockname()[1]
 
 
@@ -459,11 +460,11 @@ def uvicorn_lost() -> None:
     process, port = uvicorn_server(forget)
     announce("culprit", process.pid)
     announce("victim")
-    get(port)
+    send_request(port)
 
 
 def uvicorn_blocked() -> None:
-    """An endpoint that is `async def` calls something that blocks."""
+    """An `async def` endpoint makes a blocking call, so the event loop stops."""
 
     async def block() -> None:
         threading.Event().wait()
@@ -471,11 +472,11 @@ def uvicorn_blocked() -> None:
     process, port = uvicorn_server(block)
     announce("culprit", process.pid)
     announce("victim")
-    get(port)
+    send_request(port)
 
 
 def event_never_set() -> None:
-    """A thread that should set an event died."""
+    """The thread that should set an event has ended."""
     event = threading.Event()
     announce("culprit")
     event.wait()
@@ -486,14 +487,14 @@ def fork_with_lock() -> None:
     lock = threading.Lock()
     threading.Thread(target=lambda: lock.acquire() and healthy_busy, daemon=True).start()
     time.sleep(0.2)
-    process = child(lock.acquire)
+    process = start_child(lock.acquire)
     announce("culprit", process.pid)
     announce("victim")
     process.join()
 
 
 def pool_worker_killed() -> None:
-    """A worker of multiprocessing's pool was killed during its task: the pool makes a new one, and the task is lost."""
+    """A worker of a multiprocessing pool is killed; the pool starts a new worker, but the task is lost."""
     pool = _fork.Pool(1)
     worker = pool.apply_async(time.sleep, (FOREVER,))
     time.sleep(0.5)
@@ -503,7 +504,7 @@ def pool_worker_killed() -> None:
 
 
 def thread_joins_stuck() -> None:
-    """The main thread joins a thread that waits for an item."""
+    """The main thread joins a thread that waits for a queue item."""
     items: queue.Queue[int] = queue.Queue()
     thread = threading.Thread(target=items.get, name="writer")
     thread.start()
@@ -512,14 +513,14 @@ def thread_joins_stuck() -> None:
 
 
 def semaphore_of_dead() -> None:
-    """A process died with a lock that processes share."""
+    """A process exited while it held a lock that processes share."""
     lock = _fork.Lock()
 
     def holder() -> None:
         lock.acquire()
         os._exit(1)
 
-    process = child(holder)
+    process = start_child(holder)
     time.sleep(0.5)
     announce("culprit", process.pid)
     announce("culprit")
@@ -527,7 +528,7 @@ def semaphore_of_dead() -> None:
 
 
 def ring_of_three() -> None:
-    """Three processes, each waits for the one before it."""
+    """Each of three processes waits for the one before it."""
     pipes = [_fork.Pipe(duplex=False) for _ in range(3)]
 
     def wait(mine: int) -> None:
@@ -539,22 +540,22 @@ def ring_of_three() -> None:
         announce("culprit")
         pipes[mine][0].recv()
 
-    child(wait, 1)
-    child(wait, 2)
+    start_child(wait, 1)
+    start_child(wait, 2)
     wait(0)
 
 
-# Healthy: no hang may be claimed of these.
+# Healthy cases: no hang may be reported.
 
 
 def healthy_idle_server() -> None:
-    """A server without requests."""
+    """A server has no requests."""
     announce("healthy")
     http_server(lambda handler: handler.send_response(200))[0].join()
 
 
 def healthy_kept_alive() -> None:
-    """A client keeps a connection whose requests were all answered, and works."""
+    """A client works, and keeps a connection open on which all requests were answered."""
 
     def send_ok(handler) -> None:
         handler.send_response(200)
@@ -570,7 +571,7 @@ def healthy_kept_alive() -> None:
             {"do_GET": send_ok, "protocol_version": "HTTP/1.1", "log_message": lambda *_: None},
         ),
     )
-    child(server.serve_forever)
+    start_child(server.serve_forever)
     connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1])
     connection.request("GET", "/")
     connection.getresponse().read()
@@ -590,12 +591,12 @@ def healthy_busy() -> None:
 
 def healthy_child_works() -> None:
     """A parent waits for a child that computes."""
-    process = child(healthy_busy)
+    process = start_child(healthy_busy)
     process.join()
 
 
 def healthy_pool_waits() -> None:
-    """A pool of threads and of processes without work, a main thread that works."""
+    """The main thread works while pools of threads and processes have no work."""
     pool = ThreadPoolExecutor(3)
     list(pool.map(abs, range(3)))
     workers = _fork.Pool(2)
@@ -604,7 +605,7 @@ def healthy_pool_waits() -> None:
 
 
 def healthy_slow_handler() -> None:
-    """A server computes its answer, and its client waits."""
+    """A server computes its response while its client waits."""
 
     def compute(_handler) -> None:
         data = os.urandom(100_000)
@@ -613,11 +614,11 @@ def healthy_slow_handler() -> None:
 
     _process, port = http_server(compute)
     announce("healthy")
-    get(port)
+    send_request(port)
 
 
 def healthy_asyncio_idle() -> None:
-    """An asyncio server without requests."""
+    """An asyncio server has no requests."""
     import asyncio
 
     async def serve() -> None:
@@ -629,7 +630,7 @@ def healthy_asyncio_idle() -> None:
 
 
 def healthy_lock_contended() -> None:
-    """A lock whose holder computes."""
+    """A thread waits for a lock whose holder computes."""
     lock = threading.Lock()
 
     def compute_with_lock() -> None:
@@ -643,18 +644,18 @@ def healthy_lock_contended() -> None:
 
 
 def healthy_imports() -> None:
-    """A process imports something large, again and again, as a job does that starts; its parent waits for it."""
+    """A child imports something large again and again, as at the start of a job; its parent waits for it."""
 
     def starts() -> None:
         announce("healthy")
         while True:
             subprocess.run([sys.executable, "-c", "import torch"], check=False)
 
-    child(starts).join()
+    start_child(starts).join()
 
 
 def healthy_slow_steps() -> None:
-    """A loop that works a little and sleeps a little, as a trainer that waits for its device."""
+    """A loop alternates between short work and short sleep, as a trainer that waits for its device."""
     announce("healthy")
     data = os.urandom(20_000)
     while True:
@@ -663,7 +664,7 @@ def healthy_slow_steps() -> None:
 
 
 def healthy_requests() -> None:
-    """A server that answers, and a client that sends requests continuously."""
+    """A server answers requests that a client sends continuously."""
 
     def send_ok_slowly(handler) -> None:
         handler.send_response(200)
@@ -676,14 +677,14 @@ def healthy_requests() -> None:
         ("127.0.0.1", 0),
         type("H", (BaseHTTPRequestHandler,), {"do_GET": send_ok_slowly, "log_message": lambda *_: None}),
     )
-    child(server.serve_forever)
+    start_child(server.serve_forever)
     announce("healthy")
     while True:
-        get(server.server_address[1])
+        send_request(server.server_address[1])
 
 
 def healthy_paused_server() -> None:
-    """A real application whose server is paused on purpose: its client keeps a connection and sends no request."""
+    """A server is paused on purpose; its client keeps a connection open and sends no request."""
 
     def fine() -> dict[str, str]:
         return {}

@@ -1,7 +1,8 @@
-"""Hangs of ranks over gloo: `python ranks.py CASE GUILTY WORLD`. Prints `culprit pid`, `victim pid`, then hangs.
+"""Hang ranks that communicate over gloo, in a selected way: `python ranks.py CASE GUILTY WORLD`.
 
-PyTorch is imported once and the ranks are forked, each with its number; `ranks.py` with RANK set is one rank by itself,
-as torchrun starts it.
+CASE is the name of a function that the blocking rank GUILTY of WORLD ranks calls between two collectives. Each process
+prints its role (such as `culprit` or `victim`) and pid, then hangs. PyTorch is imported once and the ranks are forked.
+If the variable RANK is set, the process is that rank alone, as torchrun starts it.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ LONG = timedelta(hours=2)
 
 
 def announce(name: str, pid: int | None = None) -> None:
-    """Print a process's role and id."""
+    """Print the role of a process and its pid (default: this process)."""
     os.write(1, f"{name} {pid or os.getpid()}\n".encode())
 
 
 def gather_rewards() -> None:
-    """Gather rewards, as a trainer does."""
+    """Gather rewards from all ranks, as a trainer does."""
     mine = torch.ones(4)
     dist.all_gather([torch.zeros(4) for _ in range(WORLD)], mine)
 
 
 def step(rank: int, guilty) -> None:
-    """Make one step: all ranks gather, and the guilty rank does something else before."""
+    """Run one step: all ranks gather twice, and the guilty rank calls `guilty` in between."""
     gather_rewards()
     if rank == GUILTY:
         announce("culprit")
@@ -48,7 +49,7 @@ def step(rank: int, guilty) -> None:
 
 
 def poll() -> None:
-    """It looks for a file that does not come."""
+    """The rank polls for a file that is never written."""
     while not Path("/nonexistent/STABLE").exists():
         time.sleep(0.05)
 
@@ -59,12 +60,12 @@ def event() -> None:
 
 
 def stopped() -> None:
-    """It is stopped."""
+    """The rank is stopped."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def killed() -> None:
-    """It died, and its parent has not looked."""
+    """The rank is killed, and its parent does not wait for it."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -77,13 +78,13 @@ def prompt() -> None:
 
 
 def other_branch() -> None:
-    """It takes the branch that broadcasts."""
+    """The rank broadcasts instead of gathering."""
     dist.broadcast(torch.ones(2), src=GUILTY)
     dist.barrier()
 
 
 def skipped() -> None:
-    """It leaves the gather out, and waits at the barrier after it."""
+    """The rank skips the gather and waits at the barrier."""
     dist.barrier()
 
 
@@ -104,7 +105,7 @@ def http() -> None:
 
 
 def file_lock() -> None:
-    """It waits for the lock of a file that a stopped process holds."""
+    """The rank waits for a file lock that a stopped process holds."""
     path = Path(tempfile.mkdtemp()) / "jit.lock"
     ready, write_end = os.pipe()
     if not os.fork():
@@ -119,7 +120,7 @@ def file_lock() -> None:
 
 
 def two_locks() -> None:
-    """Two of its threads wait for each other's locks."""
+    """Two threads of the rank wait for each other's locks."""
     first_lock, second_lock, met = threading.Lock(), threading.Lock(), threading.Barrier(2)
 
     def lock_both(first, second) -> None:
@@ -133,19 +134,19 @@ def two_locks() -> None:
 
 
 def symbols() -> None:
-    """Its reward never comes back."""
+    """The reward function of the rank never returns."""
     import sympy
 
     sympy.sympify("5**(5**(5**(5**5)))").evalf(10**9)
 
 
 def expression() -> None:
-    """Its reward is a regular expression that backtracks for ever."""
+    """The reward function of the rank matches a regular expression that backtracks for ever."""
     re.match(r"(a|a)*$", "a" * 60 + "b")
 
 
 def loader() -> None:
-    """It waits for a worker of its data loader, which is stopped."""
+    """The rank waits for a worker of its data loader, which is stopped."""
 
     class Data(torch.utils.data.Dataset):
         def __len__(self) -> int:
@@ -168,14 +169,14 @@ def child_asks() -> None:
 
 
 def full_tensor() -> None:
-    """It alone gathers a sharded tensor."""
+    """Only this rank gathers a sharded tensor."""
     from torch.distributed.tensor import Shard, distribute_tensor
 
     distribute_tensor(torch.ones(WORLD, 2), _mesh, [Shard(0)], src_data_rank=None).full_tensor()
 
 
 def two_threads() -> None:
-    """Two of its threads are in collectives of one group."""
+    """Two threads of the rank run collectives of one group."""
     thread = threading.Thread(
         target=lambda: dist.broadcast(torch.ones(2), src=(GUILTY + 1) % WORLD), name="update_weights"
     )
@@ -184,26 +185,26 @@ def two_threads() -> None:
 
 
 def computing() -> None:
-    """Healthy: it computes."""
+    """Healthy: the rank computes."""
     while True:
         torch.rand(300, 300) @ torch.rand(300, 300)
 
 
 def importing() -> None:
-    """Healthy: it starts a compiler's worth of Python work."""
+    """Healthy: the rank compiles Python code."""
     while True:
         compile("\n".join(f"x{n} = {n}" for n in range(20000)), "generated.py", "exec")
 
 
 def steps() -> None:
-    """Healthy: all ranks make steps."""
+    """Healthy: all ranks run steps."""
     while True:
         gather_rewards()
         time.sleep(0.2)
 
 
 def slow_rank() -> None:
-    """Healthy: all go on, and one rank takes longer than the others."""
+    """Healthy: all ranks run steps, and one rank takes longer than the others."""
     while True:
         gather_rewards()
         until = time.monotonic() + 1.0
@@ -214,12 +215,8 @@ def slow_rank() -> None:
 _mesh = None
 
 
-def late() -> None:
-    """Rendezvous: the guilty rank never comes."""
-
-
 def rank_main(case: str, rank: int) -> None:
-    """One rank."""
+    """Run one rank."""
     global _mesh  # noqa: PLW0603
     if case in ("rendezvous", "rendezvous_missing") and rank == GUILTY:
         if case == "rendezvous_missing":
@@ -233,7 +230,7 @@ def rank_main(case: str, rank: int) -> None:
     if case == "full_tensor":
         from torch.distributed.device_mesh import DeviceMesh
 
-        # A group of its own, as trainers shard over: on the group of the others it would meet their gather.
+        # A separate group, as in trainers that shard. In the default group the call would match the others' gather.
         _mesh = DeviceMesh.from_group(dist.new_group(), "cpu")
     if case == "crossed_groups":
         first_group, second_group = dist.new_group(), dist.new_group()
@@ -251,7 +248,7 @@ def rank_main(case: str, rank: int) -> None:
 
 
 def main() -> None:
-    """All ranks, forked; their parent waits for none of them, so that who dies stays a zombie."""
+    """Fork all ranks; the parent does not wait for them, so that a rank that dies stays a zombie."""
     case = sys.argv[1]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -1,6 +1,7 @@
-"""Inside an environment, run a preamble once, then each case in a separate fork with its output in a file.
+"""Run a preamble once in an environment, then each case in a fork with its output in a log file.
 
-The one argument is a JSON file: `preamble`, `folder`, `cases` as (name, source). Prints the exit codes by name.
+The argument is a JSON file with `preamble`, `folder`, `timeout_s` and `cases` as (name, source). Prints the exit codes
+by name as JSON.
 """
 
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 
 
 def main() -> None:
+    """Run the preamble and all cases; print their exit codes."""
     plan = json.loads(Path(sys.argv[1]).read_text())
     scope = {"__name__": "__main__"}
     exec(compile(plan["preamble"], "/opt/run/preamble.py", "exec"), scope)
@@ -27,7 +29,7 @@ def main() -> None:
 
 
 def run(name: str, source: str, log: Path, scope: dict, timeout_s: float) -> None:
-    """Run a case and end the process; a traceback is printed as Python would, without the frames of this file."""
+    """Run a case and end the process: code 99 after the time limit; a traceback has no frames of this file."""
     stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(stream, 1)
     os.dup2(stream, 2)

@@ -1,6 +1,6 @@
-"""Damaged lines and files without number: `python evaluation/triage/corpus/fuzz.py --lines 100000 --files 2000`.
+"""Fuzz triage with damaged lines and files: `python evaluation/triage/corpus/fuzz.py --lines 100000 --files 2000`.
 
-Each is judged; nothing may be raised, and none may take longer than its size allows. Prints time and most memory.
+Triage must give a verdict for every log without an exception. Prints CPU time and peak memory as JSON.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STATES = {"known", "wrapper", "hypothesis", "unknown", "not_judged", "clean", "e
 
 
 def damaged_line(lines: list[bytes], numbers: random.Random) -> bytes:
-    """Two lines cut and joined, with bytes flipped, and sometimes something hostile in it."""
+    """Join parts of two random lines, change up to two bytes, and sometimes insert hostile bytes."""
     first, second = numbers.choice(lines), numbers.choice(lines)
     line = bytearray(
         first[: numbers.randrange(len(first) + 1)] + second[numbers.randrange(len(second) + 1) :]
@@ -54,8 +54,8 @@ HOSTILE = (
 )  # fmt: skip
 
 
-def files(numbers: random.Random, size: int):
-    """Named files of about `size` bytes, each hostile in its own way."""
+def hostile_files(numbers: random.Random, size: int):
+    """Yield the name and content of hostile files; most have about `size` bytes."""
     yield "random", numbers.randbytes(size)
     yield "zeros", b"\0" * size
     yield "newlines", b"\n" * size
@@ -96,8 +96,8 @@ def files(numbers: random.Random, size: int):
     yield "half utf16", b"\xff\xfe" + numbers.randbytes(size | 1)
 
 
-def seconds_to_judge(rules: Rules, source: Memory | LogSource) -> float:
-    """The CPU seconds of a verdict and its report; raises where there is none."""
+def triage_cpu_s(rules: Rules, source: Memory | LogSource) -> float:
+    """Run triage on a log and build its report; return the CPU seconds."""
     start = time.process_time()
     verdict = triage([source], rules)
     assert verdict.state in STATES
@@ -106,17 +106,17 @@ def seconds_to_judge(rules: Rules, source: Memory | LogSource) -> float:
 
 
 def fuzz_lines(rules: Rules, count: int, numbers: random.Random) -> float:
-    """Triage damaged lines of the corpus, a thousand a log, and some separate logs; return CPU seconds."""
+    """Triage damaged lines of the corpus, 1,000 in each log; return CPU seconds."""
     lines = [line for path in sorted(LOGS.glob("*/*.log")) for line in path.read_bytes().splitlines()]
     spent = 0.0
     for _ in range(0, count, 1000):
         fuzzed = [damaged_line(lines, numbers) for _ in range(1000)]
-        spent += seconds_to_judge(rules, Memory(b"\n".join(fuzzed)))
+        spent += triage_cpu_s(rules, Memory(b"\n".join(fuzzed)))
     return spent
 
 
 def fuzz_files(rules: Rules, count: int, numbers: random.Random) -> float:
-    """Triage logs of the corpus with parts cut, doubled, flipped and randomly transformed."""
+    """Triage logs of the corpus with parts removed or replaced, and sometimes transformed; return CPU seconds."""
     paths = sorted(LOGS.glob("*/*.log"))
     names = list(transforms.PLAIN)
     spent = 0.0
@@ -133,12 +133,12 @@ def fuzz_files(rules: Rules, count: int, numbers: random.Random) -> float:
             lines = transforms.PLAIN[name](
                 [line.encode("utf-8", "replace").decode() for line in lines], numbers
             )
-        spent += seconds_to_judge(rules, Memory(transforms.joined(lines)))
+        spent += triage_cpu_s(rules, Memory(transforms.join_lines(lines)))
     return spent
 
 
-# A child's peak memory includes its parent's at the fork, so start it from a small process.
-MEASURED = """\
+# The peak memory of a child includes that of its parent at the fork, so start it from a small process.
+MEASURE_PROGRAM = """\
 import os, sys
 actions = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
 pid = os.posix_spawn(sys.executable, [sys.executable, *sys.argv[1:]], os.environ, file_actions=actions)
@@ -147,9 +147,9 @@ print(os.waitstatus_to_exitcode(status), used.ru_maxrss)
 """
 
 
-def memory_of(path: Path) -> int:
-    """The most memory of the command in MB."""
-    command = [sys.executable, "-c", MEASURED, "-m", "diagnostics", "triage", str(path)]
+def peak_memory_mb(path: Path) -> int:
+    """Run `triage` on a file in a separate process; return its peak memory in MB."""
+    command = [sys.executable, "-c", MEASURE_PROGRAM, "-m", "diagnostics", "triage", str(path)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     code, used = map(int, done.stdout.split())
     assert code in {0, 1, 3}, path
@@ -157,7 +157,7 @@ def memory_of(path: Path) -> int:
 
 
 def main() -> None:
-    """Run it and print figures."""
+    """Fuzz with hostile files, lines and logs, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lines", type=int, default=100_000)
     parser.add_argument("--files", type=int, default=2000)
@@ -169,12 +169,12 @@ def main() -> None:
     figures["hostile_cpu_s"] = {}
     most = 0
     with tempfile.TemporaryDirectory() as folder:
-        for name, data in files(numbers, options.size):
+        for name, data in hostile_files(numbers, options.size):
             path = Path(folder) / "a.log"
             path.write_bytes(data)
             del data
-            most = max(most, memory_of(path))
-            figures["hostile_cpu_s"][name] = round(seconds_to_judge(rules, LogSource(name, path)), 2)
+            most = max(most, peak_memory_mb(path))
+            figures["hostile_cpu_s"][name] = round(triage_cpu_s(rules, LogSource(name, path)), 2)
     figures["most_mb"] = most
     figures["lines_cpu_s"] = round(fuzz_lines(rules, options.lines, numbers), 1)
     figures["files_cpu_s"] = round(fuzz_files(rules, options.files, numbers), 1)

@@ -1,4 +1,4 @@
-"""The cases: what is run where, and which issue it makes."""
+"""Define the main cases of the corpus: programs, their environments, and the issues that they cause."""
 # ruff: noqa: E501 - short programs are single-line strings
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from produce import Group
 from quiet import QUIET
 
 NOW, BEFORE, OLD = "vllm-0.31.0+trl-1.16.0", "vllm-0.10.2+trl-0.25.1", "vllm-0.8.5+trl-0.17.0"
-# vLLM's real wheels beside PyTorch for the CPU: no platform is detected there.
+# Cells with vLLM's real wheels and PyTorch for the CPU, in which vLLM detects no platform.
 BARE = {
     "0.6.6": "vllm-0.6.6.post1+trl-0.14.0",
     "0.7.2": "vllm-0.7.2+trl-0.15.2",
@@ -20,6 +20,7 @@ CONFIG = "GRPOConfig(output_dir='out', report_to=[], use_cpu=True, bf16=False, {
 
 
 def config(**settings: object) -> str:
+    """Return a program that constructs a GRPOConfig with settings."""
     return CONFIG.format(", ".join(f"{key}={value!r}" for key, value in settings.items()))
 
 
@@ -59,7 +60,7 @@ CONFIG_CASES = (
     ("unknown", "clip", config(per_device_train_batch_size=8, num_generations=8, num_train_epochs="three")),
     ("clean", "config", "print(" + config(per_device_train_batch_size=8, num_generations=8) + ")"),
 )
-# 0.17 checks batches in the trainer, and does not know generation_batch_size.
+# TRL 0.17 checks batch sizes in the trainer, and has no option generation_batch_size.
 OLD_CONFIG_CASES = (
     ("CFG113", "generation_batch", CONFIG_CASES[1][2]),
     ("CFG113", "both", CONFIG_CASES[4][2]),
@@ -168,7 +169,7 @@ EXTENSION_CASES = (
         "not_initialised",
         EXTENSION + "worker.update_named_param('lm_head.weight', 'torch.float32', (2, 2))",
     ),
-    # Simulated: that a communicator is there.
+    # Simulated: an existing communicator.
     (
         "NET017",
         "twice",
@@ -192,6 +193,7 @@ trainer.train()
 def train(
     name="length", value="[float(len(c)) for c in completions]", model="@MODEL", dataset="dataset", **more
 ):
+    """Return a program that trains a tiny model with TRL."""
     return TRAIN.format(
         name=name,
         value=value,
@@ -360,14 +362,14 @@ UTILITIES = (
 
 
 def bare(version: str) -> tuple[tuple[str, str, str], ...]:
-    """Cases of a vLLM that detects no platform."""
+    """Return the cases of a vLLM release that detects no platform."""
     model = "model='@MODEL', tokenizer='@MODEL', dtype='float32', max_model_len=100000"
     if version != "0.10.2":
         model = f"{model}, task='auto', tokenizer_mode='auto', trust_remote_code=False, seed=0"
     runner = "'generate'" if version == "0.6.6" else "runner_type='generate'"
     cases = [
         ("ENG004", "no_device", "from vllm import LLM\nLLM(model='@MODEL')"),
-        # In 0.10.2 a module is missing there, before the length is looked at.
+        # In 0.10.2 the import of a module fails before the length is checked.
         (
             "unknown" if version == "0.10.2" else "CFG024",
             "too_long",
@@ -408,7 +410,7 @@ def bare(version: str) -> tuple[tuple[str, str, str], ...]:
 
 
 EXPANDABLE = "import os\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'\nfrom vllm.device_allocator.cumem import CuMemAllocator\nCuMemAllocator()"
-# The repros' triggers, on vLLM's unmodified scheduler; the forward pass is simulated.
+# Triggers of the repros on vLLM's unmodified scheduler; simulated: the forward pass.
 HERE = "import sys\nsys.path.insert(0, '@ROOT')\n"
 SCHEDULERS = tuple(
     (code, name, f"{HERE}from repro.issues.{module} import {name}\n{name}(None)")

@@ -1,6 +1,6 @@
-"""Cases written after the rules: judged once, by the rules as they were, before they joined the others.
+"""Define cases that were written after the triage rules, and judged once before the rules were tuned on them.
 
-`tests/diagnostics/logs/first_judgement.json` keeps what was said of them then.
+`tests/diagnostics/logs/first_judgement.json` has the first verdicts.
 """
 # ruff: noqa: E501 - short programs are single-line strings
 
@@ -10,7 +10,7 @@ from groups import BEFORE, NOW, OLD, TRL, train
 from produce import Group, Program
 from programs import ENGINE, HUGE, RANKS, RAY, SPACE, START, TORCHRUN
 
-# ms-swift's own argument class; the accelerators are the stand-in of the repro.
+# ms-swift's argument class; simulated: the accelerators, by the stand-in of evaluation/repro.
 SWIFT = """
 import os, sys
 sys.path.insert(0, '@ROOT/evaluation/repro/accelerators')
@@ -105,7 +105,7 @@ RAYS = (
         + "@ray.remote\nclass TaskRunner:\n    def run(self): return {'prompt': 1}['responses']\nray.get(TaskRunner.remote().run.remote())",
     ),
     Program(
-        "RAY022",  # on a machine so busy that the node came too late
+        "RAY022",  # the machine was so busy that the node started too late
         "ray_nested",
         "peers",
         START
@@ -161,7 +161,7 @@ LAUNCHES = tuple(
         ),
     )
 )
-# In a mount of its own with a megabyte of shared memory.
+# Run in a separate mount namespace with 1 MB of shared memory.
 SHARED_MEMORY = "import torch\nfrom torch.utils.data import DataLoader\nclass Data(torch.utils.data.Dataset):\n    def __len__(self): return 64\n    def __getitem__(self, i): return torch.zeros(1 << 18)\nfor batch in DataLoader(Data(), batch_size=8, num_workers=1): print(batch.shape)"
 SMALL = (
     Program(
@@ -178,7 +178,7 @@ SMALL = (
         "import os, sys\nif 'again' not in os.environ:\n    os.environ['again'] = '1'\n    os.execvp('unshare', ['unshare', '-m', 'sh', '-c', 'mount -t tmpfs -o size=1m none /dev/shm && exec \"$0\" train.py', sys.executable])\nimport torch\ntorch.zeros(1 << 22).share_memory_()",
     ),
 )
-# The engine's own process prints elsewhere: what is left is what the trainer's logger wrote.
+# The engine process prints elsewhere: the log has only the lines of the trainer's logger.
 OWN_LOG = """
     import logging
     try:
@@ -214,7 +214,7 @@ try:
 except BaseException:
     log.exception('the run failed'); raise SystemExit(1)
 """
-# The same failures as others print them.
+# The same failures, printed by other loggers and traceback formatters.
 DRESSED = (
     Program("ENV012", "rich_missing", "here", "from rich.traceback import install\ninstall(show_locals=True)\nimport flash_attn"),
     Program("ENV005", "rich_no_folder", "here", "from rich.traceback import install\ninstall()\n" + NO_FOLDER),
@@ -227,7 +227,7 @@ DRESSED = (
     Program("ENV012", "rich_handler", "here", "import logging\nfrom rich.logging import RichHandler\nlogging.basicConfig(level=10, handlers=[RichHandler(rich_tracebacks=True)])\nlog = logging.getLogger('trainer'); log.info('started')\ntry:\n    import flash_attn\nexcept ImportError:\n    log.exception('the rollout failed'); raise SystemExit(1)"),
     Program("clean", "rich_handler_fine", "here", "import logging\nfrom rich.logging import RichHandler\nlogging.basicConfig(level=10, handlers=[RichHandler()])\nlog = logging.getLogger('trainer')\nfor n in range(30): log.info('step %d of a run whose line is so long that it is broken at the width of the terminal: %s', n, {'reward': n / 7})\nlog.error('no checkpoint was written')"),
 )  # fmt: skip
-# Real wheels beside others than they pinned: a cell's vLLM with the peers' PyTorch and transformers 5.
+# Real wheels with other releases than they pin: a cell's vLLM with the peers' PyTorch and transformers 5.
 BESIDE = (("PYTHONPATH", "@PEERS"),)
 OVER = "import os, sys, sysconfig\nos.makedirs('over')\nos.symlink(sysconfig.get_paths()['purelib'] + '/trl', 'over/trl')\nsys.path.insert(0, os.path.abspath('over'))\n"
 MIXED = (

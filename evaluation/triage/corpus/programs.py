@@ -1,4 +1,4 @@
-"""Cases of several processes: engines, launchers, Ray."""
+"""Define cases with several processes: engines, launchers and Ray."""
 # ruff: noqa: E501 - short programs are single-line strings
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ if __name__ == '__main__':
     LLM(model='broken', dtype='float32', max_model_len=256, enforce_eager=True)
 """
 )
-# Up to 0.10 the engine itself refuses the prompt; later what renders prompts does.
+# Up to 0.10 the engine refuses the prompt; in later releases the prompt renderer refuses it.
 OLDER = "".join(
     line
     for line in IN_PROCESS.replace("'TOK011'", "'TOK012'").splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""Programs that succeed with noisy output, for which triage must report nothing."""
+"""Define programs that succeed with noisy output, for which triage must report nothing."""
 # ruff: noqa: E501 - short programs are single-line strings
 
 from __future__ import annotations

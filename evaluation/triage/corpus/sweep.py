@@ -1,6 +1,7 @@
-"""Every transformation over every log, with random seeds: `python evaluation/triage/corpus/sweep.py --seeds 5`.
+"""Apply every transformation to every log with several seeds: `python evaluation/triage/corpus/sweep.py --seeds 5`.
 
-Prints what was judged otherwise after a transformation, and the count of each. The tests run a fixed choice of it.
+Prints each log whose verdict changes after a transformation, and the count by transformation. The tests run a fixed
+sample. The exit code is 1 if a verdict changes.
 """
 
 from __future__ import annotations
@@ -24,52 +25,58 @@ SHARED = ("[rank{rank}]: ", "(WorkerDict pid={pid}, ip=10.0.0.{rank}) ", "(Engin
 
 
 class Memory:
-    """A log that is not in a file."""
+    """A log in memory, with the interface of LogSource."""
 
     def __init__(self, data: bytes, name: str = "log") -> None:
         self.data, self.name, self.path = data, name, None
 
     def blocks(self):
+        """Yield the whole log, unless it is empty."""
         if self.data:
             yield self.data
 
 
 def state_and_code(rules: Rules, lines: list[str]) -> tuple[str, str]:
-    """State and first candidate; whether a run that shows no failure ended is lost where its last lines are."""
-    verdict = triage([Memory(transforms.joined(lines))], rules)
+    """Return the state and the first code of a log's verdict.
+
+    Verdicts without a failure count as equal, because a transformation can hide the end of the run.
+    """
+    verdict = triage([Memory(transforms.join_lines(lines))], rules)
     state = "nothing" if verdict.state in {"clean", "not_judged", "hypothesis"} else verdict.state
     return state, verdict.candidates[0].issue.code if verdict.candidates else ""
 
 
 def cut_lines(rules: Rules, lines: list[str], numbers: random.Random) -> list[str]:
-    """Return a log without a part before its first deciding line, and without a part after its last."""
-    verdict = triage([Memory(transforms.joined(lines))], rules)
+    """Return a log without a random part before its first and after its last line that matched the verdict's issue."""
+    verdict = triage([Memory(transforms.join_lines(lines))], rules)
     if not verdict.candidates:
         return lines
-    # rich may have broken the deciding text into two lines.
+    # rich may have broken the matched text into two lines.
     first, last = verdict.candidates[0].first.line, max(hit.line for hit in verdict.candidates[0].hits) + 1
     before, after = int(numbers.random() * (first - 1)), int(numbers.random() * max(0, len(lines) - last))
     return lines[before : last + after]
 
 
 def random_transforms(numbers: random.Random):
-    """Transformations with random values: ranks, noise, and each of the plain ones."""
+    """Yield the name and function of each plain transformation, and of some with random prefixes and noise."""
     yield from transforms.PLAIN.items()
     prefix = numbers.choice(SHARED)
-    yield f"ranks {prefix}", transforms.ranks(prefix, numbers.randrange(2, 5))
-    yield "noise", transforms.noise(numbers.randrange(1, 40))
-    first, second = numbers.choice(SHARED), transforms.noise(numbers.randrange(1, 40))
-    both = transforms.ranks(first, numbers.randrange(1, 4))
+    yield f"ranks {prefix}", transforms.interleave_ranks(prefix, numbers.randrange(2, 5))
+    yield "noise", transforms.insert_noise(numbers.randrange(1, 40))
+    first, second = numbers.choice(SHARED), transforms.insert_noise(numbers.randrange(1, 40))
+    both = transforms.interleave_ranks(first, numbers.randrange(1, 4))
     yield f"ranks+noise {first}", lambda lines, seeded: second(both(lines, seeded), seeded)
 
 
 def main() -> int:
-    """Run the sweep."""
+    """Run the sweep; return 1 if a verdict changes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--show", type=int, default=60)
-    parser.add_argument("--broken", action="store_true", help="also lines broken at a width, which may fail")
+    parser.add_argument(
+        "--broken", action="store_true", help="also break lines at a width, after which verdicts may change"
+    )
     parser.add_argument("logs", nargs="*", type=Path)
     options = parser.parse_args()
     rules = Rules(catalog.load())
@@ -77,7 +84,7 @@ def main() -> int:
     done = reported = 0
     paths = options.logs or sorted(LOGS.glob("*/*.log"))
     for path in paths:
-        # As files are read; a return is no end of a line.
+        # Split as triage does: a carriage return does not end a line.
         lines = path.read_bytes().decode("utf-8", "replace").removesuffix("\n").split("\n")
         expected = state_and_code(rules, lines)
         for seed in range(options.first, options.first + options.seeds):

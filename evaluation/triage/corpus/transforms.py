@@ -1,7 +1,7 @@
-"""Transformations of a log between program and reader: prefixes, collectors, terminals, pastes.
+"""Transform logs as launchers, log collectors, terminals and web pages do.
 
-Each takes lines and a source of random numbers and returns lines that mean the same. Logs that show a failure must be
-judged alike before and after, and logs that show none as well.
+A transformation takes lines and random numbers, and returns lines with the same meaning. The verdict of triage must be
+the same before and after a transformation.
 """
 
 from __future__ import annotations
@@ -77,26 +77,26 @@ PREFIXES = (
 )
 
 
-def prefixed(prefix: str) -> Transform:
-    """The prefix of a launcher, an actor, a logger or a collector before each line."""
+def add_prefix(prefix: str) -> Transform:
+    """Return a transformation that adds the prefix of a launcher, actor, logger or collector to each line."""
 
     def apply(lines: list[str], numbers: random.Random) -> list[str]:
-        mark = marked(prefix, numbers.randrange(8), numbers)
+        mark = fill_prefix(prefix, numbers.randrange(8), numbers)
         return [mark + line for line in lines]
 
     return apply
 
 
-def marked(prefix: str, rank: int, numbers: random.Random) -> str:
-    """A prefix with values."""
+def fill_prefix(prefix: str, rank: int, numbers: random.Random) -> str:
+    """Fill a prefix with a rank and a random pid and time."""
     return prefix.format(rank=rank, pid=numbers.randrange(1, 10**6), clock=f"{numbers.randrange(60):02d}")
 
 
-def ranks(prefix: str, count: int) -> Transform:
-    """Several ranks fail alike, and their lines fall between each other's."""
+def interleave_ranks(prefix: str, count: int) -> Transform:
+    """Return a transformation that interleaves the lines of several ranks with the same log."""
 
     def apply(lines: list[str], numbers: random.Random) -> list[str]:
-        marks = [marked(prefix, rank, numbers) for rank in range(count)]
+        marks = [fill_prefix(prefix, rank, numbers) for rank in range(count)]
         streams = [[mark + line for line in lines] for mark in marks]
         mixed = []
         while any(streams):
@@ -107,8 +107,8 @@ def ranks(prefix: str, count: int) -> Transform:
     return apply
 
 
-def noise(count: int) -> Transform:
-    """Lines of others between them."""
+def insert_noise(count: int) -> Transform:
+    """Return a transformation that inserts unrelated lines at random positions."""
 
     def apply(lines: list[str], numbers: random.Random) -> list[str]:
         mixed = list(lines)
@@ -119,64 +119,64 @@ def noise(count: int) -> Transform:
     return apply
 
 
-def coloured(lines: list[str], numbers: random.Random) -> list[str]:
-    """Colour lines as a terminal shows them."""
+def add_colours(lines: list[str], numbers: random.Random) -> list[str]:
+    """Colour lines as for a terminal."""
     return [f"\x1b[{numbers.choice((1, 31, 36))}m{line}\x1b[0m" for line in lines]
 
 
-def escape_lost(lines: list[str], numbers: random.Random) -> list[str]:
-    """Leave colour codes without their escape character, as a web page does."""
-    return [line.replace("\x1b", "") for line in coloured(lines, numbers)]
+def lose_escapes(lines: list[str], numbers: random.Random) -> list[str]:
+    """Add colour codes without their escape character, as on a web page."""
+    return [line.replace("\x1b", "") for line in add_colours(lines, numbers)]
 
 
-def returns(lines: list[str], numbers: random.Random) -> list[str]:
+def add_carriage_returns(lines: list[str], numbers: random.Random) -> list[str]:
     """End lines as Windows does."""
     del numbers
     return [f"{line}\r" for line in lines]
 
 
-def after_bar(lines: list[str], numbers: random.Random) -> list[str]:
-    """After what a progress bar wrote on the same line."""
+def put_after_progress_bar(lines: list[str], numbers: random.Random) -> list[str]:
+    """Put each line after the output of a progress bar on the same line."""
     return [f"{numbers.randrange(100):>3}%|##   | 3/10 [00:01<00:02]\r{line}" for line in lines]
 
 
-def moved(lines: list[str], numbers: random.Random) -> list[str]:
-    """Another environment, also with a space in its path."""
+def move_environment(lines: list[str], numbers: random.Random) -> list[str]:
+    """Replace the path of the environment, also by one with a space."""
     where = numbers.choice(("/srv/a b/venv", "/home/user/.conda/envs/rl", "/usr/local", "C:/env"))
     return [line.replace("/opt/env", where) for line in lines]
 
 
-def quoted(lines: list[str], numbers: random.Random) -> list[str]:
+def quote_as_reply(lines: list[str], numbers: random.Random) -> list[str]:
     """Quote lines as a reply by mail or on GitHub does."""
     mark = numbers.choice(("> ", "> > ", ">"))
     return [mark + line if line else ">" for line in lines]
 
 
-def fenced(lines: list[str], numbers: random.Random) -> list[str]:
-    """In Markdown, with words around."""
+def put_in_markdown_fence(lines: list[str], numbers: random.Random) -> list[str]:
+    """Put the log into a Markdown code block with text around it."""
     fence = numbers.choice(("```", "```python", "~~~", "```shell"))
     return ["### What happens", "My run fails with", "", fence, *lines, fence[:3], "Any idea?"]
 
 
-def indented(lines: list[str], numbers: random.Random) -> list[str]:
-    """Indent lines as code in Markdown, or below a list item."""
+def indent_as_code(lines: list[str], numbers: random.Random) -> list[str]:
+    """Indent lines by four spaces, as code in Markdown."""
     return [" " * numbers.choice((4, 4, 4)) + line if line else line for line in lines]
 
 
-def entities(lines: list[str], numbers: random.Random) -> list[str]:
-    """Escape lines as a page's source has them."""
+def escape_html(lines: list[str], numbers: random.Random) -> list[str]:
+    """Escape lines as in the source of an HTML page."""
     return [html.escape(line, quote=numbers.random() < 2) for line in lines]
 
 
-def docker(lines: list[str], numbers: random.Random) -> list[str]:
-    """Docker's json-file: each line an object."""
+def format_as_docker_json(lines: list[str], numbers: random.Random) -> list[str]:
+    """Format each line as an object of Docker's json-file driver."""
     del numbers
     stamp = "2026-01-31T10:00:00.123456789Z"
     return [json.dumps({"log": f"{line}\n", "stream": "stderr", "time": stamp}) for line in lines]
 
 
-def json_records(lines: list[str], numbers: random.Random) -> list[str]:
-    """A logger that writes the whole as one object with the line ends written out."""
+def format_as_one_json_record(lines: list[str], numbers: random.Random) -> list[str]:
+    """Format the whole log as one message of a JSON logger, after another message."""
     key = numbers.choice(("message", "msg", "event", "exception", "exc_info"))
     return [
         json.dumps({"time": 1, "level": "info", "message": "starting"}),
@@ -184,8 +184,8 @@ def json_records(lines: list[str], numbers: random.Random) -> list[str]:
     ]
 
 
-def json_lines(lines: list[str], numbers: random.Random) -> list[str]:
-    """Format a log like a collector that makes a JSON object of each line, with the pod's name."""
+def format_as_json_lines(lines: list[str], numbers: random.Random) -> list[str]:
+    """Format each line as a JSON object with the name of the pod, as a collector does."""
     pod = f"trainer-{numbers.randrange(8)}"
     return [
         json.dumps({"severity": "ERROR", "message": line, "pod": pod}, ensure_ascii=False) for line in lines
@@ -193,19 +193,19 @@ def json_lines(lines: list[str], numbers: random.Random) -> list[str]:
 
 
 def as_repr(lines: list[str], numbers: random.Random) -> list[str]:
-    """Write lines as Python's `repr` shows a printed text."""
+    """Write the log as Python's `repr` of a printed text."""
     del numbers
     return ["the remote worker printed:", repr("\n".join(lines))]
 
 
-def escaped_twice(lines: list[str], numbers: random.Random) -> list[str]:
+def escape_line_ends(lines: list[str], numbers: random.Random) -> list[str]:
     """Write the log as one line with escaped line ends, behind a logger's prefix."""
-    mark = marked("2026-01-31 10:00:{clock},123 - ERROR - ", 0, numbers)
+    mark = fill_prefix("2026-01-31 10:00:{clock},123 - ERROR - ", 0, numbers)
     return [mark + "\n".join(lines).replace("\\", "\\\\").replace("\n", "\\n")]
 
 
-def broken(width: int, *, words: bool) -> Transform:
-    """Broken at the width of a terminal, anywhere or at spaces."""
+def break_lines(width: int, *, words: bool) -> Transform:
+    """Return a transformation that breaks lines at a width, at spaces or anywhere."""
 
     def apply(lines: list[str], numbers: random.Random) -> list[str]:
         del numbers
@@ -222,36 +222,36 @@ def broken(width: int, *, words: bool) -> Transform:
     return apply
 
 
-def packed(lines: list[str]) -> bytes:
-    """Compress with gzip."""
-    return gzip.compress(joined(lines))
+def compress(lines: list[str]) -> bytes:
+    """Compress the log with gzip."""
+    return gzip.compress(join_lines(lines))
 
 
-def joined(lines: list[str]) -> bytes:
+def join_lines(lines: list[str]) -> bytes:
     """Join lines to bytes."""
     return ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape")
 
 
 PLAIN: dict[str, Transform] = {
-    **{f"prefix {prefix.encode('unicode_escape').decode()}": prefixed(prefix) for prefix in PREFIXES},
-    "coloured": coloured,
-    "escape_lost": escape_lost,
-    "returns": returns,
-    "after_bar": after_bar,
-    "moved": moved,
-    "quoted": quoted,
-    "fenced": fenced,
-    "indented": indented,
-    "entities": entities,
-    "docker": docker,
-    "json_records": json_records,
-    "json_lines": json_lines,
+    **{f"prefix {prefix.encode('unicode_escape').decode()}": add_prefix(prefix) for prefix in PREFIXES},
+    "coloured": add_colours,
+    "escape_lost": lose_escapes,
+    "returns": add_carriage_returns,
+    "after_bar": put_after_progress_bar,
+    "moved": move_environment,
+    "quoted": quote_as_reply,
+    "fenced": put_in_markdown_fence,
+    "indented": indent_as_code,
+    "entities": escape_html,
+    "docker": format_as_docker_json,
+    "json_records": format_as_one_json_record,
+    "json_lines": format_as_json_lines,
     "shown": as_repr,
-    "escaped_twice": escaped_twice,
+    "escaped_twice": escape_line_ends,
 }
-# A root line broken in two is searched; it is not always found.
+# If the line with the cause is broken in two, triage does not always find it.
 BROKEN: dict[str, Transform] = {
-    f"broken {width} {'words' if words else 'anywhere'}": broken(width, words=words)
+    f"broken {width} {'words' if words else 'anywhere'}": break_lines(width, words=words)
     for width in (80, 100, 120)
     for words in (True, False)
 }

@@ -9,7 +9,6 @@ refuses requests that the browser marks as cross-site (Origin, Sec-Fetch-Site).
 from __future__ import annotations
 
 import asyncio
-import base64
 import hmac
 import re
 from contextlib import suppress
@@ -103,12 +102,8 @@ class AccessControl:
 
 
 def _has_token(authorization: str, token: str) -> bool:
-    """Compare a Bearer token, or the password of a Basic login as in `http://any:TOKEN@host`."""
+    """Compare a Bearer token."""
     scheme, _, value = authorization.partition(" ")
-    if scheme.lower() == "basic":
-        with suppress(ValueError):  # binascii.Error is one
-            password = base64.b64decode(value, validate=True).decode("utf-8", "replace").partition(":")[2]
-            return hmac.compare_digest(password.encode(), token.encode())
     return scheme.lower() == "bearer" and hmac.compare_digest(value.encode(), token.encode())
 
 

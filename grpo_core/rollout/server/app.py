@@ -1,39 +1,36 @@
 """Define the HTTP application of the rollout server, which samples token ids and loads weights.
 
-`AccessControl` allows or refuses every call before its body is read. `EngineQueue` passes one call at a time to the
-engine.
+`AccessControl` decides about every call before its body is read, `EngineThread` gives one call at a time to the engine.
 """
 
 # mypy: disable-error-code="misc, untyped-decorator"
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import secrets
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from http import HTTPStatus
 from typing import Annotated, Any
 
 import safetensors.torch
 import torch
-from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request, Security
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from fastapi.security import HTTPBearer
 from pydantic import BaseModel, Field
 
 from grpo_core.config import LOOPBACK
+from grpo_core.rollout import wire
 from grpo_core.rollout.engine import Engine, EngineError, check_answers
 from grpo_core.rollout.http_client import PROTOCOL
 from grpo_core.rollout.server.access import UPLOAD, AccessControl, Limits
-from grpo_core.rollout.server.engine_queue import EngineQueue
 from grpo_core.rollout.weights.sync import load_shared, load_tensors
-from grpo_core.rollout.wire import decode_requests, encode_capabilities, encode_completions
 
 TokenId = Annotated[int, Field(ge=0, lt=2**63, strict=True)]  # strict: "7" is no token id
+Crc32 = Annotated[str | None, Header(pattern="^[0-9a-f]{8}$")]
+
+
 # fail_fast: one error for each of a million entries would take gigabytes.
-Sha256 = Annotated[str | None, Header(pattern="^[0-9a-fA-F]{64}$")]
-
-
 class RequestBody(BaseModel):
     """One completion to sample."""
 
@@ -61,12 +58,6 @@ class GenerateBody(BaseModel):
     params: ParamsBody
 
 
-class RefusalAnswer(BaseModel):
-    """The reason why a call was refused, in one line."""
-
-    detail: str
-
-
 class MemoryBody(BaseModel):
     """A policy version in shared memory, which the sender has created."""
 
@@ -74,13 +65,74 @@ class MemoryBody(BaseModel):
     version: Annotated[int, Field(ge=0, lt=2**63)]
 
 
+class EngineThread:
+    """Runs the calls of an engine in its one thread, in the order in which they came.
+
+    A call is never sampled from two versions: weights wait for the call before them.
+
+    Attributes:
+        engine: The engine, for properties that can be read at any time.
+        limits: Limits of every request.
+        calls: Number of calls that run or wait, updates excluded.
+        weights: Id of the loaded weights, sent with each answer: a new random text at each update, empty before the
+            first. Two clients may both upload a version 3; by the id a client notices answers from the other's weights.
+        stopping: Set when the server ends; every call is then answered with status 503.
+    """
+
+    def __init__(self, engine: Engine, thread: Executor, limits: Limits) -> None:
+        """`thread` has exactly one worker, which also built the engine."""
+        self.engine, self.limits, self._thread = engine, limits, thread
+        self.calls, self.weights, self.stopping = 0, "", asyncio.Event()
+
+    async def call(self, function: Callable[[Engine], Any]) -> Any:
+        """Run `function(engine)` in the engine's thread.
+
+        Raises:
+            HTTPException: 422: the engine refused. 503: too many calls wait, or this one took too long.
+        """
+        if self.calls >= self.limits.waiting:
+            raise HTTPException(503, "too many calls are waiting for the engine; try again later")
+        self.calls += 1
+        try:
+            return await self._run(function)
+        finally:
+            self.calls -= 1
+
+    async def update(self, tensors: Mapping[str, torch.Tensor], version: int) -> dict[str, int | str]:
+        """Load a policy version, also if too many calls wait."""
+
+        def load(engine: Engine) -> dict[str, int | str]:
+            previous, self.weights = self.weights, secrets.token_hex(8)
+            try:
+                engine.update_weights(tensors.items(), version)
+            except EngineError:
+                self.weights = previous  # a refused update changes nothing
+                raise
+            return {"policy_version": engine.policy_version, "weights": self.weights}
+
+        return dict(await self._run(load))
+
+    async def _run(self, function: Callable[[Engine], Any]) -> Any:
+        future = self._thread.submit(function, self.engine)
+        answer, stopping = asyncio.wrap_future(future), asyncio.ensure_future(self.stopping.wait())
+        try:
+            await asyncio.wait(
+                {answer, stopping}, timeout=self.limits.call_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if answer.done():
+                return answer.result()
+        except EngineError as error:
+            raise HTTPException(422, str(error)) from error
+        finally:
+            stopping.cancel()
+            answer.cancel()  # a call that waits; one that runs goes on to its end
+        if self.stopping.is_set():
+            raise HTTPException(503, "the server is stopping")
+        raise HTTPException(503, f"no answer of the engine in {self.limits.call_s:g} s (rollout.timeout_s)")
+
+
 def create_app(
-    engine: Engine,
-    thread: Executor,
-    *,
-    token: str | None,
-    limits: Limits,
-    host: str = LOOPBACK[0],
+    engine: Engine, thread: Executor, *, token: str | None, limits: Limits, host: str = LOOPBACK[0]
 ) -> FastAPI:
     """Create the application around an engine that was built in the one worker of `thread`.
 
@@ -94,19 +146,14 @@ def create_app(
     app = FastAPI(
         title="grpo-doctor reference rollout server",
         version="1",
-        responses={
-            status: {"model": RefusalAnswer, "description": HTTPStatus(status).phrase}
-            for status in (400, 401, 403, 408, 411, 413, 422, 503)
-        },
         redirect_slashes=False,
         # FastAPI's documentation pages run scripts of another site, which could read the server's answers.
         docs_url=None,
         redoc_url=None,
-        dependencies=[Security(HTTPBearer(auto_error=False))] if token else [],
         exception_handlers={RequestValidationError: _explain_validation},
     )
     app.add_middleware(AccessControl, token=token, host=host, limits=limits)
-    app.state.queue, app.state.uploading = EngineQueue(engine, thread, limits), asyncio.Lock()
+    app.state.engine_thread, app.state.uploading = EngineThread(engine, thread, limits), asyncio.Lock()
     app.include_router(routes)
     return app
 
@@ -122,11 +169,11 @@ async def _explain_validation(_: Request, error: Exception) -> JSONResponse:
 routes = APIRouter()
 
 
-def _queue(request: Request) -> Any:
-    return request.app.state.queue
+def _thread(request: Request) -> Any:
+    return request.app.state.engine_thread
 
 
-Queue = Annotated[EngineQueue, Depends(_queue)]
+Thread = Annotated[EngineThread, Depends(_thread)]
 
 
 @routes.get("/health")
@@ -136,68 +183,55 @@ async def health() -> dict[str, str]:
 
 
 @routes.get("/info")
-async def info(queue: Queue) -> dict[str, Any]:
+async def info(engine_thread: Thread) -> dict[str, Any]:
     """Describe the engine, its policy version, and how many calls run or wait."""
     return {
         "schema": PROTOCOL,
-        "engine": queue.engine.name,
-        "policy_version": queue.engine.policy_version,
-        "capabilities": encode_capabilities(queue.engine.capabilities),
-        "calls": queue.calls,
-        "limits": vars(queue.limits),
+        "engine": engine_thread.engine.name,
+        "policy_version": engine_thread.engine.policy_version,
+        "capabilities": wire.encode_capabilities(engine_thread.engine.capabilities),
+        "calls": engine_thread.calls,
+        "limits": vars(engine_thread.limits),
     }
 
 
 @routes.get("/fingerprint")
-async def fingerprint(queue: Queue) -> dict[str, str | None]:
+async def fingerprint(engine_thread: Thread) -> dict[str, str | None]:
     """Compute the digest of the loaded weights; null if the engine can't read them."""
-    digest, weights = await queue.call(lambda engine: (engine.fingerprint(), queue.weights))
+    digest, weights = await engine_thread.call(lambda engine: (engine.fingerprint(), engine_thread.weights))
     return {"fingerprint": digest, "weights": weights}
 
 
 @routes.post("/generate")
 async def generate(
-    body: GenerateBody, request: Request, queue: Queue, x_content_sha256: Sha256 = None
+    body: GenerateBody, request: Request, engine_thread: Thread, x_content_crc32: Crc32 = None
 ) -> JSONResponse:
     """Sample one completion per request; check the body's checksum if there is one, and send the answer's."""
-    if x_content_sha256 is not None:
-        _check_sha256(await request.body(), x_content_sha256)
-    requests, params = decode_requests(body.model_dump())
+    if x_content_crc32 is not None:
+        _check_checksum(await request.body(), x_content_crc32)
+    requests, params = wire.decode_requests(body.model_dump())
 
     def sample(engine: Engine) -> dict[str, Any]:
         completions = engine.generate(requests, params)
         # Refuses NaN and infinite log-probs, which JSON can't express.
-        check_answers(completions, requests, engine.name, aborted=True)
-        return {**encode_completions(completions), "weights": queue.weights}
+        check_answers(completions, requests, engine.name)
+        return {**wire.encode_completions(completions), "weights": engine_thread.weights}
 
-    answer = JSONResponse(await queue.call(sample))
-    answer.headers["X-Content-SHA256"] = hashlib.sha256(answer.body).hexdigest()
+    answer = JSONResponse(await engine_thread.call(sample))
+    answer.headers[wire.CHECKSUM] = wire.checksum(answer.body)
     return answer
 
 
-@routes.post("/reset_prefix_cache")
-async def reset_prefix_cache(queue: Queue) -> dict[str, bool]:
-    """Drop the engine's cached keys and values; new weights do so by themselves."""
-    await queue.call(lambda engine: engine.reset_prefix_cache())
-    return {"reset": True}
-
-
-_BINARY = {
-    "required": True,
-    "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-}
-
-
-@routes.post(UPLOAD, openapi_extra={"requestBody": _BINARY})
+@routes.post(UPLOAD)
 async def weights(
     request: Request,
-    queue: Queue,
+    engine_thread: Thread,
     x_policy_version: Annotated[int, Header(ge=0, lt=2**63)],
-    x_content_sha256: Sha256 = None,
+    x_content_crc32: Crc32 = None,
 ) -> dict[str, int | str]:
     """Load a policy version from a safetensors body, if all of it came and its checksum is right."""
-    if x_content_sha256 is None:
-        raise HTTPException(400, "the body's checksum is needed, in the header X-Content-SHA256")
+    if x_content_crc32 is None:
+        raise HTTPException(400, "the body's checksum is needed, in the header X-Content-CRC32")
     uploading = request.app.state.uploading
     if (
         uploading.locked()
@@ -205,8 +239,8 @@ async def weights(
         raise HTTPException(503, "another upload is being received; try again later")
     async with uploading:
         data = await request.body()
-        tensors = await asyncio.to_thread(_parse_upload, data, x_content_sha256)
-        return await queue.update(tensors, x_policy_version)
+        tensors = await asyncio.to_thread(_parse_upload, data, x_content_crc32)
+        return await engine_thread.update(tensors, x_policy_version)
 
 
 def _parse_upload(data: bytes, expected: str) -> dict[str, torch.Tensor]:
@@ -216,26 +250,26 @@ def _parse_upload(data: bytes, expected: str) -> dict[str, torch.Tensor]:
         HTTPException: 400: the bytes have another checksum, are not safetensors, or have a type or a shape that torch
             lacks.
     """
-    _check_sha256(data, expected)
+    _check_checksum(data, expected)
     try:
         return load_tensors("the body", lambda: safetensors.torch.load(data))
     except EngineError as error:
         raise HTTPException(400, f"{error}; nothing was loaded") from error
 
 
-def _check_sha256(data: bytes, expected: str) -> None:
-    if (actual := hashlib.sha256(data).hexdigest()) != expected.lower():
+def _check_checksum(data: bytes, expected: str) -> None:
+    if (actual := wire.checksum(data)) != expected:
         raise HTTPException(400, f"checksum: the {len(data)} bytes that came have {actual}, not {expected}")
 
 
 @routes.post("/sync/load")
-async def sync_load(request: Request, queue: Queue, body: MemoryBody) -> dict[str, int | str]:
+async def sync_load(request: Request, engine_thread: Thread, body: MemoryBody) -> dict[str, int | str]:
     """Load a policy version from memory that a sender on this machine has made."""
     client = request.client.host if request.client else ""
     if client not in LOOPBACK:
         raise HTTPException(422, f"shared memory is for a client on this machine, not at {client}")
     try:
-        tensors = load_shared(body.name, queue.limits.weights_bytes)
+        tensors = load_shared(body.name, engine_thread.limits.weights_bytes)
     except EngineError as error:
         raise HTTPException(422, str(error)) from error
-    return await queue.update(tensors, body.version)
+    return await engine_thread.update(tensors, body.version)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
+import secrets
 import select
 import signal
 import socket
@@ -24,13 +24,15 @@ from typing import Any
 from grpo_core.config import LOOPBACK, Config, ConfigError
 from grpo_core.machine.process import make_deterministic
 from grpo_core.machine.resources import resolve
-from grpo_core.rollout.build import EngineSpec, build_engine, engine_spec
-from grpo_core.rollout.engine import Aborter, Engine, EngineError, EngineTimeoutError
+from grpo_core.rollout.build import build_engine, memory_share
+from grpo_core.rollout.engine import Engine, EngineError, EngineTimeoutError
 from grpo_core.rollout.http_client import PROTOCOL
-from grpo_core.rollout.server.token import TOKEN_VARIABLE, new_token, saved_token, server_token
 from grpo_core.rules import check_folders
 
-# After SIGTERM a running call has 4 s to end by itself. Then it is aborted and has 5 s to answer.
+TOKEN_VARIABLE = "GRPO_CORE_TOKEN"  # noqa: S105 - the variable's name
+_MAX_TOKEN = 4096
+# Running calls may end by themselves in the first seconds after SIGTERM; then they get status 503, and the engine is
+# closed or left behind.
 _END_ALONE_S, _GRACE_S = 4, 5
 _CONNECTIONS = 64  # at a time; further calls are answered with status 503
 _BACKLOG = 2048  # connections that wait to be accepted
@@ -47,7 +49,8 @@ def serve(
     """Serve until SIGTERM or SIGINT, then let running calls end for a few seconds.
 
     Args:
-        config: Settings; the sections `model`, `rollout` and `train` are used.
+        config: `model.path`, `model.max_length`, `rollout.host`, `port`, `engine`, `device`, `max_batch`,
+            `timeout_s`, `train.threads` and `train.seed` count.
         announce: Called with one line of JSON, with the address, when the server is ready.
         exit_with_stdin: Whether the server ends when its stdin is closed, as a trainer's own server must.
         allow_unauthenticated: Whether to answer calls without a token; allowed on loopback only.
@@ -57,25 +60,19 @@ def serve(
         EngineError: The engine did not start.
     """
     rollout = config.rollout
-    token = _configured_token(config, allow_unauthenticated=allow_unauthenticated)
+    token = _required_token(config, allow_unauthenticated=allow_unauthenticated)
     with ExitStack() as stack:
-        listener = stack.enter_context(_bind(rollout.host, rollout.port))
+        listener = stack.enter_context(_listen(rollout.host, rollout.port))
         check_folders(config)
         config = resolve(config)
-        if not all(map(importlib.util.find_spec, ("fastapi", "uvicorn"))):
-            raise ConfigError("serve needs fastapi and uvicorn in this environment; install them there")
         prepare = partial(make_deterministic, config.train.threads)
         thread = stack.enter_context(ThreadPoolExecutor(1, "engine", prepare))
         host, port = listener.getsockname()[:2]
         address = {"schema": PROTOCOL, "host": host, "port": port, "pid": os.getpid()}
-        if token is None and not allow_unauthenticated:
-            token, path = stack.enter_context(saved_token(rollout.token_file, port))
-            address["token_file"] = str(path)
-        engine = thread.submit(build_engine, engine_spec(config, config.model.path)).result()
+        engine = thread.submit(build_engine, config, config.model.path).result()
         server = _make_server(config, engine, thread, token)
         if exit_with_stdin:
             threading.Thread(target=_end_with_stdin, args=(server,), daemon=True).start()
-        listener.listen(_BACKLOG)  # from here on connections wait, they are not refused
         # For a signal before uvicorn installs its own handlers, and after: it raises the signal again when done.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: setattr(server, "should_exit", True))
@@ -84,21 +81,36 @@ def serve(
         _close_engine(engine, thread)
 
 
-def _configured_token(config: Config, *, allow_unauthenticated: bool) -> str | None:
+def _required_token(config: Config, *, allow_unauthenticated: bool) -> str | None:
     """Return the token from the environment or the token file; refuse to serve other machines without a token."""
-    host, token_file = config.rollout.host, config.rollout.token_file
+    host, token = config.rollout.host, given_token()
+    os.environ.pop(TOKEN_VARIABLE, None)  # not for children of the engine
     if not config.model.path:
         raise ConfigError("model.path = '' (default): a server needs the folder of the model it serves")
-    token = server_token(token_file)
     if allow_unauthenticated and token is not None:
-        source = f"{TOKEN_VARIABLE} or rollout.token_file"
-        raise ConfigError(f"--allow-unauthenticated: {source} gives a token; leave one of the two out")
-    if host not in LOOPBACK and (allow_unauthenticated or not (token or token_file)):
         raise ConfigError(
-            f"rollout.host = {host!r}: other machines could sample from and overwrite the model; set "
-            f"{TOKEN_VARIABLE} in the environment of server and trainer, or listen on 127.0.0.1"
+            f"--allow-unauthenticated: {TOKEN_VARIABLE} gives a token; leave one of the two out"
+        )
+    if token is None and not (allow_unauthenticated and host in LOOPBACK):
+        raise ConfigError(
+            f"rollout.host = {host!r}: others could sample from and overwrite the model; set {TOKEN_VARIABLE} in the "
+            "environment of server and trainer, or listen on 127.0.0.1 with --allow-unauthenticated"
         )
     return token
+
+
+def given_token() -> str | None:
+    """Return the token in the environment, if there is one; others can read command lines and settings.
+
+    Raises:
+        ConfigError: An HTTP header can't carry it; names the variable, never the text.
+    """
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if len(token) >= _MAX_TOKEN or not (token.isascii() and token.isprintable()):
+        raise ConfigError(
+            f"{TOKEN_VARIABLE}: a token is a line of 1 to {_MAX_TOKEN} printable ASCII characters"
+        )
+    return token or None
 
 
 def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, token: str | None) -> Any:
@@ -117,7 +129,7 @@ def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, tok
         """Ends running calls before uvicorn cuts off their connections."""
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            asyncio.get_running_loop().call_later(_END_ALONE_S, app.state.queue.stop)
+            asyncio.get_running_loop().call_later(_END_ALONE_S, app.state.engine_thread.stopping.set)
             await super().shutdown(sockets)
 
     options = uvicorn.Config(
@@ -131,35 +143,27 @@ def _make_server(config: Config, engine: Engine, thread: ThreadPoolExecutor, tok
 
 def _close_engine(engine: Engine, thread: ThreadPoolExecutor) -> None:
     """Close the engine in its thread; if a running call does not end in time, end the process."""
-    if isinstance(engine, Aborter) and engine.capabilities.abort:
-        engine.abort()
-    closing = thread.submit(engine.close)
     try:
-        closing.result(timeout=_GRACE_S)
+        thread.submit(engine.close).result(timeout=_GRACE_S)
     except FutureTimeoutError:  # not the built-in one on Python 3.10
-        message = "grpo_core: the engine's running call did not end; it ends with the process"
-        print(message, file=sys.stderr, flush=True)
-        os._exit(1)
+        os._exit(0)
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+def _listen(host: str, port: int) -> socket.socket:
+    """Listen on an address; connections wait until the engine is ready."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except (OSError, OverflowError, UnicodeError) as error:
-        listener.close()
         message = f"rollout.host = {host!r}, rollout.port = {port}: can't listen there: {error}"
         raise ConfigError(message) from error
-    return listener
 
 
 def _end_with_stdin(server: Any) -> None:
     """Stop the server when stdin is closed: abort a running call; if it does not end, end the process."""
     sys.stdin.buffer.read()
-    server.config.app.state.queue.stop()
     server.should_exit = True
-    time.sleep(_GRACE_S + 1)
+    time.sleep(_GRACE_S)
     os._exit(0)
 
 
@@ -207,32 +211,27 @@ class ServerProcess:
         token: Token of the server, passed by the environment, because other users see command lines.
     """
 
-    def __init__(self, spec: EngineSpec, *, timeout_s: float) -> None:
-        """Start the server and wait until it announces its address.
+    def __init__(self, config: Config, model_dir: Path | str) -> None:
+        """Start a server of the configured engine and wait until it announces its address.
 
         Raises:
             EngineError: The server ended, or did not announce its address in time.
         """
-        settings = {
-            "model.path": spec.model_dir,
-            "model.max_length": spec.max_model_len,
-            "rollout.engine": spec.engine,
-            "rollout.device": spec.device,
-            "rollout.dtype": spec.dtype,
-            "rollout.max_batch": spec.max_batch,
-            "rollout.timeout_s": timeout_s,
-            "train.threads": spec.threads,
-            "train.seed": spec.seed,
-        }
-        if spec.memory_share:  # the trainer's own GPU
-            settings |= {"rollout.mode": "server", "train.device": spec.device}
-            settings["rollout.memory_share"] = spec.memory_share
+        config = resolve(config)
+        rollout, train = config.rollout, config.train
+        settings: dict[str, Any] = {"model.path": model_dir, "model.max_length": config.model.max_length}
+        settings |= {f"train.{name}": getattr(train, name) for name in ("threads", "seed")}
+        for name in ("engine", "device", "dtype", "max_batch", "timeout_s"):
+            settings[f"rollout.{name}"] = getattr(rollout, name)
+        if share := memory_share(config):  # the trainer's own GPU
+            settings |= {"rollout.mode": "server", "train.device": rollout.device}
+            settings["rollout.memory_share"] = share
         command = ["grpo_core", "serve", "--exit-with-stdin"]
         command += [f"--{key}={value}" for key, value in settings.items()]
-        self.token = new_token()
-        self._process = start_child(command, spec.threads, {TOKEN_VARIABLE: self.token})
+        self.token = secrets.token_urlsafe(32)
+        self._process = start_child(command, train.threads, {TOKEN_VARIABLE: self.token})
         try:
-            address = self._read_address(timeout_s)
+            address = self._read_address(rollout.timeout_s)
         except BaseException:
             self.close()
             raise

@@ -1,11 +1,8 @@
 """Send weights between two processes: the trainer's sender, and the receiver next to the engine.
 
-An engine in the same process gets the tensors themselves. For other processes the weights are a safetensors file: in
-shared memory of this machine (`shm`), or in the body of a request (`http`, also called `inline`). `auto` uses shared
-memory where it works; where it doesn't, it prints a line and uses `inline`.
-
-The shared memory is a memfd for each version. It is sealed before its name is announced, so no later write can change
-the weights that the engine loads. docs/sync.md describes how the arrival is proven.
+In the same process nothing has to be moved: the engine gets the tensors. Elsewhere the weights are a safetensors file:
+in memory of this machine that both processes can read (`shm`), or in the body of a request (`http`). docs/sync.md
+describes how the arrival is proven.
 """
 
 from __future__ import annotations
@@ -15,20 +12,19 @@ import json
 import mmap
 import os
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from grpo_core.rollout.engine import EngineError, EngineTimeoutError, EngineUnreachableError
+from grpo_core.rollout.engine import EngineError
 
 _LABEL = "grpo-core-weights"
 _DESCRIPTOR = re.compile(r"/proc/[0-9]{1,10}/fd/[0-9]{1,10}")
-_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # a page that is cut off would end the reader (SIGBUS)
 _TYPES = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.int32: "I32",
     torch.int64: "I64", torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64",
@@ -82,26 +78,24 @@ class TensorFile:
 class Sender:
     """Sends weights through shared memory or in the body of a request."""
 
-    KINDS = ("auto", "inline", "http", "shm")
-
     def __init__(
         self, kind: str, load: Callable[[str, int], int], upload: Callable[[TensorFile, int], int]
     ) -> None:
         """Choose the transport; nothing is sent yet.
 
         Args:
-            kind: A value of `rollout.sync`.
-            load: Function of (name of shared memory, version) that makes the receiver load the memory; it returns the
-                version that the receiver then reports.
-            upload: Function of (file, version) that sends the file; it returns the version that the receiver then
-                reports.
+            kind: `shm`, `http`, or `auto`: shared memory where this system has it.
+            load: Makes the receiver load shared memory of this name as a version; returns the version it then reports.
+            upload: Sends a file as a version; returns the version that the receiver then reports.
 
         Raises:
             EngineError: The kind is unknown.
         """
-        if kind not in self.KINDS:
-            raise EngineError(f"rollout.sync = {kind!r}: there are {', '.join(self.KINDS)}")
-        self._kind, self._load, self._upload = kind, load, upload
+        if kind not in ("auto", "http", "shm"):
+            raise EngineError(f"rollout.sync = {kind!r}: there are auto, http and shm")
+        self._shared = kind == "shm" or (kind == "auto" and hasattr(os, "memfd_create"))
+        self._load, self._upload = load, upload
+        self._memory: SharedMemory | None = None
 
     def send(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> int:
         """Send all parameters, wait until the engine has loaded them, and return the version it then reports.
@@ -110,48 +104,49 @@ class Sender:
             EngineError: The other side died, refused or did not answer in time, or shared memory does not work here.
         """
         file = TensorFile(tensors)
-        if self._kind in ("auto", "shm"):
-            try:
-                with _shared(file) as name:
-                    return self._load(name, version)
-            except (EngineTimeoutError, EngineUnreachableError):
-                raise
-            except EngineError as error:
-                if self._kind == "shm":
-                    raise
-                print(f"grpo_core: {error}; weights go inline, which is slower", file=sys.stderr)
-                self._kind = "inline"
-        return self._upload(file, version)
+        if not self._shared:
+            return self._upload(file, version)
+        # The memory of the version before: its pages are there already. After a failure the engine may still read it.
+        memory, self._memory = self._memory, None
+        if memory is None or memory.size != file.size:
+            memory = SharedMemory(file.size)
+        file.write(memory.bytes)
+        loaded = self._load(memory.name, version)
+        self._memory = memory
+        return loaded
 
 
-@contextmanager
-def _shared(file: TensorFile) -> Iterator[str]:
+class SharedMemory:
     """Yield the path of sealed shared memory that contains a file; the memory is closed afterwards.
 
-    Raises:
-        EngineError: Sealed shared memory does not work here, or has no room for the file.
+    Attributes:
+        name: The path by which another process opens it.
+        size: Its size in bytes, which the kernel keeps from changing.
+        bytes: Its content, for the sender to write.
     """
-    try:
-        descriptor = os.memfd_create(_LABEL, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    except (AttributeError, OSError) as error:
-        raise EngineError(f"weight sync by shared memory: no memory without a name: {error}") from error
-    try:
+
+    def __init__(self, size: int) -> None:
+        """Allocate the memory.
+
+        Raises:
+            EngineError: There is no such memory here, or no room for it.
+        """
         try:
-            # Allocate all pages now: a page that is missing at first use would end the process with SIGBUS.
-            os.posix_fallocate(descriptor, 0, file.size)
-            # Populate all pages at once, which costs less than a page fault for each.
-            flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-            # The mapping is bound to no name, so that it ends here: memory with a writable mapping can't be sealed.
-            file.write(torch.frombuffer(mmap.mmap(descriptor, file.size, flags=flags), dtype=torch.uint8))
+            descriptor = os.memfd_create(_LABEL, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except (AttributeError, OSError) as error:
+            raise EngineError(f"weight sync by shared memory: no memory without a name: {error}") from error
+        weakref.finalize(self, os.close, descriptor)
+        try:
+            # Allocated now: a page that isn't there when it is used would end the process (SIGBUS).
+            os.posix_fallocate(descriptor, 0, size)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+            self.bytes = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
         except OSError as error:
             raise EngineError(
-                f"weight sync by shared memory: {file.size} bytes for both processes: {error}; make room, or choose "
-                "another rollout.sync"
+                f"weight sync by shared memory: {size} bytes for both processes: {error}; make room, or set "
+                "rollout.sync = 'http'"
             ) from error
-        yield f"/proc/{os.getpid()}/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
+        self.name, self.size = f"/proc/{os.getpid()}/fd/{descriptor}", size
 
 
 def load_shared(name: str, most: int) -> dict[str, torch.Tensor]:
@@ -162,7 +157,7 @@ def load_shared(name: str, most: int) -> dict[str, torch.Tensor]:
         most: Largest size to accept, in bytes.
 
     Raises:
-        EngineError: The path is not a sealed memfd of this user, the memory is too large, or is no safetensors file.
+        EngineError: It is something else than a sender's memory of this user, too large, or no safetensors file.
     """
     place = f"weight sync by shared memory: {name!r}"
     try:

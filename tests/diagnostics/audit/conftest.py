@@ -1,5 +1,8 @@
 """Fixtures of the audit tests: they share one tiny trained model, because training it takes seconds."""
 
+import fcntl
+import os
+
 import pytest
 import torch
 
@@ -17,7 +20,14 @@ def single_torch_thread():
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """Train the tiny model; return the folder with base, checkpoint-20, checkpoint-110 and checkpoint-120."""
-    folder = tmp_path_factory.mktemp("trained")
-    tiny_model.train_checkpoints(folder, keep=(20, 110, 120))
+    """Train the tiny model; return the folder with base, checkpoint-20, checkpoint-110 and checkpoint-120.
+
+    The workers of pytest-xdist share it: the first trains, the others wait.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "trained"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "checkpoint-120").exists():
+            tiny_model.train_checkpoints(folder, keep=(20, 110, 120))
     return folder

@@ -41,6 +41,7 @@ TEMPERATURE_FAULT = Result(
 WEIGHTS_CLEAN = Result("weights", CLEAN, "P1", residual=0.001, floor=0.001, count=400, decisive=True)
 CACHE_MASKED = Result("cache", MASKED, "P2", masked_by="weights/version")
 REPLICAS_NOT_CHECKED = Result("replicas", NOT_ASKED, "P14")
+EVERY_OUTCOME = (WEIGHTS_CLEAN, TEMPERATURE_FAULT, CACHE_MASKED, REPLICAS_NOT_CHECKED)
 
 
 def audit(*results):
@@ -65,23 +66,14 @@ def test_masked_or_unchecked_results_are_never_clean(results, outcome, code):
 
 def test_document_is_valid_against_its_schema(tmp_path):
     path = tmp_path / "audit.json"
-    path.write_text(
-        json.dumps(
-            shareable(
-                make_document(audit(WEIGHTS_CLEAN, TEMPERATURE_FAULT, CACHE_MASKED, REPLICAS_NOT_CHECKED))
-            )
-        )
-    )
+    path.write_text(json.dumps(shareable(make_document(audit(*EVERY_OUTCOME)))))
     schema = ROOT / "docs" / "audit-v1.schema.json"
     assert check(["--schemafile", str(schema), str(path)], standalone_mode=False) in (0, None)
 
 
 @pytest.mark.parametrize("form", report.FORMATS)
 def test_every_format_contains_the_fault(capsys, form):
-    assert (
-        report.write_audit(audit(WEIGHTS_CLEAN, TEMPERATURE_FAULT, CACHE_MASKED, REPLICAS_NOT_CHECKED), form)
-        == 1
-    )
+    assert report.write_audit(audit(*EVERY_OUTCOME), form) == 1
     assert "temperature 0.6" in capsys.readouterr().out
 
 

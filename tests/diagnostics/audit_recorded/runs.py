@@ -137,13 +137,8 @@ def as_verl(rows, folder):
     folder.mkdir(parents=True, exist_ok=True)
     for step, of_step in steps_of(rows).items():
         lines = [
-            {
-                "input": row.prompt,
-                "output": row.completion,
-                "gts": row.columns.get("answer"),
-                "score": row.reward,
-                "step": step,
-            }
+            {"input": row.prompt, "output": row.completion, "score": row.reward, "step": step}
+            | {"gts": row.columns.get("answer")}
             for row in of_step
         ]
         (folder / f"{step}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

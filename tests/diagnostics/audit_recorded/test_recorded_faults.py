@@ -74,5 +74,5 @@ def test_fault_in_metrics_or_checkpoints_is_named(run, tmp_path, name, family, p
 
 def test_damaged_and_hostile_runs_end_in_a_verdict_or_a_refusal():
     """Run 8 cases of `python -m evaluation.hostile.fuzz_artifacts`."""
-    _outcomes, _slowest, wrong = fuzz_readers.run(fuzz_artifacts.run_left, 8, 0)
+    _outcomes, _slowest, wrong = fuzz_readers.fuzz_reader(fuzz_artifacts.audit_damaged_run, 8, 0)
     assert not wrong, "\n".join(text for _case, text in wrong)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.cells import ROOT, cell_python
+from tests.processes import run_text
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 PROGRAM = Path(__file__).parent / "programs" / "trl_with_callback.py"
@@ -17,12 +17,9 @@ CELLS = ("vllm-0.32.0+trl-1.16.0", "vllm-0.10.2+trl-0.24.0")
 
 def train_with_callback(cell, folder, reward):
     """Run the program in a cell; return its output and the audit document."""
-    done = subprocess.run(
+    done = run_text(
         [cell_python(cell), PROGRAM, folder, reward],
-        capture_output=True,
-        text=True,
         timeout=1500,
-        check=False,
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder), "TMPDIR": str(folder)},
     )

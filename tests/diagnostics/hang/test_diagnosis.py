@@ -342,22 +342,12 @@ def test_fully_connected_processes_are_diagnosed_in_polynomial_time():
     """With ZMQ it is unknown which connection a process waits on, and 20 processes have 20! paths."""
     pids = range(10, 30)
     frames = (StackFrame("/opt/env/zmq/sugar/socket.py", "recv", 3), StackFrame("/job/a.py", "main", 1))
-    sockets = [
-        Socket(100 * a + b, "unix", state="ESTABLISHED", peer=100 * b + a)
-        for a in pids
-        for b in pids
-        if a != b
-    ]
-    processes = [
-        sleeping(
-            a,
-            1,
-            *frames,
-            thread={"syscall": "poll", "waits_fds": (9,)},
-            fds=(Descriptor(9, "other"), *(Descriptor(b, "unix", 100 * a + b) for b in pids if a != b)),
-        )
-        for a in pids
-    ]
+    thread, sockets, processes = {"syscall": "poll", "waits_fds": (9,)}, [], []
+    for a in pids:
+        others = [b for b in pids if b != a]
+        sockets += [Socket(100 * a + b, "unix", state="ESTABLISHED", peer=100 * b + a) for b in others]
+        fds = (Descriptor(9, "other"), *(Descriptor(b, "unix", 100 * a + b) for b in others))
+        processes.append(sleeping(a, 1, *frames, thread=thread, fds=fds))
     began = time.process_time()
     assert verdict_of(*processes, sockets=tuple(sockets), seconds=90.0).cause == "deadlock"
     assert time.process_time() - began < 20

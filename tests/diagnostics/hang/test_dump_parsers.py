@@ -4,8 +4,6 @@ import contextlib
 import io
 import json
 import pickle
-import subprocess
-import sys
 import time
 
 import pytest
@@ -18,6 +16,7 @@ from diagnostics.hang.parsers.files import parse_dump, read_files
 from diagnostics.hang.snapshot import Process, Snapshot, Socket, StackFrame, Thread
 from diagnostics.output import sanitize
 from tests.diagnostics.hang.processes import in_all_gather
+from tests.processes import run_python
 
 RANK = """Process {pid}: python train.py
 Python v3.12.4 (/usr/bin/python3.12)
@@ -110,9 +109,7 @@ def test_output_of_the_real_faulthandler_is_parsed(tmp_path):
         "faulthandler.dump_traceback()\n"
         "os._exit(0)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=True
-    )
+    done = run_python("-c", program, check=True)
     threads = parse_text(tmp_path, done.stderr).processes[0].threads
     assert {frame.function for thread in threads for frame in thread.frames} >= {"<module>", "wait"}
 

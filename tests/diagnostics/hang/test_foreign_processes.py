@@ -13,6 +13,7 @@ from diagnostics.hang.collect.snapshot import Selection, take_snapshot
 from diagnostics.hang.diagnosis import Patience, diagnose
 from diagnostics.hang.known_issues import with_issue
 from tests.diagnostics.hang.processes import BLIND, running
+from tests.processes import run_text
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCKS = """
@@ -102,9 +103,7 @@ def test_root_inspects_another_users_process_and_others_get_the_reason():
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from diagnostics.hang.collect import stacks; "
     with running(sys.executable, "-c", LOCKS) as process:
         program += f"print(stacks.unreadable_processes({{{process.pid}}}))"
-        done = subprocess.run(
-            [*nobody, "/usr/bin/python3", "-c", program], capture_output=True, text=True, check=False
-        )
+        done = run_text([*nobody, "/usr/bin/python3", "-c", program])
     assert f"{{{process.pid}: " in done.stdout or "Permission denied" in done.stderr, done
 
 

@@ -24,6 +24,7 @@ from diagnostics.hang.parsers import ParseError
 from diagnostics.hang.parsers.files import read_files
 from diagnostics.hang.snapshot import SCHEMA, Descriptor, Snapshot, Socket, StackFrame
 from tests.diagnostics.hang.processes import sleeping
+from tests.processes import run_python
 
 ROOT = Path(__file__).parents[3]
 WAITS_FOR_RESPONSE = (StackFrame("/py/lib/python3.11/http/client.py", "_read_status", 286),)
@@ -124,9 +125,7 @@ def test_bundles_of_several_hosts_are_refused(tmp_path):
 def test_sent_collector_imports_only_the_standard_library(tmp_path, program):
     zipfile.ZipFile(io.BytesIO(zip_sources(program.sources))).extractall(tmp_path)
     text = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {program.module}"
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", text], capture_output=True, text=True, check=False
-    )
+    done = run_python("-I", "-S", "-c", text)
     assert not done.stderr
 
 

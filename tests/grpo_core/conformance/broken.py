@@ -140,10 +140,7 @@ class LoadsBeforeChecking(Broken):
 class RawLogProbs(Broken):
     """Returns log-probs without the temperature, as vLLM does by default."""
 
-    caught_by = (
-        "test_logprobs_match_the_trainer 0.6",
-        "test_logprobs_match_the_trainer 1.7",
-    )
+    caught_by = ("test_logprobs_match_the_trainer 0.6", "test_logprobs_match_the_trainer 1.7")
     reported = staticmethod(lambda params: 1.0)
     sampled_at = staticmethod(lambda params: params)
 
@@ -157,10 +154,7 @@ class RawLogProbs(Broken):
 class SamplesAtModelTemperature(RawLogProbs):
     """Samples at the temperature of generation_config.json, and reports log-probs of the requested one."""
 
-    caught_by = (
-        "test_token_frequencies_match_logprobs 1.0",
-        "test_generation_config_is_ignored",
-    )
+    caught_by = ("test_token_frequencies_match_logprobs 1.0", "test_generation_config_is_ignored")
     reported = staticmethod(lambda params: params.temperature)
     sampled_at = staticmethod(lambda params: replace(params, temperature=0.3 * params.temperature))
 
@@ -254,10 +248,7 @@ class TruncatesSeeds(Reseeded):
 class DropsStopId(Broken):
     """Removes the stop id from the completion, as engines that return text do."""
 
-    caught_by = (
-        "test_completion_ends_at_first_stop_id_or_max_tokens",
-        "test_stop_id_only_truncates",
-    )
+    caught_by = ("test_completion_ends_at_first_stop_id_or_max_tokens", "test_stop_id_only_truncates")
 
     def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
         return [
@@ -309,41 +300,6 @@ class ClampsIds(RoundTripsText):
         return tuple(min(token, 28) for token in prompt)
 
 
-class IgnoresAbort(Broken):
-    """Ignores `abort` and continues sampling."""
-
-    caught_by = ("test_abort_returns_partial_completions",)
-
-    def abort(self) -> None:
-        """Nothing."""
-
-
-class AbortEndsNextCall(Broken):
-    """An abort without a running call ends the next call."""
-
-    caught_by = ("test_abort_when_idle_does_not_affect_the_next_call",)
-    _late = False
-
-    def abort(self) -> None:
-        self._late = True
-
-    def generate(self, requests: list[Request], params: SamplingParams) -> list[Completion]:
-        late, self._late = self._late, False
-        completions = self._inner.generate(requests, params)
-        if not late:
-            return completions
-        return [
-            replace(
-                one,
-                ids=one.ids[:1],
-                logprobs=one.logprobs[:1],
-                versions=one.versions[:1],
-                finish_reason="abort",
-            )
-            for one in completions
-        ]
-
-
 class NoReasonForMissingCapability(Broken):
     """Lacks a capability without giving a reason."""
 
@@ -351,10 +307,7 @@ class NoReasonForMissingCapability(Broken):
 
     @property
     def capabilities(self) -> Capabilities:
-        return replace(self._inner.capabilities, abort=False)
-
-    def abort(self) -> None:
-        raise EngineError("broken engine, abort: it can't")
+        return replace(self._inner.capabilities, why_not={})
 
 
 class DeniesItsCapability(Broken):
@@ -375,7 +328,7 @@ class SamplesAfterWakingWithoutUpdate(Broken):
 
     def wake(self) -> None:
         self._inner.wake()
-        self._inner._empty = False
+        self._inner._unusable = ""
 
 
 class SamplesAfterClose(Broken):

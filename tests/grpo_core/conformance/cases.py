@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 import pytest
 import torch
 
-from grpo_core.config import ModelConfig
-from grpo_core.rollout.build import EngineSpec, build_engine
+from grpo_core.config import Config, ModelConfig, RolloutConfig
+from grpo_core.rollout.build import build_engine
 from grpo_core.tasks.model import load_model, make_tiny
 from tests.grpo_core.conformance.fake import FakeEngine
 
@@ -187,22 +187,27 @@ def start(kind: str, model_dir: Path, stack: ExitStack) -> Engine:
         stack: Ends what was started besides the engine.
     """
     where, _, rest = kind.partition(":")
-    spec = EngineSpec(rest or "transformers", str(model_dir), max_model_len=MAX_MODEL_LEN)
     if where == "process":
-        from grpo_core.rollout.subprocess_engine import ProcessEngine
+        from grpo_core.rollout.remote import ProcessEngine
 
-        return ProcessEngine(spec, timeout_s=LIMIT_S)
+        return ProcessEngine(engine_config(rest), model_dir)
     if where == "server":
         from grpo_core.rollout.server.process import ServerProcess
 
-        server = stack.enter_context(closing(ServerProcess(spec, timeout_s=LIMIT_S)))
+        server = stack.enter_context(closing(ServerProcess(engine_config(rest), model_dir)))
         return connect("remote", server.host, server.port, stack, token=server.token)
     if "://" in rest:
         url = urlsplit(rest)
         return connect(where, url.hostname or "", url.port or 80, stack)
     if where == "fake":  # serves tests alone
         return FakeEngine(model_dir, max_model_len=MAX_MODEL_LEN)
-    return build_engine(replace(spec, engine=where))
+    return build_engine(engine_config(where), model_dir)
+
+
+def engine_config(engine: str) -> Config:
+    """Return the settings of an engine of this name, by default the embedded one, on the CPU."""
+    options = RolloutConfig(engine=engine or "transformers", device="cpu", timeout_s=LIMIT_S)
+    return Config(model=ModelConfig(max_length=MAX_MODEL_LEN), rollout=options)
 
 
 def connect(where: str, host: str, port: int, stack: ExitStack, *, token: str | None = None) -> Engine:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 from bisect import bisect_right
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from grpo_core.rollout.weights.digest import spot_digest
 from grpo_core.types import Completion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     import torch
 
@@ -33,28 +32,25 @@ class FakeEngine:
 
     name = "fake"
 
-    def __init__(
-        self, model_dir: Path | str, *, max_model_len: int, between: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, model_dir: Path | str, *, max_model_len: int) -> None:
         """Read a checkpoint of a Llama without layers.
 
         Args:
             model_dir: Where `config.json` and `model.safetensors` are.
             max_model_len: Longest prompt and completion together, in tokens.
-            between: Called behind each token, so that a test can act in the middle of a call.
 
         Raises:
             EngineError: Another model is there, or none.
         """
         self._held, self._epsilon = _read_checkpoint(Path(model_dir))
-        self._max_model_len, self._between = max_model_len, between
+        self._max_model_len = max_model_len
         self._tables: dict[float, list[tuple[list[float], list[float]]]] = {}
-        self._aborted, self._open, self._version = threading.Event(), True, -1
+        self._open, self._version = True, -1
 
     @property
     def capabilities(self) -> Capabilities:
         """Return all capabilities but sleep."""
-        able = Capabilities(seeds=True, fingerprint=True, sleep=True, abort=True)
+        able = Capabilities(seeds=True, fingerprint=True, sleep=True)
         few = "the fake engine holds a few kilobytes, which are not worth giving back"
         return able.without(sleep=few, truncation="it samples from a table, at any temperature")
 
@@ -65,17 +61,12 @@ class FakeEngine:
 
     def generate(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Sample one completion per request, in the order of the requests."""
-        self._aborted.clear()
         self._check_open("generate")
         vocabulary, longest = len(self._held[_HEAD]), self._max_model_len
         check_requests(requests, params, engine=self.name, vocabulary=vocabulary, max_model_len=longest)
         if params.temperature not in self._tables:
             self._tables[params.temperature] = self._probabilities(params.temperature)
         return [self._sample(request, params) for request in requests]
-
-    def abort(self) -> None:
-        """End the running `generate` of another thread after its current token."""
-        self._aborted.set()
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Copy the three parameters after comparing names and shapes."""
@@ -84,9 +75,6 @@ class FakeEngine:
         check_parameters(received, {name: value.shape for name, value in self._held.items()}, self.name)
         self._held = {name: received[name].detach().float().clone() for name in self._held}
         self._tables, self._version = {}, version
-
-    def reset_prefix_cache(self) -> None:
-        """Do nothing: no prompt is cached."""
 
     def fingerprint(self) -> str | None:
         """Return the digest of the loaded parameters."""
@@ -116,17 +104,14 @@ class FakeEngine:
         generator = random.Random(request.seed % 2**63)
         ids: list[int] = []
         logprobs: list[float] = []
-        reason: FinishReason = "abort"
-        while reason == "abort" and not self._aborted.is_set():
+        reason: FinishReason | None = None
+        while reason is None:
             cumulative, values = table[last]
             last = min(bisect_right(cumulative, generator.random()), len(values) - 1)
             ids.append(last)
             logprobs.append(values[last])
-            reason = (
-                "stop" if last in params.stop_ids else "length" if len(ids) == params.max_tokens else "abort"
-            )
-            if self._between is not None:
-                self._between()
+            full = len(ids) == params.max_tokens
+            reason = "stop" if last in params.stop_ids else "length" if full else None
         return Completion(request.id, tuple(ids), tuple(logprobs), (self._version,) * len(ids), reason)
 
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 import math
 import random
 import re
-import threading
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
-from grpo_core.rollout.engine import Aborter, Capabilities, Engine, EngineError, Sleeper, check_answers
+from grpo_core.rollout.engine import Capabilities, Engine, EngineError, check_answers
 from grpo_core.rollout.weights.digest import fingerprint_like
 from grpo_core.types import Completion, Request, SamplingParams
 from tests.grpo_core.conformance.cases import END, PAD, SEPARATOR
@@ -104,8 +102,7 @@ def test_engine_implements_the_protocol(engine_case):
     assert isinstance(engine.capabilities, Capabilities)
     assert isinstance(engine.name, str)
     assert engine.name
-    assert isinstance(engine, Sleeper) or not engine.capabilities.sleep
-    assert isinstance(engine, Aborter) or not engine.capabilities.abort
+    assert not engine.capabilities.sleep or (callable(engine.sleep) and callable(engine.wake))
 
 
 def test_missing_capabilities_are_reported_and_refused(engine_case):
@@ -116,7 +113,6 @@ def test_missing_capabilities_are_reported_and_refused(engine_case):
     assert lacks <= set(engine.capabilities.why_not), "a lack without a reason"
     batch = make_requests(2)
     calls = {
-        "abort": getattr(engine, "abort", None),
         "update": lambda: engine.update_weights(engine_case.reference.tensors(), 99),
         "sleep": getattr(engine, "sleep", None),
     }
@@ -251,56 +247,10 @@ def test_stop_id_only_truncates(engine_case):
     assert (last.ids, last.finish_reason) == (complete[late].ids, "stop")
 
 
-@contextmanager
-def aborting(engine: Engine) -> Iterator[None]:
-    """Call `abort` repeatedly from another thread until the block ends."""
-    over, failures = threading.Event(), []
-
-    def keep_aborting() -> None:
-        try:
-            while not over.wait(0.01):
-                engine.abort()
-        except Exception as error:  # noqa: BLE001 - raised below, in the test's own thread
-            failures.append(error)
-
-    thread = threading.Thread(target=keep_aborting)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-    assert failures == []
-
-
-def test_abort_returns_partial_completions(engine_case):
-    """The ids sampled before the abort are valid, and the engine works as before."""
-    engine_case.needs("abort")
-    engine = engine_case.ready()
-    batch, params = make_requests(256, PROMPTS[:3]), SamplingParams(max_tokens=300)
-    with aborting(engine):
-        completions = engine.generate(batch, params)
-    check_answers(completions, batch, engine.name, aborted=True)
-    assert "abort" in {entry.finish_reason for entry in completions}
-    assert {entry.finish_reason for entry in completions} <= {"abort", "length"}
-    assert all(len(entry.ids) < 300 for entry in completions if entry.finish_reason == "abort")
-    assert logprob_difference(engine_case.reference, batch, completions) < TOLERANCE
-    check_works(engine_case)
-
-
-def test_abort_when_idle_does_not_affect_the_next_call(engine_case):
-    engine_case.needs("abort")
-    engine = engine_case.ready()
-    engine.abort()
-    engine.abort()
-    check_works(engine_case)
-
-
 def test_sampling_after_sleep_requires_wake_and_update(engine_case):
     """Both calls may be repeated, and afterwards the engine samples as before."""
     engine_case.needs("sleep", "update")
     engine = engine_case.ready()
-    assert isinstance(engine, Sleeper)
     engine.sleep()
     engine.sleep()
     with pytest.raises(EngineError, match="asleep"):
@@ -370,17 +320,6 @@ def test_engine_copies_the_weights(engine_case):
     published = engine_case.reference.copy()
     engine_case.reference.perturb(7)
     check_works(engine_case, published)
-
-
-def test_prefix_cache_reset_changes_no_sample(engine_case):
-    engine = engine_case.ready()
-    batch = make_requests(14)
-    before = sample_checked(engine_case, batch)
-    engine.reset_prefix_cache()
-    after = sample_checked(engine_case, batch)
-    assert logprob_difference(engine_case.reference, batch, after) < TOLERANCE
-    if engine.capabilities.seeds:
-        assert [entry.ids for entry in after] == [entry.ids for entry in before]
 
 
 def test_longest_possible_prompt_is_served(engine_case):

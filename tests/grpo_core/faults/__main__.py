@@ -53,10 +53,6 @@ SETTINGS = [
     "--output.completions_every=1",
     "--output.record_every=1",
 ]
-LOOKING_S = 120.0
-"""rollout.reconnect_s of the cases that may look for the server again."""
-LASTING_S = 1.0
-"""The same where it can't be found."""
 SLACK_S = 30.0
 """A call may take this much longer than its time-out: other processes want the processor, too."""
 BOUND_S = 500.0
@@ -78,11 +74,6 @@ class Case:
     @property
     def name(self) -> str:
         return f"{self.kind.name}/{self.phase}/{self.seed}"
-
-    @property
-    def may_reconnect(self) -> bool:
-        """Return whether the trainer may reconnect to the server."""
-        return self.seed % 2 == 0
 
 
 def cases(*, quick: bool = False, only: str = "") -> list[Case]:
@@ -136,8 +127,6 @@ class Bench:
         )
         name = case.name.replace("/", "-").replace(" ", "-").replace(",", "")
         settings: dict[str, Any] = {}
-        if case.may_reconnect:
-            settings["rollout.reconnect_s"] = LASTING_S if case.kind.lasting else LOOKING_S
         if case.kind.waits:
             settings["rollout.timeout_s"] = TIMEOUT_S
         outcome, error, seconds = "FAILURE", None, 0.0
@@ -145,10 +134,7 @@ class Bench:
             document, seconds = self.train(name, **settings)
             error = document["error"]
             outcome = "named error" if error else "retried"
-            first = case.phase == "handshake" or (case.phase == "connect" and number == 1)
-            reasons = self._problems_after(
-                case, document, retriable=case.kind.retried and case.may_reconnect and not first
-            )
+            reasons = self._problems_after(case, document)
             reasons += self._resumed(name) if error else self._differences(name)
             reasons += checks.misfits(self.folder / name, self.model_dir, self._log())
         except Hang:
@@ -163,7 +149,6 @@ class Bench:
             "kind": case.kind.name,
             "phase": case.phase,
             "number": number,
-            "looks": case.may_reconnect,
             "outcome": "FAILURE" if reasons else outcome,
             "why": reasons,
             "error": error,
@@ -171,7 +156,7 @@ class Bench:
             "cpu_s": spent.user + spent.system - started.user - started.system,
         }
 
-    def _problems_after(self, case: Case, document: dict[str, Any], *, retriable: bool) -> list[str]:
+    def _problems_after(self, case: Case, document: dict[str, Any]) -> list[str]:
         """Return the problems found right after the run with the fault."""
         error = document["error"]
         self.proxy.settle()
@@ -186,8 +171,6 @@ class Bench:
         ]
         if error is not None:
             reasons += checks.missing_parts(error, self.proxy.port)
-        if error is not None and retriable:
-            reasons.append(f"this can be retried safely, and was not: {error}")
         if case.kind.waits and document["outcome"] != "timeout":
             reasons.append(f"its time-out did not end it: {document['outcome']}")
         self._end_fault()

@@ -208,15 +208,11 @@ class Servers:
         pid = os.fork()
         if not pid:
             self._child(channel, child_in, child_out)
-            serve_run.build_engine = lambda spec: LoggedEngine(build_engine(spec), self.log, self.switch)
-            arguments = [
-                "serve",
-                "--exit-with-stdin",
-                "--allow-unauthenticated",
-                f"--model.path={model_dir}",
-                f"--rollout.port={port}",
-            ]
-            os._exit(cli.main(arguments))
+            serve_run.build_engine = lambda *options: LoggedEngine(
+                build_engine(*options), self.log, self.switch
+            )
+            flags = ["--exit-with-stdin", "--allow-unauthenticated"]
+            os._exit(cli.main(["serve", *flags, f"--model.path={model_dir}", f"--rollout.port={port}"]))
         os.close(child_in)
         os.close(child_out)
         with os.fdopen(stdout) as message:

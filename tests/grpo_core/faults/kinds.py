@@ -60,21 +60,17 @@ class Kind:
 
     Attributes:
         name: Its name in the table.
-        what: A one-line description.
         do: The function that injects it, see `Fault`.
         phases: Where it is injected.
-        seeds: Cases per phase; even ones may reconnect (rollout.reconnect_s), odd ones not.
-        retried: An even seed must end like the reference run, if the trainer had reached the server before.
+        seeds: Cases per phase.
         waits: The run must end by its time-out.
         lasting: It applies to every call of the phase from the first on.
     """
 
     name: str
-    what: str
     do: Fault
     phases: tuple[str, ...] = CALLS
     seeds: int = 2
-    retried: bool = False
     waits: bool = False
     lasting: bool = False
 
@@ -228,11 +224,8 @@ def _wrong_count(link, bench, draw) -> None:
     answered = link.forward()
     completions = json.loads(answered.body)["completions"]
     place = draw.randrange(len(completions))
-    changed = (
-        completions[:place] + completions[place + 1 :]
-        if draw.index % 2
-        else [*completions, completions[place]]
-    )
+    repeats = 0 if draw.index % 2 else 2
+    changed = completions[:place] + [completions[place]] * repeats + completions[place + 1 :]
     link.reply(_with_completions(answered, changed))
 
 
@@ -332,78 +325,33 @@ def _replayed_upload(link, bench, draw) -> None:
 
 
 KINDS = (
-    Kind(
-        "kill before",
-        "kill -9 before the request reaches the server; it is started again",
-        _kill_before,
-        PHASES,
-        retried=True,
-    ),
-    Kind(
-        "kill during",
-        "kill -9 in the middle of the engine's call; started again",
-        _kill_during,
-        ENGINE,
-        retried=True,
-    ),
-    Kind(
-        "kill after", "kill -9 between the answer and the next call; started again", _kill_after, retried=True
-    ),
-    Kind(
-        "restart, old weights",
-        "between two calls the server is another, with its model's own weights",
-        _restart_old,
-        ENGINE,
-        retried=True,
-    ),
-    Kind("connection refused", "nobody listens, for 0.3 s", _refuse_connection, ("connect",), retried=True),
-    Kind("connection reset", "accepted and reset", _cut, ("connect",), retried=True),
-    Kind("half-open", "accepted, read and never answered", _silence, PHASES, waits=True),
-    Kind("drop before", "the connection ends before the request is delivered", _cut, retried=True),
-    Kind("drop after", "the request is delivered, its answer is not", _drop_after, retried=True),
-    Kind("drop for ever", "so does every later call of the phase", _cut, lasting=True),
-    Kind("delay", "the answer comes after the time-out", _delay, waits=True),
-    Kind("drip", "the answer comes byte by byte, a few a second", _drip, waits=True),
-    Kind("truncate answer", "the connection ends in the middle of the answer", _cut_answer),
-    Kind("shorten answer", "half an answer, with its length announced right", _shorten_answer),
-    Kind(
-        "truncate request",
-        "the connection ends in the middle of the request",
-        _cut_request,
-        POSTS,
-        retried=True,
-    ),
-    Kind("shorten request", "half a request, with its length announced right", _shorten_request, POSTS),
-    Kind("duplicate", "the answer of an earlier call of the phase once more", _replay_answer),
-    Kind("foreign answer", "the answer of the call before, of another kind", _swap_answers),
-    Kind("garbage", "no HTTP, HTML, no JSON, JSON of another shape", _garbage, seeds=10),
-    Kind("nonsense", "completions that none can be", _invalid_values, SAMPLED, seeds=8),
-    Kind("wrong count", "a completion too few or too many", _wrong_count, SAMPLED),
-    Kind("swap", "two completions in each other's place", _swap_completions, SAMPLED[1:]),
-    Kind("other id", "a completion of a request that was not made", _wrong_request_id, SAMPLED),
-    Kind("refuse", "400, 401, 413, 422, 500, 502, 504, 507", _refuse, seeds=4),
-    Kind("queue full", "calls of others fill the queue: a real 503", _queue_full, ENGINE),
-    Kind(
-        "flip a bit sent",
-        "one bit of the body, of the weights in an upload",
-        _flip_request_bit,
-        POSTS,
-        seeds=6,
-    ),
-    Kind("flip a bit answered", "one bit of the answer's body", _flip_answer_bit, seeds=4),
-    Kind(
-        "other client",
-        "another client loads weights of its own in between",
-        _other_client,
-        ENGINE,
-        seeds=4,
-        retried=True,
-    ),
-    Kind(
-        "replayed upload",
-        "the run's first upload arrives once more, late",
-        _replayed_upload,
-        ENGINE,
-        retried=True,
-    ),
+    Kind("kill before", _kill_before, PHASES),
+    Kind("kill during", _kill_during, ENGINE),
+    Kind("kill after", _kill_after),
+    Kind("restart, old weights", _restart_old, ENGINE),
+    Kind("connection refused", _refuse_connection, ("connect",)),
+    Kind("connection reset", _cut, ("connect",)),
+    Kind("half-open", _silence, PHASES, waits=True),
+    Kind("drop before", _cut),
+    Kind("drop after", _drop_after),
+    Kind("drop for ever", _cut, lasting=True),
+    Kind("delay", _delay, waits=True),
+    Kind("drip", _drip, waits=True),
+    Kind("truncate answer", _cut_answer),
+    Kind("shorten answer", _shorten_answer),
+    Kind("truncate request", _cut_request, POSTS),
+    Kind("shorten request", _shorten_request, POSTS),
+    Kind("duplicate", _replay_answer),
+    Kind("foreign answer", _swap_answers),
+    Kind("garbage", _garbage, seeds=10),
+    Kind("nonsense", _invalid_values, SAMPLED, seeds=8),
+    Kind("wrong count", _wrong_count, SAMPLED),
+    Kind("swap", _swap_completions, SAMPLED[1:]),
+    Kind("other id", _wrong_request_id, SAMPLED),
+    Kind("refuse", _refuse, seeds=4),
+    Kind("queue full", _queue_full, ENGINE),
+    Kind("flip a bit sent", _flip_request_bit, POSTS, seeds=6),
+    Kind("flip a bit answered", _flip_answer_bit, seeds=4),
+    Kind("other client", _other_client, ENGINE, seeds=4),
+    Kind("replayed upload", _replayed_upload, ENGINE),
 )

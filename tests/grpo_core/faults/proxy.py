@@ -7,7 +7,6 @@ Length. A fault is a function that gets one call as a `Link`, and replaces its n
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import socket
 import struct
@@ -15,6 +14,8 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
+
+from grpo_core.rollout.wire import checksum
 
 PHASES = ("connect", "handshake", "upload", "fingerprint", "probe", "generate", "evaluation")
 _PATHS = {"/info": "handshake", "/weights": "upload", "/fingerprint": "fingerprint"}
@@ -37,11 +38,11 @@ class Message:
 
     def with_body(self, body: bytes) -> Message:
         """Return the message with another body, and the length and checksum that fit it."""
-        announced = (b"content-length:", b"x-content-sha256:")
+        announced = (b"content-length:", b"x-content-crc32:")
         lines = [line for line in self.head.split(b"\r\n")[:-2] if not line.lower().startswith(announced)]
         lines.append(b"content-length: %d" % len(body))
         if announced[1] in self.head.lower():
-            lines.append(announced[1] + b" " + hashlib.sha256(body).hexdigest().encode())
+            lines.append(announced[1] + b" " + checksum(body).encode())
         return Message(b"\r\n".join(lines) + b"\r\n\r\n", body)
 
 

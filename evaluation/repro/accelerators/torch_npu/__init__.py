@@ -1,8 +1,8 @@
-"""A stand-in for a maker's PyTorch plug-in: it says how many accelerators there are, and computes nothing.
+"""Stand-in for the PyTorch plug-in of an accelerator: reports a number of devices, and computes nothing.
 
-It registers itself by PyTorch's own interface for devices that live outside its tree, as the real plug-in does; no
-code of PyTorch or of the trainer is changed. It is on the path of one program alone,
-`evaluation.repro.swift_arguments`, which asks how a trainer checks its arguments on a machine of N accelerators.
+It registers itself by PyTorch's interface for out-of-tree devices, as the real plug-in does; PyTorch and the trainer
+are unmodified. Only `evaluation.repro.swift_arguments` and the triage corpus have it on their path, to test how
+ms-swift checks its arguments on a machine with N accelerators.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def _count() -> int:
     return int(os.environ.get(COUNT, "0"))
 
 
-def _nothing(*_: object) -> None:
-    """Take what it is given."""
+def _do_nothing(*_: object) -> None:
+    """Ignore all arguments."""
 
 
 def _compute(*_: object, **__: object) -> NoReturn:
@@ -41,9 +41,9 @@ for _name, _value in {
     "is_initialized": lambda: False,
     "_is_in_bad_fork": lambda: False,
     "current_device": lambda: 0,
-    "set_device": _nothing,
-    "manual_seed_all": _nothing,
-    "empty_cache": _nothing,
+    "set_device": _do_nothing,
+    "manual_seed_all": _do_nothing,
+    "empty_cache": _do_nothing,
     "is_bf16_supported": lambda *_: True,
     "get_amp_supported_dtype": lambda: [torch.bfloat16],
 }.items():

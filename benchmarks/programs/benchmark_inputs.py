@@ -1,4 +1,4 @@
-"""Write the inputs of both trainers: a random Llama, its tokenizer and prompts; and define the reward function."""
+"""Write the inputs of the benchmarks (random Llama, tokenizer, prompts) and define the reward function."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import random
 from pathlib import Path
 
 VOCABULARY = 2048
-"""The end token, one more, is none that the model can say, so that both sides sample to the full length."""
+"""Size of the vocabulary. The end token has the next id, which the model cannot sample: no completion ends early."""
 
 
 def write_llama(folder: Path, **sizes: int | bool) -> None:
-    """Write a Llama with random weights, and a tokenizer of its words `w0`, `w1`, … and an end token."""
+    """Write a random Llama to FOLDER/model, and a tokenizer with the words `w0`, `w1`, … and an end token."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -28,8 +28,8 @@ def write_llama(folder: Path, **sizes: int | bool) -> None:
     (folder / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
-def write_half_billion(folder: Path, *, layers: int, toy: bool) -> None:
-    """Write a random Llama in the shapes of half a billion parameters, or much smaller, its tokenizer and prompts."""
+def write_large_vocab_model(folder: Path, *, layers: int, toy: bool) -> None:
+    """Write a random Llama with the layer sizes of a 0.5B model (toy: tiny), its tokenizer and 64 prompts."""
     sizes = {"vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14}
     if toy:
         sizes = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
@@ -39,7 +39,7 @@ def write_half_billion(folder: Path, *, layers: int, toy: bool) -> None:
 
 
 def write_model(folder: Path, prompt_lengths: tuple[int, ...], prompts: int) -> None:
-    """Write a random Llama of 4 layers, its tokenizer, and prompts of the given lengths in turn."""
+    """Write a random Llama of 4 layers, its tokenizer, and prompts whose lengths cycle through `prompt_lengths`."""
     write_llama(
         folder,
         vocab_size=VOCABULARY,
@@ -51,13 +51,13 @@ def write_model(folder: Path, prompt_lengths: tuple[int, ...], prompts: int) -> 
     )
     draw = random.Random(0)
     with (folder / "prompts.jsonl").open("w") as file:
-        for place in range(prompts):
-            length = prompt_lengths[place % len(prompt_lengths)]
+        for index in range(prompts):
+            length = prompt_lengths[index % len(prompt_lengths)]
             text = " ".join(f"w{draw.randrange(1, VOCABULARY)}" for _ in range(length))
             file.write(json.dumps({"prompt": text}) + "\n")
 
 
 def even_words(prompts: list[str], completions: list[str], **columns: object) -> list[float]:
-    """Return the fraction of words with an even number as the reward; it differs between completions."""
+    """Return as reward the number of even-numbered words divided by 64, the completion length of the step benchmark."""
     del prompts, columns
     return [sum(int(word[1:]) % 2 == 0 for word in text.split()) / 64 for text in completions]

@@ -1,19 +1,19 @@
-"""Load the dialects: one TOML file per framework with its option names, defaults and commands.
+"""Load the dialects: the `[lint]` table of each framework's TOML file, with its option names, defaults and commands.
 
 `names` maps a framework's options to names of the run plan. `defaults` are the values of options that are not set.
-`start` lists the commands that start the framework. Values that follow from several options are in `derivation.py`.
+`derived` are values of the plan that follow from others. `start` lists the commands that start the framework.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from diagnostics.frameworks import FRAMEWORKS, Framework
 from diagnostics.versions import in_range
 
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=|$)")
@@ -47,13 +47,37 @@ class Start(Struct, frozen=True, forbid_unknown_fields=True):
     extra: dict[str, str] = {}
 
 
-class Default(Struct, frozen=True, forbid_unknown_fields=True):
-    """Default value of a run plan's name, in the releases of `versions`."""
+class PlanValue(Struct, frozen=True, forbid_unknown_fields=True):
+    """A value of the run plan where no option sets it. Of the entries for one name the first that applies counts.
+
+    Attributes:
+        name: The plan's name.
+        option: The option whose default this is; it holds if all options could be read.
+        versions: The releases in which it holds.
+        source: What it follows from: a name of the plan, or one of the sources of `derivation.read_source`.
+        values: Text of the source's value -> value; `*` is any other one. A missing or empty one gives none.
+        value: The value, for any value of the source.
+        pattern: A pattern for the source's text. It has one group, a word or numbers that are multiplied, or two, the
+            ends of ranges, whose lengths are added.
+        factors: Sources whose numbers are multiplied.
+        when: Sources and the value that each must have; an empty one is not set.
+        replaces: Whether it replaces a value that an option has set.
+        complete: Whether it needs all of the run's options to be known.
+        about: What is shown as the origin of a value without a source.
+    """
 
     name: str
-    option: str
-    value: Any
+    option: str = ""
     versions: str = ""
+    source: str = ""
+    values: dict[str, Any] = {}
+    value: Any = None
+    pattern: str = ""
+    factors: tuple[str, ...] = ()
+    when: dict[str, Any] = {}
+    replaces: bool = False
+    complete: bool = False
+    about: str = ""
 
 
 class Removed(Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,23 +110,28 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     """One framework's options, commands and files.
 
     Attributes:
-        framework: Name in `diagnostics.frameworks`, or `own`.
-        names: Option -> name in the run plan; of two options for a name, the later counts. `a.b` is also the key `b`
-            of an option `a` that is a table, and `!name` is the opposite of the option.
-        server_names: The same for the framework's server.
+        framework: Its name in `diagnostics.frameworks`.
+        names: Its option -> the plan's name; of two options for one name the later one counts. `a.b` is also the
+            key `b` of an option `a` that is a table, and `!name` is the opposite of the option.
+        server_names: The same for its server.
+        extends: A framework whose names, derived values and classes hold for this one, too.
         rank: Order of recognition: frameworks with a program of their own first, those known by options last.
-        specific: Rank of the file keys by ambiguity; 0 if no other framework's files have them.
-        commands: Pattern for texts that may contain one of the framework's commands.
-        style: `flags` or `overrides` (Hydra's `a.b=c`).
-        file_keys: Keys of which one shows that a file is the framework's.
-        not_file_keys: Keys that show that a file is not the framework's.
-        file_sections: Keys or nested keys (`a.b`) of which one shows that a file is the framework's.
-        file_role: Role of the files.
-        model_options: Options that name the model; a script that sets one of them is complete without arguments.
+        specific: Rank of its file keys by ambiguity; 0 if no other framework's files have them.
+        commands: A pattern for texts that may contain one of its commands.
+        source_marks: Patterns that all match the source of a script or module that trains with it.
+        classes: Classes of Python scripts whose arguments are its options.
+        model_calls: Calls of Python scripts whose arguments are its options, too.
+        file_keys: Keys of which one shows its files; `file_sections` are nested ones.
+        file_syntax: The syntax of its files, if only one is possible.
+        file_role: The role of its files.
+        config_options: Options that name a config file -> the prefix of that file's keys.
+        base_key: Key of a config that names the configs which it extends, relative to its folder.
+        model_options: Options that name the model: a script that sets one is complete without its arguments.
         local_engine: Options of a local engine, which a server never receives.
-        no_server_option: Options among `local_engine` that a server does not have.
-        flat_flags: Dotted option -> flat name in older releases.
-        short_options: Options with one dash, which the index does not have.
+        no_server_option: Those of them that a server does not have either.
+        flat_flags: Dotted option -> its flat name in releases before `flat_until`.
+        switches: Options that take no value.
+        short_options: Options with one dash that are in no index.
         loss_options: Options of the loss; no rule reads them, so the run plan has no names for them.
     """
 
@@ -110,32 +139,37 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
     names: dict[str, str] = {}
     server_names: dict[str, str] = {}
     start: tuple[Start, ...] = ()
-    defaults: tuple[Default, ...] = ()
-    server_defaults: tuple[Default, ...] = ()
-    server_mode_defaults: tuple[Default, ...] = ()
+    defaults: tuple[PlanValue, ...] = ()
+    server_defaults: tuple[PlanValue, ...] = ()
+    derived: tuple[PlanValue, ...] = ()
     removed: tuple[Removed, ...] = ()
+    extends: str = ""
     rank: int = 0
     specific: int = 0
     commands: str = ""
-    style: str = "flags"
+    source_marks: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    model_calls: tuple[str, ...] = ()
     file_keys: tuple[str, ...] = ()
     not_file_keys: tuple[str, ...] = ()
     file_sections: tuple[str, ...] = ()
+    file_syntax: str = ""
     file_role: str = "train"
     dashes_in_files: bool = False
-    includes_files: bool = False
-    interpolates: bool = False
+    config_options: dict[str, str] = {}
+    base_key: str = ""
     model_options: tuple[str, ...] = ()
     server_command: str = ""
     local_engine: tuple[str, ...] = ()
     no_server_option: tuple[str, ...] = ()
     flat_flags: dict[str, str] = {}
+    switches: tuple[str, ...] = ()
     short_options: tuple[str, ...] = ()
     loss_options: tuple[str, ...] = ()
 
     def default(self, option: str, release: str) -> object:
-        """Return the value of an option that is not set, in a release; `...` if it is not known."""
-        entries = (entry for entry in self.defaults if entry.option == option)
+        """Return what holds in a release where an option is not set, `...` if no entry says it."""
+        entries = (entry for entry in (*self.defaults, *self.derived) if entry.option == option)
         return next((entry.value for entry in entries if in_range(release, entry.versions)), ...)
 
     def removal(self, option: str, release: str) -> Removed | None:
@@ -143,10 +177,14 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         entries = (entry for entry in self.removed if entry.option == option)
         return next((entry for entry in entries if in_range(release, entry.releases)), None)
 
-    def describes_file(self, tree: dict[str, Any]) -> bool:
+    def has_marks(self, source: str) -> bool:
+        """Return whether a script's source shows that it trains with this framework."""
+        return bool(self.source_marks) and all(re.search(mark, source) for mark in self.source_marks)
+
+    def describes_file(self, tree: dict[str, Any], syntax: str) -> bool:
         """Return whether the keys of a structured file are those of this framework."""
         keys = top_keys(tree)
-        if set(self.not_file_keys) & keys:
+        if set(self.not_file_keys) & keys or self.file_syntax not in {"", syntax}:
             return False
         flat = {key.split(".")[0] for key in keys} | keys
         for section in self.file_sections:
@@ -188,14 +226,34 @@ def top_keys(tree: dict[str, Any]) -> set[str]:
     return {str(key).replace("-", "_") for key in tree}
 
 
+def _load(framework: Framework) -> Dialect:
+    """Return a framework's dialect, with what it extends."""
+    table = {"framework": framework.name, **framework.lint}
+    base = FRAMEWORKS[table["extends"]].lint if table.get("extends") else {}
+    for key in base.keys() & {"names", "derived", "classes", "loss_options"}:
+        own, extended = table.get(key), base[key]
+        table[key] = {**extended, **(own or {})} if isinstance(extended, dict) else [*(own or ()), *extended]
+    flat_until, removed = table.pop("flat_until", ""), list(table.get("removed", ()))
+    for dotted, flat in table.get("flat_flags", {}).items():
+        removed += [
+            {"option": flat, "releases": f">={flat_until}", "instead": f"--{dotted}", "renamed": dotted},
+            {"option": dotted, "releases": f"<{flat_until}", "instead": f"--{flat}", "renamed": flat},
+        ]
+    return msgspec.convert(table | {"removed": removed}, Dialect)
+
+
 DIALECTS: dict[str, Dialect] = {
     dialect.framework: dialect
-    for dialect in sorted(
-        (
-            msgspec.toml.decode(path.read_bytes(), type=Dialect)
-            for path in sorted(Path(__file__).parent.glob("*.toml"))
-        ),
-        key=lambda each: each.rank,
-    )
+    for dialect in sorted(map(_load, FRAMEWORKS.values()), key=lambda each: each.rank)
 }
 PROGRAMS = {start.program for dialect in DIALECTS.values() for start in dialect.start if start.program}
+
+
+def dialect_of(framework: str) -> Dialect:
+    """Return a framework's dialect; an empty one for a launcher and for DeepSpeed."""
+    return DIALECTS.get(framework, Dialect(framework))
+
+
+def framework_of_source(source: str) -> str:
+    """Return the framework that a script trains with, by its source; empty if none."""
+    return next((name for name, dialect in DIALECTS.items() if dialect.has_marks(source)), "")

@@ -1,0 +1,274 @@
+"""Make a run plan from a framework's options.
+
+A dialect's TOML file names the options, their defaults, and the values of the plan that follow from them. Only what
+data cannot express is a function here, by framework.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from diagnostics.lint.dialects import DIALECTS, PlanValue
+from diagnostics.lint.run_plan import RunPlan
+from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_count, parse_scalar
+from diagnostics.lint.versions import Versions
+
+# Sampling settings that remove nothing, by name.
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "sampling.top_p": (1, 1.0, None),
+    "sampling.top_k": (0, -1, None),
+    "sampling.min_p": (0, 0.0, None),
+}
+# verl's own configs; another project's config has other defaults.
+_VERL_CONFIGS = {"ppo_trainer", "ppo_megatron_trainer"}
+
+
+def make_plan(settings: Settings, versions: Versions) -> RunPlan:
+    """Make the run plan for settings and the given releases."""
+    dialect = DIALECTS[settings.framework]
+    plan = RunPlan(settings.framework, settings, versions=versions)
+    plan.put("framework", Value(settings.framework, settings.place, "framework"))
+    # A script that names the model is complete without its arguments; another leaves more than that to them.
+    plan.needs_arguments = (
+        settings.forwards_arguments and plan.option(*dialect.model_options, "model", "@") is None
+    )
+    serves = settings.role == "serve"
+    for option, name in (dialect.server_names if serves else dialect.names).items():
+        value = _option_value(settings, option)
+        if value is not None and value.data is not None:
+            # `!name` is the opposite of the option.
+            plan.put(
+                name.lstrip("!"), value.derive(not value.data) if name[0] == "!" and value.known else value
+            )
+    _derive_environment(plan)
+    if serves:
+        _fill(plan, dialect.server_defaults)
+        return plan
+    _FILL.get(settings.framework, _fill_from_data)(plan)
+    truncating = (
+        plan.values[name] for name in NEUTRAL if name in plan.values and truncates(name, plan.values[name])
+    )
+    plan.derive("sampling.truncated", next(truncating, None), lambda _data: True)
+    return plan
+
+
+def _option_value(settings: Settings, option: str) -> Value | None:
+    """Return the value of an option; `a.b` may also be the key `b` of an option `a` that is a table."""
+    name, _, key = option.partition(".")
+    table = settings.options.get(name)
+    if (
+        option not in settings.options
+        and table is not None
+        and isinstance(table.data, dict)
+        and key in table.data
+    ):
+        return Value(table.data[key], table.place, option)
+    return settings.options.get(option)
+
+
+def _fill(plan: RunPlan, entries: Iterable[PlanValue]) -> None:
+    """Set names of the plan that no option sets, each by the first entry that applies."""
+    settled: set[str] = set()
+    for entry in entries:
+        is_set = entry.name in settled or (entry.name in plan.values and not entry.replaces)
+        incomplete = (entry.complete or entry.option) and plan.settings.has_unread_options
+        if is_set or incomplete or not _applies(plan, entry):
+            continue
+        value = _compute(plan, entry)
+        if value is not None:
+            settled.add(entry.name)
+            plan.put(entry.name, value)
+
+
+def _applies(plan: RunPlan, entry: PlanValue) -> bool:
+    """Return whether the release is one of the entry's and its conditions hold; an unknown release is none."""
+    values = [(read_source(plan, source), wanted) for source, wanted in entry.when.items()]
+    holds = all(wanted == "" if value is None else value.data == wanted for value, wanted in values)
+    return holds and plan.versions.within(plan.framework, entry.versions) is True
+
+
+def _compute(plan: RunPlan, entry: PlanValue) -> Value | None:
+    """Return the value of an entry, unknown if its source is; None if it does not apply."""
+    if entry.option:
+        outside = plan.own_copy or plan.needs_arguments
+        place = Place(f"default of {plan.framework}")
+        return Value(entry.value, place, entry.option, soft=True, outside=outside)
+    if entry.factors:
+        return multiply(*(read_source(plan, source) for source in entry.factors))
+    if not entry.source:
+        return Value(entry.value, Place(entry.about), entry.name)
+    value = read_source(plan, entry.source)
+    if value is None or not value.known:
+        return value
+    data = value.data if entry.value is None else entry.value
+    if entry.pattern:
+        data = _match(entry.pattern, str(value.data))
+    elif entry.values:
+        data = entry.values.get(str(data).lower(), entry.values.get("*"))
+    return None if data in (None, "") else value.derive(data)
+
+
+def _match(pattern: str, text: str) -> Any:
+    r"""Return the product of the numbers in a text, the sum of its ranges, or a word; see `PlanValue.pattern`.
+
+    >>> _match(r"[dt](\d+)", "d4t2"), _match(r"range\((\d+), *(\d+)\)", "list(range(0, 8))")
+    (8, 8)
+    """
+    matches = [[parse_scalar(part) for part in match.groups()] for match in re.finditer(pattern, text[:1000])]
+    if not matches or not all(isinstance(part, int) for match in matches for part in match):
+        return matches[0][0] if matches else UNKNOWN
+    if len(matches[0]) > 1:
+        return sum(end - start for start, end in matches)
+    return math.prod(number for [number] in matches)
+
+
+def read_source(plan: RunPlan, source: str) -> Value | None:
+    """Return the value of a source: an option, variable or fact of the command, or a name of the plan.
+
+    `option:a|b` is the first of these options, `env:NAME` a whole number and `text:NAME` a text in the environment,
+    `target` the module or class, and `launcher` the number of processes that the launcher starts.
+    """
+    kind, _, key = source.partition(":")
+    if kind == "option":
+        return plan.option(*key.split("|"))
+    if kind == "env":
+        return env_number(plan.settings, key)
+    if kind == "text":
+        return plan.settings.env.get(key)
+    if kind == "target":
+        return Value(plan.settings.target, plan.settings.place, kind)
+    return _launched_processes(plan.settings) if kind == "launcher" else plan.values.get(source)
+
+
+def _derive_environment(plan: RunPlan) -> None:
+    env = plan.settings.env
+    visible = env.get("CUDA_VISIBLE_DEVICES") or env.get("ASCEND_RT_VISIBLE_DEVICES")
+    if visible is not None and visible.known:
+        ids = device_ids(visible.data)
+        if ids is not None:
+            plan.put("devices.ids", visible.derive(ids))
+            plan.put("devices.visible", visible.derive(len(ids)))
+    elif visible is None and "SLURM_GPUS_ON_NODE" in env:
+        count = parse_count(env["SLURM_GPUS_ON_NODE"])
+        plan.put("devices.visible", env["SLURM_GPUS_ON_NODE"].derive(count) if count is not None else None)
+    allocator = env.get("PYTORCH_CUDA_ALLOC_CONF")
+    plan.derive("memory.allocator", allocator, lambda data: data)
+    plan.derive(
+        "memory.expandable",
+        allocator,
+        lambda data: "expandable_segments:true" in str(data).replace(" ", "").lower(),
+    )
+    v1 = env.get("VLLM_USE_V1")
+    if v1 is not None and str(v1.data) in {"0", "1"}:
+        plan.derive("engine.v1", v1, lambda data: str(data) == "1")
+    plan.derive("ray.address", env.get("RAY_ADDRESS"), lambda data: data)
+
+
+def device_ids(data: Any) -> list[str] | None:
+    """Parse CUDA_VISIBLE_DEVICES; None if it does not list numbers or names of devices.
+
+    >>> device_ids("0,1, 2"), device_ids("0-3"), device_ids(3)
+    (['0', '1', '2'], None, ['3'])
+    """
+    parts = [part.strip() for part in str(data).split(",") if part.strip()]
+    valid = all(part.isdecimal() or part.startswith(("GPU-", "MIG-")) for part in parts)
+    return parts if valid and parts and len(parts) <= 1024 else None
+
+
+def env_number(settings: Settings, name: str) -> Value | None:
+    """Return an environment variable as a whole number; unknown if it is set to something else."""
+    value = settings.env.get(name)
+    if value is None:
+        return None
+    data = parse_scalar(str(value.data)) if value.known else UNKNOWN
+    return value.derive(data if isinstance(data, int) and not isinstance(data, bool) else UNKNOWN)
+
+
+def multiply(*factors: Value | None) -> Value | None:
+    """Multiply numbers; unknown if one of them is, None if one is missing."""
+    values = [value for value in factors if value is not None]
+    if len(values) < len(factors):
+        return None
+    first = values[0]
+    if not all(isinstance(value.data, int) and not isinstance(value.data, bool) for value in values):
+        return Value(UNKNOWN, first.place, first.key)
+    key = " x ".join(value.key for value in values if value.data != 1) or first.key
+    soft, outside = any(value.soft for value in values), any(value.outside for value in values)
+    product = math.prod(value.data for value in values)
+    return Value(product, first.place, key, soft, outside, factors=tuple(values))
+
+
+def _launched_processes(settings: Settings) -> Value | None:
+    """Return the number of training processes that the launcher starts, on all nodes."""
+    launcher = settings.launcher
+    per_node, nodes = launcher.get("processes_per_node"), launcher.get("nodes")
+    if "processes" in launcher or per_node is None or nodes is None:
+        started = launcher.get("launcher")
+        alone = started.derive(1) if started is not None and started.data == "python" else None
+        return launcher.get("processes") or per_node or alone
+    count = parse_count(nodes)
+    return multiply(per_node, nodes if count is None else nodes.derive(count))
+
+
+def truncates(name: str, value: Value) -> bool:
+    """Return whether a sampling setting, by its name in the plan, removes tokens from the distribution."""
+    return value.known and not isinstance(value.data, str) and value.data not in NEUTRAL[name]
+
+
+def _fill_from_data(plan: RunPlan) -> None:
+    dialect = DIALECTS[plan.framework]
+    _fill(plan, (*dialect.defaults, *dialect.derived))
+
+
+def _fill_trl(plan: RunPlan) -> None:
+    uses = plan.option("use_vllm")
+    if plan.settings.target != "AsyncGRPOConfig" and (uses is None or uses.data is False):
+        plan.values.pop("rollout.mode", None)
+    _fill_from_data(plan)
+    loss, steps = plan.option("loss_type"), plan.whole_number("batch.steps_per_generation")
+    accumulation = plan.whole_number("batch.accumulation")
+    if loss is not None and loss.data in {"dapo", "cispo"} and steps is not None and accumulation is not None:
+        plan.put("train.several_steps_a_generation", loss.derive(steps > accumulation))
+
+
+def _fill_swift(plan: RunPlan) -> None:
+    # A run over Ray has a section for each role, whose options are not in the index.
+    sections = any(key.startswith(("train.", "rollout.")) for key in plan.options)
+    plan.settings.has_unread_options = plan.settings.has_unread_options or sections
+    if "megatron" in plan.options:
+        # Megatron counts its batches over all devices, under other names.
+        for name in ("batch.per_device", "batch.accumulation"):
+            plan.values.pop(name, None)
+    _fill_from_data(plan)
+    workers, visible = plan.whole_number("devices.rollout"), plan.whole_number("devices.visible")
+    if "rollout.mode" in plan.values or plan.get("rollout.engine") != "vllm":
+        return
+    if workers is not None and visible is not None and plan.versions.within("ms-swift", "<3.5") is not False:
+        mode = "colocate" if workers == visible else "async"
+        plan.put("rollout.mode", plan.values["devices.rollout"].derive(mode))
+
+
+def _fill_verl(plan: RunPlan) -> None:
+    dialect, shipped = DIALECTS["verl"], uses_shipped_config(plan)
+    plan.settings.framework_parser = plan.settings.framework_parser and shipped
+    # Trainers built on verl form the group by these options, with an n of 1.
+    group = plan.option("actor_rollout_ref.rollout.n_agent", "data.n_samples")
+    if group is not None:
+        plan.put("group.size", Value(UNKNOWN, group.place, group.key))
+    _fill(plan, (*(dialect.defaults if shipped else ()), *dialect.derived))
+
+
+def uses_shipped_config(plan: RunPlan) -> bool:
+    """Return whether a verl run uses verl's own YAML, whose defaults then apply."""
+    if plan.settings.target != "verl.trainer.main_ppo":
+        return False
+    path, name = plan.option("--config-path"), plan.option("--config-name")
+    if path is not None and str(path.data).strip("./'\"") != "config":
+        return False
+    return name is None or str(name.data).removesuffix(".yaml") in _VERL_CONFIGS
+
+
+_FILL: dict[str, Callable[[RunPlan], None]] = {"trl": _fill_trl, "ms-swift": _fill_swift, "verl": _fill_verl}

@@ -1,0 +1,201 @@
+"""Frameworks that only a TOML file describes are recognised, read into the run plan and checked by the rules."""
+
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import diagnostics
+from diagnostics.frameworks import Framework
+from diagnostics.lint.dialects import Dialect, PlanValue, Removed, Start
+from diagnostics.lint.engine import plans_of
+from diagnostics.lint.reading import read_file
+from diagnostics.lint.versions import Versions
+from tests.diagnostics.lint_helpers import lint, plans, report
+
+PACKAGE = Path(diagnostics.__file__).parent
+DOCUMENT = Path(__file__).parents[2].joinpath("docs", "lint.md").read_text(encoding="utf-8")
+NEW_FRAMEWORK = """
+name = "newrl"
+display_name = "NewRL"
+parser = "argparse"
+
+[lint]
+rank = 9
+start = [{ module = 'newrl\\.train$', framework_parser = true }]
+derived = [{ name = "rollout.mode", source = "option:share_gpus", values = { true = "colocate", false = "async" } }]
+
+[lint.names]
+engine_len = "engine.max_length"
+prompt_len = "data.max_prompt"
+answer_len = "data.max_completion"
+"""
+SKYRL = "python -m skyrl.train.entrypoints.main_base trainer.placement.colocate_all=true "
+SLIME = (
+    "python3 train.py --actor-num-gpus-per-node 4 --rollout-num-gpus-per-engine 2 --rollout-batch-size 32 "
+)
+UNSLOTH = """
+from unsloth import FastLanguageModel
+from trl import GRPOConfig
+model, tokenizer = FastLanguageModel.from_pretrained(
+    "m", max_seq_length=1024, fast_inference=True, gpu_memory_utilization=0.9
+)
+args = GRPOConfig(num_generations=6, per_device_train_batch_size=1, gradient_accumulation_steps=1)
+"""
+
+
+def test_a_toml_file_alone_adds_a_framework(tmp_path):
+    """A copy of the package with one more TOML file recognises the command, and a rule quotes its options."""
+    copy = tmp_path / "diagnostics"
+    (copy / "frameworks").mkdir(parents=True)
+    for path in PACKAGE.iterdir():
+        if path.name not in {"frameworks", "__pycache__"}:
+            (copy / path.name).symlink_to(path)
+    for path in (PACKAGE / "frameworks").glob("*.*"):
+        (copy / "frameworks" / path.name).write_bytes(path.read_bytes())
+    (copy / "frameworks" / "newrl.toml").write_text(NEW_FRAMEWORK)
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "python -m newrl.train --share-gpus true --engine-len 2048 --prompt-len 1024 --answer-len 2000\n"
+    )
+    command = [sys.executable, "-m", "diagnostics", "lint", str(script)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False)
+    assert "newrl run" in done.stdout
+    assert "Set engine_len to 3024, or lower one of the two." in done.stdout
+    assert "no release of NewRL is indexed with its options" in done.stdout
+    assert done.returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "syntax", "framework", "expected"),
+    [
+        (
+            "grpo: {num_prompts_per_step: 32, num_generations_per_prompt: 16}\n"
+            "policy: {train_global_batch_size: 512, generation: {backend: vllm, colocated: {enabled: true}}}\n"
+            "cluster: {gpus_per_node: 8, num_nodes: 2}\n",
+            "yaml",
+            "nemo-rl",
+            {"batch.global": 512, "group.size": 16, "devices.train": 16, "rollout.mode": "colocate"},
+        ),
+        (
+            SKYRL
+            + "trainer.placement.policy_num_gpus_per_node=4 generator.inference_engine.num_engines=4 "
+            + "generator.n_samples_per_prompt=5 trainer.policy.model.lora.rank=32",
+            "shell",
+            "skyrl",
+            {"devices.train": 4, "group.size": 5, "train.lora_rank": 32, "rollout.mode": "colocate"},
+        ),
+        (
+            SLIME + '--n-samples-per-prompt 8 --colocate "${MORE[@]}"',
+            "shell",
+            "slime",
+            {"devices.per_node": 4, "group.size": 8, "engine.tensor_parallel": 2, "rollout.mode": "colocate"},
+        ),
+        (
+            "gconfig: {n_samples: 4}\nrollout: {backend: 'sglang:d4p1t2', max_head_offpolicyness: 2}\n"
+            "actor: {backend: 'fsdp:d8p1t1'}\n"
+            "sglang: {mem_fraction_static: 0.8}\nvllm: {gpu_memory_utilization: 0.9}\n",
+            "yaml",
+            "areal",
+            {
+                "engine.tensor_parallel": 2,
+                "devices.rollout": 8,
+                "devices.train": 8,
+                "engine.memory_share": 0.8,
+            },
+        ),
+        (
+            "rollout_batch_size: 64\nnum_return_sequences_in_group: 8\n"
+            "actor_train: {device_mapping: 'list(range(0,16))'}\n"
+            "actor_infer: {strategy_args: {strategy_name: vllm}, device_mapping: 'list(range(4, 8))'}\n",
+            "yaml",
+            "roll",
+            {"batch.prompts": 64, "devices.train": 16, "devices.rollout": 4, "rollout.engine": "vllm"},
+        ),
+        (
+            "seq_len = 2048\n[orchestrator]\nbatch_size = 128\ngroup_size = 16\n[deployment]\nnum_train_gpus = 2\n",
+            "toml",
+            "prime-rl",
+            {"batch.global": 128, "group.size": 16, "data.max_total": 2048, "devices.train": 2},
+        ),
+        (
+            UNSLOTH,
+            "python",
+            "unsloth",
+            {
+                "group.size": 6,
+                "engine.max_length": 1024,
+                "engine.memory_share": 0.9,
+                "rollout.mode": "colocate",
+            },
+        ),
+    ],
+    ids=["nemo-rl", "skyrl", "slime", "areal", "roll", "prime-rl", "unsloth"],
+)
+def test_settings_have_the_plans_names(text, syntax, framework, expected):
+    """Batch sizes, devices, parallel sizes and the mode of each framework stand under the plan's names."""
+    [plan] = plans(text, syntax)
+    assert plan.framework == framework
+    assert {name: plan.get(name) for name in expected} == expected
+
+
+def test_unsloth_script_has_no_batch_rule_of_trl(tmp_path):
+    """A script of unsloth may have a batch that TRL refuses, because unsloth raises it to the group size."""
+    (tmp_path / "run.sh").write_text("python3 train.py\n")
+    for source, codes in ((UNSLOTH, []), (UNSLOTH.replace("from unsloth", "from other"), ["CFG101"])):
+        (tmp_path / "train.py").write_text(source)
+        assert [finding.code for finding in lint(tmp_path / "run.sh", trl="0.20").findings] == codes
+
+
+def test_options_without_an_index_are_not_checked():
+    """A framework whose options are in no indexed release is never reported as healthy."""
+    assert [
+        (entry.what, entry.why) for check in report(SLIME + "--colocate").checks for entry in check.not_judged
+    ] == [("options", "no release of slime is indexed with its options")]
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "framework"),
+    [
+        ("from verl.trainer.ppo.ray_trainer import RayPPOTrainer\n", "data.train_files=a", "verl"),
+        ("from mine.trainer import Trainer\n", "data.train_files=a", "verl"),
+        ("import verl.trainer.main_ppo\n", "--help", ""),
+        ("from openrlhf.trainer.ray import PPORayActorGroup\n", "--micro_train_batch_size 4", "openrlhf"),
+        ("from openrlhf.trainer import SFTTrainer\n", "--max_epochs 1", ""),
+        ("from skyrl.train.entrypoints.main_base import BasePPOExp\n", "data.train_data=a", "skyrl"),
+    ],
+)
+def test_entry_module_is_recognised_by_its_imports(source, arguments, framework, tmp_path):
+    """An entry module of a fork, or a file of the project that it imports, imports the framework's trainer."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "main.py").write_text(source)
+    (tmp_path / "mine" / "trainer.py").write_text("from verl.trainer.ppo.ray_trainer import RayPPOTrainer\n")
+    script = tmp_path / "run.sh"
+    script.write_text(f"python3 -m mine.main {arguments}\n")
+    found = [plan.framework for plan in plans_of(read_file(script), Versions())]
+    assert found == ([framework] if framework else [])
+
+
+def test_config_takes_what_the_configs_that_it_extends_set(tmp_path):
+    """The nearest config wins; a config may extend one that extends another."""
+    (tmp_path / "base.yaml").write_text(
+        "grpo: {num_prompts_per_step: 32, num_generations_per_prompt: 16, val_period: 10}\n"
+    )
+    (tmp_path / "middle.yaml").write_text("defaults: base.yaml\ngrpo: {num_prompts_per_step: 64}\n")
+    (tmp_path / "top.yaml").write_text("defaults: middle.yaml\ngrpo: {num_generations_per_prompt: 8}\n")
+    [plan] = plans_of(read_file(tmp_path / "top.yaml"), Versions())
+    assert (plan.get("batch.prompts"), plan.get("group.size")) == (64, 8)
+    assert plan.get("train.evaluates") is True
+
+
+def test_every_key_of_a_framework_is_documented():
+    """The tables of the section "Add a framework" name every key that a file may have."""
+    section = DOCUMENT.partition("## Add a framework")[2]
+    documented = set(re.findall(r"`([a-z_]+)`", section))
+    keys = {field.name for field in fields(Framework)} | {
+        name for kind in (Dialect, Start, PlanValue, Removed) for name in kind.__struct_fields__
+    }
+    assert keys - documented == {"framework"}  # it is the file's `name`
