@@ -1,10 +1,13 @@
 """A live audit stays within its token budget, yields to the trainer, and refuses servers that it cannot audit."""
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from diagnostics.__main__ import main
+from diagnostics.audit.live import probe_plan, servers
 from diagnostics.audit.live.probe_inputs import MIN_TOKENS, Budget
 from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
 from diagnostics.audit.live.servers import Server, check_awake
@@ -159,3 +162,17 @@ def test_long_texts_of_the_server_are_not_repeated():
     assert check_awake(FakeClient(**answers)) == "a text of 5000000 characters"
     with pytest.raises(AuditError, match=r"serves a text of 1000000 characters$"):
         Server(FakeClient(**answers), "other")
+
+
+@pytest.mark.parametrize("length", [-5, 1, 9])
+def test_server_that_takes_too_few_tokens_is_refused(monkeypatch, length):
+    """With a negative length the audit would look for a short enough sequence for ever."""
+    monkeypatch.setattr(
+        probe_plan, "Server", lambda *_: SimpleNamespace(settings=lambda: {"max_model_len": length})
+    )
+    monkeypatch.setattr(probe_plan, "Reference", lambda _: None)
+    monkeypatch.setattr(probe_plan, "_load_tokenizer", lambda _: (None, ""))
+    monkeypatch.setattr(servers, "check_awake", lambda _: "")
+    options = probe_plan.LiveAuditOptions("http://127.0.0.1:1", Path())
+    with pytest.raises(AuditError, match=f"max_model_len {length} is too short"):
+        probe_plan.audit_server(options)
