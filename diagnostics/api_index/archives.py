@@ -34,6 +34,7 @@ _BLOCK = 1 << 20
 _SMALL = 12_000_000
 _LARGEST_MEMBER = 8_000_000
 _LARGEST_SDIST = 200_000_000
+_LARGEST_UNPACKED = 1_000_000_000
 _PURELIB = re.compile(r"^[\w.+!-]+\.data/(?:purelib|platlib)/")
 _JSON = "application/vnd.pypi.simple.v1+json"
 # Folders that a run does not import.
@@ -173,17 +174,23 @@ def open_release(client: httpx.Client, release: ReleaseFiles, *, configs: bool =
 
 
 def open_wheel(archive: zipfile.ZipFile, *, configs: bool = False) -> Archive:
-    """Return the indexed members of a wheel as an Archive."""
+    """Return the indexed members of a wheel as an Archive.
+
+    Raises:
+        ValueError: The indexed members are too large together.
+    """
     members = {_PURELIB.sub("", info.filename): info for info in archive.infolist()}
     metadata: dict[str, Any] = {}
     for name, info in members.items():
-        if name.endswith(".dist-info/METADATA"):
+        if name.endswith(".dist-info/METADATA") and info.file_size <= _LARGEST_MEMBER:
             metadata |= _metadata(archive.read(info).decode(errors="replace"))
     sums = {
         name: f"{info.CRC:08x}{info.file_size:x}"
         for name, info in members.items()
         if is_indexed_member(name, info.file_size, configs=configs)
     }
+    if sum(members[name].file_size for name in sums) > _LARGEST_UNPACKED:
+        raise ValueError(f"the wheel unpacks to more than {_LARGEST_UNPACKED} bytes")
     return Archive(sums, lambda name: archive.read(members[name]).decode(errors="replace"), metadata)
 
 
@@ -191,8 +198,12 @@ def _open_sdist(data: bytes, *, configs: bool) -> Archive:
     """Return the members of an sdist, below its folder and `src/` or `python/`."""
     texts: dict[str, bytes] = {}
     information, requirements = b"", b""
+    unpacked = 0
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
         for member in archive:
+            unpacked += member.size
+            if unpacked > _LARGEST_UNPACKED:
+                raise ValueError(f"the sdist unpacks to more than {_LARGEST_UNPACKED} bytes")
             name = re.sub(r"^(src|python)/", "", member.name.partition("/")[2])
             if not member.isreg() or member.size > _LARGEST_MEMBER:
                 continue

@@ -26,6 +26,8 @@ CACHE = Path(__file__).resolve().parents[2] / ".api-index"
 # Increase the number when `extract` or `uses` changes: all sources in the cache are then extracted again.
 _NAMES, _USES = "names.4", "uses.4"
 _AT_ONCE = 500
+# Raised by `ast.parse`; MemoryError for source that is nested deeper than the parser's stack.
+UNPARSABLE = (SyntaxError, RecursionError, MemoryError, ValueError)
 _TABLES = """
 create table if not exists releases (version text primary key, record text);
 create table if not exists sources (checksum text primary key, data blob);
@@ -126,7 +128,7 @@ def extract_file(package: IndexedPackage, path: str, text: str) -> Facts:
         return extract_outline(text)
     try:
         return extract(text, module, is_package=is_package)
-    except (SyntaxError, RecursionError, ValueError):
+    except UNPARSABLE:
         return {"__getattr__": "dynamic *"}
 
 
@@ -138,7 +140,7 @@ def extract_uses(package: IndexedPackage, path: str, text: str) -> dict[str, int
         return {}
     try:
         uses = collect_uses(text, path, package.uses)
-    except (SyntaxError, RecursionError, ValueError):
+    except UNPARSABLE:
         return {}
     return {
         use.to_key(): use.line

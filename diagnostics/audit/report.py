@@ -50,7 +50,7 @@ def write_audit(audit: Audit, form: str, *, verbose: bool = False) -> int:
         _print_audit(audit, sanitize.console(sys.stdout), verbose=verbose)
         return exit_code(audit)
     document = shareable(make_document(audit))
-    details = list(map(_details, audit.results))
+    details = prepare.for_sharing(list(map(_details, audit.results)))
     values: dict[str, Any] = {"document": document, "words": WORDS, "cost": _cost(audit), "details": details}
     if form == "json":
         print(json.dumps(document, indent=1, ensure_ascii=False))

@@ -8,6 +8,8 @@ import platform
 import re
 import shutil
 import sys
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import metadata
@@ -330,20 +332,24 @@ def _field(head: str, name: str) -> str:
 class _BoundedDistribution(metadata.PathDistribution):
     """A distribution whose files are read with a size limit."""
 
-    _path: Path
+    _path: Path | zipfile.Path
 
     def read_text(self, filename: str | os.PathLike[str]) -> str | None:
         """Read a file of the metadata folder; an empty name means a single metadata file."""
         try:
-            return safe_io.read_text(self._path / filename if filename else self._path, safe_io.METADATA)
-        except OSError:
+            place = self._path / str(filename) if filename else self._path
+            if isinstance(place, Path):
+                return safe_io.read_text(place, safe_io.METADATA)
+            with place.open("rb") as file:  # a file in a zip; a kilobyte of it can unpack to a megabyte
+                data: bytes = file.read(safe_io.METADATA + 1)
+        except (OSError, KeyError, EOFError, ValueError, zlib.error, zipfile.BadZipFile, NotImplementedError):
             return None
+        return data.decode("utf-8", "replace") if len(data) <= safe_io.METADATA else None
 
 
 def _bounded(distribution: metadata.Distribution) -> metadata.Distribution:
     place = getattr(distribution, "_path", None)
-    # Otherwise it is in a zip on this Python's own path, from which this program itself may come.
-    return _BoundedDistribution(place) if isinstance(place, Path) else distribution
+    return _BoundedDistribution(place) if isinstance(place, Path | zipfile.Path) else distribution
 
 
 def _free_gigabytes(path: Path) -> float | None:

@@ -103,6 +103,38 @@ def test_an_sdist_is_read_like_a_wheel(tmp_path):
     assert "class LLM" in cache.source(record["files"]["vllm/llm.py"])
 
 
+@pytest.mark.parametrize("sdists", [False, True])
+def test_release_that_unpacks_to_too_much_is_not_read(tmp_path, monkeypatch, sdists):
+    """A hundred kilobytes can unpack to gigabytes."""
+    monkeypatch.setattr(build.archives, "_LARGEST_UNPACKED", 1000)
+    cache, files = build.Cache("vllm", tmp_path), {"vllm/a.py": "x = 1\n" * 100, "vllm/b.py": "y = 1\n" * 100}
+    with FakeIndex({"vllm": {"0.2": (files, [])}}, sdists=sdists).client() as client:
+        (line,) = build.fetch(client, PACKAGES["vllm"], cache)
+    assert "not read: ValueError" in line
+    assert "unpacks to more than 1000 bytes" in line
+    assert cache.releases() == {}
+
+
+def test_metadata_that_unpacks_to_too_much_is_not_read(tmp_path, monkeypatch):
+    """The release counts as one without requirements."""
+    monkeypatch.setattr(build.archives, "_LARGEST_MEMBER", 1000)
+    cache = build.Cache("vllm", tmp_path)
+    requirements = [f"package{number}>=1" for number in range(100)]
+    with FakeIndex({"vllm": {"0.2": ({"vllm/a.py": "x = 1\n"}, requirements)}}).client() as client:
+        list(build.fetch(client, PACKAGES["vllm"], cache))
+    assert cache.releases()["0.2"]["requires"] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["-" * 1_000_000 + "1", "(" * 100_000, "x = 1\0"], ids=["minus", "brackets", "null"]
+)
+def test_source_that_cannot_be_parsed_may_define_any_name(text):
+    """Python's parser raises MemoryError for a million minus signs."""
+    package = PACKAGES["vllm"]
+    assert build.extract_file(package, "vllm/a.py", text) == {"__getattr__": "dynamic *"}
+    assert build.extract_uses(replace(package, uses=("trl",)), "vllm/a.py", f"import trl\n{text}") == {}
+
+
 @pytest.mark.parametrize(
     ("user", "provider", "at_import", "when_called"),
     [

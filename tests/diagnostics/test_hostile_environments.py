@@ -3,12 +3,14 @@
 import json
 import os
 import struct
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from diagnostics import __main__ as program
 from diagnostics import compat_table as compat
+from diagnostics import safe_io
 from diagnostics.collect import host as configs
 from diagnostics.collect import packages as environment
 from diagnostics.collect import ray as clusters
@@ -184,3 +186,16 @@ def test_invalid_home_in_pyvenv_cfg_is_no_crash(home, tmp_path):
     text = f"home = {home}\nversion = 3.11.2\n"
     (prefix / "pyvenv.cfg").write_bytes(text.encode("utf-8", "surrogateescape"))
     assert program.main(["doctor", "--prefix", str(prefix), "--format", "json"]) != 2
+
+
+def test_metadata_in_a_zip_is_read_with_a_limit(tmp_path):
+    """A `.pth` file names the zip; three megabytes of a zip can unpack to gigabytes."""
+    maker = Maker(tmp_path / "env").add("trl", "1.9.2")
+    (maker.site / "eggs.pth").write_text("./eggs.zip\n")
+    with zipfile.ZipFile(maker.site / "eggs.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("small-1.0.dist-info/METADATA", "Name: small\nVersion: 1.0\n")
+        archive.writestr(
+            "bomb-1.0.dist-info/METADATA", b"Name: bomb\nVersion: 1.0\n" + bytes(safe_io.METADATA)
+        )
+    result = environment.collect(maker.prefix, {})
+    assert (result.version("small"), result.version("bomb")) == ("1.0", None)

@@ -100,6 +100,7 @@ def test_only_health_needs_no_token(server, token, path):
         generate_body(params={"max_tokens": 4, "temperature": 0, "stop_ids": []}),
         generate_body(params={"max_tokens": 4, "temperature": 1.0}),
         generate_body(params={"max_tokens": 400, "temperature": 1.0, "stop_ids": []}),
+        generate_body(params={"max_tokens": 4, "temperature": 1.0, "stop_ids": [2**64]}),
         generate_body(requests=[{"id": "a", "prompt_ids": [99], "seed": 1}]),
         generate_body(requests=[{"id": "a", "prompt_ids": [-1], "seed": 1}]),
         generate_body(requests=[{"id": "a", "prompt_ids": [1], "seed": 2**63}]),
@@ -146,6 +147,8 @@ def stored_weights(server):
         "truncated",
         "other model",
         "unknown type",
+        "65-bit dimension",
+        "stride overflow",
         "version",
         "no version",
     ],
@@ -157,6 +160,9 @@ def test_invalid_uploads_keep_the_old_weights(server, model_dir, fault):
     bodies = {"garbage": b"garbage", "empty": b"", "truncated": body[:-8]}
     header = b'{"a":{"dtype":"F6_E2M3","shape":[8],"data_offsets":[0,6]}}'
     bodies["unknown type"] = len(header).to_bytes(8, "little") + header + bytes(6)
+    for name, shape in (("65-bit dimension", [2**64 - 1, 0]), ("stride overflow", [0, *[2**62] * 3])):
+        header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+        bodies[name] = len(header).to_bytes(8, "little") + header
     bodies["other model"] = safetensors.torch.save({"lm_head.weight": torch.zeros(2, 2)})
     body = bodies.get(fault, body)
     headers[CHECKSUM] = "0" * 8 if fault == "checksum" else checksum(body)

@@ -133,11 +133,13 @@ def test_memory_of_a_failed_update_is_not_written_again(error):
     assert torch.equal(receiver.mapped[0]["embed"], make_weights(0)["embed"])
 
 
-@pytest.mark.parametrize("fault", ["file", "elsewhere", "size", "gone", "unsealed", "garbage"])
+@pytest.mark.parametrize("fault", ["file", "elsewhere", "size", "gone", "unsealed", "garbage", "shape"])
 def test_only_sender_memory_is_mapped(tmp_path, fault):
-    """Files, paths, wrong sizes, memory that can be cut off and other bytes are refused."""
+    """Files, paths, wrong sizes, memory that can be cut off, other bytes and shapes of no tensor are refused."""
     descriptor = os.memfd_create("grpo-core-weights", os.MFD_ALLOW_SEALING)
-    os.write(descriptor, b"garbage" * 9)
+    header = b'{"a":{"dtype":"F32","shape":[18446744073709551615,0],"data_offsets":[0,0]}}'
+    written = len(header).to_bytes(8, "little") + header if fault == "shape" else b"garbage" * 9
+    os.write(descriptor, written)
     name, most = f"/proc/{os.getpid()}/fd/{descriptor}", 10 if fault == "size" else 2**20
     if fault == "file":
         os.dup2(os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT), descriptor)

@@ -18,6 +18,7 @@ from diagnostics.audit.results import AuditError, NotAvailableError
 from diagnostics.output.redact import mask_and_cut
 
 _MAX_BYTES = 1 << 26
+_MAX_REASON = 1 << 16
 _KEY = "VLLM_API_KEY"
 
 
@@ -57,12 +58,13 @@ class Client:
         self.requests = self.tokens = 0
         self._timeout_s = timeout_s
         token = unquote(parts.password or "") or os.environ.get(_KEY, "")
+        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
         # Loading certificates takes 30 ms. Connections are not reused, so that each deadline sees its own socket.
         self._http = httpx.Client(
             verify=parts.scheme == "https",
             timeout=timeout_s,
             trust_env=False,
-            headers={"Authorization": f"Bearer {token}"} if token else {},
+            headers=headers,
             limits=httpx.Limits(max_keepalive_connections=0),
         )
 
@@ -94,7 +96,12 @@ class Client:
         with self._deadline(path) as trace:
             options: dict[str, Any] = {"content": body, "headers": headers, "extensions": {"trace": trace}}
             with self._http.stream(method, self.address + path, **options) as response:
-                for part in response.iter_bytes():
+                if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+                    # A kilobyte can unpack to gigabytes before any of it can be counted.
+                    raise AuditError(
+                        f"{self.address}{path}: its answer is compressed, which was not asked for"
+                    )
+                for part in response.iter_raw():
                     content += part
                     if len(content) > _MAX_BYTES:
                         limit = f"its answer is longer than {_MAX_BYTES >> 20} MiB"
@@ -153,7 +160,9 @@ class Client:
             raise RefusedError(f"{call}: a key is required ({status}): set {_KEY}", status)
         for key in ("error", "message", "detail"):
             value = value.get(key, value) if isinstance(value, dict) else value
-        reason = mask_and_cut(" ".join(str(value).split()), 300)
+        # Masking takes seconds for each megabyte, and the server chooses the size.
+        long = f"an answer of {len(content)} bytes"
+        reason = long if len(content) > _MAX_REASON else mask_and_cut(" ".join(str(value).split()), 300)
         if status == 503:
             raise NotAvailableError(f"{call}: it is busy (503): {reason}")
         raise RefusedError(f"{call}: refused ({status}): {reason}", status)

@@ -30,7 +30,7 @@ from diagnostics.audit.results import (
 from diagnostics.output import progress
 
 # prompt_logprobs of a long prompt take memory for a row of the vocabulary for each of its ids.
-_LONGEST = 256
+_LONGEST, _SHORTEST = 256, 8
 _COPIES, _PROMPTS, _CACHE_PROMPTS = 4, 4, 3
 
 
@@ -99,6 +99,8 @@ def audit_server(options: LiveAuditOptions) -> Audit:
     settings = server.settings()
     tokenizer, problem = _load_tokenizer(reference)
     longest = min(_LONGEST, int(settings.get("max_model_len") or _LONGEST) - 2)
+    if longest < _SHORTEST:  # a server may also report a negative length
+        raise AuditError(f"{client.address}: max_model_len {longest + 2} is too short to audit")
     prompts = len(trainer.prompts[:_CACHE_PROMPTS]) or 1
     budget = Budget(options.tokens, longest, prompts)
     if options.tokens < budget.needed:

@@ -11,6 +11,7 @@ from diagnostics.audit.live.reference import Sequences
 from diagnostics.audit.live.sampling_distribution import Completion
 from diagnostics.audit.results import AuditError, NotAvailableError
 
+_LONGEST_TEXT, _MODELS = 200, 100
 # Larger is later; a trainer's own requests have priority 0.
 _LOWEST_PRIORITY = 1 << 20
 _UPDATES = "vllm:rl_weight_update_operation"
@@ -34,15 +35,15 @@ class Server:
         self._models = [entry for entry in models if isinstance(entry, dict)]
         names = [str(entry.get("id", "")) for entry in self._models] or [""]
         if model and model not in names:
-            raise AuditError(f"--model {model}: {client.address} serves {', '.join(names)}")
+            shown = ", ".join(map(_bounded, names[:_MODELS]))
+            raise AuditError(f"--model {model}: {client.address} serves {shown}")
         self.model = model or names[0]
         # With priorities, the scheduler runs the trainer's requests first; a server that refuses them gets none.
         self._priority: dict[str, int] = {"priority": _LOWEST_PRIORITY}
 
     def settings(self) -> dict[str, Any]:
         """Return settings from /v1/models, /version and /server_info; missing ones are left out."""
-        names = [str(entry.get("id")) for entry in self._models]
-        settings: dict[str, Any] = {"model": self.model, "models": names}
+        settings: dict[str, Any] = {}
         length = self._models[0].get("max_model_len") if self._models else None
         if isinstance(length, int):
             settings["max_model_len"] = length
@@ -51,12 +52,12 @@ class Server:
         model = config.get("model_config") if isinstance(config, dict) else None
         for key in ("dtype", "logprobs_mode", "quantization", "seed", "override_generation_config"):
             if isinstance(model, dict) and model.get(key) not in (None, {}):
-                settings[key] = model[key]
+                settings[key] = _bounded(model[key])
         if "dtype" in settings:
-            settings["dtype"] = str(settings["dtype"]).removeprefix("torch.")
+            settings["dtype"] = settings["dtype"].removeprefix("torch.")
         version = self.client.try_call("/version")
         if isinstance(version, dict) and isinstance(version.get("version"), str):
-            settings["release"] = version["version"]
+            settings["release"] = _bounded(version["version"])
         return settings
 
     def score(self, ids: Sequence[int]) -> list[float]:
@@ -136,6 +137,12 @@ class Server:
         return sorted(choices, key=lambda choice: int(choice.get("index", 0)))
 
 
+def _bounded(value: object) -> str:
+    """Return a text of the server, which may be of any length; masking takes seconds for each megabyte."""
+    text = str(value)
+    return text if len(text) <= _LONGEST_TEXT else f"a text of {len(text)} characters"
+
+
 def _token_id(name: object) -> int:
     return int(str(name).removeprefix("token_id:"))
 
@@ -163,7 +170,7 @@ def check_awake(client: Client) -> str:
         raise NotAvailableError(f"{client.address}: {reason}")
     answer = client.try_call("/weight_info")
     version = answer.get("weight_version") if isinstance(answer, dict) else None
-    return "" if version is None else str(version)
+    return "" if version is None else _bounded(version)
 
 
 def is_updating(metrics: str) -> bool:

@@ -18,16 +18,15 @@ from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
-from safetensors import SafetensorError
 
 from grpo_core.config import LOOPBACK
 from grpo_core.rollout import wire
 from grpo_core.rollout.engine import Engine, EngineError, check_answers
 from grpo_core.rollout.http_client import PROTOCOL
 from grpo_core.rollout.server.access import UPLOAD, AccessControl, Limits
-from grpo_core.rollout.weights.sync import load_shared
+from grpo_core.rollout.weights.sync import load_shared, load_tensors
 
-TokenId = Annotated[int, Field(ge=0, strict=True)]  # strict: "7" is no token id
+TokenId = Annotated[int, Field(ge=0, lt=2**63, strict=True)]  # strict: "7" is no token id
 Crc32 = Annotated[str | None, Header(pattern="^[0-9a-f]{8}$")]
 
 
@@ -248,13 +247,14 @@ def _parse_upload(data: bytes, expected: str) -> dict[str, torch.Tensor]:
     """Return an upload's tensors if the announced checksum is right.
 
     Raises:
-        HTTPException: 400: the bytes have another checksum, are not safetensors, or have a type that torch lacks.
+        HTTPException: 400: the bytes have another checksum, are not safetensors, or have a type or a shape that torch
+            lacks.
     """
     _check_checksum(data, expected)
     try:
-        return dict(safetensors.torch.load(data))
-    except (SafetensorError, KeyError) as error:
-        raise HTTPException(400, f"the body: not safetensors: {error}; nothing was loaded") from error
+        return load_tensors("the body", lambda: safetensors.torch.load(data))
+    except EngineError as error:
+        raise HTTPException(400, f"{error}; nothing was loaded") from error
 
 
 def _check_checksum(data: bytes, expected: str) -> None:

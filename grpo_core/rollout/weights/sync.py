@@ -172,8 +172,21 @@ def load_shared(name: str, most: int) -> dict[str, torch.Tensor]:
                     f"{place} has {status.st_size} bytes and user {status.st_uid}; expected at most {most} bytes of "
                     f"user {os.geteuid()}, sealed"
                 )
-            return dict(load_file(f"/proc/self/fd/{descriptor}"))
+            return load_tensors(place, lambda: load_file(f"/proc/self/fd/{descriptor}"))
         finally:
             os.close(descriptor)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise EngineError(f"{place}: {error}") from error
+
+
+def load_tensors(source: str, load: Callable[[], dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Return the tensors of a safetensors file that a sender chose.
+
+    Raises:
+        EngineError: The header is wrong, or names a type or a shape that torch lacks.
+    """
+    try:
+        return load()
+    except (SafetensorError, KeyError, TypeError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]  # torch adds the stack of its C++ code below
+        raise EngineError(f"{source}: not safetensors: {reason}") from error

@@ -1,6 +1,7 @@
-"""The audit's HTTP client has a deadline per call, follows no redirects, and reports a missing server in one line."""
+"""The audit's HTTP client: a deadline per call, no unpacking, no redirects, and one line about a missing server."""
 
 import contextlib
+import gzip
 import socket
 import threading
 import time
@@ -87,3 +88,29 @@ def test_redirects_are_not_followed():
 
     with slow_server(redirect) as url:
         assert Client(url, 5).try_call("/v1/models") is None
+
+
+def test_compressed_answer_is_refused_before_it_is_unpacked(monkeypatch):
+    """A kilobyte that was compressed twice would take gigabytes."""
+    packed = gzip.compress(gzip.compress(bytes(1 << 24)))
+    monkeypatch.setattr("zlib.decompressobj", lambda *_: pytest.fail("the answer is unpacked"))
+
+    def compressed():
+        yield b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip, gzip\r\n"
+        yield b"Content-Length: %d\r\n\r\n" % len(packed) + packed
+
+    with slow_server(compressed) as url, pytest.raises(AuditError, match="its answer is compressed"):
+        Client(url, 5).get("/v1/models")
+
+
+def test_long_refusal_is_not_repeated():
+    """Masking the reason would take minutes."""
+
+    def refusal():
+        yield b"HTTP/1.1 400 Bad Request\r\nContent-Length: 5000000\r\n\r\n" + b"9" * 5_000_000
+
+    with (
+        slow_server(refusal) as url,
+        pytest.raises(AuditError, match=r"\(400\): an answer of 5000000 bytes$"),
+    ):
+        Client(url, 20).get("/v1/models")

@@ -18,7 +18,9 @@ from diagnostics.audit.results import (
     Estimate,
     Result,
     RunnerUp,
+    clean,
     make_document,
+    note,
     shareable,
 )
 
@@ -104,3 +106,14 @@ def test_control_characters_and_html_are_escaped(capsys, form):
 def test_wrong_usage_is_refused(capsys, arguments, code, message):
     assert main(["audit", *arguments]) == code
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "markdown", "html"])
+def test_evidence_names_no_person_in_shared_formats(capsys, form):
+    """A server chooses its release, which is an observation of the audit."""
+    seen = note("setting", "{name}: {value}", name="release", value="/home/alice/vllm on 10.1.2.3")
+    report.write_audit(audit(clean("settings", evidence=(seen,))), form, verbose=True)
+    printed = capsys.readouterr().out
+    assert "release" in printed
+    assert "alice" not in printed
+    assert "10.1.2.3" not in printed

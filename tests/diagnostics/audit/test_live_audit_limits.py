@@ -1,10 +1,13 @@
 """A live audit stays within its token budget, yields to the trainer, and refuses servers that it cannot audit."""
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from diagnostics.__main__ import main
+from diagnostics.audit.live import probe_plan, servers
 from diagnostics.audit.live.probe_inputs import MIN_TOKENS, Budget
 from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
 from diagnostics.audit.live.servers import Server, check_awake
@@ -138,3 +141,38 @@ def test_sleeping_or_updating_server_is_recognised(answers, awake):
     else:
         with pytest.raises(NotAvailableError):
             check_awake(FakeClient(**answers))
+
+
+def test_long_texts_of_the_server_are_not_repeated():
+    """Masking them for the report would take minutes."""
+    answers = {
+        "v1/models": {"data": [{"id": "m" * 1_000_000}]},
+        "server_info?config_format=json": {
+            "model_config": {"dtype": "torch.float32", "quantization": "q" * 201}
+        },
+        "version": {"version": "9" * 5_000_000},
+        "weight_info": {"weight_version": "w" * 5_000_000},
+    }
+    settings = Server(FakeClient(**answers)).settings()
+    assert settings == {
+        "dtype": "float32",
+        "quantization": "a text of 201 characters",
+        "release": "a text of 5000000 characters",
+    }
+    assert check_awake(FakeClient(**answers)) == "a text of 5000000 characters"
+    with pytest.raises(AuditError, match=r"serves a text of 1000000 characters$"):
+        Server(FakeClient(**answers), "other")
+
+
+@pytest.mark.parametrize("length", [-5, 1, 9])
+def test_server_that_takes_too_few_tokens_is_refused(monkeypatch, length):
+    """With a negative length the audit would look for a short enough sequence for ever."""
+    monkeypatch.setattr(
+        probe_plan, "Server", lambda *_: SimpleNamespace(settings=lambda: {"max_model_len": length})
+    )
+    monkeypatch.setattr(probe_plan, "Reference", lambda _: None)
+    monkeypatch.setattr(probe_plan, "_load_tokenizer", lambda _: (None, ""))
+    monkeypatch.setattr(servers, "check_awake", lambda _: "")
+    options = probe_plan.LiveAuditOptions("http://127.0.0.1:1", Path())
+    with pytest.raises(AuditError, match=f"max_model_len {length} is too short"):
+        probe_plan.audit_server(options)
