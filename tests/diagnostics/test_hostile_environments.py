@@ -190,7 +190,7 @@ def test_invalid_home_in_pyvenv_cfg_is_no_crash(home, tmp_path):
 
 def test_metadata_in_a_zip_is_read_with_a_limit(tmp_path):
     """A `.pth` file names the zip; three megabytes of a zip can unpack to gigabytes."""
-    maker = Maker(tmp_path / "env").add("trl", "1.9.2")
+    maker = EnvironmentBuilder(tmp_path / "env").add("trl", "1.9.2")
     (maker.site / "eggs.pth").write_text("./eggs.zip\n")
     with zipfile.ZipFile(maker.site / "eggs.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("small-1.0.dist-info/METADATA", "Name: small\nVersion: 1.0\n")
