@@ -77,8 +77,8 @@ def sample_questions(
         # Names of the module system itself, and what a lazy module replaces, are no API.
         every = [name for name in every if name not in _MACHINERY]
         current = [name for name in current if name not in _MACHINERY]
-        gone = sorted(set(every) - set(current))
-        names = gone if gone and random_.random() < 0.5 else current
+        removed = sorted(set(every) - set(current))
+        names = removed if removed and random_.random() < 0.5 else current
         if names and module.rpartition(".")[2] != "__main__":
             questions.append((module, random_.choice(names)))
     return questions

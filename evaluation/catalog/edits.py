@@ -152,9 +152,9 @@ def describe_misfit(framework: str, text: str, bound: Bound, known: Mapping[str,
     bound_releases = [release for release in order if not bound.versions or in_range(release, bound.versions)]
     unfit = [release for release in bound_releases if release not in fitting_releases]
     if unfit:
-        lacking = ", ".join(unfit[:5])
+        unfit_releases = ", ".join(unfit[:5])
         return (
-            f"is for {bound.versions or 'every release'}, and {lacking} lack an option of it:"
+            f"is for {bound.versions or 'every release'}, and {unfit_releases} lack an option of it:"
             " use { set = ..., versions = ... }"
         )
     return "" if bound_releases else "is for no release that is known"

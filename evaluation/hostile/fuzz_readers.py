@@ -141,7 +141,7 @@ def spoil_document(numbers, document):
             if numbers.random() < 0.2:
                 del node[key]
             elif numbers.random() < 0.1 and isinstance(node, dict):
-                node[numbers.choice([str(one) for one in HOSTILE if isinstance(one, str)])] = node[key]
+                node[numbers.choice([str(value) for value in HOSTILE if isinstance(value, str)])] = node[key]
             else:
                 node[key] = copy.deepcopy(
                     numbers.choice(HOSTILE)
@@ -507,7 +507,7 @@ def _read_tree(folder):
 
 
 def merge(numbers, folder):
-    """Merge a matrix store with spoiled events, links and pipes into another one, twice."""
+    """Merge a matrix store with spoiled events, links and pipes into another store, twice."""
     from diagnostics.matrix.store import Store
 
     outside = folder / "outside"
@@ -517,8 +517,8 @@ def merge(numbers, folder):
         (folder / name).mkdir()
         if name == "theirs" or numbers.random() < 0.3:
             _obstruct_log(numbers, folder / name, outside)
-    one = spoil_document(numbers, store_event(numbers))
-    if numbers.random() < 0.3 and isinstance(one.get("answer"), dict):
+    event = spoil_document(numbers, store_event(numbers))
+    if numbers.random() < 0.3 and isinstance(event.get("answer"), dict):
         parts = [
             numbers.choice(
                 ("logs", "..", ".", "", "cell", "import.log", "/etc", "a b", "\0", "~", "sitecustomize.py")
@@ -527,8 +527,8 @@ def merge(numbers, folder):
         parts += numbers.choices(
             ("..", ".", "", "cell", "logs", "x.log", "\ud800", "a\n", "-"), k=numbers.randrange(5)
         )
-        one["answer"]["log"] = "/".join(parts)
-    lines = [json.dumps(store_event(numbers)), json.dumps(one), '{"torn": ']
+        event["answer"]["log"] = "/".join(parts)
+    lines = [json.dumps(store_event(numbers)), json.dumps(event), '{"torn": ']
     (folder / "theirs" / "store.jsonl").write_bytes(
         damage_bytes(numbers, "\n".join(lines).encode("utf-8", "replace"))
         if numbers.random() < 0.3
@@ -653,10 +653,10 @@ def fuzz_reader(reader, count, seed):
                 outcomes["refusals"] += 1
             except Exception:  # noqa: BLE001 - any unexpected exception is a result
                 wrong.append((number, traceback.format_exc(limit=-4)))
-            taken = time.process_time() - started
-        slowest = max(slowest, (taken, number))
-        if taken > MAX_CPU_S:
-            wrong.append((number, f"{taken:.1f} s of CPU time"))
+            cpu_s = time.process_time() - started
+        slowest = max(slowest, (cpu_s, number))
+        if cpu_s > MAX_CPU_S:
+            wrong.append((number, f"{cpu_s:.1f} s of CPU time"))
         if len(wrong) >= 5:
             break
     return outcomes, slowest, wrong
@@ -671,11 +671,11 @@ def main(readers, count, seed=0, *only):
     for reader in readers:
         if only and reader.__name__ not in only:
             continue
-        outcomes, (taken, number), wrong = fuzz_reader(reader, count, seed)
+        outcomes, (cpu_s, number), wrong = fuzz_reader(reader, count, seed)
         total += outcomes.total() + len(wrong)
         print(
             f"{reader.__name__:<10} {outcomes.total() + len(wrong):>7} cases: {outcomes['answers']} answers, "
-            f"{outcomes['refusals']} refusals, {len(wrong)} wrong; slowest {taken:.3f} s (case {number})",
+            f"{outcomes['refusals']} refusals, {len(wrong)} wrong; slowest {cpu_s:.3f} s (case {number})",
             flush=True,
         )
         for case, text in wrong:

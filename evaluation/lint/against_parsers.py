@@ -36,8 +36,8 @@ def option_errors(framework: str, version: str, words: list[str]) -> list[str]:
         read_command_line([*COMMANDS[framework], *words]), Versions({framework: Version(version)})
     )
     findings = [finding for check in check_plans(plans) for finding in check.findings]
-    found = [finding for finding in findings if finding.code in {"CFG113", "CFG121"}]
-    return [finding.detail for finding in found if finding.severity >= Severity.ERROR]
+    option_findings = [finding for finding in findings if finding.code in {"CFG113", "CFG121"}]
+    return [finding.detail for finding in option_findings if finding.severity >= Severity.ERROR]
 
 
 def main() -> None:
@@ -45,10 +45,10 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("cases", nargs="+", type=Path)
     arguments.add_argument("--show", type=int, default=0)
-    given = arguments.parse_args()
+    namespace = arguments.parse_args()
     total: Counter[tuple[str, str]] = Counter()
     examples: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-    for path in given.cases:
+    for path in namespace.cases:
         document = json.loads(path.read_text())
         framework, version = document["framework"], document["version"]
         agreed = 0
@@ -67,7 +67,7 @@ def main() -> None:
         print(f"{framework}: {counts}")
     for (framework, outcome, kind), rows in sorted(examples.items()):
         print(f"{framework}, {outcome}, {kind}: {len(rows)}")
-        for row in rows[: given.show]:
+        for row in rows[: namespace.show]:
             print(f"    {row['version']} {row['words']}: {row['refused'] or row['reported']}")
 
 

@@ -60,23 +60,23 @@ def import_first(*names: str) -> Any:
     """Import the first of some modules that this release has."""
     for name in names:
         try:
-            found = importlib.util.find_spec(name)
+            spec = importlib.util.find_spec(name)
         except ModuleNotFoundError as error:
             if not name.startswith(error.name or "?"):
                 raise
             continue
-        if found:
+        if spec:
             return importlib.import_module(name)
     raise ImportError(names[-1])
 
 
 def openrlhf_parser() -> argparse.ArgumentParser:
     """Return the parser that the main part of OpenRLHF's `train_ppo_ray` builds."""
-    found = []
+    parsers = []
 
     class Recorder(argparse.ArgumentParser):
         def parse_args(self, *_: Any, **__: Any) -> Any:  # ty: ignore
-            found.append(self)
+            parsers.append(self)
             raise ParsedError
 
     folder = next(Path(entry) for entry in sys.path if (Path(entry) / "openrlhf").is_dir())
@@ -90,7 +90,7 @@ def openrlhf_parser() -> argparse.ArgumentParser:
     exec(compile(ast.Module(imports, []), "imports", "exec"), names)
     with contextlib.suppress(ParsedError):
         exec(compile(ast.Module(main.body, []), "main", "exec"), {**names, "argparse": stand_in})
-    return found[0]
+    return parsers[0]
 
 
 def is_standard(statement: ast.Import | ast.ImportFrom) -> bool:
@@ -252,31 +252,43 @@ def main() -> None:
     arguments.add_argument("version")
     arguments.add_argument("--others", nargs="*", default=[], type=Path)
     arguments.add_argument("--count", type=int, default=200)
-    given = arguments.parse_args()
+    namespace = arguments.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     real = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
-        if given.framework == "verl":
+        if namespace.framework == "verl":
             options, judge = verl_options()
         else:
-            parser = FRAMEWORKS[given.framework]()
+            parser = FRAMEWORKS[namespace.framework]()
             options, judge = options_of(parser), judge_with(parser)
         names = {name for option in options for name in option["names"]}
-        listed = [json.loads(path.read_text())["options"] for path in given.others]
-        others = sorted({name for group in listed for option in group for name in option["names"]} - names)
+        listed = [json.loads(path.read_text())["options"] for path in namespace.others]
+        other_options = sorted(
+            {name for group in listed for option in group for name in option["names"]} - names
+        )
         # Options of verl have dots, and only verl takes them without dashes.
-        others = [name for name in others if name.startswith("-") == (given.framework != "verl")]
+        other_options = [
+            name for name in other_options if name.startswith("-") == (namespace.framework != "verl")
+        ]
         generator = Generator(
-            options, others or ["--no_such_option"], random.Random(given.version), given.framework == "verl"
+            options,
+            other_options or ["--no_such_option"],
+            random.Random(namespace.version),
+            namespace.framework == "verl",
         )
         cases = []
-        for _ in range(given.count):
+        for _ in range(namespace.count):
             kind, words = generator.case()
             cases.append({"mistake": kind, "words": words, "refused": judge(words)[:300]})
     real.write(
         json.dumps(
-            {"framework": given.framework, "version": given.version, "options": options, "cases": cases},
+            {
+                "framework": namespace.framework,
+                "version": namespace.version,
+                "options": options,
+                "cases": cases,
+            },
             indent=0,
         )
     )

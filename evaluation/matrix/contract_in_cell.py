@@ -336,7 +336,7 @@ class ThreadProcess:
         return False
 
 
-def run_own_server(**given: Any) -> str:
+def run_own_server(**overrides: Any) -> str:
     """Start TRL's own server, and post the messages of its client for one weight."""
     if not installed_modules("trl.scripts.vllm_serve"):
         raise PathMissing("no server")
@@ -352,7 +352,7 @@ def run_own_server(**given: Any) -> str:
     with stand_in_engine() as cores, contextlib.ExitStack() as stack:
         for change in changes:
             stack.enter_context(change)
-        options = vllm_serve.ScriptArguments(model=write_tiny_model(), **given)
+        options = vllm_serve.ScriptArguments(model=write_tiny_model(), **overrides)
         options.max_model_len = 64
         vllm_serve.main(options)
         if hasattr(vllm_serve, "WeightSyncWorker"):
