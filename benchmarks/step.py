@@ -1,4 +1,4 @@
-"""Measure the CPU time of a training step, ours against TRL's GRPOTrainer, on the same model and work.
+"""Measure the CPU time of a training step of grpo_core relative to TRL's GRPOTrainer, on the same model and work.
 
 `python benchmarks/step.py [PYTHON [--toy]]`; `--toy` uses a tiny size and only checks that the benchmark runs. PYTHON
 is an interpreter with TRL installed; the default is that of the matrix cell vllm-0.31.0+trl-1.16.0 in

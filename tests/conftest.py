@@ -72,13 +72,13 @@ def neutral_terminal():
 
 @pytest.fixture(scope="session")
 def commands():
-    """Run `python -m` with diagnostics, repro or the matrix by forking a process that has imported them."""
+    """Yield a runner of `python -m` with diagnostics, repro or the matrix; it forks a process that imported them."""
     with closing(Template("commands")) as template:
         yield template
 
 
 @pytest.fixture(scope="session")
 def trainer():
-    """Run `python -m grpo_core` by forking a process that has imported PyTorch and warmed it up."""
+    """Yield a runner of `python -m grpo_core`; it forks a process that has imported PyTorch and warmed it up."""
     with closing(Template("trainer")) as template:
         yield template

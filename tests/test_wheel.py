@@ -1,4 +1,4 @@
-"""The built wheel has all data files, and every command works from an installed wheel without writing files."""
+"""The built wheel has all data files; each tested command works or prints what is missing, and writes no file."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class Package:
         return UserError(f"{self._path}: not a file of the API index ({error}); install grpo-doctor again")
 
     def number(self, version: str | Version) -> int | None:
-        """Return the position of a release, oldest first, or None; a local suffix such as `+cu129` may be left out."""
+        """Return the position of a release, oldest first, or None; if 1.0+cu129 is not listed, 1.0 is used."""
         try:
             parsed = Version(str(version))
         except InvalidVersion:

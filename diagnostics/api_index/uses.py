@@ -47,7 +47,8 @@ class Use:
 
     kind: str
     """`name` (imported), `patched` (a dotted path in a string), `attribute` (a path below a name), `argument` (a
-    keyword of a call), `route` (requested by the client), `launch` (an option of the server's command), `rule`,
+    keyword of a call), `route` (requested by the client), `launch` (an option of the server's command), `rule` (a rule
+    of rules.toml that a release breaks; only the contract layer makes it),
     `registered` (a model type that is given to `AutoConfig.register`: transformers must not have it), or
     `arm` (an arm of a `try` without a use)."""
     module: str

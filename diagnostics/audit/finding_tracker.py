@@ -63,7 +63,7 @@ class TrackedFinding:
 
     Attributes:
         result: The last result that found the fault.
-        hits: Scans that found the fault since it was last withdrawn.
+        hits: Scans that found the fault since it was last withdrawn; before a report, since the last miss.
         misses: Scans in a row that did not find the fault.
         active: Whether the fault is reported now.
         times: How often the fault was reported.
@@ -80,7 +80,7 @@ class TrackedFinding:
     until: int = 0
 
     def confirm(self, step: int, result: Result, needed: int) -> list[Change]:
-        """Count a scan that found the fault; report the fault when `needed` scans have found it."""
+        """Count a scan that found the fault; report the fault when `needed` scans in a row have found it."""
         self.result, self.misses, self.until = result, 0, step
         self.hits += 1
         if self.active or self.hits < needed:

@@ -124,7 +124,7 @@ class Result:
     """The result of one check.
 
     Attributes:
-        family: Class of faults, as `sampling/temperature`.
+        family: Topic (a key of CHECKS), and after a slash the kind of fault, as `sampling/temperature`.
         outcome: One of OUTCOMES.
         probe: Name of the check, as P5.
         message: The fault in one sentence; empty for other outcomes.
@@ -231,7 +231,7 @@ class Audit:
     Attributes:
         source: LIVE, RECORDED or RUNNING.
         subject: Addresses and files, by role.
-        results: One result for each class of faults, in the order of the checks.
+        results: Results in the order of the checks; a class of faults may have several, as one for each recording.
         tokens: Tokens that the audit cost the engine.
         requests: Number of requests to the server.
         seconds: Duration of the audit.

@@ -28,7 +28,10 @@ def issue_document(issue: model.Issue, remedy: Fix) -> dict[str, Any]:
 
 
 def check_document(entry: model.CheckCode) -> dict[str, Any]:
-    """Return the document of a check code, with the keys of a known issue; keys without a value are empty."""
+    """Return the document of a check code: the keys of a known issue except `hang`, `not_run` and `audit`.
+
+    Keys without a value are empty.
+    """
     lists = ("components", "frameworks", "affected", "config", "mitigations", "references", "triggers")
     return {
         "schema": SCHEMA,

@@ -108,6 +108,7 @@ def read_elf(path: Path) -> tuple[list[str], list[str]]:
         OSError: The file is not regular, or is unreadable.
         ValueError: The file is not such an ELF file, or has implausible tables.
         struct.error: The file is truncated.
+        IndexError: A section names a string table that does not exist.
     """
     with safe_io.open_regular(path) as file:
         elf = _ElfFile(file.fileno())

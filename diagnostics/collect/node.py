@@ -1,4 +1,4 @@
-"""Collect the document of one node: its facts, and values that matter only when nodes are compared.
+"""Collect the document of one node: its facts, its NCCL releases and the models in its hub cache.
 
 Standard library only, because this module runs on remote hosts.
 """
@@ -21,7 +21,7 @@ _NCCL = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)")
 
 
 def collect_node(options: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Return the document of this node.
+    """Return the document of this node; `{"error": MESSAGE}` if it has no environment.
 
     Args:
         options: `prefix` of the environment to examine; empty for the one of this Python.

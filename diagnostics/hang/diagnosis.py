@@ -52,7 +52,7 @@ class Diagnosis:
 def diagnose(
     snapshot: Snapshot, patience: Patience | None = None, selection: tuple[str, ...] = ()
 ) -> Diagnosis:
-    """Return the verdict on a snapshot.
+    """Return the verdict on a snapshot, with the job index and the wait graph.
 
     Args:
         snapshot: The observed processes.

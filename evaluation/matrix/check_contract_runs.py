@@ -59,7 +59,7 @@ def test_only_errors_between_trl_and_vllm_break_a_pair(error, end):
 )
 def test_a_pair_is_served_only_if_every_path_is(ways, end):
     """One broken path breaks the pair; a pair of which only the import ran is unknown."""
-    assert contract_runs.walk_outcome(ways) == end
+    assert contract_runs.pair_outcome(ways) == end
 
 
 def test_contradictions_of_verdict_and_execution_are_listed(tmp_path):

@@ -2,10 +2,11 @@
 
     python -m evaluation.matrix.contract_runs --cells .matrix/environments --work DIR [--markdown FILE]
 
-`contract_in_cell.py` executes each pair of PAIRS. It runs with the CPU build of that vLLM, the released TRL, and their
-requirements, installed as an overlay over the environment BASE. An overlay is removed after its pairs have run. Results
-are kept in `DIR/answers.json`; pairs with a result are not executed again. The exit code is 1 if an execution
-contradicts a static verdict.
+`contract_in_cell.py` executes each pair of PAIRS. A vLLM release of OWN_ENVIRONMENTS runs in its own environment if
+`--cells` has it. Others run in the environment BASE with an overlay: their CPU build and its requirements. That overlay
+is removed after its pairs have run; those of TRL releases stay in DIR. Results are
+kept in `DIR/answers.json`; pairs with a result are not executed again. The exit code is 1 if an execution contradicts a
+static verdict.
 """
 
 from __future__ import annotations
@@ -238,8 +239,8 @@ def static_verdict(trl: str, vllm: str, wheels: Path) -> Answer:
     return comparison_answer(compare_apis(trainer, Surface(SourceFacts(engine), "vllm"), Version(vllm)))
 
 
-def walk_outcome(ways: dict[str, dict[str, str]]) -> str:
-    """Return the outcome of a pair: broken if a path is, served if all are (not the import alone), else unknown."""
+def pair_outcome(ways: dict[str, dict[str, str]]) -> str:
+    """Return the outcome of a pair: broken if a path is; served if all are, besides the import; else unknown."""
     ends = [path["end"] for path in ways.values() if path["end"]]
     if "broken" in ends:
         return "broken"
@@ -256,7 +257,7 @@ def document(
             ran, ways = known[f"{trl} {vllm}"]["ran"], known[f"{trl} {vllm}"]["ways"]
             verdict, executed = (
                 stored.get(f"vllm-{vllm}+trl-{trl}") or static_verdict(trl, vllm, wheels),
-                walk_outcome(ways),
+                pair_outcome(ways),
             )
             cells[verdict.outcome.value, executed] += 1
             if (verdict.outcome.value, executed) in {("pass", "broken"), ("fail", "served")}:

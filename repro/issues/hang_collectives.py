@@ -155,7 +155,7 @@ def _get(port: int, path: str, limit: float | None) -> int:
 
 @hangs.trigger("HNG002", *hangs.RANK_NAMES)
 def thread_at_exit(mitigation: str) -> None:
-    """A rank raised before the collective, and its exit waits for a thread of its logger that waits for a record."""
+    """A rank joins its logger's thread, as at the exit after an exception; the thread waits for a record."""
     records: queue.Queue[str] = queue.Queue()
 
     def leave(limit: float | None) -> None:
@@ -321,7 +321,7 @@ hangs.repro(
 
 @hangs.trigger("HNG015", *hangs.RANK_NAMES, needs=("torch",))
 def one_too_many(mitigation: str) -> None:
-    """WORLD_SIZE is 3, and 2 ranks are started."""
+    """A rank is missing: WORLD_SIZE is 3, and only 2 ranks are started."""
     import torch.distributed as dist
 
     missing = hangs.blocking_rank(2)
@@ -363,7 +363,7 @@ def other_port(mitigation: str) -> None:
     simulated="driver and workers: programs of ours, in a cluster of Ray's own",
 )
 def constructor_raised(mitigation: str) -> None:
-    """Actors of Ray rendezvous in their constructors; one raised before it came to that, and is dead."""
+    """Actors of Ray rendezvous in their constructors; one actor raised before its rendezvous, and is dead."""
     ray = hangs.start_ray(hangs.RANKS)
     port, blocking = hangs.free_port(), hangs.blocking_rank(0)
     started = Path(tempfile.mkdtemp(prefix="grpo-doctor-"))

@@ -105,7 +105,7 @@ class _EngineWithAdapter:
 
 
 def merged(mitigation: str | None) -> Work:
-    """Run an engine on merged weights, with requests that also name the adapter."""
+    """Apply an adapter twice: its change is merged into the weights, and the requests name it, too."""
     import torch
     from vllm.lora.request import LoRARequest
 

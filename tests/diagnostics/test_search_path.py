@@ -102,7 +102,7 @@ def test_missing_module_imported_by_the_trainer_is_an_error(maker):
     assert results["ENV012"].remedy.actions[1].requirements == ("deeper", "lacking")
 
 
-def test_unparsable_trainer_is_not_judged(maker):
+def test_unparsable_trainer_is_not_checked(maker):
     (maker.site / "trl" / "trainer" / "grpo_trainer.py").write_text("import (\n")
     _, report = examine_environment(maker)
     assert "what trl.trainer.grpo_trainer imports" in report.not_judged
@@ -160,8 +160,8 @@ def test_pth_line_with_a_missing_folder_is_a_warning(maker):
     )
 
 
-def test_unreadable_pth_file_is_not_judged(maker):
-    """An unreadable `.pth` file, here a FIFO, leaves the search path not judged."""
+def test_unreadable_pth_file_is_not_checked(maker):
+    """An unreadable `.pth` file, here a FIFO, makes the search path count as not checked."""
     os.mkfifo(maker.site / "odd.pth")
     _, report = examine_environment(maker)
     assert "search path" in report.not_judged

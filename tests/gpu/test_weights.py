@@ -138,7 +138,7 @@ def test_shared_memory_takes_tensors_from_a_device(device):
 
 @on_gpu
 def test_tensor_is_shared_with_another_process():
-    """By CUDA IPC the other process reads the bits and writes there."""
+    """Another process reads and writes the same device memory by CUDA IPC."""
     command = [sys.executable, str(PROGRAM), "cuda"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

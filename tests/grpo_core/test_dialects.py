@@ -33,19 +33,19 @@ SAMPLES = [
 
 
 def ppo(token, low, high, ratio=None):
-    """Return the smaller of ratio * A and clipped ratio * A."""
+    """Return PPO's loss: minus the smaller of ratio * A and clipped ratio * A."""
     ratio = token.ratio if ratio is None else ratio
     return -min(ratio * token.advantage, min(max(ratio, 1 - low), 1 + high) * token.advantage)
 
 
 def dual_clip(token, low, high):
-    """Return PPO's value, bounded below by three times a negative advantage."""
+    """Return PPO's loss; for a negative A at most -3 * A."""
     loss = ppo(token, low, high)
     return min(loss, -3.0 * token.advantage) if token.advantage < 0 else loss
 
 
 def cispo(token, low, high):
-    """Return the log-prob weighted by the clipped, constant ratio."""
+    """Return minus A times the log-prob, weighted by the clipped, constant ratio."""
     return -min(max(token.ratio, low), high) * token.advantage * token.current
 
 
@@ -75,7 +75,7 @@ def truncated(token):
 
 
 def normalised(epsilon, deviation=statistics.stdev):
-    """Return the advantages of a group, divided by its deviation plus epsilon."""
+    """Return a function that divides the centred rewards of a group by their deviation plus epsilon."""
     return lambda rewards: [
         (reward - statistics.fmean(rewards)) / (deviation(rewards) + epsilon) for reward in rewards
     ]
@@ -119,12 +119,12 @@ def by_sum(rows):
 
 
 def trl(loss):
-    """Apply TRL's default correction to a loss."""
+    """Return a loss function that applies TRL's default correction to another one."""
     return lambda token: masked_sequence(token) * loss(token)
 
 
 def with_kl(loss, coefficient, limit=math.inf):
-    """Add the KL estimate with a coefficient."""
+    """Return a loss function that adds the KL estimate with a coefficient."""
     return lambda token: loss(token) + coefficient * k3(token, limit)
 
 
@@ -323,7 +323,7 @@ def test_clamped_kl_has_no_gradient(options, difference, expected):
     ],
 )
 def test_log_ratio_is_clamped(name, log_ratio, advantage, expected):
-    """A token far from the proximal policy has the value of the clamped log-ratio."""
+    """A token far from the proximal policy has the clamped log-ratio, if the dialect clamps it."""
     options = LossConfig(**{**DIALECTS[name].settings, "kl_coefficient": 0.0})
     loss, _ = far_token(options, current=log_ratio, advantage=advantage)
     assert math.isclose(loss, expected, rel_tol=1e-12)
@@ -341,6 +341,6 @@ def test_log_ratio_is_clamped(name, log_ratio, advantage, expected):
     ],
 )
 def test_kl_is_clamped(name, difference, expected):
-    """A token far from the reference, without an advantage, has the clamped KL."""
+    """A token far from the reference, without an advantage, has the clamped KL, if the dialect clamps it."""
     loss, _ = far_token(DIALECTS[name].loss, reference=difference)
     assert math.isclose(loss, expected, rel_tol=1e-12)

@@ -1,4 +1,4 @@
-"""In three cells, the in-process vLLM engine passes the conformance suite, refusals, the probe and each mode."""
+"""In three cells the vLLM engine passes the conformance suite, refuses bad calls and trains in each mode."""
 
 import importlib
 import json

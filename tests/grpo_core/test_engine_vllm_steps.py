@@ -10,7 +10,7 @@ from grpo_core.rollout.vllm_engine import Job, Stepper
 
 
 class CountingEngine:
-    """Give each request one token per step, and record the most requests, blocks and new tokens at a time."""
+    """Give each request one token per step; record each step's prompt tokens, and the most requests and blocks."""
 
     def __init__(self, *, blocks=100, sequences=8, tokens=50):
         self.vllm_config = SimpleNamespace(
@@ -66,7 +66,7 @@ def test_jobs_get_their_own_output_in_any_finish_order():
 
 
 def test_prompts_are_submitted_within_the_step_budget():
-    """Each step gets as many of forty prompts as fit its token budget, the cache and a batch."""
+    """Each step of forty prompts stays within the token budget, the cache and the batch size."""
     engine = CountingEngine(blocks=20, sequences=6, tokens=50)
     assert all(Stepper(engine).run(make_jobs(*(range(1, 41)), max_tokens=5)))
     assert max(engine.new_tokens) <= 50

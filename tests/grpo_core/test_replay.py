@@ -155,7 +155,7 @@ def test_replay_with_another_dialect(recorded_run, model_dir):
 
 
 def test_recorded_advantages_are_used_unchanged(recorded_run, tmp_path):
-    """Only advantage settings replace them; another program's need not follow from its settings."""
+    """Only advantage settings replace them, because a program's advantages may not follow from its settings."""
     samples = [dataclasses.replace(sample, advantage=2.0) for sample in read_step(recorded_run, 1).samples]
     record_again(recorded_run, tmp_path, samples)
     twice = replay(tmp_path, 1)["loss"]
@@ -213,8 +213,8 @@ def change_record(recorded_run, tmp_path, settings=None, numbers=None):
         ({"train.device": "cuda:77"}, "step 1: can't be computed here: |train.device"),
     ],
 )
-def test_recorded_settings_can_not_start_anything(recorded_run, tmp_path, settings, said):
-    """Excessive threads and hub names are refused in one line."""
+def test_unusable_recorded_settings_are_refused(recorded_run, tmp_path, settings, said):
+    """Excessive threads, hub names and settings that cannot be computed here are refused in one line."""
     folder = change_record(recorded_run, tmp_path, settings)
     with pytest.raises(ConfigError, match=said) as caught:
         replay(folder, 1, recorded_run / "1.safetensors")

@@ -166,7 +166,7 @@ def limit_file_size():
 
 
 def test_missing_room_for_shared_memory_is_an_error():
-    """It has the size and the other transport."""
+    """The error has the size and names the other transport."""
     reason = r"\d{7} bytes.*File too large; make room, or set rollout.sync = 'http'"
     with limit_file_size(), pytest.raises(EngineError, match=reason):
         Receiver().sender("auto").send(make_weights(0).items(), 0)
@@ -256,7 +256,7 @@ engine.update_weights([("a", torch.zeros(1000))], 0)
 
 
 def test_killed_sender_leaves_no_process(model_dir):
-    """The sender's anonymous shared memory is freed with the processes."""
+    """The receiving process ends by itself when its sender is killed."""
     command = [sys.executable, "-c", _DIES_WRITING, str(model_dir)]
     sender = subprocess.Popen(command, stdout=subprocess.PIPE)
     child = int(sender.stdout.readline())

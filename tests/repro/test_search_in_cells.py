@@ -1,4 +1,4 @@
-"""Saved stories (sequences of engine calls) replay and the search runs on the real schedulers of released vLLM."""
+"""On the V1 scheduler of a released vLLM, saved stories (sequences of engine calls) replay, and the search runs."""
 
 import importlib.util
 import json

@@ -198,7 +198,7 @@ def interval(observed: Observed, sampling: Sampling, name: str) -> tuple[float, 
 
 
 def middle_of_plateau(observed: Observed, sampling: Sampling, name: str) -> float:
-    """Return the middle of the interval of top_p or min_p in which the same tokens are kept."""
+    """Return the middle of the interval of top_p or min_p that keeps the same tokens; other parameters as they are."""
     if name not in ("top_p", "min_p"):
         return sampling.value(name)
     same = observed.residual(sampling) * 1.001 + 1e-12
@@ -229,8 +229,8 @@ def _extend(
 def fit_bias(observed: Observed, sampling: Sampling) -> Sampling | None:
     """Return the parameters with the logit bias that fits best; None if no id has enough probability.
 
-    If the logit of id b is raised by x, every other log-prob falls by log(1 + p_b (e^x - 1)): a line through the origin
-    in p_b with slope e^x - 1.
+    If the logit of id b is raised by x, every other log-prob falls by d = log(1 + p_b (e^x - 1)). So e^d - 1 is a line
+    through the origin in p_b with slope e^x - 1.
     """
     import torch
 

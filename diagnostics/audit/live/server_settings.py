@@ -21,7 +21,7 @@ class TrainerSettings:
     """The trainer's settings, as far as the audit needs them.
 
     Attributes:
-        request: Sampling parameters of the trainer's requests; the server chooses others.
+        request: Sampling parameters of the trainer's requests; the server uses its defaults for the rest.
         sampling: Parameters with which the trainer computes log-probs; all known trainers use only the temperature.
         length: Longest prompt and completion together, in tokens; 0 if unknown.
         max_staleness: Number of checkpoints by which the engine's weights may be older.
@@ -36,7 +36,9 @@ class TrainerSettings:
 
 
 def read_trainer_settings(path: Path | None) -> TrainerSettings:
-    """Read the settings from JSON or TOML; parameters have vLLM's names and may be nested. None gives the defaults.
+    """Read the settings from JSON or TOML; they may be nested, and None gives the defaults.
+
+    Names are vLLM's for sampling parameters, and TRL's for lengths (max_prompt_length, max_completion_length).
 
     Raises:
         AuditError: The file is neither JSON nor TOML, or a value is not allowed.

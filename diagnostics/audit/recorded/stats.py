@@ -1,4 +1,7 @@
-"""Statistics of lists of numbers. An overflow gives infinity and never raises an exception."""
+"""Statistics of lists of numbers; an overflow raises no exception.
+
+A sum, mean or deviation that overflows is infinite, a correlation is 0, and the results of `fit_line` may be NaN.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Hang ranks that communicate over gloo, in a selected way: `python ranks.py CASE GUILTY WORLD`.
+"""Run ranks over gloo that hang in a selected way, or stay healthy: `python ranks.py CASE GUILTY WORLD`.
 
-CASE is the name of a function that the blocking rank GUILTY of WORLD ranks calls between two collectives. Each process
-prints its role (such as `culprit` or `victim`) and pid, then hangs. PyTorch is imported once and the ranks are forked.
+CASE is the name of a function, or `rendezvous`, `rendezvous_missing` or `crossed_groups` (see `rank_main`). Rank GUILTY
+of WORLD ranks calls the function, in most cases between two collectives. Each process prints its role (such as
+`culprit` or `victim`) and pid. PyTorch is imported once and the ranks are forked.
 If the variable RANK is set, the process is that rank alone, as torchrun starts it.
 """
 

@@ -6,7 +6,8 @@ Unmodified: `vllm.v1.core.sched.scheduler.Scheduler` or, with asynchronous sched
 Simulated: the model runner and what it returns (`Runner`). Mirrored: `EngineCore.step` and
 `step_with_batch_queue`, `add_request`, `abort_requests`, `reset_prefix_cache`, `pause_scheduler`, `resume_scheduler`
 (vLLM 0.31.0, vllm/v1/engine/core.py:630, 670, 486, 532, 831, 881, 911). A step consists of two calls, `schedule` and
-`update`. Other callers may abort at any time, and make all other calls while the engine does not wait for a result.
+`update`. Another caller may abort at any time. It may make other calls only while the engine does not
+wait for a result.
 """
 
 from __future__ import annotations

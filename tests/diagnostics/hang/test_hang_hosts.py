@@ -1,4 +1,7 @@
-"""`hang --hosts` joins the snapshots of several hosts at TCP connections; an unreachable host leaves it undecided."""
+"""`hang --hosts` joins the snapshots of several hosts at TCP connections.
+
+If a host gives no valid answer, the verdict on an otherwise healthy job is unknown.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ ENGINES = ["fake", "transformers", "process", pytest.param("server", marks=pytes
 
 @pytest.fixture(scope="module", params=ENGINES)
 def running_case(request, tmp_path_factory):
-    """Yield the case of each engine in turn."""
+    """Yield the `Case` of each engine in turn: the engine, its model folder and the expected weights."""
     torch.set_num_threads(1)
     case = make_case(request.param, tmp_path_factory.mktemp("models"))
     yield case

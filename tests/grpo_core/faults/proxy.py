@@ -92,7 +92,7 @@ class Link:
         self.phase = "connect"
 
     def forward(self, request: Message | None = None) -> Message | None:
-        """Send a request, by default the call's own, to the server; return the response, or None if it ended."""
+        """Send a request, by default the call's own, to the server; return the response; None if the server closed."""
         try:
             with socket.create_connection(self.proxy.upstream, timeout=500) as server:
                 server.sendall((request or self.request).data)
@@ -123,7 +123,7 @@ class Link:
         self.client.close()
 
     def stall(self, drips: bytes = b"", every_s: float = 0.1) -> None:
-        """Send nothing, or one byte at a time, until the client gives up; record the duration."""
+        """Send nothing for 60 s, or one byte at a time, until the client gives up; record the duration."""
         started = time.monotonic()
         # The whole request is read first, because unread bytes would turn a later close into a reset.
         if self.request is None:

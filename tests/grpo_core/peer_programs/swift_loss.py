@@ -151,7 +151,7 @@ def advantage_differences():
 
 
 def default_dialect_differences():
-    """Return the differences between grpo_core's ms-swift dialects and its defaults; CISPO's cap is set to 5."""
+    """Return the differences between grpo_core's ms-swift dialects and ms-swift's defaults; CISPO's cap is set to 5."""
     from swift.rl_core.advantage import compute_advantages
 
     return compare_dialects(
