@@ -153,7 +153,7 @@ def test_doctor_and_its_plan_suggest_the_same_pair(tmp_path):
     """Every 30th pair of the published table is tried."""
     table = load_table()
     differing, with_findings = [], 0
-    for number, (vllm, trl) in enumerate(sorted(table.pairs())[::30]):
+    for number, (vllm, trl) in enumerate(sorted(table.pairs())[::9]):
         maker = EnvironmentBuilder(tmp_path / str(number)).add("vllm", vllm).add("trl", trl)
         known = facts.collect(maker.prefix, {})
         report = filters.select(doctor.examine(known, ISSUES, table), ["CMP902", "CMP905"], [])

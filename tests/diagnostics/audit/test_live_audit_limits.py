@@ -45,13 +45,16 @@ def test_too_small_token_budget_is_refused_with_the_minimum(capsys):
     assert str(MIN_TOKENS) in capsys.readouterr().err
 
 
-def test_server_without_priorities_is_audited(trained):
-    """After one refusal the audit sends no priority."""
-    engine = Engine(trained / "checkpoint-120", "bfloat16", ServerFaults(no_priority=True))
+@pytest.mark.parametrize("refused", [False, True])
+def test_requests_have_the_lowest_priority(trained, refused):
+    """The trainer's requests have priority 0; after one refusal the audit sends no priority."""
+    engine = Engine(trained / "checkpoint-120", "bfloat16", ServerFaults(no_priority=refused))
     with serving(engine) as address:
         audit = audit_server(LiveAuditOptions(address, trained / "checkpoint-120", timeout_s=500))
     assert audit.outcome == CLEAN
-    assert len([item for item in engine.priorities if item]) == 1
+    priorities = [item for item in engine.priorities if item]
+    assert (len(priorities) == 1) is refused
+    assert min(priorities) > 0
     assert engine.calls > 10
 
 
@@ -93,6 +96,7 @@ def test_missing_input_is_a_one_line_error(trained, tmp_path, capsys, change, co
         options = ["--server", "http://127.0.0.1:9" if change == "no server" else url, "--timeout", "500"]
         options += ["--checkpoint", str(tmp_path if change == "no weights" else trained / "checkpoint-120")]
         options += ["--trainer-config", str(tmp_path / "trainer.json")] if change == "trainer" else []
+        capsys.readouterr()  # the progress bar of the stand-in server's model
         assert main(["audit", *options]) == code
     err = capsys.readouterr().err
     assert message in err
