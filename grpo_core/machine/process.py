@@ -23,6 +23,8 @@ def make_deterministic(threads: int) -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by torch on a GPU
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(mode=True)
+    # cuDNN's attention, first choice on Hopper since torch 2.11, returns NaN gradients with a mask (pytorch#196678).
+    torch.backends.cuda.enable_cudnn_sdp(False)
     # This mode would also fill new memory with NaN, a tenth of a small step's time. No code reads uninitialised memory.
     torch.utils.deterministic.fill_uninitialized_memory = False
     # glibc returns freed memory to the system and requests it again, thousands of pages in each step. Keep up to

@@ -171,3 +171,16 @@ def test_chunks_limit_peak_memory(backward):
                 values.sum().backward()
         found.append(torch.cuda.max_memory_allocated() - before)
     assert found[0] <= (0.45 if backward else 0.10) * found[1]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("length", [128, 192], ids=str)
+def test_gradients_of_very_negative_attention_scores_are_finite(device, length):
+    """Masked attention whose scores are all near -120 has finite gradients; cuDNN's backward pass returned NaN."""
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = torch.randn(3, 1, 1, length, 64, generator=generator).mul(0.1).unbind()
+    query[..., 0], key[..., 0] = 1.0, -120 * 64**0.5
+    inputs = [each.to(device, torch.bfloat16).requires_grad_() for each in (query, key, value)]
+    mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
+    torch.nn.functional.scaled_dot_product_attention(*inputs, attn_mask=mask).sum().backward()
+    assert all(bool(each.grad.isfinite().all()) for each in inputs)
