@@ -1,7 +1,7 @@
 """Profile three steps of a random 0.5B model: `python -m evaluation.gpu.profile_steps cuda|cpu`.
 
-Prints JSON: the operations that take most time, seconds of each phase of a step, and peak memory. On a CPU the model is
-tiny and the figures mean nothing.
+Prints JSON: the operations that take most time, seconds of each phase of a step, and peak memory beside an
+estimate from the parameters. On a CPU the model is tiny and the figures mean nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from benchmarks.programs.benchmark_inputs import write_large_vocab_model
 from grpo_core.run import train
 from grpo_core.settings import load
 
+# Bytes per parameter: float32 weights, gradients and two AdamW moments, and the bfloat16 copies of trainer and engine.
+BYTES_PER_PARAMETER = 4 + 4 + 8 + 2 + 2
 WARM_STEPS = 2
 PROFILED_STEPS = 3
 
@@ -49,6 +51,7 @@ def main(device: str) -> None:
             "rollout.device": device, "rollout.dtype": "bfloat16", "rollout.sync_tolerance": 0.5,
             "checkpoint.every": 0, "output.completions_every": 0, "output.dir": folder, "output.name": "profile",
         }  # fmt: skip
+        parameters = (folder / "model" / "model.safetensors").stat().st_size // 4
         document = train(load(None, [f"--{key}={value}" for key, value in settings.items()]), report)
     if document["error"]:
         raise SystemExit(document["error"])
@@ -59,6 +62,7 @@ def main(device: str) -> None:
         "operations": [f"{row.key[:70]}: {getattr(row, key) / 1e3:.1f} ms in {row.count}" for row in rows],
         "phases_s": steps[WARM_STEPS:],
         "peak_memory_gib": peak,
+        "estimated_memory_without_activations_gib": round(parameters * BYTES_PER_PARAMETER / 2**30, 2),
     }
     sys.__stdout__.write(json.dumps(profiled) + "\n")
 
