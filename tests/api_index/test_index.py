@@ -6,12 +6,14 @@ import json
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
 from packaging.specifiers import SpecifierSet
 
 from diagnostics import UserError, uv
+from diagnostics.api_index import __main__ as api_index_command
 from diagnostics.api_index import build, options, query, store
 from diagnostics.api_index.compare import Comparison, MissingUse
 from diagnostics.api_index.explain import explain_missing
@@ -570,3 +572,21 @@ def test_triage_explains_a_missing_name(index, tmp_path):
         "vllm has vllm.ports from 0.1 to 0.2. The installed vllm 0.3 is too new."
     )
     assert "vllm<=0.2" in json.dumps(finding["remedy"])
+
+
+def test_changes_lists_what_the_releases_of_a_period_removed(capsys):
+    """`changes` compares new releases with the other packages' releases of that time, and reads only the index."""
+    arguments = ["api_index", "changes", "vllm", "--since", "2025-09-20", "--until", "2025-10-06"]
+    with mock.patch.object(sys, "argv", arguments):
+        assert api_index_command.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("vllm 0.11.0 removed vllm.") for line in lines)
+    assert "which trl 0.23.1 takes (trl/scripts/vllm_serve.py:539)" in lines[1]
+
+
+def test_changes_without_a_period_is_refused(capsys):
+    """`changes` needs to know which releases count as new."""
+    with mock.patch.object(sys, "argv", ["api_index", "changes"]), pytest.raises(SystemExit, match="2"):
+        api_index_command.main()
+    assert "needs --since DAY" in capsys.readouterr().err
