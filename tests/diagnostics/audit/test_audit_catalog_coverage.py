@@ -15,6 +15,7 @@ ISSUES_CHOSEN_BY_A_CHECK = {
     "SYN003": "weights/version, if that is the base",
     "SYN032": "weights/partial: a result does not say why the experts are wrong",
     "SYN034": "weights/unknown: a result does not say why no checkpoint has these weights",
+    "NUM064": "metrics/nan: a result does not say why the gradient is NaN",
     "SYN015": "cache/stale: a result does not say why the cache was not reset",
 }
 # Silent failures that no audit check can show, and why.
