@@ -130,7 +130,7 @@ class RolloutConfig:
     max_staleness: int = option(1, low=0, needs=_ASYNC)
     """Async: highest age of a token in policy versions. 0 waits for every update and gives the numbers of colocate."""
     server: str = option("grpo-core", choices=("grpo-core", "vllm"), needs=_SERVER)
-    """Server mode: the kind of server: `python -m grpo_core serve`, `vllm serve` or `trl vllm-serve`. `auto`: any."""
+    """Server mode: the kind of server: `python -m grpo_core serve`, or `vllm serve` and `trl vllm-serve`."""
     host: str = option("127.0.0.1", needs=_SERVER)
     """Server mode: the server's host."""
     port: int = option(0, low=0, needs=_SERVER)

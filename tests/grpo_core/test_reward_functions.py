@@ -3,15 +3,16 @@
 import importlib.util
 import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_core.config import Config, ConfigError, RewardConfig
-from grpo_core.tasks import reward_functions
-from grpo_core.tasks.reward_functions import exact, letters_in_place, math_answers, soft_overlong
-from grpo_core.tasks.rewards import build_rewards
+from grpo_core.tasks.reward_functions import exact, letters_in_place, load_functions, soft_overlong
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "math_reward.py"
+(math_answers,) = load_functions([f"{EXAMPLE}:math_answers"]).values()
 
 # In CI its absence is a failure, not a reason to skip.
 needs_math_verify = pytest.mark.skipif(
@@ -92,7 +93,7 @@ def test_unreadable_expected_answer_is_an_error():
 def test_check_that_times_out_gives_zero_and_a_warning(monkeypatch):
     """Later completions are checked normally."""
     assert math_answers(["3"], answer=["3"]) == [1.0]  # the first answer imports more
-    monkeypatch.setattr(reward_functions, "CPU_S", 0.5)
+    monkeypatch.setitem(math_answers.__globals__, "CPU_S", 0.5)
     with pytest.warns(UserWarning, match=r"not checked in 0.5 s, so 0: the completion that ends in '\$9\^"):
         scores = math_answers(["$9^{9^{9^{9}}}$", "3"], answer=["3", "3"])
     assert scores == [0.0, 1.0]
@@ -100,12 +101,5 @@ def test_check_that_times_out_gives_zero_and_a_warning(monkeypatch):
 
 def test_math_reward_needs_an_answer_column():
     """One of two column names is required."""
-    with pytest.raises(ConfigError, match=r"math needs a column answer or solution, found level"):
+    with pytest.raises(ValueError, match=r"the data needs a column answer or solution, found level"):
         math_answers(["1"], level=[1])
-
-
-def test_math_reward_names_its_missing_package(monkeypatch):
-    """The error names the key and the package."""
-    monkeypatch.setattr(reward_functions.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"reward\.functions: 'math' needs math-verify; pip install"):
-        build_rewards(Config(reward=RewardConfig(functions=("math",))))

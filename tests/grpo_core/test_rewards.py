@@ -214,7 +214,7 @@ def test_functions_from_user_files(tmp_path):
     ("spec", "says"),
     [
         ("exakt", "no function 'exakt' in what is built in"),
-        ("exakt", "there are: exact, letters_in_place, math"),
+        ("exakt", "there are: exact, letters_in_place"),
         ("{tmp}/none.py:judge", "running {tmp}/none.py raised FileNotFoundError"),
         ("{tmp}/mine.py:judge", "no function 'judge' in {tmp}/mine.py; there are: correct, short"),
         ("{tmp}/mine.py:LIMIT", "no function 'LIMIT' in {tmp}/mine.py; there are: correct, short"),
