@@ -12,6 +12,7 @@ from diagnostics.api_index import query, store
 from diagnostics.api_index.compare import condition_holds
 from diagnostics.api_index.extract import MODEL_TYPES
 from diagnostics.api_index.members import find_member
+from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.uses import CONFIGS, Use
 from diagnostics.versions import parse_version
 
@@ -123,8 +124,9 @@ class Explanation:
         else:
             text = f"{self.provider} has {self.subject} {_describe_spans(self.versions, releases)}."
         if self.installed and self.versions:
-            fine = "does not have it" if self.model_type else "has it"
-            state = f"is {self.direction}" if self.direction else fine
+            must_change = any(change.startswith(self.provider) for change in self.changes)
+            has_it = must_change == bool(self.model_type)
+            state = f"is {self.direction}" if self.direction else "has it" if has_it else "does not have it"
             text += f" The installed {self.provider} {self.installed} {state}."
         elif 0 < len(self.versions) == len(releases):
             text += f" So the one in use is older, or is not {self.provider}: pip show {self.provider} says which."
@@ -187,13 +189,13 @@ def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Exp
     for use, provider in _candidates(message, caller):
         found, missing, undecided = query.releases_with(provider, use)
         versions = tuple(found)
-        if not versions and undecided:
+        if not versions and (undecided or not _is_read(provider, use.module)):
             continue
         release = installed.get(provider, "")
         # A use under a condition that a release without the name does not meet is not the one that failed.
         callers = tuple(_callers(provider, use, release or (missing[-1] if missing else "0")))
         callers = tuple(item for item in callers if item.package == caller) or callers
-        if not callers and (not (versions or (use.path and missing)) or use.kind == "registered"):
+        if not callers and (not (versions or missing) or use.kind == "registered"):
             continue
         if use.kind == "registered" and len(versions) == len(_releases(provider)):
             continue  # transformers has no such model type: another package registers it twice
@@ -212,13 +214,20 @@ def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Exp
             tuple(changes),
             model_type,
             caller,
-            "" if versions else _config_sentence(use, provider),
+            "" if versions else _other_place(use, provider),
         )
     return None
 
 
-def _config_sentence(use: Use, provider: str) -> str:
-    """Return a sentence if a trainer's config class takes an argument that the trainer does not; otherwise ''."""
+def _is_read(provider: str, module: str) -> bool:
+    """Return whether the index has the modules of a folder, so that a missing one does not exist."""
+    return provider not in PACKAGES or PACKAGES[provider].includes(f"{module.replace('.', '/')}/")
+
+
+def _other_place(use: Use, provider: str) -> str:
+    """Return a sentence on what defines a name that no release has: a config class, or older code; '' if unknown."""
+    if use.kind == "name":
+        return f"Take the {provider} for which the importing code was written: an older one, or a fork."
     name = f"{use.name.removesuffix('Trainer')}Config"
     if use.kind != "argument" or name == f"{use.name}Config":
         return ""
@@ -360,34 +369,37 @@ def _releases(package: str) -> list[str]:
 
 
 def _changes(provider: str, versions: tuple[str, ...], installed: str) -> tuple[str, list[str]]:
-    """Return whether the installed release is too old or too new, and the nearest range that defines the name.
-
-    If the installed release is unknown, all ranges are returned, the newest first, and the direction follows if all
-    releases without the name are on one side.
-    """
+    """Return whether the installed release is too old or too new, and the nearest ranges that define the name."""
     known = parse_version(installed)
-    if known is None and versions:
-        releases = _releases(provider)
-        numbers = [releases.index(version) for version in versions]
-        spans = [span.partition("-") for span in store.spans_of(numbers, len(releases)).split()]
-        ranges = [
-            f"{provider}=={releases[int(first)]}"
-            if first == last
-            else f"{provider}>={releases[int(first)]}" + (f",<={releases[int(last)]}" if last else "")
-            for first, _, last in reversed(spans)
-        ]
-        if len(spans) > 1 or (numbers[0] > 0 and spans[0][2]):
-            return "", ranges
-        return "too new" if spans[0][2] else "too old", ranges
     if known is None:
-        return "", []
+        return _ranges(provider, versions) if versions else ("", [])
     newer = [version for version in versions if Version(version) > known]
     older = [version for version in versions if Version(version) < known]
     if known in map(Version, versions) or not versions:
         return "", []
-    if newer:
-        return "too old", [f"{provider}>={newer[0]}"]
-    return "too new", [f"{provider}<={older[-1]}"]
+    changes = [f"{provider}>={item}" for item in newer[:1]] + [f"{provider}<={item}" for item in older[-1:]]
+    if newer and older:
+        return "", changes
+    return "too old" if newer else "too new", changes
+
+
+def _ranges(provider: str, versions: tuple[str, ...]) -> tuple[str, list[str]]:
+    """Return the direction if all releases without the name are on one side, and the ranges with it, newest first.
+
+    >>> _ranges("trl", ("0.14.0", "0.15.0"))
+    ('too new', ['trl>=0.14.0,<=0.15.0'])
+    """
+    releases = _releases(provider)
+    numbers = [releases.index(version) for version in versions]
+    spans = [span.partition("-") for span in store.spans_of(numbers, len(releases)).split()]
+    ranges = []
+    for first, _, last in reversed(spans):
+        upper = f",<={releases[int(last)]}" if last else ""
+        is_one = first == last
+        ranges.append(f"{provider}{'==' if is_one else '>='}{releases[int(first)]}{'' if is_one else upper}")
+    if len(spans) > 1 or (numbers[0] > 0 and spans[0][2]):
+        return "", ranges
+    return "too new" if spans[0][2] else "too old", ranges
 
 
 def _other_caller(item: Caller, installed: Mapping[str, str], caller: str, direction: str) -> str:

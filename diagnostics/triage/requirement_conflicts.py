@@ -80,7 +80,7 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
     steps = [
         f"No release satisfies all: {'; '.join(map(str, items))}." for items in conflicts if not _solve(items)
     ]
-    fix = [f"Install releases that satisfy all of them: {' '.join(changes)}."] if changes else []
+    fix = [f"Install releases that fit together: {' '.join(changes)}."] if changes else []
     yield Finding(
         _CODE,
         title,

@@ -593,6 +593,13 @@ def test_name_of_a_module_that_decides_at_run_time_is_not_claimed(make_index):
             ("too new", ("vllm<=0.9.2",)),
         ),
         ("vllm: error: unrecognized arguments: -language-model-only", {"vllm": "0.23.0"}, "", ("", ())),
+        (
+            "vllm: error: unrecognized arguments: --task=embed",
+            {"vllm": "0.13.0"},
+            "",
+            ("", ("vllm>=0.19.0", "vllm<=0.12.0")),
+        ),
+        ("ModuleNotFoundError: No module named 'vllm.model_executor.input_metadata'", {}, "", ("", ())),
         ("ValueError: remaining_argv: ['--ld_alpha', '0.8']", {}, "", ("too old", ("ms-swift>=3.8.0",))),
         (
             "TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'top_p'",
@@ -650,7 +657,13 @@ def test_newer_caller_is_recommended(index):
 
 
 @pytest.mark.parametrize(
-    "message", ["ValueError: x", "ImportError: cannot import name 'a' from 'other.b'", "x" * 10**6]
+    "message",
+    [
+        "ValueError: x",
+        "ImportError: cannot import name 'a' from 'other.b'",
+        "ModuleNotFoundError: No module named 'ray._private.ray_logging.filters'",
+        "x" * 10**6,
+    ],
 )
 def test_unknown_names_are_not_explained(index, message):
     assert explain_missing(message) is None
