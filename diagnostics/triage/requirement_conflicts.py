@@ -19,7 +19,7 @@ from diagnostics.triage.verdict import Diagnosis
 
 _CODE = "CMP904"
 _NAME = r"[A-Za-z0-9][\w.-]{0,80}"
-_RANGE = r"(?:[<>=!~]=?=?[\w.*+!-]{1,40}(?:(?:, ?| and )(?=[<>=!~]))?){0,40}"
+_RANGE = r"(?:[<>=!~]=?=?[\w.*+-]{1,40}(?:(?:, ?| and )(?=[<>=!~]))?){0,40}"
 _REQUIREMENT = rf"(?P<name>{_NAME}?)(?:\[[\w,.-]{{1,80}}\])? ?(?P<range>{_RANGE})"
 _PATTERNS = (
     # pip, after an installation
