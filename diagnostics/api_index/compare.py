@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from diagnostics.api_index.surface import Definition, Surface, parse_signature
+from diagnostics.api_index.surface import Definition, Signature, Surface, parse_signature
 from diagnostics.api_index.uses import Use
 
 
@@ -136,6 +136,8 @@ class Lookup:
             return f"no {use.name} in {use.module}" if has_module else f"no module {use.module}"
         if use.kind == "argument":
             return self._argument(use, definition)
+        if use.kind in {"positional", "without"}:
+            return self._call(use, definition)
         return self._attribute(use, definition) if use.path else ""
 
     def _argument(self, use: Use, definition: Definition) -> str:
@@ -164,6 +166,24 @@ class Lookup:
             self.unfollowed.append((use, f"{use.name} passes on arguments that it does not name"))
             return ""
         return f"{use.name} takes no argument {keyword!r}"
+
+    def _call(self, use: Use, definition: Definition) -> str:
+        """Return why a call with a number of positional arguments, or without an argument, fails."""
+        *methods, value = use.path
+        signature: Signature | None = None
+        if definition.entry.startswith("def"):
+            signature = parse_signature(definition.entry)
+        elif definition.is_class:
+            method = self.surface.method_signature(definition, methods[0]) if methods else None
+            signature = method if methods else self.surface.constructor(definition)
+        if signature is None:
+            self.unfollowed.append((use, f"the parameters of {use.name} are unknown"))
+            return ""
+        if use.kind == "without":
+            return f"{use.name} requires {value!r}" if value in signature.required else ""
+        if signature.positional is None or int(value) <= signature.positional:
+            return ""
+        return f"{use.name} takes {signature.positional} positional arguments"
 
     def _attribute(self, use: Use, definition: Definition) -> str:
         """Follow a path of attributes as far as the types are known from source."""

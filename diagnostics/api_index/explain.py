@@ -11,27 +11,52 @@ from packaging.version import Version
 from diagnostics.api_index import query, store
 from diagnostics.api_index.compare import condition_holds
 from diagnostics.api_index.extract import MODEL_TYPES
-from diagnostics.api_index.members import defines_method, find_member
-from diagnostics.api_index.query import Release
+from diagnostics.api_index.members import find_member
+from diagnostics.api_index.packages import PACKAGES
 from diagnostics.api_index.uses import CONFIGS, Use
 from diagnostics.versions import parse_version
 
+# A closing quote may be cut off.
 _ERRORS = (
     (re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'"), "name"),
     (re.compile(r"No module named '(?P<module>\w+\.[\w.]+)'"), "module"),
     (re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'"), "name"),
     (re.compile(r"type object '(?P<owner>\w+)' has no attribute '(?P<name>\w+)'"), "attribute"),
-    (re.compile(r"'(?P<owner>[A-Z]\w+)' object has no attribute '(?P<name>\w+)'"), "attribute"),
+    (re.compile(r"'(?P<owner>[A-Z]\w+)' object has no attribute '(?P<name>\w+)(?:'|$)"), "attribute"),
     (
-        re.compile(r"(?P<owner>\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(?P<name>\w+)'"),
+        re.compile(
+            r"(?<![\w.])(?P<owner>\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(?P<name>\w+)'"
+        ),
         "argument",
     ),
     (
         re.compile(r"(?P<owner>\w+)\.(?P<method>\w+)\(\) got an unexpected keyword argument '(?P<name>\w+)'"),
         "argument",
     ),
+    (
+        re.compile(
+            r"(?:(?P<owner>\w+)\.)?(?P<method>\w+)\(\) takes (?:from \d+ to )?\d+ positional arguments? "
+            r"but (?P<name>\d+) (?:was|were) given"
+        ),
+        "positional",
+    ),
+    (
+        re.compile(
+            r"(?:(?P<owner>\w+)\.)?(?P<method>\w+)\(\) missing \d+ required "
+            r"(?:positional|keyword-only) arguments?: '(?P<name>\w+)'"
+        ),
+        "without",
+    ),
     (re.compile(r"'(?P<model_type>[\w.-]+)' is already used by a Transformers config"), "registered"),
 )
+# Errors about options of a command, with the package whose command prints them.
+_OPTION_ERRORS = (
+    (re.compile(r"\bvllm(?: serve)?: error: unrecognized arguments: (?P<options>-.*)"), "vllm"),
+    (re.compile(r"\bremaining_argv: \[(?P<options>.*)"), "ms-swift"),
+    (re.compile(r"not used by the HfArgumentParser: \[(?P<options>.*)"), "trl"),
+    (re.compile(r"\btrain_ppo_ray\S*: error: unrecognized arguments: (?P<options>-.*)"), "openrlhf"),
+)
+_OPTION = re.compile(r"(?<![\w-])(?P<dashes>--?)(?P<name>[A-Za-z][\w.-]*)")
 _LONGEST = 2000
 _PROVIDERS = ("vllm", "transformers", "peft", "accelerate", "trl")
 _CALLERS = 3
@@ -59,11 +84,14 @@ class Explanation:
         subject: The name as source code would write it.
         provider: The package that should define the name.
         versions: The provider's releases that define the name, oldest first.
-        callers: Packages that use the name.
+        callers: Packages that use the name; only the package of the traceback's last frame, if it is one of them.
+        caller: The package of the traceback's last frame; '' if unknown.
         installed: The installed release of the provider; '' if unknown.
         direction: `too old` or `too new` for the installed release; '' if unknown.
         changes: Requirements, each of which is sufficient.
         model_type: The model type that was registered though transformers has it; '' if a name is missing.
+        is_decided: Whether the index has the names of the module in question.
+        elsewhere: How to write the argument or option instead; '' if unknown.
     """
 
     subject: str
@@ -74,11 +102,17 @@ class Explanation:
     direction: str = ""
     changes: tuple[str, ...] = ()
     model_type: str = ""
+    caller: str = ""
+    elsewhere: str = ""
+    is_decided: bool = True
 
     @property
     def headline(self) -> str:
         """Sentences that say which releases define the name and whether the installed one is too old or too new."""
         releases = _releases(self.provider)
+        if not self.is_decided:
+            state = f"{self.provider} {self.installed}".strip()
+            return f"{self.caller} imports {self.subject}, which the {state} in use does not have."
         if self.model_type:
             taken = [version for version in releases if version not in self.versions]
             span = f"from {taken[0]} to {taken[-1]}"
@@ -90,10 +124,31 @@ class Explanation:
         else:
             text = f"{self.provider} has {self.subject} {_describe_spans(self.versions, releases)}."
         if self.installed and self.versions:
-            fine = "does not have it" if self.model_type else "has it"
-            state = f"is {self.direction}" if self.direction else fine
+            must_change = any(change.startswith(self.provider) for change in self.changes)
+            has_it = must_change == bool(self.model_type)
+            state = f"is {self.direction}" if self.direction else "has it" if has_it else "does not have it"
             text += f" The installed {self.provider} {self.installed} {state}."
-        return text
+        elif 0 < len(self.versions) == len(releases):
+            text += f" So the one in use is older, or is not {self.provider}: pip show {self.provider} says which."
+        elif self.versions:
+            others = tuple(version for version in releases if version not in self.versions)
+            side = self.direction or f"one {_describe_spans(others, releases)}"
+            older = f", or older than {releases[0]}" if self.direction == "too new" else ""
+            text += f" So the one in use is {side}{older}: pip show {self.provider} says which."
+        return text + self._calling_sentence() + (f" {self.elsewhere}" if self.elsewhere else "")
+
+    def _calling_sentence(self) -> str:
+        """Return a sentence on the package whose code uses the name, with a leading space; '' if it is unknown."""
+        if self.caller == self.provider and self.versions:
+            return ""
+        if self.caller == self.provider:
+            return (
+                f" The call is in {self.provider} itself: a defect of this release, or files of two releases."
+            )
+        recorded = next((item for item in self.callers if item.package == self.caller), None)
+        if recorded is None:
+            return f" {self.caller} uses it." if self.caller else ""
+        return f" {self.caller} uses it {_describe_spans(recorded.versions, _releases(self.caller))}."
 
     @property
     def sentences(self) -> str:
@@ -106,37 +161,117 @@ class Explanation:
         return " ".join([self.headline, *callers])
 
 
-def explain_missing(message: str, installed: Mapping[str, str] | None = None) -> Explanation | None:
+def explain_missing(
+    message: str, installed: Mapping[str, str] | None = None, caller: str = ""
+) -> Explanation | None:
     """Explain an exception's message; return None if it is not about a missing name of an indexed package.
 
     Args:
-        message: Exception type and message, as Python prints them.
+        message: Exception type and message, as Python prints them; lines that a terminal wrapped are joined.
         installed: Known releases by package.
+        caller: The package whose code raised the exception; '' if unknown.
     """
     installed = installed or {}
-    for use, provider in _candidates(message[:_LONGEST]):
-        releases = (Release(provider, version) for version in _releases(provider))
-        versions = tuple(
-            release.version
-            for release in releases
-            if query.has_name(release, use) and defines_method(query.surface_of(release), use)
-        )
-        callers = tuple(_callers(provider, use, installed.get(provider, "")))
-        if not callers and (not versions or use.kind == "registered"):
+    pieces = [line.strip() for line in message[:_LONGEST].splitlines()]
+    for text in dict.fromkeys(("".join(pieces), " ".join(pieces))):
+        if found := _explain_option(text, installed) or _explain_use(text, installed, caller):
+            return found
+        match = _ERRORS[0][0].search(text)
+        module = match["module"] if match else ""
+        provider = module.partition(".")[0]
+        if match and caller and query.module_of(caller) != provider:
+            subject, release = f"{module}.{match['name']}", installed.get(provider, "")
+            return Explanation(subject, provider, (), (), release, caller=caller, is_decided=False)
+    return None
+
+
+def _explain_use(message: str, installed: Mapping[str, str], caller: str) -> Explanation | None:
+    for use, provider in _candidates(message, caller):
+        found, missing, undecided = query.releases_with(provider, use)
+        versions = tuple(found)
+        if not versions and (undecided or not _is_read(provider, use.module)):
+            continue
+        release = installed.get(provider, "")
+        # A use under a condition that a release without the name does not meet is not the one that failed.
+        callers = tuple(_callers(provider, use, release or (missing[-1] if missing else "0")))
+        callers = tuple(item for item in callers if item.package == caller) or callers
+        if not callers and (not (versions or missing) or use.kind == "registered"):
             continue
         if use.kind == "registered" and len(versions) == len(_releases(provider)):
             continue  # transformers has no such model type: another package registers it twice
-        release = installed.get(provider, "")
         direction, changes = _changes(provider, versions, release)
-        changes += [change for item in callers if (change := _newer_caller(item, installed))]
+        changes += [
+            change for item in callers if (change := _other_caller(item, installed, caller, direction))
+        ]
         model_type = use.path[0] if use.kind == "registered" else ""
         return Explanation(
-            use.text, provider, versions, callers, release, direction, tuple(changes), model_type
+            use.text,
+            provider,
+            versions,
+            callers,
+            release,
+            direction,
+            tuple(changes),
+            model_type,
+            caller,
+            "" if versions else _other_place(use, provider),
         )
     return None
 
 
-def _candidates(message: str) -> Iterator[tuple[Use, str]]:
+def _is_read(provider: str, module: str) -> bool:
+    """Return whether the index has the modules of a folder, so that a missing one does not exist."""
+    return provider not in PACKAGES or PACKAGES[provider].includes(f"{module.replace('.', '/')}/")
+
+
+def _other_place(use: Use, provider: str) -> str:
+    """Return a sentence on what defines a name that no release has: a config class, or older code; '' if unknown."""
+    if use.kind == "name":
+        return f"Take the {provider} for which the importing code was written: an older one, or a fork."
+    name = f"{use.name.removesuffix('Trainer')}Config"
+    if use.kind != "argument" or name == f"{use.name}Config":
+        return ""
+    found, _, _ = query.releases_with(provider, Use("argument", provider, name, use.path))
+    return (
+        f"Pass it in {name}, which has it {_describe_spans(tuple(found), _releases(provider))}."
+        if found
+        else ""
+    )
+
+
+def _explain_option(message: str, installed: Mapping[str, str]) -> Explanation | None:
+    """Explain a command's error about an option that some releases of its package have."""
+    for pattern, package in _OPTION_ERRORS:
+        match = pattern.search(message)
+        for option in _OPTION.finditer(match["options"]) if match else ():
+            versions = _releases_with_option(package, option["name"].replace("-", "_"))
+            if versions:
+                release, subject = installed.get(package, ""), f"the option --{option['name']}"
+                direction, changes = _changes(package, versions, release)
+                if option["dashes"] == "-" and direction != "too old":
+                    changes = []
+                note = "" if changes or option["dashes"] == "--" else "Write it with two dashes."
+                return Explanation(
+                    subject, package, versions, (), release, direction, tuple(changes), elsewhere=note
+                )
+    return None
+
+
+def _releases_with_option(package: str, name: str) -> tuple[str, ...]:
+    """Return the releases that have an option, without options of Megatron commands only; oldest first."""
+    index = store.load(package)
+    packed = index.document("options").get(name) if index else None
+    if index is None or packed is None:
+        return ()
+    marks = packed if isinstance(packed, dict) else {"0-": packed}
+    count = len(index.releases)
+    numbers = {
+        number for spans, mark in marks.items() if not mark for number in store.expand_spans(spans, count)
+    }
+    return tuple(index.releases[number] for number in sorted(numbers))
+
+
+def _candidates(message: str, caller: str) -> Iterator[tuple[Use, str]]:
     """Yield the uses that a message may refer to, each with the package that should define the name."""
     for pattern, kind in _ERRORS:
         match = pattern.search(message)
@@ -155,15 +290,17 @@ def _candidates(message: str) -> Iterator[tuple[Use, str]]:
         elif "model_type" in parts:
             yield Use(kind, CONFIGS, MODEL_TYPES, (parts["model_type"],)), "transformers"
         elif parts:
-            path = tuple(filter(None, (parts.get("method"), parts["name"])))
+            owner = parts["owner"] or parts["method"]
+            method = parts.get("method") if parts["owner"] else ""
+            path = tuple(filter(None, (method if method != "__init__" else "", parts["name"])))
             matching_uses = (
                 (Use(kind, use.module, use.name, path), name)
                 for name in _PROVIDERS
-                for _package, _file, use, _spans in _uses_of_all(name, f'"{parts["owner"]}"')
-                if (use.name, use.path, use.kind) == (parts["owner"], path, kind)
+                for _package, _file, use, _spans in _uses_of_all(name, f'"{owner}"')
+                if (use.name, use.path, use.kind) == (owner, path, kind)
             )
             yield from dict.fromkeys(matching_uses)
-            if member := find_member(kind, parts["owner"], path, _PROVIDERS):
+            if member := find_member(kind, owner, path, _PROVIDERS, caller):
                 yield member
 
 
@@ -232,22 +369,49 @@ def _releases(package: str) -> list[str]:
 
 
 def _changes(provider: str, versions: tuple[str, ...], installed: str) -> tuple[str, list[str]]:
-    """Return whether the installed release is too old or too new, and the nearest range that defines the name."""
+    """Return whether the installed release is too old or too new, and the nearest ranges that define the name."""
     known = parse_version(installed)
     if known is None:
-        return "", []
+        return _ranges(provider, versions) if versions else ("", [])
     newer = [version for version in versions if Version(version) > known]
     older = [version for version in versions if Version(version) < known]
     if known in map(Version, versions) or not versions:
         return "", []
-    if newer:
-        return "too old", [f"{provider}>={newer[0]}"]
-    return "too new", [f"{provider}<={older[-1]}"]
+    changes = [f"{provider}>={item}" for item in newer[:1]] + [f"{provider}<={item}" for item in older[-1:]]
+    if newer and older:
+        return "", changes
+    return "too old" if newer else "too new", changes
 
 
-def _newer_caller(caller: Caller, installed: Mapping[str, str]) -> str:
-    """Return the requirement of the first later release of an installed caller without the use; '' if there is none."""
-    releases = _releases(caller.package)
-    if installed.get(caller.package) not in caller.versions or caller.versions[-1] == releases[-1]:
+def _ranges(provider: str, versions: tuple[str, ...]) -> tuple[str, list[str]]:
+    """Return the direction if all releases without the name are on one side, and the ranges with it, newest first.
+
+    >>> _ranges("trl", ("0.14.0", "0.15.0"))
+    ('too new', ['trl>=0.14.0,<=0.15.0'])
+    """
+    releases = _releases(provider)
+    numbers = [releases.index(version) for version in versions]
+    spans = [span.partition("-") for span in store.spans_of(numbers, len(releases)).split()]
+    ranges = []
+    for first, _, last in reversed(spans):
+        upper = f",<={releases[int(last)]}" if last else ""
+        is_one = first == last
+        ranges.append(f"{provider}{'==' if is_one else '>='}{releases[int(first)]}{'' if is_one else upper}")
+    if len(spans) > 1 or (numbers[0] > 0 and spans[0][2]):
+        return "", ranges
+    return "too new" if spans[0][2] else "too old", ranges
+
+
+def _other_caller(item: Caller, installed: Mapping[str, str], caller: str, direction: str) -> str:
+    """Return a requirement on a caller so that it does not use the name; '' if none is known to be needed.
+
+    The caller needs it if its installed release, or its code in the traceback, uses the name. If the provider is too
+    old, an older caller is meant, otherwise a newer one.
+    """
+    releases = _releases(item.package)
+    first, last = (releases.index(version) for version in (item.versions[0], item.versions[-1]))
+    if installed.get(item.package) not in item.versions and item.package != caller:
         return ""
-    return f"{caller.package}>={releases[releases.index(caller.versions[-1]) + 1]}"
+    if direction == "too old":
+        return f"{item.package}<={releases[first - 1]}" if first else ""
+    return f"{item.package}>={releases[last + 1]}" if item.versions[-1] != releases[-1] else ""

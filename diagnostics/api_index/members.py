@@ -1,48 +1,54 @@
-"""Find the class that an error names without its module, and the indexed package that defines its missing member."""
+"""Find the class or function that an error names without its module, and the indexed package that defines it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
 from diagnostics.api_index import query, store
-from diagnostics.api_index.compare import Lookup
 from diagnostics.api_index.query import Release
 from diagnostics.api_index.surface import Surface
 from diagnostics.api_index.uses import Use
 
 
 def find_member(
-    kind: str, owner: str, path: tuple[str, ...], providers: Collection[str]
+    kind: str, owner: str, path: tuple[str, ...], providers: Collection[str], caller: str = ""
 ) -> tuple[Use, str] | None:
-    """Return a class's member as a use, and the package that defines it; None unless exactly one package can be meant.
+    """Return a member or a call as a use, and the package that defines it; None unless one package can be meant.
 
-    A package can be meant if each of its releases has at most one class of that name, apart from its subclasses, and if
-    some releases are known to have the member and others to lack it.
+    A package can be meant if each of its releases has at most one class or function of that name, apart from
+    subclasses. Some of its releases must satisfy the use and others not; or all give the same answer, the use is a
+    call, and the package exports the class at its top level or is itself the caller.
 
     Args:
-        kind: `attribute` or `argument`, as in Use.
-        owner: Name of the class.
+        kind: Kind of the use, as in Use.
+        owner: Name of the class or function.
         path: The attribute; or the method, if any, and the argument.
         providers: Packages that others build on; of several packages with such a class, one of these is meant.
+        caller: The package whose code raised the error; '' if unknown.
     """
     found = []
     for package in store.indexed_packages():
-        module = _find_module(package, owner)
+        module = _find_module(package, owner, path[0] if len(path) > 1 else "")
         use = Use(kind, module, owner, path)
-        if module and _differs_by_release(package, use):
+        if module and _is_decided(package, use, is_caller=package == caller):
             found.append((use, package))
     if len(found) > 1:
         found = [item for item in found if item[1] in providers]
     return found[0] if len(found) == 1 else None
 
 
-def _find_module(package: str, owner: str) -> str:
-    """Return the module from which most releases can import a class; '' if a release has two unrelated such classes."""
+def _find_module(package: str, owner: str, method: str) -> str:
+    """Return the module from which most releases can import a class; '' if a release has two unrelated such classes.
+
+    If a method is named and some of these classes define it, only they are considered.
+    """
     index = store.load(package)
     if index is None:
         return ""
     defined = {module: set(_releases_with_class(index, module, owner)) for module in index.find_name(owner)}
     defined = {module: places for module, places in defined.items() if places}
+    with_method = [module for module in defined if method and f"{owner}.{method}" in index.packed(module)]
+    defined = {module: defined[module] for module in with_method or defined}
     surfaces = [query.surface_of(Release(package, version)) for version in index.releases]
     bases = {
         module: places
@@ -68,33 +74,19 @@ def _extends_namesake(surface: Surface | None, module: str, owner: str) -> bool:
 
 
 def _releases_with_class(index: store.Package, module: str, owner: str) -> Iterator[int]:
-    """Yield the numbers of the releases in which a module defines the class."""
+    """Yield the numbers of the releases in which a module defines the class or function."""
     entry = index.packed(module).get(owner, "")
     texts: Mapping[str, str] = entry if isinstance(entry, dict) else {index.life(module): entry}
     for spans, text in texts.items():
-        if text.lstrip("?").startswith("class"):
+        if text.lstrip("?").startswith(("class", "def")):
             yield from store.expand_spans(spans, len(index.releases))
 
 
-def _differs_by_release(package: str, use: Use) -> bool:
-    """Return whether some releases have the member, others lack it, and none is undecided."""
-    results = set()
-    for version in query.find_releases(package, ""):
-        surface = query.surface_of(Release(package, version))
-        if surface is None or surface.find(use.module, use.name) is None or not defines_method(surface, use):
-            continue
-        lookup = Lookup(surface)
-        results.add(bool(lookup.problem(use)))
-        if lookup.unfollowed:
-            return False
-    return len(results) > 1
-
-
-def defines_method(surface: Surface | None, use: Use) -> bool:
-    """Return whether a release defines the method whose argument is used; true for any other use."""
-    if use.kind != "argument" or len(use.path) < 2:
-        return True
-    definition = surface.find(use.module, use.name) if surface else None
-    if surface is None or definition is None:
-        return False
-    return not definition.is_class or use.path[0] in surface.members(definition).names
+def _is_decided(package: str, use: Use, *, is_caller: bool) -> bool:
+    """Return whether the releases give different answers, or all the same on a call of a name that users import."""
+    found, missing, undecided = query.releases_with(package, use)
+    if undecided or (found and missing) or use.kind == "attribute":
+        return bool(found and missing and not undecided)
+    surface = query.surface_of(Release(package, query.find_releases(package, "")[0]))
+    exported = surface.find(query.module_of(package), use.name) if surface else None
+    return bool(found or missing) and (is_caller or bool(exported and exported.is_class))

@@ -42,7 +42,6 @@ _MODULES = {
 _FLAG_TYPES = {"flag": "bool", "argparse.BooleanOptionalAction": "bool"}
 # A value that OmegaConf takes from elsewhere, or that must be set.
 _REFERENCE = re.compile(r"\$\{|\?\?\?")
-_COMPANIONS = {"trl": ("transformers",), "ms-swift": ("transformers", "trl")}
 
 
 def declared_options(package: str, names: Mapping[str, Facts]) -> dict[str, dict[str, str]]:
@@ -220,7 +219,7 @@ def _declaration(release: Release, option: str, companion: int = 0) -> tuple[Def
 def _surface(release: Release, companion: int = 0) -> Surface | None:
     companions = [
         Release(name, versions[companion])
-        for name in _COMPANIONS.get(release.package, ())
+        for name in query.COMPANIONS.get(release.package, ())
         if (versions := query.find_releases(name, ""))
     ]
     return query.surface_of(release, *companions) if store.load(release.package) else None

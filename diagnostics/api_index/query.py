@@ -17,11 +17,13 @@ from diagnostics import UserError, compat_table
 from diagnostics.api_index import store
 from diagnostics.api_index.compare import Comparison, Lookup, MissingUse, compare
 from diagnostics.api_index.packages import PACKAGES
-from diagnostics.api_index.surface import IndexedFacts, Surface
+from diagnostics.api_index.surface import Definition, IndexedFacts, Surface
 from diagnostics.api_index.uses import Use
 from diagnostics.output import pairs
 from diagnostics.versions import in_range, parse_version
 
+# Packages whose classes the options of a package extend.
+COMPANIONS = {"trl": ("transformers",), "ms-swift": ("transformers", "trl")}
 # Distributions whose module has another name.
 _MODULES = {"ms-swift": "swift"}
 # Files for other hardware than NVIDIA GPUs.
@@ -227,6 +229,39 @@ def has_name(release: Release, use: Use) -> bool:
     return (
         surface is not None and bool(surface.find(use.module, use.name)) and not Lookup(surface).problem(use)
     )
+
+
+def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[str]]:
+    """Return the releases that satisfy a use, those that do not, and those whose source does not decide it.
+
+    All are sorted, oldest first. A release without the function or class is in none of the lists.
+    """
+    found: tuple[list[str], list[str], list[str]] = [], [], []
+    for version in reversed(find_releases(package, "")):
+        surface = surface_of(Release(package, version), *companions_of(package))
+        definition = surface.find(use.module, use.name) if surface else None
+        lookup = Lookup(surface) if surface else None
+        if lookup is None:
+            continue
+        if use.path and (definition is None or not _defines_method(lookup.surface, definition, use)):
+            continue
+        problem = lookup.problem(use)
+        is_undecided = lookup.unfollowed or (definition and definition.kind == "dynamic")
+        found[2 if is_undecided else bool(problem)].append(version)
+    return found
+
+
+def companions_of(package: str) -> list[Release]:
+    """Return the newest releases of the packages whose classes this package's options extend."""
+    names = COMPANIONS.get(package, ())
+    return [Release(name, versions[0]) for name in names if (versions := find_releases(name, ""))]
+
+
+def _defines_method(surface: Surface, definition: Definition, use: Use) -> bool:
+    """Return whether a release defines the method that a use calls; true for any other use."""
+    if use.kind == "attribute" or len(use.path) < 2:
+        return True
+    return not definition.is_class or use.path[0] in surface.members(definition).names
 
 
 @cache

@@ -7,9 +7,10 @@ wheel when needed.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -125,11 +126,16 @@ class Members:
 
 @dataclass(frozen=True)
 class Signature:
-    """The parameters of a function or of a constructor; `takes_others` is true if it has `**kwargs`."""
+    """The parameters of a function or of a constructor; `takes_others` is true if it has `**kwargs`.
+
+    Attributes:
+        positional: Number of parameters that a call may pass by position, with `self`; None if not limited or unknown.
+    """
 
     names: frozenset[str]
     required: frozenset[str]
     takes_others: bool
+    positional: int | None = None
 
 
 @dataclass
@@ -300,7 +306,7 @@ class Surface:
             members = self.own_members(item)
             if members.get("__init__", "").startswith("def"):
                 signature = parse_signature(members["__init__"])
-                return Signature(signature.names | names, signature.required, signature.takes_others)
+                return replace(signature, names=signature.names | names)
             names |= {name for name, entry in members.items() if entry.startswith("field")}
         return Signature(frozenset(names), frozenset(), takes_others=False)
 
@@ -332,13 +338,16 @@ def parse_signature(entry: str) -> Signature:
     """Parse the parameters in a function's entry.
 
     >>> parse_signature("def (self, a, b=, *, c, **kwargs)")
-    Signature(names=frozenset({...}), required=frozenset({...}), takes_others=True)
+    Signature(names=frozenset({...}), required=frozenset({...}), takes_others=True, positional=3)
     """
     parts = [part.strip() for part in entry[entry.find("(") + 1 : entry.rfind(")")].split(",")]
     plain = [part for part in parts if part and not part.startswith(("*", "/"))]
     names = frozenset(part.rstrip("=") for part in plain)
     required = frozenset(part for part in plain if not part.endswith("=")) - {"self", "cls"}
-    return Signature(names, required, any(part.startswith("**") for part in parts))
+    before_star = list(itertools.takewhile(lambda part: not part.startswith("*"), parts))
+    has_varargs = any(re.match(r"\*\w", part) for part in parts)
+    positional = None if has_varargs else sum(part in plain for part in before_star)
+    return Signature(names, required, any(part.startswith("**") for part in parts), positional)
 
 
 def _type_hints(entry: str) -> list[str]:

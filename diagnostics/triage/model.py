@@ -110,6 +110,14 @@ class LogFacts:
         """Return a line of this log as evidence."""
         return Hit(self.source, number, text, rank or self.rank, traceback, part, harmless)
 
+    def shown_lines(self, first: int, count: int) -> list[str]:
+        """Return lines by their number, as far as they are in the head or the tail that is kept."""
+        head, tail = self.head.split(b"\n"), self.tail.split(b"\n")
+        # The tail's last piece is the rest after the last line's end.
+        start = self.lines - len(tail) + (0 if tail[-1] else 1)
+        lines = head[first - 1 :] if first < len(head) or start < 0 else tail[max(first - 1 - start, 0) :]
+        return [line.decode("utf-8", "replace").rstrip("\r") for line in lines[:count]]
+
     def add_error(self, hit: Hit) -> None:
         """Keep an error if it is one of the first, or the last one."""
         if len(self.errors) > _MAX_FIRST_ERRORS:

@@ -21,6 +21,7 @@ from diagnostics.triage.fallback import MAX_LEADS, Lead
 from diagnostics.triage.log_end import ZERO_COUNTER, Stall
 from diagnostics.triage.missing_names import explain_missing_names
 from diagnostics.triage.model import Hit
+from diagnostics.triage.requirement_conflicts import explain_conflicts
 from diagnostics.triage.symptoms import Symptom
 from diagnostics.triage.verdict import Diagnosis
 
@@ -55,7 +56,7 @@ def report(verdict: Diagnosis, logs: list[str], skipped: str = "") -> Report:
     """Return the report of one run's logs; `skipped` names the files in folders that were not read."""
     findings = [_finding(candidate, place, verdict) for place, candidate in enumerate(verdict.candidates)]
     findings += [_lead_finding(lead, place) for place, lead in enumerate(verdict.leads[:MAX_LEADS])]
-    findings += explain_missing_names(verdict)
+    findings += [*explain_missing_names(verdict), *explain_conflicts(verdict)]
     check = CheckResult.of("known issues", findings, _not_checked(verdict))
     outcome = "skipped" if verdict.state == "empty" else check.outcome
     checks = [replace(check, outcome=outcome, reason=fixes.count_of(verdict.lines, "line"))]

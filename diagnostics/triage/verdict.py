@@ -57,6 +57,7 @@ class Diagnosis:
         versions: Release of each package, and the log line (file:line) that reports it.
         first_failed: (key, value) of torchrun's table of the rank that failed first.
         fallback: Leads, similar issues, symptoms and the end of the run, if no root cause is known.
+        logs: The facts of each log.
     """
 
     state: str
@@ -70,6 +71,7 @@ class Diagnosis:
     problems: tuple[str, ...]
     first_failed: tuple[tuple[str, str], ...] = ()
     fallback: Fallback = field(default_factory=Fallback)
+    logs: tuple[LogFacts, ...] = field(default=(), repr=False)
 
     @property
     def leads(self) -> tuple[Lead, ...]:
@@ -130,6 +132,7 @@ def judge(logs: Sequence[LogFacts], rules: Rules, *, excerpt: bool = False) -> D
         problems=tuple(log.problem for log in logs if log.problem),
         first_failed=next((tuple(log.first_failed.items()) for log in logs if log.first_failed), ()),
         fallback=fallback,
+        logs=tuple(logs),
     )
 
 

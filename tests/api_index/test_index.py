@@ -435,7 +435,12 @@ def test_unanswerable_query_is_refused(index, question, message):
             "too new",
             ("vllm<=0.1",),
         ),
-        ("AttributeError: module 'vllm.ports' has no attribute 'get_open_port'", "", "", ()),
+        (
+            "AttributeError: module 'vllm.ports' has no attribute 'get_open_port'",
+            "",
+            "too new",
+            ("vllm>=0.1,<=0.2",),
+        ),
     ],
 )
 def test_import_error_is_explained(index, message, installed, direction, changes):
@@ -457,21 +462,58 @@ CACHE, CACHE_2 = (f"class Cache:\n    def __init__(self{text}): ...\n" for text 
             {"vllm/cache.py": CACHE},
             {"vllm/cache.py": CACHE},
             {"vllm/cache.py": CACHE_2},
-            "vllm has vllm.cache.Cache(size=) from 0.3 on.",
+            "vllm has vllm.cache.Cache(size=) from 0.3 on. "
+            "So the one in use is too old: pip show vllm says which.",
+        ),
+        (
+            "TypeError: init_state() takes 2 positional arguments but 3 were given",
+            {"vllm/cache.py": "def init_state(a, b, c): ...\n"},
+            {"vllm/cache.py": "def init_state(a, b, *, c=1): ...\n"},
+            {"vllm/cache.py": "def init_state(a, *others): ...\n"},
+            "vllm has vllm.cache.init_state with 3 positional arguments in 0.1 and from 0.3 on. "
+            "So the one in use is one in 0.2: pip show vllm says which.",
+        ),
+        (
+            "TypeError: Cache.grow() takes 1 positional argument but 2 were given",
+            {"vllm/cache.py": "class Cache:\n    def grow(self): ...\n"},
+            {"vllm/cache.py": "class Cache:\n    def grow(self): ...\n"},
+            {"vllm/cache.py": "class Cache:\n    def grow(self, by=1): ...\n"},
+            "vllm has vllm.cache.Cache.grow with 2 positional arguments from 0.3 on. "
+            "So the one in use is too old: pip show vllm says which.",
+        ),
+        (
+            "TypeError: Cache.__init__() missing 1 required positional argument: 'size'",
+            {"vllm/cache.py": CACHE},
+            {"vllm/cache.py": CACHE_2},
+            {"vllm/cache.py": CACHE_2.replace("size=1", "size")},
+            "vllm has vllm.cache.Cache without the argument size from 0.1 to 0.2. "
+            "So the one in use is too new, or older than 0.1: pip show vllm says which.",
+        ),
+        (
+            "TypeError: Worker.grow() got an unexpected keyword argument 'by'",
+            {"vllm/v0.py": "class Worker: ...\n", "vllm/v1.py": "class Worker:\n    def grow(self): ...\n"},
+            {"vllm/v0.py": "class Worker: ...\n", "vllm/v1.py": "class Worker:\n    def grow(self): ...\n"},
+            {
+                "vllm/v0.py": "class Worker: ...\n",
+                "vllm/v1.py": "class Worker:\n    def grow(self, by): ...\n",
+            },
+            "vllm has vllm.v1.Worker.grow(by=) from 0.3 on. So the one in use is too old: pip show vllm says which.",
         ),
         (
             "AttributeError: 'Cache' object has no attribute 'size'",
             {"vllm/cache.py": "class Cache:\n    size = 1\n"},
             {"vllm/cache.py": CACHE},
             {"vllm/cache.py": "class Cache:\n    size = 2\n"},
-            "vllm has vllm.cache.Cache.size in 0.1 and from 0.3 on.",
+            "vllm has vllm.cache.Cache.size in 0.1 and from 0.3 on. "
+            "So the one in use is one in 0.2: pip show vllm says which.",
         ),
         (
             "TypeError: Cache.grow() got an unexpected keyword argument 'by'",
             {"vllm/cache.py": CACHE},
             {"vllm/cache.py": CACHE + "    def grow(self): ...\n"},
             {"vllm/cache.py": CACHE + "    def grow(self, by): ...\n"},
-            "vllm has vllm.cache.Cache.grow(by=) from 0.3 on.",
+            "vllm has vllm.cache.Cache.grow(by=) from 0.3 on. "
+            "So the one in use is too old: pip show vllm says which.",
         ),
         (
             SIZE,
@@ -481,7 +523,8 @@ CACHE, CACHE_2 = (f"class Cache:\n    def __init__(self{text}): ...\n" for text 
                 "vllm/cache.py": CACHE_2,
                 "vllm/other.py": "from vllm.cache import Cache as Base\nclass Cache(Base): ...\n",
             },
-            "vllm has vllm.cache.Cache(size=) from 0.2 on.",
+            "vllm has vllm.cache.Cache(size=) from 0.2 on. "
+            "So the one in use is too old: pip show vllm says which.",
         ),
     ],
 )
@@ -506,6 +549,108 @@ def test_ambiguous_class_is_not_explained(make_index, first, last):
     assert explain_missing(SIZE) is None
 
 
+CALLED = "TypeError: Cache.__init__() got an unexpected keyword argument 'by'"
+
+
+def test_call_inside_the_package_itself_is_a_defect(make_index):
+    """If no release has an argument, it is explained for a caller in the same package, and not for any other."""
+    make_index({"vllm/cache.py": CACHE}, {"vllm/cache.py": CACHE}, {"vllm/cache.py": CACHE_2})
+    assert explain_missing(CALLED, {}, "trl") is None
+    assert "The call is in vllm itself" in explain_missing(CALLED, {}, "vllm").headline
+
+
+def test_argument_that_no_release_has_is_explained_for_an_exported_class(make_index):
+    """A class at the package's top level is the one that users call, so its missing argument is no guess."""
+    files = {"vllm/__init__.py": "from vllm.cache import Cache\n", "vllm/cache.py": CACHE}
+    make_index(files, files, files)
+    assert explain_missing(CALLED).headline == "No vllm from 0.1 to 0.3 has vllm.cache.Cache(by=)."
+
+
+def test_name_of_a_module_that_decides_at_run_time_is_not_claimed(make_index):
+    """A module's `__getattr__` may define any name, so the index does not say that a release has it."""
+    make_index(*[{"vllm/lazy.py": "def __getattr__(name):\n    return load(name)\n"}] * 3)
+    assert explain_missing("ImportError: cannot import name 'Cache' from 'vllm.lazy'") is None
+
+
+@pytest.mark.parametrize(
+    ("message", "installed", "caller", "expected"),
+    [
+        (
+            "ImportError: cannot import name 'HybridCache' from 'transformers'",
+            {"transformers": "5.12.1", "peft": "0.19.1"},
+            "peft",
+            ("too new", ("transformers<=4.57.6", "peft>=0.18.0")),
+        ),
+        (
+            "RuntimeError: Failed to import transformers.trainer because of the following error:\n"
+            "cannot import name 'EncoderDecoder\nCache' from 'transformers'",
+            {},
+            "peft",
+            ("too old", ("transformers>=4.46.1", "peft<=0.13.2")),
+        ),
+        (
+            "vllm: error: unrecognized arguments: --enable-reasoning",
+            {"vllm": "0.10.0"},
+            "",
+            ("too new", ("vllm<=0.9.2",)),
+        ),
+        ("vllm: error: unrecognized arguments: -language-model-only", {"vllm": "0.23.0"}, "", ("", ())),
+        (
+            "vllm: error: unrecognized arguments: --task=embed",
+            {"vllm": "0.13.0"},
+            "",
+            ("", ("vllm>=0.19.0", "vllm<=0.12.0")),
+        ),
+        ("ModuleNotFoundError: No module named 'vllm.model_executor.input_metadata'", {}, "", ("", ())),
+        ("ValueError: remaining_argv: ['--ld_alpha', '0.8']", {}, "", ("too old", ("ms-swift>=3.8.0",))),
+        (
+            "TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'top_p'",
+            {},
+            "",
+            ("too old", ("trl>=0.16.0",)),
+        ),
+        (
+            "TypeError: Accelerator.unwrap_model() got an unexpected keyword argument 'keep_torch_compile'",
+            {},
+            "transformers",
+            ("too old", ("accelerate>=1.3.0",)),
+        ),
+        (
+            "TypeError: SFTTrainer.__init__() got an unexpected keyword argument 'max_seq_length'",
+            {},
+            "",
+            ("", ()),
+        ),
+    ],
+)
+def test_error_is_explained_by_the_shipped_index(message, installed, caller, expected):
+    """The side and the changes that satisfy both packages, also for an unknown release and a wrapped message."""
+    explanation = explain_missing(message, installed, caller)
+    assert (explanation.direction, explanation.changes) == expected
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        (
+            "DPOTrainer.__init__() got an unexpected keyword argument 'beta'",
+            "Pass it in DPOConfig, which has it",
+        ),
+        ("vllm: error: unrecognized arguments: -language-model-only", "Write it with two dashes."),
+    ],
+)
+def test_argument_at_another_place_is_named(message, advice):
+    """The headline says where or how the argument is accepted."""
+    assert advice in explain_missing(message, {"vllm": "0.23.0"}).headline
+
+
+def test_package_outside_the_index_is_named_with_its_caller():
+    """For a package that is not indexed, the explanation names both packages and claims no releases."""
+    explanation = explain_missing("ImportError: cannot import name 'x' from 'megatron.core'", {}, "mbridge")
+    assert explanation.headline == "mbridge imports megatron.core.x, which the megatron in use does not have."
+    assert not explanation.changes
+
+
 def test_newer_caller_is_recommended(index):
     """If the next release of the caller does not use the missing name, it is recommended too."""
     message = "TypeError: LLM.__init__() got an unexpected keyword argument 'device'"
@@ -514,7 +659,13 @@ def test_newer_caller_is_recommended(index):
 
 
 @pytest.mark.parametrize(
-    "message", ["ValueError: x", "ImportError: cannot import name 'a' from 'other.b'", "x" * 10**6]
+    "message",
+    [
+        "ValueError: x",
+        "ImportError: cannot import name 'a' from 'other.b'",
+        "ModuleNotFoundError: No module named 'ray._private.ray_logging.filters'",
+        "x" * 10**6,
+    ],
 )
 def test_unknown_names_are_not_explained(index, message):
     assert explain_missing(message) is None

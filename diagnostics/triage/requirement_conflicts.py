@@ -1,0 +1,137 @@
+"""Explain requirements that pip or uv reports as not met or not solvable, and the releases that satisfy them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+
+from diagnostics.api_index import query, store
+from diagnostics.findings import Certainty, Evidence, Finding, Severity
+from diagnostics.fixes import Fix, Install
+from diagnostics.frameworks import PACKAGES
+from diagnostics.logs.prefixes import clean
+from diagnostics.triage.model import LogFacts
+from diagnostics.triage.verdict import Diagnosis
+
+_CODE = "CMP904"
+_NAME = r"[A-Za-z0-9][\w.-]{0,80}"
+_RANGE = r"(?:[<>=!~]=?=?[\w.*+-]{1,40}(?:(?:, ?| and )(?=[<>=!~]))?){0,40}"
+_REQUIREMENT = rf"(?P<name>{_NAME}?)(?:\[[\w,.-]{{1,80}}\])? ?(?P<range>{_RANGE})"
+_PATTERNS = (
+    # pip, after an installation
+    re.compile(
+        rf"(?P<user>{_NAME}) (?P<version>\d\S{{0,60}}) requires {_REQUIREMENT}(?:;[^,]{{1,200}})?,"
+        r" (?:but you have \S{1,80} (?P<found>\S{1,60}) which is incompatible|which is not installed)"
+    ),
+    # pip, without a solution
+    re.compile(rf"\s+(?P<user>{_NAME}) (?P<version>\d\S{{0,60}}) depends on {_REQUIREMENT}$"),
+    re.compile(rf"\s+The user requested {_REQUIREMENT}$"),
+)
+# uv writes several requirements into a line.
+_UV = re.compile(rf"(?P<user>{_NAME})==(?P<version>\d[\w.+!-]{{0,60}}) depends on {_REQUIREMENT}(?=[\s,]|$)")
+_MAX_LINES, _MAX_EVIDENCE = 2000, 8
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A requirement on a package, and where the log shows it.
+
+    Attributes:
+        user: The package and release that requires it; '' if the user requested it.
+        found: The installed release; '' if there is none or it is unknown.
+    """
+
+    user: str
+    name: str
+    specifier: SpecifierSet
+    found: str
+    evidence: Evidence
+
+    @property
+    def is_unmet(self) -> bool:
+        """Whether an installation does not satisfy it."""
+        return " requires " in self.evidence.text
+
+    def __str__(self) -> str:
+        text = f"{self.user or 'the command'} requires {self.name}{self.specifier}"
+        return f"{text}, found {self.found}" if self.found else text
+
+
+def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
+    """Yield a finding for the requirements that the logs report as not met or not solvable."""
+    demands = list(dict.fromkeys(demand for log in verdict.logs for demand in _demands(log)))
+    # Of those that pip lists after an installation, the ones of the training stack matter.
+    demands = [item for item in demands if not item.is_unmet or _is_of_stack(item)] or demands
+    by_name: dict[str, list[Demand]] = {}
+    for demand in demands:
+        by_name.setdefault(demand.name, []).append(demand)
+    # Without an installed release, only two demands on one package are a conflict.
+    conflicts = [items for items in by_name.values() if len(items) > 1 or items[0].is_unmet]
+    if not conflicts:
+        return
+    shown = conflicts[0][:1] if conflicts[0][0].is_unmet else conflicts[0][:2]
+    more = sum(map(len, conflicts)) - len(shown)
+    title = "; ".join(map(str, shown)) + (f"; and {more} more." if more else ".")
+    changes = [change for items in conflicts if (change := _solve(items))]
+    steps = [
+        f"No release satisfies all: {'; '.join(map(str, items))}." for items in conflicts if not _solve(items)
+    ]
+    fix = [f"Install releases that fit together: {' '.join(changes)}."] if changes else []
+    yield Finding(
+        _CODE,
+        title,
+        Severity.ERROR,
+        Certainty.ESTABLISHED,
+        "static",
+        " ".join([title, *steps]),
+        tuple(item.evidence for items in conflicts for item in items)[:_MAX_EVIDENCE],
+        Fix.of(" ".join([*fix, *steps]), *([Install(tuple(changes))] if changes else [])),
+    )
+
+
+def _is_of_stack(demand: Demand) -> bool:
+    """Return whether a package of the training stack, or the user, requires it."""
+    user = canonicalize_name(demand.user.partition(" ")[0])
+    return not user or user in {*PACKAGES, *store.indexed_packages()}
+
+
+def _solve(demands: list[Demand]) -> str:
+    """Return a requirement that satisfies all demands, if need be without the user's own one; '' if there is none."""
+    name = demands[0].name
+    for items in (demands, [demand for demand in demands if demand.user]):
+        combined = SpecifierSet(
+            ",".join({str(item.specifier): None for item in items if str(item.specifier)})
+        )
+        if not str(combined):
+            return name
+        releases = query.find_releases(name, "")
+        bounds = [item.version.removesuffix(".*") for item in combined]
+        above = [f"{bound}.1" for bound in bounds if not releases and "+" not in bound]
+        fitting = [it for it in (*releases, *bounds, *above) if combined.contains(it, prereleases=True)]
+        if fitting:
+            return f"{name}{combined}" if items is demands else f"{name}=={fitting[0]}"
+    return ""
+
+
+def _demands(log: LogFacts) -> Iterator[Demand]:
+    """Yield the requirements in the lines of a log that are kept."""
+    lines = log.shown_lines(1, _MAX_LINES)
+    for number, raw in enumerate(lines, 1):
+        if "requires" in raw or "depends on" in raw or "user requested" in raw:
+            text = clean(raw).text.removeprefix("ERROR: ")
+            matches = [match for pattern in _PATTERNS if (match := pattern.match(text))]
+            for match in matches or _UV.finditer(text):
+                groups = match.groupdict()
+                user = f"{groups['user']} {groups['version']}" if groups.get("user") else ""
+                evidence = Evidence(text.strip(), f"{log.source}:{number}")
+                try:
+                    specifier = SpecifierSet(groups["range"].strip(" ,").replace(" and ", ","))
+                except InvalidSpecifier:
+                    continue
+                yield Demand(
+                    user, canonicalize_name(groups["name"]), specifier, groups.get("found") or "", evidence
+                )
