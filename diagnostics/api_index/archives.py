@@ -6,12 +6,14 @@ From a large wheel only the needed blocks are fetched, by HTTP range requests. N
 from __future__ import annotations
 
 import email
+import gzip
 import hashlib
 import io
 import os
 import re
 import ssl
 import tarfile
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -19,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import msgspec
 from packaging.utils import (
     InvalidSdistFilename,
     InvalidWheelFilename,
@@ -35,6 +38,12 @@ _SMALL = 12_000_000
 _LARGEST_MEMBER = 8_000_000
 _LARGEST_SDIST = 200_000_000
 _LARGEST_UNPACKED = 1_000_000_000
+_LARGEST_LISTING = 100_000_000
+_LARGEST_READ = 32_000_000
+_MOST_READS = 10_000
+_MOST_MEMBERS = 100_000
+_DOWNLOAD_S = 600.0
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _PURELIB = re.compile(r"^[\w.+!-]+\.data/(?:purelib|platlib)/")
 _JSON = "application/vnd.pypi.simple.v1+json"
 # Folders that a run does not import.
@@ -75,7 +84,8 @@ class Archive:
 def connect() -> httpx.Client:
     """Return an HTTP client for the package index."""
     certificates = ssl.create_default_context(cafile=os.environ.get("PIP_CERT"))
-    return httpx.Client(timeout=120, follow_redirects=True, verify=certificates)
+    headers = {"Accept-Encoding": "identity"}
+    return httpx.Client(timeout=120, follow_redirects=True, verify=certificates, headers=headers)
 
 
 def list_releases(
@@ -91,39 +101,63 @@ def list_releases(
     Raises:
         UserError: An index cannot be read.
     """
-    by_version: dict[Version, list[dict[str, Any]]] = {}
+    by_version: dict[Version, list[_ListedFile]] = {}
     for item in _listed_files(client, package, environ):
-        version = _version_of(item["filename"])
-        if version is not None and not version.is_prerelease and not item.get("yanked"):
+        version = _version_of(item.filename)
+        if version is not None and not version.is_prerelease and not item.yanked:
             by_version.setdefault(version, []).append(item)
     releases = []
     for version in sorted(item for item in by_version if item >= Version(since)):
         items = by_version[version]
-        day = min(item.get("upload-time", "")[:10] for item in items)
-        chosen = min(items, key=lambda item: (_preference(item["filename"]), item["filename"]))
-        if day >= since_day and _preference(chosen["filename"]) < len(_PREFERENCES):
+        day = min((item.upload_time or "")[:10] for item in items)
+        chosen = min(items, key=lambda item: (_preference(item.filename), item.filename))
+        sha256 = chosen.hashes.get("sha256", "")
+        if day >= since_day and _preference(chosen.filename) < len(_PREFERENCES):
             files = ReleaseFiles(
                 version=str(version),
-                url=chosen["url"],
-                sha256=chosen.get("hashes", {}).get("sha256", ""),
-                size=chosen.get("size") or 0,
+                url=chosen.url,
+                sha256=sha256 if _SHA256.fullmatch(sha256) else "",  # the matrix names a folder by the hash
+                size=chosen.size or 0,
                 day=day,
-                requires_python=chosen.get("requires-python") or "",
+                requires_python=chosen.requires_python or "",
             )
             releases.append(files)
     return releases
 
 
-def _listed_files(client: httpx.Client, package: str, environ: Mapping[str, str]) -> list[dict[str, Any]]:
+class _ListedFile(msgspec.Struct, rename="kebab"):
+    """A file as the index lists it."""
+
+    filename: str
+    url: str
+    hashes: dict[str, str] = {}
+    yanked: bool | str = False
+    size: int | None = None
+    upload_time: str | None = None
+    requires_python: str | None = None
+
+
+class _Listing(msgspec.Struct):
+    """The answer of the index about a package."""
+
+    files: list[_ListedFile]
+
+
+def _listed_files(client: httpx.Client, package: str, environ: Mapping[str, str]) -> list[_ListedFile]:
     """Return the files of a package on pip's index and extra indexes; an index may not have the package."""
     first = environ.get("PIP_INDEX_URL") or environ.get("UV_DEFAULT_INDEX") or "https://pypi.org/simple"
-    files = []
+    files: list[_ListedFile] = []
     for index in (first, *environ.get("PIP_EXTRA_INDEX_URL", "").split()):
         try:
-            answer = client.get(f"{index.rstrip('/')}/{package}/", headers={"Accept": _JSON})
-            if answer.status_code != httpx.codes.NOT_FOUND:
-                files += answer.raise_for_status().json()["files"]
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError) as error:
+            url = f"{index.rstrip('/')}/{package}/"
+            listing = _fetch(client, url, _LARGEST_LISTING, {"Accept": _JSON})
+            files += msgspec.json.decode(listing, type=_Listing).files
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            if (
+                isinstance(error, httpx.HTTPStatusError)
+                and error.response.status_code == httpx.codes.NOT_FOUND
+            ):
+                continue
             raise UserError(f"the index cannot be read for {package}: {error_line(error)}") from error
     return files
 
@@ -169,7 +203,7 @@ def open_release(client: httpx.Client, release: ReleaseFiles, *, configs: bool =
     if size <= _SMALL:
         source = io.BytesIO(_download(client, release, _SMALL))
     else:
-        source = io.BufferedReader(_RangeFile(client, release.url, size), 1 << 16)
+        source = _RangeReader(_RangeFile(client, release.url, size), 1 << 16)
     return open_wheel(zipfile.ZipFile(source), configs=configs)
 
 
@@ -183,7 +217,7 @@ def open_wheel(archive: zipfile.ZipFile, *, configs: bool = False) -> Archive:
     metadata: dict[str, Any] = {}
     for name, info in members.items():
         if name.endswith(".dist-info/METADATA") and info.file_size <= _LARGEST_MEMBER:
-            metadata |= _metadata(archive.read(info).decode(errors="replace"))
+            metadata |= _metadata(_read_member(archive, info))
     sums = {
         name: f"{info.CRC:08x}{info.file_size:x}"
         for name, info in members.items()
@@ -191,19 +225,51 @@ def open_wheel(archive: zipfile.ZipFile, *, configs: bool = False) -> Archive:
     }
     if sum(members[name].file_size for name in sums) > _LARGEST_UNPACKED:
         raise ValueError(f"the wheel unpacks to more than {_LARGEST_UNPACKED} bytes")
-    return Archive(sums, lambda name: archive.read(members[name]).decode(errors="replace"), metadata)
+    return Archive(sums, lambda name: _read_member(archive, members[name]), metadata)
+
+
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> str:
+    """Return the text of a wheel's member; unpack no more bytes than its header declares."""
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others are unpacked at once
+        raise ValueError(f"{info.filename}: compressed in a way that wheels do not use")
+    with archive.open(info) as member:
+        return member.read(info.file_size + 1).decode(errors="replace")
+
+
+def _check_read(size: int | None) -> int:
+    """Refuse to read as many bytes at once as only a hostile header claims."""
+    if size is None or not 0 <= size <= _LARGEST_READ:
+        raise ValueError(f"a header of the archive claims {size} bytes")
+    return size
+
+
+class _UnpackedSdist(gzip.GzipFile):
+    """The tar archive in an sdist; `reads` counts the reads of the current member and its headers."""
+
+    reads = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.reads += 1
+        if self.tell() > _LARGEST_UNPACKED or self.reads > _MOST_READS:
+            raise ValueError(
+                f"the sdist unpacks to more than {_LARGEST_UNPACKED} bytes, or has endless headers"
+            )
+        return super().read(_check_read(size))
 
 
 def _open_sdist(data: bytes, *, configs: bool) -> Archive:
     """Return the members of an sdist, below its folder and `src/` or `python/`."""
     texts: dict[str, bytes] = {}
     information, requirements = b"", b""
-    unpacked = 0
-    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
-        for member in archive:
-            unpacked += member.size
-            if unpacked > _LARGEST_UNPACKED:
-                raise ValueError(f"the sdist unpacks to more than {_LARGEST_UNPACKED} bytes")
+    unpacked = _UnpackedSdist(fileobj=io.BytesIO(data))
+    with tarfile.open(fileobj=unpacked, mode="r:") as archive:
+        for number, member in enumerate(archive):
+            unpacked.reads = 0
+            # With a negative size the next header would be read from an earlier place, for ever.
+            if number > _MOST_MEMBERS or not 0 <= member.size <= _LARGEST_UNPACKED:
+                raise ValueError(
+                    f"the sdist has more than {_MOST_MEMBERS} members, or one of {member.size} bytes"
+                )
             name = re.sub(r"^(src|python)/", "", member.name.partition("/")[2])
             if not member.isreg() or member.size > _LARGEST_MEMBER:
                 continue
@@ -255,16 +321,41 @@ def _egg_requirements(text: str) -> list[str]:
 
 
 def _download(client: httpx.Client, release: ReleaseFiles, limit: int) -> bytes:
-    with client.stream("GET", release.url) as answer:
-        answer.raise_for_status()
-        data = bytearray()
-        for part in answer.iter_bytes():
-            data += part
-            if len(data) > limit:
-                raise ValueError(f"{release.url}: more than {limit} bytes")
+    data = _fetch(client, release.url, limit)
     if release.sha256 not in {"", hashlib.sha256(data).hexdigest()}:
         raise ValueError(f"{release.url}: its hash differs from the index's")
+    return data
+
+
+def _fetch(client: httpx.Client, url: str, limit: int, headers: Mapping[str, str] | None = None) -> bytes:
+    """Return the bytes at a URL.
+
+    Raises:
+        httpx.HTTPError: The server cannot be reached, or answers with an error.
+        ValueError: The answer is too long or takes too long.
+    """
+    began, data = time.monotonic(), bytearray()
+    with client.stream("GET", url, headers=headers) as answer:
+        answer.raise_for_status()
+        if headers and "Range" in headers and answer.status_code != httpx.codes.PARTIAL_CONTENT:
+            raise ValueError(f"{url}: the server does not send ranges")
+        if "Content-Encoding" in answer.headers:  # not asked for; a kilobyte could unpack to gigabytes
+            raise ValueError(f"{url}: its answer is compressed")
+        for part in answer.iter_bytes():
+            data += part
+            if len(data) > limit or time.monotonic() - began > _DOWNLOAD_S:
+                raise ValueError(f"{url}: more than {limit} bytes, or not sent in {_DOWNLOAD_S:g} s")
     return bytes(data)
+
+
+class _RangeReader(io.BufferedReader):
+    """A buffered _RangeFile."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or size < 0:  # the rest of the file
+            at = self.tell()
+            size = self.seek(0, io.SEEK_END) - self.seek(at)
+        return super().read(_check_read(size))
 
 
 class _RangeFile(io.RawIOBase):
@@ -292,13 +383,10 @@ class _RangeFile(io.RawIOBase):
         if number not in self._blocks:
             last = min((number + 1) * _BLOCK, self._size) - 1
             header = {"Range": f"bytes={number * _BLOCK}-{last}"}
-            answer = self._client.get(self._url, headers=header)
-            answer.raise_for_status()
-            if answer.status_code != httpx.codes.PARTIAL_CONTENT:
-                raise ValueError(f"{self._url}: the server does not send ranges")
+            block = _fetch(self._client, self._url, _BLOCK, header)
             if len(self._blocks) >= 16:
                 del self._blocks[next(iter(self._blocks))]
-            self._blocks[number] = answer.content
+            self._blocks[number] = block
         start = self._at - number * _BLOCK
         data = self._blocks[number][start : start + len(buffer)]
         buffer[: len(data)] = data

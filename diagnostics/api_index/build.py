@@ -92,8 +92,8 @@ def fetch(client: httpx.Client, package: IndexedPackage, cache: Cache) -> Iterat
             archive = archives.open_release(client, release, configs=package.configs)
             files = {path: sum_ for path, sum_ in archive.checksums.items() if package.includes(path)}
             sources = {sum_: archive.read(path) for path, sum_ in files.items() if sum_ not in checksums}
-        except (httpx.HTTPError, OSError, ValueError, zlib.error) as error:
-            yield f"{package.name} {release.version}: not read: {type(error).__name__}: {str(error)[:200]}"
+        except Exception as error:  # noqa: BLE001 - httpx, tarfile and zipfile raise a dozen kinds
+            yield f"{package.name} {release.version}: not read: {archives.error_line(error)}"
             continue
         checksums |= set(sources)
         record = {

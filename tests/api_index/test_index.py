@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import struct
 import sys
+import tarfile
+import tracemalloc
+import zipfile
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
 
+import httpx
 import pytest
 from click.testing import CliRunner
 from packaging.specifiers import SpecifierSet
@@ -115,6 +122,73 @@ def test_release_that_unpacks_to_too_much_is_not_read(tmp_path, monkeypatch, sdi
     assert "not read: ValueError" in line
     assert "unpacks to more than 1000 bytes" in line
     assert cache.releases() == {}
+
+
+def hostile_sdist(kind, size, padding=b""):
+    """Return an sdist with one header of a kind that claims a size, followed by padding."""
+    member = tarfile.TarInfo("a/vllm/a.py")
+    member.type = kind
+    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = (b"\xff" if size < 0 else b"\x80") + size.to_bytes(11, "big", signed=True)
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return gzip.compress(bytes(header) + padding)
+
+
+def hostile_wheel(method):
+    """Return a wheel with a member of 100 MB that declares 1000 bytes."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as archive:
+        archive.writestr("vllm/a.py", bytes(100_000_000))
+    data = bytearray(stream.getvalue())
+    struct.pack_into("<I", data, data.rindex(b"PK\1\2") + 24, 1000)
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "reason"),
+    [
+        ("vllm-1.tar.gz", lambda: hostile_sdist(b"0", -1024), "one of -1024 bytes"),
+        ("vllm-1.tar.gz", lambda: hostile_sdist(b"x", 1 << 40), "claims 1099511627776 bytes"),
+        ("vllm-1.tar.gz", lambda: hostile_sdist(b"0", 1 << 40), "one of 1099511627776 bytes"),
+        ("vllm-1.tar.gz", lambda: gzip.compress(b"x" * 3000), "ReadError"),
+        ("vllm-1-py3-none-any.whl", lambda: hostile_wheel(zipfile.ZIP_DEFLATED), "BadZipFile: Bad CRC-32"),
+        ("vllm-1-py3-none-any.whl", lambda: hostile_wheel(zipfile.ZIP_BZIP2), "wheels do not use"),
+        ("vllm-1-py3-none-any.whl", lambda: b"no zip", "BadZipFile"),
+    ],
+)
+def test_hostile_archive_is_not_read(tmp_path, name, make, reason):
+    """A small archive takes neither endless time nor gigabytes of memory, and ends in one line."""
+    index, cache = FakeIndex({}), build.Cache("vllm", tmp_path)
+    index.wheels[name] = make()
+    tracemalloc.start()
+    with index.client() as client:
+        (line,) = build.fetch(client, PACKAGES["vllm"], cache)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert reason in line
+    assert most < 10_000_000
+    assert cache.releases() == {}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"[1]", b"{", b'{"files": [1]}', b'{"files": [{"filename": 1}]}', b'{"files": [{"filename": "x", "url": []}]}',
+     b'{"files": [{"filename": "vllm-1.tar.gz", "url": "u", "size": "x"}]}'],
+)  # fmt: skip
+def test_broken_listing_is_a_user_error(answer):
+    client = httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(200, content=answer)))
+    with pytest.raises(UserError, match="the index cannot be read for vllm"):
+        build.archives.list_releases(client, "vllm", environ={})
+
+
+def test_hash_that_is_a_path_is_dropped():
+    """The matrix caches a wheel in a folder that has the name of the wheel's hash."""
+    entry = {"filename": "vllm-1.tar.gz", "url": "u", "hashes": {"sha256": "../../evil"}}
+    answer = httpx.Response(200, json={"files": [entry]})
+    client = httpx.Client(transport=httpx.MockTransport(lambda _: answer))
+    (release,) = build.archives.list_releases(client, "vllm", environ={})
+    assert release.sha256 == ""
 
 
 def test_metadata_that_unpacks_to_too_much_is_not_read(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 
+import msgspec
 import pytest
 
 from diagnostics.api_index import archives
@@ -85,7 +86,7 @@ def test_wheel_with_wrong_hash_is_refused(index, environ, tmp_path, monkeypatch)
     listed = archives._listed_files
 
     def altered(*arguments):
-        return [{**item, "hashes": {"sha256": "0" * 64}} for item in listed(*arguments)]
+        return [msgspec.structs.replace(item, hashes={"sha256": "0" * 64}) for item in listed(*arguments)]
 
     monkeypatch.setattr(archives, "_listed_files", altered)
     with pytest.raises(WheelError, match="hash"):

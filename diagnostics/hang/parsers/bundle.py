@@ -16,7 +16,9 @@ from diagnostics.output.sanitize import escape
 from diagnostics.safe_io import write_atomically
 
 _ADDRESS = re.compile(r"^(\[[^\]]+\]|[\d.]+):(\d+)$")
-_LOOPBACK = ("127.", "[::1]", "0.0.0.0", "[::]")  # noqa: S104 - compared with, not bound to
+# The rendezvous address of a job usually has a host name.
+_JOB = re.compile(r"^(.+):(\d{0,5})$")
+_LOOPBACK = ("127.", "[::1]", "0.0.0.0", "[::]", "localhost")  # noqa: S104 - compared with, not bound to
 _TITLE = 120
 
 
@@ -37,7 +39,7 @@ def redacted(document: dict[str, Any]) -> dict[str, Any]:
             return [clean(key, item) for item in value]
         if not isinstance(value, str):
             return value
-        match = _ADDRESS.match(value)
+        match = (_JOB if key == "job" else _ADDRESS).match(value)
         if key in ("local", "remote", "job") and match:
             if match[1].startswith(_LOOPBACK):
                 return value

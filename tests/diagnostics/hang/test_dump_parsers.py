@@ -361,3 +361,14 @@ def test_the_time_for_many_processes_is_not_quadratic(tmp_path):
     verdict = diagnose(read_files([str(dump)])).verdict
     assert verdict.outcome
     assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("job", "saved"),
+    [("gpu-node-17:29500", "address-1:29500"), ("10.1.2.3:1", "address-1:1"), ("localhost:1", "localhost:1")],
+)
+def test_saved_bundle_has_no_host_name_of_the_rendezvous(tmp_path, job, saved):
+    """MASTER_ADDR of a job on several machines is a host name, which a shared snapshot must not contain."""
+    bundle.save(Snapshot((Process(1, job=job), Process(2, job=job))), tmp_path / "b.json")
+    document = json.loads((tmp_path / "b.json").read_text())
+    assert [process["job"] for process in document["processes"]] == [saved, saved]
