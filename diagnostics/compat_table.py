@@ -43,6 +43,17 @@ class _Cell(msgspec.Struct):
     note: str | None = None
 
 
+class _TrainerCell(msgspec.Struct):
+    """Results of one cell of another trainer than TRL in compat.json."""
+
+    id: str
+    vllm: str
+    trainer: str
+    version: str
+    verdict: str
+    layers: dict[str, _Layer]
+
+
 class _Breadth(msgspec.Struct):
     """Static results in compat.json, by TRL release."""
 
@@ -57,6 +68,7 @@ class _Document(msgspec.Struct):
     generated: str = ""
     harness: Any = None
     breadth: _Breadth | None = None
+    trainer_cells: list[_TrainerCell] = []
 
 
 @dataclass(frozen=True)
@@ -99,12 +111,14 @@ class Compat:
         generated: The day of publishing.
         problem: Why the table cannot be used; empty if it can.
         breadth: Static results by TRL release: the vLLM range it declares, and vLLM releases by layer and outcome.
+        trainer_cells: Published results of the cells of other trainers than TRL, as in the file.
     """
 
     cells: tuple[dict[str, Any], ...] = ()
     generated: str = ""
     problem: str = ""
     breadth: dict[str, dict[str, Any]] = field(default_factory=dict)
+    trainer_cells: tuple[dict[str, Any], ...] = ()
 
     def read(self, vllm: str, trl: str) -> StaticResult | None:
         """Return the static result of a pair; None if the table has none."""
@@ -181,7 +195,8 @@ def load(path: Path = PATH) -> Compat:
         if wrong := problem_of(document):
             return Compat(problem=f"{path.name}: {wrong}")
         breadth = (document.get("breadth") or {}).get("trl", {})
-        return Compat(tuple(document["cells"]), document.get("generated", ""), breadth=breadth)
+        cells, others = tuple(document["cells"]), tuple(document.get("trainer_cells", ()))
+        return Compat(cells, document.get("generated", ""), breadth=breadth, trainer_cells=others)
     except FileNotFoundError:
         return Compat(problem=f"{path.name} is not shipped with this copy of the tool")
     except (OSError, ValueError) as error:

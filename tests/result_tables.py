@@ -34,9 +34,9 @@ def _table_row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def published() -> dict[str, Mapping[str, Any]]:
-    """Return the published cells by name."""
-    return {cell["id"]: cell for cell in json.loads(PUBLISHED.read_text(encoding="utf-8"))["cells"]}
+def published(key: str = "cells") -> dict[str, Mapping[str, Any]]:
+    """Return the published cells by name; with `trainer_cells`, those of other trainers than TRL."""
+    return {cell["id"]: cell for cell in json.loads(PUBLISHED.read_text(encoding="utf-8"))[key]}
 
 
 def pairs() -> str:
@@ -70,6 +70,12 @@ def cell_tables() -> str:
         f"{_layers(cells, second)}\nAnd known issues other than the scheduler's, where a release may have them "
         f"(*pass*: it does not happen):\n\n{_layers(cells, third)}"
     )
+
+
+def trainer_table() -> str:
+    """Return the table of the published cells of other trainers than TRL."""
+    layers = ("resolve", "contract", "install", "import", "config", "rollout", "loss")
+    return _layers(published("trainer_cells").values(), layers)
 
 
 def _layers(cells: Iterable[Mapping[str, Any]], names: Sequence[str]) -> str:
@@ -112,4 +118,7 @@ def colocate_loop_source() -> str:
     return f"```python\n{text[start : text.index('def train_async(')].rstrip()}\n```\n"
 
 
-PARTS = {"pairs": pairs, "seen": cell_tables, "refuted": refuted_advice, "loop": colocate_loop_source}
+PARTS = {
+    "pairs": pairs, "seen": cell_tables, "trainers": trainer_table, "refuted": refuted_advice,
+    "loop": colocate_loop_source,
+}  # fmt: skip

@@ -355,15 +355,38 @@ def compatibility(user: Release, provider: Release) -> Compatibility:
 
 def published_run(user: Release, provider: Release) -> tuple[str, tuple[str, ...]]:
     """Return the published outcome of running two releases together, and the codes of the failed layers."""
-    if (user.package, provider.package) != ("trl", "vllm"):
-        return "", ()
     tried, table = _published_pairs()
+    if (user.package, provider.package) != ("trl", "vllm"):
+        return trainer_run(table, user, provider), ()
     pair = tried.get((provider.version, user.version))
     if pair is None:
         static = table.read(provider.version, user.version)
         return ("fails" if static and static.broken else ""), ()
     words = " ".join(answer for answer in pair.answers if answer.startswith("✘")).split()
     return pair.state, tuple(dict.fromkeys(word for word in words if word != "✘"))
+
+
+def trainer_run(table: compat_table.Compat, user: Release, provider: Release) -> str:
+    """Return the published outcome of a trainer other than TRL: `ran` if its rollout code and its loss ran, too."""
+    found = [
+        cell
+        for cell in table.trainer_cells
+        if provider.package == "vllm"
+        and (cell["trainer"], cell["version"], cell["vllm"]) == (user.package, user.version, provider.version)
+    ]
+    if not found:
+        return ""
+    layers = found[0]["layers"]
+    passed = {
+        name
+        for name, layer in layers.items()
+        if (layer["verdict"], layer["evidence"]) == ("pass", "executed")
+    }
+    if found[0]["verdict"] in {"fail", "unresolvable"}:
+        return "fails"
+    return (
+        "ran" if {"import", "config", "rollout", "loss"} <= passed else "part" if "import" in passed else ""
+    )
 
 
 @cache

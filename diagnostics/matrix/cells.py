@@ -24,7 +24,12 @@ SCHEMA = "grpo-doctor.matrix.v1"
 PROFILES = ("quick", "full")
 BREADTH = "breadth"
 """The profile of generated cells, one for each pair of releases."""
-_ID = re.compile(r"vllm-(?P<vllm>[0-9][0-9a-z.]*)\+trl-(?P<trl>[0-9][0-9a-z.]*)")
+TRAINERS = ("trl", "verl", "ms-swift", "openrlhf")
+"""Distributions of the trainers that a cell may have beside vLLM."""
+_ID = re.compile(
+    rf"vllm-(?P<vllm>[0-9][0-9a-z.]*)\+(?P<trainer>{'|'.join(TRAINERS)})-(?P<version>[0-9][0-9a-z.]*)"
+)
+_PLACEHOLDER = re.compile(r"\{(.*?)\}|[{}]")
 _EXPECTED_OUTCOMES = (Outcome.FAIL, Outcome.NOT_RUN, Outcome.UNRESOLVABLE)
 _NotNegative = Annotated[float, Meta(ge=0)]
 
@@ -35,7 +40,7 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     about: str
     requirements: tuple[str, ...]
-    """Requirements that are resolved together; `{vllm}` and `{trl}` stand for the cell's versions."""
+    """Requirements that are resolved together; `{vllm}` and, say, `{trl}` stand for the cell's versions."""
     alone: tuple[str, ...] = ()
     """Requirements that are installed without their dependencies."""
     without: tuple[str, ...] = ()
@@ -50,6 +55,8 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Date cut of the environment; None for the cell's date cut."""
     imports: tuple[str, ...]
     """Modules that the layer `import` imports."""
+    rollout: tuple[str, ...] = ()
+    """Modules of the trainer's rollout worker, which the layer `rollout` imports."""
     differs: dict[str, str] = {}
     """Differences from the declared environment: package -> remark. Every executed verdict carries them."""
     environment: dict[str, str] = {}
@@ -57,15 +64,19 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     disk_gb: float
     """Free disk required before building, in GB of 1e9 bytes."""
 
+    @property
+    def placeholders(self) -> set[str]:
+        """The names in braces in the requirements: `vllm` and trainers."""
+        return set(_PLACEHOLDER.findall("\n".join((*self.requirements, *self.alone, self.named))))
+
     def requirements_for(self, cell: Cell) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the requirements of a cell's environment, and those to install without dependencies (`alone`)."""
-        values = {"vllm": cell.vllm, "trl": cell.trl}
-        lines = tuple(line.format(**values) for line in self.requirements)
-        return lines, tuple(line.format(**values) for line in self.alone)
+        lines = tuple(line.format(**cell.versions) for line in self.requirements)
+        return lines, tuple(line.format(**cell.versions) for line in self.alone)
 
     def additions(self, cell: Cell) -> tuple[str, ...]:
         """Return lines that name what is installed in the environment besides the wheels of its lock."""
-        requirement = self.named.format(vllm=cell.vllm, trl=cell.trl)
+        requirement = self.named.format(**cell.versions)
         return tuple(
             f"{key} {value}" for key, value in (("named", requirement), ("glibcxx", self.glibcxx)) if value
         )
@@ -76,7 +87,10 @@ class Cell(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     id: str
     vllm: str
-    trl: str
+    trainer: str
+    """Distribution of the trainer, one of TRAINERS."""
+    version: str
+    """Release of the trainer."""
     python: str
     exclude_newer: datetime.date
     """Packages uploaded after this day (UTC) take no part in resolving the declared environment."""
@@ -87,6 +101,11 @@ class Cell(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     note: str = ""
     declares: str | None = None
     """For a generated cell, the range of vLLM that its TRL declares, '' for any; None for cells of the file."""
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions of vLLM and the trainer, by distribution."""
+        return {"vllm": self.vllm, self.trainer: self.version}
 
 
 class LayerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -221,23 +240,31 @@ class _Reader:
         for key in ("requirements", "alone", "named"):
             lines = getattr(recipe, key)
             for line in (lines,) if isinstance(lines, str) else lines:
-                if re.search(r"[{}]", re.sub(r"\{(vllm|trl)\}", "", line)):
-                    expected = "no braces except {vllm} and {trl}"
-                    raise self.source.refuse(("recipes", name, key), line, expected)
+                for placeholder in _PLACEHOLDER.findall(line):
+                    if placeholder not in {"vllm", *TRAINERS}:
+                        expected = "no braces except {vllm} and {trl} or another trainer"
+                        raise self.source.refuse(("recipes", recipe.name, key), line, expected)
         return recipe
 
     def _cell(self, name: str, table: Mapping[str, Any], recipes: Mapping[str, Recipe]) -> Cell:
         keys = ("cells", name)
         versions = _ID.fullmatch(name)
-        if versions is None or not all(map(is_release, versions.groups())):
-            raise self.source.refuse(keys, None, "an id of the form vllm-<version>+trl-<version>")
+        if versions is None or not all(map(is_release, versions.group("vllm", "version"))):
+            raise self.source.refuse(
+                keys, None, "an id of the form vllm-<version>+trl-<version>, or another trainer"
+            )
         recipe = table.get("recipe")
         if recipe is not None and recipe not in recipes:
             close = close_matches(str(recipe), recipes)
             raise self.source.refuse((*keys, "recipe"), recipe, f"one of {', '.join(recipes)}{close}")
         values = {**table, **versions.groupdict(), "id": name, "recipe": recipes[recipe] if recipe else None}
         cell: Cell = self._convert(values, Cell, keys)
-        self._check_names(cell.layers, self.layers, (*keys, "layers"))
+        if cell.recipe and not cell.recipe.placeholders <= cell.versions.keys():
+            raise self.source.refuse((*keys, "recipe"), recipe, f"a recipe for {cell.trainer}")
+        applicable = [
+            layer.name for layer in self.layers.values() if cell.trainer in (layer.trainers or TRAINERS)
+        ]
+        self._check_names(cell.layers, applicable, (*keys, "layers"))
         self._check_names(cell.profiles, PROFILES, (*keys, "profiles"))
         self._check_names(cell.expect, cell.layers, (*keys, "expect"))
         for layer, expectation in cell.expect.items():

@@ -133,7 +133,7 @@ def _add_extras(context: Context, cell: Cell, recipe: Recipe) -> None:
     """Install the recipe's additions that are no wheels: metadata without code, and a stand-in for libstdc++."""
     (packages,) = environment_folder(context, cell).glob("lib/python3*/site-packages")
     if recipe.named:
-        name, _, version = recipe.named.format(vllm=cell.vllm, trl=cell.trl).partition("==")
+        name, _, version = recipe.named.format(**cell.versions).partition("==")
         metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: a name only; no code\n"
         folder = packages / f"{name}-{version}.dist-info"
         folder.mkdir()

@@ -147,7 +147,7 @@ def _write_lock(context: Context, cell: Cell, resolution: Resolution, *, runs: b
 
 def _first_line(cell: Cell, *, runs: bool) -> str:
     """Return the lock's first line, which names its cell, Python and date cut."""
-    what = f"trl[vllm]=={cell.trl} with vllm=={cell.vllm}, as declared"
+    what = f"{cell.trainer}[vllm]=={cell.version} with vllm=={cell.vllm}, as declared"
     cut = cell.exclude_newer
     if runs and cell.recipe is not None:
         what = f"{cell.id} by the recipe {cell.recipe.name!r} of matrix.toml"

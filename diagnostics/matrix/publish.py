@@ -101,11 +101,12 @@ def make_publication(
     """
     document: dict[str, Any] = {"schema": SCHEMA, "generated": day, "harness": _version(), "cells": []}
     publication = Publication(document)
-    before = {cell["id"]: cell for cell in published.get("cells", ())}
+    before = {cell["id"]: cell for key in ("cells", "trainer_cells") for cell in published.get(key, ())}
     for row in grid.rows:
         old = before.pop(row.cell.id, {"layers": {}})
         cell = _merge_cell(publication, row, old, update=row.cell.id in updated)
-        document["cells"].append(cell)
+        key = "cells" if row.cell.trainer == "trl" else "trainer_cells"
+        document.setdefault(key, []).append(cell)
         if old.get("verdict") not in {None, cell["verdict"]}:
             publication.changed.append(f"{row.cell.id}: the cell is {cell['verdict']}, was {old['verdict']}")
     publication.lost += [
@@ -147,10 +148,13 @@ def _answered_layers(cell: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def _cell_entry(row: CellResults) -> dict[str, Any]:
     resolved = row.layers.get("resolve")
     packages = resolved.event.answer.packages if resolved and resolved.event else {}
+    versions = {"trl": row.cell.version}
+    if row.cell.trainer != "trl":
+        versions = {"trainer": row.cell.trainer, "version": row.cell.version}
     return {
         "id": row.cell.id,
         "vllm": row.cell.vllm,
-        "trl": row.cell.trl,
+        **versions,
         "python": row.cell.python,
         "transformers": packages.get("transformers"),
         "torch": packages.get("torch"),
@@ -239,11 +243,11 @@ def _merge_breadth(
     merged: _Pairs = {}
     for result in generated.results:
         cell, layer = result.question.cell, result.question.layer.name
-        declares[cell.trl] = cell.declares or ""
-        old = before.get((cell.trl, layer), {}).pop(cell.vllm, None)
+        declares[cell.version] = cell.declares or ""
+        old = before.get((cell.version, layer), {}).pop(cell.vllm, None)
         new = _outcome_text(result) if result.event else ""
         if chosen := publication.choose(result, new, old, update=cell.id in updated):
-            merged.setdefault((cell.trl, layer), {})[cell.vllm] = chosen
+            merged.setdefault((cell.version, layer), {})[cell.vllm] = chosen
     publication.lost += [
         f"vllm-{vllm}+trl-{trl} {layer}: {outcome}"
         for (trl, layer), outcomes in before.items()

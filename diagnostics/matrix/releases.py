@@ -114,7 +114,8 @@ def pair_cell(
     return Cell(
         id=f"vllm-{engine.version}+trl-{trainer.version}",
         vllm=engine.version,
-        trl=trainer.version,
+        trainer="trl",
+        version=trainer.version,
         python=breadth.python,
         exclude_newer=min(date_cut, today),
         layers=tuple(layers),

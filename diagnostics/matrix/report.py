@@ -204,7 +204,7 @@ def json_report(grid: ResultsGrid, rows: Sequence[CellResults], made: str) -> st
         "questions": len(grid.results),
         "cells": [
             {
-                "id": row.cell.id, "vllm": row.cell.vllm, "trl": row.cell.trl, "python": row.cell.python,
+                "id": row.cell.id, **row.cell.versions, "python": row.cell.python,
                 "exclude_newer": row.cell.exclude_newer.isoformat(), "note": row.cell.note,
                 "layers": {name: _json_result(result) for name, result in row.layers.items()},
             }

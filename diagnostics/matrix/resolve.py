@@ -74,7 +74,7 @@ class Resolution:
 def resolve_declared(
     context: Context, cell: Cell, *, timeout_s: float, cut: datetime.date | None = None
 ) -> Resolution:
-    """Resolve the environment that a user gets who installs `trl[vllm]` and `vllm` of these versions.
+    """Resolve the environment that a user gets who installs the trainer with its extra `vllm`, and `vllm`.
 
     Args:
         context: The command's context.
@@ -84,7 +84,7 @@ def resolve_declared(
     """
 
     def attempt(platform: str) -> Resolution:
-        requirements = (f"trl[vllm]=={cell.trl}", f"vllm=={cell.vllm}")
+        requirements = (f"{cell.trainer}[vllm]=={cell.version}", f"vllm=={cell.vllm}")
         arguments = ["--python-platform", platform]
         resolution = _compile(
             context, cell, requirements, arguments, cut or cell.exclude_newer, timeout_s, wheels=False

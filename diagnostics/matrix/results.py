@@ -68,8 +68,7 @@ def make_question(context: Context, cell: Cell, layer_name: str) -> Question:
     repros = [REPRO_MODULES[code] for code in codes if code in REPRO_MODULES]
     inputs = {
         "layer": layer_name,
-        "vllm": cell.vllm,
-        "trl": cell.trl,
+        **cell.versions,
         **layer.inputs(context, cell),
         **({"program": " ".join(program)} if program else {}),
         **({"codes": " ".join(codes)} if codes else {}),

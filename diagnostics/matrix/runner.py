@@ -90,7 +90,7 @@ class Run:
 
     def _run_light(self, questions: Sequence[Question]) -> None:
         """Run questions of light layers in threads, sorted so that neighbours share parsed source."""
-        ordered = sorted(questions, key=lambda item: (Version(item.cell.vllm), Version(item.cell.trl)))
+        ordered = sorted(questions, key=lambda item: (Version(item.cell.vllm), Version(item.cell.version)))
         with ThreadPoolExecutor(self.options.jobs) as pool:
             try:
                 for finished in [pool.submit(self.run_question, question) for question in ordered]:

@@ -52,11 +52,11 @@ def test_locks_name_no_machine():
         ('profiles = ["quick"]', 'profiles = ["quik"]', "expected one of full, quick (did you mean quick?)"),
         ('profiles = ["quick"]', 'profiles = "quick"', "profiles: Expected `array`, got `str`"),
         ('profiles = ["quick"]', 'profiles = ["quick"]\nnotes = "x"', "unknown key 'notes' (did you mean note?)"),
-        ('vllm-1.0+trl-1.0"]', 'vllm1.0+trl-1.0"]', "expected an id of the form vllm-<version>+trl-<version>"),
+        ('vllm-1.0+trl-1.0"]', 'vllm1.0+trl-1.0"]', "expected an id of the form vllm-<version>+trl-<version>, or"),
         ('vllm-1.0+trl-1.0"]', 'vllm-1.x.0+trl-1.0"]', "expected an id of the form"),
         ("timeout_s = 300", "timeout_s = -1", "timeout_s: Expected `float` > 0.0"),
         ("disk_gb = 0.01", "disk_gb = true", "disk_gb: Expected `float`, got `bool`"),
-        ("{trl}", "{version}", "expected no braces except {vllm} and {trl}"),
+        ("{trl}", "{version}", "expected no braces except {vllm} and {trl} or another trainer"),
         ("grpo-doctor.matrix.v1", "v2", "schema is 'v2': expected 'grpo-doctor.matrix.v1'"),
     ],
 )  # fmt: skip
@@ -97,6 +97,21 @@ def test_invalid_expectation_is_refused(load, kit, more, message):
     with pytest.raises(TomlError) as refused:
         load(kit.head + kit.cell("1.0", "1.0", kit.deep, more=more))
     assert message in str(refused.value)
+
+
+def test_other_trainers_have_their_own_layers(load, kit):
+    """A cell takes a recipe for its own trainer, and refuses the layers of other trainers."""
+    head = kit.head.replace('"trl=={trl}"', '"verl=={verl}"')
+    verl = kit.cell("1.0", "1.0", ["resolve", "install", "config"]).replace("+trl-", "+verl-")
+    (cell,) = load(head + verl).cells
+    assert (cell.trainer, cell.version, cell.layers) == ("verl", "1.0", ("resolve", "install", "config"))
+    assert cell.recipe.requirements_for(cell) == (("vllm==1.0", "verl==1.0"), ())
+    with pytest.raises(TomlError, match="recipe is 'toy': expected a recipe for verl"):
+        load(kit.head + verl)
+    with pytest.raises(TomlError, match="'peer:alone': expected one of config"):
+        load(head + verl.replace("config", "peer:alone"))
+    with pytest.raises(TomlError, match="'config': expected one of conformance"):
+        load(kit.head + kit.cell("1.0", "1.0", ["install", "config"]))
 
 
 def test_unreadable_file_is_refused(load, tmp_path):

@@ -233,3 +233,47 @@ def test_layers_are_ordered_by_requirements():
     assert len(set(names)) == len(names)
     for position, layer in enumerate(LAYERS):
         assert set(layer.needs) <= set(names[:position]), layer.name
+
+
+def test_loss_comparison_of_another_release_is_not_run(workplace, monkeypatch):
+    """A trainer's loss passes within the bound, fails beyond it, and is not compared if the program cannot run."""
+    cell = workplace.matrix.cells[0]
+    verl = msgspec.structs.replace(cell, id="vllm-1.0+verl-1.0", trainer="verl")
+    monkeypatch.setattr(environments, "ensure_environment", lambda *_, **__: None)
+    ran = []
+
+    def check(output, log=""):
+        def run(command, *, cwd, **_options):
+            ran.append((command[1:3], (cwd / "verl_loss.py").is_file()))
+            (workplace.folder("logs", verl.id) / "loss.log").write_text(log)
+            return Completed(0 if output else 1, output, "", 1.0, False)
+
+        monkeypatch.setattr(in_cell, "run", run)
+        return BY_NAME["loss"].check(workplace, verl)
+
+    near, far = ({"losses": {"gspo": worst}, "advantages": {"grpo": 0.0}} for worst in (1e-9, 1e-3))
+    assert check(json.dumps(near)).outcome is Outcome.PASS
+    answer = check(json.dumps(far))
+    assert (answer.outcome, answer.signs) == (Outcome.FAIL, ("losses gspo: 0.001",))
+    assert check(json.dumps({**near, "losses": {"gspo": float("nan")}})).outcome is Outcome.FAIL
+    answer = check("", "Traceback:\nModuleNotFoundError: No module named 'verl.new'\n")
+    assert answer.outcome is Outcome.NOT_RUN
+    assert answer.summary == "not compared: ModuleNotFoundError: No module named 'verl.new'"
+    assert set(map(str, ran)) == {"(['-m', 'verl_loss'], True)"}
+
+
+def test_contract_of_another_trainer_comes_from_the_index(workplace):
+    """Names missing at import fail; names that only functions need are not checked."""
+    cell = workplace.matrix.cells[0]
+    outcomes = {}
+    for version, vllm in (("0.5.0", "0.8.5"), ("0.9.1", "0.24.0"), ("0.7.1", "0.8.5"), ("99.0", "0.8.5")):
+        verl = msgspec.structs.replace(cell, trainer="verl", version=version, vllm=vllm)
+        answer = BY_NAME["contract"].check(workplace, verl)
+        outcomes[version] = answer.outcome
+        assert all(name in answer.summary for _kind, name, _moment in answer.facts)
+    assert outcomes == {
+        "0.5.0": Outcome.PASS,
+        "0.9.1": Outcome.NOT_CHECKED,
+        "0.7.1": Outcome.FAIL,
+        "99.0": Outcome.NOT_RUN,
+    }

@@ -69,7 +69,9 @@ def resolve_by_platform(monkeypatch, **results):
 
     monkeypatch.setattr(resolve, "_compile", compile_on)
     context = SimpleNamespace(matrix=SimpleNamespace(platform="x86_64-manylinux_2_28"))
-    cell = SimpleNamespace(trl="1.1.0", vllm="0.15.0", exclude_newer=datetime.date(2026, 5, 1))
+    cell = SimpleNamespace(
+        trainer="trl", version="1.1.0", vllm="0.15.0", exclude_newer=datetime.date(2026, 5, 1)
+    )
     return resolve.resolve_declared(context, cell, timeout_s=1), tried
 
 

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from diagnostics import compat_table
+from diagnostics.api_index import query
 from diagnostics.compat_table import load as load_compat
 from diagnostics.matrix import releases
 from diagnostics.matrix.cells import load_matrix
@@ -38,9 +40,12 @@ def publish(tmp_path, kit, use_index):
     """Return a function that publishes answers, {(cell, layer): outcome}, over an existing document."""
     use_index(trl=TRL, vllm=VLLM)
 
-    def build_store(answers, published, *, cells=("1.0", "2.0"), layers=CHOSEN, updated=None):
+    def build_store(answers, published, *, cells=("1.0", "2.0"), layers=CHOSEN, updated=None, others=()):
         path = tmp_path / "matrix.toml"
-        path.write_text(kit.head + "".join(kit.cell(vllm, "1.0", layers) for vllm in cells) + BREADTH)
+        text = kit.head.replace('"trl=={trl}"', "") + "".join(kit.cell(vllm, "1.0", layers) for vllm in cells)
+        for name in others:
+            text += kit.cell("3.0", "1.0", others[name]).replace("vllm-3.0+trl-1.0", name)
+        path.write_text(text + BREADTH)
         matrix = load_matrix(path, LAYERS)
         grids = []
         generated = releases.generated_cells(matrix)
@@ -88,6 +93,33 @@ def test_unfinished_answers_change_nothing(publish):
     complete = publish(COMPLETE, {}).document
     publication = publish({(FIRST, "install"): "infra_error", (FIRST, "resolve"): "timeout"}, complete)
     assert (verdicts(publication)[FIRST, "install"], publication.changed) == ("pass", [])
+
+
+def test_other_trainers_are_published_apart(publish, tmp_path):
+    """Cells of other trainers stand under `trainer_cells`, keep their answers, and are read by `versions`."""
+    name = "vllm-3.0+verl-1.0"
+    cell = {"install": "pass", "import": "pass", "config": "pass", "rollout": "pass", "loss": "pass"}
+    answers = {(name, layer): outcome for layer, outcome in cell.items()}
+    complete = publish({**COMPLETE, **answers}, {}, others={name: tuple(cell)}).document
+    assert [item["id"] for item in complete["cells"]] == [FIRST, SECOND]
+    (published,) = complete["trainer_cells"]
+    assert {key: published[key] for key in ("id", "vllm", "trainer", "version", "verdict")} == {
+        "id": name, "vllm": "3.0", "trainer": "verl", "version": "1.0", "verdict": "pass",
+    }  # fmt: skip
+    again = publish({}, complete, others={name: tuple(cell)})
+    assert (again.document["trainer_cells"], again.lost) == ([published], [])
+    path = tmp_path / "compat.json"
+    path.write_text(json.dumps(complete))
+    table, vllm = compat_table.load(path), query.Release("vllm", "3.0")
+    assert table.problem == ""
+    assert query.trainer_run(table, query.Release("verl", "1.0"), vllm) == "ran"
+    assert query.trainer_run(table, query.Release("verl", "1.1"), vllm) == ""
+    published["layers"]["rollout"]["verdict"] = "expected_fail"
+    path.write_text(json.dumps(complete))
+    assert query.trainer_run(compat_table.load(path), query.Release("verl", "1.0"), vllm) == "part"
+    published["verdict"] = "fail"
+    path.write_text(json.dumps(complete))
+    assert query.trainer_run(compat_table.load(path), query.Release("verl", "1.0"), vllm) == "fails"
 
 
 def test_only_selected_cells_are_updated(publish):

@@ -69,7 +69,7 @@ def test_each_minor_release_is_paired_with_its_range(generate):
     """Each minor TRL release is paired with its declared vLLM range and two releases on each side of it."""
     pairs = {}
     for cell in generate().values():
-        pairs.setdefault(cell.trl, []).append(cell.vllm)
+        pairs.setdefault(cell.version, []).append(cell.vllm)
     assert pairs == {
         "1.0.1": [f"0.{minor}" for minor in range(2, 13)],
         "1.1.0": ["0.3", "0.4", "0.5", "0.6", "0.7"],
@@ -79,7 +79,7 @@ def test_each_minor_release_is_paired_with_its_range(generate):
 def test_all_pairs_are_compared_and_some_are_resolved(generate):
     """All pairs have the contract layer; the ends of a range, some releases between and excluded ones are resolved."""
     cells = generate().values()
-    resolved = [cell.vllm for cell in cells if cell.trl == "1.0.1" and "resolve" in cell.layers]
+    resolved = [cell.vllm for cell in cells if cell.version == "1.0.1" and "resolve" in cell.layers]
     assert resolved == ["0.2", "0.3", "0.4", "0.8", "0.12"]
     assert all("contract" in cell.layers for cell in cells)
 
@@ -138,11 +138,11 @@ def test_project_covers_every_minor_release_of_trl():
     matrix = load_matrix(ROOT / "matrix.toml", LAYERS)
     cells = releases.generated_cells(matrix)
     minors = {tuple(map(int, item.version.split(".")[:2])) for item in releases.indexed_releases("trl")}
-    assert {tuple(map(int, cell.trl.split(".")[:2])) for cell in cells} == {
+    assert {tuple(map(int, cell.version.split(".")[:2])) for cell in cells} == {
         item for item in minors if item >= (0, 14)
     }
     assert sum("resolve" in cell.layers for cell in cells) >= 150
-    pairs = [(cell.vllm, in_range(cell.vllm, cell.declares)) for cell in cells if cell.trl == "0.25.1"]
+    pairs = [(cell.vllm, in_range(cell.vllm, cell.declares)) for cell in cells if cell.version == "0.25.1"]
     assert [vllm for vllm, allowed in pairs if not allowed] == ["0.10.1", "0.10.1.1", "0.11.0", "0.11.1"]
     assert [vllm for vllm, allowed in pairs if allowed] == ["0.10.2"]
 

@@ -9,6 +9,7 @@ LAYERS: tuple[Layer, ...] = (
     *resolve.LAYERS,
     *contract.LAYERS,
     *environment.LAYERS,
+    *programs.OTHER_TRAINER_LAYERS,
     repros.SCHEDULER,
     *programs.ENGINE_LAYERS,
     *conformance.LAYERS,

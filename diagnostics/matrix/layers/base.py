@@ -28,6 +28,8 @@ class Layer:
     """Whether the layer runs in the cell's environment; all light layers run before the first heavy layer."""
     of_pairs: bool = False
     """Whether the layer also runs for generated cells."""
+    trainers: tuple[str, ...] = ()
+    """Trainers whose cells may have the layer; empty for all."""
     solves: bool = False
     """Whether the layer resolves the declared requirements; no solution is expected where the metadata forbids it."""
     inputs: Callable[[Context, Cell], Mapping[str, str]] = lambda _context, _cell: {}

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from packaging.version import Version
 
+from diagnostics.api_index import query
 from diagnostics.api_index.compare import Comparison, MissingUse, compare, fields_off_by_default
 from diagnostics.api_index.extract import extract
 from diagnostics.api_index.rules import Rule, Ruling, apply_rules
@@ -143,10 +144,12 @@ def _parsed(engine: WheelSources) -> Surface:
 
 
 def _check(context: Context, cell: Cell) -> Answer:
+    if cell.trainer != "trl":
+        return indexed_answer(cell)
     cache = context.folder("wheels")
     context.show_status("reading the source of both wheels")
     try:
-        trainer = find_wheel("trl", cell.trl, cache=cache, environ=context.environ)
+        trainer = find_wheel("trl", cell.version, cache=cache, environ=context.environ)
         engine = find_wheel("vllm", cell.vllm, cache=cache, environ=context.environ)
         with _lock:
             return comparison_answer(compare_apis(trainer, _parsed(engine), Version(cell.vllm)))
@@ -154,6 +157,37 @@ def _check(context: Context, cell: Cell) -> Answer:
         if error.absent:
             return Answer(Outcome.NOT_RUN, str(error), EvidenceLevel.STATIC)
         return infrastructure_fault(str(error), EvidenceLevel.STATIC)
+
+
+def indexed_answer(cell: Cell) -> Answer:
+    """Return the answer for a trainer other than TRL, from the API index: which of its code a run uses is not known."""
+    user, provider = query.Release(cell.trainer, cell.version), query.Release("vllm", cell.vllm)
+    comparison = query.check(user, provider)
+    if comparison is None:
+        return Answer(
+            Outcome.NOT_RUN, f"the API index cannot compare {user} and {provider}", EvidenceLevel.STATIC
+        )
+    missing = comparison.missing
+    names = ", ".join(sorted({item.use.text for item in missing}))
+    needed = "a run that calls these functions"
+    summary = (
+        f"{len(missing)} of {comparison.checked} uses of vLLM lack their name: {names}"
+        if missing
+        else (f"all {comparison.checked} uses of vLLM that the API index has are provided")
+    )
+    outcome = (
+        Outcome.FAIL if query.fail_at_import(comparison) else Outcome.NOT_CHECKED if missing else Outcome.PASS
+    )
+    if outcome is Outcome.NOT_CHECKED:
+        summary = f"{summary}; needed: {needed}"
+    return Answer(
+        outcome,
+        summary,
+        EvidenceLevel.STATIC,
+        signs=tuple(map(_missing_line, missing)),
+        facts=tuple(("missing", item.use.text, _moment(item)) for item in missing),
+        details=tuple(f"missing: {_missing_line(item)}" for item in missing),
+    )
 
 
 def comparison_answer(comparison: Contract) -> Answer:

@@ -1,4 +1,4 @@
-"""Layers `install` and `import`: build the environment of the cell, and import its modules."""
+"""Layers `install`, `import` and `rollout`: build the environment of the cell, and import its modules."""
 
 from __future__ import annotations
 
@@ -35,6 +35,11 @@ def _install(context: Context, cell: Cell) -> Answer:
 def _import_program(_settings: LayerSettings, cell: Cell) -> tuple[str, ...]:
     assert cell.recipe is not None
     return ("repro", "imports", *cell.recipe.imports)
+
+
+def _rollout_program(_settings: LayerSettings, cell: Cell) -> tuple[str, ...]:
+    assert cell.recipe is not None
+    return ("repro", "imports", *cell.recipe.rollout)
 
 
 def import_answer(reply: in_cell.Reply, cell: Cell) -> Answer:
@@ -77,5 +82,10 @@ LAYERS = (
     in_cell.program_layer(
         "import", "Can its modules be imported?", _import_program, "grpo-doctor.imports.v1",
         import_answer, code=(__name__, "repro.drivers.imports"), needs=("install",),
+    ),
+    in_cell.program_layer(
+        "rollout", "Can the trainer's rollout worker or server for vLLM be imported without a GPU?",
+        _rollout_program, "grpo-doctor.imports.v1", import_answer,
+        code=(__name__, "repro.drivers.imports"), needs=("install",),
     ),
 )  # fmt: skip

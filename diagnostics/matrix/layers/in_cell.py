@@ -56,6 +56,7 @@ def program_layer(
     code: tuple[str, ...],
     needs: tuple[str, ...] = USABLE,
     codes: Callable[[LayerSettings], Sequence[str]] | None = None,
+    trainers: tuple[str, ...] = (),
 ) -> Layer:
     """Return a layer that runs one of our programs in the cell and reads its document.
 
@@ -68,6 +69,7 @@ def program_layer(
         code: Our own modules and packages behind the answer.
         needs: Layers that must have passed.
         codes: Known issues that the program tries to reproduce.
+        trainers: Trainers whose cells may have the layer; empty for all.
     """
 
     def arguments(settings: LayerSettings, cell: Cell) -> Sequence[str]:
@@ -91,6 +93,7 @@ def program_layer(
         inputs=program_inputs,
         program=arguments,
         codes=codes,
+        trainers=trainers,
     )
 
 

@@ -1,22 +1,29 @@
-"""Layers that run training software in the cell: the engine, the reference trainer, TRL's trainer, and the servers."""
+"""Layers that run training software in the cell: engine, trainers, their parsers and losses, and servers."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from diagnostics.matrix.cells import Cell
+from diagnostics.matrix.cells import TRAINERS, Cell, LayerSettings
+from diagnostics.matrix.context import ROOT, Context
+from diagnostics.matrix.layers.base import EarlyAnswer, Layer
 from diagnostics.matrix.layers.in_cell import (
     USABLE,
     Reply,
     document_error,
     document_lines,
     executed_answer,
+    program_inputs,
     program_layer,
+    run_in_cell,
 )
-from diagnostics.matrix.verdicts import Answer, Outcome
+from diagnostics.matrix.verdicts import Answer, EvidenceLevel, Outcome
 
 TRL_ENGINES = {"alone": "sampling with transformers", "vllm": "sampling with vLLM in its own process"}
 TRAIN_MODES = {
@@ -25,6 +32,10 @@ TRAIN_MODES = {
     "server": "the engine is a server on loopback",
 }
 SERVERS = {"vllm": "vllm serve", "trl": "trl vllm-serve"}
+PEER_PROGRAMS = "tests/grpo_core/peer_programs"
+LOSS_PROGRAMS = {"verl": "verl_loss", "ms-swift": "swift_loss", "openrlhf": "openrlhf_loss"}
+# In float64 both losses agree to 1e-12; some of the trainers' formulas always use float32.
+LOSS_BOUND = 1e-6
 
 
 def _program_answer(reply: Reply, cell: Cell, problem: str, summary: str) -> Answer:
@@ -116,6 +127,49 @@ def _train_problem(document: Mapping[str, Any]) -> str:
     return ""
 
 
+def config_answer(reply: Reply, cell: Cell) -> Answer:
+    """Return the answer of the program that gives the trainer's own parser a valid and a wrong configuration."""
+    document = reply.document
+    summary = (
+        f"{document.get('parser')}: accepted {document.get('accepted')}; refused {document.get('refused')}"
+    )
+    return _program_answer(reply, cell, _problem(document), summary)
+
+
+def _loss_program(_settings: LayerSettings, cell: Cell) -> tuple[str, ...]:
+    return (LOSS_PROGRAMS[cell.trainer],)
+
+
+def _check_loss(context: Context, cell: Cell) -> Answer:
+    """Compare the trainer's loss and advantages with ours, by the programs of the tests that do this."""
+
+    def copy_programs(folder: Path) -> None:
+        shutil.copytree(ROOT / PEER_PROGRAMS, folder, dirs_exist_ok=True)
+
+    program = _loss_program(context.matrix.layer("loss"), cell)
+    try:
+        completed = run_in_cell(context, cell, "loss", program, prepare=copy_programs)
+    except EarlyAnswer as early:
+        return early.answer
+    try:
+        document = json.loads(completed.process.output)
+        parts = {
+            f"{kind} {name}": worst
+            for kind in ("losses", "advantages")
+            for name, worst in document[kind].items()
+        }
+    except (ValueError, TypeError, KeyError, AttributeError):
+        lines = completed.excerpt.strip().splitlines() or ["no output"]
+        summary = f"not compared: {lines[-1]}"
+        return executed_answer(completed, cell, Outcome.NOT_RUN, summary, signs=(summary,))
+    far = {name: worst for name, worst in parts.items() if not worst < LOSS_BOUND}
+    summary = f"{len(parts)} settings of loss, gradient and advantages: largest difference {max(parts.values()):.1e}"
+    signs = tuple(f"{name}: {worst}" for name, worst in far.items())
+    outcome = Outcome.FAIL if far else Outcome.PASS
+    details = tuple(f"{name}: {worst:.1e}" for name, worst in parts.items())
+    return executed_answer(completed, cell, outcome, summary, signs=signs, details=details)
+
+
 def _number(value: object, form: str = ".2f") -> str:
     return f"{value:{form}}" if isinstance(value, int | float) else "?"
 
@@ -147,6 +201,7 @@ ENGINE_LAYERS = (
             "grpo-doctor.peer.v1",
             trl_answer,
             code=(__name__, "repro.cell_programs.trl_training"),
+            trainers=("trl",),
         )
         for engine, about in TRL_ENGINES.items()
     ),
@@ -163,6 +218,30 @@ ENGINE_LAYERS = (
         for mode, about in TRAIN_MODES.items()
     ),
 )
+_OTHERS = tuple(name for name in TRAINERS if name != "trl")
+OTHER_TRAINER_LAYERS = (
+    program_layer(
+        "config",
+        "Does the trainer's own code accept a GRPO configuration, and refuse an option that does not exist?",
+        lambda _settings, cell: ("repro.cell_programs.trainer_config", cell.trainer),
+        "grpo-doctor.config.v1",
+        config_answer,
+        code=(__name__, "repro.cell_programs.trainer_config"),
+        needs=("install",),
+        trainers=_OTHERS,
+    ),
+    Layer(
+        name="loss",
+        question="Do the trainer's loss, its gradient and its advantages equal those of the reference trainer?",
+        evidence=EvidenceLevel.EXECUTED,
+        check=_check_loss,
+        code=(__name__, PEER_PROGRAMS.replace("/", "."), "grpo_core"),
+        needs=("install",),
+        inputs=program_inputs,
+        program=_loss_program,
+        trainers=_OTHERS,
+    ),
+)
 SERVER_LAYERS = tuple(
     program_layer(
         f"serve:{server}",
@@ -171,6 +250,7 @@ SERVER_LAYERS = tuple(
         "grpo-doctor.started.v1",
         server_answer,
         code=(__name__, "repro.cell_programs.server_start"),
+        trainers=("trl",) if server == "trl" else (),
     )
     for server, command in SERVERS.items()
 )

@@ -1,0 +1,165 @@
+"""Give the parser of this environment's trainer a GRPO configuration, and one with an option that does not exist.
+
+    python -m repro.cell_programs.trainer_config verl|ms-swift|openrlhf [--json]
+
+The parsers are the trainers' own, unmodified: verl's Hydra configuration and its `validate_config`, ms-swift's
+`RLHFArguments`, and the main block of OpenRLHF's `train_ppo_ray`, which ends when it calls `train`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import importlib
+import importlib.util
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from grpo_core.config import ModelConfig, TaskConfig
+from grpo_core.tasks import model
+from repro import upstream
+from repro.cell_programs import print_report
+
+SCHEMA = "grpo-doctor.config.v1"
+VERL = (
+    "algorithm.adv_estimator=grpo",
+    "data.train_batch_size=8",
+    "actor_rollout_ref.rollout.name=vllm",
+    "actor_rollout_ref.rollout.n=4",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=1",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
+    "actor_rollout_ref.actor.use_kl_loss=True",
+    "trainer.n_gpus_per_node=1",
+)
+SWIFT = (
+    "--rlhf_type=grpo",
+    "--reward_funcs=format",
+    "--num_generations=4",
+    "--model_type=llama",
+    "--template=llama",
+    "--per_device_train_batch_size=4",
+    "--report_to=none",
+)
+# OpenRLHF's options since 0.10, and before.
+OPENRLHF = {
+    "--actor.model_name_or_path": ("--pretrain", "MODEL"),
+    "--reward.remote_url": ("--remote_rm_url", "reward.py"),
+    "--data.prompt_dataset": ("--prompt_data", "prompts.jsonl"),
+    "--algo.advantage.estimator": ("--advantage_estimator", "group_norm"),
+    "--rollout.n_samples_per_prompt": ("--n_samples_per_prompt", "4"),
+}
+
+
+def parse_verl(words: Sequence[str]) -> None:
+    """Compose verl's shipped `ppo_trainer` with overrides, and validate the result."""
+    from hydra import compose, initialize_config_dir  # type: ignore[import-not-found]
+
+    (package,) = importlib.util.find_spec("verl").submodule_search_locations  # type: ignore[union-attr, misc]
+    with initialize_config_dir(str(Path(package, "trainer", "config")), version_base=None):
+        config = compose("ppo_trainer", overrides=[*VERL, *words])
+    if importlib.util.find_spec("verl.utils.config") and hasattr(
+        importlib.import_module("verl.utils.config"), "validate_config"
+    ):
+        importlib.import_module("verl.utils.config").validate_config(
+            config, use_reference_policy=True, use_critic=False
+        )
+        return
+    trainer = importlib.import_module("verl.trainer.ppo.ray_trainer").RayPPOTrainer
+    unstarted = trainer.__new__(trainer)
+    vars(unstarted).update(config=config, use_reference_policy=True, use_critic=False)
+    unstarted._validate_config()  # noqa: SLF001 - the only check of early releases
+
+
+def parse_swift(words: Sequence[str]) -> None:
+    """Construct ms-swift's `RLHFArguments` from a command line, for a tiny model in a folder."""
+    from transformers import HfArgumentParser
+
+    newer = importlib.util.find_spec("swift.arguments")
+    arguments = importlib.import_module("swift.arguments" if newer else "swift.llm.argument").RLHFArguments
+    with tempfile.TemporaryDirectory() as folder:
+        model.make_tiny(Path(folder, "model"), ModelConfig(), TaskConfig().letters, seed=0)
+        data = Path(folder, "prompts.jsonl")
+        data.write_text('{"messages": [{"role": "user", "content": "1"}]}\n', encoding="utf-8")
+        places = (f"--model={folder}/model", f"--dataset={data}", f"--output_dir={folder}/output")
+        HfArgumentParser([arguments]).parse_args_into_dataclasses([*SWIFT, *places, *words])
+
+
+def parse_openrlhf(words: Sequence[str]) -> None:
+    """Run the main block of `train_ppo_ray`, after those of its imports that are of the standard library."""
+    (package,) = importlib.util.find_spec("openrlhf").submodule_search_locations  # type: ignore[union-attr, misc]
+    program = Path(package, "cli", "train_ppo_ray.py")
+    text = program.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    options = [f"{new if new in text else old}={value}" for new, (old, value) in OPENRLHF.items()]
+    # The `__init__` of OpenRLHF's packages imports flash-attn, which its parser does not need.
+    utils = sys.modules["openrlhf.utils"] = ModuleType("openrlhf.utils")
+    utils.__path__ = [str(Path(package, "utils"))]
+    received: list[Any] = []
+    names: dict[str, Any] = {"train": received.append, "__name__": "__main__"}
+    for statement in [item for item in tree.body if isinstance(item, (ast.Import, ast.ImportFrom))]:
+        module = statement.names[0].name if isinstance(statement, ast.Import) else statement.module or ""
+        if module.partition(".")[0] in sys.stdlib_module_names:
+            exec(compile(ast.Module([statement], []), str(program), "exec"), names)  # noqa: S102 - OpenRLHF's own code
+    main = [item for item in tree.body if isinstance(item, ast.If)][-1]
+    sys.argv = ["train_ppo_ray", *options, *words]
+    exec(compile(ast.Module([main], []), str(program), "exec"), names)  # noqa: S102 - OpenRLHF's own code
+    if not received:
+        raise RuntimeError("the main block of train_ppo_ray ended without a call of train")
+
+
+# Trainer -> what parses, its function, and an option that does not exist.
+PARSERS: dict[str, tuple[str, Callable[[Sequence[str]], None], str]] = {
+    "verl": ("Hydra and validate_config", parse_verl, "actor_rollout_ref.rollout.generations=4"),
+    "ms-swift": ("RLHFArguments", parse_swift, "--generations=4"),
+    "openrlhf": ("train_ppo_ray", parse_openrlhf, "--generations=4"),
+}
+
+
+def observe(trainer: str) -> dict[str, Any]:
+    """Parse both configurations, and return the document of `--json`."""
+    name, parse, wrong = PARSERS[trainer]
+    document: dict[str, Any] = {"schema": SCHEMA, "parser": name, "accepted": 0, "refused": 0}
+    error = explain_refusal(parse, ())
+    if error is None:
+        document["accepted"] = 1
+        refusal = explain_refusal(parse, (wrong,))
+        document |= {"refused": int(refusal is not None), "refusal": refusal}
+        error = f"{wrong} was accepted" if refusal is None else None
+    outcome = "failed" if error else "ok"
+    return {**document, "outcome": outcome, "error": error, "versions": upstream.versions()}
+
+
+def explain_refusal(parse: Callable[[Sequence[str]], None], words: Sequence[str]) -> str | None:
+    """Return the reason why a parser refuses a configuration; None if it accepts it."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            parse(words)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - any failure is a refusal
+        traceback.print_exc()
+        return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return None
+
+
+def main() -> None:
+    """Print the report and exit with code 1 if a configuration was not handled as expected, else 0."""
+    parser = argparse.ArgumentParser(description="Give this environment's trainer two configurations.")
+    parser.add_argument("trainer", choices=PARSERS)
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    options = parser.parse_args()
+
+    def describe(document: dict[str, Any]) -> str:
+        return f"{document['parser']}: {document['error'] or 'accepted one, refused one'}"
+
+    print_report(lambda: observe(options.trainer), describe, as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()
