@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from diagnostics.findings import CheckResult, Finding, NotChecked, Report
+from diagnostics.findings import CheckResult, Extra, Finding, NotChecked, Report
 from diagnostics.fixes import count_of
 from diagnostics.hang.diagnosis import Diagnosis
 from diagnostics.hang.document import document_of, group_name, same_place_groups, stack_lines
@@ -27,14 +27,14 @@ SECTIONS = (("Observed", "evidence"), ("Excluded", "excluded"), ("Not checked", 
 
 
 @dataclass(frozen=True)
-class HangReport:
+class HangReport(Extra):
     """The documents of all jobs, the worst first, and the finding of each."""
 
     documents: tuple[dict[str, Any], ...]
     findings: tuple[Finding | None, ...] = ()
     stacks: bool = False
 
-    def document(self, _report: Report) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """Return the document of the worst job; its notes list the other jobs."""
         worst, *rest = self.documents
         notes = [*worst["notes"], *(f"another job: {document['sentence']}" for document in rest)]
@@ -43,10 +43,6 @@ class HangReport:
             # The key has the host's number in this report, which is not its name.
             process["host"] = process["key"].rpartition("/")[0]
         return shared
-
-    def template(self) -> str:
-        """Return the Markdown template."""
-        return "hang.md.j2"
 
     def render(self, _report: Report, console: Console, *, verbose: bool) -> None:
         """Print all jobs on a terminal."""
@@ -61,6 +57,7 @@ class HangReport:
             more = "" if details else "; --verbose shows everything"
             print_text(console, f"{_observed(document)}{more}", "dim")
 
+    template = "hang.md.j2"
     # For the template.
     sections = SECTIONS
     groups = staticmethod(same_place_groups)

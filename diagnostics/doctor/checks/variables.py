@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
-from diagnostics.catalog.check_findings import variables_to_unset
 from diagnostics.doctor.checks.base import Examined, check, finding
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Run, SetVariables, Unset
@@ -112,12 +111,13 @@ def network_devices(case: Examined) -> Iterator[Finding]:
 def switches(case: Examined) -> Iterator[Finding]:
     """Report disabled NCCL features (NET904), debugging switches (ENV918) and disabled Ray features (RAY902)."""
     for code, (severity, advice, variables) in _SWITCHES.items():
-        results = [
-            (name, f"{name}={case.variables[name]}: {effect}")
+        results = {
+            name: Evidence(f"{name}={case.variables[name]}: {effect}", "environment")
             for name, (values, effect) in variables.items()
             if case.variables.get(name, "").strip().lower() in values
-        ]
-        yield from variables_to_unset(code, severity, results, advice)
+        }
+        if results:
+            yield finding(code, severity, results.values(), Fix.of(advice, Unset(tuple(results))))
 
 
 @check(_VARIABLES)
