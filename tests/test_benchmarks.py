@@ -15,7 +15,6 @@ from tests.processes import run_python
 
 SMALL = {
     "gpu": ["--device=cpu", "--toy"],
-    "logprobs": ["--toy"],
     "step": ["{cell}", "--toy"],
     "sync": ["1", "1"],
     "triage": ["--megabytes=1", "--repeats=1"],

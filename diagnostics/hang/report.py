@@ -32,7 +32,6 @@ class HangReport(Extra):
 
     documents: tuple[dict[str, Any], ...]
     findings: tuple[Finding | None, ...] = ()
-    stacks: bool = False
 
     def document(self) -> dict[str, Any]:
         """Return the document of the worst job; its notes list the other jobs."""
@@ -50,11 +49,8 @@ class HangReport(Extra):
             if place:
                 console.print()
             _print_verdict(console, document)
-            details = verbose or self.stacks
-            (_print_everything if details else _print_first_screen)(console, document, finding)
-            if self.stacks:
-                _print_section(console, "Stacks, innermost frame first", stack_lines(document))
-            more = "" if details else "; --verbose shows everything"
+            (_print_everything if verbose else _print_first_screen)(console, document, finding)
+            more = "" if verbose else "; --verbose shows everything"
             print_text(console, f"{_observed(document)}{more}", "dim")
 
     template = "hang.md.j2"
@@ -65,13 +61,13 @@ class HangReport(Extra):
     stack_lines = staticmethod(stack_lines)
 
 
-def build_report(diagnoses: Sequence[Diagnosis], *, stacks: bool = False) -> Report:
+def build_report(diagnoses: Sequence[Diagnosis]) -> Report:
     """Return the report of all jobs."""
     findings = tuple(finding_of(diagnosis) for diagnosis in diagnoses)
     documents = tuple(document_of(diagnosis) for diagnosis in diagnoses)
     not_checked = [NotChecked("hang", text) for diagnosis in diagnoses for text in diagnosis.verdict.unseen]
     check = CheckResult.of("hang", [finding for finding in findings if finding], not_checked)
-    return Report("hang", {}, (check,), extra=HangReport(documents, findings, stacks))
+    return Report("hang", {}, (check,), extra=HangReport(documents, findings))
 
 
 def _print_verdict(console: Console, document: dict[str, Any]) -> None:
@@ -119,6 +115,7 @@ def _print_everything(console: Console, document: dict[str, Any], finding: Findi
     _print_section(console, "All processes", _group_lines(document))
     for title, key in (*SECTIONS, ("Notes", "notes")):
         _print_section(console, title, document[key])
+    _print_section(console, "Stacks, innermost frame first", stack_lines(document))
 
 
 def _print_chain(console: Console, document: dict[str, Any], *, evidence: bool) -> None:

@@ -291,7 +291,7 @@ def test_settings_are_merged_and_use_the_installed_frameworks_options(environmen
         ({"../poetry.lock": ""}, "Poetry 2.1.1", "poetry -C {d} add vllm==0.10.2"),
         ({"../pdm.lock": ""}, "installer", "pdm add -p {d} vllm==0.10.2"),
         ({"conda-meta/history": "# cmd: conda create\n"}, "conda", "conda install -p {p} vllm==0.10.2"),
-        ({"conda-meta/history": "# cmd: /bin/mamba install\n"}, "conda", "mamba install -p {p} vllm==0.10.2"),
+        ({"conda-meta/history": "# cmd: /bin/mamba install\n"}, "conda", "conda install -p {p} vllm==0.10.2"),
         (
             {"conda-meta/history": "# cmd: conda create\n"},
             "pip",

@@ -86,7 +86,7 @@ def _cost(chosen: PinnedSet | None, requirements: list[str]) -> str:
 
 
 def _caveats(requirements: list[str], installer: Installer) -> tuple[Advice, ...]:
-    where = "a conda channel has" if installer.name in {"conda", "mamba"} else "the package index has"
+    where = "a conda channel has" if installer.name == "conda" else "the package index has"
     caveat = f"Not checked: whether {where} these versions for this machine; try with --dry-run first."
     local = (
         "A version with a local part (+cpu, +cu126) is not on PyPI: torch's is on PyTorch's own index, others are "
