@@ -30,10 +30,12 @@ def fixed_by_move(finding: Finding, environment: Environment, versions: Mapping[
     if finding.code != "CMP906":
         return False
     installed = [Release(name, package.version) for name, package in environment.packages.items()]
-    for pair in permutations(installed, 2):
-        if finding.title.startswith(f"{pair[0]} ") and f" {pair[1]} " in finding.title:
-            moved = [Release(item.package, versions.get(item.package, item.version)) for item in pair]
-            comparison = query.check(*moved)
+    for user, provider in permutations(installed, 2):
+        if finding.title.startswith(f"{user} ") and f" {provider} " in finding.title:
+            new_user, new_provider = (
+                Release(item.package, versions.get(item.package, item.version)) for item in (user, provider)
+            )
+            comparison = query.check(new_user, new_provider)
             serious = finding.severity > Severity.INFO
             return comparison is not None and not (
                 query.fail_at_import(comparison) if serious else comparison.missing
