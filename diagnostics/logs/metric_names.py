@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import math
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.logs.prefixes import clean
@@ -33,12 +34,8 @@ _PAIRS = (
 _FRAMEWORK_NAMES = {
     name: canonical for item in FRAMEWORKS.values() for name, canonical in item.metrics.items()
 }
-_NAMES = {
-    canonical: re.compile(pattern)
-    for canonical, pattern in tomllib.loads(
-        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    ).items()
-}
+_TABLE = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, str])
+_NAMES = {canonical: re.compile(pattern) for canonical, pattern in _TABLE.items()}
 """Canonical names, with what several frameworks call them; matched against the name in lower case."""
 # A cheap first test: a line without any of these has no metrics.
 _METRIC_WORDS = re.compile(

@@ -7,10 +7,11 @@ more.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from diagnostics.logs import envelopes
 from diagnostics.logs.prefixes import clean
@@ -24,12 +25,8 @@ TAIL = 1 << 14
 _LINES, _SHOWN = 120, 300
 # Maximum length of a traceback after "Exception ignored in", in lines.
 _IGNORED = 40
-_PATTERNS = {
-    name: "|".join(patterns)
-    for name, patterns in tomllib.loads(
-        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    ).items()
-}
+_TABLE = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, list[str]])
+_PATTERNS = {name: "|".join(patterns) for name, patterns in _TABLE.items()}
 _ENDED = re.compile(_PATTERNS["ended"])
 _FAILING = re.compile(rf"(?i)\b(?:{_PATTERNS['failure_words']})\b|{_PATTERNS['failure_texts']}")
 _NO_FAILURE = re.compile(rf"(?i){_PATTERNS['no_failure']}")
