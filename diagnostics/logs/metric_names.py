@@ -34,8 +34,8 @@ _PAIRS = (
 _FRAMEWORK_NAMES = {
     name: canonical for item in FRAMEWORKS.values() for name, canonical in item.metrics.items()
 }
-_TABLE = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, str])
-_NAMES = {canonical: re.compile(pattern) for canonical, pattern in _TABLE.items()}
+_PATTERNS = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, str])
+_NAMES = {canonical: re.compile(pattern) for canonical, pattern in _PATTERNS.items()}
 """Canonical names, with what several frameworks call them; matched against the name in lower case."""
 # A cheap first test: a line without any of these has no metrics.
 _METRIC_WORDS = re.compile(
