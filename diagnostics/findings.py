@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from diagnostics.fixes import Fix
 
@@ -181,17 +181,19 @@ class CheckResult:
         return self.outcome == "crashed" or any(entry.decides for entry in self.not_judged)
 
 
-class Extra(Protocol):
-    """Protocol: results specific to one command, such as a wait graph; implemented in the command's package."""
+class Extra:
+    """Results specific to one command, such as a wait graph; each command's package has its own subclass."""
 
-    def document(self, report: Report) -> dict[str, Any]:
-        """Return the published JSON document, if it is not `grpo-doctor.report.v1`."""
+    template = "report.md.j2"
+    """Name of the Jinja template for Markdown, in `diagnostics/output/templates`."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the published JSON document; empty if it is `grpo-doctor.report.v1`."""
+        return {}
 
     def render(self, report: Report, console: Console, *, verbose: bool) -> None:
         """Print the report on a terminal."""
-
-    def template(self) -> str:
-        """Return the name of the Jinja template for Markdown, in `diagnostics/output/templates`."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -261,7 +263,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of `--format json`."""
-        if self.extra is not None and (document := self.extra.document(self)):
+        if self.extra is not None and (document := self.extra.document()):
             return document
         return {
             "schema": SCHEMA,

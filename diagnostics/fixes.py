@@ -7,7 +7,6 @@ An action is data. `command_of`, `sentence_of` and `edit_without_framework` turn
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -336,34 +335,6 @@ def first_step(fix: Fix | None) -> tuple[str, str]:
         return "", ""
     commands = commands_of(action for action in fix.actions if not isinstance(action, Explain))
     return next(iter(fix_lines(fix)), ""), next(iter(commands), "")
-
-
-def fold_command(command: str, width: int) -> list[str]:
-    r"""Fold a command into lines that a shell joins again; a note becomes separate comment lines.
-
-    >>> fold_command("uv pip install --python /opt/env vllm==0.7.3  # or wait", 30)
-    ['uv pip install --python \\', '    /opt/env vllm==0.7.3', '# or wait']
-    """
-    line, _, note = command.partition("  # ")
-    if len(line) <= width and not note:
-        return [line]
-    width = max(width, 20)
-    lines = _fill(re.findall(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""", line), width - 2, "    ")
-    return [
-        *(f"{entry} \\" for entry in lines[:-1]),
-        *lines[-1:],
-        *_fill(note.split(), width - 2, "# ", "# "),
-    ]
-
-
-def _fill(words: list[str], width: int, indent: str, first: str = "") -> list[str]:
-    lines: list[str] = []
-    for word in words:
-        if lines and len(lines[-1]) + 1 + len(word) <= width:
-            lines[-1] += f" {word}"
-        else:
-            lines.append((indent if lines else first) + word)
-    return lines
 
 
 def one_line(text: str) -> str:

@@ -1,7 +1,6 @@
 """Start child processes in their own session with a time limit, and leave no process behind.
 
-`run` waits for a program, `start` returns while it runs. `own_python` starts our own modules so that a file `ray.py` or
-`subprocess.py` in the working folder is not imported.
+`run` waits for a program, `start` returns while it runs, and `end_group` ends it.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -23,12 +22,6 @@ GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL for a process group."""
 MAX_OUTPUT_BYTES = 32 << 20
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_ROOT = str(Path(__file__).resolve().parents[1])
-# The project's folder comes last, so that it shadows no installed package.
-_RUN_MODULE = (
-    "import runpy, sys; sys.path.append({root!r}); "
-    "runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
-)
 
 
 @dataclass(frozen=True)
@@ -46,11 +39,6 @@ class Completed:
     errors: str
     seconds: float
     timed_out: bool
-
-
-def own_python(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
-    """Return the command that runs one of our modules without the working folder on its import path."""
-    return [python, "-P", "-c", _RUN_MODULE.format(root=_ROOT, module=module), *arguments]
 
 
 def start(
@@ -184,17 +172,20 @@ def _signal_group(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
-@contextlib.contextmanager
-def forward_signals(process: subprocess.Popen[Any]) -> Iterator[None]:
+def forward_signals(process: subprocess.Popen[Any]) -> AbstractContextManager[None]:
     """Forward signals that end us to a program in its own session, including SIGHUP."""
-    before = {number: signal.getsignal(number) for number in FORWARDED}
-    for number in FORWARDED:
-        signal.signal(number, lambda received, _frame: _signal_group(process.pid, received))
+    return handle_signals(FORWARDED, lambda number: _signal_group(process.pid, number))
+
+
+@contextlib.contextmanager
+def handle_signals(numbers: Iterable[int], handler: Callable[[int], object]) -> Iterator[None]:
+    """Handle signals by a function of their number until the end of the block."""
+    before = {number: signal.signal(number, lambda received, _: handler(received)) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def record_group(ledger: Path | None, pid: int) -> None:

@@ -1,7 +1,7 @@
 """Parse and compare releases and version ranges, and decide whether a known issue affects a release.
 
 A release or a range can be any text that a package, a lock or a user declares. So every function accepts text that is
-no version: such text is in no range, and `compare` returns None for it.
+no version: such text is in no range.
 """
 
 from __future__ import annotations
@@ -54,18 +54,6 @@ def in_range(release: str | Version, versions: str | SpecifierSet, *, prerelease
     return (
         version is not None and expected is not None and expected.contains(version, prereleases=prereleases)
     )
-
-
-def compare(one: str, other: str) -> int | None:
-    """Compare two releases: -1, 0 or 1; None if either is unreadable.
-
-    >>> compare("0.10.2", "0.9"), compare("1.0", "1.0.0"), compare("1.0", "main")
-    (1, 0, None)
-    """
-    first_version, right = parse_version(one), parse_version(other)
-    if first_version is None or right is None:
-        return None
-    return (first_version > right) - (first_version < right)
 
 
 def newest(releases: Iterable[str]) -> str:

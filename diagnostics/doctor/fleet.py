@@ -16,15 +16,13 @@ from diagnostics.catalog.model import Issue
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks
 from diagnostics.doctor.checks.base import finding
-from diagnostics.doctor.installers import find_installer
-from diagnostics.doctor.nodes import ABSENT, KINDS, MAX_NODES, Key, Node, node_names, node_values
+from diagnostics.doctor.nodes import ABSENT, KINDS, Key, Node, node_names, node_values
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
-from diagnostics.fixes import Advice, Fix, Install
+from diagnostics.fixes import Advice, Fix
 from diagnostics.frameworks import PACKAGES
 from diagnostics.output import prepare
 
 MAX_DIFFERENCES, MAX_VALUES = 16, 12
-_PACKAGE_KINDS = {"nccl", "framework", "package"}
 # Fields with fixed words, in which a host's name is a coincidence.
 _FIXED_WORDS = frozenset(
     {
@@ -187,7 +185,7 @@ def _difference_finding(items: list[Difference], total: int, among: str) -> Find
         kind.code,
         kind.severity,
         evidence[:MAX_DIFFERENCES],
-        Fix((*advice, *_installs(items))),
+        Fix(tuple(advice)),
         detail=" ".join(_sentence(part, total, among) for part in parts[:MAX_DIFFERENCES]) + rest,
     )
 
@@ -220,22 +218,6 @@ def _values_text(part: list[Difference], place: int, *, brief: bool = True) -> s
             texts.append(f"{text}{value}" if value.startswith("=") else f"{text} {value}")
     rest = f" and {len(part) - MAX_VALUES} more" if len(part) > MAX_VALUES else ""
     return ", ".join(texts) + rest
-
-
-def _installs(items: list[Difference]) -> list[Install]:
-    """Return commands that install the majority's packages on the odd nodes, one each, for at most MAX_NODES nodes."""
-    required: dict[int, tuple[Node, list[str]]] = {}
-    for (kind, name), groups in items:
-        (value, members), *odd_groups = groups.items()
-        majority = len(members) * 2 > sum(map(len, groups.values()))
-        if kind in _PACKAGE_KINDS and majority and value != ABSENT:
-            for node in (node for _, group in odd_groups for node in group):
-                required.setdefault(node.position, (node, []))[1].append(f"{name}=={value}")
-    return [
-        replace(find_installer(node.facts.environment).install(requirements), note=f"on {node.label}")
-        for _, (node, requirements) in sorted(required.items())[:MAX_NODES]
-        if node.facts
-    ]
 
 
 def shareable_report(report_of: Callable[[list[Node]], Report], nodes: list[Node]) -> Report:

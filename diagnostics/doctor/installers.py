@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnostics import safe_io
 from diagnostics.collect import search_path
 from diagnostics.collect.packages import Environment
 from diagnostics.doctor.requirements import adjust_for_installed
@@ -24,7 +23,6 @@ PROJECTS = (
     ("poetry.lock", "poetry", "pyproject.toml"),
     ("pdm.lock", "pdm", "pyproject.toml"),
 )
-_CONDA = {"conda", "mamba"}
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Installer:
     """The package manager of an environment.
 
     Attributes:
-        name: Name of the installer: pip, uv, uv project, poetry, pdm, pixi, conda or mamba.
+        name: Name of the installer: pip, uv, uv project, poetry, pdm, pixi or conda.
         known_by: Files by which the installer was recognised.
         prefix: Folder of the environment.
         project: Folder of the project whose lock defines the environment; empty if none does.
@@ -62,8 +60,8 @@ class Installer:
         if self.project:
             lock, manifest = self._files()
             return Run(("cp", lock, f"{lock}.before"), then=Run(("cp", manifest, f"{manifest}.before")))
-        if self.name in _CONDA:
-            return Run((self.name, "list", "-p", self.prefix, "--explicit"), into=BEFORE)
+        if self.name == "conda":
+            return Run(("conda", "list", "-p", self.prefix, "--explicit"), into=BEFORE)
         return Run(self._pip("freeze"), into=BEFORE)
 
     def restore(self) -> Run:
@@ -72,8 +70,8 @@ class Installer:
             lock, manifest = self._files()
             back = Run(("mv", f"{manifest}.before", manifest), then=Run(self._project_command("sync")))
             return Run(("mv", f"{lock}.before", lock), then=back)
-        if self.name in _CONDA:
-            return Run((self.name, "install", "-p", self.prefix, "--file", BEFORE))
+        if self.name == "conda":
+            return Run(("conda", "install", "-p", self.prefix, "--file", BEFORE))
         if self.name == "uv":
             return Run((*self._pip("sync"), BEFORE))
         return Run((*self._pip("install"), "-r", BEFORE))
@@ -87,8 +85,8 @@ class Installer:
         """Return the command that installs or uninstalls, without the packages."""
         if self.project:
             return self._project_command({"install": "add", "uninstall": "remove"}[action])
-        if self.name in _CONDA:
-            return (self.name, {"uninstall": "remove"}.get(action, action), "-p", self.prefix)
+        if self.name == "conda":
+            return ("conda", {"uninstall": "remove"}.get(action, action), "-p", self.prefix)
         return self._pip(action)
 
     def _project_command(self, verb: str) -> Words:
@@ -132,7 +130,7 @@ def find_installer(environment: Environment) -> Installer:
     if (prefix / "conda-meta").is_dir():
         marks = ("conda-meta", *marks)
         if by_file["conda"] >= by_file.total() / 2:
-            return Installer(_conda_or_mamba(prefix), marks, environment.prefix, has_pip=has_pip)
+            return Installer("conda", marks, environment.prefix, has_pip=has_pip)
     by_uv = "uv" in search_path.venv_settings(prefix)[0]
     common = by_file.most_common(1)[0][0] if by_file else ""
     name = "uv" if common == "uv" or (by_uv and (not has_pip or not common)) else "pip"
@@ -162,12 +160,3 @@ def _owning_project(prefix: Path) -> tuple[str, str, Path] | None:
             if (folder / lock).is_file():
                 return name, f"{lock} beside the environment", folder
     return None
-
-
-def _conda_or_mamba(prefix: Path) -> str:
-    try:
-        lines = safe_io.read_text(prefix / "conda-meta" / "history", safe_io.DOCUMENT).splitlines()
-    except OSError:
-        return "conda"
-    commands = [line for line in lines if line.startswith("# cmd:")]
-    return "mamba" if commands and "mamba" in commands[-1] else "conda"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -154,15 +156,6 @@ def _valid_packages(environment: Environment) -> Environment:
 
 ABSENT = "none"
 COMPARED = (*ENGINES, "torch", "ray", *TRAINERS, "transformers", "deepspeed", "flash-attn")
-# Variables that differ between healthy nodes.
-NODE_VARIABLES = {
-    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK", "LOCAL_WORLD_SIZE", "VLLM_HOST_IP", "TMPDIR",
-    "RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_WORKER_ID", "RAY_NODE_ID", "RAY_NODE_IP_ADDRESS",
-    "RAY_OVERRIDE_NODE_ID_FOR_TESTING", "RAY_PROCESS_STARTUP_TOKEN", "RAY_ADDRESS",
-}  # fmt: skip
-_WARNING_VARIABLES = (
-    "NCCL_", "VLLM_", "GLOO_", "MASTER_", "PYTORCH_", "TORCH", "CUDA_", "RAY_", "VERL_", "LD_", "WORLD_SIZE",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -181,45 +174,12 @@ class Kind:
     source: str = ""
 
 
-_SAME_VALUE = "Set it to the same value in the launcher's or the job's environment, unless it may differ."
-_NCCL_SOURCE = (
-    'NCCL 2.23.4 and newer, src/init.cc: "Mismatched NCCL version detected" ends with ncclInvalidUsage.'
-)
+_TABLES = tomllib.loads(Path(__file__).with_name("node_values.toml").read_text(encoding="utf-8"))
 KINDS = {
-    "nccl": Kind(
-        "NET952", Severity.ERROR, "Install the same torch, and the NCCL that it requires, on every node.", ABSENT,
-        _NCCL_SOURCE,
-    ),
-    "system nccl": Kind(
-        "NET952", Severity.WARNING, "Install the same NCCL outside Python's packages on every node, or none.",
-        source=_NCCL_SOURCE,
-    ),
-    "framework": Kind(
-        "CMP951", Severity.ERROR,
-        "Install the same releases on all nodes with the same role. If another environment runs there, name it by "
-        "--prefix, or prefix=DIR in the list.",
-        ABSENT,
-    ),
-    "python": Kind(
-        "CMP952", Severity.ERROR, "Install the same Python on every node; for Ray, the same patch release too.",
-        source="Ray 2.60.0, check_version_info: refuses a process of another Python, also of another patch release.",
-    ),
-    "package": Kind(
-        "CMP953", Severity.INFO, "Install nodes with the same role from one lock or one image.", ABSENT
-    ),
-    "driver": Kind("ENV951", Severity.WARNING, "Install the same driver on every node that has GPUs."),
-    "gpus": Kind("ENV952", Severity.WARNING, "Leave the odd nodes out, or start one process per GPU on each."),
-    "variable": Kind("ENV953", Severity.WARNING, _SAME_VALUE, "unset"),
-    "other variable": Kind("ENV953", Severity.INFO, _SAME_VALUE, "unset"),
-    "limit": Kind(
-        "ENV954", Severity.WARNING, "Set the same limit: ulimit, limits.conf or --shm-size of the container."
-    ),
-    "model": Kind(
-        "ENV955", Severity.INFO, "Download it on the nodes that lack it, or share the cache.", ABSENT
-    ),
-    "architecture": Kind("ENV956", Severity.ERROR, "Install each node for its own architecture."),
-    "machine": Kind("ENV956", Severity.INFO, "Nothing, if it is intended."),
-}  # fmt: skip
+    name: Kind(**entry | {"severity": Severity[entry["severity"].upper()]})
+    for name, entry in _TABLES["kinds"].items()
+}
+"""The kinds of compared values, in the order of the report."""
 
 
 def node_values(node: Node) -> Iterator[tuple[Key, str | None]]:
@@ -230,8 +190,8 @@ def node_values(node: Node) -> Iterator[tuple[Key, str | None]]:
         kind = "nccl" if name.startswith("nvidia-nccl") else "framework" if name in COMPARED else "package"
         yield (kind, name), package.version
     for name, value in environment.variables.items():
-        if name not in NODE_VARIABLES:
-            kind = "variable" if name.startswith(_WARNING_VARIABLES) else "other variable"
+        if name not in _TABLES["node_variables"]:
+            kind = "variable" if name.startswith(tuple(_TABLES["warning_variables"])) else "other variable"
             yield (kind, name), f"={value}"
     for name, limit in machine.limits.items():
         yield ("limit", f"limit of {name}"), "unlimited" if limit.soft is None else str(limit.soft)

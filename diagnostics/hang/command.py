@@ -82,8 +82,7 @@ def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
 @_duration("--patience", PATIENCE_S, "A wait counts as a hang after this time.")
 @_duration("--busy-patience", BUSY_PATIENCE_S, "The same, if the blocking process computes.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
-@click.option("--verbose", is_flag=True, help="Print everything that was observed.")
-@click.option("--stacks", is_flag=True, help="Also print all stacks.")
+@click.option("--verbose", is_flag=True, help="Print everything that was observed, also all stacks.")
 @click.option(
     "--save",
     type=click.Path(path_type=Path),
@@ -157,7 +156,7 @@ _SEVERITY = {"hang": 0, "unknown": 1, "waiting": 2, "progress": 3, "idle": 4}
 def report(request: SimpleNamespace, diagnoses: list[Diagnosis]) -> int:
     """Write the report; return 1 if a job hangs, 3 if one could not be decided, else 0."""
     verbose = request.verbose or request.watches
-    print_report(build_report(diagnoses, stacks=request.stacks), ReportOptions(request.form, verbose))
+    print_report(build_report(diagnoses), ReportOptions(request.form, verbose))
     outcomes = {diagnosis.verdict.outcome for diagnosis in diagnoses}
     if "hang" in outcomes:
         return FINDINGS

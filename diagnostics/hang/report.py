@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from diagnostics.findings import CheckResult, Finding, NotChecked, Report
+from diagnostics.findings import CheckResult, Extra, Finding, NotChecked, Report
 from diagnostics.fixes import count_of
 from diagnostics.hang.diagnosis import Diagnosis
 from diagnostics.hang.document import document_of, group_name, same_place_groups, stack_lines
@@ -27,14 +27,13 @@ SECTIONS = (("Observed", "evidence"), ("Excluded", "excluded"), ("Not checked", 
 
 
 @dataclass(frozen=True)
-class HangReport:
+class HangReport(Extra):
     """The documents of all jobs, the worst first, and the finding of each."""
 
     documents: tuple[dict[str, Any], ...]
     findings: tuple[Finding | None, ...] = ()
-    stacks: bool = False
 
-    def document(self, _report: Report) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """Return the document of the worst job; its notes list the other jobs."""
         worst, *rest = self.documents
         notes = [*worst["notes"], *(f"another job: {document['sentence']}" for document in rest)]
@@ -44,23 +43,17 @@ class HangReport:
             process["host"] = process["key"].rpartition("/")[0]
         return shared
 
-    def template(self) -> str:
-        """Return the Markdown template."""
-        return "hang.md.j2"
-
     def render(self, _report: Report, console: Console, *, verbose: bool) -> None:
         """Print all jobs on a terminal."""
         for place, (document, finding) in enumerate(zip(self.documents, self.findings, strict=True)):
             if place:
                 console.print()
             _print_verdict(console, document)
-            details = verbose or self.stacks
-            (_print_everything if details else _print_first_screen)(console, document, finding)
-            if self.stacks:
-                _print_section(console, "Stacks, innermost frame first", stack_lines(document))
-            more = "" if details else "; --verbose shows everything"
+            (_print_everything if verbose else _print_first_screen)(console, document, finding)
+            more = "" if verbose else "; --verbose shows everything"
             print_text(console, f"{_observed(document)}{more}", "dim")
 
+    template = "hang.md.j2"
     # For the template.
     sections = SECTIONS
     groups = staticmethod(same_place_groups)
@@ -68,13 +61,13 @@ class HangReport:
     stack_lines = staticmethod(stack_lines)
 
 
-def build_report(diagnoses: Sequence[Diagnosis], *, stacks: bool = False) -> Report:
+def build_report(diagnoses: Sequence[Diagnosis]) -> Report:
     """Return the report of all jobs."""
     findings = tuple(finding_of(diagnosis) for diagnosis in diagnoses)
     documents = tuple(document_of(diagnosis) for diagnosis in diagnoses)
     not_checked = [NotChecked("hang", text) for diagnosis in diagnoses for text in diagnosis.verdict.unseen]
     check = CheckResult.of("hang", [finding for finding in findings if finding], not_checked)
-    return Report("hang", {}, (check,), extra=HangReport(documents, findings, stacks))
+    return Report("hang", {}, (check,), extra=HangReport(documents, findings))
 
 
 def _print_verdict(console: Console, document: dict[str, Any]) -> None:
@@ -122,6 +115,7 @@ def _print_everything(console: Console, document: dict[str, Any], finding: Findi
     _print_section(console, "All processes", _group_lines(document))
     for title, key in (*SECTIONS, ("Notes", "notes")):
         _print_section(console, title, document[key])
+    _print_section(console, "Stacks, innermost frame first", stack_lines(document))
 
 
 def _print_chain(console: Console, document: dict[str, Any], *, evidence: bool) -> None:

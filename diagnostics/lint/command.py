@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from diagnostics.findings import FINE, INCOMPLETE, Finding, Report
 from diagnostics.frameworks import CONFIGURED, FRAMEWORKS
 from diagnostics.lint.engine import LintRun, build_report, check_rules, make_plans, read_inputs
 from diagnostics.lint.migration import compare_releases, make_patch
-from diagnostics.lint.versions import Versions, collect_versions
+from diagnostics.lint.versions import collect_versions
 from diagnostics.output import progress
 from diagnostics.output.report_output import ReportOptions, filter_report, report_options, write_report
 
@@ -101,20 +101,12 @@ def command(
     return INCOMPLETE if code == FINE and nothing_read else code
 
 
-def lint_paths(
-    paths: Iterable[Path], versions: Versions, *, framework: str = "", command: Iterable[str] = ()
-) -> Report:
-    """Check files, folders or a command line for the given releases."""
-    run = LintRun(list(paths), versions, framework, list(command))
-    run_workflow(run)
-    assert run.report is not None
-    return run.report
-
-
-def run_workflow(run: LintRun) -> None:
-    """Run all steps."""
+def run_workflow(run: LintRun) -> Report:
+    """Run all steps and return the report."""
     for step in WORKFLOW:
         step(run)
+    assert run.report is not None
+    return run.report
 
 
 def _with_messages_first(report: Report, output: ReportOptions) -> Report:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from diagnostics.lint.values import Settings, Value, parse_count
 from diagnostics.lint.versions import Versions
 
 # Every name that a plan may contain, with its meaning. The catalog's [[config]] uses the same names.
-VOCABULARY: dict[str, str] = tomllib.loads(
-    Path(__file__).with_name("vocabulary.toml").read_text(encoding="utf-8")
+VOCABULARY = msgspec.toml.decode(
+    Path(__file__).with_name("vocabulary.toml").read_bytes(), type=dict[str, str]
 )
 # The number of training processes, which every run has, set or not.
 PROCESSES = "devices.train"

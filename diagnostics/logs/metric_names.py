@@ -6,6 +6,9 @@ import functools
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
 
 from diagnostics.frameworks import FRAMEWORKS
 from diagnostics.logs.prefixes import clean
@@ -31,38 +34,9 @@ _PAIRS = (
 _FRAMEWORK_NAMES = {
     name: canonical for item in FRAMEWORKS.values() for name, canonical in item.metrics.items()
 }
-# Canonical names, with what several frameworks call them; matched against the name in lower case.
-_NAMES = tuple(
-    (canonical, re.compile(pattern))
-    for canonical, pattern in (
-        (
-            "probs_diff",
-            r"probs?_diff(?:erence)?(?:[_/](?:mean|max))?$|logp(?:rob)?_diff(?:erence)?(?:/mean)?$"
-            r"|logprobs?_abs_diff",
-        ),
-        ("mult_error", r"mult(?:iplicative)?_prob_error"),
-        ("mismatch_kl", r"mismatch[_ /]kl|kl[_ ]mismatch|rollout_kl"),
-        ("ratio", r"(?:rollout_)?is_(?:ratio|weights?)?/?_?mean|importance_ratio|sampling_ratio/mean"),
-        ("all_alike", r"frac_reward_zero_std|zero_std_ratio|zero_advantage|solve_(?:all|none)$"),
-        ("reward_std", r"rewards?[_/ ]std(?:[/_]mean)?$|reward/.*std$|std_reward|group_reward_std"),
-        ("capped", r"clipped_ratio$|truncat\w*_?(?:ratio|rate|frac)|is_truncated"),
-        (
-            "clip",
-            r"clip_?frac(?:/mean)?$|clip_ratio(?:/region_mean|/high_mean|/low_mean)?$|clip(?:ped)?_fraction",
-        ),
-        ("grad_norm", r"grad(?:ient)?[_. ]*norm(?:_mean)?$"),
-        ("entropy", r"entropy(?:_loss|/mean|_mean)?$"),
-        ("reward", r"(?:^|/)(?:mean_)?rewards?(?:/mean|_mean)?$"),
-        ("length", r"(?:completions?|response)[_/]?(?:mean_)?length(?:/mean)?$|mean_length$|seq[_ ]length$"),
-        ("length_max", r"max_length$"),
-        ("length_min", r"min_length$|response_length/min$"),
-        ("kl", r"(?:^|/)(?:ppo_|approx_)?kl(?:_loss|/mean)?$"),
-        ("loss", r"loss$"),
-        ("advantage", r"advantages?(?:/(?:mean|max|min|std))?$"),
-        ("lr", r"(?:^|/)(?:lr|learning_rate)$"),
-        ("steps_per_second", r"train_steps_per_second$"),
-    )
-)
+_PATTERNS = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, str])
+_NAMES = {canonical: re.compile(pattern) for canonical, pattern in _PATTERNS.items()}
+"""Canonical names, with what several frameworks call them; matched against the name in lower case."""
 # A cheap first test: a line without any of these has no metrics.
 _METRIC_WORDS = re.compile(
     r"(?i)loss|steps_per_second|grad.{0,2}norm|reward|entropy|clip|ratio|prob.{0,4}diff|logp.{0,8}diff|prob_error|mismatch|truncat|length|\bkl\b"
@@ -156,7 +130,7 @@ def canonical_name(name: str) -> str:
     parts = lowered.split("/")
     ends = ("/".join(parts[start:]) for start in range(len(parts)))
     known = next((_FRAMEWORK_NAMES[end] for end in ends if end in _FRAMEWORK_NAMES), "")
-    return known or next((canonical for canonical, pattern in _NAMES if pattern.search(lowered)), "")
+    return known or next((canonical for canonical, pattern in _NAMES.items() if pattern.search(lowered)), "")
 
 
 def _cells(raw: str) -> list[str]:

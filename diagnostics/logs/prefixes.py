@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from dataclasses import dataclass
 
@@ -10,10 +11,6 @@ _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x
 _BARE_ANSI = re.compile(r"\[(?:\d{1,2}(?:;\d{1,3}){0,4})?m")
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
 _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#39|#x27|#34|#x22|#x60);")
-_ENTITIES = {
-    "&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&apos;": "'", "&nbsp;": " ", "&#39;": "'", "&#x27;": "'",
-    "&#34;": '"', "&#x22;": '"', "&#x60;": "`",
-}  # fmt: skip
 _LEVELS = r"(?:TRACE|DEBUG|INFO|SUCCESS|WARN|WARNING|ERROR|CRITICAL|FATAL)"
 _CLOCK = r"\d{1,2}:\d\d:\d\d(?:[.,]\d+)?"
 _STAMP = rf"\d{{4}}[-/]\d\d[-/]\d\d[T ]{_CLOCK}(?: ?Z| ?[+-]\d\d:?\d\d)?"
@@ -188,5 +185,5 @@ def _without_markup(text: str) -> str:
     if "[repeated " in text:
         text = _REPEATED.sub("", text)
     if "&" in text:
-        text = _ENTITY.sub(lambda match: _ENTITIES[match[0]], text)
+        text = _ENTITY.sub(lambda match: html.unescape(match[0]).replace("\xa0", " "), text)
     return text.removesuffix("```").lstrip("\ufeff")

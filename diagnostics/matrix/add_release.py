@@ -21,7 +21,7 @@ from diagnostics.matrix.releases import Release, indexed_releases, pair_cell
 from diagnostics.matrix.results import ResultsGrid, make_questions
 from diagnostics.matrix.runner import Run, RunOptions
 from diagnostics.toml_source import close_matches
-from diagnostics.versions import compare
+from diagnostics.versions import parse_version
 
 READ_LAYERS = ("resolve", "contract")
 
@@ -91,7 +91,7 @@ def find_release(package: str, version: str) -> Release:
     if version == "newest":
         version = releases[-1].version
     for release in releases:
-        if compare(release.version, version) == 0:
+        if parse_version(release.version) == parse_version(version):
             return release
     close = close_matches(version, [item.version for item in releases])
     raise UserError(f"no {package} {version} in the API index{close}; `nox -s refresh` fetches new releases")

@@ -26,8 +26,8 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 def render(report: Report) -> str:
     """Return a report as one Markdown document."""
-    template = report.extra.template() if report.extra else ""
-    return render_template(template or "report.md.j2", report=report)
+    template = report.extra.template if report.extra else "report.md.j2"
+    return render_template(template, report=report)
 
 
 def issue_page(document: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from textwrap import shorten
 from typing import TextIO
 
 from rich.console import Console
@@ -36,7 +35,7 @@ INDENT = 8
 _MIN_WIDTH = 20
 MAX_DETAILED = 6
 """Number of findings printed in full without `--verbose`; each other finding takes one line."""
-_EVIDENCE_WIDTH = 240
+_MAX_EVIDENCE = 2000
 _MODULE, _PROGRAM = "python -m diagnostics ", "grpo-doctor "
 
 
@@ -124,7 +123,10 @@ def _print_headline(console: Console, finding: Finding) -> None:
 def _first_evidence(finding: Finding) -> str:
     first, *rest = finding.evidence
     more = f" and {len(rest)} more" if rest else ""
-    return f"{shorten(first.text, _EVIDENCE_WIDTH, placeholder=' …')} [{first.place}]{more}"
+    text = fixes.one_line(first.text)
+    if len(text) > _MAX_EVIDENCE:
+        text = f"{text[:_MAX_EVIDENCE]} … {len(text) - _MAX_EVIDENCE} more characters, --verbose shows all"
+    return f"{text} [{first.place}]{more}"
 
 
 def _print_details(console: Console, finding: Finding) -> None:
@@ -144,11 +146,8 @@ def _print_details(console: Console, finding: Finding) -> None:
 
 
 def print_command(console: Console, command: str, indent: int = INDENT) -> None:
-    """Print a command to copy: folded with backslashes on a terminal, in one line elsewhere."""
-    printed = _as_called(command)
-    lines = fixes.fold_command(printed, console.width - indent - 2) if console.is_terminal else [printed]
-    for place, line in enumerate(lines):
-        print_text(console, f"{' ' * indent}{'$ ' if place == 0 else '  '}{line}", "bold", whole=True)
+    """Print a command to copy, in one line: a terminal may wrap it, and copies it as one line."""
+    print_text(console, f"{' ' * indent}$ {command}", "bold", whole=True)
 
 
 def print_not_checked(console: Console, missing: NotChecked, checks: Iterable[str] = ()) -> None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
 
 from diagnostics.logs import envelopes
 from diagnostics.logs.prefixes import clean
@@ -22,25 +25,12 @@ TAIL = 1 << 14
 _LINES, _SHOWN = 120, 300
 # Maximum length of a traceback after "Exception ignored in", in lines.
 _IGNORED = 40
-# Last lines of trainers, trackers, servers, launchers, schedulers and test runners.
-_ENDED = re.compile(
-    r"train_runtime|Final validation metrics|[Ff]inal (?:metrics|checkpoint saved)"
-    r"|Max number of (?:steps|epochs) has been reached|`Trainer\.fit` stopped: `max_"
-    r"|\b(?:[Tt]raining|[Rr]un|[Jj]ob|[Tt]ask|[Ee]valuation|[Pp]ipeline|[Rr]ollouts?)"
-    r"(?: (?:is|has|run|job|process|loop))?(?: now)? ?:? (?:complete[d]?|finished|done|ended|succeeded)\b"
-    r"|\b(?:[Ff]inished|[Cc]ompleted|[Dd]one) (?:the )?(?:training|run|job)\b"
-    r"|(?:completed|finished|exited|ended|shut ?down|closed) (?:successfully|cleanly|gracefully)"
-    r"|[Ss]uccessfully (?:completed|finished)"
-    r"|Job '[\w.-]+' succeeded|Job \S+ (?:COMPLETED|Succeeded)"
-    r"|Application shutdown complete|Finished server process"
-    r"|wandb: (?:Synced |Run (?:history|summary):|Find logs at|.*[Vv]iew run .* at)"
-    r"|\bYou can sync this run to the cloud"
-    r"|swanlab: .*(?:finished|[Rr]un is done)|End time of running main|best_model_checkpoint"
-    r"|exit(?:ed)?(?:ing)? (?:with )?(?:code|status):? 0\b|\bEXIT(?:_CODE)?[ =:]+0\b|exitCode\W+0\b"
-    r"|^={5,} .*\b\d+ passed\b.* in [\d.]+s|^\d+ passed in [\d.]+s|^OK$|^Successfully installed "
-    r"|^(?:[Aa]ll )?[Dd]one[.!]?$|^(?:[Ff]inished|[Cc]omplete[d]?)[.!]?$"
-    r"|global_step/max_steps\W+(\d+)/\1\b|iteration +(\d+)/ *\2 "
-)
+_TABLE = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, list[str]])
+_PATTERNS = {name: "|".join(patterns) for name, patterns in _TABLE.items()}
+_ENDED = re.compile(_PATTERNS["ended"])
+_FAILING = re.compile(rf"(?i)\b(?:{_PATTERNS['failure_words']})\b|{_PATTERNS['failure_texts']}")
+_NO_FAILURE = re.compile(rf"(?i){_PATTERNS['no_failure']}")
+_WAITING = re.compile(rf"(?i)\b(?:{_PATTERNS['wait_words']})\b|{_PATTERNS['wait_texts']}")
 # A full bar of a whole run; bars of loading, mapping and sampling are full at any time.
 _FULL = re.compile(r"^(?:(?P<of>[^|%\[\]]{0,60}?):? *)?100%\|[^|]{0,400}\| *(?P<n>\d+)/(?P=n) \[(?!.*0%\|)")
 _RUN_BAR = re.compile(r"^$|train|epoch|episode|step|progress|iter", re.IGNORECASE)
@@ -54,24 +44,6 @@ _STEP = re.compile(r"(?i)^\W{0,3}(?:\w{0,20} )?step[ :=]+\d+|^\{['\"](?:loss|rew
 ZERO_COUNTER = re.compile(r"([#\w/-]*[A-Za-z][\w/-]*(?: [\w()/]+)?) ?[:=] ?0(?:\.0+)?(?![\d.%])")
 """A counter that is 0, such as `#running-req: 0` of an idle server or `buffer_size=0`; group 1 is its name."""
 _PENDING = re.compile(r"(?i)\b(?:running|waiting|pending|queued?)(?:[ _-]req\w*)?\W{1,3}[1-9]")
-_FAILING = re.compile(
-    r"(?i)\b(?:errors?|exception|failed|failure|fatal|cannot|can't|couldn't|could not|unable to|abort(?:ed|ing)?|killed"
-    r"|not found|no such|denied|refused|timed? ?out|assert(?:ion)?|panic|traceback|not supported|unsupported|invalid"
-    r"|mismatch|missing|terminated|crash(?:ed)?|segfault|segmentation|out of memory|oom|preempt\w*|not defined)\b"
-    r"|\b[A-Z]\w+(?:Error|Exception)\b"
-    # Messages of Python's own exceptions without their names.
-    r"|has no attribute '|is not (?:callable|subscriptable|iterable)|got an unexpected keyword|index out of range"
-)
-# Lines about failures that report none.
-_NO_FAILURE = re.compile(
-    r"(?i)\b(?:no|0|zero|without(?: any)?) (?:\w+ )?(?:errors?|failures?|exceptions?)\b|\berrors?\W{1,3}0\b"
-    r"|\bfail(?:ed|ures?)\W{1,3}0\b|may be missing|if (?:\w+ ){0,6}(?:fails?|error)|not found\. (?:using|falling)"
-)
-_WAITING = re.compile(
-    r"(?i)\b(?:wait(?:ing)?|retry(?:ing)?|retries|not (?:yet )?(?:up|ready|available|reachable|responding)(?: yet)?"
-    r"|still (?:not|in)|pending|polling|reconnect\w*|trying (?:again|to (?:connect|reach)))\b"
-    r"|No available shared memory"
-)
 _GIVEN_UP = re.compile(
     r"(?i)\b(?:fail(?:ed|ure)|exceeded|gave up|giving up|timed? ?out|after \d+ (?:retries|attempts|tries))"
 )

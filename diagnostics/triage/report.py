@@ -13,7 +13,7 @@ from diagnostics import fixes
 from diagnostics.catalog import model
 from diagnostics.catalog.mitigation_ranking import recommended_fix
 from diagnostics.catalog.model import Issue
-from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
+from diagnostics.findings import CheckResult, Evidence, Extra, Finding, NotChecked, Report, Severity
 from diagnostics.output.redact import mask_and_cut
 from diagnostics.output.terminal import print_finding, print_text
 from diagnostics.triage.candidates import Candidate
@@ -278,17 +278,8 @@ def _codes(candidates: tuple[Candidate, ...]) -> str:
 
 
 @dataclass(frozen=True)
-class TriageForm:
+class TriageForm(Extra):
     """Terminal output of a triage report; JSON and Markdown use the layout of all commands."""
-
-    def document(self, report: Report) -> dict[str, Any]:
-        """Return an empty document, because JSON output uses the document of all commands."""
-        del report
-        return {}
-
-    def template(self) -> str:
-        """Return an empty name, because Markdown output uses the template of all commands."""
-        return ""
 
     def render(self, report: Report, console: Console, *, verbose: bool) -> None:
         """Print the verdict, findings, lines to read first, and hints."""

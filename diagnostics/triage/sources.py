@@ -45,10 +45,7 @@ class SkippedFiles:
     def __str__(self) -> str:
         notes = []
         if total := self.kinds.total():
-            common = self.kinds.most_common(_MAX_KINDS)
-            names = ", ".join(f"{count} {kind}" for kind, count in common)
-            remaining = total - sum(count for _, count in common)
-            names += f", {remaining} of other kinds" if remaining else ""
+            names = ", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common(_MAX_KINDS))
             notes.append(f"{count_of(total, 'file')} not read, no logs by name or first bytes: {names}")
         if self.unread:
             notes.append(f"could not be read: {', '.join(self.unread[:_MAX_UNREAD])}")

@@ -374,7 +374,7 @@ def _compress_log(numbers):  # noqa: PLR0911 - one for each kind
     return numbers.randbytes(numbers.randrange(3000))
 
 
-def packed(numbers, folder):
+def log_blocks(numbers, folder):
     """Read all blocks of a damaged log, compressed or not."""
     from diagnostics.triage.sources import SourceError, find_logs
 
@@ -629,7 +629,7 @@ READERS = (
     nodes,
     fleet,
     hosts,
-    packed,
+    log_blocks,
     triage,
     lint,
     merge,

@@ -299,7 +299,7 @@ def hang_titles(place, words):
         for thread in process["threads"]:
             thread["name"] = words("thread")
     (place / "a.json").write_text(json.dumps(bundle))
-    return ["hang", "--stacks", "--from", "a.json"]
+    return ["hang", "--verbose", "--from", "a.json"]
 
 
 @register_scene(HANG)

@@ -16,7 +16,8 @@ from collections import Counter
 from pathlib import Path
 
 from diagnostics.findings import INCOMPLETE, Severity
-from diagnostics.lint.command import lint_paths
+from diagnostics.lint.command import run_workflow
+from diagnostics.lint.engine import LintRun
 from diagnostics.lint.versions import collect_versions
 
 
@@ -29,7 +30,7 @@ def main() -> int:
         for line in (folder / "index.jsonl").read_text(encoding="utf-8").splitlines():
             run = json.loads(line)
             os.chdir(folder / run["id"])
-            report = lint_paths([Path(run["path"])], releases)
+            report = run_workflow(LintRun([Path(run["path"])], releases))
             document = report.to_json()
             read = [plan["framework"] for item in document["subject"]["files"] for plan in item["plans"]]
             code = report.exit_code(Severity.ERROR) if read else INCOMPLETE

@@ -29,17 +29,17 @@ def rules():
 
 
 @pytest.fixture
-def judge(rules):
-    """Return a function that triages these lines as one log."""
+def triage_lines(rules):
+    """Return a function that triages its arguments as the lines of one log."""
 
-    def judge(*lines, **options):
+    def triage_lines(*lines, **options):
         return triage([Memory("\n".join(lines).encode())], rules, **options)
 
-    return judge
+    return triage_lines
 
 
 @dataclass
-class Done:
+class CommandResult:
     """Exit code and output of a command that ran in this process."""
 
     code: int
@@ -60,6 +60,6 @@ def run_triage(capsys, monkeypatch, rules):
     def run(*arguments, stdin=b""):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         code = program.main(["triage", *map(str, arguments)])
-        return Done(code, *capsys.readouterr())
+        return CommandResult(code, *capsys.readouterr())
 
     return run

@@ -4,8 +4,8 @@ from packaging.version import Version
 
 from diagnostics.findings import Report
 from diagnostics.lint import not_checked
-from diagnostics.lint.command import lint_paths
-from diagnostics.lint.engine import check_plans, plans_of
+from diagnostics.lint.command import run_workflow
+from diagnostics.lint.engine import LintRun, check_plans, plans_of
 from diagnostics.lint.reading import read_text
 from diagnostics.lint.versions import Versions, collect_versions
 
@@ -41,4 +41,4 @@ def codes(text, syntax="shell", framework="", **known):
 def lint(*paths, **known):
     """Lint files with these package releases, without those of the test environment; return the report."""
     releases = {name.replace("_", "-"): text for name, text in known.items()}
-    return lint_paths(paths, collect_versions(releases, installed=False))
+    return run_workflow(LintRun(list(paths), collect_versions(releases, installed=False)))

@@ -1,17 +1,13 @@
 """`doctor` without a probe tier finds problems of an environment from its package metadata alone, without imports."""
 
 import json
-import tomllib
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from packaging.version import Version
 
 from diagnostics.collect import packages as facts
 from diagnostics.compat_table import Compat, load
 from diagnostics.doctor import run_checks as doctor
-from diagnostics.doctor.checks import compatibility
 from diagnostics.doctor.checks.base import Check as DoctorCheck
 from diagnostics.findings import Severity
 from diagnostics.fixes import commands_of
@@ -141,14 +137,6 @@ def pair_finding(maker, vllm, trl, cells=(GOOD,)):
     report = examine(maker.add("vllm", vllm).add("trl", trl), compat=compat)
     (finding,) = [finding for finding in report.findings if finding.code in {"CMP901", "CMP902", "CMP905"}]
     return finding
-
-
-def test_oldest_checked_releases_agree_with_matrix_toml():
-    breadth = tomllib.loads((Path(__file__).parents[2] / "matrix.toml").read_text(encoding="utf-8"))[
-        "breadth"
-    ]
-    first = tuple(Version(breadth[f"{name}_since"]) for name in ("vllm", "trl"))
-    assert first == tuple(map(Version, compatibility._FIRST))
 
 
 def test_pair_with_a_missing_name_is_an_error_with_working_pairs(environment):

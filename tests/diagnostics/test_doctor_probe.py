@@ -198,7 +198,7 @@ def environment_of(*names):
 
 def probe(children, rules, *names, machine=NO_GPU):
     """Return a probe of these packages with scripted children."""
-    return tiers.Probe(children, environment_of(*names), machine, load_catalog(), rules, lambda _text: None)
+    return tiers.Probe(children, environment_of(*names), machine, load_catalog(), rules)
 
 
 class Scripted:

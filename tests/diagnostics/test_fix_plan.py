@@ -241,11 +241,11 @@ def test_steps_are_ordered_blockers_machine_variables_packages(environment):
     extra = add_findings(*(finding(code, severity) for code, severity in severities.items()))
     environ = {"RAY_ADDRESS": "http://127.0.0.1:8265", "VLLM_USE_V1": "0"}
     plan = plan_of(environment, environ=environ, change_report=extra)
-    codes = [" ".join(item.codes) for item in plan.steps[:6]]
-    assert codes == ["", "NET950", "ENV951", "ENV950", "ENV902 ENV903", "CMP902 CMP906"]
-    variables = step(plan, "variables")
-    assert commands(variables) == ("unset RAY_ADDRESS VLLM_USE_V1",)
-    assert "export VLLM_USE_V1=0" in map(edit_of, variables.undo)
+    codes = [" ".join(item.codes) for item in plan.steps[:7]]
+    assert codes == ["", "NET950", "ENV951", "ENV950", "ENV902", "ENV903", "CMP902 CMP906"]
+    variables = [item for item in plan.steps if item.kind == "variables"]
+    assert [commands(item) for item in variables] == [("unset RAY_ADDRESS",), ("unset VLLM_USE_V1",)]
+    assert "export VLLM_USE_V1=0" in map(edit_of, variables[1].undo)
 
 
 def test_unmet_requirements_become_one_command_without_conflicts(environment):
@@ -291,7 +291,7 @@ def test_settings_are_merged_and_use_the_installed_frameworks_options(environmen
         ({"../poetry.lock": ""}, "Poetry 2.1.1", "poetry -C {d} add vllm==0.10.2"),
         ({"../pdm.lock": ""}, "installer", "pdm add -p {d} vllm==0.10.2"),
         ({"conda-meta/history": "# cmd: conda create\n"}, "conda", "conda install -p {p} vllm==0.10.2"),
-        ({"conda-meta/history": "# cmd: /bin/mamba install\n"}, "conda", "mamba install -p {p} vllm==0.10.2"),
+        ({"conda-meta/history": "# cmd: /bin/mamba install\n"}, "conda", "conda install -p {p} vllm==0.10.2"),
         (
             {"conda-meta/history": "# cmd: conda create\n"},
             "pip",

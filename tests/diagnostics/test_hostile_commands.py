@@ -12,7 +12,6 @@ import pytest
 from diagnostics import __main__ as program
 from diagnostics import cli, process
 from diagnostics.output.report_output import FORMATS
-from diagnostics.process import own_python
 from tests.diagnostics.test_redact import SHAPES, visible_parts
 from tests.diagnostics.test_report_options import LOG, SCRIPT
 from tests.diagnostics.test_sanitize import active_parts
@@ -103,10 +102,12 @@ def test_terminal_size_of_five_thousand_digits_is_ignored(tmp_path, monkeypatch,
 
 
 def test_python_m_imports_nothing_from_the_working_folder(tmp_path):
-    """`python -m diagnostics` imports no module of the working folder instead of the standard library's."""
-    for name in ("typing", "json", "email", "zipfile", "textwrap", "csv"):
+    """`python -m diagnostics` imports no module of the working folder instead of an installed one or Python's own."""
+    names = "typing json email zipfile textwrap csv subprocess random logging signal copy click rich ray"
+    for name in names.split():
         (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()")
-    process.run([sys.executable, "-m", "diagnostics", "--version"], timeout_s=60, cwd=tmp_path)
+    done = process.run([sys.executable, "-m", "diagnostics", "--version"], timeout_s=60, cwd=tmp_path)
+    assert done.output.startswith("grpo-doctor")
     assert not (tmp_path / "imported").exists()
 
 
@@ -202,7 +203,7 @@ def test_unbounded_dump_files_are_refused(make, tmp_path):
     path = tmp_path / "dump.json.gz"
     make(path)
     limited = ["/bin/bash", "-c", 'ulimit -v 3145728; exec "$@"', "sh"]
-    command = own_python("diagnostics", "hang", "--from")
+    command = [sys.executable, "-m", "diagnostics", "hang", "--from"]
     done = process.run([*limited, *command, str(path)], timeout_s=120)
     assert (done.code, done.output, done.errors.count("\n")) == (2, "", 1)
 

@@ -182,3 +182,12 @@ def test_unchecked_values_are_in_every_format_and_never_pass(reported_findings, 
     assert suite.get("errors") == ("1" if decides else "0")
     assert "No problems found.\n" not in printed["markdown"]
     assert not printed["terminal"].endswith("no problems found")
+
+
+@pytest.mark.parametrize(
+    ("length", "more"), [(1000, ""), (2007, " … 7 more characters, --verbose shows all")]
+)
+def test_evidence_is_printed_in_full_up_to_two_thousand_characters(length, more, capsys):
+    """The first screen prints evidence in full; beyond 2,000 characters it says how many more there are."""
+    terminal.render(report(finding(text="x" * length)), sys.stdout)
+    assert f"{'x' * min(length, 2000)}{more} [run.sh:12]" in capsys.readouterr().out

@@ -28,10 +28,10 @@ def prefixed(prefix, lines):
 
 
 @pytest.fixture
-def judge(tmp_path, rules):
+def triage_lines(tmp_path, rules):
     """Return a function that triages logs, one per rank, given as lines or bytes."""
 
-    def judge(*logs):
+    def triage_lines(*logs):
         sources = []
         for number, lines in enumerate(logs):
             path = tmp_path / f"rank_{number}.log"
@@ -39,7 +39,7 @@ def judge(tmp_path, rules):
             sources.append(LogSource(path.name, path))
         return triage(sources, rules)
 
-    return judge
+    return triage_lines
 
 
 def codes(verdict):
@@ -47,25 +47,25 @@ def codes(verdict):
     return [candidate.issue.code for candidate in verdict.candidates]
 
 
-def test_wrapper_error_is_not_the_root_cause(judge):
+def test_wrapper_error_is_not_the_root_cause(triage_lines):
     """If the log has the cause, the wrapper error is listed as a consequence."""
     engine = prefixed("(EngineCore_DP0 pid=77) ERROR 01-31 10:00:00 [core.py:708] ", traceback_of(ROOT))
-    verdict = judge([*engine, *traceback_of(WRAPPER)])
+    verdict = triage_lines([*engine, *traceback_of(WRAPPER)])
     assert (verdict.state, codes(verdict)) == ("known", ["MEM005"])
     assert [candidate.issue.code for candidate in verdict.followed] == ["ENG001"]
     assert verdict.candidates[0].first.line == 5
 
 
-def test_confirmation_counts_only_with_its_own_failure(judge):
+def test_confirmation_counts_only_with_its_own_failure(triage_lines):
     wait = "INFO 01-31 10:00:00 [shm_broadcast.py:692] No available shared memory broadcast block found in 60 seconds."
-    alone = judge(["step 1", wait, wait, "step 2"])
+    alone = triage_lines(["step 1", wait, wait, "step 2"])
     assert (alone.state, alone.candidates, alone.followed, exit_code(alone)) == ("not_judged", (), (), 3)
-    unknown = judge([wait, *traceback_of("KeyError: 'reward'", "my_rewards.py")])
+    unknown = triage_lines([wait, *traceback_of("KeyError: 'reward'", "my_rewards.py")])
     assert (unknown.state, unknown.candidates, unknown.followed) == ("unknown", (), ())
-    root = judge([wait, *traceback_of(ROOT)])
+    root = triage_lines([wait, *traceback_of(ROOT)])
     assert (root.state, codes(root)) == ("known", ["MEM005"])
     assert root.candidates[0].confirmed == root.followed == ()
-    verdict = judge([wait, wait, *traceback_of("TimeoutError: RPC call to execute_model timed out.")])
+    verdict = triage_lines([wait, wait, *traceback_of("TimeoutError: RPC call to execute_model timed out.")])
     assert (verdict.state, codes(verdict), verdict.followed) == ("wrapper", ["ENG030"], ())
     assert [item.issue.code for item in verdict.candidates[0].confirmed] == ["ENG012"]
     document = report(verdict, ["rank_0.log"])
@@ -74,22 +74,22 @@ def test_confirmation_counts_only_with_its_own_failure(judge):
     assert [item["code"] for item in document.subject["candidates"][0]["confirmed_by"]] == ["ENG012"]
 
 
-def test_wrapper_alone_is_reported_as_wrapper(judge):
-    verdict = judge(traceback_of(WRAPPER))
+def test_wrapper_alone_is_reported_as_wrapper(triage_lines):
+    verdict = triage_lines(traceback_of(WRAPPER))
     assert (verdict.state, codes(verdict)) == ("wrapper", ["ENG001"])
     assert exit_code(verdict) == 1
 
 
-def test_interleaved_tracebacks_of_two_ranks_are_separated(judge):
+def test_interleaved_tracebacks_of_two_ranks_are_separated(triage_lines):
     first = prefixed("[rank0]: ", traceback_of(ROOT))
     second = prefixed("[rank3]: ", traceback_of(ROOT))
-    verdict = judge([line for pair in zip(first, second, strict=True) for line in pair])
+    verdict = triage_lines([line for pair in zip(first, second, strict=True) for line in pair])
     assert codes(verdict) == ["MEM005"]
     assert verdict.candidates[0].ranks == ("0", "3")
     assert all(hit.traceback and len(hit.traceback.frames) == 1 for hit in verdict.candidates[0].hits)
 
 
-def test_first_exception_of_a_chain_is_the_root_cause(judge):
+def test_first_exception_of_a_chain_is_the_root_cause(triage_lines):
     """The first exception of a chain is the root cause, also without a catalog entry."""
     chain = [
         *traceback_of("KeyError: 'prompt'", "own/rewards.py", "score"),
@@ -98,14 +98,14 @@ def test_first_exception_of_a_chain_is_the_root_cause(judge):
         "",
         *traceback_of("RuntimeError: rollout failed", "own/loop.py", "run"),
     ]
-    verdict = judge(chain)
+    verdict = triage_lines(chain)
     assert verdict.state == "unknown"
     assert verdict.anchors[0].text == "KeyError: 'prompt' (in own/rewards.py, score)"
     assert [anchor.traceback.link for anchor in verdict.anchors] == [0, 1]
     assert exit_code(verdict) == 3
 
 
-def test_certainty_depends_on_the_release_in_the_log(judge):
+def test_certainty_depends_on_the_release_in_the_log(triage_lines):
     """The V0 scheduler's assertion is established in a release with V0, and only a hypothesis in one without."""
     lines = traceback_of("AssertionError", "vllm/core/scheduler.py", "_schedule_default")
     lines.insert(2, "    assert len(running_scheduled.prefill_seq_groups) == 0")
@@ -113,12 +113,12 @@ def test_certainty_depends_on_the_release_in_the_log(judge):
         head = (
             f"INFO 01-31 10:00:00 llm_engine.py:234] Initializing an LLM engine (v{release}) with config: x"
         )
-        verdict = judge([head, *lines])
+        verdict = triage_lines([head, *lines])
         assert [(item.issue.code, item.certainty) for item in verdict.candidates] == [("SCH001", certainty)]
 
 
-def test_releases_are_read_from_banners_pip_lists_and_metadata_paths(judge):
-    verdict = judge(
+def test_releases_are_read_from_banners_pip_lists_and_metadata_paths(triage_lines):
+    verdict = triage_lines(
         [
             "(APIServer pid=7) INFO 01-31 10:00:00 [api_server.py:1885] vLLM API server version 0.31.0",
             "trl==1.16.0",
@@ -133,7 +133,7 @@ def test_releases_are_read_from_banners_pip_lists_and_metadata_paths(judge):
     assert releases == {"vllm": "0.31.0", "trl": "1.16.0", "torch": "2.13.0+cpu", "ray": "2.60.0"}
 
 
-def test_log_without_failures_is_clean(judge):
+def test_log_without_failures_is_clean(triage_lines):
     """A log with only progress bars, warnings and exceptions that Python ignores at exit is clean."""
     lines = [
         "  0%|          | 0/10 [00:00<?, ?it/s]\r 50%|#####     | 5/10 [00:01<00:01, 5.0it/s]\r",
@@ -143,27 +143,29 @@ def test_log_without_failures_is_clean(judge):
         *traceback_of("OSError: [Errno 9] Bad file descriptor", "own/pool.py", "__del__"),
         "{'train_runtime': 12.3, 'train_loss': 0.01}",
     ]
-    verdict = judge(lines)
+    verdict = triage_lines(lines)
     assert (verdict.state, verdict.fingerprint, exit_code(verdict)) == ("clean", "", 0)
     assert verdict.lines == len(lines)
 
 
-def test_timeout_of_a_client_comes_after_the_crash_of_its_server(judge):
+def test_timeout_of_a_client_comes_after_the_crash_of_its_server(triage_lines):
     """The crash in the server's log comes first, and the timeout of its client second."""
     waited = "ConnectionError: The vLLM server can't be reached at http://127.0.0.1:8000 after 240.0 seconds."
-    verdict = judge(traceback_of(waited, "trl/extras/vllm_client.py"), ["started"] * 50 + traceback_of(ROOT))
+    verdict = triage_lines(
+        traceback_of(waited, "trl/extras/vllm_client.py"), ["started"] * 50 + traceback_of(ROOT)
+    )
     assert codes(verdict) == ["MEM005", "NET012"]
 
 
-def test_fingerprint_ignores_paths_lines_and_values(judge):
-    first = judge(traceback_of("KeyError: 'a17'", "own/x.py", "f"))
-    same = judge(
+def test_fingerprint_ignores_paths_lines_and_values(triage_lines):
+    first = triage_lines(traceback_of("KeyError: 'a17'", "own/x.py", "f"))
+    same = triage_lines(
         [
             line.replace("/opt/env", "/srv/x").replace("line 7", "line 9")
             for line in traceback_of("KeyError: 'b2'", "own/x.py", "f")
         ]
     )
-    different = judge(traceback_of("IndexError: 3", "own/x.py", "f"))
+    different = triage_lines(traceback_of("IndexError: 3", "own/x.py", "f"))
     assert first.fingerprint == same.fingerprint != different.fingerprint
 
 
@@ -264,15 +266,15 @@ PLAIN = [
         "fields", "repr", "loguru", "group", "pool",
     ],
 )  # fmt: skip
-def test_tracebacks_in_other_formats(judge, lines):
+def test_tracebacks_in_other_formats(triage_lines, lines):
     """Tracebacks of rich, IPython, Loguru, structlog, log collectors and `repr` give the same root and frames."""
-    verdict = judge(["step 1", *lines, "step 2"])
+    verdict = triage_lines(["step 1", *lines, "step 2"])
     assert codes(verdict) == ["MEM005"]
     about = verdict.candidates[0].first.traceback or verdict.candidates[0].hits[-1].traceback
     assert about.frames[-1][1] == "check"
 
 
-def test_log_line_inside_a_traceback_does_not_end_it(judge):
+def test_log_line_inside_a_traceback_does_not_end_it(triage_lines):
     """A log line with the same rank prefix that looks like an exception does not end the traceback."""
     lines = traceback_of(
         "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
@@ -281,14 +283,14 @@ def test_log_line_inside_a_traceback_does_not_end_it(judge):
         2, "[W131 10:00:00.1 ProcessGroupNCCL.cpp:1496] Warning: destroy_process_group() was not called"
     )
     lines.insert(3, "INFO 01-31 10:00:00 [loggers.py:123] Error: none so far")
-    verdict = judge(prefixed("[rank0]: ", lines))
+    verdict = triage_lines(prefixed("[rank0]: ", lines))
     assert (verdict.state, codes(verdict)) == ("wrapper", ["RAY010"])
 
 
-def test_thousand_similar_lines_do_not_hide_the_root_cause(judge):
+def test_thousand_similar_lines_do_not_hide_the_root_cause(triage_lines):
     """The root cause is found after 1000 lines that pass the prefilter and match no pattern."""
     noise = ["EngineArgs.__init__() got an unexpected keyword argument 'x' was fixed"] * 1000
-    verdict = judge(
+    verdict = triage_lines(
         [
             *noise,
             *traceback_of("TypeError: EngineArgs.__init__() got an unexpected keyword argument 'device'"),
@@ -297,20 +299,20 @@ def test_thousand_similar_lines_do_not_hide_the_root_cause(judge):
     assert codes(verdict) == ["CMP022"]
 
 
-def test_rank_with_another_traceback_comes_first(judge):
+def test_rank_with_another_traceback_comes_first(triage_lines):
     """The rank with another traceback comes first if seven ranks report only a lost peer."""
     lost_peer = (
         "torch.distributed.DistBackendError: [../gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:29500"
     )
     cause = traceback_of("KeyError: 'answer'", "own/rewards.py", "score")
-    verdict = judge(
+    verdict = triage_lines(
         *[traceback_of(lost_peer, "torch/distributed/x.py")] * 3,
         cause,
         *[traceback_of(lost_peer, "torch/x.py")] * 4,
     )
     assert verdict.state == "unknown"
     assert verdict.anchors[0].source == "rank_3.log"
-    elsewhere = judge(cause, *[traceback_of(lost_peer, "torch/distributed/x.py")] * 7)
+    elsewhere = triage_lines(cause, *[traceback_of(lost_peer, "torch/distributed/x.py")] * 7)
     assert elsewhere.fingerprint == verdict.fingerprint
 
 
@@ -336,7 +338,7 @@ def test_logs_of_a_run_folder_are_found(tmp_path, run_triage):
     assert (done.code, "5 files not read" in done.out.replace("\n", " ")) == (1, True)
 
 
-def test_wrapper_report_says_where_the_framework_logs_the_root_cause(judge):
+def test_wrapper_report_says_where_the_framework_logs_the_root_cause(triage_lines):
     """The report of a wrapper names the rank that torchrun reports, and where the framework logs."""
     lines = [
         "[INFO:swift] Global seed set to 42",
@@ -344,27 +346,27 @@ def test_wrapper_report_says_where_the_framework_logs_the_root_cause(judge):
         "Root Cause (first observed failure):", "[0]:", "  time      : 2026-01-31_10:00:00", "  host      : node3",
         "  rank      : 3 (local_rank: 1)", "  exitcode  : 1 (pid: 77)", "  error_file: <N/A>",
     ]  # fmt: skip
-    verdict = judge(lines)
+    verdict = triage_lines(lines)
     note = report(verdict, ["a.log"]).notes[0]
     assert verdict.state == "wrapper"
     assert "the rank that failed first: host node3, rank 3 (local_rank: 1), exitcode 1 (pid: 77)" in note
     assert "because swift gives torchrun no folder for logs" in note
 
 
-def test_warning_of_rays_own_processes_is_no_failure(judge):
+def test_warning_of_rays_own_processes_is_no_failure(triage_lines):
     """A warning of Ray's own processes, which also appears after successful runs, is no failure."""
     line = (
         "[2026-01-31 10:00:00,123 W 17 18] (raylet) metric_exporter.cc:105: [1] Export failed: RpcError:"
         " RPC Error message: failed to connect to all addresses"
     )
-    assert judge([line, "Application shutdown complete."]).state == "clean"
+    assert triage_lines([line, "Application shutdown complete."]).state == "clean"
 
 
-def test_truncated_traceback_is_not_clean(judge):
+def test_truncated_traceback_is_not_clean(triage_lines):
     """A traceback without its end is an unknown failure; frames without its head are not judged."""
     lines = traceback_of(ROOT)[:-1]
-    assert judge(["step 1", *lines]).state == "unknown"
-    assert judge(["step 1", *lines[1:]]).state == "not_judged"
+    assert triage_lines(["step 1", *lines]).state == "unknown"
+    assert triage_lines(["step 1", *lines[1:]]).state == "not_judged"
 
 
 def test_root_cause_is_found_in_a_ray_session_folder(tmp_path, rules):
@@ -382,21 +384,21 @@ def test_root_cause_is_found_in_a_ray_session_folder(tmp_path, rules):
     assert verdict.candidates[0].ranks == ()
 
 
-def test_failure_logged_as_a_warning_is_no_verdict(judge):
+def test_failure_logged_as_a_warning_is_no_verdict(triage_lines):
     """A failure logged as a warning is no verdict; the same message at level ERROR is one."""
     message = "not pushed: Cannot reach https://huggingface.co/api: offline mode is enabled."
-    assert judge([f"WARNING:root:{message}", "{'train_runtime': 0.1}"]).state == "clean"
-    assert codes(judge([f"ERROR:root:{message}"])) == ["ENV004"]
+    assert triage_lines([f"WARNING:root:{message}", "{'train_runtime': 0.1}"]).state == "clean"
+    assert codes(triage_lines([f"ERROR:root:{message}"])) == ["ENV004"]
 
 
-def test_every_positive_sample_is_found_by_triage(judge):
+def test_every_positive_sample_is_found_by_triage(triage_lines):
     """Each positive sample is found by the whole of triage, and no negative sample is."""
     missed, issues = [], catalog.load()
     for code, issue in issues.items():
         for sample in issue.signature.samples if issue.signature else ():
             # A confirmation only counts with the failure it confirms.
             confirmed = [issues[name].signature.samples[0].text for name in issue.signature.confirms]
-            verdict = judge([sample.text, *confirmed])
+            verdict = triage_lines([sample.text, *confirmed])
             candidates = (*verdict.candidates, *verdict.followed)
             reported = {entry.issue.code for item in candidates for entry in (item, *item.confirmed)}
             if sample.matches:
@@ -447,7 +449,7 @@ SCH001 = [
         ),
     ],
 )
-def test_trigger_is_read_from_the_log(judge, log, triggers):
+def test_trigger_is_read_from_the_log(triage_lines, log, triggers):
     """The trigger is found by a frame of the traceback, or by an earlier failure in the same process."""
-    (candidate, *_) = judge(log).candidates
+    (candidate, *_) = triage_lines(log).candidates
     assert (candidate.issue.code, candidate.triggers) == ("SCH001", triggers)

@@ -35,11 +35,11 @@ def candidate_codes(verdict):
         "done",
     ],
 )
-def test_log_with_the_end_of_the_run_is_clean(judge, last):
+def test_log_with_the_end_of_the_run_is_clean(triage_lines, last):
     """A log with the end of the run is clean; without its last line it is not judged."""
-    verdict = judge(LAUNCHED, *STEPS, last)
+    verdict = triage_lines(LAUNCHED, *STEPS, last)
     assert (verdict.state, exit_code(verdict)) == ("clean", 0)
-    silent = judge(LAUNCHED, *STEPS)
+    silent = triage_lines(LAUNCHED, *STEPS)
     assert (silent.state, exit_code(silent)) == ("not_judged", 3)
 
 
@@ -74,31 +74,33 @@ SUMMARY = "{{'train_runtime': {}, 'train_steps_per_second': {}, 'train_loss': {}
          "not_judged"),
     ],
 )  # fmt: skip
-def test_end_of_a_part_is_not_the_end_of_the_run(judge, lines, state):
+def test_end_of_a_part_is_not_the_end_of_the_run(triage_lines, lines, state):
     """The end of loading, sampling or evaluation, or a stop by hand, is not the end of the run."""
-    assert judge(LAUNCHED, *STEPS, *lines).state == state
+    assert triage_lines(LAUNCHED, *STEPS, *lines).state == state
 
 
-def test_report_names_the_step_of_a_run_that_did_not_end(judge):
+def test_report_names_the_step_of_a_run_that_did_not_end(triage_lines):
     """The report names the step of the run, although the last line is the full bar of one step's samples."""
-    verdict = judge(LAUNCHED, f"Train:{STEP_OF.format(2290)}", BAR)
+    verdict = triage_lines(LAUNCHED, f"Train:{STEP_OF.format(2290)}", BAR)
     (missing,) = report(verdict, ["run.log"]).checks[0].not_judged
     assert "the run is at 56 of 2290" in missing.why
 
 
-def test_repeated_monitor_lines_without_change_are_a_stall(judge):
+def test_repeated_monitor_lines_without_change_are_a_stall(triage_lines):
     """Monitor lines that repeat without change are a stall, with their counters at 0; changing values are progress."""
     waits = [
         "10:00:%02d (Trainer pid=1) waiting for samples: buffer_size=0",
         "10:00:%02d active_tasks: 0, queued: 7",
     ]
-    stalled = judge(*STEPS, *(line % second for second in range(4) for line in waits))
+    stalled = triage_lines(*STEPS, *(line % second for second in range(4) for line in waits))
     (missing,) = report(stalled, ["run.log"]).checks[0].not_judged
     assert "the last 8 lines repeat 2 messages without a change" in missing.why
     assert missing.why.endswith("counters at 0: buffer_size, active_tasks")
-    working = judge(*STEPS, *(f"{line % number}, step {number}" for number in range(4) for line in waits))
+    working = triage_lines(
+        *STEPS, *(f"{line % number}, step {number}" for number in range(4) for line in waits)
+    )
     assert working.fallback.stall is None
-    ranks = judge(*STEPS, *(f"[rank{rank}]: waiting" for rank in range(8)))
+    ranks = triage_lines(*STEPS, *(f"[rank{rank}]: waiting" for rank in range(8)))
     assert ranks.fallback.stall is None
 
 
@@ -111,20 +113,21 @@ def test_repeated_monitor_lines_without_change_are_a_stall(judge):
         "{'loss': 0.0, 'reward': 0.0}",
     ],
 )
-def test_idle_server_heartbeat_and_metrics_are_no_stall(judge, line):
-    assert judge(*STEPS, *[line] * 30).fallback.stall is None
+def test_idle_server_heartbeat_and_metrics_are_no_stall(triage_lines, line):
+    assert triage_lines(*STEPS, *[line] * 30).fallback.stall is None
 
 
-def test_excerpt_needs_no_end(judge):
-    assert judge(LAUNCHED, *STEPS, excerpt=True).state == "clean"
+def test_excerpt_needs_no_end(triage_lines):
+    assert triage_lines(LAUNCHED, *STEPS, excerpt=True).state == "clean"
     assert (
-        judge(LAUNCHED, *STEPS, "ERROR:trainer:no checkpoint was written", excerpt=True).state == "not_judged"
+        triage_lines(LAUNCHED, *STEPS, "ERROR:trainer:no checkpoint was written", excerpt=True).state
+        == "not_judged"
     )
 
 
-def test_unknown_error_line_is_not_judged(judge):
+def test_unknown_error_line_is_not_judged(triage_lines):
     """An unknown error line leaves the log not judged, even if the run reports its end."""
-    verdict = judge(LAUNCHED, "ERROR:trainer:no checkpoint was written", *STEPS, "Training completed.")
+    verdict = triage_lines(LAUNCHED, "ERROR:trainer:no checkpoint was written", *STEPS, "Training completed.")
     findings_report = report(verdict, ["a.log"])
     assert (verdict.state, exit_code(verdict)) == ("not_judged", 3)
     [open_one] = findings_report.checks[0].not_judged
@@ -143,26 +146,26 @@ def test_unknown_error_line_is_not_judged(judge):
         ("INFO No available shared memory broadcast block found in {} seconds.", "HNG002"),
     ],
 )
-def test_repeated_wait_is_a_hypothesis(judge, wait, code):
+def test_repeated_wait_is_a_hypothesis(triage_lines, wait, code):
     """A repeated wait at the end of the log is a hypothesis; if another line follows, it is none."""
     waits = [wait.format(number) for number in range(4)]
-    verdict = judge(*STEPS, *waits)
+    verdict = triage_lines(*STEPS, *waits)
     assert (verdict.state, leads(verdict)[:1], exit_code(verdict)) == ("hypothesis", [code], 3)
-    assert judge(*STEPS, *waits, "Server is up!").state == "not_judged"
+    assert triage_lines(*STEPS, *waits, "Server is up!").state == "not_judged"
 
 
-def test_prompt_at_the_end_is_a_hypothesis(judge):
+def test_prompt_at_the_end_is_a_hypothesis(triage_lines):
     """A prompt at the end is a hypothesis, because nobody answers it in a batch job."""
-    assert leads(judge(*STEPS, "wandb: Enter your choice:")) == ["HNG008"]
+    assert leads(triage_lines(*STEPS, "wandb: Enter your choice:")) == ["HNG008"]
 
 
-def test_innermost_frames_alone_give_a_hypothesis(judge):
+def test_innermost_frames_alone_give_a_hypothesis(triage_lines):
     """A traceback without an error gives a hypothesis if its innermost frames are those of a catalog entry."""
     head = ["Traceback (most recent call last):"]
     frame = '  File "/opt/env/lib/python3.12/site-packages/{}", line 7, in {}'
     driver = [*head, frame.format("ray/_private/worker.py", "get"), "    values = get_objects()"]
-    assert leads(judge(*driver)) == ["RAY010"]
-    assert judge(*head, frame.format("own/loop.py", "run")).state == "unknown"
+    assert leads(triage_lines(*driver)) == ["RAY010"]
+    assert triage_lines(*head, frame.format("own/loop.py", "run")).state == "unknown"
 
 
 METRICS = [
@@ -193,31 +196,31 @@ SYMPTOMS = [
 ]
 
 
-def test_symptoms_in_metrics_give_hypotheses(judge):
+def test_symptoms_in_metrics_give_hypotheses(triage_lines):
     """Symptoms give hypotheses, the most likely cause first, each with a test that decides."""
     for line, first in SYMPTOMS:
-        verdict = judge(line)
+        verdict = triage_lines(line)
         assert (line, verdict.state, leads(verdict)[0]) == (line, "hypothesis", first)
         assert all(lead.settles for lead in verdict.leads)
 
 
-def test_ordinary_metrics_are_no_symptom(judge):
+def test_ordinary_metrics_are_no_symptom(triage_lines):
     """Some steps without reward spread, small differences and ratios near 1 are no symptom."""
     lines = [
         f"{{'loss': 0.01, 'grad_norm': 0.3, 'reward_std': {number % 3 / 10}, 'completions/clipped_ratio': 0.1,"
         " 'sampling/importance_sampling_ratio/mean': 1.02, 'sampling/sampling_logp_difference/mean': 0.004}"
         for number in range(30)
     ]
-    verdict = judge(*lines, "{'train_runtime': 7.0}")
+    verdict = triage_lines(*lines, "{'train_runtime': 7.0}")
     assert (verdict.state, verdict.fallback.symptoms) == ("clean", ())
 
 
-def test_nan_counts_only_at_the_end(judge):
+def test_nan_counts_only_at_the_end(triage_lines):
     """NaN counts at the end of a run, and not in the first steps, where a loss scaler causes it."""
     rows = [f"epoch {number} loss: 0.{number}5, grad_norm: 1.{number}" for number in range(1, 30)]
     end = "{'train_runtime': 7.0}"
-    assert judge("epoch 0 loss: 0.5, grad_norm: nan", *rows, end).state == "clean"
-    assert candidate_codes(judge(*rows, "epoch 30 loss: 0.5, grad_norm: nan", end)) == ["NUM027"]
+    assert triage_lines("epoch 0 loss: 0.5, grad_norm: nan", *rows, end).state == "clean"
+    assert candidate_codes(triage_lines(*rows, "epoch 30 loss: 0.5, grad_norm: nan", end)) == ["NUM027"]
 
 
 def test_utf16_log_is_read(tmp_path, rules):
@@ -240,8 +243,8 @@ FAILED = ["Traceback (most recent call last):", '  File "/opt/run/train.py", lin
         ("ValueError: tokens of images and image features do not match: 70 and 64", "TOK015"),
     ],
 )
-def test_rephrased_message_lists_its_issue_as_similar(judge, message, code):
+def test_rephrased_message_lists_its_issue_as_similar(triage_lines, message, code):
     """A rephrased message is an unknown failure, and the issue with the most similar words comes first."""
-    verdict = judge(*STEPS, *FAILED, message)
+    verdict = triage_lines(*STEPS, *FAILED, message)
     assert (verdict.state, exit_code(verdict), verdict.leads) == ("unknown", 3, ())
     assert verdict.similar[0].code == code

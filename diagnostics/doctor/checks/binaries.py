@@ -13,7 +13,7 @@ from diagnostics.doctor.installers import REINSTALL, install, uninstall
 from diagnostics.doctor.requirements import distribution_of, parse_requirement
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Install, Run, Uninstall
-from diagnostics.versions import compare, parse_specifier, parse_version
+from diagnostics.versions import in_range, parse_specifier, parse_version
 
 _MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
 _OLD_TAGS = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
@@ -127,13 +127,13 @@ def system_libraries(case: Examined) -> Iterator[Finding]:
     for module in environment.extensions:
         for version in module.versions:
             kind, _, number = version.partition("_")
-            if compare(available.get(kind, ""), number) == -1:
+            if in_range(available.get(kind, ""), f"<{number}"):
                 kinds.add(kind)
                 modules.append(module_name(module.path))
                 evidence.append(Evidence(f"needs {version}; here is {kind}_{available[kind]}", module.path))
     for package in environment.packages.values():
         required = min(filter(None, map(_required_glibc, package.tags)), default=None)
-        if required and compare(available["GLIBC"], ".".join(map(str, required))) == -1:
+        if required and in_range(available["GLIBC"], f"<{'.'.join(map(str, required))}"):
             kinds.add("GLIBC")
             modules.append(package.name.removesuffix("-cpu").replace("-", "_"))
             evidence.append(Evidence(f"tag {package.tags[0]}; here is {libraries.libc}", package.place))

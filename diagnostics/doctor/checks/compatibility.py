@@ -10,14 +10,11 @@ from diagnostics.doctor.checks.base import Examined, check, finding
 from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets, public
 from diagnostics.doctor.installers import install
 from diagnostics.findings import EVIDENCE_LEVELS, Evidence, Finding, Severity
-from diagnostics.fixes import Fix, Install, Run
+from diagnostics.fixes import Fix, Install
 from diagnostics.frameworks import configured_in
-from diagnostics.versions import compare, parse_version
 
 _BAD = {"fail", "unresolvable"}
 _FAILED = {"fail", "expected_fail", "unresolvable"}
-# The first releases of vLLM and TRL that matrix.toml pairs.
-_FIRST = ("0.6.3", "0.14.0")
 
 
 def _not_in_table(case: Examined) -> str:
@@ -44,27 +41,15 @@ def compatibility(case: Examined) -> Iterator[Finding]:
                 yield _cell_finding(case, cell, known, installed)
             return
     yield (
-        _unknown_pair(case.compat, installed, pair)
-        if known is None
-        else _read_pair(case, known, installed, pair)
+        _unknown_pair(case.compat, installed) if known is None else _read_pair(case, known, installed, pair)
     )
 
 
-def _unknown_pair(compat: Compat, installed: Evidence, pair: tuple[str, str]) -> Finding:
-    advice, commands = "The matrix cannot read such builds or releases.", list[Run]()
-    if all(map(_is_listed, pair, _FIRST)):
-        advice = "The command reads its metadata and source; it runs nothing."
-        commands.append(_matrix("add", f"vllm=={pair[0]}", "--trl", pair[1]))
-    fix = Fix.of(f"Move to a pair that passed, or try this one. {advice}", *commands)
+def _unknown_pair(compat: Compat, installed: Evidence) -> Finding:
     evidence = [installed, Evidence(f"{len(compat.cells)} cells, {compat.generated}", "compat.json")]
     detail = "The result of this pair is unknown: the table has no run of it, and its source was not read."
+    fix = Fix.of("Move to a pair that passed, or try this one.")
     return finding("CMP901", Severity.INFO, evidence, fix, detail, known_by="declared")
-
-
-def _is_listed(version: str, first: str) -> bool:
-    """Return whether a version is a final release, and not older than the first one in the matrix."""
-    parsed = parse_version(version)
-    return parsed is not None and not parsed.is_prerelease and compare(version, first) != -1
 
 
 def _read_pair(case: Examined, known: StaticResult, installed: Evidence, pair: tuple[str, str]) -> Finding:
@@ -75,19 +60,18 @@ def _read_pair(case: Examined, known: StaticResult, installed: Evidence, pair: t
         f"{known.resolve or 'unknown'}, on the table's day: {known.today or 'unknown'}"
     )
     evidence = [installed, Evidence(read, f"compat.json, breadth of TRL {pair[1]}, static")]
-    again = _matrix("--profile", "breadth", "--cells", f"vllm-{pair[0]}+trl-{pair[1]}")
     sentence = _sentence(known, pair)
     if not known.broken:
-        advice = "Try this pair, or move to one that passed. The command reads it again; it runs nothing."
+        advice = "Try this pair, or move to one that passed."
         detail = f"{sentence} The pair was never run, so its result is unknown."
-        return finding("CMP901", Severity.INFO, evidence, Fix.of(advice, again), detail)
+        return finding("CMP901", Severity.INFO, evidence, Fix.of(advice), detail)
     severity = Severity.ERROR if known.contract == "fail" else Severity.WARNING
     # The range is that of an extra, which another trainer does not install.
     if known.contract != "fail" and "trl" not in configured_in(case.environment.packages):
         severity = Severity.INFO
     text, installs = better_pairs(case)
     detail = f"{sentence} The table has no run of this pair; metadata and source were read."
-    return finding("CMP905", severity, evidence, Fix.of(text, *installs, again), detail)
+    return finding("CMP905", severity, evidence, Fix.of(text, *installs), detail)
 
 
 def _sentence(known: StaticResult, pair: tuple[str, str]) -> str:
@@ -119,14 +103,10 @@ def _cell_finding(
     levels = [layer.get("evidence", "static") for layer in failed.values()]
     best = max(levels, key=[*EVIDENCE_LEVELS].index, default="static")
     text, installs = better_pairs(case)
-    fix = Fix.of(text, *installs, _matrix("--cells", cell["id"]))
+    fix = Fix.of(text, *installs)
     detail = cell.get("note") or f"The cell {cell['id']} came out as {cell['verdict']}."
     detail += f" {_sentence(known, (cell['vllm'], cell['trl']))}" if known else ""
     return finding("CMP902", Severity.ERROR, [installed, *evidence], fix, detail, known_by=best)
-
-
-def _matrix(*words: str) -> Run:
-    return Run(("nox", "-s", "matrix", "--", *words))
 
 
 def better_pairs(case: Examined) -> tuple[str, tuple[Install, ...]]:

@@ -31,19 +31,15 @@ def fixed_by_move(finding: Finding, environment: Environment, versions: Mapping[
         return False
     installed = [Release(name, package.version) for name, package in environment.packages.items()]
     for user, provider in permutations(installed, 2):
-        about_names = (
-            finding.title.startswith(f"{user} uses ") and f", which {provider} does not " in finding.title
-        )
-        about_types = finding.title.startswith(f"{user} calls ") and f", and {provider} has " in finding.title
-        if about_names or about_types:
+        if finding.title.startswith(f"{user} ") and f" {provider} " in finding.title:
             new_user, new_provider = (
                 Release(item.package, versions.get(item.package, item.version)) for item in (user, provider)
             )
             comparison = query.check(new_user, new_provider)
-            if comparison is None:
-                return False
             serious = finding.severity > Severity.INFO
-            return not (query.fail_at_import(comparison) if serious else comparison.missing)
+            return comparison is not None and not (
+                query.fail_at_import(comparison) if serious else comparison.missing
+            )
     return False
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
-from diagnostics.catalog.check_findings import variables_to_unset
 from diagnostics.doctor.checks.base import Examined, check, finding
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Run, SetVariables, Unset
@@ -13,29 +14,7 @@ from diagnostics.versions import AFFECTED, affects, in_range
 
 _PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# For each code: severity, advice, and for each variable the reported values and their effect.
-_SWITCHES: dict[str, tuple[Severity, str, dict[str, tuple[set[str], str]]]] = {
-    "NET904": (Severity.WARNING, "Unset what this machine does not need.", {
-        "NCCL_P2P_DISABLE": ({"1"}, "no direct access between GPUs"),
-        "NCCL_SHM_DISABLE": ({"1"}, "no shared memory between GPUs"),
-        "NCCL_IB_DISABLE": ({"1"}, "no InfiniBand"),
-        "NCCL_NVLS_DISABLE": ({"1"}, "no NVLink SHARP"),
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": ({"0"}, "a failed collective waits for ever"),
-        "NCCL_ASYNC_ERROR_HANDLING": ({"0"}, "a failed collective waits for ever"),
-    }),
-    "ENV918": (Severity.INFO, "Unset them for a real run.", {
-        "CUDA_LAUNCH_BLOCKING": ({"1"}, "the CPU waits for each kernel"),
-        "VLLM_TRACE_FUNCTION": ({"1"}, "each Python call of vLLM is logged"),
-        "TORCHDYNAMO_DISABLE": ({"1"}, "nothing is compiled"),
-        "TORCH_COMPILE_DISABLE": ({"1"}, "nothing is compiled"),
-        "NCCL_DEBUG": ({"trace"}, "NCCL logs every call"),
-        "TORCH_DISTRIBUTED_DEBUG": ({"detail"}, "each collective is checked"),
-    }),
-    "RAY902": (Severity.INFO, "Unset what the trainer does not need.", {
-        "RAY_memory_monitor_refresh_ms": ({"0"}, "if memory runs out, the kernel kills a process instead of Ray"),
-        "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": ({"1", "true"}, "a worker sees all GPUs, not only its own"),
-    }),
-}  # fmt: skip
+_SWITCHES = tomllib.loads(Path(__file__).with_name("switches.toml").read_text(encoding="utf-8"))
 _VARIABLES = "environment variables"
 
 
@@ -111,13 +90,15 @@ def network_devices(case: Examined) -> Iterator[Finding]:
 @check(_VARIABLES)
 def switches(case: Examined) -> Iterator[Finding]:
     """Report disabled NCCL features (NET904), debugging switches (ENV918) and disabled Ray features (RAY902)."""
-    for code, (severity, advice, variables) in _SWITCHES.items():
-        results = [
-            (name, f"{name}={case.variables[name]}: {effect}")
-            for name, (values, effect) in variables.items()
-            if case.variables.get(name, "").strip().lower() in values
-        ]
-        yield from variables_to_unset(code, severity, results, advice)
+    for code, entry in _SWITCHES.items():
+        evidence = {
+            name: Evidence(f"{name}={case.variables[name]}: {switch['effect']}", "environment")
+            for name, switch in entry["variables"].items()
+            if case.variables.get(name, "").strip().lower() in switch["values"]
+        }
+        if evidence:
+            fix = Fix.of(entry["advice"], Unset(tuple(evidence)))
+            yield finding(code, Severity[entry["severity"].upper()], evidence.values(), fix)
 
 
 @check(_VARIABLES)

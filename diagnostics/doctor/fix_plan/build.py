@@ -17,10 +17,10 @@ from diagnostics.doctor.fix_plan import package_steps
 from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets
 from diagnostics.doctor.fix_plan.model import KINDS, Conflict, Plan, Step
 from diagnostics.doctor.fix_plan.setting_steps import (
+    finding_step,
     is_certain,
     mitigation_constraints,
     setting_steps,
-    system_steps,
 )
 from diagnostics.doctor.installers import Installer, find_installer
 from diagnostics.doctor.requirements import (
@@ -72,9 +72,9 @@ def fix_plan(
         known = [item for item in known if item.code not in {*moved_to.gone, *replaced}]
     causes = [finding for finding in findings if finding.code in _MERGED | replaced] + installs + fixed
     serious = [finding for finding in causes if finding.severity > Severity.INFO or finding.code == "CMP904"]
-    steps = system_steps(rest, environment)
-    if sets and not required and not serious:
-        steps += package_steps.optional_step(causes, sets[0], installer)
+    steps = [finding_step(item, environment) for item in rest]
+    if sets and not required and not serious:  # nothing bad is known of the installed pair
+        steps += package_steps.install_step(causes, [], sets[0], installer)
     else:
         steps += package_steps.install_step(serious, required, moved_to, installer)
     for step in setting_steps(known, issues, environment, installer):

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet
-from diagnostics.findings import Report, Severity
+from diagnostics.findings import Extra, Report, Severity
 from diagnostics.fixes import Action, command_of, edit_text
 from diagnostics.output.terminal import STYLES, print_command, print_text
 
@@ -86,7 +86,7 @@ class Conflict:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Extra):
     """The whole plan, stored as the `extra` of a report.
 
     Attributes:
@@ -106,10 +106,10 @@ class Plan:
     conflicts: tuple[Conflict, ...]
     unseen: tuple[str, ...]
     help: tuple[str, ...]
+    template = "plan.md.j2"
 
-    def document(self, report: Report) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """Return the document `grpo-doctor.plan.v1`."""
-        del report
         return {
             "schema": SCHEMA,
             "tool": "doctor --fix-plan",
@@ -125,10 +125,6 @@ class Plan:
             "not_looked_at": list(self.unseen),
             "help": list(self.help),
         }
-
-    def template(self) -> str:
-        """Return the name of the Markdown template."""
-        return "plan.md.j2"
 
     @property
     def head(self) -> list[str]:
@@ -150,9 +146,8 @@ class Plan:
         """Notes for the user: unchecked inputs and next steps."""
         return [*(f"not checked: {line}" for line in self.unseen), *self.help]
 
-    def render(self, report: Report, console: Console, *, verbose: bool) -> None:
+    def render(self, _report: Report, console: Console, *, verbose: bool) -> None:
         """Print the plan; without `verbose` only the commands and edits, in order."""
-        del report
         for line in self.head:
             print_text(console, line)
         for number, step in enumerate(self.steps, start=1):

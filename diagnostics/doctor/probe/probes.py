@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 
-from diagnostics import catalog
+from diagnostics import catalog, process
 from diagnostics.catalog.model import Issue
 from diagnostics.collect.facts import Facts
 from diagnostics.collect.host import Machine
@@ -32,6 +29,7 @@ NOTES = {
     "probe": "probe: imported in child processes of this environment's Python; no engine was started (--tier live)",
     "live": "live: a tiny random model in an engine in one process, without graphs; a real run adds size and processes",
 }
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 # Results after which the live tier is not worth trying.
 _STOPPED = ("other imports, platforms", "imports, platforms")
 # (distribution, import): a name after a colon makes lazy packages import what a run uses.
@@ -52,7 +50,6 @@ class Probe:
     Attributes:
         children: Runs programs in child processes.
         rules: Triage rules, which explain a failure.
-        report_progress: Called with the name of the running probe.
         failures: The first probe with each failure; the same failure is reported once.
     """
 
@@ -61,15 +58,13 @@ class Probe:
     machine: Machine
     issues: dict[str, Issue]
     rules: Rules
-    report_progress: Callable[[str], None]
     failures: dict[str, str] = field(default_factory=dict)
 
     def run(
         self, what: str, program: str, *arguments: str, limit_s: float, offline: bool = False
     ) -> ChildEnded:
         """Run a program in a child process."""
-        if arguments != ("sys",):
-            self.report_progress(f"{what} (at most {limit_s:.0f} s)")
+        progress.update(f"{what} (at most {limit_s:.0f} s)")
         return self.children.run_program(what, program, *arguments, limit_s=limit_s, offline=offline)
 
     def result(self, ended: ChildEnded, code: str = "ENV921") -> CheckResult:
@@ -86,9 +81,9 @@ def run_tier(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Rep
     incomplete = False
     if not problem:
         issues = catalog.load()
-        with _ended_by_signals(), Children(python.absolute(), os.environ) as children:
+        with process.handle_signals(_ENDING, _exit), Children(python.absolute(), os.environ) as children:
             environment, machine = facts.environment, facts.machine
-            probe = Probe(children, environment, machine, issues, Rules(issues), print_progress)
+            probe = Probe(children, environment, machine, issues, Rules(issues))
             try:
                 checks = run_probes(probe)
             except OSError as error:
@@ -106,26 +101,9 @@ def run_tier(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Rep
     return replace(report, checks=(*report.checks, *checks), how=NOTES[tier]), incomplete
 
 
-def print_progress(text: str) -> None:
-    """Show what is being probed: in the progress line of a terminal, elsewhere as a line on standard error."""
-    if not sys.stderr.isatty():
-        print(f"doctor: {text}", file=sys.stderr, flush=True)
-    progress.update(text)
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into an ordinary exit, so that children and folders are removed."""
-
-    def exit_on_signal(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, exit_on_signal) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _exit(number: int) -> None:
+    """Exit as after an exception, so that children and folders are removed."""
+    raise SystemExit(128 + number)
 
 
 def run_probes(probe: Probe) -> list[CheckResult]:
