@@ -119,7 +119,7 @@ class RunningJob:
             controller, stdin = pty.openpty()
             self.terminals += [controller, stdin]
         return subprocess.Popen(
-            words,
+            ["nice", "-n", "19", *words],
             cwd=self.folder,
             env=self.env,
             stdin=stdin,

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import json
-import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +27,7 @@ def run_hang(pids: list[int], options: list[str]) -> tuple[int, str, str]:
         capture_output=True,
         text=True,
         timeout=400,
+        check=False,
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -40,6 +39,7 @@ def describe_processes(folder: pathlib.Path) -> str:
         ["ps", "-o", "pid,ppid,stat,wchan:20,pcpu,args", "-p", pids],
         capture_output=True,
         text=True,
+        check=False,
     ).stdout
 
 
@@ -54,15 +54,13 @@ def run_job(job: Job, age_s: float, tool: bool, out: pathlib.Path) -> str:
         record["processes"] = describe_processes(folder)
         if tool:
             pids = [process.pid for process in running.processes]
-            options: list[str] = []
             record["runs"] = runs = []
-            for _ in range(2):
+            for number, options in enumerate(([], ["--seconds", "65"])):
+                options += ["--save", str(out / f"{job.name}.{number}.snapshot")]
                 code, report, errors = run_hang(pids, options)
                 runs.append({"options": options, "exit": code, "report": report, "errors": errors})
-                asked = re.findall(r"--(?:seconds|patience|busy-patience) \d+", report)
-                if code != 3 or not asked:
+                if code == 1:
                     break
-                options = asked[0].split()
             record["processes_after"] = describe_processes(folder)
         record["alive"] = [process.poll() is None for process in running.processes]
     except (TimeoutError, subprocess.TimeoutExpired):
@@ -91,7 +89,6 @@ def main() -> None:
         print("\n".join(job.label for job in jobs))
         return
     options.out.mkdir(parents=True, exist_ok=True)
-    os.nice(5)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         futures = [pool.submit(run_job, job, options.age, not options.no_tool, options.out) for job in jobs]
         for future in concurrent.futures.as_completed(futures):
