@@ -25,7 +25,7 @@ _ROLES: tuple[tuple[str, str], ...] = (
     (r"(^|/)raylet\b", "raylet"),
     (r"(^|/)gcs_server\b", "Ray's head service"),
     (r"ray/(dashboard|_private|autoscaler)/", "Ray's helper"),
-    (r"multiprocessing\.(resource_tracker|forkserver)|multiprocessing-fork.*tracker", "helper"),
+    (r"(multiprocessing|loky\.backend)\.(resource_tracker|forkserver)|multiprocessing-fork.*tracker", "helper"),
     (r"torch/_inductor/compile_worker|wandb-core|wandb-service|tensorboard", "helper"),
     (r"torchrun|torch\.distributed\.(run|launch)|accelerate[ .](launch|commands\.launch)|bin/deepspeed\b", "launcher"),
     (r"vllm serve|vllm\.entrypoints|vllm-serve|vllm_serve|sglang\.launch_server|\buvicorn\b", "server"),
