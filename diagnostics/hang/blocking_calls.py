@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -54,6 +55,14 @@ _DEVICE_COPIES = ("item", "tolist", "cpu", "synchronize")
 DEVICE_CALLS = ("wait", "barrier", *_DEVICE_COPIES)
 """Calls by which a rank waits for its device or for a collective that it started."""
 _READING_SYSCALLS = ("read", "poll", "ppoll", "select", "pselect6")
+# Waits for a condition, which an outer frame explains.
+_CONDITIONS = ("event", "lock", "processes_lock")
+_BY_CALLER = (
+    (re.compile(r"(?:^|.*/)(?:multiprocess\w*/queues|queue)\.py:join$"), "tasks_done"),
+    (re.compile(r"(?:^|.*/)threading\.py:_wait$"), "barrier"),
+    (re.compile(r"(?:^|.*/)threading\.py:acquire$"), "permit"),
+)
+_BACKWARD = re.compile(r"(?:^|.*/)torch/autograd/(?:__init__|graph)\.py$")
 _CHILD_WAITS = ("wait4", "waitid")
 
 
@@ -179,14 +188,34 @@ def _refine(process: Process, thread: Thread, call: BlockingCall) -> BlockingCal
         return replace(call, kind="listen")
     if call.kind == "socket" and only_machinery:
         return replace(call, kind="unseen")  # a stack cut off before the caller: it may be an idle listener
-    if call.kind == "event" and any(_THREADING.match(f.path) and f.function == "join" for f in thread.frames):
-        return replace(call, kind="join")
+    call = _refine_condition(thread, call)
+    if call.kind == "join" and _reduces_gradients(process, thread, call):
+        return replace(call, kind="collective", operation="backward")
     if call.kind == "loop" and not only_machinery and not any("asyncio" in f.path for f in thread.frames):
         by_syscall = _by_syscall(process, thread, call.caller)
         return by_syscall if by_syscall.kind != "loop" else call
     if call.kind == "processes_queue" and thread.futex.startswith("sem:"):
         return replace(call, detail=thread.futex)
     return call
+
+
+def _refine_condition(thread: Thread, call: BlockingCall) -> BlockingCall:
+    """Name the call that waits for a condition: a barrier, a semaphore, or join() of a queue or a thread."""
+    if call.kind not in _CONDITIONS:
+        return call
+    machinery = itertools.takewhile(lambda f: wait_kinds.ENDS["machinery"].match(f.path), thread.frames)
+    callers = [kind for frame in machinery for place, kind in _BY_CALLER if place.match(frame.location)]
+    if not callers and call.kind == "event":
+        callers = ["join" for f in thread.frames if _THREADING.match(f.path) and f.function == "join"]
+    return replace(call, kind=callers[-1]) if callers else call
+
+
+def _reduces_gradients(process: Process, thread: Thread, call: BlockingCall) -> bool:
+    """Return whether a rank is in a backward pass that no other thread runs, as on a CPU: it reduces gradients."""
+    if process.rank is None or not call.frame or not _BACKWARD.match(call.frame.path):
+        return False
+    others = [other for other in process.threads if other.tid != thread.tid]
+    return not any("torch/" in frame.path for other in others for frame in other.frames)
 
 
 def _idle_kind(thread: Thread) -> str:

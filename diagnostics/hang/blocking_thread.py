@@ -105,6 +105,7 @@ def _follow(process: Process, calls: Calls, start: Thread) -> tuple[tuple[Thread
             and calls[t.tid].kind not in (*IDLE, "unseen")
             # If the event loop is idle, only a thread of its pool that runs user code can block the process.
             and not (kind in IDLE and calls[t.tid].caller is None)
+            and not (kind == "tasks_done" and calls[t.tid].kind == "queue")
             and not (kind == "lock" and t.futex == steps[-1][0].futex)
         ]
         best = min(candidates, key=lambda t: (_preference(calls[t.tid]), t.tid), default=None)

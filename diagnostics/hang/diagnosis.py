@@ -21,8 +21,8 @@ PATIENCE_S = 60.0
 BUSY_PATIENCE_S = 600.0
 WATCH_S = 65
 """Value of `--seconds` in the recommended next command; it is above PATIENCE_S, so that a polling wait is decided."""
-# Waits for a response. A process that polls starts a new short wait each time.
-_REQUESTS = ("http", "socket")
+# Waits whose length is known. A process that polls starts a new short wait each time.
+_REQUESTS = ("http", "socket", "kernel")
 # With processes that were not observed these causes are only guesses.
 _GUESSES_IF_BLIND = ("absent", "lost_message", "native", "lost_answer", "elsewhere")
 
@@ -88,6 +88,8 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
     }
     if not waiting:
         return _nothing_waits(index, blockers, incomplete=incomplete)
+    if all(_asks_its_user(index, blocker) for blocker in waiting.values()):
+        return Verdict(IDLE_JOB, sentences.waits_for_user(index, next(iter(waiting.values())).culprits))
     same = Counter(blocker.culprits for blocker in waiting.values())
     key, worst = min(waiting.items(), key=lambda item: _blocker_order(index, item[1], same[item[1].culprits]))
     culprits = set(worst.culprits)
@@ -100,7 +102,8 @@ def _judge(index: JobIndex, blockers: dict[str, RootBlocker], patience: Patience
     verdict = _consider_time(index, replace(verdict, victims=victims, waited_s=waited_s), worst, patience)
     if incomplete and verdict.outcome == HANG and worst.cause in _GUESSES_IF_BLIND:
         verdict = replace(verdict, certainty="hypothesis")
-    unexplained, kind = _is_unexplained(index, worst), index.states[key].kind
+    unexplained, blocking = _is_unexplained(index, worst), index.states_of(worst.culprits)
+    kind = blocking[0].kind if blocking else ""
     if unexplained or _other_end_may_be_missing(index, worst):
         verdict = replace(verdict, outcome=UNKNOWN, certainty="hypothesis")
     if unexplained and kind in IN_COLLECTIVE:
@@ -130,12 +133,20 @@ def _stuck_by_itself(index: JobIndex, key: str, blocker: RootBlocker) -> bool:
     if blocker.level == "quiet" or state.kind in IDLE:
         return state.kind == "loop" and bool(index.open_requests(state.process))
     children = index.children(state.process)
-    if state.kind in ("sleep", "child", "join") and any(
+    # A timed wait that ended and began again is a supervisor's loop.
+    polls = state.kind == "event" and state.asleep_s is not None and state.asleep_s < index.snapshot.seconds
+    if (polls or state.kind in ("sleep", "child", "join")) and any(
         index.states[child.key].kind != "dead" for child in children
     ):
         return False  # a launcher, which waits for the end of its children
     # Nobody waits for a dead process: its parent has not read its exit code yet.
     return state.kind != "dead"
+
+
+def _asks_its_user(index: JobIndex, blocker: RootBlocker) -> bool:
+    """Return whether a process waits for its user at a terminal, and only its launchers wait for it."""
+    by_launchers = all(edge.kind == "child" for edge in blocker.chain)
+    return by_launchers and index.snapshot.live and all(map(index.asks_its_user, blocker.culprits))
 
 
 def _blocker_order(

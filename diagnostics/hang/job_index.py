@@ -10,9 +10,10 @@ from diagnostics.hang.blocking_calls import BlockingCall
 from diagnostics.hang.blocking_thread import BlockedState, blocked_state
 from diagnostics.hang.collect.discovery import SERVICES
 from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket
-from diagnostics.hang.wait_kinds import COMPUTING, IDLE
+from diagnostics.hang.wait_kinds import COMPUTING, IDLE, kinds_of_frame
 
 _CONSUMES = ("processes_queue", "processes_lock", "pipe")
+_TRANSFERS = ("pipe_full", "pipe", "socket", "http", "input")
 _QUEUES = re.compile(r"(?:^|/)(?:multiprocess|multiprocessing|billiard)/queues?\.py$")
 # Kinds of waits in which a parent does not wait for its workers.
 _NOT_WAITING_FOR_WORKERS = (*IDLE, *COMPUTING, "sleep", "input", "event")
@@ -58,6 +59,7 @@ class JobIndex:
                     index.owners.setdefault((process.host, item.inode), []).append((process, item))
         index.sockets = {(socket.host, socket.inode): socket for socket in snapshot.sockets}
         if snapshot.live:
+            index._refine_waits()
             index._mark_idle_consumers()
             index._mark_idle_by_design()
         return index
@@ -96,20 +98,87 @@ class JobIndex:
         for state in list(self.states.values()):
             in_worker = len(state.steps) > 1 and state.steps[0][1].kind in IDLE
             rests = in_worker and state.kind in ("queue", "event") and not self.open_requests(state.process)
+            rests = rests or (state.kind == "socket" and self._owes_nothing(state))
             if rests or (state.kind == "input" and self._writers_are_idle(state.process)):
                 self._set_kind(state, "idle")
 
-    def _writers_are_idle(self, process: Process) -> bool:
-        """Return whether standard input is a pipe that only idle processes write to."""
+    def _refine_waits(self) -> None:
+        """Make the kinds of waits more precise that only sockets, pipes and the traffic on them show."""
+        for state in list(self.states.values()):
+            if state.kind in _TRANSFERS and self._moves_on(state):
+                self._set_kind(state, "transfer")
+            elif state.kind == "loop" and self._is_never_woken(state):
+                self._set_kind(state, "await")
+            elif state.kind == "socket" and self._waits_for_store_key(state):
+                self._set_kind(state, "store_key")
+            elif state.kind == "input" and self._reads_from_process(state):
+                self._set_kind(state, "pipe")
+
+    def _waits_for_store_key(self, state: BlockedState) -> bool:
+        """Return whether a rank waits for an answer of its job's rendezvous store."""
+        sockets = [self.socket(state.process, fd) for fd in state.waited_fds]
+        port = port_of(state.process.job)
+        return (
+            bool(port)
+            and not self.waits_for_itself(state)
+            and any(s and port_of(s.remote) == port for s in sockets)
+        )
+
+    def _reads_from_process(self, state: BlockedState) -> bool:
+        """Return whether a program reads, and prompts nobody, from a pipe whose writer does not wait for its end."""
+        frame, writers = state.call.frame, self._stdin_writers(state.process)
+        prompts = (
+            frame is None or frame.calls == "input" or "input" in kinds_of_frame(frame.path, frame.function)
+        )
+        return not prompts and not {writer.kind for writer in writers} <= {"child", *IDLE}
+
+    def _stdin_writers(self, process: Process) -> list[BlockedState]:
+        """Return the other processes that can write to the pipe that a process has as standard input."""
         stdin = next((item for item in process.fds if item.fd == 0 and item.kind == "pipe"), None)
         ends = self.owners.get((process.host, stdin.inode), ()) if stdin else ()
-        kinds = [self.states[p.key].kind for p, end in ends if "w" in end.mode and p.key != process.key]
-        return bool(kinds) and all(kind in IDLE for kind in kinds)
+        return [self.states[p.key] for p, end in ends if "w" in end.mode and p.key != process.key]
+
+    def _is_never_woken(self, state: BlockedState) -> bool:
+        """Return whether an event loop has no timer and no connection but the one by which its threads wake it."""
+        sockets = [self.socket(state.process, fd) for fd in state.waited_fds]
+        own = [s for s in sockets if s and s.kind == "unix" and s.peer and not self.peers(state.process, s)]
+        alone = len(state.steps) == 1 and not self.children(state.process)
+        return alone and len(own) == len(sockets) == 1 and bool(state.thread and state.thread.endless)
+
+    def _moves_on(self, state: BlockedState) -> bool:
+        """Return whether the blocking thread ran during the observation, and data moved on what it waits for."""
+        asleep_s, seconds = state.thread.asleep_s if state.thread else None, self.snapshot.seconds
+        if not state.process.io_moved or asleep_s is None or asleep_s >= seconds:
+            return False
+        sockets = [self.socket(state.process, fd) for fd in state.waited_fds]
+        received = [s.received_s for s in sockets if s and s.kind == "tcp"]
+        return not received or any(age is not None and age < seconds for age in received)
+
+    def _owes_nothing(self, state: BlockedState) -> bool:
+        """Return whether a client never sent a request that is still unanswered, and its server is idle."""
+        sockets = [self.socket(state.process, fd) for fd in state.waited_fds]
+        known = [
+            s for s in sockets if s and s.kind == "tcp" and s.state == "ESTABLISHED" and s.quiet_s is not None
+        ]
+        peers = [self.states[peer.key].kind for s in known for peer in self.peers(state.process, s)]
+        unanswered = any(_is_unanswered(s.sent_s, s.received_s) for s in known)
+        return bool(peers) and len(known) == len(sockets) and not unanswered and set(peers) <= set(IDLE)
+
+    def _writers_are_idle(self, process: Process) -> bool:
+        """Return whether standard input is a pipe that only idle processes write to."""
+        writers = self._stdin_writers(process)
+        return bool(writers) and all(writer.kind in IDLE for writer in writers)
 
     def _set_kind(self, state: BlockedState, kind: str) -> None:
         thread, call = state.steps[-1]
         idle = BlockingCall(kind, call.frame, caller=call.caller)
         self.states[state.process.key] = replace(state, steps=(*state.steps[:-1], (thread, idle)))
+
+    def asks_its_user(self, key: str) -> bool:
+        """Return whether a process waits for input at a terminal."""
+        state = self.states.get(key)
+        stdin = next((item for item in state.process.fds if item.fd == 0), None) if state else None
+        return bool(state and state.kind == "input" and stdin and stdin.kind == "tty")
 
     def process(self, key: str) -> Process | None:
         """Return the process with a key; None if the key is not a process."""
@@ -195,6 +264,11 @@ class JobIndex:
             for item, s in self.open_connections(process)
             if port_of(s.local) in ports and (s.unread or _is_unanswered(s.received_s, s.sent_s))
         ]
+
+    def has_backlog(self, process: Process) -> bool:
+        """Return whether connections to a process are not accepted yet."""
+        sockets = [self.sockets.get((process.host, item.inode)) for item in process.fds if item.kind == "tcp"]
+        return any(socket.unread for socket in sockets if socket and socket.state == "LISTEN")
 
     def sent_requests(self, process: Process) -> list[tuple[Descriptor, Socket]]:
         """Return connections on which the process sent a request and got no response."""

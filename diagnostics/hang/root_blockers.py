@@ -12,7 +12,7 @@ from diagnostics.hang.verdict import Edge
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE
 
 # For these kinds of the last edge, the edge decides the cause, not the blocking call of the process at its end.
-_CAUSE_BY_EDGE = {
+CAUSE_BY_EDGE = {
     "file_lock": "file_lock", "pipe_full": "full_pipe", "ring_write": "full_pipe", "processes_lock": "lock",
 }  # fmt: skip
 # Kinds of blocked state in which a process cannot continue by itself.
@@ -75,7 +75,7 @@ class RootSearch:
             if key.startswith("rank "):
                 return RootBlocker("gone", "missing", (key,), path, patient=False)
             return RootBlocker("stuck", "elsewhere", (key,), path)
-        if state.kind == "collective" and self._all_in_collectives(edges):
+        if state.kind == "collective" and self._all_in_collectives(edges) and edges[0].kind != "receive":
             return self._in_another_collective(key, path)
         if not edges or len(path) > _MAX_DEPTH:
             return _end_of_chain(self._index, state, path)
@@ -156,14 +156,14 @@ def _cause(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> str:
     rules = (
         ("two_threads", len(state.collectives) > 1),
         ("input", kind == "input"),
-        (_CAUSE_BY_EDGE.get(last, ""), last in _CAUSE_BY_EDGE),
+        (CAUSE_BY_EDGE.get(last, ""), last in CAUSE_BY_EDGE),
         ("pool", kind == "future" and any(f.path.endswith("futures/thread.py") for f in state.frames)),
         ("blocked_loop", state.loop_blocked),
         ("rendezvous", kind == "rendezvous"),
         ("lost_answer", kind in IDLE and requested),
         ("absent", last == "collective" and _is_outside_collectives(state, live=live)),
         ("lost_message", kind == "socket" and index.waits_for_itself(state)),
-        ("mismatch", kind == "collective" and bool(path)),
+        ("mismatch", kind == "collective" and last == "collective"),
         # In a dump no more is known; its user had waited for the response.
         ("lost_message", kind in ("http", "socket", "rpc") and not path and not live),
         ("lost_message", kind == "file" and "named pipe" in state.call.detail),
@@ -189,4 +189,4 @@ def _is_outside_collectives(state: BlockedState, *, live: bool) -> bool:
 def _is_quiet(index: JobIndex, state: BlockedState, path: tuple[Edge, ...]) -> bool:
     """Return whether a process is idle and owes no response."""
     idle = state.kind in IDLE or (state.serves and state.kind in ("event", "queue", "join"))
-    return idle and (not path or path[-1].kind == "child") and not index.open_requests(state.process)
+    return idle and all(edge.kind == "child" for edge in path) and not index.open_requests(state.process)

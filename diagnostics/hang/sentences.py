@@ -9,6 +9,7 @@ from diagnostics.hang.blocking_calls import frame_text
 from diagnostics.hang.blocking_thread import BlockedState
 from diagnostics.hang.collectives import IN_COLLECTIVE, describe_collective
 from diagnostics.hang.job_index import JobIndex
+from diagnostics.hang.root_blockers import CAUSE_BY_EDGE
 from diagnostics.hang.verdict import PROGRESS, UNKNOWN, WAITING, Verdict
 from diagnostics.hang.wait_kinds import CAUSES
 
@@ -55,8 +56,7 @@ def _predicate(index: JobIndex, verdict: Verdict) -> str:
     last = verdict.chain[-1] if verdict.chain else None
     if cause == "lost_message" and last and last.source in verdict.culprits:
         return f"{_doing(state)}, and the sender is idle: the message was lost"
-    shared = last and last.kind == "processes_lock"
-    if (cause == "lock" and not shared) or (cause in ("full_pipe", "file_lock") and not last):
+    if cause in CAUSE_BY_EDGE.values() and CAUSE_BY_EDGE.get(last.kind if last else "") != cause:
         return _doing(state)
     phrase = CAUSES[cause].phrase
     if cause in ("kernel", "stopped") and last and last.kind == "collective":
@@ -83,6 +83,9 @@ def _doing(state: BlockedState) -> str:
     text, detail = state.call.wait.text, state.call.detail
     if state.kind in ("native", "file") and detail:
         text = f"waits in the system call {detail}"
+    waited = {item.inode for item in state.process.fds if item.kind == "pipe" and item.fd in state.waited_fds}
+    if state.kind == "pipe" and any(item.inode in waited and "w" in item.mode for item in state.process.fds):
+        text = "waits for data in a pipe that it has open for writing itself, so that it never ends,"
     frame = state.call.caller or state.call.frame
     return f"{text} in {frame_text(frame)}" if frame else text
 
@@ -117,6 +120,14 @@ def nothing_hangs(index: JobIndex, busy: list[str]) -> str:
     return f"Nothing hangs: {count_of(len(index.states), 'process')} idle; no process waits for a response."
 
 
+def waits_for_user(index: JobIndex, keys: tuple[str, ...]) -> str:
+    """Return the sentence for a process that waits for its user at a terminal, and blocks no other process."""
+    state = index.states[keys[0]]
+    return (
+        f"Nothing hangs: {state.process.label} {_doing(state)} at its terminal, and blocks no other process."
+    )
+
+
 def dump_shows_no_wait(index: JobIndex, busy: list[str]) -> str:
     """Return the sentence for a dump without waiting processes; a single sample cannot exclude a hang."""
     count = count_of(len(index.states), "process")
@@ -143,6 +154,13 @@ def all_in_one_collective(index: JobIndex, keys: tuple[str, ...]) -> str:
         ranks = f"{who} is in {collective}. Another rank has not joined it, is"
     else:
         ranks = f"{who} are all in {collective}. The missing rank is not among them, or a rank is"
+        places = {describe_collective(state): _brief(state) for state in index.states_of(keys)}
+        if len(places) > 1:
+            listed = "; ".join(f"{rank} in {place}" for place, rank in list(places.items())[:_MAX_NAMES])
+            ranks = (
+                f"{who} are in the same collective, called from different lines: {listed}. They may use process "
+                "groups in different order, the missing rank is not among them, or a rank is"
+            )
     return f"Unknown cause: {ranks} in another group or {_SAME_COLLECTIVE}"
 
 

@@ -58,6 +58,7 @@ class Thread:
         waits_fds: Descriptors that the system call waits for.
         futex: Address of the futex that the thread waits for, or "sem:INODE" for a semaphore shared between processes.
         opens: Path that the system call opens.
+        endless: Whether an epoll call has no timeout, and no signal that the program handles can end it.
         runnable: Share of the time in which the thread ran or waited for a processor; None if unknown.
         asleep_s: Seconds since the thread last ran; None if unknown.
     """
@@ -74,6 +75,7 @@ class Thread:
     waits_fds: tuple[int, ...] = ()
     futex: str = ""
     opens: str = ""
+    endless: bool = False
     runnable: float | None = None
     asleep_s: float | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from diagnostics.hang.blocking_calls import frame_text
 from diagnostics.hang.blocking_thread import BlockedState
@@ -12,8 +13,8 @@ from diagnostics.hang.snapshot import Descriptor, Process, Socket, Thread
 from diagnostics.hang.verdict import Edge
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE
 
-_NO_EDGES = ("dead", "stopped", "kernel", "input", *COMPUTING)
-_MAY_WAIT_FOR_DEAD_CHILD = ("sleep", "event", "lock", "processes_lock", "native")
+_NO_EDGES = ("dead", "stopped", "kernel", "input", "store_key", *COMPUTING)
+_MAY_WAIT_FOR_DEAD_CHILD = ("sleep", "event", "lock", "processes_lock", "native", "barrier", "tasks_done")
 _RING_MEMORY = "/psm_"
 
 
@@ -40,6 +41,8 @@ class _Waiter:
         self.syscall_file = f"/proc/{self.process.pid}/task/{thread.tid}/syscall"
 
     def edges(self) -> list[Edge]:
+        if self.kind == "idle" and self.index.has_backlog(self.process):
+            return self.descriptor_edges()  # serves one client at a time
         if self.kind in IDLE:
             return self.forwarded_requests()
         edges = self.descriptor_edges()
@@ -106,11 +109,15 @@ class _Waiter:
             if ("r" if writes else "w") in end.mode and owner.key != self.process.key
         }
         pipe = f"fd/{item.fd} is pipe:[{item.inode}]"
+        # A descendant of an ended child may have inherited the pipe, which ends only with this process.
+        inherited = self.kind == "child" and all(child.state == "Z" for child in self.children)
         text = "waits for room in the pipe that is read by" if writes else "waits for data in a pipe from"
         edges = [
             self.edge(peer, text, call, pipe, f"whose other end is open in pid {peer.pid}")
             for peer in peers.values()
         ]
+        if inherited and edges:
+            return [replace(edge, kind="pipe") for edge in edges]
         return edges if writes else edges + self.dead_children(call, pipe, certain=not peers)
 
     def dead_children(self, *evidence: str, certain: bool) -> list[Edge]:
@@ -216,7 +223,7 @@ class _Waiter:
             maps_it = any(name.endswith(f"#{inode}") for name in process.shared)
             if process.key != self.process.key and maps_it and not waits_too:
                 mapped = f"/proc/{process.pid}/maps has it too"
-                text = "waits for a lock that may be held by"
+                text = "waits for a lock that may be held by a process that has ended, or by"
                 edges.append(self.edge(process, text, call, mapped, certain=False))
         return edges
 

@@ -45,6 +45,8 @@ _WITH_DESCRIPTOR = {
 }  # fmt: skip
 _OPENS = {"open": 0, "openat": 1, "openat2": 1}
 """System calls that open a path, with the position of the path among the arguments."""
+_EPOLL = ("epoll_wait", "epoll_pwait")
+_USUAL_SIGNALS = (2, 4, 6, 7, 8, 11, 32, 33)
 _F_SETLKW = (7, 38)
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - looked for in memory maps
 _LINK = re.compile(r"(socket|pipe|anon_inode):\[?([^\]]*)\]?")
@@ -242,7 +244,15 @@ def system_call(pid: int, tid: int) -> dict[str, Any]:
         return {"syscall": "fcntl lock" if locks else name, "waits_fds": (values[0] & 0xFFFFFFFF,)}
     if name in _OPENS:
         return {"syscall": name, "opens": _opened_path(pid, values[_OPENS[name]])}
-    return {"syscall": name, "waits_fds": _waited_fds(pid, name, values)}
+    endless = name in _EPOLL and values[3] & 0xFFFFFFFF == 0xFFFFFFFF and not _handles_signals(pid)
+    return {"syscall": name, "waits_fds": _waited_fds(pid, name, values), "endless": endless}
+
+
+def _handles_signals(pid: int) -> bool:
+    """Return whether a process handles another signal than those that Python and crash reporters handle."""
+    _, _, rest = read_proc(pid, "status").partition("\nSigCgt:")
+    handled = int(rest.split()[0], 16) if rest else 0
+    return bool(handled & ~sum(1 << (number - 1) for number in _USUAL_SIGNALS))
 
 
 def _waited_fds(pid: int, name: str, values: list[int]) -> tuple[int, ...]:

@@ -225,6 +225,8 @@ class _Observer:
             threads.append(
                 replace(
                     thread,
+                    # A library's thread can wake an event loop, too.
+                    endless=thread.endless and len(samples) == len(proc.list_threads(pid)),
                     frames=self._sources.with_call(pid, thread.frames),
                     futex=_semaphore(thread.futex, semaphores),
                     runnable=observation.runnable_share(tid, max(self.seconds, 0.001)),

@@ -1,0 +1,1 @@
+"""Start unseen stuck and healthy jobs, and record the verdict of `hang` for each."""

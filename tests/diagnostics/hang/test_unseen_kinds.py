@@ -1,0 +1,289 @@
+"""Kinds of waits that a set of unseen jobs showed: each gets its blocking process and cause, or is no hang."""
+
+import dataclasses
+
+import pytest
+
+from diagnostics.hang.collect import discovery, peers, proc
+from diagnostics.hang.diagnosis import diagnose
+from diagnostics.hang.known_issues import stack_fix
+from diagnostics.hang.snapshot import Descriptor, Snapshot, Socket, StackFrame, Thread
+from tests.diagnostics.hang.processes import C10D, in_all_gather, rank, sleeping
+
+PYTHON = "/usr/lib/python3.11"
+MAIN = StackFrame("/job/main.py", "main", 9)
+READS = {"syscall": "read", "waits_fds": (0,)}
+RECEIVES = {"syscall": "recvfrom", "waits_fds": (3,)}
+COMPUTES = {"runnable": 0.99, "syscall": "running", "asleep_s": None}
+WAITS_FOR_CHILD = {"syscall": "wait4"}
+CHILD = StackFrame(f"{PYTHON}/subprocess.py", "wait", 1264)
+EVENT = StackFrame(f"{PYTHON}/threading.py", "wait", 327)
+RECV = StackFrame(f"{PYTHON}/socket.py", "readinto", 706)
+
+
+def verdict_of(*processes, seconds=65.0, **values):
+    """Diagnose a snapshot of these processes; return the verdict."""
+    return diagnose(Snapshot(processes, seconds=seconds, **values)).verdict
+
+
+# Healthy jobs.
+
+
+@pytest.mark.parametrize(("moves", "outcome"), [(True, "waiting"), (False, "hang")])
+def test_writer_to_a_slow_reader_is_no_hang_while_bytes_move(moves, outcome):
+    asleep_s = 0.1 if moves else 400.0
+    write = {"syscall": "write", "waits_fds": (1,), "asleep_s": asleep_s}
+    writer = sleeping(7, 1, MAIN, thread=write, fds=(Descriptor(1, "pipe", 5, "w"),), io_moved=moves)
+    naps = {"syscall": "clock_nanosleep", "asleep_s": asleep_s}
+    reader = sleeping(8, 1, MAIN, thread=naps, fds=(Descriptor(0, "pipe", 5, "r"),), io_moved=moves)
+    assert verdict_of(writer, reader).outcome == outcome
+
+
+@pytest.mark.parametrize(("received_s", "outcome"), [(0.2, "waiting"), (400.0, "hang")])
+def test_download_is_no_hang_while_data_arrives(received_s, outcome):
+    asleep_s = min(received_s, 400.0)
+    fds = (Descriptor(3, "tcp", 30),)
+    client = sleeping(7, 1, RECV, MAIN, thread=RECEIVES | {"asleep_s": asleep_s}, fds=fds, io_moved=True)
+    sends = {"syscall": "clock_nanosleep", "asleep_s": asleep_s}
+    server = sleeping(8, 2, MAIN, thread=sends, fds=(Descriptor(4, "tcp", 40),), io_moved=True)
+    sockets = (
+        Socket(30, "tcp", "127.0.0.1:5", "127.0.0.1:8000", "ESTABLISHED", 0, 0, 40, 450.0, received_s),
+        Socket(40, "tcp", "127.0.0.1:8000", "127.0.0.1:5", "ESTABLISHED", 0, 0, 30, received_s, 450.0),
+    )
+    assert verdict_of(client, server, sockets=sockets).outcome == outcome
+
+
+def prompting(kind, pid=7, **values):
+    """Return a process that asks a question on standard input."""
+    frame = StackFrame("/job/main.py", "main", 9, "input")
+    return sleeping(pid, 1, frame, thread=READS, fds=(Descriptor(0, kind, 3),), **values)
+
+
+def test_program_that_asks_its_user_at_a_terminal_is_no_hang():
+    verdict = verdict_of(prompting("tty"))
+    assert verdict.outcome == "idle"
+    assert "pid 7" in verdict.sentence
+    assert "at its terminal" in verdict.sentence
+    assert verdict_of(prompting("pipe")).outcome == "hang"
+
+
+def test_rank_that_asks_its_user_at_a_terminal_blocks_the_others():
+    asks = prompting("tty", 100, role="trainer", rank=0, world=2, job="127.0.0.1:1")
+    verdict = verdict_of(asks, in_all_gather(1, world=2))
+    assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "input", ("/100",))
+
+
+def test_reader_of_standard_input_waits_for_the_process_that_writes_it():
+    reader = sleeping(8, 7, MAIN, thread=READS, fds=(Descriptor(0, "pipe", 3, "r"),))
+    writer = sleeping(7, 1, MAIN, thread=COMPUTES, fds=(Descriptor(5, "pipe", 3, "w"),))
+    assert verdict_of(writer, reader).outcome == "progress"
+
+
+def idle_connection(sent_s, received_s):
+    """Return a client that waits for data, and its idle server, whose last traffic was so many seconds ago."""
+    client = sleeping(7, 1, RECV, MAIN, thread=RECEIVES, fds=(Descriptor(3, "tcp", 30),))
+    accepts = {"syscall": "accept4", "waits_fds": (5,)}
+    fds = (Descriptor(4, "tcp", 40), Descriptor(5, "tcp", 50))
+    server = sleeping(8, 2, StackFrame(f"{PYTHON}/socket.py", "accept", 294), MAIN, thread=accepts, fds=fds)
+    sockets = (
+        Socket(30, "tcp", "127.0.0.1:5", "127.0.0.1:8000", "ESTABLISHED", 0, 0, 40, sent_s, received_s),
+        Socket(40, "tcp", "127.0.0.1:8000", "127.0.0.1:5", "ESTABLISHED", 0, 0, 30, received_s, sent_s),
+        Socket(50, "tcp", "127.0.0.1:8001", "0.0.0.0:0", "LISTEN"),
+    )
+    return verdict_of(client, server, sockets=sockets)
+
+
+def test_worker_that_sent_no_request_waits_for_work():
+    assert idle_connection(300.0, 300.0).outcome == "idle"
+    verdict = idle_connection(300.0, 400.0)
+    assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "lost_answer", ("/8",))
+
+
+def test_supervisor_that_checks_its_idle_children_in_turn_is_no_hang():
+    supervisor = sleeping(7, 1, EVENT, MAIN, thread={"syscall": "futex", "futex": "0x1", "asleep_s": 0.3})
+    accepts = {"syscall": "accept4", "waits_fds": (5,)}
+    worker = sleeping(8, 7, StackFrame(f"{PYTHON}/socket.py", "accept", 294), MAIN, thread=accepts)
+    assert verdict_of(supervisor, worker).outcome == "idle"
+
+
+def test_short_wait_for_a_disk_is_no_hang():
+    thread = {"state": "D", "wchan": "submit_bio_wait", "syscall": "fsync", "asleep_s": 0.01}
+    assert verdict_of(sleeping(7, 1, MAIN, thread=thread)).outcome == "waiting"
+    assert verdict_of(sleeping(7, 1, MAIN, thread=thread | {"asleep_s": 90.0})).cause == "kernel"
+
+
+# Stuck jobs.
+
+
+def event_loop(**thread):
+    """Return a process whose event loop has only its own wake-up connection, and its two sockets."""
+    frames = (
+        StackFrame(f"{PYTHON}/selectors.py", "select", 468),
+        StackFrame(f"{PYTHON}/asyncio/base_events.py", "_run_once", 1898),
+        StackFrame(f"{PYTHON}/asyncio/base_events.py", "run_forever", 607),
+        MAIN,
+    )
+    thread = {"syscall": "epoll_wait", "waits_fds": (4,), "endless": True} | thread
+    fds = (Descriptor(4, "unix", 40), Descriptor(5, "unix", 50))
+    sockets = (Socket(40, "unix", peer=50), Socket(50, "unix", peer=40))
+    return sleeping(7, 1, *frames, thread=thread, fds=fds), sockets
+
+
+def test_event_loop_that_nothing_can_wake_is_a_hang():
+    process, sockets = event_loop()
+    verdict = verdict_of(process, sockets=sockets)
+    assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "lost_message", ("/7",))
+    with_timer, sockets = event_loop(endless=False)
+    assert verdict_of(with_timer, sockets=sockets).outcome == "idle"
+    child = sleeping(8, 7, MAIN, thread=COMPUTES)
+    assert verdict_of(process, child, sockets=sockets).outcome != "hang"
+
+
+def test_ranks_that_all_receive_wait_for_each_other():
+    verdict = verdict_of(*(rank(n, StackFrame(C10D, "recv", 1), MAIN, world=2) for n in range(2)))
+    assert (verdict.outcome, verdict.cause, set(verdict.culprits)) == ("hang", "deadlock", {"/100", "/101"})
+
+
+def test_same_collective_at_different_lines_names_the_lines():
+    calls = [StackFrame("/job/train.py", name, 3) for name in ("sync_actor", "sync_critic")]
+    ranks = [rank(n, StackFrame(C10D, "all_reduce", 1), call, world=2) for n, call in enumerate(calls)]
+    launcher = sleeping(1, 0, CHILD, MAIN, thread=WAITS_FOR_CHILD)
+    verdict = verdict_of(launcher, *ranks)
+    assert (verdict.outcome, set(verdict.victims)) == ("unknown", {"/100", "/101"})
+    assert "sync_actor" in verdict.sentence
+    assert "sync_critic" in verdict.sentence
+
+
+def test_rank_in_a_backward_pass_is_in_a_collective():
+    backward = StackFrame(
+        "/env/lib/python3.11/site-packages/torch/autograd/graph.py", "_engine_run_backward", 8
+    )
+    save = rank(1, StackFrame(C10D, "barrier", 1), StackFrame("/job/train.py", "save", 3), world=2)
+    verdict = verdict_of(rank(0, backward, MAIN, world=2), save)
+    assert (verdict.cause, set(verdict.culprits)) == ("mismatch", {"/100", "/101"})
+
+
+def test_rank_that_waits_for_a_store_key_is_not_in_the_collective():
+    fds = (Descriptor(3, "tcp", 30),)
+    waits = rank(1, MAIN, world=2, thread=RECEIVES, fds=fds)
+    other = in_all_gather(0, world=2, fds=(Descriptor(4, "tcp", 40),))
+    sockets = (
+        Socket(30, "tcp", "127.0.0.1:5", "127.0.0.1:1", "ESTABLISHED", 0, 0, 40, 90.0, 95.0),
+        Socket(40, "tcp", "127.0.0.1:1", "127.0.0.1:5", "ESTABLISHED", 0, 0, 30, 95.0, 90.0),
+    )
+    verdict = verdict_of(waits, other, sockets=sockets)
+    assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "absent", ("/101",))
+    assert "key of the rendezvous store" in verdict.sentence
+
+
+def test_idle_child_of_a_rank_blocks_the_others():
+    waits = rank(1, CHILD, MAIN, world=2, thread=WAITS_FOR_CHILD)
+    child = sleeping(7, 101, MAIN, thread={"syscall": "pause"})
+    verdict = verdict_of(in_all_gather(0, world=2), waits, child)
+    assert (verdict.outcome, verdict.culprits) == ("hang", ("/7",))
+    launcher = sleeping(1, 0, CHILD, MAIN, thread=WAITS_FOR_CHILD)
+    assert verdict_of(launcher, dataclasses.replace(child, ppid=1)).outcome == "idle"
+
+
+def test_descendant_that_keeps_the_pipe_of_an_ended_child_is_blamed():
+    reads = {"syscall": "read", "waits_fds": (4,)}
+    communicate = StackFrame(f"{PYTHON}/subprocess.py", "communicate", 1207)
+    driver = sleeping(7, 1, communicate, MAIN, thread=reads, fds=(Descriptor(4, "pipe", 5, "r"),))
+    ended = dataclasses.replace(sleeping(8, 7), state="Z")
+    helper = sleeping(9, 1, MAIN, thread={"syscall": "pause"}, fds=(Descriptor(1, "pipe", 5, "w"),))
+    verdict = verdict_of(driver, ended, helper)
+    assert (verdict.outcome, verdict.culprits, verdict.victims) == ("hang", ("/9",), ("/7",))
+
+
+def test_reader_with_its_own_write_end_is_told_so():
+    fds = (Descriptor(4, "pipe", 5, "r"), Descriptor(6, "pipe", 5, "w"))
+    verdict = verdict_of(sleeping(7, 1, MAIN, thread={"syscall": "read", "waits_fds": (4,)}, fds=fds))
+    assert (verdict.outcome, verdict.cause) == ("hang", "lost_message")
+    assert "open for writing itself" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("frames", "cause", "words"),
+    [
+        ((EVENT, StackFrame(f"{PYTHON}/queue.py", "join", 90)), "lost_message", "task_done()"),
+        (
+            (
+                StackFrame(f"{PYTHON}/multiprocessing/synchronize.py", "wait", 261),
+                StackFrame(f"{PYTHON}/multiprocessing/queues.py", "join", 335),
+            ),
+            "lost_message",
+            "task_done()",
+        ),
+        (
+            (
+                EVENT,
+                StackFrame(f"{PYTHON}/threading.py", "wait_for", 360),
+                StackFrame(f"{PYTHON}/threading.py", "_wait", 708),
+            ),
+            "lost_message",
+            "at a barrier",
+        ),
+        ((EVENT, StackFrame(f"{PYTHON}/threading.py", "acquire", 470)), "lock", "permit of a semaphore"),
+    ],
+)
+def test_wait_for_a_condition_is_named_by_its_caller(frames, cause, words):
+    thread = {"syscall": "futex", "futex": "0x1"}
+    verdict = verdict_of(sleeping(7, 1, *frames, MAIN, thread=thread))
+    assert (verdict.outcome, verdict.cause) == ("hang", cause)
+    assert words in verdict.sentence
+
+
+def test_join_of_a_queue_is_blamed_and_not_its_idle_consumer():
+    thread = {"syscall": "futex", "futex": "0x1"}
+    process = sleeping(7, 1, EVENT, StackFrame(f"{PYTHON}/queue.py", "join", 90), MAIN, thread=thread)
+    gets = (EVENT, StackFrame(f"{PYTHON}/queue.py", "get", 171), StackFrame("/job/main.py", "consume", 3))
+    consumer = Thread(17, "Thread-1", gets, state="S", runnable=0.0, asleep_s=400.0, **thread)
+    verdict = verdict_of(dataclasses.replace(process, threads=(*process.threads, consumer)))
+    assert "task_done()" in verdict.sentence
+
+
+def test_server_that_serves_one_idle_client_at_a_time_waits_for_it():
+    handles = StackFrame(f"{PYTHON}/http/server.py", "handle_one_request", 406)
+    fds = (Descriptor(3, "tcp", 30), Descriptor(4, "tcp", 40))
+    server = sleeping(8, 2, RECV, handles, MAIN, thread={"syscall": "recvfrom", "waits_fds": (4,)}, fds=fds)
+    client = sleeping(7, 3, EVENT, MAIN, thread={"syscall": "futex"}, fds=(Descriptor(5, "tcp", 50),))
+    begin = StackFrame(f"{PYTHON}/http/client.py", "begin", 318)
+    trainer = sleeping(9, 4, RECV, begin, MAIN, thread=RECEIVES, fds=(Descriptor(3, "tcp", 60),))
+    sockets = (
+        Socket(30, "tcp", "127.0.0.1:8000", "0.0.0.0:0", "LISTEN", unread=1),
+        Socket(40, "tcp", "127.0.0.1:8000", "127.0.0.1:5", "ESTABLISHED", 0, 0, 50, 90.0, 95.0),
+        Socket(50, "tcp", "127.0.0.1:5", "127.0.0.1:8000", "ESTABLISHED", 0, 0, 40, 95.0, 90.0),
+        Socket(60, "tcp", "127.0.0.1:6", "127.0.0.1:8000", "ESTABLISHED", 0, 0, 0, 80.0, 85.0),
+    )
+    verdict = verdict_of(server, client, trainer, sockets=sockets)
+    assert (verdict.outcome, verdict.culprits) == ("hang", ("/7",))
+    assert set(verdict.victims) == {"/8", "/9"}
+
+
+def test_process_that_waits_for_a_lock_file_is_not_said_to_hold_it():
+    baton = StackFrame("/env/lib/python3.11/site-packages/torch/utils/file_baton.py", "wait", 52)
+    waits = sleeping(8, 7, baton, MAIN, thread={"syscall": "clock_nanosleep"})
+    launcher = sleeping(7, 1, CHILD, MAIN, thread=WAITS_FOR_CHILD)
+    diagnosis = diagnose(Snapshot((launcher, waits), seconds=65.0))
+    assert diagnosis.verdict.cause == "file_lock"
+    assert "holds" not in diagnosis.verdict.sentence
+    assert stack_fix(diagnosis).name == "stale_lock_file"
+
+
+def test_lock_files_of_other_jobs_are_not_considered_while_this_job_holds_one(monkeypatch):
+    library = StackFrame("/env/lib/python3.11/site-packages/filelock/_api.py", "acquire", 300)
+    waits, holds = sleeping(8, 1, library, MAIN), sleeping(7, 1, MAIN)
+    lines = [
+        f"{n}: FLOCK ADVISORY WRITE {pid} 00:1:{inode} 0 EOF" for n, pid, inode in ((1, 7, 70), (2, 9, 90))
+    ]
+    monkeypatch.setattr(proc, "read_file", lambda _path: "\n".join(lines))
+    entries = {pid: discovery.ProcessEntry(pid, 1, 0, "python") for pid in (7, 8, 9)}
+    files = {pid: (Descriptor(3, "file", inode, "w", "/job/a.lock"),) for pid, inode in ((7, 70), (9, 90))}
+    host = peers.Host(entries, files)
+    assert peers.blocking_processes(host, [waits, holds]) <= {7}
+    assert 9 in peers.blocking_processes(host, [waits])
+
+
+def test_loky_resource_tracker_is_a_helper():
+    title = "python -m joblib.externals.loky.backend.resource_tracker --pipe 5"
+    assert discovery.role_of_title(title)[0] == "helper"
