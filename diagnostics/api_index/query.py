@@ -377,16 +377,18 @@ def trainer_run(table: compat_table.Compat, user: Release, provider: Release) ->
     if not found:
         return ""
     layers = found[0]["layers"]
+    failed = {name for name, layer in layers.items() if layer["verdict"] in {"fail", "expected_fail"}}
+    # A loss that differs from the reference trainer's says nothing about the pair.
+    if found[0]["verdict"] in {"fail", "unresolvable"} and failed - {"loss"}:
+        return "fails"
     passed = {
         name
         for name, layer in layers.items()
         if (layer["verdict"], layer["evidence"]) == ("pass", "executed")
     }
-    if found[0]["verdict"] in {"fail", "unresolvable"}:
-        return "fails"
-    return (
-        "ran" if {"import", "config", "rollout", "loss"} <= passed else "part" if "import" in passed else ""
-    )
+    if {"import", "config", "rollout", "loss"} <= passed:
+        return "ran"
+    return "part" if passed & {"import", "rollout"} else ""
 
 
 @cache
