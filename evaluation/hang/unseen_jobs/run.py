@@ -70,7 +70,8 @@ def run_job(job: Job, age_s: float, tool: bool, out: pathlib.Path) -> str:
     record["output"] = (folder / "output.log").read_text(errors="replace")[-3000:]
     shutil.rmtree(folder)
     (out / f"{job.name}.json").write_text(json.dumps(record, indent=1))
-    codes = [run["exit"] for run in record.get("runs", [])]
+    runs: list[dict[str, object]] = record.get("runs", [])  # type: ignore[assignment]
+    codes = [run["exit"] for run in runs]
     return f"{job.name} {job.state} {codes or record.get('error', 'ready')}"
 
 
