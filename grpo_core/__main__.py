@@ -1,4 +1,4 @@
-"""The command line: `python -m grpo_core train | serve | probe | replay`; `--help` describes each.
+"""The command line: `python -m grpo_core train | serve | replay`; `--help` describes each.
 
 Exit codes: 0 success; 1 the run failed by a named error (an engine died, weights did not arrive, a reward function
 failed), or a replay differs; 2 wrong usage, or a bug of this program; 3 an engine did not answer in time;
@@ -112,26 +112,6 @@ def _serve(arguments: list[str], flags: set[str], answer: Answer) -> int:
     return 0
 
 
-def _probe(arguments: list[str], flags: set[str], answer: Answer) -> int:
-    """Compare an engine's log-probs with the trainer's, before and after a weight update.
-
-    usage: probe [CONFIG.toml] [--section.key VALUE ...] [--json]
-
-    Examples:
-      python -m grpo_core probe
-      python -m grpo_core probe --rollout.engine vllm
-      python -m grpo_core probe --rollout.mode server --json
-
-    exit codes: 0 the log-probs agree, 1 they differ, 2 wrong usage or a bug of the program, 3 no answer in time
-    """
-    config = _load(arguments)
-    from grpo_core.probe import probe
-
-    document = probe(config)
-    answer(_document_text(document, flags))
-    return 0 if document["outcome"] == "ok" else 1
-
-
 def _replay(arguments: list[str], flags: set[str], answer: Answer) -> int:
     """Recompute a recorded step of RUN bit for bit, or with other settings. output.record_every records steps.
 
@@ -161,7 +141,7 @@ def _replay(arguments: list[str], flags: set[str], answer: Answer) -> int:
     return 0 if rest or document["outcome"] == "equal" else 1
 
 
-COMMANDS = {"train": _train, "serve": _serve, "probe": _probe, "replay": _replay}
+COMMANDS = {"train": _train, "serve": _serve, "replay": _replay}
 
 
 def _command(name: str) -> Callable[[list[str], set[str], Answer], int]:

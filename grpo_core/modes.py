@@ -46,17 +46,17 @@ def train_colocate(trainer: Trainer) -> None:
 
 
 def train_async(trainer: Trainer) -> None:
-    """Keep the engine sampling in another process, and train on the rollouts that are finished (see `Ahead`)."""
+    """Keep the engine sampling in another process, and train on the rollouts that are finished (see `RolloutQueue`)."""
     process = ProcessEngine(trainer.config, trainer.model_dir) if trainer.world.first else None
     with closing(trainer.share_engine(process)) as engine:
-        ahead = Ahead(trainer, engine)
+        queue = RolloutQueue(trainer, engine)
         for _ in trainer.steps():
-            ahead.fill()
+            queue.fill()
             while not trainer.ready():
                 with trainer.timed("rollout"):  # only the time that the trainer waits
-                    rollout, completions = ahead.next()
+                    rollout, completions = queue.next()
                 trainer.add_rollout(rollout, completions, max_age=trainer.config.rollout.max_staleness)
-                ahead.fill()
+                queue.fill()
             trainer.learn()
 
 
@@ -83,7 +83,7 @@ def run_mode(trainer: Trainer) -> None:
 LOOPS = {"colocate": train_colocate, "async": train_async, "server": train_with_server}
 
 
-class Ahead:
+class RolloutQueue:
     """The async mode's queue of rollouts that the engine samples ahead of the trainer; checkpoints save it.
 
     Which rollouts are requested depends only on counts, never on time, so a run can be repeated and resumed exactly. An

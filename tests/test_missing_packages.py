@@ -52,7 +52,6 @@ REFUSED = [
         "matrix: --ray: Ray is not installed here: pip install 'grpo-doctor[matrix,ray]'\n",
     ),
     ("torch", "diagnostics train", TORCH),
-    ("torch", "grpo_core probe", TORCH),
     ("torch", "grpo_core replay run 1", TORCH),
     (
         "hypothesis",

@@ -495,7 +495,7 @@ matrix report --store ?|matrix publish --file ?|repro list ?|repro run ?|repro r
 repro run SCH001 --times ?|repro fuzz --replay ?|repro ?|grpo_core ?|grpo_core train ?
 grpo_core train --? 1|grpo_core train --loss.kind ?|grpo_core train --json --rollout.engine ?
 grpo_core check ?|grpo_core check --json ?|grpo_core replay ? 1|grpo_core replay --json ? 1
-grpo_core replay . ?|grpo_core probe --model.path ?|grpo_core --help-settings ?""",
+grpo_core replay . ?|grpo_core --help-settings ?""",
 ):
     register_wrong_usage(*_command.split())
 

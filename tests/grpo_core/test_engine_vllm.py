@@ -103,7 +103,9 @@ def test_start_keeps_random_state_and_threads(cell_report):
 
 def test_probe_command_passes(in_cell):
     """Trainer and engine agree on log-probs before and after a weight update."""
-    document = json.loads(in_cell("-m", "grpo_core", "probe", "--rollout.engine", "vllm", "--json"))
+    document = json.loads(
+        in_cell("-m", "repro.cell_programs.engine_probe", "--rollout.engine=vllm", "--json")
+    )
     assert document["outcome"] == "ok"
     assert document["change_seen"]
     assert document["update_moved_logprobs_by"] > 100 * TOLERANCE

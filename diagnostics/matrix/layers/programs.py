@@ -179,10 +179,10 @@ ENGINE_LAYERS = (
     program_layer(
         "engine",
         "Does the real engine sample, agree with the trainer's log-probs, and take new weights?",
-        ("grpo_core", "probe"),
+        ("repro.cell_programs.engine_probe",),
         "grpo-doctor.engine.v1",
         engine_answer,
-        code=_TRAINER,
+        code=(*_TRAINER, "repro.cell_programs.engine_probe"),
     ),
     program_layer(
         "logprobs",

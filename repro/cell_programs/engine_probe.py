@@ -1,7 +1,13 @@
-"""Implement the command `probe`: compare an engine's log-probs with the trainer's, before and after a weight update."""
+"""Compare an engine's log-probs with the reference trainer's, before and after a weight update.
+
+`python -m repro.cell_programs.engine_probe [--section.key VALUE ...] [--json]`; `python -m grpo_core train
+--help-settings` lists the settings. Exit codes: 0 the log-probs agree; 1 they differ, or the engine failed; 2 wrong
+usage.
+"""
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing
@@ -11,16 +17,18 @@ from typing import Any
 
 import torch
 
-from grpo_core.config import Config
+from grpo_core.config import Config, ConfigError
 from grpo_core.learn.batch import completion_batch
 from grpo_core.learn.policy import Policy
 from grpo_core.machine.process import make_deterministic, versions
 from grpo_core.machine.resources import resolve
 from grpo_core.rollout.build import build_engine
 from grpo_core.rollout.engine import EngineError, check_answers
+from grpo_core.settings import load
 from grpo_core.tasks import model
 from grpo_core.tasks.dataset import ShippedTask, long_prompt, requests_for
 from grpo_core.types import Completion, SamplingParams
+from repro.cell_programs import print_report
 
 SCHEMA = "grpo-doctor.engine.v1"
 
@@ -29,7 +37,7 @@ def probe(config: Config) -> dict[str, Any]:
     """Start the configured engine on the model, sample, change the weights, and sample again.
 
     Returns:
-        The document of `probe --json`. `outcome` is `ok`, or `failed` with the reason in `error`.
+        The document that `--json` prints. `outcome` is `ok`, or `failed` with the reason in `error`.
     """
     config = resolve(config)
     make_deterministic(config.train.threads)
@@ -60,8 +68,8 @@ def _observe(config: Config, folder: str) -> dict[str, Any]:
         rows = [(request.prompt_ids, row) for request, row in zip(requests, completions, strict=True)]
         batch = completion_batch(rows, policy.device)
         with torch.no_grad():
-            ours_BT, _ = policy.logprobs(batch, params.temperature)
-        return float((ours_BT - batch.behaviour_BT).abs()[batch.mask_BT].max())
+            ours, _ = policy.logprobs(batch, params.temperature)
+        return float((ours - batch.behaviour_BT).abs()[batch.mask_BT].max())
 
     with closing(build_engine(config, folder)) as engine:
         before = check_answers(engine.generate(requests, params), requests, engine.name)
@@ -99,3 +107,21 @@ def _move(trained: Any, seed: int) -> None:
         for parameter in trained.parameters():
             noise = torch.randn(parameter.shape, generator=generator).to(parameter)
             parameter.add_(0.1 * parameter.abs().mean() * noise)
+
+
+def main(arguments: list[str]) -> None:
+    """Print the report and exit."""
+    try:
+        config = load(None, [argument for argument in arguments if argument != "--json"])
+    except ConfigError as error:
+        print(f"engine_probe: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+    print_report(lambda: probe(config), _describe, as_json="--json" in arguments)
+
+
+def _describe(document: dict[str, Any]) -> str:
+    return "\n".join(f"{key}: {value}" for key, value in document.items())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
