@@ -15,7 +15,7 @@ HEAVY_PACKAGES = {"torch", "vllm", "ray", "transformers", "numpy", "trl"}
 PROBES = ROOT / "diagnostics" / "doctor" / "probe" / "programs"
 # Packages that cells have. `repro fuzz` needs Hypothesis too, which its user adds to the path.
 IN_CELL = {
-    "datasets", "fastapi", "filelock", "h11", "huggingface_hub", "math_verify", "numpy", "peft", "pyarrow",
+    "datasets", "fastapi", "filelock", "h11", "huggingface_hub", "hydra", "math_verify", "numpy", "peft", "pyarrow",
     "pydantic", "ray", "safetensors", "starlette", "swift", "tensorboard", "tokenizers", "tomli", "torch",
     "transformers", "trl", "uvicorn", "verl", "vllm", "wandb",
 }  # fmt: skip

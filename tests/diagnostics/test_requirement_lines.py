@@ -6,9 +6,9 @@ from diagnostics.fixes import fix_text
 from diagnostics.triage.report import report
 
 
-def findings(judge, code, *lines):
+def findings(triage_lines, code, *lines):
     """Return the findings with a code in the report on these lines."""
-    return [finding for finding in report(judge(*lines), ["a.log"]).findings if finding.code == code]
+    return [finding for finding in report(triage_lines(*lines), ["a.log"]).findings if finding.code == code]
 
 
 PEFT = "/opt/env/lib/python3.12/site-packages/peft/peft_model.py"
@@ -47,9 +47,9 @@ PEFT = "/opt/env/lib/python3.12/site-packages/peft/peft_model.py"
     ],
     ids=["broken between words", "broken inside a name", "Windows, without indentation", "Colab"],
 )
-def test_caller_and_name_are_read_from_pasted_tracebacks(judge, lines):
+def test_caller_and_name_are_read_from_pasted_tracebacks(triage_lines, lines):
     """The name, the calling package and both possible changes are found however the traceback was pasted."""
-    (finding,) = findings(judge, "CMP906", *lines)
+    (finding,) = findings(triage_lines, "CMP906", *lines)
     assert "transformers.HybridCache from 4.46.1 to 4.57.6" in finding.title
     assert "peft uses it from 0.16.0 to 0.17.1." in finding.title
     assert "peft>=0.18.0" in fix_text(finding.remedy)
@@ -67,17 +67,17 @@ LLM_FRAMES = [
     ("source", "is_defect"),
     [("    engine_args = EngineArgs(", False), ("    arguments = EngineArgs(model_hf_config=config)", True)],
 )
-def test_argument_that_vllm_passes_on_is_not_its_own(judge, source, is_defect):
+def test_argument_that_vllm_passes_on_is_not_its_own(triage_lines, source, is_defect):
     """A last frame in the called package is the caller only if its source line has the argument."""
     error = "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'model_hf_config'"
-    (finding,) = findings(judge, "CMP906", *LLM_FRAMES, source, "                  ^^^^^^^^^^^", error)
+    (finding,) = findings(triage_lines, "CMP906", *LLM_FRAMES, source, "                  ^^^^^^^^^^^", error)
     assert ("The call is in vllm itself" in finding.title) is is_defect
 
 
-def test_message_after_its_wrapper_is_explained(judge):
+def test_message_after_its_wrapper_is_explained(triage_lines):
     """transformers prints the original message in the line after its own, without a traceback."""
     (finding,) = findings(
-        judge,
+        triage_lines,
         "CMP906",
         "RuntimeError: Failed to import transformers.trainer because of the following error (look up):",
         "cannot import name 'EncoderDecoderCache' from 'transformers' (/opt/transformers/__init__.py)",
@@ -98,18 +98,20 @@ def test_message_after_its_wrapper_is_explained(judge):
         ("We recommend vLLM version: 0.10.2", "vllm", None),
     ],
 )  # fmt: skip
-def test_releases_are_read_from_reports_of_users(judge, line, package, version):
+def test_releases_are_read_from_reports_of_users(triage_lines, line, package, version):
     """Releases that a report names as installed are read, and required ones are not."""
-    assert judge("Traceback (most recent call last):", line).versions.get(package, (None,))[0] == version
+    assert (
+        triage_lines("Traceback (most recent call last):", line).versions.get(package, (None,))[0] == version
+    )
 
 
 CONFLICT = "ERROR: pip's dependency resolver does not currently take into account all the packages that are installed."
 
 
-def test_unmet_requirements_of_pip_are_one_command(judge):
+def test_unmet_requirements_of_pip_are_one_command(triage_lines):
     """Requirements of the training stack that an installation breaks are joined into one command."""
     (finding,) = findings(
-        judge,
+        triage_lines,
         "CMP904",
         CONFLICT,
         "tensordict 0.5.0 requires torch>=2.4.0, but you have torch 2.2.0 which is incompatible.",
@@ -121,10 +123,10 @@ def test_unmet_requirements_of_pip_are_one_command(judge):
     assert "torch==2.4.0 transformers>=4.45.0 xformers" in fix_text(finding.remedy)
 
 
-def test_pin_of_the_user_is_replaced_if_it_excludes_the_others(judge):
+def test_pin_of_the_user_is_replaced_if_it_excludes_the_others(triage_lines):
     """If pip finds no solution with a requested release, the newest one that the other packages accept is named."""
     (finding,) = findings(
-        judge,
+        triage_lines,
         "CMP904",
         "ERROR: Cannot install unsloth and trl==0.15.0 because these package versions have conflicting dependencies.",
         "The conflict is caused by:",
@@ -134,10 +136,10 @@ def test_pin_of_the_user_is_replaced_if_it_excludes_the_others(judge):
     assert "trl==0.15.2" in fix_text(finding.remedy)
 
 
-def test_requirements_of_uv_are_compared(judge):
+def test_requirements_of_uv_are_compared(triage_lines):
     """Of uv's explanation the two requirements on one package are named, and the range that satisfies both."""
     (finding,) = findings(
-        judge,
+        triage_lines,
         "CMP904",
         "  x No solution found when resolving dependencies:",
         "  ╰─▶ Because only trl==0.27.0.dev0 is available and trl==0.27.0.dev0 depends on transformers>=4.56.1, we can",
@@ -147,10 +149,10 @@ def test_requirements_of_uv_are_compared(judge):
     assert "transformers<5,>=4.56.0,>=4.56.1" in fix_text(finding.remedy)
 
 
-def test_requirements_that_exclude_each_other_are_named(judge):
+def test_requirements_that_exclude_each_other_are_named(triage_lines):
     """If no release satisfies two packages, the fix says so and proposes no command."""
     (finding,) = findings(
-        judge,
+        triage_lines,
         "CMP904",
         "    vllm 0.6.3 depends on torch==2.4.0",
         "    vllm-flash-attn 2.6.0 depends on torch==2.5.1",
@@ -158,6 +160,6 @@ def test_requirements_that_exclude_each_other_are_named(judge):
     assert fix_text(finding.remedy).startswith("No release satisfies all: vllm 0.6.3 requires torch==2.4.0")
 
 
-def test_single_requirement_is_no_conflict(judge):
+def test_single_requirement_is_no_conflict(triage_lines):
     """A line that only states a requirement is not reported."""
-    assert not findings(judge, "CMP904", "    vllm 0.6.3 depends on torch==2.4.0", "step 1")
+    assert not findings(triage_lines, "CMP904", "    vllm 0.6.3 depends on torch==2.4.0", "step 1")
