@@ -30,7 +30,8 @@ def in_cell(cell, tmp_path_factory):
     """Return a function that runs the cell's Python on copies of grpo_core and the conformance suite."""
     python = cell_python(cell)
     stage = tmp_path_factory.mktemp("stage")
-    shutil.copytree(ROOT / "grpo_core", stage / "grpo_core")
+    for package in ("grpo_core", "repro"):
+        shutil.copytree(ROOT / package, stage / package)
     shutil.copytree(ROOT / SUITE.parent, stage / SUITE.parent)
     shutil.copy(ROOT / "tests" / "__init__.py", stage / "tests")
     for name in ("pytest", "_pytest", "py", "pluggy", "iniconfig", "pygments"):  # plain Python, not in a cell
