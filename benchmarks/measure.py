@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import statistics
 import subprocess
 import sys
@@ -77,6 +78,14 @@ class StepReporter:
         facts = {"cpu_s": time.process_time() - self._cpu_s, **facts}
         self._answers.write(json.dumps(facts) + "\n")
         self.wait_for_request()
+
+
+def run_timed(command: list[str]) -> tuple[float, float, int]:
+    """Run a command and discard its standard output; return its wall and CPU seconds, and its exit code."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False, cwd=ROOT)
+    wall_s, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.returncode
 
 
 def step_in_turns(

@@ -15,8 +15,10 @@ from tests.processes import run_python
 
 SMALL = {
     "gpu": ["--device=cpu", "--toy"],
+    "logprobs": ["--toy"],
     "step": ["{cell}", "--toy"],
     "sync": ["1", "1"],
+    "triage": ["--megabytes=1", "--repeats=1"],
 }
 EXPECTED_OUTPUT = {"gpu": "step, ours", "step": "ours"}
 
@@ -30,8 +32,8 @@ def run_benchmark(name: str, *more: str) -> subprocess.CompletedProcess[str]:
 
 
 def benchmarks() -> list[object]:
-    """Return each benchmark with its pytest marks; `step` needs a cell with TRL."""
-    marks = {"step": pytest.mark.vllm}
+    """Return each benchmark with its pytest marks; `triage` is fast, and `step` needs a cell with TRL."""
+    marks = {"triage": (), "step": pytest.mark.vllm}
     return [pytest.param(name, marks=marks.get(name, pytest.mark.long)) for name in sorted(SMALL)]
 
 
