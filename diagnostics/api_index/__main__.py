@@ -75,12 +75,12 @@ def main() -> int:
             for line in changes(name, lambda item: query.upload_day(item) > since, until):
                 print(line)
         return 0
-    known = {Release(name, item) for name in names for item in query.find_releases(name, "")}
+    indexed = [Release(name, item) for name in names for item in query.find_releases(name, "")]
     for line in build(names, offline=options.offline):
         print(line, file=sys.stderr, flush=True)
     store.clear_cache()
-    for name in {item.package for item in known}:
-        for line in changes(name, lambda item: item not in known):
+    for name in dict.fromkeys(item.package for item in indexed):
+        for line in changes(name, lambda item: item not in indexed):
             print(line)
     return 0
 

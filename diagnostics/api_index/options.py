@@ -217,11 +217,7 @@ def _declaration(release: Release, option: str, companion: int = 0) -> tuple[Def
 
 @cache
 def _surface(release: Release, companion: int = 0) -> Surface | None:
-    companions = [
-        Release(name, versions[companion])
-        for name in query.COMPANIONS.get(release.package, ())
-        if (versions := query.find_releases(name, ""))
-    ]
+    companions = query.companions_of(release.package, companion)
     return query.surface_of(release, *companions) if store.load(release.package) else None
 
 

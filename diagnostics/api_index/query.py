@@ -23,7 +23,7 @@ from diagnostics.output import pairs
 from diagnostics.versions import in_range, parse_version
 
 # Packages whose classes the options of a package extend.
-COMPANIONS = {"trl": ("transformers",), "ms-swift": ("transformers", "trl")}
+_COMPANIONS = {"trl": ("transformers",), "ms-swift": ("transformers", "trl")}
 # Distributions whose module has another name.
 _MODULES = {"ms-swift": "swift"}
 # Files for other hardware than NVIDIA GPUs.
@@ -236,7 +236,7 @@ def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[st
 
     All are sorted, oldest first. A release without the function or class is in none of the lists.
     """
-    found: tuple[list[str], list[str], list[str]] = [], [], []
+    results: tuple[list[str], list[str], list[str]] = [], [], []
     for version in reversed(find_releases(package, "")):
         surface = surface_of(Release(package, version), *companions_of(package))
         definition = surface.find(use.module, use.name) if surface else None
@@ -247,14 +247,14 @@ def releases_with(package: str, use: Use) -> tuple[list[str], list[str], list[st
             continue
         problem = lookup.problem(use)
         is_undecided = lookup.unfollowed or (definition and definition.kind == "dynamic")
-        found[2 if is_undecided else bool(problem)].append(version)
-    return found
+        results[2 if is_undecided else bool(problem)].append(version)
+    return results
 
 
-def companions_of(package: str) -> list[Release]:
-    """Return the newest releases of the packages whose classes this package's options extend."""
-    names = COMPANIONS.get(package, ())
-    return [Release(name, versions[0]) for name in names if (versions := find_releases(name, ""))]
+def companions_of(package: str, place: int = 0) -> list[Release]:
+    """Return a release of each package whose classes this package's options extend: the newest, or `-1` the oldest."""
+    names = _COMPANIONS.get(package, ())
+    return [Release(name, versions[place]) for name in names if (versions := find_releases(name, ""))]
 
 
 def _defines_method(surface: Surface, definition: Definition, use: Use) -> bool:
@@ -368,18 +368,14 @@ def published_run(user: Release, provider: Release) -> tuple[str, tuple[str, ...
 
 def trainer_run(table: compat_table.Compat, user: Release, provider: Release) -> str:
     """Return the published outcome of a trainer other than TRL: `ran` if its rollout code and its loss ran, too."""
-    found = [
-        cell
-        for cell in table.trainer_cells
-        if provider.package == "vllm"
-        and (cell["trainer"], cell["version"], cell["vllm"]) == (user.package, user.version, provider.version)
-    ]
-    if not found:
+    pair = (user.package, user.version, provider.version if provider.package == "vllm" else "")
+    cells = (item for item in table.trainer_cells if (item["trainer"], item["version"], item["vllm"]) == pair)
+    if (cell := next(cells, None)) is None:
         return ""
-    layers = found[0]["layers"]
+    layers = cell["layers"]
     failed = {name for name, layer in layers.items() if layer["verdict"] in {"fail", "expected_fail"}}
     # A loss that differs from the reference trainer's says nothing about the pair.
-    if found[0]["verdict"] in {"fail", "unresolvable"} and failed - {"loss"}:
+    if cell["verdict"] in {"fail", "unresolvable"} and failed - {"loss"}:
         return "fails"
     passed = {
         name

@@ -82,7 +82,13 @@ def _duration(name: str, default: float, text: str) -> Callable[..., Any]:
 @_duration("--patience", PATIENCE_S, "A wait counts as a hang after this time.")
 @_duration("--busy-patience", BUSY_PATIENCE_S, "The same, if the blocking process computes.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal", help="Output format.")
-@click.option("--verbose", is_flag=True, help="Print everything that was observed, also all stacks.")
+@click.option(
+    "--verbose",
+    "--stacks",
+    "verbose",
+    is_flag=True,
+    help="Print everything that was observed, with all stacks.",
+)
 @click.option(
     "--save",
     type=click.Path(path_type=Path),

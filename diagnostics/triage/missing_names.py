@@ -27,7 +27,7 @@ def explain_missing_names(verdict: Diagnosis) -> Iterator[Finding]:
         end = hit.traceback.end if hit.traceback else hit.line
         # A terminal or a web form may have wrapped the message.
         log = logs.get(hit.source)
-        wrapped = [clean(line).text for line in log.shown_lines(end + 1, _MAX_WRAPPED)] if log else []
+        wrapped = [clean(line).text for line in log.lines_from(end + 1, _MAX_WRAPPED)] if log else []
         caller = package_of(hit.traceback.frames[-1][0]) if hit.traceback and hit.traceback.frames else ""
         texts = (message, "\n".join([message, *wrapped]))
         explanations = (explain_missing(text, installed, caller) for text in dict.fromkeys(texts))
@@ -77,8 +77,8 @@ def _finding(explanation: Explanation, hit: Hit) -> Finding:
     ]
     if explanation.changes:
         text = " or ".join(explanation.changes)
-        named = {explanation.provider, *(item.package for item in explanation.callers)}
-        if explanation.caller and explanation.caller not in named:
+        packages = {explanation.provider, *(item.package for item in explanation.callers)}
+        if explanation.caller and explanation.caller not in packages:
             text += f"; or take another release of {explanation.caller}"
         of_provider = [change for change in explanation.changes if change.startswith(explanation.provider)]
         # Of several ranges the log does not show which one is meant.

@@ -110,8 +110,8 @@ class LogFacts:
         """Return a line of this log as evidence."""
         return Hit(self.source, number, text, rank or self.rank, traceback, part, harmless)
 
-    def shown_lines(self, first: int, count: int) -> list[str]:
-        """Return lines by their number, as far as they are in the head or the tail that is kept."""
+    def lines_from(self, first: int, count: int) -> list[str]:
+        """Return `count` lines from number `first` on, as far as the kept head or tail of the log has them."""
         head, tail = self.head.split(b"\n"), self.tail.split(b"\n")
         # The tail's last piece is the rest after the last line's end.
         start = self.lines - len(tail) + (0 if tail[-1] else 1)

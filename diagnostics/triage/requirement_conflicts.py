@@ -37,7 +37,7 @@ _MAX_LINES, _MAX_EVIDENCE = 2000, 8
 
 
 @dataclass(frozen=True)
-class Demand:
+class StatedRequirement:
     """A requirement on a package, and where the log shows it.
 
     Attributes:
@@ -63,23 +63,25 @@ class Demand:
 
 def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
     """Yield a finding for the requirements that the logs report as not met or not solvable."""
-    demands = list(dict.fromkeys(demand for log in verdict.logs for demand in _demands(log)))
+    requirements = list(
+        dict.fromkeys(requirement for log in verdict.logs for requirement in _read_requirements(log))
+    )
     # Of those that pip lists after an installation, the ones of the training stack matter.
-    demands = [item for item in demands if not item.is_unmet or _is_of_stack(item)] or demands
-    by_name: dict[str, list[Demand]] = {}
-    for demand in demands:
-        by_name.setdefault(demand.name, []).append(demand)
-    # Without an installed release, only two demands on one package are a conflict.
+    requirements = [item for item in requirements if not item.is_unmet or _is_of_stack(item)] or requirements
+    by_name: dict[str, list[StatedRequirement]] = {}
+    for requirement in requirements:
+        by_name.setdefault(requirement.name, []).append(requirement)
+    # Without an installed release, only two requirements on one package are a conflict.
     conflicts = [items for items in by_name.values() if len(items) > 1 or items[0].is_unmet]
     if not conflicts:
         return
-    shown = conflicts[0][:1] if conflicts[0][0].is_unmet else conflicts[0][:2]
-    more = sum(map(len, conflicts)) - len(shown)
-    title = "; ".join(map(str, shown)) + (f"; and {more} more." if more else ".")
-    changes = [change for items in conflicts if (change := _solve(items))]
-    steps = [
-        f"No release satisfies all: {'; '.join(map(str, items))}." for items in conflicts if not _solve(items)
-    ]
+    first = conflicts[0][:1] if conflicts[0][0].is_unmet else conflicts[0][:2]
+    more = sum(map(len, conflicts)) - len(first)
+    title = "; ".join(map(str, first)) + (f"; and {more} more." if more else ".")
+    solutions = [_solve(items) for items in conflicts]
+    changes = [solution for solution in solutions if solution]
+    unsolved = [items for items, solution in zip(conflicts, solutions, strict=True) if not solution]
+    steps = [f"No release satisfies all: {'; '.join(map(str, items))}." for items in unsolved]
     fix = [f"Install releases that fit together: {' '.join(changes)}."] if changes else []
     yield Finding(
         _CODE,
@@ -93,16 +95,16 @@ def explain_conflicts(verdict: Diagnosis) -> Iterator[Finding]:
     )
 
 
-def _is_of_stack(demand: Demand) -> bool:
+def _is_of_stack(requirement: StatedRequirement) -> bool:
     """Return whether a package of the training stack, or the user, requires it."""
-    user = canonicalize_name(demand.user.partition(" ")[0])
+    user = canonicalize_name(requirement.user.partition(" ")[0])
     return not user or user in {*PACKAGES, *store.indexed_packages()}
 
 
-def _solve(demands: list[Demand]) -> str:
-    """Return a requirement that satisfies all demands, if need be without the user's own one; '' if there is none."""
-    name = demands[0].name
-    for items in (demands, [demand for demand in demands if demand.user]):
+def _solve(requirements: list[StatedRequirement]) -> str:
+    """Return a range that satisfies all requirements, or all but the user's own; '' if there is none."""
+    name = requirements[0].name
+    for items in (requirements, [requirement for requirement in requirements if requirement.user]):
         combined = SpecifierSet(
             ",".join({str(item.specifier): None for item in items if str(item.specifier)})
         )
@@ -111,15 +113,19 @@ def _solve(demands: list[Demand]) -> str:
         releases = query.find_releases(name, "")
         bounds = [item.version.removesuffix(".*") for item in combined]
         above = [f"{bound}.1" for bound in bounds if not releases and "+" not in bound]
-        fitting = [it for it in (*releases, *bounds, *above) if combined.contains(it, prereleases=True)]
+        fitting = [
+            version
+            for version in (*releases, *bounds, *above)
+            if combined.contains(version, prereleases=True)
+        ]
         if fitting:
-            return f"{name}{combined}" if items is demands else f"{name}=={fitting[0]}"
+            return f"{name}{combined}" if items is requirements else f"{name}=={fitting[0]}"
     return ""
 
 
-def _demands(log: LogFacts) -> Iterator[Demand]:
+def _read_requirements(log: LogFacts) -> Iterator[StatedRequirement]:
     """Yield the requirements in the lines of a log that are kept."""
-    lines = log.shown_lines(1, _MAX_LINES)
+    lines = log.lines_from(1, _MAX_LINES)
     for number, raw in enumerate(lines, 1):
         if "requires" in raw or "depends on" in raw or "user requested" in raw:
             text = clean(raw).text.removeprefix("ERROR: ")
@@ -132,6 +138,6 @@ def _demands(log: LogFacts) -> Iterator[Demand]:
                     specifier = SpecifierSet(groups["range"].strip(" ,").replace(" and ", ","))
                 except InvalidSpecifier:
                     continue
-                yield Demand(
+                yield StatedRequirement(
                     user, canonicalize_name(groups["name"]), specifier, groups.get("found") or "", evidence
                 )

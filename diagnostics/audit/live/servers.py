@@ -13,28 +13,28 @@ from diagnostics.audit.live.sampling_distribution import Completion
 from diagnostics.audit.results import AuditError, NotAvailableError
 
 _LONGEST_TEXT, _MODELS = 200, 100
-_ID_LIMIT = 2**31
+_INT_LIMIT = 2**31
 # Larger is later; a trainer's own requests have priority 0.
 _LOWEST_PRIORITY = 1 << 20
 _UPDATES = "vllm:rl_weight_update_operation"
 _CACHE_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
-T = TypeVar("T")
+_Answer = TypeVar("_Answer")
 # Errors of reading an answer of another structure.
 _WRONG_TYPES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
-def _reads_answers(method: Callable[..., T]) -> Callable[..., T]:
-    """Turn errors of reading an answer into an AuditError that names the server."""
+def _explain_odd_answers(method: Callable[..., _Answer]) -> Callable[..., _Answer]:
+    """Turn the errors that an answer of another structure causes into an AuditError that names the server."""
 
     @functools.wraps(method)
-    def read(server: Server, *arguments: Any, **options: Any) -> T:
+    def call(server: Server, *arguments: Any, **options: Any) -> _Answer:
         try:
             return method(server, *arguments, **options)
         except _WRONG_TYPES as error:
             problem = f"its answer differs from vllm serve's: {type(error).__name__}: {_bounded(error)}"
             raise AuditError(f"{server.client.address}: {problem}") from error
 
-    return read
+    return call
 
 
 class Server:
@@ -60,12 +60,12 @@ class Server:
         # With priorities, the scheduler runs the trainer's requests first; a server that refuses them gets none.
         self._priority: dict[str, int] = {"priority": _LOWEST_PRIORITY}
 
-    @_reads_answers
+    @_explain_odd_answers
     def settings(self) -> dict[str, Any]:
         """Return settings from /v1/models, /version and /server_info; missing ones are left out."""
         settings: dict[str, Any] = {}
         length = self._models[0].get("max_model_len") if self._models else None
-        if isinstance(length, int) and abs(length) < 2**63:
+        if isinstance(length, int) and abs(length) < _INT_LIMIT:
             settings["max_model_len"] = length
         info = self.client.try_call("/server_info?config_format=json")
         config = info.get("vllm_config", info) if isinstance(info, dict) else {}
@@ -80,7 +80,7 @@ class Server:
             settings["release"] = _bounded(version["version"])
         return settings
 
-    @_reads_answers
+    @_explain_odd_answers
     def score(self, ids: Sequence[int]) -> list[float]:
         """Return the log-prob of each id but the first, by `prompt_logprobs`.
 
@@ -93,7 +93,7 @@ class Server:
             raise AuditError(f"{self.client.address}: {problem}")
         return [_prompt_logprob(entry, token) for entry, token in zip(entries[1:], ids[1:], strict=True)]
 
-    @_reads_answers
+    @_explain_odd_answers
     def sample(
         self, prompts: Sequences, tokens: int, request: dict[str, Any], copies: int = 1
     ) -> list[Completion]:
@@ -119,7 +119,7 @@ class Server:
         ids = _token_ids(choice.get("token_ids") or reported)
         return Completion(prompt, ids, tuple(map(float, values)), reported)
 
-    @_reads_answers
+    @_explain_odd_answers
     def next_ids(self, ids: Sequence[int], salt: str = "") -> dict[int, float]:
         """Return the likeliest next ids with their log-probs; cached keys are used unless `salt` bypasses them."""
         body = {
@@ -130,7 +130,7 @@ class Server:
         top = (choice.get("logprobs") or {}).get("top_logprobs") or [{}]
         return {_token_id(name): float(value) for name, value in top[0].items()}
 
-    @_reads_answers
+    @_explain_odd_answers
     def cache_hits(self) -> float | None:
         """Return the number of prefix cache hits so far, in tokens; None if unknown."""
         text = self.client.try_call("/metrics")
@@ -138,7 +138,7 @@ class Server:
         hits = [float(line.rpartition(" ")[2]) for line in lines if line.startswith(_CACHE_HITS)]
         return sum(hits) if hits else None
 
-    @_reads_answers
+    @_explain_odd_answers
     def tokenize(self, text: str | list[dict[str, str]]) -> list[int] | None:
         """Tokenize a text or a chat with the endpoint /tokenize; None if the server lacks it."""
         chat = {"messages": text, "add_generation_prompt": True}
@@ -174,7 +174,7 @@ def _token_id(name: object) -> int:
 
 def _token_ids(values: Sequence[Any]) -> tuple[int, ...]:
     """Return token ids; raise ValueError for anything else."""
-    if not all(type(value) is int and 0 <= value < _ID_LIMIT for value in values):
+    if not all(type(value) is int and 0 <= value < _INT_LIMIT for value in values):
         raise ValueError(f"no token ids: {_bounded(values)}")
     return tuple(values)
 

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from diagnostics.hang.collect import proc
 
@@ -15,11 +14,22 @@ _JOB_ROLES = {"engine core", "engine worker", "engine", "Ray actor", "launcher",
 _PYTHON = re.compile(
     r"python|^VLLM::|^ray::|^sglang::|pt_main_thread|uvicorn|torchrun|vllm|trl|pytest", re.IGNORECASE
 )
-# Lines `role: pattern` for command lines; the first match decides. Ray and vLLM set the titles of their processes.
-_ROLES = [
-    line.split(": ", 1)
-    for line in Path(__file__).with_name("roles.txt").read_text(encoding="ascii").splitlines()
-]
+# Roles by command line; the first match decides. Ray and vLLM set the titles of their processes.
+_ROLES: tuple[tuple[str, str], ...] = (
+    (r"^VLLM::EngineCor", "engine core"),
+    (r"^VLLM::Worker|^VllmWorker", "engine worker"),
+    (r"^VLLM::|^sglang::", "engine"),
+    (r"^ray::IDLE", "idle Ray worker"),
+    (r"^ray::(DashboardAgent|RuntimeEnvAgent)", "Ray's helper"),
+    (r"^ray::", "Ray actor"),
+    (r"(^|/)raylet\b", "raylet"),
+    (r"(^|/)gcs_server\b", "Ray's head service"),
+    (r"ray/(dashboard|_private|autoscaler)/", "Ray's helper"),
+    (r"(multiprocessing|loky\.backend)\.(resource_tracker|forkserver)|multiprocessing-fork.*tracker", "helper"),
+    (r"torch/_inductor/compile_worker|wandb-core|wandb-service|tensorboard", "helper"),
+    (r"torchrun|torch\.distributed\.(run|launch)|accelerate[ .](launch|commands\.launch)|bin/deepspeed\b", "launcher"),
+    (r"vllm serve|vllm\.entrypoints|vllm-serve|vllm_serve|sglang\.launch_server|\buvicorn\b", "server"),
+)  # fmt: skip
 SERVICES = ("helper", "raylet", "Ray's head service", "Ray's helper", "idle Ray worker")
 """Roles that serve a job without being part of it; being idle is normal for them."""
 _WORKER = re.compile(r"^VLLM::Worker(?:_\w*?TP(\d{1,4}))?|TP(\d{1,4})")
@@ -31,7 +41,7 @@ def role_of_title(title: str) -> tuple[str, int | None]:
     >>> role_of_title("VLLM::Worker_TP1"), role_of_title("ray::Trainer.step"), role_of_title("python train.py")
     (('engine worker', 1), ('Ray actor', None), ('process', None))
     """
-    name = next((name for name, pattern in _ROLES if re.search(pattern, title)), "process")
+    name = next((name for pattern, name in _ROLES if re.search(pattern, title)), "process")
     match = _WORKER.match(title) if name == "engine worker" else None
     number = next((part for part in match.groups() if part), None) if match else None
     return name, int(number) if number else None

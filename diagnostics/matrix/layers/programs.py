@@ -153,7 +153,7 @@ def _check_loss(context: Context, cell: Cell) -> Answer:
         return early.answer
     try:
         document = json.loads(completed.process.output)
-        parts = {
+        differences = {
             f"{kind} {name}": worst
             for kind in ("losses", "advantages")
             for name, worst in document[kind].items()
@@ -162,11 +162,14 @@ def _check_loss(context: Context, cell: Cell) -> Answer:
         lines = completed.excerpt.strip().splitlines() or ["no output"]
         summary = f"not compared: {lines[-1]}"
         return executed_answer(completed, cell, Outcome.NOT_RUN, summary, signs=(summary,))
-    far = {name: worst for name, worst in parts.items() if not worst < LOSS_BOUND}
-    summary = f"{len(parts)} settings of loss, gradient and advantages: largest difference {max(parts.values()):.1e}"
-    signs = tuple(f"{name}: {worst}" for name, worst in far.items())
-    outcome = Outcome.FAIL if far else Outcome.PASS
-    details = tuple(f"{name}: {worst:.1e}" for name, worst in parts.items())
+    over_bound = {name: worst for name, worst in differences.items() if not worst < LOSS_BOUND}
+    largest = max(differences.values())
+    summary = (
+        f"{len(differences)} settings of loss, gradient and advantages: largest difference {largest:.1e}"
+    )
+    signs = tuple(f"{name}: {worst}" for name, worst in over_bound.items())
+    outcome = Outcome.FAIL if over_bound else Outcome.PASS
+    details = tuple(f"{name}: {worst:.1e}" for name, worst in differences.items())
     return executed_answer(completed, cell, outcome, summary, signs=signs, details=details)
 
 

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import traceback
+from typing import Any
 
 from evaluation.hang.unseen_jobs.jobs import Job, RunningJob, find_pids, read_jobs
 
@@ -47,14 +48,14 @@ def run_job(job: Job, age_s: float, tool: bool, out: pathlib.Path) -> str:
     """Start a job, run the tool when it has reached its state, and record the answers."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="job", dir="/tmp"))
     running = RunningJob(job, folder)
-    record: dict[str, object] = {"name": job.name, "state": job.state}
+    runs: list[dict[str, Any]] = []
+    record: dict[str, Any] = {"name": job.name, "state": job.state, "runs": runs}
     try:
         record["roles"] = running.wait_until_ready()
         time.sleep(age_s)
         record["processes"] = describe_processes(folder)
         if tool:
             pids = [process.pid for process in running.processes]
-            record["runs"] = runs = []
             for number, options in enumerate(([], ["--seconds", "65"])):
                 options += ["--save", str(out / f"{job.name}.{number}.snapshot")]
                 code, report, errors = run_hang(pids, options)
@@ -70,7 +71,6 @@ def run_job(job: Job, age_s: float, tool: bool, out: pathlib.Path) -> str:
     record["output"] = (folder / "output.log").read_text(errors="replace")[-3000:]
     shutil.rmtree(folder)
     (out / f"{job.name}.json").write_text(json.dumps(record, indent=1))
-    runs: list[dict[str, object]] = record.get("runs", [])  # type: ignore[assignment]
     codes = [run["exit"] for run in runs]
     return f"{job.name} {job.state} {codes or record.get('error', 'ready')}"
 
