@@ -98,14 +98,14 @@ class JobIndex:
         for state in list(self.states.values()):
             in_worker = len(state.steps) > 1 and state.steps[0][1].kind in IDLE
             rests = in_worker and state.kind in ("queue", "event") and not self.open_requests(state.process)
-            rests = rests or (state.kind == "socket" and self._owes_nothing(state))
+            rests = rests or (state.kind == "socket" and self._has_no_open_request(state))
             if rests or (state.kind == "input" and self._writers_are_idle(state.process)):
                 self._set_kind(state, "idle")
 
     def _refine_waits(self) -> None:
         """Make the kinds of waits more precise that only sockets, pipes and the traffic on them show."""
         for state in list(self.states.values()):
-            if state.kind in _TRANSFERS and self._moves_on(state):
+            if state.kind in _TRANSFERS and self._transfers_data(state):
                 self._set_kind(state, "transfer")
             elif state.kind == "loop" and self._is_never_woken(state):
                 self._set_kind(state, "await")
@@ -145,7 +145,7 @@ class JobIndex:
         alone = len(state.steps) == 1 and not self.children(state.process)
         return alone and len(own) == len(sockets) == 1 and bool(state.thread and state.thread.endless)
 
-    def _moves_on(self, state: BlockedState) -> bool:
+    def _transfers_data(self, state: BlockedState) -> bool:
         """Return whether the blocking thread ran during the observation, and data moved on what it waits for."""
         asleep_s, seconds = state.thread.asleep_s if state.thread else None, self.snapshot.seconds
         if not state.process.io_moved or asleep_s is None or asleep_s >= seconds:
@@ -154,7 +154,7 @@ class JobIndex:
         received = [s.received_s for s in sockets if s and s.kind == "tcp"]
         return not received or any(age is not None and age < seconds for age in received)
 
-    def _owes_nothing(self, state: BlockedState) -> bool:
+    def _has_no_open_request(self, state: BlockedState) -> bool:
         """Return whether a client never sent a request that is still unanswered, and its server is idle."""
         sockets = [self.socket(state.process, fd) for fd in state.waited_fds]
         known = [
