@@ -227,23 +227,8 @@ class Repro:
         return next(mitigation for mitigation in self.mitigations if mitigation.name == name)
 
 
-@dataclass(frozen=True)
-class CatalogEntry:
-    """The parts of a known issue's catalog entry that its repro reads.
-
-    Args:
-        title: Title of the issue.
-        triggers: Descriptions of the triggers, by name.
-        mitigations: The mitigations, in order.
-    """
-
-    title: str
-    triggers: dict[str, str]
-    mitigations: tuple[TriedMitigation, ...]
-
-
-def read_entry(code: str) -> CatalogEntry:
-    """Read the title, triggers and mitigations of a known issue.
+def read_entry(code: str) -> tuple[str, dict[str, str], list[TriedMitigation]]:
+    """Return the title of a known issue, the descriptions of its triggers by name, and its mitigations in order.
 
     Cells may run Python 3.10, which has no `tomllib`, so patterns read the keys. A test compares them with `tomllib`.
     """
@@ -256,7 +241,7 @@ def read_entry(code: str) -> CatalogEntry:
         else:
             helps, fails = (frozenset(_value(table, key, r"\[.*?\]") or ()) for key in ("helps", "fails"))
             mitigations.append(TriedMitigation(name, about, helps, fails))
-    return CatalogEntry(str(_value(text, "title", r"[\"'].*?$")), triggers, tuple(mitigations))
+    return str(_value(text, "title", r"[\"'].*?$")), triggers, mitigations
 
 
 def _value(table: str, key: str, pattern: str) -> Any:
@@ -281,11 +266,11 @@ def repro(
     Raises:
         ValueError: The entry lacks one of the triggers.
     """
-    entry, advised = read_entry(code), recommended or {}
-    missing = [item.name for item in triggers if item.name not in entry.triggers]
+    title, descriptions, mitigations = read_entry(code)
+    missing = [item.name for item in triggers if item.name not in descriptions]
     if missing:
         raise ValueError(f"{code}: its entry in diagnostics/catalog/issues has no [triggers.{missing[0]}]")
-    tried = {(name, item.name) for item in entry.mitigations for name in item.helps | item.fails}
+    tried = {(name, item.name) for item in mitigations for name in item.helps | item.fails}
 
     def try_recorded(trigger: Trigger, mitigation: str | None) -> Work:
         if mitigation is not None and (trigger.name, mitigation) not in tried:
@@ -294,13 +279,12 @@ def repro(
 
     REGISTRY[code] = Repro(
         code=code,
-        title=entry.title,
+        title=title,
         triggers=tuple(
-            replace(item, run=partial(try_recorded, item), about=entry.triggers[item.name])
-            for item in triggers
+            replace(item, run=partial(try_recorded, item), about=descriptions[item.name]) for item in triggers
         ),
         mitigations=tuple(
-            replace(item, recommended=advised.get(item.name, "")) for item in entry.mitigations
+            replace(item, recommended=(recommended or {}).get(item.name, "")) for item in mitigations
         ),
         **parts,
     )

@@ -12,7 +12,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
-from repro import judge, processes
+from repro import processes
 from repro.base import Attempt, AttemptOutcome, Repro
 
 Plan = Sequence[tuple[str, "str | None"]]
@@ -55,7 +55,7 @@ def run(
         reports = _run_worker(plan, import_limit_s)
         for (code, trigger, mitigation), attempt in zip(attempts, reports, strict=True):
             done = replace(attempt, simulated=repros[code].simulates(trigger))
-            results[code].append(judge.recorded(repros[code], done))
+            results[code].append(done)
             under = f" with {mitigation}" if mitigation else ""
             say(f"{code} {trigger}{under}: {done.outcome.value}")
     for code, reasons in absent.items():

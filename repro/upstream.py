@@ -6,6 +6,7 @@ import base64
 import hashlib
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,20 @@ def first_installed(names: tuple[str, ...]) -> metadata.Distribution | None:
         except metadata.PackageNotFoundError:
             continue
     return None
+
+
+def missing(modules: tuple[str, ...]) -> str | None:
+    """Return a message that names the modules that cannot be found, None if there are all; dashes are underscores."""
+    absent = [name for name in modules if not _is_importable(name.replace("-", "_"))]
+    return f"{', '.join(absent)} is not installed here" if absent else None
+
+
+def _is_importable(name: str) -> bool:
+    """Return whether a module can be found; False if its parent package is missing or is a plain module."""
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def compare(distribution: metadata.Distribution) -> WheelProof:

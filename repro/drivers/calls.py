@@ -7,6 +7,7 @@ issue and raises. `repro.judge` compares the exception with the one that the rep
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from repro import base, upstream
 from repro.base import Trigger, Work
@@ -30,7 +31,7 @@ def repro(
 
     Args:
         code: Code of the known issue.
-        needs: Distributions that must all be installed.
+        needs: Distributions whose modules, which have the same names, must all be installed.
         raises: Upstream's exception and a part of its text, as "ValueError: must be divisible".
         modules: Modules to import once, before the attempts; None for those named as the distributions.
         simulated: Parts of an attempt that are simulated.
@@ -52,13 +53,8 @@ def repro(
             modules=tuple(needs if modules is None else modules),
             simulated=simulated,
             triggers=[Trigger(call.__name__.partition("_")[2], run, silent=not raises)],
-            inapplicable=lambda: _missing(needs),
+            inapplicable=partial(upstream.missing, needs),
         )
         return call
 
     return register
-
-
-def _missing(needs: tuple[str, ...]) -> str | None:
-    absent = [name for name in needs if upstream.first_installed((name, f"{name}-cpu")) is None]
-    return f"{', '.join(absent)} is not installed here" if absent else None

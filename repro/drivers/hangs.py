@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
-from repro import base
+from repro import base, upstream
 from repro.base import Trigger, Work
 
 Program = Callable[[str], None]
@@ -109,25 +108,12 @@ def repro(
                 partial(run, name),
                 silent=True,
                 simulated=program.simulated,
-                lacks=partial(_missing, program.needs),
+                lacks=partial(upstream.missing, program.needs),
             )
             for name, program in programs.items()
         ],
-        inapplicable=partial(_missing, needs),
+        inapplicable=partial(upstream.missing, needs),
     )
-
-
-def _missing(needs: tuple[str, ...]) -> str | None:
-    absent = [name for name in needs if not _is_importable(name.replace("-", "_"))]
-    return f"{', '.join(absent)} is not installed here" if absent else None
-
-
-def _is_importable(name: str) -> bool:
-    """Return whether a module can be found; False if its parent package is missing or is a plain module."""
-    try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def main() -> None:

@@ -22,7 +22,6 @@ from repro.base import Trigger, Work, repro
 from repro.drivers import stub_model, subprocess_worker
 
 FUNCTION = "is_async_output_supported"
-_PLATFORM = "vllm/platforms/interface.py"
 _SETTINGS = {"VLLM_USE_V1": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
@@ -87,12 +86,10 @@ def _configure(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
 
 def inapplicable() -> str | None:
     """Return the reason why the failure cannot occur with the installed vLLM; None if it can."""
-    if f"def {FUNCTION}" not in (upstream.source(_PLATFORM) or ""):
-        return f"{_PLATFORM} of {upstream.release()} has no {FUNCTION}"
-    # This text is in releases up to 0.8.5.post1; from 0.9.0 on vLLM uses the platform's device and ignores the option.
-    if "DeviceConfig(device=self.device)" not in (upstream.source("vllm/engine/arg_utils.py") or ""):
-        return f"EngineArgs of {upstream.release()} does not pass on a device that is named: DeviceConfig fails before"
-    return None
+    # EngineArgs of releases up to 0.8.5.post1 have this text; from 0.9.0 on vLLM uses the platform's device.
+    return upstream.lacks("vllm/platforms/interface.py", f"def {FUNCTION}") or upstream.lacks(
+        "vllm/engine/arg_utils.py", "DeviceConfig(device=self.device)"
+    )
 
 
 repro(

@@ -101,15 +101,10 @@ def _compare_gradients(trigger: str, mitigation: str | None) -> Work:
 
 def inapplicable() -> str | None:
     """Return the reason why the failure cannot occur with the installed TRL; None if it can."""
-    distribution = upstream.first_installed(_NAMES)
-    text = upstream.source("trl/trainer/grpo_trainer.py", _NAMES)
-    if distribution is None or text is None:
-        return "TRL is not installed here"
-    if DIVIDES not in text or "steps_per_generation" not in text:
-        return f"TRL {distribution.version} does not divide by the tokens of a generation"
-    if RESCALES in text:
-        return f"TRL {distribution.version} rescales the tokens to those of one optimizer step"
-    return None
+    path = "trl/trainer/grpo_trainer.py"
+    if RESCALES in (upstream.source(path, _NAMES) or ""):
+        return f"{upstream.release(_NAMES)} rescales the tokens to those of one optimizer step"
+    return upstream.lacks(path, DIVIDES, _NAMES) or upstream.lacks(path, "steps_per_generation", _NAMES)
 
 
 repro(

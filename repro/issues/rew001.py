@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any
 
 from repro import upstream
@@ -69,7 +69,6 @@ def _compute_rewards(function: Callable[..., float], **limits: Any) -> list[floa
 
 def _reward_answers(trigger: str, mitigation: str | None) -> Work:
     """Compute the rewards of right answers in a worker thread, or as a mitigation says, and count them."""
-    _check_applicable(trigger)
     if mitigation == "upgrade":
         raise InapplicableError("it is another release: run this there")
     function = REWARDS[trigger]
@@ -91,24 +90,23 @@ def count_rewarded(rewards: list[float]) -> Work:
     )
 
 
-def _check_applicable(trigger: str) -> None:
-    """Raise InapplicableError if a trigger cannot fail with the installed math-verify or verl."""
-    release = f"math-verify {metadata.version('math-verify')}"
+def explain_other_failure(trigger: str) -> str | None:
+    """Return the reason why a trigger cannot fail with the installed math-verify or verl; None if it can."""
+    release = upstream.release(_NAMES)
     # Releases that raise an error in a thread have this message in math_verify/parser.py and grader.py.
-    raises = "doesn't support threaded environment" in (
-        upstream.source("math_verify/parser.py", _NAMES) or ""
-    )
+    message = "doesn't support threaded environment"
+    raises = upstream.lacks("math_verify/parser.py", message, _NAMES) is None
     if trigger == "false_in_thread" and raises:
-        raise InapplicableError(f"{release} raises in a thread instead: see raises_in_thread")
+        return f"{release} raises in a thread instead: see raises_in_thread"
     if trigger == "raises_in_thread" and not raises:
-        raise InapplicableError(f"{release} raises nothing in a thread: see false_in_thread")
+        return f"{release} raises nothing in a thread: see false_in_thread"
     if trigger == "verl_reward":
         text = upstream.source("verl/utils/reward_score/math_verify.py", ("verl",))
         if text is None:
-            raise InapplicableError("there is no verl with such a reward here")
+            return "there is no verl with such a reward here"
         if "ProcessPoolExecutor" in text:
-            version = metadata.version("verl")
-            raise InapplicableError(f"verl {version} compares in processes of its own, not in a thread")
+            return f"{upstream.release(('verl',))} compares in processes of its own, not in a thread"
+    return None
 
 
 def inapplicable() -> str | None:
@@ -131,7 +129,13 @@ repro(
     helpful_modules=(_VERL,),
     simulated=("under verl_reward, verl's reward loop: a thread of ours calls its compute_score",),
     triggers=[
-        Trigger(name, partial(_reward_answers, name), silent=name != "raises_in_thread") for name in REWARDS
+        Trigger(
+            name,
+            partial(_reward_answers, name),
+            silent=name != "raises_in_thread",
+            lacks=partial(explain_other_failure, name),
+        )
+        for name in REWARDS
     ],
     recommended={
         "no_timeout": "math-verify's own message, huggingface/trl#5281",

@@ -169,12 +169,9 @@ async def _complete(
 
 def inapplicable() -> str | None:
     """Return why the failure cannot occur with the installed vLLM; None if it can."""
-    release = upstream.release()
-    if "mode: PauseMode" not in (upstream.source("vllm/v1/engine/async_llm.py") or ""):
-        return f"pause_generation of {release} has no modes"
-    if "PauseState.PAUSED_NEW" not in (upstream.source("vllm/v1/core/sched/scheduler.py") or ""):
-        return f"the scheduler of {release} has no pause"
-    return None
+    return upstream.lacks("vllm/v1/engine/async_llm.py", "mode: PauseMode") or upstream.lacks(
+        "vllm/v1/core/sched/scheduler.py", "PauseState.PAUSED_NEW"
+    )
 
 
 repro(

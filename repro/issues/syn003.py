@@ -21,7 +21,6 @@ from repro.base import Trigger, Work, repro
 from repro.drivers import tiny_trl, whole_engine
 
 _NAMES = ("trl",)
-_FILE = "trl/generation/vllm_generation.py"
 RELOADS = 'collective_rpc("reload_weights")'
 # TRL leaves the dtype to vLLM, which computes in bfloat16 on a CPU; with the right weights, log-probs differ by less.
 TOLERANCE = 0.2
@@ -107,13 +106,8 @@ def count_policy_logprobs(engine: Sequence[float], policy: Sequence[float], base
 
 def inapplicable() -> str | None:
     """Return the reason why the failure cannot occur with the installed TRL and vLLM; None if it can."""
-    distribution = upstream.first_installed(_NAMES)
-    text = upstream.source(_FILE, _NAMES)
-    if distribution is None or text is None:
-        return f"there is no {_FILE} here: TRL 0.28 and newer have it"
-    if RELOADS not in text:
-        return f"TRL {distribution.version} does not reload weights from disk before it generates"
-    return whole_engine.inapplicable()
+    # TRL 0.28 and newer have the file.
+    return upstream.lacks("trl/generation/vllm_generation.py", RELOADS, _NAMES) or whole_engine.inapplicable()
 
 
 repro(

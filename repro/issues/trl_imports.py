@@ -5,7 +5,6 @@ Both failures may exist in one environment; then the first failure hides the oth
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from collections.abc import Mapping
@@ -83,18 +82,6 @@ def _without_path(error: str) -> str:
     return error.split(" (/", maxsplit=1)[0]
 
 
-def trl_is_missing() -> str | None:
-    """Return a message if TRL is not installed, else None."""
-    return None if upstream.first_installed(("trl",)) else "TRL is not installed here"
-
-
-def trl_or_vllm_is_missing() -> str | None:
-    """Return a message if TRL or vLLM is not installed, else None; nothing is imported."""
-    if trl_is_missing() is None and importlib.util.find_spec("vllm") is None:
-        return "vLLM is not installed here: TRL imports nothing of it"
-    return trl_is_missing()
-
-
 def _triggers(code: str) -> list[Trigger]:
     # The failure counts as silent, because a separate process imports the module and reports the result.
     return [Trigger(name, partial(_try_import, code, name), silent=True) for name in MODULES]
@@ -102,8 +89,18 @@ def _triggers(code: str) -> list[Trigger]:
 
 # TRL 0.27 to 0.29 choose what to import by comparing version texts, and take a build whose version has a suffix
 # (0.10.2.post2) for a newer release.
-repro("CMP002", distributions=("trl",), triggers=_triggers("CMP002"), inapplicable=trl_or_vllm_is_missing)
+repro(
+    "CMP002",
+    distributions=("trl",),
+    triggers=_triggers("CMP002"),
+    inapplicable=partial(upstream.missing, ("trl", "vllm")),
+)
 # TRL up to 0.28 calls a private function of transformers to find out whether a package is installed. From transformers
 # 5 on this function returns a pair, which is always true, so TRL imports packages that are not installed (vllm_ascend,
 # weave, …).
-repro("CMP003", distributions=("trl",), triggers=_triggers("CMP003"), inapplicable=trl_is_missing)
+repro(
+    "CMP003",
+    distributions=("trl",),
+    triggers=_triggers("CMP003"),
+    inapplicable=partial(upstream.missing, ("trl",)),
+)

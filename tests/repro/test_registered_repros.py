@@ -21,14 +21,14 @@ def test_entry_reader_matches_a_toml_parser():
     wrong = []
     for code, repro in REPROS.items():
         entry = tomllib.loads((base.ISSUES / f"{code}.toml").read_text(encoding="utf-8"))
-        mitigations = tuple(
+        mitigations = [
             base.TriedMitigation(
                 name, item["about"], *(frozenset(item.get(key, ())) for key in ("helps", "fails"))
             )
             for name, item in entry["mitigations"].items()
-        )
+        ]
         triggers = {name: item["about"] for name, item in entry.get("triggers", {}).items()}
-        if base.read_entry(code) != base.CatalogEntry(entry["title"], triggers, mitigations):
+        if base.read_entry(code) != (entry["title"], triggers, mitigations):
             wrong.append(code)
         if not all(item.about for item in (*repro.triggers, *repro.mitigations)):
             wrong.append(f"{code}: a trigger or mitigation without a description")
