@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import subprocess
-import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -94,7 +94,7 @@ def serving(
     path: Sequence[Path] = (ROOT,),
     variables: Mapping[str, str] | None = None,
     timeout_s: float = 300,
-) -> Iterator[subprocess.Popen[str]]:
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a server and wait until it reports that it is ready; end all its processes afterwards.
 
     Args:
@@ -116,58 +116,39 @@ def serving(
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
     }
-    process = subprocess.Popen(
-        list(command),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=environment,
-        start_new_session=True,
-    )
-    ready, up = threading.Event(), threading.Event()
-    reader = threading.Thread(target=_copy_output, args=(process, log, ready, up), daemon=True)
-    reader.start()
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
     try:
-        ready.wait(timeout_s)
-        if not up.is_set():
-            code = process.poll()
-            state = f"not up after {timeout_s:g} s" if code is None else f"ended with exit code {code}"
-            raise NotStartedError(f"{state}: {log}: {log.read_text()[-3000:]}")
-        _wait_for_port(command)
+        _wait_until_ready(process, command, log, timeout_s)
         yield process
     finally:
         _stop(process)
-        reader.join(timeout=500)
-        process.stdout.close()
 
 
-def _wait_for_port(command: Sequence[str]) -> None:
-    """Wait for the port in a command: a server may report that it is ready shortly before it listens."""
-    port = next(int(word.rpartition("=")[2]) for word in command if "port=" in word)
-    for _ in range(100):
-        with contextlib.suppress(ConnectionRefusedError):
-            return socket.create_connection(("127.0.0.1", port), timeout=500).close()
-        threading.Event().wait(0.1)
-    raise NotStartedError(f"nobody listens at port {port}")
-
-
-def _copy_output(
-    process: subprocess.Popen[str], log: Path, ready: threading.Event, up: threading.Event
+def _wait_until_ready(
+    process: subprocess.Popen[bytes], command: Sequence[str], log: Path, timeout_s: float
 ) -> None:
-    """Copy the output to the log; set `up` at the ready message, and `ready` then or at the end."""
-    with log.open("w") as file:
-        for line in process.stdout:
-            file.write(line)
-            file.flush()
-            if any(word in line for word in _UP):
-                up.set()
-                ready.set()
-    ready.set()
+    """Wait for the ready message, then for the port: a server may report that it is ready shortly before it listens."""
+    port = next(int(word.rpartition("=")[2]) for word in command if "port=" in word)
+    deadline = time.monotonic() + timeout_s
+    while process.poll() is None and time.monotonic() < deadline:
+        if any(word in log.read_text(errors="replace") for word in _UP):
+            with contextlib.suppress(ConnectionRefusedError):
+                return socket.create_connection(("127.0.0.1", port), timeout=500).close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.1)
+    output = log.read_text(errors="replace")[-3000:]
+    raise NotStartedError(f"not up after {timeout_s:g} s, exit code {process.poll()}: {log}: {output}")
 
 
-def _stop(process: subprocess.Popen[str]) -> None:
+def _stop(process: subprocess.Popen[bytes]) -> None:
     """Terminate the server, then kill every process of its session."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -66,7 +66,7 @@ TRANSCRIPTS = [
     ],
 )
 def test_console_block_is_what_the_command_prints(transcript, tmp_path, request):
-    """The output of each documented command matches its console block; `python -m tests.transcripts` prints all."""
+    """The output of each documented command matches its block; `python -m tests.update_transcripts` rewrites it."""
     if transcript.trains:
         pytest.importorskip("torch", reason="the trainer needs torch")
     cells = cell_python(transcript.cell).parents[2] if transcript.cell else None

@@ -1,6 +1,5 @@
 """Run the `console` blocks of the documentation and compare their output, as doctest does for Python.
 
-usage: python -m tests.transcripts [DOCUMENT ...]
 In expected output, a line `…` matches any lines, and `…` at the end of a line matches the rest of the line.
 """
 
@@ -12,7 +11,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,27 +96,3 @@ def _line_matches(expected: str, seen: str) -> bool:
     if expected.endswith("…"):
         return seen.startswith(expected.removesuffix("…").rstrip())
     return expected == seen.rstrip()
-
-
-def main(names: list[str]) -> int:
-    """Run the transcripts of the named or all documents and print the differences; return the exit code."""
-    from tests.documents import documents
-
-    wrong = 0
-    for path in documents():
-        for transcript in transcripts_of(path) if not names or str(path.relative_to(ROOT)) in names else ():
-            with tempfile.TemporaryDirectory() as workdir:
-                printed = transcript.run(
-                    Path(workdir), Path(os.environ["GRPO_DOCTOR_CELLS"]) if transcript.cell else None
-                )
-            if different := differences(transcript.expected, printed):
-                wrong += 1
-                print(
-                    f"{transcript.document}: $ {transcript.command}\n  {different[0]}\n"
-                    + "\n".join(printed[:40])
-                )
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
