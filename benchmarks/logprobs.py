@@ -6,66 +6,62 @@ measurement runs in a separate process. The peak is the increase of the maximum 
 
 from __future__ import annotations
 
-import json
-import os
 import resource
-import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.measure import interval
 
 TOY = "--toy" in sys.argv
 TOKENS, VOCABULARY, WIDTH = (64, 128, 32) if TOY else (6144, 32000, 256)
 GOALS = {"forward": 0.10, "forward and backward": 0.45}
 
 
-def measure_variant(kind: str, chunk: int, *, backward: bool) -> dict[str, float]:
-    """Measure one variant in this process: return the rise of peak memory (mib) and the CPU seconds (cpu_s)."""
+def measure_variant(chunk: int, backward: int) -> dict[str, float]:
+    """Return the rise of this process's peak memory (mib) and its CPU seconds (cpu_s) for one variant.
+
+    Args:
+        chunk: Number of tokens in a chunk; 0 for whole logits.
+        backward: 1 if gradients are computed, else 0.
+    """
     import torch
 
     from grpo_core.learn.logprobs import chunked_logprobs
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    hidden = torch.randn(TOKENS, WIDTH, requires_grad=backward)
-    weight = (torch.randn(VOCABULARY, WIDTH) * 0.02).requires_grad_(backward)
+    hidden = torch.randn(TOKENS, WIDTH, requires_grad=bool(backward))
+    weight = (torch.randn(VOCABULARY, WIDTH) * 0.02).requires_grad_(bool(backward))
     ids = torch.randint(VOCABULARY, (TOKENS,))
     torch.log_softmax(
         hidden[:8] @ weight.T, -1
     )  # libraries allocate here what they keep, so it does not count
     before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    with torch.set_grad_enabled(backward):
-        if kind == "naive":
-            logprobs = torch.log_softmax(hidden @ weight.T, -1).gather(-1, ids[:, None])[:, 0]
-        else:
+    with torch.set_grad_enabled(bool(backward)):
+        if chunk:
             logprobs, _ = chunked_logprobs(hidden, weight, ids, temperature=1.0, chunk=chunk)
+        else:
+            logprobs = torch.log_softmax(hidden @ weight.T, -1).gather(-1, ids[:, None])[:, 0]
         if backward:
             logprobs.sum().backward()
     cpu_s = time.process_time() - started
     return {"mib": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, "cpu_s": cpu_s}
 
 
-def measure_in_child(kind: str, chunk: int, *, backward: bool) -> dict[str, float]:
-    """Measure one variant in a separate process; return its mib and cpu_s."""
-    root = str(Path(__file__).resolve().parent.parent)
-    command = [sys.executable, __file__, kind, str(chunk), str(int(backward)), *(["--toy"] if TOY else [])]
-    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return dict(json.loads(done.stdout))
-
-
 def main() -> None:
     """Print the ratios of chunked to whole log-probs: medians and intervals over pairs of runs."""
-    from benchmarks.measure import interval
-
+    # A process that has measured keeps memory, so each measurement gets a new one.
+    pool = ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1)
     print(f"{TOKENS} tokens x {VOCABULARY} ids, float32, one thread; chunked / naive, median [95 %]")
     for backward, name in enumerate(GOALS):
         for chunk in (16,) if TOY else (256, 1024):
             pairs = [
-                (
-                    measure_in_child("chunked", chunk, backward=bool(backward)),
-                    measure_in_child("naive", 0, backward=bool(backward)),
-                )
+                tuple(pool.map(measure_variant, (chunk, 0), (backward, backward)))
                 for _ in range(1 if TOY else 3)
             ]
             for key, goal in (("mib", GOALS[name]), ("cpu_s", 1.5)):
@@ -77,8 +73,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] not in ([], ["--toy"]):
-        print(json.dumps(measure_variant(sys.argv[1], int(sys.argv[2]), backward=sys.argv[3] == "1")))
-    else:
-        sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-        main()
+    main()

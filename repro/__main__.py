@@ -161,7 +161,7 @@ def _keep_stdout() -> int:
 def _list(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:
     if options.json:
         return _json(render.list_document(repros)), FINE
-    return "\n".join(render.list_lines(repros)), FINE
+    return "\n".join(f"{code}  {repro.title}" for code, repro in repros.items()), FINE
 
 
 def _run(options: argparse.Namespace, repros: Repros) -> tuple[str, int]:

@@ -333,13 +333,6 @@ class Attempt:
         """Return the attempt as JSON data."""
         return asdict(self) | {"outcome": self.outcome.value}
 
-    @staticmethod
-    def from_json(document: Mapping[str, Any]) -> Attempt:
-        """Read the data of `to_json`."""
-        lists = {name: tuple(document[name]) for name in ("chain", "simulated")}
-        outcome = AttemptOutcome(document["outcome"])
-        return Attempt(**{**document, **lists, "outcome": outcome})
-
 
 def overall(attempts: Sequence[Attempt]) -> AttemptOutcome:
     """Return the overall outcome of the attempts without a mitigation: the first of the outcomes below that occurs."""

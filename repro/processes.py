@@ -15,8 +15,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+_Result = TypeVar("_Result")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -86,11 +87,6 @@ def how_it_ended(code: int) -> str:
         return f"signal {-code}"
 
 
-def send(writer: Connection, message: Any) -> None:
-    """Send a message as JSON."""
-    writer.send_bytes(json.dumps(message).encode())
-
-
 def receive(reader: Connection, limit_s: float | None = None) -> Any:
     """Return the next message; None if the sender ended without one.
 
@@ -100,7 +96,7 @@ def receive(reader: Connection, limit_s: float | None = None) -> Any:
     if not reader.poll(limit_s):
         raise TimeoutError(f"no answer within {limit_s:g} s")
     with contextlib.suppress(OSError, EOFError):
-        return json.loads(reader.recv_bytes())
+        return reader.recv()
     return None
 
 
@@ -143,11 +139,11 @@ def read_plan(number: signal.Signals) -> tuple[Connection, Any]:
     return Connection(int(descriptor), readable=False), json.loads(plan)
 
 
-def isolated(work: Callable[[], Any], limit_s: float | None = None) -> Any:
+def isolated(work: Callable[[], _Result], limit_s: float | None = None) -> _Result:
     """Run a function in a separate process, process group and temporary folder, and clean up all three.
 
     Args:
-        work: Function that returns JSON data other than None.
+        work: Function that returns data other than None that can be pickled.
         limit_s: Seconds after which the process is ended; None for no limit.
 
     Raises:
@@ -176,7 +172,7 @@ def isolated(work: Callable[[], Any], limit_s: float | None = None) -> Any:
 
     signal.signal(signal.SIGTERM, end_with_parent)
     try:
-        answer = receive(reader, limit_s)
+        answer: _Result | None = receive(reader, limit_s)
     finally:
         code = end_child()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -197,7 +193,7 @@ def _run_and_answer(
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if limit_s:
             faulthandler.dump_traceback_later(limit_s * 0.9, exit=False)  # where it hangs, on standard error
-        send(writer, work())
+        writer.send(work())
     finally:
         # The child must not run the parent's exit handlers, or flush the parent's buffers.
         os._exit(0)

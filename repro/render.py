@@ -185,11 +185,6 @@ def count_varying(attempts: Sequence[Attempt]) -> int:
     return sum(len(kinds) > 1 for kinds in results.values())
 
 
-def list_lines(repros: Mapping[str, Repro]) -> list[str]:
-    """Return the lines of `list`: one for each code and, with `verbose`, lines for its triggers and mitigations."""
-    return [f"{code}  {repro.title}" for code, repro in repros.items()]
-
-
 def list_document(repros: Mapping[str, Repro]) -> dict[str, Any]:
     """Return the JSON document of `list`."""
     codes = {

@@ -7,6 +7,7 @@ the time limits, and turns every failure of the worker into an outcome: `error` 
 from __future__ import annotations
 
 import subprocess
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -83,26 +84,21 @@ class WorkerError(Exception):
 
 def _run_worker(plan: dict[str, Any], import_limit_s: float) -> Iterator[Attempt]:
     """Yield the worker's attempts; if the worker is lost, the remaining attempts report the loss."""
-    lost: WorkerError | None = None
+    remaining, outcome = deque(plan["attempts"]), AttemptOutcome.ERROR
     with processes.program("repro.worker", plan, session=True) as (process, reader):
         try:
-            try:
-                ready = _receive(process, reader, import_limit_s, "import what the attempts need")
-                if ready["problem"]:
-                    lost = WorkerError(AttemptOutcome.ERROR, ready["problem"])
-            except WorkerError as error:
-                lost = error
-            for _code, trigger, mitigation in plan["attempts"]:
-                if lost is None:
-                    try:
-                        limit_s = plan["limit_s"] + GRACE_S
-                        yield Attempt.from_json(_receive(process, reader, limit_s, f"answer on {trigger}"))
-                        continue
-                    except WorkerError as error:
-                        lost = error
-                yield Attempt(trigger, mitigation, lost.outcome, detail=str(lost))
+            problem = _receive(process, reader, import_limit_s, "import what the attempts need")
+            while remaining and not problem:
+                limit_s = plan["limit_s"] + GRACE_S
+                attempt: Attempt = _receive(process, reader, limit_s, f"answer on {remaining[0][1]}")
+                remaining.popleft()
+                yield attempt
+        except WorkerError as error:
+            outcome, problem = error.outcome, str(error)
         finally:
             _end(process)
+    for _code, trigger, mitigation in remaining:
+        yield Attempt(trigger, mitigation, outcome, detail=problem)
 
 
 def _receive(process: subprocess.Popen[bytes], reader: Connection, limit_s: float, action: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -48,22 +49,15 @@ def release(names: tuple[str, ...] = VLLM) -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages in SHOWN that are installed, by name."""
-    result = {}
-    for name in SHOWN:
-        try:
-            result[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return result
+    found = {name: first_installed((name,)) for name in SHOWN}
+    return {name: distribution.version for name, distribution in found.items() if distribution}
 
 
 def first_installed(names: tuple[str, ...]) -> metadata.Distribution | None:
     """Return the first of these distributions that is installed; None if none is."""
     for name in names:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             return metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            continue
     return None
 
 
@@ -107,12 +101,10 @@ def source(path: str, names: tuple[str, ...] = VLLM) -> str | None:
         names: Distributions to which the file may belong; the first that is installed counts.
     """
     distribution = first_installed(names)
-    if distribution is None:
-        return None
-    try:
-        return Path(str(distribution.locate_file(path))).read_text(encoding="utf-8")
-    except OSError:
-        return None
+    with suppress(OSError):
+        if distribution:
+            return Path(str(distribution.locate_file(path))).read_text(encoding="utf-8")
+    return None
 
 
 def lacks(path: str, statement: str, names: tuple[str, ...] = VLLM) -> str | None:

@@ -3,7 +3,7 @@
 The import of vLLM takes seconds, an attempt milliseconds. Each attempt has a separate process and process group, so
 that a hang, a crash or a corrupted scheduler affects no other attempt. After an attempt its temporary folder and all
 its processes are removed, also servers and clusters in other sessions. The plan names the registry (a module with a
-mapping `REPROS`), the time limit and the attempts; the worker reports an import problem or None, then each attempt.
+mapping `REPROS`), the time limit and the attempts; the worker reports an import problem or "", then each attempt.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the runner, which ends this process
     repros: Mapping[str, Repro] = importlib.import_module(plan["registry"]).REPROS
     problem = import_all([repros[code] for code, *_ in plan["attempts"]])
-    processes.send(writer, {"problem": problem})
+    writer.send(problem)
     for code, trigger, mitigation in () if problem else plan["attempts"]:
-        processes.send(writer, attempt(repros[code], trigger, mitigation, plan["limit_s"]).to_json())
+        writer.send(attempt(repros[code], trigger, mitigation, plan["limit_s"]))
 
 
-def import_all(repros: Sequence[Repro]) -> str | None:
-    """Import the modules that attempts need; return a message if an import failed, else None."""
+def import_all(repros: Sequence[Repro]) -> str:
+    """Import the modules that attempts need; return a message if an import failed, else an empty text."""
     for name in dict.fromkeys(module for repro in repros for module in repro.modules):
         try:
             importlib.import_module(name)
@@ -40,15 +40,14 @@ def import_all(repros: Sequence[Repro]) -> str | None:
     for name in dict.fromkeys(module for repro in repros for module in repro.helpful_modules):
         with contextlib.suppress(Exception):
             importlib.import_module(name)
-    return None
+    return ""
 
 
 def attempt(repro: Repro, trigger: str, mitigation: str | None, limit_s: float) -> Attempt:
     """Carry out an attempt in a separate process."""
     started = time.monotonic()
     try:
-        answer = processes.isolated(lambda: judge.attempt(repro, trigger, mitigation).to_json(), limit_s)
-        return Attempt.from_json(answer)
+        return processes.isolated(lambda: judge.attempt(repro, trigger, mitigation), limit_s)
     except (TimeoutError, ChildProcessError) as error:
         outcome = AttemptOutcome.TIMEOUT if isinstance(error, TimeoutError) else AttemptOutcome.ERROR
         seconds = round(time.monotonic() - started, 4)

@@ -20,16 +20,13 @@ OURS = ("diagnostics", "grpo_core", "repro", "benchmarks", "tests")
 TRAINER_PACKAGES = frozenset(
     {"torch", "transformers", "safetensors", "tokenizers", "numpy", "fastapi", "uvicorn"}
 )
-DATA_DEPTH = 1
 _OURS = r"((?:diagnostics|grpo_core|repro|tests)(?:\.\w+)*)"
 _NAMED = re.compile(rf"^{_OURS}$")
 _IMPORTED = re.compile(rf"\b(?:import|from) {_OURS}")
 _STARTED = re.compile(rf"-m {_OURS}")
 
 
-def select_tests(
-    paths: Sequence[Path], tests: Sequence[Path] | None = None, *, near: bool = False
-) -> list[Path]:
+def select_tests(paths: Sequence[Path], *, near: bool = False) -> list[Path]:
     """Return the test files that depend on one of these files, or on a file in one of these folders.
 
     For a Python file all indirect imports are followed. For data and folders only direct imports are, because
@@ -37,7 +34,6 @@ def select_tests(
 
     Args:
         paths: Sources, data or folders; a test is selected itself.
-        tests: Tests to select from; None: all.
         near: Only tests of the same package that import the module directly; for data, tests that import a module
             of the package that reads it.
     """
@@ -45,8 +41,8 @@ def select_tests(
     for path in map(Path.resolve, paths):
         files = _files(path)
         owners = {owner for file in files for owner in _owners(file)}
-        depth = 1 if near else None if path.suffix == ".py" else DATA_DEPTH
-        for test in all_tests() if tests is None else tests:
+        depth = 1 if near or path.suffix != ".py" else None
+        for test in all_tests():
             if test in files or (closure(test, depth) & owners and not (near and _is_distant(test, path))):
                 selected.add(test)
     return sorted(selected)
@@ -188,11 +184,8 @@ def _test_folder(path: Path) -> str:
     parts = path.relative_to(ROOT).parts
     if parts[0] == "tests":
         return "/".join(parts[1:2])
-    return (
-        "matrix"
-        if parts[:2] == ("diagnostics", "matrix") or parts[0] in {"locks", "matrix.toml"}
-        else parts[0]
-    )
+    of_matrix = parts[:2] == ("diagnostics", "matrix") or parts[0] in {"locks", "matrix.toml"}
+    return "matrix" if of_matrix else parts[0]
 
 
 def _subject(file: Path) -> str:
@@ -212,16 +205,10 @@ def _is_file(name: str) -> bool:
 def _walk_code(node: ast.AST) -> Iterator[ast.AST]:
     """Walk a syntax tree without docstrings and TYPE_CHECKING blocks."""
     for child in ast.iter_child_nodes(node):
-        if (
-            isinstance(child, ast.If)
-            and isinstance(child.test, ast.Name)
-            and child.test.id == "TYPE_CHECKING"
-        ):
-            continue
-        if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
-            continue
-        yield child
-        yield from _walk_code(child)
+        is_typing = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+        if not is_typing and not (isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)):
+            yield child
+            yield from _walk_code(child)
 
 
 if __name__ == "__main__":

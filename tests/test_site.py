@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import runpy
-import shlex
 
 import pytest
 
@@ -13,7 +12,6 @@ from diagnostics.output.markdown import prose
 from tests.documents import ROOT
 
 SITE = runpy.run_path(str(ROOT / "docs" / "make_site.py"))
-HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 
 
 @pytest.fixture(scope="module")
@@ -73,14 +71,6 @@ def test_code_page_lists_mitigations_that_do_not_help(site_sources):
 )
 def test_catalog_text_is_escaped_outside_code(text, escaped):
     assert prose(text) == escaped
-
-
-@pytest.mark.parametrize("path", HOW_TO, ids=[path.stem for path in HOW_TO])
-def test_commands_of_how_to_pages_exist(path):
-    commands = re.findall(r"^python -m diagnostics (.+?)(?: {2,}#.*)?$", path.read_text(), flags=re.MULTILINE)
-    for command in commands:
-        name = shlex.split(command)[0]
-        assert name in {*cli.COMMANDS, *cli.PROGRAMS, *cli.ALIASES}
 
 
 def test_foreign_output_folder_is_not_deleted(tmp_path, monkeypatch, capsys):

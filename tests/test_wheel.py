@@ -22,8 +22,7 @@ LOG = next((ROOT / "tests" / "diagnostics" / "logs").glob("*/scheduler073__overl
 def uv(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run uv outside the project with the index settings of pip."""
     environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | uv_environment(os.environ)
-    command = [str(find_uv()), *map(str, arguments)]
-    done = subprocess.run(command, env=environ, cwd="/", capture_output=True, text=True, check=False)
+    done = run_text([find_uv(), *arguments], env=environ, cwd="/")
     assert done.returncode == 0, done.stderr
     return done
 

@@ -81,7 +81,6 @@ def trigger(
 def repro(
     code: str,
     *,
-    counted: str,
     needs: tuple[str, ...] = (),
     simulated: tuple[str, ...] = (),
 ) -> None:
@@ -89,14 +88,13 @@ def repro(
 
     Args:
         code: Code of the known issue.
-        counted: What the processes that finished are, such as "ranks came through".
         needs: Required distributions; their modules have the same names, with underscores for dashes.
         simulated: Simulated parts.
     """
     programs = PROGRAMS[code]
 
     def run(name: str, mitigation: str | None) -> Work:
-        return attempt(programs[name], mitigation, counted)
+        return attempt(programs[name], mitigation)
 
     base.repro(
         code,
@@ -142,8 +140,8 @@ def waiting(name: str = TRAINER, *, blocking: bool = False) -> Iterator[None]:
     report("done", name)
 
 
-def attempt(program: HangProgram, mitigation: str | None, counted: str) -> Work:
-    """Run a program, and count the processes that finished.
+def attempt(program: HangProgram, mitigation: str | None) -> Work:
+    """Run a program, and count the processes and threads whose wait ended.
 
     Raises:
         RuntimeError: Not all processes got ready.
@@ -168,9 +166,9 @@ def attempt(program: HangProgram, mitigation: str | None, counted: str) -> Work:
     if not set(names) <= ready | done:
         raise RuntimeError(f"{module}: not ready: {', '.join(sorted(set(names) - ready))}")
     stuck = [name for name in names if name not in done]
-    note = f"{', '.join(stuck)} stood for {STUCK_S:g} s" if stuck else ""
+    note = f"{', '.join(stuck)} waited for {STUCK_S:g} s" if stuck else ""
     received = [(name, 0) for name in names if name in done]
-    return Work(dict.fromkeys(names, None), received, note=note, counted=counted)
+    return Work(dict.fromkeys(names, None), received, note=note, counted="waits ended")
 
 
 def _read_reports(reading: int, names: Sequence[str]) -> tuple[set[str], set[str]]:
@@ -271,13 +269,13 @@ def fork_to_all_reduce(blocking: int, run_before: Callable[[], object]) -> list[
             dist.all_reduce(torch.ones(1))
         dist.barrier()  # a rank that exits would close the others' connections
 
-    return fork_ranks(RANKS, run)
+    return fork_ranks(range(RANKS), run)
 
 
-def fork_ranks(ranks: int | Sequence[int], run: Callable[[int, int], None]) -> list[int]:
+def fork_ranks(ranks: Sequence[int], run: Callable[[int, int], None]) -> list[int]:
     """Fork ranks that call `run(rank, port)` with one common free port; return their process ids."""
     port, children = free_port(), []
-    for rank in range(ranks) if isinstance(ranks, int) else ranks:
+    for rank in ranks:
         child = os.fork()
         if child == 0:
             try:

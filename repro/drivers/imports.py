@@ -56,5 +56,5 @@ def _import(module: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     connection, name = processes.read_plan(signal.SIGKILL)
-    processes.send(connection, _import(name))
+    connection.send(_import(name))
     os._exit(0)  # exit handlers do not run: some hang

@@ -33,7 +33,7 @@ def run_program(module: str, plan: Mapping[str, Any], environment: Mapping[str, 
 def answer_plan(run: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
     """Read the plan, call `run` with it, and report the result; the main program of a module for `run_program`."""
     writer, plan = processes.read_plan(signal.SIGKILL)
-    processes.send(writer, run(plan))
+    writer.send(run(plan))
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:

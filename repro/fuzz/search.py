@@ -177,7 +177,7 @@ def search_apart(seed: int, cpu_s: float) -> dict[str, Any]:
             return {"error": judge.describe_harness_error(error)}
 
     try:
-        result: dict[str, Any] = processes.isolated(limited_search)
+        result = processes.isolated(limited_search)
     except ChildProcessError as error:
         raise SearchError(f"seed {seed}: {error}") from error
     if "error" in result:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from repro.drivers import hangs, served_engine
 
@@ -103,12 +103,11 @@ def _one_rank_diverges(
             dist.barrier()
         dist.barrier()  # a rank that exits would close the others' connections
 
-    hangs.wait_for_end(hangs.fork_ranks(hangs.RANKS, run))
+    hangs.wait_for_end(hangs.fork_ranks(range(hangs.RANKS), run))
 
 
 hangs.repro(
     "HNG001",
-    counted="ranks came through the step",
     needs=("torch",),
     simulated=("the trainer: ranks of ours call the collectives that its step calls",),
 )
@@ -134,14 +133,11 @@ def batch_missing(mitigation: str) -> None:
     def load(limit: float | None) -> None:
         from torch.utils.data import DataLoader
 
-        class Rows:
-            def __len__(self) -> int:
-                return 1
+        def build_batch(_: list[int]) -> int:
+            return _get(port, "/row", None)
 
-            def __getitem__(self, _: int) -> float:
-                return _get(port, "/row", None)
-
-        next(iter(DataLoader(cast("Any", Rows()), num_workers=1, timeout=limit or 0)))
+        indices: Any = [0]
+        next(iter(DataLoader(indices, num_workers=1, timeout=limit or 0, collate_fn=build_batch)))
 
     _delay_all_reduce(load, mitigation)
 
@@ -225,7 +221,6 @@ def _delay_all_reduce(wait: Callable[[float | None], object], mitigation: str) -
 
 hangs.repro(
     "HNG002",
-    counted="ranks came through",
     needs=("torch",),
     simulated=("the trainer and what it asks: ranks of ours, and a server whose handler never answers",),
 )
@@ -259,12 +254,11 @@ def update_beside_step(mitigation: str) -> None:
             update.join()
         dist.barrier()
 
-    hangs.wait_for_end(hangs.fork_ranks(len(PAIR), run))
+    hangs.wait_for_end(hangs.fork_ranks(range(len(PAIR)), run))
 
 
 hangs.repro(
     "HNG003",
-    counted="ranks came through",
     needs=("torch",),
     simulated=("the trainer: ranks of ours; which thread begins first is set, not left to chance",),
 )
@@ -313,7 +307,6 @@ def _prompt_on_terminal(prompt: Callable[[], object], mitigation: str) -> None:
 
 hangs.repro(
     "HNG008",
-    counted="ranks came through",
     needs=("torch",),
     simulated=("the trainer: ranks of ours; the terminal is one that we hold and do not read",),
 )
@@ -353,7 +346,7 @@ def other_port(mitigation: str) -> None:
             hangs.join_gloo(rank, other if wrong else port, hangs.RANKS)
         dist.barrier()
 
-    hangs.wait_for_end(hangs.fork_ranks(hangs.RANKS, run))
+    hangs.wait_for_end(hangs.fork_ranks(range(hangs.RANKS), run))
 
 
 @hangs.trigger(
@@ -396,7 +389,7 @@ def constructor_raised(mitigation: str) -> None:
         ray.get([worker.meet.remote() for worker in workers])
 
 
-hangs.repro("HNG015", counted="processes met, or were told", simulated=("the launcher: ranks of ours",))
+hangs.repro("HNG015", simulated=("the launcher: ranks of ours",))
 
 
 if __name__ == "__main__":

@@ -95,7 +95,6 @@ def _take_lock() -> None:
 
 hangs.repro(
     "HNG006",
-    counted="threads or processes came through",
     simulated=("trainer, publisher and worker: threads and processes of ours; when they meet is set",),
 )
 
@@ -151,11 +150,7 @@ def _new_folder() -> str:
     return tempfile.mkdtemp(prefix="grpo-doctor-")
 
 
-hangs.repro(
-    "HNG007",
-    counted="processes got the lock",
-    simulated=("what the holder does under its lock: it is stopped, or killed",),
-)
+hangs.repro("HNG007", simulated=("what the holder does under its lock: it is stopped, or killed",))
 
 
 REWARD = "the reward"
@@ -221,11 +216,7 @@ def _run_in_process(reward: Callable[[], object]) -> None:
     os.kill(child, signal.SIGKILL)
 
 
-hangs.repro(
-    "HNG011",
-    counted="rewards came back",
-    simulated=("the trainer's reward loop: a thread of ours makes the calls",),
-)
+hangs.repro("HNG011", simulated=("the trainer's reward loop: a thread of ours makes the calls",))
 
 
 @hangs.trigger("HNG014", REWARD)
@@ -238,7 +229,7 @@ def inner_task(mitigation: str) -> None:
     os._exit(0)
 
 
-hangs.repro("HNG014", counted="rewards came back", simulated=("the trainer: a pool and a reward of ours",))
+hangs.repro("HNG014", simulated=("the trainer: a pool and a reward of ours",))
 
 
 if __name__ == "__main__":

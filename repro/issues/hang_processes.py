@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from datetime import timedelta
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 from repro.drivers import hangs, served_engine
 
@@ -39,16 +39,13 @@ def loader_stopped(mitigation: str) -> None:
     """A DataLoader worker gets SIGSTOP while it builds a batch."""
     from torch.utils.data import DataLoader
 
-    class Rows:
-        def __len__(self) -> int:
-            return 1
+    def build_batch(items: list[int]) -> list[int]:
+        hangs.report("guilty", "the worker")
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return items
 
-        def __getitem__(self, item: int) -> int:
-            hangs.report("guilty", "the worker")
-            os.kill(os.getpid(), signal.SIGSTOP)
-            return item
-
-    rows: Any = iter(DataLoader(cast("Any", Rows()), num_workers=1))
+    indices: Any = [0]
+    rows: Any = iter(DataLoader(indices, num_workers=1, collate_fn=build_batch))
     with hangs.waiting():
         [worker] = multiprocessing.active_children()
         hangs.continue_later(worker.pid, mitigation)
@@ -93,10 +90,7 @@ def engine_stopped(mitigation: str) -> None:
 
 
 hangs.repro(
-    "HNG004",
-    counted="processes came through",
-    needs=("torch",),
-    simulated=("the trainer: processes of ours; the guilty one stops itself",),
+    "HNG004", needs=("torch",), simulated=("the trainer: processes of ours; the guilty one stops itself",)
 )
 
 
@@ -152,16 +146,12 @@ def store_key_of_killed(mitigation: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(1.0 if rank == host else 0.0)
 
-    children = hangs.fork_ranks(hangs.RANKS, run)
+    children = hangs.fork_ranks(range(hangs.RANKS), run)
     # Like a launcher that waits for its ranks in order.
     hangs.wait_for_end([*children[:blocking], *children[blocking + 1 :], children[blocking]])
 
 
-hangs.repro(
-    "HNG005",
-    counted="processes went on",
-    simulated=("trainer and worker: processes of ours; the guilty one kills itself",),
-)
+hangs.repro("HNG005", simulated=("trainer and worker: processes of ours; the guilty one kills itself",))
 
 
 PARENT = "the parent"
@@ -195,9 +185,7 @@ def join_before_get(mitigation: str) -> None:
         worker.join()
 
 
-hangs.repro(
-    "HNG012", counted="parents went on", simulated=("the trainer and what it starts: two programs of ours",)
-)
+hangs.repro("HNG012", simulated=("the trainer and what it starts: two programs of ours",))
 
 
 SERVER = "the server"
@@ -258,9 +246,7 @@ def actors(mitigation: str) -> None:
 
 
 hangs.repro(
-    "HNG013",
-    counted="processes went on",
-    simulated=("trainer and server: two processes of ours, and pipes for their connection",),
+    "HNG013", simulated=("trainer and server: two processes of ours, and pipes for their connection",)
 )
 
 
@@ -348,11 +334,7 @@ def group_pending(mitigation: str) -> None:
         ray.get(group.ready(), timeout=hangs.wait_limit(mitigation))
 
 
-hangs.repro(
-    "HNG016",
-    counted="processes went on",
-    simulated=("the trainer and what it waits for: processes and threads of ours",),
-)
+hangs.repro("HNG016", simulated=("the trainer and what it waits for: processes and threads of ours",))
 
 
 if __name__ == "__main__":

@@ -84,9 +84,7 @@ def get_in_actor(mitigation: str) -> None:
 
 
 hangs.repro(
-    "HNG009",
-    counted="trainers got their answer",
-    simulated=("trainer and server: a client and two routes of ours, under FastAPI and uvicorn",),
+    "HNG009", simulated=("trainer and server: a client and two routes of ours, under FastAPI and uvicorn",)
 )
 
 
@@ -148,9 +146,7 @@ def _resume_engine(port: int, mitigation: str) -> None:
 
 
 hangs.repro(
-    "HNG010",
-    counted="trainers went on",
-    simulated=("trainer and server: a client and a route of ours, under FastAPI and uvicorn",),
+    "HNG010", simulated=("trainer and server: a client and a route of ours, under FastAPI and uvicorn",)
 )
 
 

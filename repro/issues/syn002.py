@@ -21,20 +21,18 @@ PROMPTS = {"first": (5, 9, 17, 33, 65), "second": (7, 3, 11, 12)}
 # A block of vLLM's CPU build has 128 tokens, so each sequence needs a second block half-way.
 TOKENS = 200
 BLOCKS = {"one sequence": 3, "all sequences": 9}  # one of the blocks is vLLM's own placeholder
-_PLAN = {"mode": "wait", "room": "one sequence", "first_await": False}
-# Changes of the plan by mitigation.
-_CHANGES: dict[str | None, dict[str, Any]] = {
-    None: {},
-    "abort": {"mode": "abort"},
-    "await_requests": {"first_await": True},
-    "enough_cache": {"room": "all sequences"},
+_PLAN: dict[str, Any] = {"mode": "wait", "room": "one sequence", "first_await": False}
+_PLANS: dict[str | None, dict[str, Any]] = {
+    None: _PLAN,
+    "abort": _PLAN | {"mode": "abort"},
+    "await_requests": _PLAN | {"first_await": True},
+    "enough_cache": _PLAN | {"room": "all sequences"},
 }
 
 
 def _carry_out(mitigation: str | None) -> Work:
     """Run the plan in a separate process, changed as the mitigation says, and count unmixed completions."""
-    plan = _PLAN | _CHANGES[mitigation]
-    return count_unmixed(subprocess_worker.run_program(__name__, plan, os.environ))
+    return count_unmixed(subprocess_worker.run_program(__name__, _PLANS[mitigation], os.environ))
 
 
 def count_unmixed(report: Mapping[str, Any]) -> Work:

@@ -1,8 +1,5 @@
 """The engine probe compares log-probs before and after a weight update, and finds an engine that ignores one."""
 
-import subprocess
-import sys
-
 import pytest
 
 from grpo_core.config import Config
@@ -10,6 +7,7 @@ from grpo_core.rollout.embedded import TransformersEngine
 from grpo_core.settings import load
 from repro.cell_programs.engine_probe import probe
 from tests.cells import ROOT
+from tests.processes import run_python
 
 
 def test_probe_compares_before_and_after_an_update():
@@ -42,7 +40,6 @@ def test_probe_reports_a_missing_engine():
 
 def test_wrong_setting_is_a_one_line_error():
     """An unknown key ends the program with exit code 2, before anything starts."""
-    command = [sys.executable, "-m", "repro.cell_programs.engine_probe", "--train.colour=red"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    done = run_python("-m", "repro.cell_programs.engine_probe", "--train.colour=red", cwd=ROOT)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("engine_probe: command line: train.colour: unknown key")

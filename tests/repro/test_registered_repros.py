@@ -1,8 +1,6 @@
 """Every registered repro agrees with its catalog entry, and importing repros imports no upstream package."""
 
 import ast
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from diagnostics.matrix.layers.repros import REPRO_MODULES
 from repro import base
 from repro.base import InapplicableError
 from repro.issues import REPROS
+from tests.processes import run_python
 
 ROOT = Path(base.__file__).parents[1]
 
@@ -66,6 +65,5 @@ def test_importing_repros_imports_no_upstream_package():
         "import sys; from repro.issues import REPROS; list(REPROS.values())\n"
         "print(sorted({m.partition('.')[0] for m in sys.modules} - set(sys.stdlib_module_names)))"
     )
-    command = [sys.executable, "-S", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    done = run_python("-S", "-c", program, check=True, cwd=ROOT)
     assert set(ast.literal_eval(done.stdout)) <= {"repro", "__main__", "__mp_main__"}

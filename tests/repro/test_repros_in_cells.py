@@ -158,19 +158,21 @@ def environment_python(environment):
     variable, _, path = environment.partition("/")
     if not variable.startswith("GRPO_DOCTOR_"):
         return cell_python(environment)
-    return Path(_folder(variable), path)
+    return existing_path(variable, path)
 
 
-def _folder(variable):
-    if variable not in os.environ:
-        pytest.skip(f"{variable} is not set: see {__name__}")
-    return os.environ[variable]
+def existing_path(variable, path=""):
+    """Return a path below the folder that a variable names; skip the test if there is none."""
+    found = Path(os.environ.get(variable, "/nowhere"), path)
+    if not found.exists():
+        pytest.skip(f"no {found}: {variable} is described in {__name__}")
+    return found
 
 
 @pytest.mark.parametrize(("environment", "command", "lines", "trl"), CASES)
 def test_repro_has_its_recorded_outcomes(environment, command, lines, trl):
     """Each attempt matches its line; an attempt is mitigated only if all its work was finished."""
-    path = [_folder(f"GRPO_DOCTOR_TRL_{trl.replace('.', '_')}")] if trl else []
+    path = [str(existing_path(f"GRPO_DOCTOR_TRL_{trl.replace('.', '_')}"))] if trl else []
     arguments = ["-m", "repro", "run", *command.split(), "--json"]
     done = run_with(environment_python(environment), *arguments, timeout_s=1500, path=path)
     observed = {}

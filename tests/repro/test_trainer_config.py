@@ -1,12 +1,11 @@
 """The program of the layer `config` runs a trainer's own parser on a valid and a wrong configuration."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from tests.cells import ROOT
+from tests.processes import run_python
 
 MAIN = """
 import argparse
@@ -37,14 +36,8 @@ def test_parser_has_to_accept_one_and_refuse_the_other(tmp_path, parsed, train, 
     cli.mkdir(parents=True)
     (tmp_path / "openrlhf" / "__init__.py").write_text("")
     (cli / "train_ppo_ray.py").write_text(MAIN.replace("PARSED", parsed).replace("TRAIN", train))
-    done = subprocess.run(
-        [sys.executable, "-m", "repro.cell_programs.trainer_config", "openrlhf", "--json"],
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{tmp_path}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = run_python("-m", "repro.cell_programs.trainer_config", "openrlhf", "--json", env=environment)
     code, accepted, refused, error = expected
     document = json.loads(done.stdout)
     assert (done.returncode, document["accepted"], document["refused"]) == (code, accepted, refused), (
