@@ -171,14 +171,6 @@ def tests_newest(session: nox.Session) -> None:
     session.run(*PYTEST, "-m", WITHOUT_CELLS, *session.posargs, env=download_schemas(session))
 
 
-@nox.session(name="transformers-releases", python=PYTHON)
-def transformers_releases(session: nox.Session) -> None:
-    """Train the shipped task in three modes with transformers 4.48 to the newest: -- RELEASE... for others."""
-    session.env.update(uv_environment(os.environ))
-    program = str(ROOT / "evaluation" / "transformers_releases.py")
-    session.run("python", program, "--uv", str(find_uv()), *session.posargs)
-
-
 @nox.session(python=PYTHON)
 def acceptance(session: nox.Session) -> None:
     """Print the acceptance figures (speed, accuracy, size): -- WORD... for those whose name contains a word."""

@@ -1,6 +1,6 @@
 """Train the shipped task in three modes with several transformers releases, and compare the parameters.
 
-usage: nox -s transformers-releases [-- RELEASE...]
+usage: python evaluation/transformers_releases.py [RELEASE...]
 
 Each release gets a separate environment. Python runs with warnings as errors. For each release the three modes must end
 with the same parameters, bit for bit. The exit code is 1 if a run fails or warns, or if the modes of a release differ.
@@ -17,6 +17,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from diagnostics.uv import find_uv, uv_environment  # noqa: E402
+
 RELEASES = ("4.48.3", "4.57.6", "5.0.0", "5.10.0", "5.23.0", "5.24.0")
 MODES = ("colocate", "async", "server")
 
@@ -67,9 +71,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("releases", nargs="*", default=RELEASES)
-    parser.add_argument("--uv", default="uv")
+    parser.add_argument("--uv", default=str(find_uv()))
     parser.add_argument("--root", type=Path, default=ROOT, help="checkout whose grpo_core is run")
     options = parser.parse_args()
+    os.environ.update(uv_environment(os.environ))
     wrong = 0
     with tempfile.TemporaryDirectory() as work:
         for release in options.releases:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -22,15 +22,15 @@ _TABLE = re.compile(r"^\[(triggers|mitigations)\.(\w+)\]\n(.*?)(?=^\[|\Z)", re.M
 
 
 class AttemptOutcome(str, Enum):
-    """The outcome of an attempt."""
+    """The outcome of an attempt; `overall` returns the first that occurs."""
 
     REPRODUCED = "reproduced"
-    NOT_REPRODUCED = "not_reproduced"
-    MITIGATED = "mitigated"
-    NOT_MITIGATED = "not_mitigated"
-    INAPPLICABLE = "inapplicable"
     ERROR = "error"
     TIMEOUT = "timeout"
+    NOT_REPRODUCED = "not_reproduced"
+    INAPPLICABLE = "inapplicable"
+    MITIGATED = "mitigated"
+    NOT_MITIGATED = "not_mitigated"
 
 
 INCOMPLETE = frozenset({AttemptOutcome.ERROR, AttemptOutcome.TIMEOUT})
@@ -117,11 +117,11 @@ class Work:
 
     def describe(self) -> str:
         """Return a line that says what was delivered and what was not."""
+        done = f"{self.finished} of {len(self.due)}"
         if self.counted:
-            return "; ".join(filter(None, [f"{self.finished} of {len(self.due)} {self.counted}", self.note]))
-        unserved = [request for request in self.due if not self.is_served(request)]
-        parts = [f"{self.finished} of {len(self.due)} requests finished, {self.tokens} tokens"]
-        if unserved:
+            return "; ".join(filter(None, [f"{done} {self.counted}", self.note]))
+        parts = [f"{done} requests finished, {self.tokens} tokens"]
+        if unserved := [request for request in self.due if not self.is_served(request)]:
             parts.append(f"not served: {', '.join(unserved)}")
         if self.stray:
             parts.append(f"{self.stray} completions went to a caller that had not asked for them")
@@ -129,9 +129,7 @@ class Work:
             parts.append(f"{self.leaked_blocks} KV cache blocks leaked")
         if self.parked:
             parts.append(f"{self.parked} sequences left parked as stopped")
-        if self.note:
-            parts.append(self.note)
-        return "; ".join(parts)
+        return "; ".join(filter(None, [*parts, self.note]))
 
 
 @dataclass(frozen=True)
@@ -329,20 +327,8 @@ class Attempt:
     seconds: float = 0.0
     as_recorded: bool | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the attempt as JSON data."""
-        return asdict(self) | {"outcome": self.outcome.value}
-
 
 def overall(attempts: Sequence[Attempt]) -> AttemptOutcome:
-    """Return the overall outcome of the attempts without a mitigation: the first of the outcomes below that occurs."""
+    """Return the overall outcome of the attempts without a mitigation: the first of `AttemptOutcome` that occurs."""
     bare = [attempt.outcome for attempt in attempts if attempt.mitigation is None]
-    for outcome in (
-        AttemptOutcome.REPRODUCED,
-        AttemptOutcome.ERROR,
-        AttemptOutcome.TIMEOUT,
-        AttemptOutcome.NOT_REPRODUCED,
-    ):
-        if outcome in bare:
-            return outcome
-    return AttemptOutcome.INAPPLICABLE
+    return next((outcome for outcome in AttemptOutcome if outcome in bare), AttemptOutcome.INAPPLICABLE)

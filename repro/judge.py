@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 import textwrap
 import time
 import traceback
@@ -134,11 +135,8 @@ def describe_harness_error(error: BaseException) -> str:
 
 def below_site_packages(filename: str) -> str | None:
     """Return a file's path in its wheel; None for a file outside of site-packages."""
-    for marker in ("/site-packages/", "/dist-packages/"):
-        _, separator, path = filename.rpartition(marker)
-        if separator:
-            return path
-    return None
+    below = re.match(r".*/(?:site|dist)-packages/(.*)", filename)
+    return below[1] if below else None
 
 
 def statement(filename: str, line: int) -> str:

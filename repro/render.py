@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from repro import upstream
@@ -45,13 +46,13 @@ def document(
         "schema": SCHEMA,
         "python": platform.python_version(),
         "versions": upstream.versions(),
-        "upstream": proof.to_json() if proof else None,
+        "upstream": asdict(proof) if proof else None,
         "codes": {
             code: {
                 "outcome": overall(attempts).value,
                 "title": repros[code].title,
                 "mitigations": mitigations(repros[code], attempts),
-                "attempts": [attempt.to_json() for attempt in attempts],
+                "attempts": [asdict(attempt) for attempt in attempts],
             }
             for code, attempts in results.items()
         },

@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 # Distributions of vLLM. The first is the community's CPU build, whose module is also vllm; if it is installed, the
 # second may be metadata without code.
@@ -35,10 +34,6 @@ class WheelProof:
     version: str
     files_checked: int
     modified: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON data."""
-        return asdict(self)
 
 
 def release(names: tuple[str, ...] = VLLM) -> str:

@@ -54,17 +54,9 @@ def pytest_collection_finish(session):
 @pytest.fixture(scope="session", autouse=True)
 def neutral_terminal():
     """Remove the caller's terminal settings, which change the output of commands."""
-    variables = (
-        "COLUMNS",
-        "LINES",
-        "NO_COLOR",
-        "FORCE_COLOR",
-        "TTY_COMPATIBLE",
-        "TTY_INTERACTIVE",
-        "COLORTERM",
-    )
+    colors = ("NO_COLOR", "FORCE_COLOR", "COLORTERM")
     with pytest.MonkeyPatch.context() as patch:
-        for name in variables:
+        for name in ("COLUMNS", "LINES", *colors, "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
             patch.delenv(name, raising=False)
         patch.setenv("TERM", "xterm-256color")
         yield

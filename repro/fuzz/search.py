@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -233,7 +233,7 @@ def document(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "schema": SCHEMA,
         "engine": "v1",
         "versions": upstream.versions(),
-        "upstream": upstream.compare(distribution).to_json() if distribution else None,
+        "upstream": asdict(upstream.compare(distribution)) if distribution else None,
         "simulated": list(v1_driver.SIMULATED),
         "seeds": list(results),
     }
