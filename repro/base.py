@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -41,7 +42,7 @@ class InapplicableError(Exception):
 
 
 class ElsewhereError(Exception):
-    """Raised for an exception of upstream's code in another process of the attempt; has the data of that exception.
+    """Raised for an exception of upstream's code that is a result whatever its class, such as one in another process.
 
     Args:
         kind: Name of the exception's class.
@@ -56,6 +57,15 @@ class ElsewhereError(Exception):
         self.text = text
         self.frames = tuple(frames)
         self.note = note
+
+    @staticmethod
+    def of(error: BaseException, note: str = "") -> ElsewhereError:
+        """Return the error for an exception, whose frames are those below the caller."""
+        frames = [
+            (frame.filename, frame.lineno or 0, frame.name)
+            for frame in traceback.extract_tb(error.__traceback__)
+        ]
+        return ElsewhereError(type(error).__name__, str(error), frames, note)
 
 
 class BrokenInvariantError(Exception):

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, TypeVar
@@ -101,40 +101,32 @@ def receive(reader: Connection, limit_s: float | None = None) -> Any:
 
 
 @contextlib.contextmanager
-def program(
-    module: str, plan: Any, environment: Mapping[str, str] | None = None, *, session: bool = False
-) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
+def program(module: str, plan: Any) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
     """Start a module of ours that calls `read_plan`; yield its process and the connection of its messages.
 
+    It runs in a new session, so that Ctrl-C reaches only this process; its output goes to standard error.
+
     Args:
-        module: Module that `python -m` runs; its output goes to standard error.
+        module: Module that `python -m` runs.
         plan: Input of the module, as JSON data.
-        environment: All environment variables; None for those of this process.
-        session: Whether the module runs in a new session, so that Ctrl-C reaches only this process.
     """
     reader, writer = Pipe(duplex=False)
-    command = [sys.executable, "-m", module, str(writer.fileno()), str(os.getpid()), json.dumps(plan)]
     process = subprocess.Popen(
-        command,
-        env=environment,
+        [sys.executable, "-m", module, str(writer.fileno()), str(os.getpid()), json.dumps(plan)],
         pass_fds=[writer.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=2,
-        start_new_session=session,
+        start_new_session=True,
     )
     writer.close()
     with process, reader:
         yield process, reader
 
 
-def read_plan(number: signal.Signals) -> tuple[Connection, Any]:
-    """Return the connection for messages and the plan, in a module that `program` started.
-
-    Args:
-        number: Signal that this process gets when its parent ends.
-    """
+def read_plan() -> tuple[Connection, Any]:
+    """Return the connection for messages and the plan, in a module that `program` started and that ends with it."""
     descriptor, parent, plan = sys.argv[1:]
-    die_with(int(parent), number)
+    die_with(int(parent), signal.SIGTERM)
     os.set_inheritable(int(descriptor), False)  # child processes would keep the pipe open
     return Connection(int(descriptor), readable=False), json.loads(plan)
 

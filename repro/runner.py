@@ -85,7 +85,7 @@ class WorkerError(Exception):
 def _run_worker(plan: dict[str, Any], import_limit_s: float) -> Iterator[Attempt]:
     """Yield the worker's attempts; if the worker is lost, the remaining attempts report the loss."""
     remaining, outcome = deque(plan["attempts"]), AttemptOutcome.ERROR
-    with processes.program("repro.worker", plan, session=True) as (process, reader):
+    with processes.program("repro.worker", plan) as (process, reader):
         try:
             problem = _receive(process, reader, import_limit_s, "import what the attempts need")
             while remaining and not problem:

@@ -20,7 +20,7 @@ from repro.base import Attempt, AttemptOutcome, Repro
 
 def main() -> None:
     """Import modules, report the result, then carry out the attempts of the plan."""
-    writer, plan = processes.read_plan(signal.SIGTERM)
+    writer, plan = processes.read_plan()
     processes.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the runner, which ends this process
     repros: Mapping[str, Repro] = importlib.import_module(plan["registry"]).REPROS

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import signal
 import time
 import traceback
 from typing import Any
@@ -21,14 +19,12 @@ def try_import(module: str, limit_s: float) -> dict[str, Any]:
         A dictionary with the keys `ok`, `version`, `seconds`, `error`, `where` (file:line) and `timed_out`.
     """
     result = {"ok": False, "version": None, "seconds": None, "where": None, "timed_out": False}
-    with processes.program(__name__, module) as (process, reader):
-        try:
-            report = processes.receive(reader, limit_s)
-        except TimeoutError:
-            process.kill()
-            return result | {"error": f"not imported within {limit_s:g} s", "timed_out": True}
-        ended = processes.how_it_ended(process.wait())
-    return result | (report or {"error": f"the process importing it ended with {ended}"})
+    try:
+        return result | processes.isolated(lambda: _import(module), limit_s)
+    except TimeoutError:
+        return result | {"error": f"not imported within {limit_s:g} s", "timed_out": True}
+    except ChildProcessError as error:
+        return result | {"error": str(error)}
 
 
 def describe_import(module: str, result: dict[str, Any]) -> str:
@@ -52,9 +48,3 @@ def _import(module: str) -> dict[str, Any]:
     seconds = round(time.perf_counter() - started, 2)
     version = version if isinstance(version, str) else None
     return {"ok": error is None, "version": version, "error": error, "where": where, "seconds": seconds}
-
-
-if __name__ == "__main__":
-    connection, name = processes.read_plan(signal.SIGKILL)
-    connection.send(_import(name))
-    os._exit(0)  # exit handlers do not run: some hang

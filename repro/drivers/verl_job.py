@@ -1,7 +1,6 @@
-"""Run RAY001's driver process: start Ray clusters, verl's named workers, and the server that starts the engine.
+"""Run RAY001's driver: start Ray clusters, verl's named workers, and the server that starts the engine.
 
-`subprocess_worker.run_program` runs this module with a `RolloutPlan`. The report has the engine process's observations
-and the number of calls that each worker got.
+The report has the engine process's observations and the calls that each worker got.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import select
 import tempfile
 from typing import Any
 
-from repro.drivers import subprocess_worker, verl_rollout
+from repro.drivers import verl_rollout
 from repro.drivers.verl_rollout import NAMES, NAMESPACE, RIGHT, WRONG, RolloutPlan, start_head
 
 
@@ -87,7 +86,3 @@ def _start_workers(plan: RolloutPlan) -> list[Any]:
         for process in processes:  # a pidfd is readable once the process has ended
             select.select([process], [], [])
     return looked_up
-
-
-if __name__ == "__main__":
-    subprocess_worker.answer_plan(lambda plan: run_job(RolloutPlan(**plan)))

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from repro.drivers import subprocess_worker
+from repro.base import ElsewhereError
 
 NAMESPACE = "training"
 OTHER_NAMESPACE = "another-job"
@@ -74,7 +74,8 @@ def run_engine(report_to: Connection, address: str) -> None:
     try:
         _build_executor(address)
     except BaseException as error:  # noqa: BLE001 - every end of the process is a result
-        report["failure"] = subprocess_worker.describe_error(error)
+        raised = ElsewhereError.of(error)
+        report["failure"] = {"kind": raised.kind, "text": raised.text, "frames": raised.frames}
     try:
         report |= _visible_actors()
     finally:

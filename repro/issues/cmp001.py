@@ -18,49 +18,39 @@ from pathlib import Path
 from typing import Any
 
 from repro import upstream
-from repro.base import Trigger, Work, repro
-from repro.drivers import stub_model, subprocess_worker
+from repro.base import ElsewhereError, Trigger, Work, repro
+from repro.drivers import stub_model
 
 FUNCTION = "is_async_output_supported"
 _SETTINGS = {"VLLM_USE_V1": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
-def make_plan(mitigation: str | None) -> dict[str, Any]:
-    """Return the settings of an attempt: the options of EngineArgs, and whether a platform is to be detected."""
-    # TRL names the device after those of the trainer. A detected platform accepts only its own device.
-    options: dict[str, Any] = {"device": "cpu" if mitigation == "detect_platform" else "cuda:1"}
+def named_device(mitigation: str | None) -> Work:
+    """Configure vLLM; the attempt has its own process, because vLLM detects the platform once, at its import."""
+    os.environ.update(_SETTINGS)
+    folder = Path(tempfile.mkdtemp())
+    # TRL names the device after those of the trainer.
+    options: dict[str, Any] = {"device": "cuda:1"}
     if mitigation == "async_output_off":
         options["disable_async_output_proc"] = True
-    if mitigation == "unnamed_device":
+    elif mitigation == "unnamed_device":
         options = {}
-    return {"options": options, "detected": mitigation == "detect_platform"}
-
-
-def named_device(mitigation: str | None) -> Work:
-    """Configure vLLM in another process, because vLLM detects the platform once, when it is imported."""
-    report = subprocess_worker.run_program(__name__, make_plan(mitigation), os.environ | _SETTINGS)
-    platform = f"vLLM's platform: {report['platform']}"
-    if "failure" in report:
-        raise subprocess_worker.make_error(report["failure"], platform)
-    configured = ", ".join(f"{name} {value}" for name, value in report["configured"].items())
-    note = f"{platform}; {configured}"
+    elif mitigation == "detect_platform":
+        options = {"device": "cpu"}  # a detected platform accepts only its own device
+        _claim_cpu_build(folder / "metadata")
+    try:
+        config = _configure(folder, options)
+    except Exception as error:
+        raise ElsewhereError.of(error, _platform()) from error
+    asynchronous = bool(config.model_config.use_async_output_proc)
+    note = f"{_platform()}; device {config.device_config.device_type}, async output {asynchronous}"
     return Work.of_checks({"engine": True}, "configurations are made", note)
 
 
-# The functions from here to `_configure` run in the other process.
-def configure_as_planned(plan: dict[str, Any]) -> dict[str, Any]:
-    """Make vLLM's configuration; return the configuration or the failure, and the platform."""
-    folder = Path(tempfile.mkdtemp())
-    if plan["detected"]:
-        _claim_cpu_build(folder / "metadata")
-    report: dict[str, Any] = {}
-    try:
-        report["configured"] = _configure(folder, plan["options"])
-    except BaseException as error:  # noqa: BLE001 - every end is a result
-        report["failure"] = subprocess_worker.describe_error(error)
+def _platform() -> str:
     import vllm.platforms
 
-    return report | {"platform": type(vllm.platforms.current_platform).__name__}
+    return f"vLLM's platform: {type(vllm.platforms.current_platform).__name__}"
 
 
 def _claim_cpu_build(folder: Path) -> None:
@@ -72,16 +62,11 @@ def _claim_cpu_build(folder: Path) -> None:
     sys.path.insert(0, str(folder))
 
 
-def _configure(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """Call `EngineArgs(...).create_engine_config()`, and return the device and whether async output is on."""
+def _configure(folder: Path, options: dict[str, Any]) -> Any:
     from vllm.engine.arg_utils import EngineArgs
 
     stub_model.write_and_register(folder)
-    config = EngineArgs(model=str(folder), skip_tokenizer_init=True, **options).create_engine_config()
-    return {
-        "device": config.device_config.device_type,
-        "async output": bool(config.model_config.use_async_output_proc),
-    }
+    return EngineArgs(model=str(folder), skip_tokenizer_init=True, **options).create_engine_config()
 
 
 def inapplicable() -> str | None:
@@ -106,6 +91,3 @@ repro(
     recommended={"other_version": "huggingface/trl#2816"},
     inapplicable=inapplicable,
 )
-
-if __name__ == "__main__":
-    subprocess_worker.answer_plan(configure_as_planned)

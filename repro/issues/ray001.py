@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from repro import upstream
-from repro.base import Trigger, Work, repro
-from repro.drivers import subprocess_worker
+from repro.base import ElsewhereError, Trigger, Work, repro
+from repro.drivers import verl_job
 from repro.drivers.verl_rollout import NAMES, NAMESPACE, OTHER_NAMESPACE, PREFIX, RIGHT, WRONG, RolloutPlan
 
 ASSERTION = "assert len(actor_names) == vllm_dp_size * vllm_tp_size"
@@ -84,7 +84,7 @@ def count_calls(report: Mapping[str, Any]) -> Work:
         raise RuntimeError(report["broken"])
     failure = report.get("failure")
     if failure:
-        raise subprocess_worker.make_error(failure, describe(report))
+        raise ElsewhereError(**failure, note=describe(report))
     received = [(name, len(methods)) for name, methods in report["requested"].items() if methods]
     return Work(dict.fromkeys(NAMES, CALLS), received, note=describe(report), counted="workers are loaded")
 
@@ -115,10 +115,11 @@ def describe(report: Mapping[str, Any]) -> str:
 
 
 def _run_job(trigger: str, mitigation: str | None) -> Work:
-    """Run the verl job in a separate driver process, and return its report."""
-    environment = {name: value for name, value in os.environ.items() if name not in _CLEARED} | _SETTINGS
-    plan = asdict(make_plan(trigger, mitigation))
-    return count_calls(subprocess_worker.run_program("repro.drivers.verl_job", plan, environment))
+    """Run the verl job with this process as its driver, and count the calls of its report."""
+    for name in _CLEARED:
+        os.environ.pop(name, None)
+    os.environ.update(_SETTINGS)
+    return count_calls(verl_job.run_job(make_plan(trigger, mitigation)))
 
 
 repro(

@@ -7,16 +7,14 @@ its own error; a caller that swallows it gets 0 again.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
 from typing import Any
 
-from repro import upstream
+from repro import processes, upstream
 from repro.base import InapplicableError, Trigger, Work, repro
-from repro.drivers import subprocess_worker
 
 _NAMES = ("math-verify",)
 _VERL = "verl.utils.reward_score.math_verify"
@@ -58,11 +56,6 @@ def verl_reward(completion: str, answer: str, **limits: Any) -> float:
 REWARDS = {"false_in_thread": reward, "raises_in_thread": reward, "verl_reward": verl_reward}
 
 
-def run_program(plan: dict[str, Any]) -> dict[str, Any]:
-    """Compute the rewards in the main thread of the separate process that the mitigation `own_process` starts."""
-    return {"rewards": _compute_rewards(REWARDS[plan["trigger"]])}
-
-
 def _compute_rewards(function: Callable[..., float], **limits: Any) -> list[float]:
     return [function(completion, answer, **limits) for completion, answer in ANSWERS]
 
@@ -75,8 +68,7 @@ def _reward_answers(trigger: str, mitigation: str | None) -> Work:
     if mitigation == "main_thread":
         return count_rewarded(_compute_rewards(function))
     if mitigation == "own_process":
-        report = subprocess_worker.run_program(__name__, {"trigger": trigger}, os.environ)
-        return count_rewarded(report["rewards"])
+        return count_rewarded(processes.isolated(lambda: _compute_rewards(function)))
     limits = {"seconds": None} if mitigation == "no_timeout" else {}
     with ThreadPoolExecutor(1) as pool:
         return count_rewarded(pool.submit(_compute_rewards, function, **limits).result())
@@ -143,6 +135,3 @@ repro(
     },
     inapplicable=inapplicable,
 )
-
-if __name__ == "__main__":
-    subprocess_worker.answer_plan(run_program)

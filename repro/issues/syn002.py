@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from repro import upstream
-from repro.base import InapplicableError, Trigger, Work, repro
-from repro.drivers import subprocess_worker, whole_engine
+from repro.base import ElsewhereError, InapplicableError, Trigger, Work, repro
+from repro.drivers import whole_engine
 
 PROMPTS = {"first": (5, 9, 17, 33, 65), "second": (7, 3, 11, 12)}
 # A block of vLLM's CPU build has 128 tokens, so each sequence needs a second block half-way.
@@ -31,31 +31,43 @@ _PLANS: dict[str | None, dict[str, Any]] = {
 
 
 def _carry_out(mitigation: str | None) -> Work:
-    """Run the plan in a separate process, changed as the mitigation says, and count unmixed completions."""
-    return count_unmixed(subprocess_worker.run_program(__name__, _PLANS[mitigation], os.environ))
+    """Carry out the mitigation's plan, and count the completions whose tokens all come from the same weights."""
+    # The engine has an EngineCore process, like in a server.
+    os.environ.update(whole_engine.environment() | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
+    if reason := whole_engine.inapplicable():
+        raise InapplicableError(reason)
+    old, new = whole_engine.model(0), whole_engine.model(1)
+    try:
+        rollout = _rollout(_PLANS[mitigation], whole_engine.save(old), whole_engine.save(new))
+        completions, at_pause = asyncio.run(rollout)
+    except Exception as error:
+        raise ElsewhereError.of(error) from error
+    policies = {}
+    for name, (ids, logprobs) in completions.items():
+        sampled = whole_engine.Sampled(PROMPTS[name], tuple(ids), ())
+        by_model = (whole_engine.trainer_logprobs(model, sampled) for model in (old, new))
+        policies[name] = list(map(_name_policy, logprobs, *by_model))
+    return count_unmixed(policies, at_pause)
 
 
-def count_unmixed(report: Mapping[str, Any]) -> Work:
+def count_unmixed(completions: Mapping[str, list[str]], at_pause: Mapping[str, int]) -> Work:
     """Count the completions whose tokens all come from the same weights.
 
+    Args:
+        completions: For each completion, the weights that sampled each token.
+        at_pause: Number of tokens of each completion when the pause was over.
+
     Raises:
-        ElsewhereError: Upstream's code raised an exception in the other process.
-        InapplicableError: No engine can be started with the installed packages.
         RuntimeError: A log-prob fits neither weights, or both.
     """
-    if "inapplicable" in report:
-        raise InapplicableError(report["inapplicable"])
-    if "failure" in report:
-        raise subprocess_worker.make_error(report["failure"])
-    completions: Mapping[str, list[str]] = report["completions"]
     if any("?" in policies for policies in completions.values()):
         raise RuntimeError(f"log-probs that are of neither weights: {_describe_runs(completions)}")
     unmixed = [(name, len(policies)) for name, policies in completions.items() if len(set(policies)) == 1]
-    at_pause = ", ".join(f"{count} of {name}" for name, count in report["at_pause"].items())
+    counts = ", ".join(f"{count} of {name}" for name, count in at_pause.items())
     return Work(
         dict.fromkeys(PROMPTS, TOKENS),
         unmixed,
-        note=f"tokens when the pause was over: {at_pause}; {_describe_runs(completions)}",
+        note=f"tokens when the pause was over: {counts}; {_describe_runs(completions)}",
         counted="completions are of one policy",
     )
 
@@ -67,32 +79,6 @@ def _describe_runs(completions: Mapping[str, list[str]]) -> str:
         runs = [f"{len(list(run))} by the {policy} weights" for policy, run in itertools.groupby(policies)]
         parts.append(f"{name}: {', then '.join(runs)}")
     return "; ".join(parts)
-
-
-# The program of the other process.
-def generate_as_planned(plan: dict[str, Any]) -> dict[str, Any]:
-    """Generate, pause, load new weights and resume; return the weights that sampled each token.
-
-    Args:
-        plan: `mode`, of the pause; `room`, a key of `BLOCKS`; `first_await`, whether the pause begins after all
-            requests have ended.
-    """
-    # The engine has an EngineCore process, like in a server.
-    os.environ.update(whole_engine.environment() | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
-    reason = whole_engine.inapplicable()
-    if reason:
-        return {"inapplicable": reason}
-    old, new = whole_engine.model(0), whole_engine.model(1)
-    try:
-        completions, at_pause = asyncio.run(_rollout(plan, whole_engine.save(old), whole_engine.save(new)))
-    except BaseException as error:  # noqa: BLE001 - every end is a result
-        return {"failure": subprocess_worker.describe_error(error)}
-    policies = {}
-    for name, (ids, logprobs) in completions.items():
-        sampled = whole_engine.Sampled(PROMPTS[name], tuple(ids), ())
-        by_model = (whole_engine.trainer_logprobs(model, sampled) for model in (old, new))
-        policies[name] = list(map(_name_policy, logprobs, *by_model))
-    return {"completions": policies, "at_pause": at_pause}
 
 
 def _name_policy(engine: float, old: float, new: float) -> str:
@@ -178,6 +164,3 @@ repro(
     triggers=[Trigger("preempted", _carry_out, silent=True)],
     inapplicable=inapplicable,
 )
-
-if __name__ == "__main__":
-    subprocess_worker.answer_plan(generate_as_planned)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from functools import partial
 
@@ -42,7 +43,8 @@ def _try_import(code: str, trigger: str, mitigation: str | None) -> Work:
     # The import is tried without the mitigation first, because there must be a failure to mitigate.
     work = judge_import(code, trigger, imports.try_import(MODULES[trigger], LIMIT_S))
     if mitigation and extra_path:
-        # The importing process inherits the variable; this process is the attempt's own.
+        # The importing process inherits the path, and its children the variable; this process is the attempt's own.
+        sys.path.insert(0, extra_path)
         os.environ["PYTHONPATH"] = os.pathsep.join([extra_path, os.environ.get("PYTHONPATH", "")])
         work = count_imported(trigger, imports.try_import(MODULES[trigger], LIMIT_S))
     return work

@@ -210,7 +210,7 @@ def test_imports_run_in_separate_processes(run_command, tmp_path, monkeypatch):
     error = "ModuleNotFoundError: No module named 'no_such_module'"
     assert (chatty["ok"], chatty["version"], chatty["error"], chatty["where"]) == (True, "1.2", None, None)
     assert (missing["ok"], missing["error"], missing["where"]) == (False, error, None)
-    assert deadly["error"] == "the process importing it ended with signal SIGSEGV"
+    assert deadly["error"] == "its process ended with signal SIGSEGV, without an answer"
     assert outer["where"] == f"{tmp_path / 'outer.py'}:2"
 
 
