@@ -58,28 +58,36 @@ def by_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
     """
     if isinstance(error, InapplicableError):
         return replace(empty, outcome=AttemptOutcome.INAPPLICABLE, detail=str(error))
-    kind = error.kind if isinstance(error, ElsewhereError) else type(error).__name__
-    frames = _frames(error)
+    elsewhere = isinstance(error, ElsewhereError)
+    raised = error if isinstance(error, ElsewhereError) else ElsewhereError.of(error)
+    # In this process the first frame is the call of the trigger in `attempt`.
+    frames = raised.frames if elsewhere else raised.frames[1:]
     upstream = [frame for frame in frames if below_site_packages(frame[0])]
     # In another process the last frame may be of compiled code, with a file name of the machine that built it.
-    counts = isinstance(error, ElsewhereError) or (
-        kind in {"AssertionError", repro.raises} and upstream[-1:] == frames[-1:]
+    ours = not elsewhere and (
+        raised.kind not in {"AssertionError", repro.raises} or upstream[-1:] != list(frames[-1:])
     )
-    if not upstream or not counts:
+    if not upstream or ours:
         return replace(empty, detail=describe_harness_error(error))
     filename, line, function = upstream[-1]
     assertion = statement(filename, line)
     same = (
         bool(repro.failure)
-        and kind == repro.raises
+        and raised.kind == repro.raises
         and repro.assertion in {"", assertion}
         and repro.function in {"", function}
         and repro.message in str(error)
     )
+    noun = "assertion" if raised.kind == "AssertionError" else "failure"
     if empty.mitigation is not None:
         outcome = AttemptOutcome.NOT_MITIGATED
+        message = f"the same {noun}" if same else f"another {noun} in its place"
+    elif same:
+        outcome, message = AttemptOutcome.REPRODUCED, ""
     else:
-        outcome = AttemptOutcome.REPRODUCED if same else AttemptOutcome.NOT_REPRODUCED
+        outcome = AttemptOutcome.NOT_REPRODUCED
+        message = f"another {noun} than the one sought ({repro.failure})"
+    text = " ".join(str(error).split()) if elsewhere and not same else ""
     return replace(
         empty,
         outcome=outcome,
@@ -87,32 +95,8 @@ def by_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
         where=f"{below_site_packages(filename)}:{line}",
         function=function,
         chain=tuple(_link(*frame) for frame in frames),
-        detail=_describe_failure(empty, repro, error, kind=kind, same=same),
+        detail="; ".join(filter(None, (message, text, raised.note))),
     )
-
-
-def _frames(error: Exception) -> list[tuple[str, int, str]]:
-    """Return (path, line, function) from the trigger on, outermost first."""
-    if isinstance(error, ElsewhereError):
-        return list(error.frames)
-    frames = [
-        (frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)
-    ]
-    return frames[1:]  # the first frame is the call of the trigger in `attempt`
-
-
-def _describe_failure(empty: Attempt, repro: Repro, error: Exception, *, kind: str, same: bool) -> str:
-    """Return a text that says whether the failure is the expected one, with notes of another process."""
-    noun = "assertion" if kind == "AssertionError" else "failure"
-    if same:
-        message = "" if empty.mitigation is None else f"the same {noun}"
-    elif empty.mitigation is not None:
-        message = f"another {noun} in its place"
-    else:
-        message = f"another {noun} than the one sought ({repro.failure})"
-    text = str(error) if isinstance(error, ElsewhereError) and not same else ""
-    note = error.note if isinstance(error, ElsewhereError) else ""
-    return "; ".join(part for part in (message, " ".join(text.split()), note) if part)
 
 
 def recorded(repro: Repro, done: Attempt) -> Attempt:

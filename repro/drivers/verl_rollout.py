@@ -150,7 +150,6 @@ class ServerStandIn:
         import ray
         from vllm.utils import get_mp_context
 
-        before = {name: os.environ.get(name) for name in VARIABLES}
         # As CoreEngineProcManager in vllm/v1/utils.py of 0.8.5.post1: the start method, fork or spawn, decides whether
         # the engine process inherits RAY_ADDRESS.
         context = get_mp_context()
@@ -164,11 +163,7 @@ class ServerStandIn:
             process.join()
             report = {"broken": f"the engine process ended with exit code {process.exitcode}"}
         process.join()
-        return report | {
-            "server_environment": before,
-            "server_address": ray.get_runtime_context().gcs_address,
-            "server_namespace": ray.get_runtime_context().namespace,
-        }
+        return report | {"server_address": ray.get_runtime_context().gcs_address}
 
 
 _RAY = "import sys; from ray.scripts.scripts import main; sys.argv[0] = 'ray'; sys.exit(main())"

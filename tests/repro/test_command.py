@@ -199,10 +199,10 @@ def test_attempts_can_be_repeated(run_toys):
 
 def test_imports_run_in_separate_processes(run_command, tmp_path, monkeypatch):
     """Modules that print, are missing, crash, or import a missing module are reported differently."""
-    (tmp_path / "chatty.py").write_text("print('hello'); __version__ = '1.2'")
+    (tmp_path / "chatty.py").write_text("import os; os.write(1, b'hello'); __version__ = '1.2'")
     (tmp_path / "deadly.py").write_text("import os; os.kill(os.getpid(), 11)")
     (tmp_path / "outer.py").write_text("\nimport no_such_module\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     done = run_command("imports", "chatty", "no_such_module", "deadly", "outer", "--json")
     document = json.loads(done.stdout)
     assert (done.returncode, document["schema"]) == (1, "grpo-doctor.imports.v1")
@@ -217,7 +217,7 @@ def test_imports_run_in_separate_processes(run_command, tmp_path, monkeypatch):
 def test_hanging_import_is_incomplete(run_command, tmp_path, monkeypatch):
     """An import that exceeds its time limit is no result, so the exit code is 3."""
     (tmp_path / "endless.py").write_text("import threading; threading.Event().wait()")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     done = run_command("imports", "endless", "json", "--timeout", "2")
     assert done.returncode == 3
     assert "endless: FAILED: not imported within 2 s" in done.stdout
