@@ -87,10 +87,8 @@ def document_paths() -> Iterator[Path]:
 def code_pages() -> Iterator[tuple[str, str]]:
     """Yield each code (known issue or check) with its page."""
     for issue in catalog.load().values():
-        yield (
-            issue.code,
-            issue_page(documents.issue_document(issue, mitigation_ranking.recommended_fix(issue))),
-        )
+        fix = mitigation_ranking.recommended_fix(issue)
+        yield issue.code, issue_page(documents.issue_document(issue, fix))
     for check in catalog.load_checks().values():
         yield check.code, issue_page(documents.check_document(check))
 
@@ -144,14 +142,8 @@ def tables_of_contents(paths: Iterable[Path]) -> str:
             path for path in unlisted if path.match(pattern) and len(path.parts) == len(Path(pattern).parts)
         )
         unlisted -= set(mine)
-        lines = [
-            f":caption: {title}",
-            ":hidden:",
-            ":maxdepth: 1",
-            "",
-            *(str(path.with_suffix("")) for path in mine),
-        ]
-        parts.append("\n".join(["```{toctree}", *lines, "```"]))
+        head = ["```{toctree}", f":caption: {title}", ":hidden:", ":maxdepth: 1", ""]
+        parts.append("\n".join([*head, *(str(path.with_suffix("")) for path in mine), "```"]))
     assert not unlisted, f"in no tree of contents: {sorted(map(str, unlisted))}"
     return "\n\n" + "\n\n".join(parts) + "\n"
 

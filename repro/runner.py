@@ -60,10 +60,9 @@ def run(
             under = f" with {mitigation}" if mitigation else ""
             say(f"{code} {trigger}{under}: {done.outcome.value}")
     for code, reasons in absent.items():
-        for trigger, mitigation in plans[code]:
-            if trigger in reasons:
-                aside = Attempt(trigger, mitigation, AttemptOutcome.INAPPLICABLE, detail=reasons[trigger])
-                results[code].append(replace(aside, simulated=repros[code].simulates(trigger)))
+        for trigger, mitigation in [pair for pair in plans[code] if pair[0] in reasons]:
+            aside = Attempt(trigger, mitigation, AttemptOutcome.INAPPLICABLE, detail=reasons[trigger])
+            results[code].append(replace(aside, simulated=repros[code].simulates(trigger)))
     return results
 
 

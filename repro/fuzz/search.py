@@ -61,13 +61,11 @@ def check_needs() -> None:
     Raises:
         SearchError: Hypothesis or the engine is missing.
     """
-    try:
-        importlib.import_module("hypothesis")
-    except ImportError as error:
+    if upstream.missing(("hypothesis",)):
         raise SearchError(
             "a search needs Hypothesis beside the cell: uv pip install --target DIR hypothesis, "
             "and DIR in PYTHONPATH (playing a saved story needs none)"
-        ) from error
+        )
     load_actions()
 
 

@@ -21,7 +21,8 @@ def check(engine: V1Engine) -> None:
         BrokenInvariantError: An invariant is violated.
     """
     for name, find_faults in INVARIANTS.items():
-        _raise_first(name, find_faults(engine))
+        for fault in find_faults(engine):
+            raise BrokenInvariantError(name, fault)
 
 
 def check_step(engine: V1Engine, scheduled: Any) -> None:
@@ -31,7 +32,8 @@ def check_step(engine: V1Engine, scheduled: Any) -> None:
         BrokenInvariantError: The step exceeds the token budget or the number of sequences, or schedules a request that
             is not running.
     """
-    _raise_first("a step keeps its budget", _over_budget(engine, scheduled))
+    for fault in _over_budget(engine, scheduled):
+        raise BrokenInvariantError("a step keeps its budget", fault)
 
 
 def check_end(engine: V1Engine) -> None:
@@ -47,12 +49,6 @@ def check_end(engine: V1Engine) -> None:
     requests = sorted(engine.scheduler.requests)
     if leaked or requests:
         raise BrokenInvariantError(BLOCKS, f"{leaked} are taken in an empty engine, requests: {requests}")
-
-
-def _raise_first(name: str, faults: Iterator[str]) -> None:
-    """Raise BrokenInvariantError for the first violation, if there is one."""
-    for fault in faults:
-        raise BrokenInvariantError(name, fault)
 
 
 def _over_budget(engine: V1Engine, scheduled: Any) -> Iterator[str]:
