@@ -59,7 +59,7 @@ class ElsewhereError(Exception):
         self.note = note
 
     @staticmethod
-    def of(error: BaseException, note: str = "") -> ElsewhereError:
+    def from_exception(error: BaseException, note: str = "") -> ElsewhereError:
         """Return the error for an exception, whose frames are those below the caller."""
         frames = [
             (frame.filename, frame.lineno or 0, frame.name)

@@ -59,13 +59,13 @@ def by_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
     if isinstance(error, InapplicableError):
         return replace(empty, outcome=AttemptOutcome.INAPPLICABLE, detail=str(error))
     elsewhere = isinstance(error, ElsewhereError)
-    raised = error if isinstance(error, ElsewhereError) else ElsewhereError.of(error)
+    failure = error if isinstance(error, ElsewhereError) else ElsewhereError.from_exception(error)
     # In this process the first frame is the call of the trigger in `attempt`.
-    frames = raised.frames if elsewhere else raised.frames[1:]
+    frames = failure.frames if elsewhere else failure.frames[1:]
     upstream = [frame for frame in frames if below_site_packages(frame[0])]
     # In another process the last frame may be of compiled code, with a file name of the machine that built it.
     ours = not elsewhere and (
-        raised.kind not in {"AssertionError", repro.raises} or upstream[-1:] != list(frames[-1:])
+        failure.kind not in {"AssertionError", repro.raises} or upstream[-1:] != list(frames[-1:])
     )
     if not upstream or ours:
         return replace(empty, detail=describe_harness_error(error))
@@ -73,12 +73,12 @@ def by_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
     assertion = statement(filename, line)
     same = (
         bool(repro.failure)
-        and raised.kind == repro.raises
+        and failure.kind == repro.raises
         and repro.assertion in {"", assertion}
         and repro.function in {"", function}
         and repro.message in str(error)
     )
-    noun = "assertion" if raised.kind == "AssertionError" else "failure"
+    noun = "assertion" if failure.kind == "AssertionError" else "failure"
     if empty.mitigation is not None:
         outcome = AttemptOutcome.NOT_MITIGATED
         message = f"the same {noun}" if same else f"another {noun} in its place"
@@ -95,7 +95,7 @@ def by_exception(empty: Attempt, repro: Repro, error: Exception) -> Attempt:
         where=f"{below_site_packages(filename)}:{line}",
         function=function,
         chain=tuple(_link(*frame) for frame in frames),
-        detail="; ".join(filter(None, (message, text, raised.note))),
+        detail="; ".join(filter(None, (message, text, failure.note))),
     )
 
 

@@ -74,8 +74,8 @@ def run_engine(report_to: Connection, address: str) -> None:
     try:
         _build_executor(address)
     except BaseException as error:  # noqa: BLE001 - every end of the process is a result
-        raised = ElsewhereError.of(error)
-        report["failure"] = {"kind": raised.kind, "text": raised.text, "frames": raised.frames}
+        failure = ElsewhereError.from_exception(error)
+        report["failure"] = {"kind": failure.kind, "text": failure.text, "frames": failure.frames}
     try:
         report |= _visible_actors()
     finally:

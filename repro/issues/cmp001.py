@@ -41,7 +41,7 @@ def named_device(mitigation: str | None) -> Work:
     try:
         config = _configure(folder, options)
     except Exception as error:
-        raise ElsewhereError.of(error, _platform()) from error
+        raise ElsewhereError.from_exception(error, _platform()) from error
     asynchronous = bool(config.model_config.use_async_output_proc)
     note = f"{_platform()}; device {config.device_config.device_type}, async output {asynchronous}"
     return Work.of_checks({"engine": True}, "configurations are made", note)

@@ -41,7 +41,7 @@ def _carry_out(mitigation: str | None) -> Work:
         rollout = _rollout(_PLANS[mitigation], whole_engine.save(old), whole_engine.save(new))
         completions, at_pause = asyncio.run(rollout)
     except Exception as error:
-        raise ElsewhereError.of(error) from error
+        raise ElsewhereError.from_exception(error) from error
     policies = {}
     for name, (ids, logprobs) in completions.items():
         sampled = whole_engine.Sampled(PROMPTS[name], tuple(ids), ())
