@@ -113,6 +113,9 @@ class JobIndex:
                 self._set_kind(state, "store_key")
             elif state.kind == "input" and self._reads_from_process(state):
                 self._set_kind(state, "pipe")
+        for state in list(self.states.values()):
+            if state.kind == "sleep" and self._paces_transfer(state):
+                self._set_kind(state, "transfer")
 
     def _waits_for_store_key(self, state: BlockedState) -> bool:
         """Return whether a rank waits for an answer of its job's rendezvous store."""
@@ -147,12 +150,32 @@ class JobIndex:
 
     def _transfers_data(self, state: BlockedState) -> bool:
         """Return whether the blocking thread ran during the observation, and data moved on what it waits for."""
-        asleep_s, seconds = state.thread.asleep_s if state.thread else None, self.snapshot.seconds
-        if not state.process.io_moved or asleep_s is None or asleep_s >= seconds:
+        if not self._ran_and_moved_data(state):
             return False
         sockets = [self.socket(state.process, fd) for fd in state.waited_fds]
         received = [s.received_s for s in sockets if s and s.kind == "tcp"]
-        return not received or any(age is not None and age < seconds for age in received)
+        return not received or any(age is not None and age < self.snapshot.seconds for age in received)
+
+    def _ran_and_moved_data(self, state: BlockedState) -> bool:
+        asleep_s = state.thread.asleep_s if state.thread else None
+        return bool(state.process.io_moved) and asleep_s is not None and asleep_s < self.snapshot.seconds
+
+    def _paces_transfer(self, state: BlockedState) -> bool:
+        """Return whether a process sleeps between parts of a transfer in which another process waits for it."""
+        if not self._ran_and_moved_data(state):
+            return False
+        process, others = state.process, set()
+        for item in process.fds:
+            socket = self.socket(process, item.fd)
+            if socket and socket.transfers:
+                others |= {peer.key for peer in self.peers(process, socket)}
+            elif item.kind == "pipe" and "r" in item.mode:  # writers that go on although the pipe is full
+                others |= {
+                    owner.key
+                    for owner, end in self.owners[process.host, item.inode]
+                    if end.mode == "w" and end.fd in self.states[owner.key].waited_fds
+                }
+        return any(self.states[key].kind == "transfer" for key in others - {process.key})
 
     def _has_no_open_request(self, state: BlockedState) -> bool:
         """Return whether a client never sent a request that is still unanswered, and its server is idle."""
@@ -161,7 +184,7 @@ class JobIndex:
             s for s in sockets if s and s.kind == "tcp" and s.state == "ESTABLISHED" and s.quiet_s is not None
         ]
         peers = [self.states[peer.key].kind for s in known for peer in self.peers(state.process, s)]
-        unanswered = any(_is_unanswered(s.sent_s, s.received_s) for s in known)
+        unanswered = any(s.request_unanswered for s in known)
         return bool(peers) and len(known) == len(sockets) and not unanswered and set(peers) <= set(IDLE)
 
     def _writers_are_idle(self, process: Process) -> bool:
@@ -262,7 +285,7 @@ class JobIndex:
         return [
             (item, s)
             for item, s in self.open_connections(process)
-            if port_of(s.local) in ports and (s.unread or _is_unanswered(s.received_s, s.sent_s))
+            if port_of(s.local) in ports and (s.unread or s.owes_response)
         ]
 
     def has_backlog(self, process: Process) -> bool:
@@ -276,16 +299,8 @@ class JobIndex:
         return [
             (item, s)
             for item, s in self.open_connections(process)
-            if port_of(s.local) not in ports and _is_unanswered(s.sent_s, s.received_s)
+            if port_of(s.local) not in ports and s.request_unanswered
         ]
-
-
-def _is_unanswered(request_s: float | None, response_s: float | None) -> bool:
-    """Return whether the last request is younger than the last response.
-
-    The kernel counts both ages from the creation of the connection, so equal ages mean that nothing was sent yet.
-    """
-    return request_s is not None and response_s is not None and request_s + 0.002 < response_s
 
 
 def split_jobs(snapshot: Snapshot) -> list[Snapshot]:

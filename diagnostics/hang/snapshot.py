@@ -18,6 +18,8 @@ MAX_TEXT = 1000
 """Maximum length of a path, a function or any other text from a dump."""
 BUSY_SHARE = 0.3
 """A thread that was runnable for at least this share of the time computes."""
+TRANSFER_RATE = 1024.0
+"""Bytes per second; a connection with more than this transfers data."""
 LONG_SLEEP_S = 10.0
 """A thread that has slept for longer than this no longer computes, however much it ran before."""
 
@@ -166,6 +168,10 @@ class Socket:
         peer: Inode of the other end; 0 if it is not on this host.
         sent_s: Seconds since anything was sent; None if unknown.
         received_s: Seconds since anything was received; None if unknown.
+        bytes_sent: Bytes sent since the connection began; None if unknown.
+        bytes_received: Bytes received since the connection began; None if unknown.
+        send_rate: Bytes sent per second of the observation; None if unknown.
+        receive_rate: Bytes received per second of the observation; None if unknown.
     """
 
     inode: int
@@ -178,6 +184,10 @@ class Socket:
     peer: int = 0
     sent_s: float | None = None
     received_s: float | None = None
+    bytes_sent: int | None = None
+    bytes_received: int | None = None
+    send_rate: float | None = None
+    receive_rate: float | None = None
     host: str = ""
 
     @property
@@ -186,6 +196,35 @@ class Socket:
         if self.sent_s is None or self.received_s is None:
             return None
         return min(self.sent_s, self.received_s)
+
+    @property
+    def request_unanswered(self) -> bool:
+        """Whether something was sent on this end, and nothing was received since."""
+        return _is_unanswered(self.sent_s, self.bytes_sent, self.received_s, self.bytes_received)
+
+    @property
+    def owes_response(self) -> bool:
+        """Whether something was received on this end, and nothing was sent since."""
+        return _is_unanswered(self.received_s, self.bytes_received, self.sent_s, self.bytes_sent)
+
+    @property
+    def transfers(self) -> bool:
+        """Whether data moves in one direction; a poll moves bytes in both, and a log or a heartbeat moves few."""
+        slower, faster = sorted((self.send_rate or 0.0, self.receive_rate or 0.0))
+        return slower == 0 and faster > TRANSFER_RATE
+
+
+def _is_unanswered(
+    request_s: float | None, request_bytes: int | None, response_s: float | None, response_bytes: int | None
+) -> bool:
+    """Return whether the last request is younger than the last response, or there is a request and no response.
+
+    The kernel counts both ages from the creation of the connection, in steps of up to 10 ms. Equal ages mean that
+    nothing was sent yet, or that the only request was sent at once: only the numbers of bytes tell these apart.
+    """
+    if request_bytes is not None and response_bytes is not None and not (request_bytes and response_bytes):
+        return request_bytes > 0
+    return request_s is not None and response_s is not None and request_s + 0.002 < response_s
 
 
 @dataclass(frozen=True)

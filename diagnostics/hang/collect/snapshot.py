@@ -159,6 +159,7 @@ class _Observer:
         if samples == 1:
             self.sleep(seconds)
         self.seconds = time.monotonic() - began
+        self.host.update_sockets(pids)
         for pid, observation in observations.items():
             observation.after = _Counters.read(pid)
         return [self._process(pid, observations.get(pid)) for pid in sorted(pids)]

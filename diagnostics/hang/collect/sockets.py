@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from diagnostics.hang.collect import proc
 from diagnostics.hang.snapshot import Socket
@@ -23,8 +24,8 @@ STATES = {
 }  # fmt: skip
 _SOCK_DIAG_BY_FAMILY, _DUMP, _DONE, _ERROR = 20, 0x301, 3, 2
 _TCP_INFO, _UNIX_NAME, _UNIX_PEER, _UNIX_QUEUES = 2, 0, 2, 4
-# Offsets in tcp_info of times in milliseconds.
-_LAST_SENT, _LAST_RECEIVED = 44, 52
+# Offsets in tcp_info of times in milliseconds, and of bytes; the number of sent bytes is there from Linux 4.19 on.
+_LAST_SENT, _LAST_RECEIVED, _BYTES_RECEIVED, _BYTES_SENT = 44, 52, 128, 200
 
 
 def all_sockets(pids: Iterable[int]) -> dict[int, Socket]:
@@ -95,12 +96,15 @@ def _tcp_sockets(family: int) -> Iterator[Socket]:
         local, remote = _address(data[8 : 8 + size], ports[0]), _address(data[24 : 24 + size], ports[1])
         unread, unsent, _, inode = struct.unpack_from("=IIII", data, 56)
         information = _attributes(data[72:]).get(_TCP_INFO, b"")
-        sent = received = None
-        if len(information) >= 60 and state == "ESTABLISHED":
-            sent = struct.unpack_from("=I", information, _LAST_SENT)[0] / 1000
-            received = struct.unpack_from("=I", information, _LAST_RECEIVED)[0] / 1000
+        traffic: dict[str, Any] = {}
+        if state == "ESTABLISHED" and len(information) >= _LAST_RECEIVED + 4:
+            traffic["sent_s"] = struct.unpack_from("=I", information, _LAST_SENT)[0] / 1000
+            traffic["received_s"] = struct.unpack_from("=I", information, _LAST_RECEIVED)[0] / 1000
+        if state == "ESTABLISHED" and len(information) >= _BYTES_SENT + 8:
+            (traffic["bytes_sent"],) = struct.unpack_from("=Q", information, _BYTES_SENT)
+            (traffic["bytes_received"],) = struct.unpack_from("=Q", information, _BYTES_RECEIVED)
         if inode:
-            yield Socket(inode, "tcp", local, remote, state, unread, unsent, 0, sent, received)
+            yield Socket(inode, "tcp", local, remote, state, unread, unsent, **traffic)
 
 
 def _unix_sockets() -> Iterator[Socket]:

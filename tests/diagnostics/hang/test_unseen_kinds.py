@@ -29,8 +29,8 @@ def verdict_of(*processes, seconds=65.0, **values):
 # Healthy jobs.
 
 
-@pytest.mark.parametrize(("moves", "outcome"), [(True, "waiting"), (False, "hang")])
-def test_writer_to_a_slow_reader_is_no_hang_while_bytes_move(moves, outcome):
+@pytest.mark.parametrize(("moves", "outcome"), [(True, "progress"), (False, "hang")])
+def test_writer_to_a_slow_reader_makes_progress_while_bytes_move(moves, outcome):
     asleep_s = 0.1 if moves else 400.0
     write = {"syscall": "write", "waits_fds": (1,), "asleep_s": asleep_s}
     writer = sleeping(7, 1, MAIN, thread=write, fds=(Descriptor(1, "pipe", 5, "w"),), io_moved=moves)
@@ -39,18 +39,39 @@ def test_writer_to_a_slow_reader_is_no_hang_while_bytes_move(moves, outcome):
     assert verdict_of(writer, reader).outcome == outcome
 
 
-@pytest.mark.parametrize(("received_s", "outcome"), [(0.2, "waiting"), (400.0, "hang")])
-def test_download_is_no_hang_while_data_arrives(received_s, outcome):
-    asleep_s = min(received_s, 400.0)
+@pytest.mark.parametrize(
+    ("rates", "age_s", "outcome"),
+    [((0.0, 100_000.0), 0.2, "progress"), ((300.0, 2_000.0), 0.2, "waiting"), ((0.0, 0.0), 400.0, "hang")],
+    ids=["download", "poll", "nothing moves"],
+)
+def test_download_makes_progress_while_data_arrives(rates, age_s, outcome):
+    """A server that sleeps between parts of a download makes progress; one that is polled may wait for ever."""
     fds = (Descriptor(3, "tcp", 30),)
-    client = sleeping(7, 1, RECV, MAIN, thread=RECEIVES | {"asleep_s": asleep_s}, fds=fds, io_moved=True)
-    sends = {"syscall": "clock_nanosleep", "asleep_s": asleep_s}
+    client = sleeping(7, 1, RECV, MAIN, thread=RECEIVES | {"asleep_s": age_s}, fds=fds, io_moved=True)
+    sends = {"syscall": "clock_nanosleep", "asleep_s": age_s}
     server = sleeping(8, 2, MAIN, thread=sends, fds=(Descriptor(4, "tcp", 40),), io_moved=True)
-    sockets = (
-        Socket(30, "tcp", "127.0.0.1:5", "127.0.0.1:8000", "ESTABLISHED", 0, 0, 40, 450.0, received_s),
-        Socket(40, "tcp", "127.0.0.1:8000", "127.0.0.1:5", "ESTABLISHED", 0, 0, 30, received_s, 450.0),
+    connection = connection_of(450.0, age_s, send_rate=rates[0], receive_rate=rates[1])
+    assert verdict_of(client, server, sockets=connection).outcome == outcome
+
+
+def connection_of(sent_s, received_s, **traffic):
+    """Return both ends of a connection, by the traffic of the end with inode 30."""
+    client = Socket(
+        30, "tcp", "127.0.0.1:5", "127.0.0.1:8000", "ESTABLISHED", 0, 0, 40, sent_s, received_s, **traffic
     )
-    assert verdict_of(client, server, sockets=sockets).outcome == outcome
+    return client, dataclasses.replace(
+        client,
+        inode=40,
+        peer=30,
+        local=client.remote,
+        remote=client.local,
+        sent_s=received_s,
+        received_s=sent_s,
+        bytes_sent=client.bytes_received,
+        bytes_received=client.bytes_sent,
+        send_rate=client.receive_rate,
+        receive_rate=client.send_rate,
+    )
 
 
 def prompting(kind, pid=7, **values):
@@ -79,24 +100,28 @@ def test_reader_of_standard_input_waits_for_the_process_that_writes_it():
     assert verdict_of(writer, reader).outcome == "progress"
 
 
-def idle_connection(sent_s, received_s):
-    """Return a client that waits for data, and its idle server, whose last traffic was so many seconds ago."""
+@pytest.mark.parametrize(
+    ("ages", "sent", "outcome"),
+    [
+        ((300.0, 300.0), None, "idle"),
+        ((300.0, 300.0), 0, "idle"),
+        ((300.0, 300.0), 8, "hang"),
+        ((300.0, 400.0), None, "hang"),
+    ],
+    ids=["equal ages", "nothing sent", "sent at once", "sent later"],
+)
+def test_client_waits_for_a_response_only_if_it_sent_a_request(ages, sent, outcome):
+    """Ages of a connection are equal if nothing was sent, and also if the only request was sent at once."""
     client = sleeping(7, 1, RECV, MAIN, thread=RECEIVES, fds=(Descriptor(3, "tcp", 30),))
     accepts = {"syscall": "accept4", "waits_fds": (5,)}
     fds = (Descriptor(4, "tcp", 40), Descriptor(5, "tcp", 50))
     server = sleeping(8, 2, StackFrame(f"{PYTHON}/socket.py", "accept", 294), MAIN, thread=accepts, fds=fds)
-    sockets = (
-        Socket(30, "tcp", "127.0.0.1:5", "127.0.0.1:8000", "ESTABLISHED", 0, 0, 40, sent_s, received_s),
-        Socket(40, "tcp", "127.0.0.1:8000", "127.0.0.1:5", "ESTABLISHED", 0, 0, 30, received_s, sent_s),
-        Socket(50, "tcp", "127.0.0.1:8001", "0.0.0.0:0", "LISTEN"),
-    )
-    return verdict_of(client, server, sockets=sockets)
-
-
-def test_worker_that_sent_no_request_waits_for_work():
-    assert idle_connection(300.0, 300.0).outcome == "idle"
-    verdict = idle_connection(300.0, 400.0)
-    assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "lost_answer", ("/8",))
+    connection = connection_of(*ages, bytes_sent=sent, bytes_received=None if sent is None else 0)
+    listening = Socket(50, "tcp", "127.0.0.1:8001", "0.0.0.0:0", "LISTEN")
+    verdict = verdict_of(client, server, sockets=(*connection, listening))
+    assert verdict.outcome == outcome
+    if outcome == "hang":
+        assert (verdict.cause, verdict.culprits, verdict.victims) == ("lost_answer", ("/8",), ("/7",))
 
 
 def test_supervisor_that_checks_its_idle_children_in_turn_is_no_hang():
