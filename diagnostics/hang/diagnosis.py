@@ -216,7 +216,9 @@ def _polls_only(index: JobIndex, blocker: RootBlocker) -> bool:
     thread, process = state.thread, state.process
     if thread is None or thread.asleep_s is None or len(process.threads) > 1 or index.children(process):
         return False
-    return thread.steady and thread.asleep_s < index.snapshot.seconds and process.io_moved is False
+    connections = [connection for _, connection in index.open_connections(process)]
+    moved = process.io_moved is not False or any(c.send_rate or c.receive_rate for c in connections)
+    return thread.steady and thread.asleep_s < index.snapshot.seconds and not moved
 
 
 def _is_unexplained(index: JobIndex, blocker: RootBlocker) -> bool:

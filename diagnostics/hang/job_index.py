@@ -150,26 +150,26 @@ class JobIndex:
 
     def _transfers_data(self, state: BlockedState) -> bool:
         """Return whether the blocking thread ran during the observation, and data moved on what it waits for."""
-        if not self._ran_and_moved_data(state):
-            return False
-        sockets = [self.socket(state.process, fd) for fd in state.waited_fds]
-        received = [s.received_s for s in sockets if s and s.kind == "tcp"]
-        return not received or any(age is not None and age < self.snapshot.seconds for age in received)
+        sockets = [s for fd in state.waited_fds if (s := self.socket(state.process, fd)) and s.kind == "tcp"]
+        recent = any(s.received_s is not None and s.received_s < self.snapshot.seconds for s in sockets)
+        received = any(s.receive_rate for s in sockets) or (state.process.io_moved and (recent or not sockets))
+        return bool(received) and self._ran(state)
 
-    def _ran_and_moved_data(self, state: BlockedState) -> bool:
+    def _ran(self, state: BlockedState) -> bool:
+        """Return whether the blocking thread ran during the observation."""
         asleep_s = state.thread.asleep_s if state.thread else None
-        return bool(state.process.io_moved) and asleep_s is not None and asleep_s < self.snapshot.seconds
+        return asleep_s is not None and asleep_s < self.snapshot.seconds
 
     def _paces_transfer(self, state: BlockedState) -> bool:
         """Return whether a process sleeps between parts of a transfer in which another process waits for it."""
-        if not self._ran_and_moved_data(state):
-            return False
         process, others = state.process, set()
+        if not self._ran(state):
+            return False
         for item in process.fds:
             socket = self.socket(process, item.fd)
             if socket and socket.transfers:
                 others |= {peer.key for peer in self.peers(process, socket)}
-            elif item.kind == "pipe" and "r" in item.mode:  # writers that go on although the pipe is full
+            elif process.io_moved and item.kind == "pipe" and "r" in item.mode:  # writers that go on although the pipe is full
                 others |= {
                     owner.key
                     for owner, end in self.owners[process.host, item.inode]

@@ -47,9 +47,9 @@ def test_writer_to_a_slow_reader_makes_progress_while_bytes_move(moves, outcome)
 def test_download_makes_progress_while_data_arrives(rates, age_s, outcome):
     """A server that sleeps between parts of a download makes progress; one that is polled may wait for ever."""
     fds = (Descriptor(3, "tcp", 30),)
-    client = sleeping(7, 1, RECV, MAIN, thread=RECEIVES | {"asleep_s": age_s}, fds=fds, io_moved=True)
+    client = sleeping(7, 1, RECV, MAIN, thread=RECEIVES | {"asleep_s": age_s}, fds=fds)
     sends = {"syscall": "clock_nanosleep", "asleep_s": age_s}
-    server = sleeping(8, 2, MAIN, thread=sends, fds=(Descriptor(4, "tcp", 40),), io_moved=True)
+    server = sleeping(8, 2, MAIN, thread=sends, fds=(Descriptor(4, "tcp", 40),))
     connection = connection_of(450.0, age_s, send_rate=rates[0], receive_rate=rates[1])
     assert verdict_of(client, server, sockets=connection).outcome == outcome
 
