@@ -22,8 +22,8 @@ IN_COLLECTIVE = ("collective", "rendezvous")
 # Engines that receive weights are in a group with the trainer that no variable of theirs shows.
 _ENGINES = ("engine worker", "engine core", "engine")
 _MAX_RANKS = 1024
-# A dump can list any number of ranks. Up to _MAX_RANKS, each waiting rank has an edge to each absent one.
-_MAX_EDGES = _MAX_RANKS**2 // 4
+# With few absent ranks, each waiting rank has an edge to each of them; in a dump half of all may be absent.
+_MAX_EDGES = 16 * _MAX_RANKS
 _MAX_RECEIVERS = 8
 _LOCAL = ("localhost", "127.", "0.0.0.0", "::1", "[::1]")  # noqa: S104 - compared with, not bound to
 _IDLE_SIBLING = ("idle", "loop", "supervise", "listen")

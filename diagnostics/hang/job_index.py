@@ -37,6 +37,9 @@ class JobIndex:
     Attributes:
         states: The blocked state of each process, by key.
         sockets: Sockets by (host, inode).
+        connections: TCP sockets by (local address, remote address).
+        listeners: Listening sockets by port.
+        hosts: Hosts that have a TCP socket with this address.
         owners: Processes that have a pipe or socket open, by (host, inode).
         families: Processes that have the same parent, by (host, pid of the parent).
     """
@@ -44,6 +47,9 @@ class JobIndex:
     snapshot: Snapshot
     states: dict[str, BlockedState] = field(default_factory=dict)
     sockets: dict[tuple[str, int], Socket] = field(default_factory=dict)
+    connections: dict[tuple[str, str], list[Socket]] = field(default_factory=dict)
+    listeners: dict[str, list[Socket]] = field(default_factory=dict)
+    hosts: dict[str, set[str]] = field(default_factory=dict)
     owners: dict[tuple[str, int], list[tuple[Process, Descriptor]]] = field(default_factory=dict)
     families: dict[tuple[str, int], list[Process]] = field(default_factory=dict)
 
@@ -57,7 +63,13 @@ class JobIndex:
             for item in process.fds:
                 if item.kind in ("tcp", "unix", "pipe"):
                     index.owners.setdefault((process.host, item.inode), []).append((process, item))
-        index.sockets = {(socket.host, socket.inode): socket for socket in snapshot.sockets}
+        for socket in snapshot.sockets:
+            index.sockets[socket.host, socket.inode] = socket
+            index.connections.setdefault((socket.local, socket.remote), []).append(socket)
+            if socket.kind == "tcp":
+                index.hosts.setdefault(socket.local.rpartition(":")[0], set()).add(socket.host)
+            if socket.state == "LISTEN":
+                index.listeners.setdefault(port_of(socket.local), []).append(socket)
         if snapshot.live:
             index._refine_waits()
             index._mark_idle_consumers()
@@ -152,7 +164,9 @@ class JobIndex:
         """Return whether the blocking thread ran during the observation, and data moved on what it waits for."""
         sockets = [s for fd in state.waited_fds if (s := self.socket(state.process, fd)) and s.kind == "tcp"]
         recent = any(s.received_s is not None and s.received_s < self.snapshot.seconds for s in sockets)
-        received = any(s.receive_rate for s in sockets) or (state.process.io_moved and (recent or not sockets))
+        received = any(s.receive_rate for s in sockets) or (
+            state.process.io_moved and (recent or not sockets)
+        )
         return bool(received) and self._ran(state)
 
     def _ran(self, state: BlockedState) -> bool:
@@ -169,7 +183,9 @@ class JobIndex:
             socket = self.socket(process, item.fd)
             if socket and socket.transfers:
                 others |= {peer.key for peer in self.peers(process, socket)}
-            elif process.io_moved and item.kind == "pipe" and "r" in item.mode:  # writers that go on although the pipe is full
+            elif (
+                process.io_moved and item.kind == "pipe" and "r" in item.mode
+            ):  # writers that go on although the pipe is full
                 others |= {
                     owner.key
                     for owner, end in self.owners[process.host, item.inode]
@@ -236,10 +252,9 @@ class JobIndex:
         local = is_loopback(socket.remote)
         connected = [
             owner
-            for key, end in self.sockets.items()
-            if (end.local, end.remote) == (socket.remote, socket.local)
-            and (end.host == process.host or not local)
-            for owner, _ in self.owners.get(key, ())
+            for end in self.connections.get((socket.remote, socket.local), ())
+            if end.host == process.host or not local
+            for owner, _ in self.owners.get((end.host, end.inode), ())
         ]
         return connected or [p for p in self._listeners(process.host, socket) if p.key != process.key]
 
@@ -256,17 +271,12 @@ class JobIndex:
         """Return the processes that listen at the address of a connection that is not accepted yet."""
         address, port = socket.remote.rpartition(":")[0], port_of(socket.remote)
         # A host's addresses are those that its sockets have; every host has the loopback ones.
-        hosts = {
-            end.host
-            for end in self.sockets.values()
-            if end.kind == "tcp" and end.local.rpartition(":")[0] == address
-        }
-        hosts = {host} if is_loopback(address) else hosts
+        hosts = {host} if is_loopback(address) else self.hosts.get(address, set())
         return [
             process
-            for key, end in self.sockets.items()
-            if port and end.host in hosts and end.state == "LISTEN" and port_of(end.local) == port
-            for process, _ in self.owners.get(key, ())
+            for end in (self.listeners.get(port, ()) if port else ())
+            if end.host in hosts
+            for process, _ in self.owners.get((end.host, end.inode), ())
         ]
 
     def open_connections(self, process: Process) -> list[tuple[Descriptor, Socket]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 from diagnostics.collect.names import is_package_version
@@ -40,7 +40,7 @@ def for_sharing(value: T, *, locations: bool = True) -> T:
         value: A report, a plan or a document.
         locations: Whether to redact locations of evidence too.
     """
-    return change_texts(value, redact.redact, skip=frozenset() if locations else _LOCATIONS)
+    return change_texts(value, cache(redact.redact), skip=frozenset() if locations else _LOCATIONS)
 
 
 def change_texts(value: T, line: Change, prose: Change | None = None, skip: Skip = frozenset()) -> T:

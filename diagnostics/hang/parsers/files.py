@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
+from diagnostics.fixes import count_of
 from diagnostics.hang.collect import stacks
 from diagnostics.hang.collect.discovery import role_of_title
 from diagnostics.hang.parsers import ParseError, bundle, flight_recorder, nccl, stack_text
-from diagnostics.hang.snapshot import Process, Snapshot, join_snapshots
+from diagnostics.hang.snapshot import Process, Snapshot, Thread, join_snapshots
 from diagnostics.output.redact import mask_and_cut
 
 MAX_BYTES = 256 << 20
 MAX_LINE = 1000
+MAX_PROCESSES, MAX_THREADS = 1024, 512
+"""Limits of processes, and of threads in each; the report says what is beyond them."""
 EXPECTED = (
     "expected a snapshot of hang --save, stacks of py-spy, faulthandler, gdb or pystack, "
     "a flight recorder's dump or NCCL RAS"
@@ -52,7 +55,7 @@ def read_files(names: Sequence[str]) -> Snapshot:
             errors[Path(name).name] = str(error)
     if not parts:
         raise ParseError("; ".join(errors.values()))
-    joined = _join_files(parts)
+    joined = _within_limits(_join_files(parts))
     blind = (*joined.blind, *(f"skipped {error}" for error in errors.values()))
     return replace(joined, blind=blind, missing=(*joined.missing, *errors))
 
@@ -160,6 +163,32 @@ def _distinct_pids(processes: Sequence[Process]) -> list[Process]:
         pid = next(unused) if process.pid in distinct else process.pid
         distinct[pid] = replace(process, pid=pid)
     return list(distinct.values())
+
+
+def _within_limits(snapshot: Snapshot) -> Snapshot:
+    """Return the first processes and threads, and count the others as missing."""
+    processes = snapshot.processes[:MAX_PROCESSES]
+    threads = sum(max(0, len(process.threads) - MAX_THREADS) for process in processes)
+    counts = ((len(snapshot.processes) - len(processes), "process"), (threads, "thread"))
+    beyond = tuple(f"{count_of(count, name)} beyond the limit" for count, name in counts if count)
+    if not beyond:
+        return snapshot
+    return replace(
+        snapshot,
+        processes=tuple(
+            replace(process, threads=_first_threads(process))
+            if len(process.threads) > MAX_THREADS
+            else process
+            for process in processes
+        ),
+        blind=(*snapshot.blind, *beyond),
+        missing=(*snapshot.missing, *beyond),
+    )
+
+
+def _first_threads(process: Process) -> tuple[Thread, ...]:
+    main_first = sorted(process.threads, key=lambda thread: thread is not process.main)
+    return tuple(main_first[:MAX_THREADS])
 
 
 def _join_files(parts: list[Snapshot]) -> Snapshot:

@@ -68,10 +68,10 @@ def parse_watchdog(lines: list[str]) -> Snapshot | None:
     """Return the ranks of the process group that differs most in the watchdog's messages; None if no rank waits."""
     groups: _Groups = defaultdict(lambda: defaultdict(_RankReport))
     for line in lines:
-        if "ank " not in line:
-            continue
-        _read_counts(line, groups)
-        _read_timeout(line, groups)
+        if "ast enqueued" in line:
+            _read_counts(line, groups)
+        if "Watchdog caught" in line:
+            _read_timeout(line, groups)
     waiting = (group for group in groups.values() if any(report.waits for report in group.values()))
     parts = map(_group_snapshot, waiting)
     return max(parts, key=lambda part: (ranks_differ(part), len(part.processes)), default=None)

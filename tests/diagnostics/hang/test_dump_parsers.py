@@ -11,11 +11,11 @@ import pytest
 from diagnostics.__main__ import main
 from diagnostics.hang import collectives
 from diagnostics.hang.diagnosis import diagnose
-from diagnostics.hang.parsers import ParseError, bundle, flight_recorder
+from diagnostics.hang.parsers import ParseError, bundle, files, flight_recorder
 from diagnostics.hang.parsers.files import parse_dump, read_files
 from diagnostics.hang.snapshot import Process, Snapshot, Socket, StackFrame, Thread
 from diagnostics.output import sanitize
-from tests.diagnostics.hang.processes import in_all_gather
+from tests.diagnostics.hang.processes import C10D, in_all_gather, rank
 from tests.processes import run_python
 
 RANK = """Process {pid}: python train.py
@@ -180,9 +180,9 @@ def recorder(started, operation, frames=()):
 
 def test_flight_recorder_dumps_show_the_rank_that_started_fewer_collectives(tmp_path):
     names = []
-    for rank in range(3):
-        path = tmp_path / f"trace_rank_{rank}"
-        path.write_bytes(pickle.dumps(recorder(3 if rank == 1 else 4, "gloo:all_reduce")))
+    for number in range(3):
+        path = tmp_path / f"trace_rank_{number}"
+        path.write_bytes(pickle.dumps(recorder(3 if number == 1 else 4, "gloo:all_reduce")))
         names.append(str(path))
     verdict = diagnose(read_files(names)).verdict
     assert (verdict.outcome, verdict.cause, verdict.culprits) == ("hang", "absent", ("/2",))
@@ -344,23 +344,31 @@ def test_dump_is_read_from_standard_input(monkeypatch, capsys):
     assert "HNG001" in capsys.readouterr().out
 
 
-def _waiting_ranks(count):
-    """Yield the lines of py-spy stacks of ranks that all wait in all_reduce, each in another function."""
-    for rank in range(1, count + 1):
-        yield f"Process {rank}: python train.py --local-rank={rank}"
-        yield f'Thread {rank} (idle): "MainThread"'
-        yield "    all_reduce (torch/distributed/distributed_c10d.py:300)"
-        yield f"    step_{rank} (train.py:{rank})"
+def waiting_ranks(count):
+    """Return py-spy stacks of ranks that wait in all_reduce, each called from another function."""
+    heading = 'Process {0}: python train.py\nThread {0} (idle): "MainThread"\n'
+    frames = "    all_reduce (torch/distributed/distributed_c10d.py:300)\n    step_{0} (train.py:{0})\n"
+    return "".join((heading + frames).format(number) for number in range(1, count + 1))
 
 
-def test_the_time_for_many_processes_is_not_quadratic(tmp_path):
-    """The stacks of 8,000 ranks are diagnosed within 20 s; in quadratic time they took minutes."""
-    dump = tmp_path / "stacks.txt"
-    dump.write_text("\n".join(_waiting_ranks(8000)))
-    began = time.process_time()
-    verdict = diagnose(read_files([str(dump)])).verdict
-    assert verdict.outcome
-    assert time.process_time() - began < 20
+def test_processes_and_threads_beyond_the_limits_are_not_checked(monkeypatch, tmp_path):
+    """Hostile dumps have thousands of processes and threads, and the report says what was not read."""
+    monkeypatch.setattr(files, "MAX_PROCESSES", 3)
+    monkeypatch.setattr(files, "MAX_THREADS", 2)
+    main = 'Thread 4 (idle): "MainThread"\n    wait (threading.py:1)\n'
+    threads = "".join(f"Thread {n} (idle)\n    wait (threading.py:1)\n" for n in (1, 2, 3)) + main
+    snapshot = parse_text(tmp_path, f"Process 9: python a.py\n{threads}" + waiting_ranks(4))
+    assert [len(process.threads) for process in snapshot.processes] == [2, 1, 1]
+    assert snapshot.processes[0].threads[0].name == "MainThread"
+    assert snapshot.blind == ("2 processes beyond the limit", "2 threads beyond the limit")
+    assert diagnose(snapshot).verdict.outcome != "idle"
+
+
+def test_edges_between_many_ranks_are_limited(monkeypatch):
+    monkeypatch.setattr(collectives, "_MAX_EDGES", 40)
+    frames = [StackFrame(C10D, name) for name in ("all_reduce", "broadcast")]
+    ranks = [rank(number, frames[number % 2], world=20) for number in range(20)]
+    assert sum(map(len, diagnose(Snapshot(tuple(ranks))).graph.values())) <= 40
 
 
 @pytest.mark.parametrize(
