@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from diagnostics.findings import NotChecked
 from diagnostics.frameworks import TOP_MODULES, uses_overrides
@@ -31,6 +31,8 @@ _LAUNCHER_OPTIONS = {
 _TASK_LAUNCHERS = {"srun", "mpirun", "mpiexec"}
 _LAUNCHERS = {"torchrun", "accelerate", "deepspeed", "ray", "uv"}
 _LAUNCHER_MODULES = ("torch.distributed.", "accelerate.", "deepspeed.")
+# Number of words in one command that may be its program.
+_MAX_PROGRAMS = 20
 # Modules that are not a user's training script.
 _OTHER_MODULES = (*(f"{name}." for name in TOP_MODULES), "recipe.", "pip", "pytest")
 
@@ -58,10 +60,9 @@ class FrameworkCommand:
 
 def find_framework_command(words: list[str]) -> FrameworkCommand | None:
     """Find a framework's command among the words, after launchers; None if there is no such command."""
-    for index, word in enumerate(words):
-        launch, start = _parse_launch(words, index, word.rpartition("/")[2])
-        if launch is None:
-            continue
+    launches = (_parse_launch(words, index, word.rpartition("/")[2]) for index, word in enumerate(words))
+    started = ((index, *parsed) for index, parsed in enumerate(launches) if parsed is not None)
+    for index, launch, start in islice(started, _MAX_PROGRAMS):
         for dialect in DIALECTS.values():
             way = next(filter(launch.matches, dialect.start), None)
             if way is not None:
@@ -71,12 +72,12 @@ def find_framework_command(words: list[str]) -> FrameworkCommand | None:
     return None
 
 
-def _parse_launch(words: list[str], index: int, name: str) -> tuple[Launch | None, int]:
-    """Return the launch that the word at an index begins, if any, and the index of the first argument."""
+def _parse_launch(words: list[str], index: int, name: str) -> tuple[Launch, int] | None:
+    """Return the launch that the word at an index begins and the index of the first argument, or None."""
     following = words[index + 1] if index + 1 < len(words) else ""
     if name == "-m":
         if following.startswith(_LAUNCHER_MODULES):
-            return None, 0
+            return None
         return Launch(module=following, rest=tuple(words[index + 2 :])), index + 2
     if name.endswith(".py"):
         return Launch(script=words[index], rest=tuple(words[index + 1 :])), index + 1
@@ -84,17 +85,19 @@ def _parse_launch(words: list[str], index: int, name: str) -> tuple[Launch | Non
         # prime-rl's `rl` has no verb; what follows belongs to its arguments.
         arguments = index + 1 + (not following.startswith(("-", "@")))
         return Launch(program=name, verb=following, rest=tuple(words[arguments:])), arguments
-    return None, 0
+    return None
 
 
 def _find_user_script(words: list[str], file: str) -> FrameworkCommand | None:
     """Find a user's script or module whose source shows with which framework it trains."""
-    for index, word in enumerate(words):
-        module = (
-            index > 0 and words[index - 1] in {"-m", "--module"} and not word.startswith(_LAUNCHER_MODULES)
-        )
-        if not module and not word.endswith(".py"):
-            continue
+    previous = ("", *words)
+    candidates = (
+        (index, word, module)
+        for index, word in enumerate(words)
+        if (module := previous[index] in {"-m", "--module"} and not word.startswith(_LAUNCHER_MODULES))
+        or word.endswith(".py")
+    )
+    for index, word, module in islice(candidates, _MAX_PROGRAMS):
         if module and word.startswith(_OTHER_MODULES):
             return None
         path = find_script(word, file, module=module)
@@ -156,11 +159,8 @@ def read_command(
 
 def _shell_arguments(words: list[Word]) -> list[Word]:
     """Return the scripts in `bash -c SCRIPT`."""
-    return [
-        script
-        for index, (option, script) in enumerate(pairwise(words))
-        if option.clean in {"-c", "-lc"} and any(word.clean.endswith("sh") for word in words[:index])
-    ]
+    first = next((index for index, word in enumerate(words) if word.clean.endswith("sh")), len(words))
+    return [script for option, script in pairwise(words[first + 1 :]) if option.clean in {"-c", "-lc"}]
 
 
 def _inline_env(words: list[Word], file: str) -> dict[str, Value]:

@@ -181,17 +181,15 @@ class Dialect(Struct, frozen=True, forbid_unknown_fields=True):
         """Return whether a script's source shows that it trains with this framework."""
         return bool(self.source_marks) and all(re.search(mark, source) for mark in self.source_marks)
 
-    def describes_file(self, tree: dict[str, Any], syntax: str) -> bool:
-        """Return whether the keys of a structured file are those of this framework."""
-        keys = top_keys(tree)
-        if set(self.not_file_keys) & keys or self.file_syntax not in {"", syntax}:
+    def describes_file(self, tree: dict[str, Any], keys: set[str], syntax: str) -> bool:
+        """Return whether a structured file, with these `top_keys`, is one of this framework."""
+        if not keys.isdisjoint(self.not_file_keys) or self.file_syntax not in {"", syntax}:
             return False
-        flat = {key.split(".")[0] for key in keys} | keys
         for section in self.file_sections:
             outer, _, inner = section.partition(".")
-            if outer in flat and (not inner or (isinstance(tree.get(outer), dict) and inner in tree[outer])):
+            if outer in keys and (not inner or (isinstance(tree.get(outer), dict) and inner in tree[outer])):
                 return True
-        return bool(set(self.file_keys) & keys)
+        return not keys.isdisjoint(self.file_keys)
 
 
 @dataclass(frozen=True)
@@ -222,8 +220,9 @@ class Launch:
 
 
 def top_keys(tree: dict[str, Any]) -> set[str]:
-    """Return the keys at the top of a file, with underscores."""
-    return {str(key).replace("-", "_") for key in tree}
+    """Return the keys at the top of a file, with underscores, and the first parts of dotted keys."""
+    keys = {str(key).replace("-", "_") for key in tree}
+    return keys | {key.partition(".")[0] for key in keys}
 
 
 def _load(framework: Framework) -> Dialect:

@@ -221,16 +221,15 @@ def check_rule(rule: Rule, *subjects: RunPlan) -> list[Finding]:
 
 def merge_identical(findings: Iterable[Finding]) -> list[Finding]:
     """Merge findings that differ only in location; the evidence lists every location."""
-    merged: dict[tuple[Any, ...], Finding] = {}
+    groups: dict[tuple[Any, ...], list[Finding]] = {}
     for finding in findings:
         texts = tuple(item.text for item in finding.evidence)
         key = (finding.code, finding.severity, finding.certainty, finding.detail, texts)
-        if key in merged:
-            evidence = tuple(dict.fromkeys((*merged[key].evidence, *finding.evidence)))
-            merged[key] = replace(merged[key], evidence=evidence)
-        else:
-            merged[key] = finding
-    return list(merged.values())
+        groups.setdefault(key, []).append(finding)
+    return [
+        replace(group[0], evidence=tuple(dict.fromkeys(item for finding in group for item in finding.evidence)))
+        for group in groups.values()
+    ]
 
 
 def build_report(run: LintRun) -> None:

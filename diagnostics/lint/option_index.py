@@ -68,21 +68,22 @@ def is_indexed(framework: str) -> bool:
     return bool(_load(framework))
 
 
-def option_names(framework: str, role: str = "train") -> set[str]:
+@cache
+def option_names(framework: str, role: str = "train") -> frozenset[str]:
     """Return all options that occur in a release of the framework or of the packages whose options it takes."""
     if role == "serve" and "serve" in _load(framework):
-        return set(_load(framework)["serve"])
+        return frozenset(_load(framework)["serve"])
     packages = (framework, *_companions(framework)) if is_indexed(framework) else ()
-    return {name for package in packages for name in _load(package).get("options", ())}
+    return frozenset(name for package in packages for name in _load(package).get("options", ()))
 
 
 @cache
-def release_options(framework: str, role: str, release: Version | None) -> set[str]:
+def release_options(framework: str, role: str, release: Version | None) -> frozenset[str]:
     """Return the options of a release; those of all releases if the release is None or not indexed."""
     names = option_names(framework, role)
     if release is None or not is_indexed_release(framework, release):
         return names
-    return {name for name in names if not lacks_option(framework, name, release)}
+    return frozenset(name for name in names if not lacks_option(framework, name, release))
 
 
 def exact_options(package: str, role: str, release: str) -> set[str]:
@@ -153,7 +154,7 @@ def accepts(name: str, names: Collection[str], *, nested: bool = False, abbrevia
         nested: Whether an option that is a table may contain any key.
         abbreviated: Whether the parser accepts abbreviated options, as argparse does.
     """
-    if {name, name.removeprefix("no_"), re.sub("^disable_", "enable_", name)} & set(names):
+    if not {name, name.removeprefix("no_"), re.sub("^disable_", "enable_", name)}.isdisjoint(names):
         return True
     if nested and any(name[:at] in names for at, char in enumerate(name) if char == "."):
         return True

@@ -18,7 +18,13 @@ from diagnostics.lint.dialects import DIALECTS, dialect_of, top_keys
 from diagnostics.lint.project_files import find_above
 from diagnostics.lint.readers import hydra, notebooks, python, shell
 from diagnostics.lint.readers.shell_scope import HOLE, Word
-from diagnostics.lint.readers.structured import MAX_BYTES, UnreadableError, flatten, parse_documents
+from diagnostics.lint.readers.structured import (
+    MAX_BYTES,
+    UnreadableError,
+    check_run_count,
+    flatten,
+    parse_documents,
+)
 from diagnostics.lint.values import Place, Settings, Value
 
 _SUFFIXES = {
@@ -87,9 +93,8 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
             _follow_files(config)
         return python_configs
     trees = parse_documents(text, file, syntax)
-    configs = [
-        settings for tree in trees if (settings := read_tree(tree, file, framework, syntax)) is not None
-    ]
+    configs = [settings for tree in trees if (settings := read_tree(tree, file, framework, syntax)) is not None]
+    check_run_count(configs, file)
     for settings in configs:
         _follow_files(settings)
     return configs or [settings for tree in trees for settings in _read_embedded(tree, file)]
@@ -119,11 +124,11 @@ def read_tree(tree: Any, file: str, framework: str = "", syntax: str = "") -> Se
 
 def detect_framework(tree: dict[str, Any], syntax: str = "") -> str:
     """Return the framework that a structured file configures, by its keys; empty if none."""
-    matching = [dialect for dialect in DIALECTS.values() if dialect.describes_file(tree, syntax)]
+    keys = top_keys(tree)
+    matching = [dialect for dialect in DIALECTS.values() if dialect.describes_file(tree, keys, syntax)]
     for dialect in matching:
         if not dialect.specific:
             return dialect.framework
-    keys = top_keys(tree)
     if "zero_optimization" in keys or "train_micro_batch_size_per_gpu" in keys:
         return "deepspeed"
     if {"compute_environment", "distributed_type"} & keys:
@@ -148,6 +153,7 @@ def _read_commands(commands: Iterable[shell.Command], file: str, depth: int) -> 
             continue
         previous = command_lines.read_command(command, file, read_nested)
         all_settings += previous
+        check_run_count(all_settings, file)
     for settings in all_settings:
         _follow_files(settings)
     return all_settings
@@ -216,7 +222,10 @@ def _include_bases(settings: Settings, key: str) -> None:
         if named is None:
             return
         files = named.data if isinstance(named.data, list) else [named.data]
-        for file in reversed(files):
+        if len(files) > _MAX_BASES:
+            settings.has_unread_options = True
+            _report_missing(settings, replace(named, data=f"{len(files)} files"))
+        for file in reversed(files[-_MAX_BASES:]):
             _include(settings, replace(named, data=file))
 
 

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -40,6 +41,12 @@ class UserScript:
 
 def read_user_script(path: Path) -> UserScript:
     """Read a script; a file that is no Python has no options and does not train."""
+    status = path.stat()
+    return _read_user_script(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=100)
+def _read_user_script(path: Path, _modified: int, _size: int) -> UserScript:
     text = safe_io.read_text(path, MAX_BYTES)
     tree = parse_python(text)
     if tree is None:

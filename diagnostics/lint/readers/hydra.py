@@ -15,6 +15,8 @@ from diagnostics.lint.values import UNKNOWN, Settings, Value
 
 _MAX_PARENTS = 6
 _MAX_DEPTH = 6
+# Maximum number of files of one config.
+_MAX_FILES = 200
 _PACKAGE = re.compile(r"(?:#[^\n]*\n|\s)*#\s*@package\s+(\S+)")
 # Names of verl's own configs, whose values are verl's defaults.
 SHIPPED = {"ppo_trainer", "ppo_megatron_trainer", "_self_"}
@@ -68,6 +70,7 @@ class ComposedConfig:
     def __init__(self, folder: Path, name: str) -> None:
         self.values: dict[str, Value] = {}
         self.missing: list[str] = []
+        self._file_count = 0
         self._folder = folder
         self._add_file(name, "", 0)
 
@@ -81,7 +84,10 @@ class ComposedConfig:
     def _add_file(self, name: str, package: str, depth: int) -> None:
         """Add what a file sets and, after it, what the files of its list of defaults set."""
         path = self._folder / f"{name}.yaml"
+        self._file_count += 1
         try:
+            if self._file_count > _MAX_FILES:
+                raise UnreadableError(f"{path}: more than {_MAX_FILES} files in one config")
             text = safe_io.read_text(path, MAX_BYTES) if path.stat().st_size <= MAX_BYTES else ""
             trees = parse_yaml(text, str(path))
         except (OSError, UnreadableError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from diagnostics.lint.readers.structured import parse_json
+from diagnostics.lint.readers.structured import check_run_count, parse_json
 from diagnostics.lint.values import Value
 
 _SHELL_CELL = ("%%bash", "%%sh", "%%script")
@@ -17,19 +17,21 @@ def split_cells(text: str, file: str) -> tuple[str, list[tuple[int, str]]]:
     """Return the Python code of all cells, and each shell command with its first line.
 
     Raises:
-        UnreadableError: The text is no JSON.
+        UnreadableError: The text is no JSON, or has too many shell commands.
     """
     python: list[str] = []
     commands: list[tuple[int, str]] = []
 
     def take_command(match: re.Match[str]) -> str:
         if match[2] == "!":
+            check_run_count(commands, file)
             commands.append((first_line + code.count("\n", 0, match.start()), match[3]))
         # The command may be the only statement of a block, so `pass` replaces it.
         return f"{match[1]}pass" + "\n" * match[3].count("\n")
 
     for first_line, code in _code_cells(text, file):
         if code.startswith(_SHELL_CELL):
+            check_run_count(commands, file)
             commands.append((first_line + 1, code.partition("\n")[2]))
             continue
         python += [""] * (first_line - len(python) - 1)

@@ -15,7 +15,7 @@ from typing import Any
 
 from diagnostics.findings import NotChecked
 from diagnostics.lint.dialects import DIALECTS, Dialect, framework_of_source
-from diagnostics.lint.readers.structured import MAX_DEPTH, MAX_NODES, UnreadableError
+from diagnostics.lint.readers.structured import MAX_DEPTH, MAX_NODES, UnreadableError, check_run_count
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
 
 _CLASSES = {name for dialect in DIALECTS.values() for name in dialect.classes}
@@ -24,6 +24,8 @@ _OPERATORS: dict[type[ast.operator], Any] = {
 }  # fmt: skip
 _MAX_SYNTAX_NODES = MAX_NODES * 5
 _LARGEST = 10**12
+# Maximum number of items in a list or dict of a setting.
+_MAX_ITEMS = 1000
 
 
 def parse_python(text: str) -> ast.Module | None:
@@ -101,7 +103,7 @@ class _ConfigFinder:
         for node in nodes:
             self._visit(node)
         for config in self.configs:
-            config.env = {**self.env, **config.env}
+            config.env = self.env
             config.options = {**self.model_options, **config.options}
         return self.configs
 
@@ -119,12 +121,12 @@ class _ConfigFinder:
         for statement in body:
             if isinstance(statement, ast.Assign):
                 names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
-            elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-                names = [ast.unparse(statement.target)]
+            elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                names = [statement.target.id]
             else:
                 continue
-            for name in names:
-                known = name not in self.constants and statement.value is not None
+            for name in names if statement.value is not None else ():
+                known = name not in self.constants
                 self.constants[name] = self._evaluate(statement.value) if known else UNKNOWN
 
     def _collect_parser_defaults(self, nodes: list[ast.AST]) -> None:
@@ -142,7 +144,7 @@ class _ConfigFinder:
         elif isinstance(node, ast.Assign):
             self._assign(node)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call):
-            self._visit_call(node.value, ast.unparse(node.target))
+            self._visit_call(node.value, getattr(node.target, "id", ""))
         elif isinstance(node, ast.Call):
             self._visit_call(node)
 
@@ -154,14 +156,15 @@ class _ConfigFinder:
             config = self.by_name.get(target.value.id)
             if config is not None:
                 config.set(target.attr, Value(self._evaluate(node.value), self._location_of(node)))
-        elif isinstance(target, ast.Subscript) and ast.unparse(target.value) == "os.environ":
+        elif isinstance(target, ast.Subscript) and _dotted_name(target.value) == "os.environ":
             key = self._evaluate(target.slice)
             if isinstance(key, str):
                 self.env[key] = Value(self._evaluate(node.value), self._location_of(node), key)
 
     def _visit_call(self, node: ast.Call, name: str = "") -> None:
-        called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-        if ast.unparse(node.func) in self.dialect.model_calls:
+        name_called = _dotted_name(node.func)
+        called = name_called.rpartition(".")[2]
+        if name_called in self.dialect.model_calls:
             for keyword in node.keywords:
                 if keyword.arg is not None:
                     value = Value(self._evaluate(keyword.value), self._location_of(keyword), keyword.arg)
@@ -169,6 +172,7 @@ class _ConfigFinder:
         if called not in self.classes or id(node) in self.visited_calls:
             return
         self.visited_calls.add(id(node))
+        check_run_count(self.configs, self.file)
         config = Settings(
             self.dialect.framework,
             self._location_of(node),
@@ -208,21 +212,22 @@ class _ConfigFinder:
         return Place(self.file, node.lineno)
 
     def _evaluate(self, node: ast.expr | None, depth: int = 0) -> Any:  # noqa: PLR0911 - one line per kind
-        """Evaluate constants, names, lists, dicts and arithmetic; anything else is UNKNOWN."""
+        """Evaluate constants, names, short lists, dicts and arithmetic; anything else is UNKNOWN."""
         if depth > MAX_DEPTH:
             return UNKNOWN
         if isinstance(node, ast.Constant):
             return _constant(node.value)
         if isinstance(node, ast.Name):
-            return self.constants.get(node.id, UNKNOWN)
-        if isinstance(node, ast.List | ast.Tuple):
+            value = self.constants.get(node.id, UNKNOWN)
+            # Lists of names of lists could double with each line.
+            return UNKNOWN if depth and isinstance(value, list | dict) else value
+        if isinstance(node, ast.List | ast.Tuple) and len(node.elts) <= _MAX_ITEMS:
             return [self._evaluate(item, depth + 1) for item in node.elts]
-        if isinstance(node, ast.Dict):
+        if isinstance(node, ast.Dict) and len(node.keys) <= _MAX_ITEMS:
             keys = [self._evaluate(key, depth + 1) if key else UNKNOWN for key in node.keys]
             values = [self._evaluate(value, depth + 1) for value in node.values]
-            return (
-                dict(zip(keys, values, strict=True)) if all(isinstance(key, str) for key in keys) else UNKNOWN
-            )
+            are_texts = all(isinstance(key, str) for key in keys)
+            return dict(zip(keys, values, strict=True)) if are_texts else UNKNOWN
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             value = self._evaluate(node.operand, depth + 1)
             return -value if isinstance(value, int | float) and not isinstance(value, bool) else UNKNOWN
@@ -231,6 +236,13 @@ class _ConfigFinder:
                 node.op, self._evaluate(node.left, depth + 1), self._evaluate(node.right, depth + 1)
             )
         return UNKNOWN
+
+
+def _dotted_name(node: ast.expr) -> str:
+    """Return `a.b` for a name or an attribute of a name, and only the last part for any other attribute."""
+    if isinstance(node, ast.Attribute):
+        return f"{node.value.id}.{node.attr}" if isinstance(node.value, ast.Name) else node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _keyword(node: ast.Call, name: str) -> ast.expr | None:

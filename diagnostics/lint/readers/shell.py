@@ -7,6 +7,8 @@ and sourced files. A value that depends on a branch, a loop, a command's output 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -28,6 +30,7 @@ _MAX_NODES = 400_000
 _MAX_CALLS, _MAX_NESTED = 200, 4
 # Number of folders above the script in which a sourced file is looked for.
 _MAX_PARENTS = 3
+_MAX_UNREAD_SOURCES = 20
 # tree-sitter takes quadratic time on one long pipeline, and little on any other text of this size.
 _MAX_PIPES = 3000
 _MAX_SCRIPT = 200_000
@@ -105,7 +108,7 @@ class _ScriptReader:
     def __init__(self, file: str, first_line: int = 1) -> None:
         self.expander = Expander(file, first_line)
         self.commands: list[Command] = []
-        self.unread_sources: list[Word] = []
+        self.unread_sources: tuple[Word, ...] = ()
         self.functions: dict[str, tuple[Node, str, int]] = {}
         self.uncalled: dict[str, None] = {}
         self.calls: list[str] = []
@@ -118,19 +121,40 @@ class _ScriptReader:
 
     def read_text(self, text: str) -> list[Command]:
         """Return the commands of a script, and those of functions that it defines but never calls."""
-        self._walk(parse(text, self.expander.file))
+        self._walk(self._parse(text, self.expander.file))
         while self.uncalled:
             name = next(iter(self.uncalled))
             del self.uncalled[name]
             self._walk_function(name)
         return self.commands
 
-    def _walk(self, node: Node) -> None:
-        self.visited += 1
+    def _parse(self, text: str, file: str) -> Node:
+        self._count(len(text) // 8)
+        return parse(text, file)
+
+    def _count(self, steps: int) -> None:
+        """Count the work, to refuse scripts that need much more than their size."""
+        self.visited += steps
         if self.visited > _MAX_NODES:
             raise UnreadableError(
                 f"{self.expander.file}: more than {_MAX_NODES} statements: no script has so many"
             )
+
+    @contextmanager
+    def _inner_scope(self) -> Iterator[Scope]:
+        """Copy the scope for a subshell, a branch or one command, and drop the copy at the end."""
+        self._count(self.scope.size // 8)
+        self.expander.scopes.append(self.scope.copy())
+        yield self.scope
+        self.expander.scopes.pop()
+
+    def _export(self, name: str, value: Value | None) -> None:
+        if self.scope.is_shared:
+            self._count(len(self.scope.exported) // 8)
+        self.scope.export(name, value)
+
+    def _walk(self, node: Node) -> None:
+        self._count(1)
         if self.depth > _MAX_DEPTH:
             return
         self.depth += 1
@@ -159,21 +183,17 @@ class _ScriptReader:
             self._walk(second)
 
     def _visit_subshell(self, node: Node) -> None:
-        self.expander.scopes.append(self.scope.copy())
-        self._visit_children(node)
-        self.expander.scopes.pop()
+        with self._inner_scope():
+            self._visit_children(node)
 
     def _branch(self, *nodes: Node, on_arguments: bool = False) -> None:
         """Walk nodes that may not run, and merge the variables that they set."""
         if len(self.expander.scopes) >= _MAX_DEPTH:
             return
-        self.expander.count_output(0)
-        self.visited += (len(self.scope.variables) + len(self.scope.arrays)) // 8
-        self.expander.scopes.append(self.scope.copy())
         self.argument_branches += on_arguments
-        for node in nodes:
-            self._walk(node)
-        branch = self.expander.scopes.pop()
+        with self._inner_scope() as branch:
+            for node in nodes:
+                self._walk(node)
         self.scope.merge_branch(branch, on_arguments=self.argument_branches > 0)
         self.argument_branches -= on_arguments
 
@@ -286,7 +306,7 @@ class _ScriptReader:
         self.scope.variables[name] = text
         result = Word(text, self.expander.line_of(node)).to_value(self.expander.file).with_key(name)
         if exported or name in self.scope.exported:
-            self.scope.exported[name] = result
+            self._export(name, result)
         return result
 
     def _visit_declaration_command(self, node: Node) -> None:
@@ -299,12 +319,14 @@ class _ScriptReader:
                 text = self.scope.variables.get(word.clean)
                 if text is not None:
                     value = Word(text, word.line).to_value(self.expander.file)
-                    self.scope.exported[word.clean] = value.with_key(word.clean)
+                    self._export(word.clean, value.with_key(word.clean))
 
     def _visit_unset_command(self, node: Node) -> None:
         for child in node.named_children:
-            for names in (self.scope.variables, self.scope.arrays, self.scope.exported):
-                names.pop(node_text(child), None)
+            name = node_text(child)
+            self.scope.variables.pop(name, None)
+            self.scope.arrays.pop(name, None)
+            self._export(name, None)
 
     def _visit_command(self, node: Node, redirects: tuple[Node, ...] = ()) -> None:
         assignments = [child for child in node.named_children if child.type == "variable_assignment"]
@@ -322,18 +344,18 @@ class _ScriptReader:
             elif child.type not in {"comment", "herestring_redirect", "heredoc_redirect"}:
                 arguments.append(child)
         words = self.expander.expand_words(*arguments)
-        # `A=1 command` sets A only for this command.
-        self.expander.scopes.append(self.scope.copy())
-        values = [self._visit_variable_assignment(assignment) for assignment in assignments[statements:]]
-        env = {value.key: value for value in values if value is not None}
-        self.expander.scopes.pop()
-        if words and self._run_builtin(words):
+        env: dict[str, Value] = {}
+        if assignments[statements:]:
+            # `A=1 command` sets A only for this command.
+            with self._inner_scope() as scope:
+                values = map(self._visit_variable_assignment, assignments[statements:])
+                env = scope.exported | {value.key: value for value in values if value is not None}
+        if not words or self._run_builtin(words):
             return
         self._read_heredoc(words, redirects)
-        if words:
-            command_env = {**self.scope.exported, **env}
-            command = Command(words, command_env, words[0].line, tuple(self.unread_sources))
-            self.commands.append(command)
+        if not env:
+            env, self.scope.is_shared = self.scope.exported, True
+        self.commands.append(Command(words, env, words[0].line, self.unread_sources))
 
     def _visit_redirected_statement(self, node: Node) -> None:
         body = node.child_by_field_name("body")
@@ -377,10 +399,10 @@ class _ScriptReader:
         except OSError:
             text = None
         if path is None or text is None:
-            self.unread_sources.append(word)
+            self.unread_sources = (*self.unread_sources, word)[:_MAX_UNREAD_SOURCES]
             return
         self.sourced += 1
-        self._walk_in_file(parse(text, str(path)), str(path))
+        self._walk_in_file(self._parse(text, str(path)), str(path))
         self.sourced -= 1
 
     def _read_heredoc(self, words: list[Word], redirects: tuple[Node, ...]) -> None:
@@ -388,7 +410,7 @@ class _ScriptReader:
         heredoc = next((redirect for redirect in redirects if redirect.type == "heredoc_redirect"), None)
         parts = {child.type: child for child in heredoc.named_children} if heredoc else {}
         body = parts.get("heredoc_body")
-        if heredoc is None or body is None or not words or self.sourced >= _MAX_NESTED:
+        if heredoc is None or body is None or self.sourced >= _MAX_NESTED:
             return
         # The redirect to a file may be before or after `<<EOF`.
         files = [node for node in (*redirects, *heredoc.named_children) if node.type == "file_redirect"]
@@ -403,6 +425,7 @@ class _ScriptReader:
     def _read_inner_script(self, text: str, line: int) -> None:
         reader = _ScriptReader(self.expander.file, line)
         reader.expander.main, reader.sourced = self.expander.main, self.sourced + 1
+        self._count(len(self.scope.exported))
         reader.scope.exported.update(self.scope.exported)
         for name, value in self.scope.exported.items():
             fallback = str(value.data) if value.known else HOLE

@@ -56,10 +56,26 @@ class Scope:
     variables: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, list[Word]] = field(default_factory=dict)
     exported: dict[str, Value] = field(default_factory=dict)
+    # Whether commands refer to `exported`, so that a change needs a copy.
+    is_shared: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of variables and arrays."""
+        return len(self.variables) + len(self.arrays) + len(self.exported)
 
     def copy(self) -> Scope:
         """Return a copy for a branch."""
         return Scope(dict(self.variables), dict(self.arrays), dict(self.exported))
+
+    def export(self, name: str, value: Value | None) -> None:
+        """Set an exported variable, or remove it if the value is None; commands before this one keep theirs."""
+        if self.is_shared:
+            self.exported, self.is_shared = dict(self.exported), False
+        if value is None:
+            self.exported.pop(name, None)
+        else:
+            self.exported[name] = value
 
     def merge_branch(self, branch: Scope, *, on_arguments: bool = False) -> None:
         """Merge the changes of a branch that may or may not run.
@@ -84,7 +100,7 @@ class Scope:
             if self.exported.get(name) != value:
                 unset = replace(value, data=UNKNOWN)
                 default_value = replace(self.exported.get(name, unset), soft=True, outside=True)
-                self.exported[name] = default_value if on_arguments else unset
+                self.export(name, default_value if on_arguments else unset)
 
 
 def mark_default(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any
 
 import yaml
@@ -31,8 +31,22 @@ _YAML_WORDS = {"yes": True, "on": True, "no": False, "off": False, "": None}
 _TOML_LONG_KEY = re.compile(rf"(?:\.[ \t]*[A-Za-z0-9_\"'-]{{1,60}}[ \t]*){{{MAX_DEPTH}}}")
 
 
+# Maximum number of runs in a file.
+MAX_RUNS = 500
+
+
 class UnreadableError(ValueError):
     """Raised when a file cannot be parsed; the message is one line for the user."""
+
+
+def check_run_count(runs: Sized, file: str) -> None:
+    """Refuse a file with too many runs.
+
+    Raises:
+        UnreadableError: The file has more than MAX_RUNS runs.
+    """
+    if len(runs) > MAX_RUNS:
+        raise UnreadableError(f"{file}: more than {MAX_RUNS} runs: no file has so many")
 
 
 def parse_documents(text: str, file: str, syntax: str) -> list[Any]:

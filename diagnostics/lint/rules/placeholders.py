@@ -35,13 +35,19 @@ def placeholders_are_filled_in(plan: RunPlan) -> Iterator[Problem]:
     """No value may still be a placeholder of a template."""
     settings = plan.settings
     values = [*settings.options.values(), *settings.launcher.values(), *settings.env.values()]
-    certain = [value for value in values if _matches(_PLACEHOLDER, value)]
     # If only a config is checked, the command may replace OmegaConf's `???`.
     alone = settings.place.file.endswith((".yaml", ".yml"))
-    required = [value for value in certain if alone and value.data == "???"]
-    errors = [value for value in certain if value not in required and not _LABEL_OPTION.search(value.key)]
-    warnings = [value for value in certain if value not in [*errors, *required]]
-    warnings += [value for value in values if _matches(_PROBABLE, value) and value not in certain]
+    errors: list[Value] = []
+    required: list[Value] = []
+    warnings: list[Value] = []
+    for value in values:
+        is_certain = _matches(_PLACEHOLDER, value)
+        if is_certain and alone and value.data == "???":
+            required.append(value)
+        elif is_certain and not _LABEL_OPTION.search(value.key):
+            errors.append(value)
+        elif is_certain or _matches(_PROBABLE, value):
+            warnings.append(value)
     for placeholders, severity, message, where in (
         (errors, Severity.ERROR, "{} still has a placeholder for a value.", "."),
         (required, Severity.WARNING, "{} has to be set by the command.", ", there or in this file."),
