@@ -66,9 +66,11 @@ def find_framework_command(words: list[str]) -> FrameworkCommand | None:
         for dialect in DIALECTS.values():
             way = next(filter(launch.matches, dialect.start), None)
             if way is not None:
-                start += bool(launch.module and way.verbs and not way.program)
+                has_verb = bool(launch.module and way.verbs and not way.program)
                 target = launch.module or launch.script
-                return FrameworkCommand(dialect.framework, way, start, index, target, bool(launch.module))
+                return FrameworkCommand(
+                    dialect.framework, way, start + has_verb, index, target, bool(launch.module)
+                )
     return None
 
 

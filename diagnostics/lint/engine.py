@@ -227,7 +227,9 @@ def merge_identical(findings: Iterable[Finding]) -> list[Finding]:
         key = (finding.code, finding.severity, finding.certainty, finding.detail, texts)
         groups.setdefault(key, []).append(finding)
     return [
-        replace(group[0], evidence=tuple(dict.fromkeys(item for finding in group for item in finding.evidence)))
+        replace(
+            group[0], evidence=tuple(dict.fromkeys(item for finding in group for item in finding.evidence))
+        )
         for group in groups.values()
     ]
 

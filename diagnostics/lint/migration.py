@@ -66,12 +66,12 @@ class Migration:
         return DIALECTS[self.new.package]
 
     @cached_property
-    def old_options(self) -> set[str]:
+    def old_options(self) -> frozenset[str]:
         """The options of the old release."""
         return option_index.exact_options(self.old.package, self.plan.role, self.old.version)
 
     @cached_property
-    def new_options(self) -> set[str]:
+    def new_options(self) -> frozenset[str]:
         """The options of the new release."""
         return option_index.exact_options(self.new.package, self.plan.role, self.new.version)
 

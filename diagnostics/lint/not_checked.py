@@ -6,7 +6,7 @@ They become the entries "not checked" of the report.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from packaging.version import Version
@@ -70,7 +70,7 @@ def check_reading(plans: Iterable[RunPlan]) -> list[CheckResult]:
 def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
     """Return entries for options that are misspelt, from a fork, or of the user's own script, and related doubts."""
     name, settings, own_parser = plan.framework, plan.settings, plan.settings.framework_parser
-    names = option_index.option_names(name, plan.role) if option_index.is_indexed(name) else set()
+    names = option_index.option_names(name, plan.role)
     # The reference trainer checks its own TOML.
     if not names and name != "own":
         return [NotChecked("options", f"no release of {SHOWN[name]} is indexed with its options")]
@@ -99,7 +99,7 @@ def _unchecked_options(plan: RunPlan) -> list[NotChecked]:
     return entries + _unindexed_options(plan, names, handled)
 
 
-def _unindexed_options(plan: RunPlan, names: set[str], handled: set[str]) -> list[NotChecked]:
+def _unindexed_options(plan: RunPlan, names: Collection[str], handled: set[str]) -> list[NotChecked]:
     settings, hydra = plan.settings, parser_of(plan.framework) == "hydra"
     refused = option_index.refused_options(settings, names, nested=True)
     unknown = [value for value in refused if value.key not in handled]
@@ -120,7 +120,7 @@ def _unindexed_options(plan: RunPlan, names: set[str], handled: set[str]) -> lis
     return entries
 
 
-def _existing_added_keys(plan: RunPlan, names: set[str], release: Version | None) -> list[NotChecked]:
+def _existing_added_keys(plan: RunPlan, names: Collection[str], release: Version | None) -> list[NotChecked]:
     """Return entries for `+` keys that the release already has; Hydra refuses them if their value is not null."""
 
     def exists(value: Value) -> bool:

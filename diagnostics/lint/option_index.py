@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Set
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -86,14 +87,14 @@ def release_options(framework: str, role: str, release: Version | None) -> froze
     return frozenset(name for name in names if not lacks_option(framework, name, release))
 
 
-def exact_options(package: str, role: str, release: str) -> set[str]:
+def exact_options(package: str, role: str, release: str) -> frozenset[str]:
     """Return the options of an indexed release, without options of other packages; empty if it is not indexed."""
     index = store.load(package)
     number = index.number(release) if index is not None else None
     if index is None or number is None:
-        return set()
+        return frozenset()
     document = index.document("serve") if role == "serve" else {}
-    return set(store.unpack_values(document or index.document("options"), number))
+    return frozenset(store.unpack_values(document or index.document("options"), number))
 
 
 def set_options(settings: Settings) -> list[Value]:
@@ -173,8 +174,15 @@ def refused_options(settings: Settings, names: Collection[str], *, nested: bool 
 
 def complete_option(name: str, names: Collection[str]) -> str | None:
     """Return the only option with this prefix, as argparse completes it; None if there is not exactly one."""
-    matches = [option for option in names if option.startswith(name)]
+    ordered = _sorted_names(frozenset(names))
+    at = bisect_left(ordered, name)
+    matches = [option for option in ordered[at : at + 2] if option.startswith(name)]
     return matches[0] if len(matches) == 1 else None
+
+
+@cache
+def _sorted_names(names: frozenset[str]) -> list[str]:
+    return sorted(names)
 
 
 def expand_abbreviations(settings: Settings, release: Version | None) -> None:
@@ -284,7 +292,7 @@ def suggest(name: str, names: Iterable[str]) -> str:
     return match[0] if match else ""
 
 
-def find_successors(name: str, old: set[str], new: set[str]) -> list[str]:
+def find_successors(name: str, old: Set[str], new: Set[str]) -> list[str]:
     """Return at most three options of the new release that may replace an option that it does not have.
 
     >>> find_successors("ray.num_cpus", {"ray.num_cpus"}, {"ray_kwargs.ray.num_cpus", "seed"})

@@ -65,12 +65,19 @@ def read_project(folder: Path) -> Project:
     """Read the releases that the project around a folder requires."""
     project = Project()
     for above in _project_folders(folder):
-        _add_copies(above, project)
-        before = len(project.pins)
-        for path in _requirement_files(above):
-            _add_requirements(path, project)
-        if len(project.pins) > before and (above / ".git").exists():
-            break
+        nearest = _read_folder(above)
+        project.pins = nearest.pins | project.pins
+        project.copies = nearest.copies | project.copies
+    return project
+
+
+@cache
+def _read_folder(folder: Path) -> Project:
+    """Read the releases that the files of one folder require."""
+    project = Project()
+    _add_copies(folder, project)
+    for path in _requirement_files(folder):
+        _add_requirements(path, project)
     return project
 
 

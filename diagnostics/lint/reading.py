@@ -93,7 +93,9 @@ def read_text(text: str, file: str, framework: str = "", syntax: str = "shell") 
             _follow_files(config)
         return python_configs
     trees = parse_documents(text, file, syntax)
-    configs = [settings for tree in trees if (settings := read_tree(tree, file, framework, syntax)) is not None]
+    configs = [
+        settings for tree in trees if (settings := read_tree(tree, file, framework, syntax)) is not None
+    ]
     check_run_count(configs, file)
     for settings in configs:
         _follow_files(settings)

@@ -86,11 +86,12 @@ class ComposedConfig:
         path = self._folder / f"{name}.yaml"
         self._file_count += 1
         try:
-            if self._file_count > _MAX_FILES:
-                raise UnreadableError(f"{path}: more than {_MAX_FILES} files in one config")
-            text = safe_io.read_text(path, MAX_BYTES) if path.stat().st_size <= MAX_BYTES else ""
+            is_readable = path.stat().st_size <= MAX_BYTES and self._file_count <= _MAX_FILES
+            text = safe_io.read_text(path, MAX_BYTES) if is_readable else ""
             trees = parse_yaml(text, str(path))
         except (OSError, UnreadableError):
+            is_readable = False
+        if not is_readable:
             self.missing += [path.stem] if path.stem not in SHIPPED else []
             return
         tree = trees[0] if trees and isinstance(trees[0], dict) else {}

@@ -15,14 +15,16 @@ from typing import Any
 
 from diagnostics.findings import NotChecked
 from diagnostics.lint.dialects import DIALECTS, Dialect, framework_of_source
-from diagnostics.lint.readers.structured import MAX_DEPTH, MAX_NODES, UnreadableError, check_run_count
+from diagnostics.lint.readers.structured import MAX_DEPTH, UnreadableError, check_run_count
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value
 
 _CLASSES = {name for dialect in DIALECTS.values() for name in dialect.classes}
 _OPERATORS: dict[type[ast.operator], Any] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
 }  # fmt: skip
-_MAX_SYNTAX_NODES = MAX_NODES * 5
+# Training scripts are far below these limits. Python needs 2 s to parse 1 MB of short calls.
+_MAX_SOURCE = 400_000
+_MAX_SYNTAX_NODES = 200_000
 _LARGEST = 10**12
 # Maximum number of items in a list or dict of a setting.
 _MAX_ITEMS = 1000
@@ -31,12 +33,14 @@ _MAX_ITEMS = 1000
 def parse_python(text: str) -> ast.Module | None:
     """Parse source without warnings; return None if the text is no Python."""
     try:
-        return _parse(text)
+        return _parse(text, "")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
-def _parse(text: str) -> ast.Module:
+def _parse(text: str, file: str) -> ast.Module:
+    if len(text) > _MAX_SOURCE:
+        raise UnreadableError(f"{file}: larger than {_MAX_SOURCE // 1000} kB: no training script is")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(text)
@@ -52,12 +56,12 @@ def read_configs(text: str, file: str) -> list[Settings]:
     if not framework or not DIALECTS[framework].classes or not any(name in text for name in _CLASSES):
         return []
     try:
-        return _ConfigFinder(file, DIALECTS[framework]).find(_parse(text))
+        return _ConfigFinder(file, DIALECTS[framework]).find(_parse(text, file))
     except SyntaxError as error:
         raise UnreadableError(f"{file}:{error.lineno or 1}: not Python: {error.msg}") from None
-    except (ValueError, RecursionError, MemoryError) as error:
-        if isinstance(error, UnreadableError):
-            raise
+    except UnreadableError:
+        raise
+    except (ValueError, RecursionError, MemoryError):
         raise UnreadableError(f"{file}: not Python, or nested too deep") from None
 
 

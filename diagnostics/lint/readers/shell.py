@@ -25,7 +25,9 @@ from diagnostics.lint.values import Place, Value
 
 _LANGUAGE = tree_sitter.Language(tree_sitter_bash.language())
 _MAX_DEPTH = 60
-_MAX_NODES = 400_000
+_MAX_NODES = 200_000
+# A command takes as long as so many other nodes.
+_COMMAND_STEPS = 8
 # Maximum number of function calls in a script, and maximum depth of calls and sourced files.
 _MAX_CALLS, _MAX_NESTED = 200, 4
 # Number of folders above the script in which a sourced file is looked for.
@@ -297,7 +299,9 @@ class _ScriptReader:
             items = self.expander.expand_words(
                 *(item for item in value.named_children if item.type != "comment")
             )
-            self.scope.arrays[name] = [*(self.scope.arrays.get(name, []) if appends else ()), *items]
+            before = self.scope.arrays.get(name, []) if appends else []
+            self._count(len(before) // 8)
+            self.scope.arrays[name] = [*before, *items]
             return None
         text = self.expander.expand_text(value) if value is not None else ""
         if appends:
@@ -329,6 +333,7 @@ class _ScriptReader:
             self._export(name, None)
 
     def _visit_command(self, node: Node, redirects: tuple[Node, ...] = ()) -> None:
+        self._count(_COMMAND_STEPS)
         assignments = [child for child in node.named_children if child.type == "variable_assignment"]
         statements = _count_statements(node)
         for statement in assignments[:statements]:
@@ -425,7 +430,7 @@ class _ScriptReader:
     def _read_inner_script(self, text: str, line: int) -> None:
         reader = _ScriptReader(self.expander.file, line)
         reader.expander.main, reader.sourced = self.expander.main, self.sourced + 1
-        self._count(len(self.scope.exported))
+        reader.visited = self.visited + len(self.scope.exported)
         reader.scope.exported.update(self.scope.exported)
         for name, value in self.scope.exported.items():
             fallback = str(value.data) if value.known else HOLE
@@ -433,6 +438,7 @@ class _ScriptReader:
         for variable, number, _line in slurm_variables(text):
             reader.scope.variables[variable] = f"{SOFT}{number}"
         self.commands += reader.read_text(text)
+        self.visited = reader.visited
 
 
 def _count_statements(command: Node) -> int:

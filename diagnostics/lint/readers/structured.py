@@ -40,11 +40,7 @@ class UnreadableError(ValueError):
 
 
 def check_run_count(runs: Sized, file: str) -> None:
-    """Refuse a file with too many runs.
-
-    Raises:
-        UnreadableError: The file has more than MAX_RUNS runs.
-    """
+    """Raise UnreadableError if a file has more than MAX_RUNS runs."""
     if len(runs) > MAX_RUNS:
         raise UnreadableError(f"{file}: more than {MAX_RUNS} runs: no file has so many")
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
@@ -167,33 +168,27 @@ def pair_with_trainers(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
     The servers of the same script count first, else the servers in other files at the address that the trainer names,
     else the servers in files that were named on the command line. Of several servers, the ports decide.
     """
-    servers = [plan for plan in plans if plan.role == "serve"]
+    by_source: dict[str, list[RunPlan]] = {}
+    by_host: dict[str, list[RunPlan]] = {}
+    for server in (plan for plan in plans if plan.role == "serve"):
+        by_source.setdefault(server.source, []).append(server)
+        host = server.values.get("server.host")
+        if host is not None and host.known and str(host.data) not in _LOCAL:
+            by_host.setdefault(str(host.data), []).append(server)
+    trainers = [plan for plan in plans if plan.role == "train"]
+    complete = {trainer.source for trainer in trainers}
+    named = [plan for plan in plans if plan.role == "serve" and plan.explicit and plan.source not in complete]
     pairs = []
-    for trainer in (plan for plan in plans if plan.role == "train"):
+    for trainer in trainers:
         mode = trainer.values.get("rollout.mode")
         if mode is None or mode.data != "server":
             continue
-        candidates = [server for server in servers if server.source == trainer.source]
-        candidates = candidates or [server for server in servers if _is_addressed(trainer, server)]
-        candidates = candidates or _named_together(trainer, plans)
+        addresses = trainer.evidence("server.host", "server.address")
+        text = " ".join(str(address.data) for address in addresses if address.known)
+        addressed = [server for host, servers in by_host.items() if host in text for server in servers]
+        candidates = by_source.get(trainer.source) or addressed or (named if trainer.explicit else [])
         pairs += [(trainer, server) for server in _matching_ports(trainer, candidates)]
     return pairs
-
-
-def _is_addressed(trainer: RunPlan, server: RunPlan) -> bool:
-    """Return whether the trainer's settings name the server's host; a local address does not count."""
-    host = server.values.get("server.host")
-    if host is None or not host.known or str(host.data) in _LOCAL:
-        return False
-    addresses = trainer.evidence("server.host", "server.address")
-    return any(address.known and str(host.data) in str(address.data) for address in addresses)
-
-
-def _named_together(trainer: RunPlan, plans: list[RunPlan]) -> list[RunPlan]:
-    """Return the servers in files named on the command line, except files that also start a trainer."""
-    complete = {plan.source for plan in plans if plan.role == "train"}
-    servers = [plan for plan in plans if plan.role == "serve" and plan.explicit]
-    return [server for server in servers if trainer.explicit and server.source not in complete]
 
 
 def _matching_ports(trainer: RunPlan, servers: list[RunPlan]) -> list[RunPlan]:
@@ -211,14 +206,12 @@ def _matching_ports(trainer: RunPlan, servers: list[RunPlan]) -> list[RunPlan]:
 
 def pair_servers(plans: list[RunPlan]) -> list[tuple[RunPlan, RunPlan]]:
     """Return pairs of servers that one script runs at the same time, because no trainer starts between them."""
-    servers = [plan for plan in plans if plan.role == "serve"][:_MAX_SERVERS]
-    trainers = [(plan.source, plan.first_line) for plan in plans if plan.role == "train"]
-    return [
-        (first, second)
-        for first, second in combinations(servers, 2)
-        if first.source == second.source
-        and not any(
-            source == first.source and first.first_line < line < second.first_line
-            for source, line in trainers
-        )
-    ]
+    # Servers between which no trainer starts, by their file and the number of trainers before them.
+    groups: dict[tuple[str, int], list[RunPlan]] = {}
+    trainers = Counter[str]()
+    for plan in sorted(plans, key=lambda plan: plan.first_line):
+        if plan.role == "train":
+            trainers[plan.source] += 1
+        else:
+            groups.setdefault((plan.source, trainers[plan.source]), []).append(plan)
+    return [pair for servers in groups.values() for pair in combinations(servers[:_MAX_SERVERS], 2)]
