@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -292,7 +292,7 @@ def suggest(name: str, names: Iterable[str]) -> str:
     return match[0] if match else ""
 
 
-def find_successors(name: str, old: Set[str], new: Set[str]) -> list[str]:
+def find_successors(name: str, old: frozenset[str], new: frozenset[str]) -> list[str]:
     """Return at most three options of the new release that may replace an option that it does not have.
 
     >>> find_successors("ray.num_cpus", {"ray.num_cpus"}, {"ray_kwargs.ray.num_cpus", "seed"})

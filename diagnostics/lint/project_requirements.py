@@ -13,10 +13,11 @@ from itertools import islice
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from diagnostics import safe_io
 from diagnostics.frameworks import FRAMEWORKS
+from diagnostics.versions import parse_version
 
 # Name of a framework or package in `lint` -> distributions that contain it; the first that is installed counts.
 PACKAGES = {framework.name: framework.packages for framework in FRAMEWORKS.values()} | {"torch": ("torch",)}
@@ -25,8 +26,6 @@ _MAX_BYTES = 1_000_000
 _MAX_PARENTS = 6
 _MAX_FILES = 40
 _MAX_LINES = 2000
-# Maximum length of a version.
-_MAX_LENGTH = 1000
 # Distribution -> name in `lint`.
 _NAMES = {
     canonicalize_name(distribution): name
@@ -120,15 +119,8 @@ def _add_copies(folder: Path, project: Project) -> None:
             if marks.excludes and (base / marks.excludes).is_file():
                 continue
             matches = (_VERSION.search(_read_text(base / file)) for file in marks.version_files)
-            release = next((_parse_version(match[1]) for match in matches if match), None)
+            release = next((parse_version(match[1]) for match in matches if match), None)
             project.copies[name] = (release, str(base / marks.contains.split("/", maxsplit=1)[0]))
-
-
-def _parse_version(text: str) -> Version | None:
-    try:
-        return Version(text) if len(text) <= _MAX_LENGTH else None
-    except InvalidVersion:
-        return None
 
 
 def _add_requirements(path: Path, project: Project) -> None:
@@ -138,6 +130,6 @@ def _add_requirements(path: Path, project: Project) -> None:
     pins = _LOCKED.findall(text) if path.name.endswith(".lock") else []
     pins += [pin for line in text.splitlines() for pin in _PIN.findall(line.partition("#")[0])]
     for distribution, version in pins:
-        name, release = _NAMES.get(canonicalize_name(distribution)), _parse_version(version)
+        name, release = _NAMES.get(canonicalize_name(distribution)), parse_version(version)
         if name and release and name not in project.pins:
             project.pins[name] = (release, str(path))

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from diagnostics import UserError
 from diagnostics.lint.project_requirements import PACKAGES, Project
-from diagnostics.versions import in_range
+from diagnostics.versions import in_range, parse_version
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ def collect_versions(given: Mapping[str, str | None], *, installed: bool = True)
     for package, distributions in PACKAGES.items():
         text = given.get(package)
         if text:
-            try:
-                known[package] = Version(text)
-            except InvalidVersion:
-                raise UserError(f"--{package} {text}: expected a version, such as 0.8.5") from None
+            release = parse_version(text)
+            if release is None:
+                raise UserError(f"--{package} {text}: expected a version, such as 0.8.5")
+            known[package] = release
         elif installed:
-            version = next((release for name in distributions if (release := installed_version(name))), None)
+            version = next(filter(None, map(installed_version, distributions)), None)
             if version is not None:
                 known[package] = version
     return Versions(known, frozenset(package for package, text in given.items() if text))
@@ -88,6 +88,6 @@ def collect_versions(given: Mapping[str, str | None], *, installed: bool = True)
 def installed_version(distribution: str) -> Version | None:
     """Return the installed release of a distribution; None if it is not installed or has no valid version."""
     try:
-        return Version(metadata.version(distribution))
-    except (metadata.PackageNotFoundError, InvalidVersion, TypeError):
+        return parse_version(metadata.version(distribution))
+    except (metadata.PackageNotFoundError, TypeError):
         return None

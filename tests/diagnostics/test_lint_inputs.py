@@ -98,18 +98,6 @@ def test_value_that_may_be_overridden_is_no_error(form):
     assert not any(item.startswith("error") for item in reported)
 
 
-def test_config_named_by_a_command_is_read(tmp_path):
-    """A config that a command names is read; the command's options take precedence, and values have file and line."""
-    (tmp_path / "examples").mkdir()
-    (tmp_path / "examples" / "config.yaml").write_text("worker:\n  rollout:\n    n: 5\n    top_p: 0.9\n")
-    script = tmp_path / "examples" / "run.sh"
-    script.write_text("python3 -m verl.trainer.main config=examples/config.yaml worker.rollout.n=16\n")
-    [settings] = read_file(script)
-    assert settings.options["worker.rollout.n"].data == 16
-    value = settings.options["worker.rollout.top_p"]
-    assert (value.data, value.place.line, Path(value.place.file).name) == (0.9, 4, "config.yaml")
-
-
 def test_forwarded_arguments_do_not_weaken_explicit_options():
     """Forwarded arguments (`"$@"`) hide no fault of explicit options, except in a wrapper without a model."""
     sizes = "data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=256 "
@@ -122,15 +110,6 @@ def test_forwarded_arguments_do_not_weaken_explicit_options():
     assert plan.values["group.size"].outside
     assert "error CFG110" in codes('swift rlhf --rlhf_type grpo --num_generations 1 "$@"')
     assert "error CFG104" in codes('CUDA_VISIBLE_DEVICES=0,1 vllm serve M --tensor-parallel-size 4 "$@"')
-
-
-def test_default_that_changed_needs_a_known_release():
-    """The default of vllm_mode, which TRL 1.0 changed from server to colocate, is known only with the release."""
-    script = "trl grpo --use_vllm true --num_generations 8"
-    modes = [
-        plans(script, **known)[0].get("rollout.mode") for known in ({}, {"trl": "0.29.1"}, {"trl": "1.0.0"})
-    ]
-    assert modes == [None, "server", "colocate"]
 
 
 @pytest.mark.parametrize(
@@ -325,17 +304,6 @@ def test_second_training_in_a_script_has_its_own_server(tmp_path):
         "CFG108",
         "CFG109",
     } == set()
-
-
-def test_missing_backslash_before_options_of_a_cloned_script_is_found(tmp_path):
-    run = tmp_path / "job.sh"
-    run.write_text(
-        "git clone https://example.org/x && cd x\naccelerate launch --num_processes 8 src/x/grpo.py \\\n"
-        "  --config recipes/a.yaml \\\n  --hub_model_id me/x\n  --wandb_project p \\\n  --use_vllm false\n"
-    )
-    report = lint(run)
-    assert "CFG114" in {finding.code for finding in report.findings}
-    assert any(entry.what == "src/x/grpo.py" for check in report.checks for entry in check.not_judged)
 
 
 def test_options_of_an_imported_config_class_are_known(tmp_path):

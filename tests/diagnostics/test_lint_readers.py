@@ -3,8 +3,10 @@
 import json
 import random
 import time
+from pathlib import Path
 
 import pytest
+import yaml
 
 from diagnostics.lint.engine import check_plans, plans_of
 from diagnostics.lint.readers.python import read_configs
@@ -13,7 +15,6 @@ from diagnostics.lint.readers.structured import (
     UnreadableError,
     flatten,
     parse_json,
-    parse_toml,
     parse_yaml,
 )
 from diagnostics.lint.reading import read_file, read_text
@@ -21,31 +22,8 @@ from diagnostics.lint.values import UNKNOWN, parse_scalar
 from diagnostics.lint.versions import Versions
 from tests.diagnostics.lint_helpers import versions
 
-SEEDS = {
-    "shell": (
-        "N=${N:-4}\nA=(actor_rollout_ref.rollout.n=${N})\nif [ $1 ]; then N=$((N*2)); fi\n"
-        'CUDA_VISIBLE_DEVICES=0,1 python3 -m verl.trainer.main_ppo "${A[@]}" data.train_batch_size=$N "$@"\n',
-        "cat <<EOF\nx\nEOF\nswift rlhf --rlhf_type grpo --use_vllm true \\\n --vllm_mode colocate --top_p 0.9\n",
-        "accelerate launch --num_processes 4 grpo.py --num_generations 8 --vllm_server_port 8000 'a b'\n",
-        "python -m openrlhf.cli.train_ppo_ray --vllm.num_engines 2 --train.colocate_all\nvllm serve m --port 1\n",
-    ),
-    "yaml": (
-        "actor_rollout_ref:\n  rollout: &r\n    n: 8\n  actor:\n    <<: *r\n    use_dynamic_bsz: no\n"
-        "data:\n  train_batch_size: 64\n",
-        "num_generations: 8\nuse_vllm: true\nlist: [1, {a: b}, 'c']\n",
-        "worker:\n  rollout:\n    n: 1\n  actor: {global_batch_size: 3}\n",
-    ),
-    "json": (
-        '{"rlhf_type": "grpo", "num_generations": 8, "vllm_server_port": [8000, "x"], "a": {"b": null, "c": 1e3}}',
-    ),
-    "toml": (
-        '[rollout]\nmode = "async"\nmax_staleness = 1\n[sampling]\ngroup_size = 8\ntemperature = 0.0\n',
-    ),
-    "python": (
-        "import os\nos.environ['RAY_ADDRESS'] = 'http://x'\nN = 4 * 2\nargs = GRPOConfig(num_generations=N, top_p=.9,\n"
-        "    use_vllm=True, vllm_mode='server', **{'beta': 0})\nargs.temperature = -1\n",
-    ),
-}
+FORMS = yaml.safe_load(Path(__file__).with_name("lint_forms.yaml").read_text())
+SEEDS = [(form["syntax"], form["text"]) for form in FORMS["found"] + FORMS["accepted"]]
 FRAGMENTS = [
     "\n", "\\\n", "\\ \n", '"', "'", "`", "$", "${", "}", "$((", "))", "(", ")", "[", "]", "{", ":", "=", "#", "&", "*",
     "<<", "|", ";", ";;", "- ", "? ", "!!", "---\n", "\t", "\0", "\1", "\x85", "\u2028", "\ufeff", "é", "漢", "9" * 30,
@@ -87,8 +65,8 @@ def test_mangled_configs_crash_no_rule():
         versions(vllm="0.7.3", trl="0.17.0", ms_swift="3.4.1", verl="0.5.0", openrlhf="0.10.1"),
     )
     for number in range(1_500):
-        syntax = list(SEEDS)[number % len(SEEDS)]
-        text = mangle(rng.choice(SEEDS[syntax]), rng)
+        syntax, seed = rng.choice(SEEDS)
+        text = mangle(seed, rng)
         assert crashes(text, syntax, known[number % 2]) == [], (syntax, text)
 
 
@@ -100,6 +78,13 @@ HOSTILE = {
     "shell words": ("shell", "swift rlhf " + "--a b " * 50_000),
     "shell variables": ("shell", "".join(f"V{i}=1\nif x; then V{i}=2\n" for i in range(8_000))),
     "shell here": ("shell", "cat > a.yaml <<A\n" * 30_000),
+    "shell functions": ("shell", "a() {\n" * 5000),
+    "shell loops": ("shell", "for a in 1; do\n" * 1000 + "x\n" + "done\n" * 1000),
+    "shell calls": (
+        "shell",
+        "".join(f'f{n}() {{ f{n + 1} "$@" "$@"; }}\n' for n in range(40)) + "f0 a b c\n",
+    ),
+    "shell recursion": ("shell", "f() { f; f; train; }\nf\n"),
     "shell pipes": ("shell", "a | " * 20_000),
     "shell substitutions": ("shell", "A=(" * 5_000 + "$(a " * 5_000),
     "shell spaces": ("shell", ">" + " " * 500_000 + "<<A\n"),
@@ -111,6 +96,15 @@ HOSTILE = {
     "python dicts": ("python", "from trl import GRPOConfig\n" + "k['a'] = {'b': 1}\n" * 9_000),
     "yaml anchors": ("yaml", "".join(f"k{i}: &a{i} {{x: 1}}\n" for i in range(30_000))),
     "yaml merges": ("yaml", "a: &a {x: 1}\n" + "b: {<<: *a, <<: *a}\n" * 10_000),
+    "yaml aliases": (
+        "yaml",
+        "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{f'*a{i - 1},' * 9}]\n" for i in range(1, 30)),
+    ),
+    "yaml nested": ("yaml", "[" * 5000),
+    "json nested": ("json", '{"a":' * 5000),
+    "toml nested": ("toml", "a = " + "[" * 5000),
+    "python nested": ("python", "GRPOConfig(a=" + "(" * 5000),
+    "python signs": ("python", "GRPOConfig(a=" + "-" * 5000 + "1)"),
     "yaml line": ("yaml", "a: " + "x" * 1_900_000),
     "yaml keys": ("yaml", "? " * 50_000),
     "json line": ("json", '{"a": "' + "\\" * 1_000_000),
@@ -190,32 +184,6 @@ def test_yaml_keeps_lines_and_types():
     [tree] = parse_yaml("a:\n  b: 1\n  c: [x, 2]\nd: '3'\ne: yes\nf: 1e-6\n", "c.yaml")
     read = {key: (value.data, value.place.line) for key, value in flatten(tree).items()}
     assert read == {"a.b": (1, 2), "a.c": (["x", 2], 3), "d": ("3", 4), "e": (True, 5), "f": (1e-6, 6)}
-
-
-def test_yaml_alias_bomb_is_refused():
-    """Aliases count each time they are used, so an alias bomb is refused."""
-    bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
-        f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(8)
-    )
-    with pytest.raises(UnreadableError, match="no config has so many"):
-        parse_yaml(bomb, "c.yaml")
-
-
-@pytest.mark.parametrize(
-    ("read", "text"),
-    [
-        (parse_yaml, "[" * 5000),
-        (parse_json, "[" * 5000),
-        (parse_json, '{"a":' * 5000),
-        (parse_toml, "a = " + "[" * 5000),
-        (read_configs, "GRPOConfig(a=" + "(" * 5000),
-        (read_configs, "GRPOConfig(a=" + "-" * 5000 + "1)"),
-    ],
-)
-def test_deep_nesting_is_refused_in_one_line(read, text):
-    with pytest.raises(UnreadableError) as caught:
-        read(text, "c")
-    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_number_of_5000_digits_stays_text():

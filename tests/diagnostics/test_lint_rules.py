@@ -113,13 +113,6 @@ def test_evidence_quotes_the_text_of_the_file():
     assert not {"CUDA_VISIBLE_DEVICES = 1", "vllm_server_host = server"} & evidence
 
 
-def test_shell_default_gives_a_warning_only():
-    """A default such as `${N:-3}` gives only a warning, because a real run may set another number."""
-    script = TRL + "--per_device_train_batch_size ${N:-3}"
-    [reported] = [f for f in findings(script, trl="1.9.0") if f.code == "CFG101"]
-    assert (reported.severity, reported.certainty) == (Severity.WARNING, "supported")
-
-
 def test_fix_uses_the_frameworks_option_names():
     [verl] = [f for f in findings(VERL + "actor_rollout_ref.rollout.temperature=0") if f.code == "CFG115"]
     [swift] = [f for f in findings(SWIFT + "--temperature 0") if f.code == "CFG115"]

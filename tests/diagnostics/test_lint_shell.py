@@ -215,24 +215,6 @@ def test_exponential_expansion_is_refused():
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "a() {\n" * 5000,
-        "for a in 1; do\n" * 1000 + "x\n" + "done\n" * 1000,
-        "".join(f'f{n}() {{ f{n + 1} "$@" "$@"; }}\n' for n in range(40)) + "f0 a b c\n",
-        "f() { f; f; train; }\nf\n",
-    ],
-    ids=["functions", "loops", "calls", "recursion"],
-)
-def test_deep_nesting_and_recursion_are_bounded(text):
-    try:
-        reported = commands(text)
-    except UnreadableError:
-        return
-    assert len(reported) <= 6000
-
-
-@pytest.mark.parametrize(
     ("lines", "expected"),
     [
         ("-N 2\n#SBATCH -n8", {"NNODES": 2}),

@@ -6,8 +6,6 @@ Depth and size are bounded, so that no file costs unbounded time or memory.
 from __future__ import annotations
 
 import json
-import re
-import tomllib
 from collections.abc import Mapping, Sized
 from typing import Any
 
@@ -27,8 +25,6 @@ _MAX_TOML_KEYS = 50_000
 _YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Words of YAML 1.1 with their values in PyYAML, which the parser of transformers uses.
 _YAML_WORDS = {"yes": True, "on": True, "no": False, "off": False, "": None}
-# tomllib takes quadratic time in the number of a key's parts.
-_TOML_LONG_KEY = re.compile(rf"(?:\.[ \t]*[A-Za-z0-9_\"'-]{{1,60}}[ \t]*){{{MAX_DEPTH}}}")
 
 
 # Maximum number of runs in a file.
@@ -221,15 +217,13 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
     Raises:
         UnreadableError: See `parse_documents`.
     """
-    if _TOML_LONG_KEY.search(text):
-        raise UnreadableError(f"{file}: a key with more than {MAX_DEPTH} parts")
     lines = key_lines(text)
     if len(lines) > _MAX_TOML_KEYS:
         raise UnreadableError(f"{file}: more than {_MAX_TOML_KEYS} keys: no config has so many")
     try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise UnreadableError(f"{file}: not TOML: {str(error) or 'nested too deep'}") from None
+        document = safe_io.parse_toml(text)
+    except ValueError as error:
+        raise UnreadableError(f"{file}: not TOML: {error}") from None
     tree: dict[str, Any] = _toml_values(document, lines, (), file)
     return tree
 
