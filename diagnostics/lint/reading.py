@@ -157,6 +157,7 @@ def _read_commands(commands: Iterable[shell.Command], file: str, depth: int) -> 
         all_settings += previous
         check_run_count(all_settings, file)
     for settings in all_settings:
+        check_run_count(all_settings, file, settings.env)
         _follow_files(settings)
     return all_settings
 

@@ -128,9 +128,6 @@ def test_hostile_input_is_read_or_refused(name):
 TRL_RUN = "trl grpo --use_vllm true --vllm_mode server --num_generations 8 --per_device_train_batch_size 3\n"
 # Text whose lines refer to all lines before them, by its number of lines, which is the last value.
 GROWING = {
-    "shell exports": ("shell", lambda n: "export A=1\n" + "".join(f"export A{i}=1\na\n" for i in range(n)), 500),
-    "shell assignments": ("shell", lambda n: "".join(f"A{i}=1\n" for i in range(n)) + "B=1 a\n" * n, 300),
-    "shell arrays": ("shell", lambda n: "A+=(x)\n" * n, 1000),
     "shell programs": ("shell", lambda n: "-m x -c y a.py " * n, 300),
     "shell here-documents": (
         "shell", lambda n: "".join(f"export A{i}=1\n" for i in range(n)) + "bash <<E\na\nE\n" * n, 200,
@@ -140,14 +137,27 @@ GROWING = {
     "shell servers": ("shell", lambda n: ("trl vllm-serve --port 1\n" + TRL_RUN) * n, 25),
     "shell placeholders": ("shell", lambda n: TRL_RUN[:-1] + "".join(f" --a{i} TODO" for i in range(n)), 200),
     "yaml options": ("yaml", lambda n: "use_vllm: true\n" + "".join(f"num{i}: 1\n" for i in range(n)), 200),
-    "python environment": (
-        "python", lambda n: "".join(f"os.environ['A{i}'] = '1'\nGRPOConfig()\n" for i in range(n)), 60,
-    ),
     "python lists": ("python", lambda n: f"x = [{'1, ' * n}]\n" + "GRPOConfig(model_init_kwargs=x)\n" * (n // 8), 400),
     "notebook commands": (
         "notebook", lambda n: json.dumps({"cells": [{"cell_type": "code", "source": "!a\n" * n}]}), 60,
     ),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "export A=1\n" * 9_000 + "a\n" * 30_000,
+        "".join(f"A{i}=1\n" for i in range(5_000)) + "B=1 a\n" * 5_000,
+        "A+=(x)\n" * 20_000,
+        "".join(f"export A{i}=1\n" for i in range(2_000)) + TRL_RUN,
+        TRL_RUN * 501,
+    ],
+    ids=["commands", "assignments", "arrays", "exports", "runs"],
+)
+def test_script_that_needs_much_more_work_than_its_size_is_refused(text):
+    with pytest.raises(UnreadableError, match="more than"):
+        read_text(text, "run.sh")
 
 
 @pytest.mark.parametrize("name", GROWING)

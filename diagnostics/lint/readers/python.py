@@ -24,7 +24,7 @@ _OPERATORS: dict[type[ast.operator], Any] = {
 }  # fmt: skip
 # Training scripts are far below these limits. Python needs 2 s to parse 1 MB of short calls.
 _MAX_SOURCE = 400_000
-_MAX_SYNTAX_NODES = 200_000
+_MAX_SYNTAX_NODES = 100_000
 _LARGEST = 10**12
 # Maximum number of items in a list or dict of a setting.
 _MAX_ITEMS = 1000
@@ -107,6 +107,7 @@ class _ConfigFinder:
         for node in nodes:
             self._visit(node)
         for config in self.configs:
+            check_run_count(self.configs, self.file, self.env)
             config.env = self.env
             config.options = {**self.model_options, **config.options}
         return self.configs

@@ -27,18 +27,19 @@ _YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _YAML_WORDS = {"yes": True, "on": True, "no": False, "off": False, "": None}
 
 
-# Maximum number of runs in a file.
+# Maximum number of runs in a file, and of environment variables that a file sets.
 MAX_RUNS = 500
+MAX_VARIABLES = 1000
 
 
 class UnreadableError(ValueError):
     """Raised when a file cannot be parsed; the message is one line for the user."""
 
 
-def check_run_count(runs: Sized, file: str) -> None:
-    """Raise UnreadableError if a file has more than MAX_RUNS runs."""
-    if len(runs) > MAX_RUNS:
-        raise UnreadableError(f"{file}: more than {MAX_RUNS} runs: no file has so many")
+def check_run_count(runs: Sized, file: str, variables: Sized = ()) -> None:
+    """Raise UnreadableError if a file has too many runs, or sets too many environment variables."""
+    if len(runs) > MAX_RUNS or len(variables) > MAX_VARIABLES:
+        raise UnreadableError(f"{file}: more than {MAX_RUNS} runs, or {MAX_VARIABLES} environment variables")
 
 
 def parse_documents(text: str, file: str, syntax: str) -> list[Any]:
