@@ -16,6 +16,8 @@ from msgspec import Struct
 from diagnostics.frameworks import FRAMEWORKS, Framework
 from diagnostics.versions import in_range
 
+# No path is longer; patterns such as `.*a.*b` take quadratic time.
+_MAX_PATH = 4096
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_.-]*)(?:=|$)")
 
 
@@ -207,7 +209,7 @@ class Launch:
         if self.program:
             return self.program == start.program and self.verb in start.verbs
         pattern, name = (start.module, self.module) if self.module else (start.script, self.script)
-        if not pattern or not re.match(pattern, name):
+        if not pattern or len(name) > _MAX_PATH or not re.match(pattern, name):
             return False
         if self.module and start.not_module and re.match(start.not_module, self.module):
             return False

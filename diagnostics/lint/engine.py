@@ -193,7 +193,7 @@ def _check_group(
     findings: list[Finding] = []
     unknowns: list[NotChecked] = []
     for rule in rules:
-        for subjects in pairs.get(rule.scope, [(plan,) for plan in plans]):
+        for subjects in pairs.get(rule.scope, [(plan,) for plan in plans if rule.applies_to(plan)]):
             try:
                 findings += check_rule(rule, *subjects)
             except Exception as error:  # noqa: BLE001 - a rule that crashes is a result
@@ -208,11 +208,8 @@ def _check_group(
 def check_rule(rule: Rule, *subjects: RunPlan) -> list[Finding]:
     """Check one rule on a plan, or on a pair of plans."""
     plan = subjects[0]
-    applies = rule.role in {"", plan.role} and (not rule.frameworks or plan.framework in rule.frameworks)
-    if rule.scope == "run" and not applies:
-        return []
     findings = []
-    for problem in rule.function(*subjects):
+    for problem in rule.function(*subjects) if rule.applies_to(plan) else ():
         if rule.releases and problem.applies is True:
             problem = replace(problem, applies=plan.versions.within(plan.framework, rule.releases))  # noqa: PLW2901
         findings.append(to_finding(plan, problem.code or rule.codes[0], problem))

@@ -237,23 +237,29 @@ def is_indexed_release(package: str, release: Version | None) -> bool:
     return release is not None and str(release) in _load(package).get("releases", ())
 
 
-def release_span(package: str, name: str) -> tuple[str, str] | None:
+def release_span(package: str, name: str) -> tuple[Version, Version] | None:
     """Return the first and the last release that have an option; None if no release has it."""
     span = _load(package).get("options", {}).get(name)
-    return (span[0], span[1]) if span else None
+    return (_parse_release(span[0]), _parse_release(span[1])) if span else None
+
+
+_parse_release = cache(Version)
+
+
+def _is_companion_option(package: str, name: str) -> bool:
+    return any(release_span(companion, name) for companion in _companions(package))
 
 
 def releases_with_all(package: str, wanted: Iterable[str]) -> tuple[list[str], tuple[Version, ...]]:
     """Return the options that some release lacks, and the releases that have all options; empty if none is lacking."""
-    releases = [Version(release) for release in _load(package).get("releases", ())]
+    releases = [_parse_release(release) for release in _load(package).get("releases", ())]
     if not releases:
         return [], ()
-    shared = {name for companion in _companions(package) for name in _load(companion).get("options", ())}
-    spans = {name: span for name in wanted if name not in shared and (span := release_span(package, name))}
+    spans = {name: span for name in wanted if (span := release_span(package, name))}
     partial = {
-        name: (Version(first), Version(last))
+        name: (first, last)
         for name, (first, last) in spans.items()
-        if Version(first) > releases[0] or Version(last) < releases[-1]
+        if (first > releases[0] or last < releases[-1]) and not _is_companion_option(package, name)
     }
     if not partial:
         return [], ()
@@ -268,9 +274,10 @@ def lacks_option(package: str, name: str, release: Version) -> bool:
         return False
     # vLLM accepts `disable_x` where it has `enable_x`.
     opposite = release_span(package, re.sub("^disable_", "enable_", name)) if package == "vllm" else None
-    if any(release_span(companion, name) for companion in _companions(package)):
-        return False
-    return not any(Version(first) <= release <= Version(last) for first, last in {span, opposite or span})
+    spans = {span, opposite or span}
+    return not any(first <= release <= last for first, last in spans) and not _is_companion_option(
+        package, name
+    )
 
 
 def suggest(name: str, names: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from diagnostics.catalog.model import Issue
 from diagnostics.findings import Severity
+from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import Value
 
 # Groups of rules, in the order of the report.
@@ -81,6 +82,11 @@ class Rule:
     scope: str = "run"
     keeps_config_tables: bool = False
     warnings_only: bool = False
+
+    def applies_to(self, plan: RunPlan) -> bool:
+        """Return whether the rule checks runs of this framework and role; a rule about pairs checks all."""
+        fits = self.role in {"", plan.role} and (not self.frameworks or plan.framework in self.frameworks)
+        return fits or self.scope != "run"
 
 
 _rules: list[Rule] = []
