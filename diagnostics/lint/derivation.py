@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from diagnostics.lint.dialects import DIALECTS, PlanValue
+from diagnostics.lint.readers.hydra import uses_shipped_config
 from diagnostics.lint.run_plan import RunPlan
 from diagnostics.lint.values import UNKNOWN, Place, Settings, Value, parse_count, parse_scalar
 from diagnostics.lint.versions import Versions
@@ -22,8 +23,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "sampling.top_k": (0, -1, None),
     "sampling.min_p": (0, 0.0, None),
 }
-# verl's own configs; another project's config has other defaults.
-_VERL_CONFIGS = {"ppo_trainer", "ppo_megatron_trainer"}
 
 
 def make_plan(settings: Settings, versions: Versions) -> RunPlan:
@@ -252,23 +251,15 @@ def _fill_swift(plan: RunPlan) -> None:
 
 
 def _fill_verl(plan: RunPlan) -> None:
-    dialect, shipped = DIALECTS["verl"], uses_shipped_config(plan)
+    # Another project's config has other defaults.
+    shipped = plan.settings.target == "verl.trainer.main_ppo" and uses_shipped_config(plan.settings)
+    dialect = DIALECTS["verl"]
     plan.settings.framework_parser = plan.settings.framework_parser and shipped
     # Trainers built on verl form the group by these options, with an n of 1.
     group = plan.option("actor_rollout_ref.rollout.n_agent", "data.n_samples")
     if group is not None:
         plan.put("group.size", Value(UNKNOWN, group.place, group.key))
     _fill(plan, (*(dialect.defaults if shipped else ()), *dialect.derived))
-
-
-def uses_shipped_config(plan: RunPlan) -> bool:
-    """Return whether a verl run uses verl's own YAML, whose defaults then apply."""
-    if plan.settings.target != "verl.trainer.main_ppo":
-        return False
-    path, name = plan.option("--config-path"), plan.option("--config-name")
-    if path is not None and str(path.data).strip("./'\"") != "config":
-        return False
-    return name is None or str(name.data).removesuffix(".yaml") in _VERL_CONFIGS
 
 
 _FILL: dict[str, Callable[[RunPlan], None]] = {"trl": _fill_trl, "ms-swift": _fill_swift, "verl": _fill_verl}

@@ -107,12 +107,10 @@ class RunPlan:
                 raise KeyError(name)
             self.values[name] = value
 
-    def derive(self, name: str, source: Value | None, function: Callable[[Any], Any]) -> bool:
-        """Set a name to a function of a value if the value is known; return whether the name was set."""
-        if source is None or not source.known:
-            return False
-        self.put(name, source.derive(function(source.data)))
-        return True
+    def derive(self, name: str, source: Value | None, function: Callable[[Any], Any]) -> None:
+        """Set a name to a function of a value if the value is known."""
+        if source is not None and source.known:
+            self.put(name, source.derive(function(source.data)))
 
     def evidence(self, *names: str) -> list[Value]:
         """Return the values of those names that are set."""

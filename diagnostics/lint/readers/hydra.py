@@ -33,11 +33,8 @@ def compose_config(settings: Settings, *, required: bool) -> None:
         required: Whether the command has no other config, so that a missing file is reported.
     """
     path, name = settings.options.get("--config-path"), settings.options.get("--config-name")
-    if path is None and name is None:
-        return
     stem = str(name.data).removesuffix(".yaml") if name is not None and name.known else ""
-    own_folder = path is None or str(path.data).strip("./'\"") == "config"
-    if own_folder and (name is None or stem in SHIPPED):
+    if uses_shipped_config(settings):
         return
     folder = _config_folder(path, settings.place.file)
     if folder is None or not stem or not (folder / f"{stem}.yaml").is_file():
@@ -57,6 +54,13 @@ def compose_config(settings: Settings, *, required: bool) -> None:
     for name_of_part in config.missing:
         reason = "a defaults list names this file, and the file was not found"
         settings.not_checked.append(NotChecked(f"{name_of_part}.yaml", reason, "", file))
+
+
+def uses_shipped_config(settings: Settings) -> bool:
+    """Return whether a run names no config, or one of those that verl ships."""
+    path, name = settings.options.get("--config-path"), settings.options.get("--config-name")
+    in_own_folder = path is None or str(path.data).strip("./'\"") == "config"
+    return in_own_folder and (name is None or str(name.data).removesuffix(".yaml") in SHIPPED)
 
 
 class ComposedConfig:
