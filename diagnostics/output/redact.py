@@ -389,7 +389,11 @@ def mask_and_cut(text: str, length: int) -> str:
     >>> mask_and_cut("key " + "0a1b2c3d" * 5, 24)
     'key <secret>'
     """
-    return text if len(text) <= length else mask(text)[:length]
+    if len(text) <= length:
+        return text
+    # A secret that the first cut divides is in the part that is not shown.
+    masked = mask(text[: length + 20_000])
+    return (masked if len(masked) > length + 10_000 else mask(text))[:length]
 
 
 def redact(text: str) -> str:
