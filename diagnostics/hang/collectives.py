@@ -23,7 +23,7 @@ IN_COLLECTIVE = ("collective", "rendezvous")
 _ENGINES = ("engine worker", "engine core", "engine")
 _MAX_RANKS = 1024
 # With few absent ranks, each waiting rank has an edge to each of them; in a dump half of all may be absent.
-_MAX_EDGES = 16 * _MAX_RANKS
+MAX_EDGES = 16 * _MAX_RANKS
 _MAX_RECEIVERS = 8
 _LOCAL = ("localhost", "127.", "0.0.0.0", "::1", "[::1]")  # noqa: S104 - compared with, not bound to
 _IDLE_SIBLING = ("idle", "loop", "supervise", "listen")
@@ -42,7 +42,7 @@ def collective_edges(index: JobIndex) -> Iterator[Edge]:
             outside = []  # a dump does not list the group's members, only that these ranks differ
         missing = missing_ranks(name, group)
         for process in inside:
-            absentees = outside[: max(1, _MAX_EDGES // len(inside))]
+            absentees = outside[: max(1, MAX_EDGES // len(inside))]
             yield from (_edge(index, process, absentee, "is not in it") for absentee in absentees)
             if missing:
                 yield from _edges_to_missing_ranks(index, process, group, missing)
@@ -132,7 +132,7 @@ def _edges_between_collectives(
         if first > second and names[process.key] != majority:
             continue
         targets = (p for name, group in by_name.items() if name != names[process.key] for p in group)
-        for target in islice(targets, max(1, _MAX_EDGES // len(inside))):
+        for target in islice(targets, max(1, MAX_EDGES // len(inside))):
             yield _edge_between(index, process, target, records)
 
 

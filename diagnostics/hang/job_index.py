@@ -12,6 +12,8 @@ from diagnostics.hang.collect.discovery import SERVICES
 from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE, kinds_of_frame
 
+_MAX_PEERS = 256
+"""Limit of processes at the other end of a connection; forked servers share a listening socket."""
 _CONSUMES = ("processes_queue", "processes_lock", "pipe")
 _TRANSFERS = ("pipe_full", "pipe", "socket", "http", "input")
 _QUEUES = re.compile(r"(?:^|/)(?:multiprocess|multiprocessing|billiard)/queues?\.py$")
@@ -245,14 +247,14 @@ class JobIndex:
     def peers(self, process: Process, socket: Socket) -> list[Process]:
         """Return the processes at the other end of a socket, on any observed host."""
         if socket.peer:
-            owners = self.owners.get((process.host, socket.peer), ())
+            owners = self.owners.get((process.host, socket.peer), [])[:_MAX_PEERS]
             return [owner for owner, _ in owners if owner.key != process.key]
         if socket.kind != "tcp":
             return []
         local = is_loopback(socket.remote)
         connected = [
             owner
-            for end in self.connections.get((socket.remote, socket.local), ())
+            for end in self.connections.get((socket.remote, socket.local), [])[:_MAX_PEERS]
             if end.host == process.host or not local
             for owner, _ in self.owners.get((end.host, end.inode), ())
         ]
@@ -274,10 +276,10 @@ class JobIndex:
         hosts = {host} if is_loopback(address) else self.hosts.get(address, set())
         return [
             process
-            for end in (self.listeners.get(port, ()) if port else ())
+            for end in (self.listeners.get(port, [])[:_MAX_PEERS] if port else ())
             if end.host in hosts
             for process, _ in self.owners.get((end.host, end.inode), ())
-        ]
+        ][:_MAX_PEERS]
 
     def open_connections(self, process: Process) -> list[tuple[Descriptor, Socket]]:
         """Return the established TCP connections of a process."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from diagnostics.hang.blocking_calls import frame_text
 from diagnostics.hang.blocking_thread import BlockedState
-from diagnostics.hang.collectives import collective_edges
+from diagnostics.hang.collectives import MAX_EDGES, collective_edges
 from diagnostics.hang.job_index import JobIndex, port_of
 from diagnostics.hang.snapshot import Descriptor, Process, Socket, Thread
 from diagnostics.hang.verdict import Edge
@@ -16,6 +16,8 @@ from diagnostics.hang.wait_kinds import COMPUTING, IDLE
 _NO_EDGES = ("dead", "stopped", "kernel", "input", "store_key", *COMPUTING)
 _MAY_WAIT_FOR_DEAD_CHILD = ("sleep", "event", "lock", "processes_lock", "native", "barrier", "tasks_done")
 _RING_MEMORY = "/psm_"
+_MIN_EDGES = 16
+"""Edges of each process, even if the graph already has MAX_EDGES: a dump can claim any number of peers."""
 
 
 def build_wait_graph(index: JobIndex) -> dict[str, list[Edge]]:
@@ -23,17 +25,20 @@ def build_wait_graph(index: JobIndex) -> dict[str, list[Edge]]:
     graph: dict[str, list[Edge]] = {key: [] for key in index.states}
     for edge in collective_edges(index):
         graph[edge.source].append(edge)
+    total = sum(map(len, graph.values()))
     for key, state in index.states.items():
         if not graph[key] and state.thread is not None and state.kind not in _NO_EDGES:
-            graph[key] = _Waiter(index, state, state.thread).edges()
+            limit = max(_MIN_EDGES, MAX_EDGES - total)
+            graph[key] = _Waiter(index, state, state.thread, limit).edges()[:limit]
+            total += len(graph[key])
     return graph
 
 
 class _Waiter:
     """Finds the processes that can end the wait of one process."""
 
-    def __init__(self, index: JobIndex, state: BlockedState, thread: Thread) -> None:
-        self.index, self.state, self.thread = index, state, thread
+    def __init__(self, index: JobIndex, state: BlockedState, thread: Thread, limit: int) -> None:
+        self.index, self.state, self.thread, self.limit = index, state, thread, limit
         self.process, self.kind = state.process, state.kind
         self.children = index.children(self.process)
         frame = state.call.frame or state.call.caller
@@ -114,7 +119,7 @@ class _Waiter:
         text = "waits for room in the pipe that is read by" if writes else "waits for data in a pipe from"
         edges = [
             self.edge(peer, text, call, pipe, f"whose other end is open in pid {peer.pid}")
-            for peer in peers.values()
+            for peer in list(peers.values())[: self.limit]
         ]
         if inherited and edges:
             return [replace(edge, kind="pipe") for edge in edges]
@@ -177,7 +182,7 @@ class _Waiter:
         text, certain = f"{self.state.call.wait.text}:", len(self.children) == 1
         return [
             self.edge(child, text, self.frame, _parent_evidence(child), needs="all", certain=certain)
-            for child in self.children
+            for child in self.children[: self.limit]
         ]
 
     def loader_edges(self) -> list[Edge]:
@@ -208,7 +213,9 @@ class _Waiter:
             return []
         text = "waits for a reply from" if reads else "waits for room in the ring buffer that is read by"
         mapped = [f"both have {name.partition('#')[0]} mapped" for name in sorted(memory)[:1]]
-        return [self.edge(p, text, self.frame, *mapped, needs="all") for p in peers or sharing]
+        return [
+            self.edge(p, text, self.frame, *mapped, needs="all") for p in (peers or sharing)[: self.limit]
+        ]
 
     def semaphore_edges(self) -> list[Edge]:
         """Return edges to all processes that map the semaphore, because the kernel does not show its owner."""
@@ -221,7 +228,7 @@ class _Waiter:
             partner = self.index.states[process.key].thread
             waits_too = partner is not None and partner.futex == self.thread.futex
             maps_it = any(name.endswith(f"#{inode}") for name in process.shared)
-            if process.key != self.process.key and maps_it and not waits_too:
+            if process.key != self.process.key and maps_it and not waits_too and len(edges) < self.limit:
                 mapped = f"/proc/{process.pid}/maps has it too"
                 text = "waits for a lock that may be held by a process that has ended, or by"
                 edges.append(self.edge(process, text, call, mapped, certain=False))
@@ -237,7 +244,8 @@ class _Waiter:
             if owner is None or owner is self.process or lock.waiting or lock.host != self.process.host:
                 continue
             certain = lock.inode in inodes
-            if certain or (library and not inodes and lock.path.endswith(".lock")):
+            named = library and not inodes and lock.path.endswith(".lock")
+            if (certain or named) and len(edges) < self.limit:
                 name = lock.path.rpartition("/")[2] or f"inode {lock.inode}"
                 text = f"waits for the lock of the file {name}, which is held by"
                 holder = f"/proc/locks: {lock.kind} of inode {lock.inode} by pid {lock.pid}"
@@ -264,7 +272,7 @@ class _Waiter:
         text = "waits for a result from"
         return [
             self.edge(p, text, self.frame, _title_evidence(p), needs="all", certain=False)
-            for p in stuck or candidates
+            for p in (stuck or candidates)[: self.limit]
         ]
 
 

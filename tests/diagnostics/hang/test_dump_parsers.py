@@ -365,7 +365,7 @@ def test_processes_and_threads_beyond_the_limits_are_not_checked(monkeypatch, tm
 
 
 def test_edges_between_many_ranks_are_limited(monkeypatch):
-    monkeypatch.setattr(collectives, "_MAX_EDGES", 40)
+    monkeypatch.setattr(collectives, "MAX_EDGES", 40)
     frames = [StackFrame(C10D, name) for name in ("all_reduce", "broadcast")]
     ranks = [rank(number, frames[number % 2], world=20) for number in range(20)]
     assert sum(map(len, diagnose(Snapshot(tuple(ranks))).graph.values())) <= 40
