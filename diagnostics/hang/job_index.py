@@ -12,7 +12,7 @@ from diagnostics.hang.collect.discovery import SERVICES
 from diagnostics.hang.snapshot import Descriptor, Process, Snapshot, Socket
 from diagnostics.hang.wait_kinds import COMPUTING, IDLE, kinds_of_frame
 
-_MAX_PEERS = 256
+_MAX_PEERS = 128
 """Limit of processes at the other end of a connection; forked servers share a listening socket."""
 _CONSUMES = ("processes_queue", "processes_lock", "pipe")
 _TRANSFERS = ("pipe_full", "pipe", "socket", "http", "input")

@@ -223,7 +223,7 @@ class _Waiter:
             return []
         inode = self.thread.futex.removeprefix("sem:")
         call = f"{self.syscall_file}: futex in a semaphore (inode {inode})"
-        edges = []
+        edges: list[Edge] = []
         for process in self.index.snapshot.processes:
             partner = self.index.states[process.key].thread
             waits_too = partner is not None and partner.futex == self.thread.futex
@@ -238,7 +238,7 @@ class _Waiter:
         waited = [item for item in self.process.fds if item.fd in self.thread.waits_fds]
         inodes = {item.inode for item in waited if item.kind == "file"}
         library = any("filelock" in frame.path or "portalocker" in frame.path for frame in self.thread.frames)
-        edges = []
+        edges: list[Edge] = []
         for lock in self.index.snapshot.locks:
             owner = self.index.process(f"{lock.host}/{lock.pid}")
             if owner is None or owner is self.process or lock.waiting or lock.host != self.process.host:
