@@ -163,13 +163,12 @@ class Curves:
                 break
         return Episode(rows[start:])
 
-    def ends(self, name: str) -> tuple[float, float] | None:
-        """Return the median of a metric in the first and the last eighth of the run; None if the run is short."""
+    def ends(self, name: str) -> tuple[float, float]:
+        """Return the median of a metric in the first and the last eighth of the run; zeros if the run is short."""
         values = self.column(name)
         part = max(3, len(values) // 8)
-        return (
-            None if len(values) < MIN_STEPS else (stats.median(values[:part]), stats.median(values[-part:]))
-        )
+        long_enough = len(values) >= MIN_STEPS
+        return (stats.median(values[:part]), stats.median(values[-part:])) if long_enough else (0.0, 0.0)
 
     @property
     def signal_steps(self) -> int:
@@ -195,53 +194,42 @@ class Curves:
             notes.append(Note("cause", line, {"cause": text, "option": option, "framework": self.framework}))
         return notes
 
+    def report(
+        self,
+        episode: Episode | None,
+        family: str,
+        message: str,
+        code: str = "",
+        *,
+        causes: str = "",
+        quoted: Sequence[str] = (),
+        **values: Any,
+    ) -> Result | None:
+        """Report an episode as a fault; None if there is none.
 
-@dataclass(frozen=True)
-class Match:
-    """The steps in which a symptom holds, the metrics to quote from the first of them, and numbers for the message."""
-
-    episode: Episode
-    quoted: tuple[str, ...]
-    values: dict[str, Any]
-
-
-def _match(episode: Episode | None, *quoted: str, **values: Any) -> Match | None:
-    return None if episode is None else Match(episode, quoted, values)
-
-
-_CHECKS: list[Callable[[Curves], Result | None]] = []
-
-
-def _symptom(
-    family: str, message: str, code: str = "", causes: str = ""
-) -> Callable[[Callable[[Curves], Match | None]], Callable[[Curves], Match | None]]:
-    """Register a check.
-
-    Args:
-        family: The class of faults.
-        message: A template; it may use the quoted metrics, `span`, `count` and the match's values.
-        code: Code of the known issue.
-        causes: Key of the possible causes, which the message lists.
-    """
-
-    def register(find: Callable[[Curves], Match | None]) -> Callable[[Curves], Match | None]:
-        def check(curves: Curves) -> Result | None:
-            match = find(curves)
-            return None if match is None else _fault(curves, match, family, message, code, causes)
-
-        _CHECKS.append(check)
-        return find
-
-    return register
-
-
-def _fault(curves: Curves, match: Match, family: str, message: str, code: str, causes: str) -> Result:
-    episode, row, count = match.episode, match.episode.rows[0], len(match.episode.rows)
-    numbers = {name: row.values[name] for name in match.quoted}
-    text = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
-    values = numbers | {"span": episode.span, "count": count, "place": row.place, "open": episode.open}
-    evidence = (Note("metric_line", text, numbers, row.place), *curves.causes(causes))
-    return fault(family, message, code, values | match.values, count=count, evidence=evidence)
+        Args:
+            episode: The steps in which the symptom holds.
+            family: The class of faults.
+            message: A template; it may use the quoted metrics, `span`, `count` and the values.
+            code: Code of the known issue.
+            causes: Key of the possible causes, which become evidence.
+            quoted: Metrics to quote from the first step.
+            values: Further values for the message.
+        """
+        if episode is None:
+            return None
+        row, count = episode.rows[0], len(episode.rows)
+        numbers = {name: row.values[name] for name in quoted}
+        text = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+        values = {
+            **numbers,
+            "span": episode.span,
+            "count": count,
+            "place": row.place,
+            "open": episode.open,
+        } | values
+        evidence = (Note("metric_line", text, numbers, row.place), *self.causes(causes))
+        return fault(family, message, code, values, count=count, evidence=evidence)
 
 
 def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
@@ -252,7 +240,7 @@ def check_metrics(series: Sequence[MetricSeries]) -> list[Result]:
         return [skipped(topic, "want_metrics", need) for topic in ("metrics", "curves")]
     faults: dict[str, Result] = {}
     for curves in (Curves(entry.rows) for entry in series):
-        for check in (_trained_nothing, _reference_kl, *_CHECKS):
+        for check in _CHECKS:
             if result := check(curves):
                 faults.setdefault(result.family, result)
     results = list(faults.values())
@@ -283,11 +271,9 @@ def check_learning(series: Sequence[MetricSeries], rewards: Sequence[Result] = (
     if steps < MIN_STEPS:
         need = "reward with reward_std, grad_norm or zero-spread share of {least} steps or more; there are {count}"
         return skipped("learning", "want_reward", need, decisive=True, least=MIN_STEPS, count=steps)
-    values = best.column("reward")
-    part = max(2, len(values) // 8)
-    first, last = stats.median(values[:part]), stats.median(values[-part:])
+    count, (first, last) = len(best.column("reward")), best.ends("reward")
     text = "reward went from {first:.3g} to {last:.3g} in {count} logged steps"
-    facts = [note("reward", text, first=first, last=last, count=len(values))]
+    facts = [note("reward", text, first=first, last=last, count=count)]
     if flat := best.column("all_alike"):
         text = "{share:.0%} of rollouts produced no gradient: all rewards of their group are equal"
         facts.append(note("no_gradient_share", text, share=stats.mean(flat)))
@@ -324,26 +310,27 @@ def _reference_kl(curves: Curves) -> Result | None:
         message = (
             "the KL to the reference is {kl:.3g} before the first update: the reference is another model"
         )
-        match = Match(Episode(rows[:1], open=False), ("kl",), {})
-        return _fault(curves, match, "metrics/reference", message, "NUM045", "")
+        episode = Episode(rows[:1], open=False)
+        return curves.report(episode, "metrics/reference", message, "NUM045", quoted=("kl",))
     text = "the engine's type: rounding alone makes {floor:g} in bfloat16, a fault {alarm:g}"
     need = note("want_dtype", text, floor=_KL_FLOOR, alarm=_KL_ALARM)
     return undecided("metrics/reference", need, residual=first, floor=_KL_FLOOR, alarm=_KL_ALARM, count=1)
 
 
-@_symptom("metrics/nan", "{name} is NaN or infinite {span}, and never recovers", "NUM027")
-def _not_a_number(curves: Curves) -> Match | None:
+def _not_a_number(curves: Curves) -> Result | None:
     """Find NaN in a metric of the update that never recovers."""
+    message = "{name} is NaN or infinite {span}, and never recovers"
     for name in _UPDATE:
         rows = [row for row in curves.rows if name in row.values]
         bad = next((place for place, row in enumerate(rows) if not math.isfinite(row.values[name])), None)
         if bad is not None and not any(math.isfinite(row.values[name]) for row in rows[bad:]):
-            return _match(Episode(tuple(rows[bad:])), name, name=name)
+            episode = Episode(tuple(rows[bad:]))
+            return curves.report(episode, "metrics/nan", message, "NUM027", quoted=(name,), name=name)
     return None
 
 
-def _flat_rewards(curves: Curves) -> Match | None:
-    """Find steps in which all rewards of each group are equal, so that no rollout has an advantage."""
+def _flat_rewards(curves: Curves) -> tuple[Episode, tuple[str, str]] | None:
+    """Find steps in which all rewards of each group are equal; also return the metrics that show it."""
     rewards = curves.column("reward")
     if curves.select("reward", "reward_std"):
         name, holds = "reward_std", lambda _reward, spread: spread == 0
@@ -355,192 +342,138 @@ def _flat_rewards(curves: Curves) -> Match | None:
     episode = curves.longest_episode(("reward", name), holds, 6)
     if episode is None or min(row.values["reward"] for row in episode.rows) >= max(rewards) > min(rewards):
         return None  # there is none, or the task is solved
-    return _match(episode, "reward", name, steps=len(rewards))
+    return episode, ("reward", name)
 
 
-def _has_one_reward(match: Match) -> bool:
-    return len({row.values["reward"] for row in match.episode.rows}) == 1
-
-
-@_symptom(
-    "metrics/dead_reward",
-    "the reward is {reward:.3g} for every completion {span}: no gradient in {count} of {steps} steps",
-    "REW004",
-    "reward",
-)
-def _dead_reward(curves: Curves) -> Match | None:
-    match = _flat_rewards(curves)
-    return match if match and _has_one_reward(match) else None
-
-
-@_symptom(
-    "metrics/no_spread",
-    "no group has rewards that differ {span}: no gradient in {count} steps",
-    "REW004",
-    "reward",
-)
-def _no_spread(curves: Curves) -> Match | None:
-    if match := _flat_rewards(curves):
-        return None if _has_one_reward(match) else match
-    if _is_solved(curves):
-        return None
-    return _match(curves.longest_episode(("all_alike",), lambda share: share >= 1, 6), "all_alike")
-
-
-@_symptom(
-    "metrics/little_spread",
-    "{share:.0%} of groups have no reward spread in the last {count} steps: they produce no gradient",
-    "REW004",
-    "reward",
-)
-def _little_spread(curves: Curves) -> Match | None:
+def _no_reward_spread(curves: Curves) -> Result | None:
+    """Find groups whose rewards are all equal, so that their rollouts have no advantage."""
+    rewards, episode, quoted = curves.column("reward"), None, ("all_alike",)
+    if flat := _flat_rewards(curves):
+        episode, quoted = flat
+        if len({row.values["reward"] for row in episode.rows}) == 1:
+            message = "the reward is {reward:.3g} for every completion {span}: no gradient in {count} of {steps} steps"
+            options: dict[str, Any] = {"causes": "reward", "quoted": quoted, "steps": len(rewards)}
+            return curves.report(episode, "metrics/dead_reward", message, "REW004", **options)
+    elif rewards and stats.median(rewards[-10:]) >= 0.9 and rewards[-1] > min(rewards):
+        return None  # the task is solved
+    if episode := episode or curves.longest_episode(quoted, lambda share: share >= 1, 6):
+        message = "no group has rewards that differ {span}: no gradient in {count} steps"
+        return curves.report(episode, "metrics/no_spread", message, "REW004", causes="reward", quoted=quoted)
     rows = curves.select("all_alike")[-20:]
     share = stats.median([row.values["all_alike"] for row in rows])
-    if (
-        len(rows) < 6
-        or share < _MOST_FLAT
-        or _is_solved(curves)
-        or _flat_rewards(curves)
-        or _no_spread(curves)
-    ):
+    if len(rows) < 6 or share < _MOST_FLAT:
         return None
-    return _match(Episode(rows), "all_alike", share=share)
+    message = (
+        "{share:.0%} of groups have no reward spread in the last {count} steps: they produce no gradient"
+    )
+    options = {"causes": "reward", "quoted": quoted, "share": share}
+    return curves.report(Episode(rows), "metrics/little_spread", message, "REW004", **options)
 
 
-def _is_solved(curves: Curves) -> bool:
-    rewards = curves.column("reward")
-    return bool(rewards) and stats.median(rewards[-10:]) >= 0.9 and rewards[-1] > min(rewards)
-
-
-@_symptom(
-    "metrics/no_gradient",
-    "rewards differ (reward_std {reward_std:.3g}), and the gradient is 0 {span} ({count} steps)",
-    "NUM046",
-    "no_gradient",
-)
-def _no_gradient(curves: Curves) -> Match | None:
+def _no_gradient(curves: Curves) -> Result | None:
     """Find a gradient of 0 in steps whose rewards differ; a learning rate of 0 is reported by itself."""
     if curves.column("lr") and not any(curves.column("lr")):
         return None
     least = 4 if any(curves.column("grad_norm")) else 3
     mixed = Curves(tuple(row for row in curves.rows if row.values.get("all_alike", 0) < 1))
     names = ("grad_norm", "reward_std")
-    return _match(mixed.longest_episode(names, lambda norm, spread: norm == 0 < spread, least), *names)
+    episode = mixed.longest_episode(names, lambda norm, spread: norm == 0 < spread, least)
+    message = "rewards differ (reward_std {reward_std:.3g}), and the gradient is 0 {span} ({count} steps)"
+    return curves.report(
+        episode, "metrics/no_gradient", message, "NUM046", causes="no_gradient", quoted=names
+    )
 
 
-@_symptom("metrics/rate_zero", "the learning rate is 0 in all {count} logged steps", "CFG128")
-def _zero_learning_rate(curves: Curves) -> Match | None:
-    rows = curves.select("lr")
-    return None if len(rows) < 3 or any(curves.column("lr")) else _match(Episode(rows), "lr")
-
-
-@_symptom(
-    "metrics/all_cut",
-    "every completion of all {count} logged steps ends at the length limit",
-    "CFG127",
-    "truncation",
-)
-def _all_truncated(curves: Curves) -> Match | None:
-    rows = curves.select("capped")
-    return _match(Episode(rows), "capped") if len(rows) >= 3 and set(curves.column("capped")) == {1} else None
-
-
-@_symptom(
-    "curves/truncation",
-    "{share:.0%} of completions are cut at the length limit {span}{growth}",
-    causes="truncation",
-)
-def _truncation(curves: Curves) -> Match | None:
-    episode = curves.longest_episode(("capped",), lambda share: 0.5 <= share <= 1, MIN_STEPS)
-    if episode is None or not episode.open or _all_truncated(curves):
+def _zero_learning_rate(curves: Curves) -> Result | None:
+    rows, message = curves.select("lr"), "the learning rate is 0 in all {count} logged steps"
+    if len(rows) < 3 or any(curves.column("lr")):
         return None
-    first, last = curves.ends("length") or (0.0, 0.0)
+    return curves.report(Episode(rows), "metrics/rate_zero", message, "CFG128", quoted=("lr",))
+
+
+def _truncation(curves: Curves) -> Result | None:
+    """Find completions that are cut at the length limit: all of the run, or most of them to the end."""
+    rows, options = curves.select("capped"), {"causes": "truncation", "quoted": ("capped",)}
+    if len(rows) >= 3 and set(curves.column("capped")) == {1}:
+        message = "every completion of all {count} logged steps ends at the length limit"
+        return curves.report(Episode(rows), "metrics/all_cut", message, "CFG127", **options)
+    episode = curves.longest_episode(("capped",), lambda share: 0.5 <= share <= 1, MIN_STEPS)
+    if episode is None or not episode.open:
+        return None
+    first, last = curves.ends("length")
     is_grown = last > 2 * max(1.0, first)
     growth = f"; mean length grew from {first:.0f} to {last:.0f} tokens" if is_grown else ""
-    share = stats.median([row.values["capped"] for row in episode.rows])
-    return _match(episode, "capped", share=share, first=first, last=last, growth=growth)
+    options |= {"share": stats.median([row.values["capped"] for row in episode.rows]), "growth": growth}
+    message = "{share:.0%} of completions are cut at the length limit {span}{growth}"
+    return curves.report(episode, "curves/truncation", message, **options, first=first, last=last)
 
 
-@_symptom(
-    "metrics/unlike", "engine and trainer disagree from the start: {name} {now:.3g}", "NUM043", "mismatch"
-)
-def _mismatch(curves: Curves) -> Match | None:
-    """Find a difference of engine and trainer that exceeds the rounding of any dtype from the start."""
-    for name, (_floor, _factor, _least, alarm) in _MISMATCH.items():
-        values = [abs(value) for value in curves.column(name)]
-        if len(values) >= 3 and stats.median(values[:MIN_STEPS]) > alarm:
-            return _match(Episode(curves.select(name)), name, name=name, now=stats.median(values))
-    return None
-
-
-@_symptom(
-    "metrics/drifting",
-    "engine and trainer drift apart {span}: {name} went from {first:.2g} to {last:.2g}",
-    "NUM043",
-    "mismatch",
-)
-def _growing_mismatch(curves: Curves) -> Match | None:
-    """Find a difference of engine and trainer that becomes much larger than in the first steps."""
+def _mismatch(curves: Curves) -> Result | None:
+    """Find a difference of engine and trainer beyond the rounding of any dtype, or one that becomes much larger."""
     for name, (floor, factor, least, alarm) in _MISMATCH.items():
         values = [abs(value) for value in curves.column(name)]
         first, last = stats.median(values[:MIN_STEPS]), stats.median(values[-MIN_STEPS:])
         limit = max(least, factor * max(first, floor))
-        if len(values) >= 2 * MIN_STEPS and first <= alarm and last >= limit:
+        options: dict[str, Any] = {"causes": "mismatch", "quoted": (name,), "name": name}
+        if len(values) >= 3 and first > alarm:
+            message = "engine and trainer disagree from the start: {name} {now:.3g}"
+            options |= {"now": stats.median(values)}
+            return curves.report(Episode(curves.select(name)), "metrics/unlike", message, "NUM043", **options)
+        if len(values) >= 2 * MIN_STEPS and last >= limit:
             late = curves.last_episode(name, lambda value, bound=limit: abs(value) >= bound)  # type: ignore[misc]
-            return _match(late, name, name=name, first=first, last=last)
+            message = "engine and trainer drift apart {span}: {name} went from {first:.2g} to {last:.2g}"
+            options |= {"first": first, "last": last}
+            return curves.report(late, "metrics/drifting", message, "NUM043", **options)
     return None
 
 
-@_symptom("curves/clip", "{clip:.0%} of tokens are clipped {span}: they get no gradient", causes="clip")
-def _clip_ratio(curves: Curves) -> Match | None:
-    return _match(curves.longest_episode(("clip",), lambda value: 0.9 <= value <= 1, 5), "clip")
+def _clip_ratio(curves: Curves) -> Result | None:
+    episode = curves.longest_episode(("clip",), lambda value: 0.9 <= value <= 1, 5)
+    message = "{clip:.0%} of tokens are clipped {span}: they get no gradient"
+    return curves.report(episode, "curves/clip", message, causes="clip", quoted=("clip",))
 
 
-@_symptom(
-    "curves/entropy_collapse", "entropy collapsed from {first:.3g} to {last:.2g} {span}", causes="entropy"
-)
-def _entropy_collapse(curves: Curves) -> Match | None:
-    first, last = curves.ends("entropy") or (0.0, 0.0)
+def _entropy_collapse(curves: Curves) -> Result | None:
+    first, last = curves.ends("entropy")
     if first <= 0.02 or last >= 0.1 * first:
         return None
     late = curves.last_episode("entropy", lambda value: value < 0.1 * first)
-    return _match(late, "entropy", first=curves.column("entropy")[0], last=last)
+    options: dict[str, Any] = {"causes": "entropy", "quoted": ("entropy",)}
+    options |= {"first": curves.column("entropy")[0], "last": last}
+    message = "entropy collapsed from {first:.3g} to {last:.2g} {span}"
+    return curves.report(late, "curves/entropy_collapse", message, **options)
 
 
-@_symptom(
-    "curves/kl_explosion", "the KL to the reference went from {first:.2g} to {last:.3g} {span}", causes="kl"
-)
-def _kl_explosion(curves: Curves) -> Match | None:
-    first, last = curves.ends("kl") or (0.0, 0.0)
+def _kl_explosion(curves: Curves) -> Result | None:
+    first, last = curves.ends("kl")
     if last <= 1 or last <= 20 * max(first, 1e-3):
         return None
     late = curves.last_episode("kl", lambda value: value > 0.25 * last)
-    return _match(late, "kl", first=first, last=last)
+    options: dict[str, Any] = {"causes": "kl", "quoted": ("kl",), "first": first, "last": last}
+    message = "the KL to the reference went from {first:.2g} to {last:.3g} {span}"
+    return curves.report(late, "curves/kl_explosion", message, **options)
 
 
-@_symptom(
-    "curves/gradient_spikes",
-    "{spikes} gradient spikes; the largest, {grad_norm:.3g}, is {times:.0f} times the usual norm",
-    causes="gradient",
-)
-def _gradient_spikes(curves: Curves) -> Match | None:
+def _gradient_spikes(curves: Curves) -> Result | None:
     """Find gradient norms far above the median of the 20 steps before."""
     rows, values = curves.select("grad_norm"), curves.column("grad_norm")
     usual = [stats.median(values[max(0, place - 20) : place]) for place in range(len(values))]
-    ratios = [
-        (values[place] / usual[place], place) for place in range(MIN_STEPS, len(values)) if usual[place] > 0
-    ]
-    spikes = [ratio for ratio, _ in ratios if ratio > 20]
-    times, place = max(ratios, default=(0.0, 0))
-    if not spikes or (len(spikes) < 3 and times < 100):
+    places = [place for place in range(MIN_STEPS, len(values)) if usual[place] > 0]
+    ratios = [(values[place] / usual[place], place) for place in places]
+    spikes, (times, place) = sum(ratio > 20 for ratio, _ in ratios), max(ratios, default=(0.0, 0))
+    if not spikes or (spikes < 3 and times < 100):
         return None
-    return _match(Episode((rows[place],), open=False), "grad_norm", spikes=len(spikes), times=times)
+    message = "{spikes} gradient spikes; the largest, {grad_norm:.3g}, is {times:.0f} times the usual norm"
+    options: dict[str, Any] = {
+        "causes": "gradient",
+        "quoted": ("grad_norm",),
+        "spikes": spikes,
+        "times": times,
+    }
+    return curves.report(Episode((rows[place],), open=False), "curves/gradient_spikes", message, **options)
 
 
-@_symptom(
-    "curves/flat_reward", "the reward does not move: {level:.3g} in all {count} logged steps", causes="reward"
-)
-def _flat_reward(curves: Curves) -> Match | None:
+def _flat_reward(curves: Curves) -> Result | None:
     """Find a reward without any trend over the whole run, below its possible best."""
     rows, values = curves.select("reward"), curves.column("reward")
     level = stats.median(values)
@@ -550,11 +483,13 @@ def _flat_reward(curves: Curves) -> Match | None:
     rise, noise = abs(slope) * len(values), math.sqrt(residual)
     if not math.isfinite(rise) or (error and abs(slope) > 2.5 * error) or rise > max(0.5 * noise, 0.01):
         return None
-    return _match(Episode(rows), "reward", level=level, slope=slope, noise=noise)
+    options: dict[str, Any] = {"causes": "reward", "quoted": ("reward",), "level": level}
+    options |= {"slope": slope, "noise": noise}
+    message = "the reward does not move: {level:.3g} in all {count} logged steps"
+    return curves.report(Episode(rows), "curves/flat_reward", message, **options)
 
 
-@_symptom("curves/reward_collapse", "the reward fell from {peak:.3g} to {last:.3g} {span}", causes="kl")
-def _reward_collapse(curves: Curves) -> Match | None:
+def _reward_collapse(curves: Curves) -> Result | None:
     """Find a smoothed reward that fell to half of its peak."""
     values = curves.column("reward")
     if len(values) < 3 * MIN_STEPS:
@@ -565,4 +500,13 @@ def _reward_collapse(curves: Curves) -> Match | None:
     if peak <= 0 or last > 0.5 * peak or peak - last < 5 * noise:
         return None
     late = curves.last_episode("reward", lambda value: value <= 0.5 * peak)
-    return _match(late, "reward", peak=peak, last=last)
+    message, quoted = "the reward fell from {peak:.3g} to {last:.3g} {span}", ("reward",)
+    return curves.report(
+        late, "curves/reward_collapse", message, causes="kl", quoted=quoted, peak=peak, last=last
+    )
+
+
+_CHECKS: tuple[Callable[[Curves], Result | None], ...] = (
+    _trained_nothing, _reference_kl, _not_a_number, _no_reward_spread, _no_gradient, _zero_learning_rate, _truncation,
+    _mismatch, _clip_ratio, _entropy_collapse, _kl_explosion, _gradient_spikes, _flat_reward, _reward_collapse,
+)  # fmt: skip
