@@ -6,7 +6,7 @@ module in a training environment, so it may only import packages that are instal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,23 +79,22 @@ class TrackedFinding:
     since: int = 0
     until: int = 0
 
-    def confirm(self, step: int, result: Result, needed: int) -> list[Change]:
-        """Count a scan that found the fault; report the fault when `needed` scans in a row have found it."""
-        self.result, self.misses, self.until = result, 0, step
-        self.hits += 1
-        if self.active or self.hits < needed:
-            return []
-        self.active, self.since = True, self.since or step
-        self.times += 1
-        return [Change(FOUND, step, result)]
+    def observe(self, step: int, result: Result | None, needed: int) -> Iterator[Change]:
+        """Count a scan with the fault's result, or None without the fault; yield the change, if there is one.
 
-    def miss(self, step: int) -> list[Change]:
-        """Count a scan that did not find the fault; withdraw a reported fault after three such scans in a row."""
+        The fault is reported when `needed` scans have found it, and withdrawn when three scans in a row have not.
+        """
+        if result is not None:
+            self.result, self.hits, self.misses, self.until = result, self.hits + 1, 0, step
+            if not self.active and self.hits >= needed:
+                self.active, self.since, self.times = True, self.since or step, self.times + 1
+                yield Change(FOUND, step, result)
+            return
         self.misses += 1
-        if self.active and self.misses < _GONE_AFTER:
-            return []
-        was_active, self.active, self.hits = self.active, False, 0
-        return [Change(GONE, step, self.result)] if was_active else []
+        if not self.active or self.misses >= _GONE_AFTER:
+            if self.active:
+                yield Change(GONE, step, self.result)
+            self.active, self.hits = False, 0
 
 
 class FindingTracker:
@@ -109,19 +108,12 @@ class FindingTracker:
     def scan(self, step: int, series: Sequence[MetricSeries], needed: int = SCANS_THAT_AGREE) -> list[Change]:
         """Check the metrics and return what changed; a new finding must be found by `needed` scans first."""
         self.scans, self._series = self.scans + 1, series
-        return self.update(step, check_metrics(series), needed)
-
-    def update(self, step: int, results: Sequence[Result], needed: int = SCANS_THAT_AGREE) -> list[Change]:
-        """Take the results of one scan and return what changed."""
-        current = {
-            result.family: result for result in results if result.is_fault and result.values.get("open", True)
-        }
-        changes: list[Change] = []
+        faults = (result for result in check_metrics(series) if result.is_fault)
+        current = {result.family: result for result in faults if result.values.get("open", True)}
         for family, result in current.items():
-            changes += self._tracked.setdefault(family, TrackedFinding(result)).confirm(step, result, needed)
-        for family, finding in self._tracked.items():
-            changes += finding.miss(step) if family not in current else []
-        return changes
+            self._tracked.setdefault(family, TrackedFinding(result))
+        changes = [item.observe(step, current.get(family), needed) for family, item in self._tracked.items()]
+        return [change for found in changes for change in found]
 
     @property
     def reported(self) -> dict[str, TrackedFinding]:
@@ -137,10 +129,8 @@ class FindingTracker:
         """
         faults = []
         for finding in self.reported.values():
-            span = "since step {since}" if finding.active else "from step {since} to {until}, {times} times"
-            fact = note(
-                "active", f"active {span}", since=finding.since, until=finding.until, times=finding.times
-            )
+            text = "active from step {since} to {until}; reported {times} times"
+            fact = note("active", text, since=finding.since, until=finding.until, times=finding.times)
             faults.append(replace(finding.result, evidence=(*finding.result.evidence, fact)))
         families = {result.family for result in faults}
         results = check_metrics(self._series)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, group_samples
 from diagnostics.audit.recorded.stats import deviation, mean
-from diagnostics.audit.results import Estimate, Note, Result, RunnerUp, clean, fault, note, skipped, undecided
+from diagnostics.audit.results import Estimate, Result, RunnerUp, clean, fault, note, skipped, undecided
 
 Groups = list[list[int]]
 _ENOUGH, _MOST = 8, 4096
@@ -64,6 +64,7 @@ def _peers(rewards: Sequence[float], group: list[int], place: int, peers: str) -
 _USUAL = Formula("group", "group", 1, 1e-4)
 _FORMULAS = [Formula(baseline, "none") for baseline in _PEERS]
 _FORMULAS += [Formula(*choice) for choice in product(_PEERS, _PEERS[:3], (1, 0), _EPSILONS)]
+_COMMON_FORMULAS = [formula for formula in _FORMULAS if formula.epsilon in (1e-4, 0.0)]
 
 
 @dataclass(frozen=True)
@@ -78,19 +79,6 @@ class Step:
     def has_spread(self) -> bool:
         """Whether rewards differ in some group; without a spread every formula of a group baseline gives zeros."""
         return any(len({self.rewards[place] for place in group}) > 1 for group in self.groups)
-
-    def interleaved(self) -> Groups:
-        """Return the groups of a trainer that wrongly takes every n-th sample as a group."""
-        size = len(self.groups)
-        return [list(range(first, len(self.rewards), size)) for first in range(size)]
-
-
-Compute = Callable[[Step, Formula], list[float]]
-
-
-def _correct_advantages(step: Step, formula: Formula) -> list[float]:
-    """Compute the advantages by a formula, with the groups as recorded."""
-    return formula.apply(step.rewards, step.groups)
 
 
 def check_advantages(run: RunArtifacts) -> list[Result]:
@@ -107,34 +95,30 @@ def check_advantages(run: RunArtifacts) -> list[Result]:
 
 
 def _check_recording(recording: Recording) -> Result:
-    best: tuple[float, str] | None = None
-    count = 0
-    variants = [
-        (reward_source, _steps(recording, reward_source)) for reward_source in _reward_sources(recording)
-    ]
-    for reward_source, steps in variants:
-        count = sum(len(step.rewards) for step in steps)
-        if count < _ENOUGH:
+    fits: list[tuple[float, str, list[Step]]] = []
+    for reward_source in _reward_sources(recording):
+        steps = _steps(recording, reward_source)
+        if sum(len(step.rewards) for step in steps) < _ENOUGH:
             continue
-        ranked = sorted(
-            (_residual(steps, _correct_advantages, formula), str(formula)) for formula in _FORMULAS
-        )
+        ranked = sorted((_residual(steps, formula), str(formula)) for formula in _FORMULAS)
         if ranked[0][0] <= _TOLERANCE:
-            return _formula_result(recording, count, reward_source, ranked)
-        best = min(best or ranked[0], ranked[0])
-    if best is None:
-        text = "steps with a group whose rewards differ; there are {count} such samples"
-        return undecided("advantages", note("want_spread", text, count=count), count=count)
+            return _formula_result(recording, steps, reward_source, ranked)
+        fits.append((*ranked[0], steps))
+    if not fits:
+        text = "steps with a group whose rewards differ; there are fewer than {least} such samples"
+        return undecided("advantages", note("want_spread", text, least=_ENOUGH))
+    residual, best, steps = min(fits, key=lambda fit: fit[0])
     text = "the nearest right formula ({best}) is off by {residual:.2g}"
-    unlike = note("advantages_unlike", text, best=best[1], residual=best[0])
-    for _, steps in variants:
-        if steps and (result := _find_mistake(steps, best, unlike)):
-            return result
-    need = note(
-        "want_weights", "how rewards of several functions are weighed, and how the advantage is scaled"
-    )
-    fields: dict[str, Any] = {"residual": best[0], "floor": _TOLERANCE, "count": count, "evidence": (unlike,)}
-    return undecided("advantages", need, **fields)
+    fields: dict[str, Any] = {
+        "floor": _TOLERANCE,
+        "count": sum(len(step.rewards) for step in steps),
+        "evidence": (note("advantages_unlike", text, best=best, residual=residual),),
+    }
+    for *_, candidate_steps in fits:
+        if mistake := _find_mistake(candidate_steps, RunnerUp(best, residual), fields):
+            return mistake
+    text = "how rewards of several functions are weighed, and how the advantage is scaled"
+    return undecided("advantages", note("want_weights", text), residual=residual, **fields)
 
 
 def _reward_sources(recording: Recording) -> list[str]:
@@ -184,14 +168,14 @@ def _group_indices(rows: Sequence[Sample], size: int) -> Groups:
     return groups
 
 
-def _residual(steps: Sequence[Step], compute: Compute, formula: Formula) -> float:
+def _residual(steps: Sequence[Step], formula: Formula) -> float:
     """Return the largest relative difference of computed and recorded advantages, without the largest 1 %.
 
     The largest advantages may be clipped.
     """
     differences: list[float] = []
     for step in steps:
-        computed = compute(step, formula)
+        computed = formula.apply(step.rewards, step.groups)
         differences += [abs(a - b) / max(1.0, abs(b)) for a, b in zip(computed, step.advantages, strict=True)]
         if len(differences) >= 16 and sum(value > 0.05 for value in differences) > len(differences) // 4:
             return max(differences)
@@ -199,7 +183,7 @@ def _residual(steps: Sequence[Step], compute: Compute, formula: Formula) -> floa
 
 
 def _formula_result(
-    recording: Recording, count: int, reward_source: str, ranked: list[tuple[float, str]]
+    recording: Recording, steps: list[Step], reward_source: str, ranked: list[tuple[float, str]]
 ) -> Result:
     """Return a clean result that names the formulas that reproduce the recorded advantages."""
     fits = [name for residual, name in ranked if residual <= max(4 * ranked[0][0], 2e-6)]
@@ -211,67 +195,57 @@ def _formula_result(
         estimates=(Estimate("dialect", fits[0]),),
         residual=ranked[0][0],
         floor=_TOLERANCE,
-        runner_up=runner_ups[0] if runner_ups else None,
-        count=count,
+        runner_up=next(iter(runner_ups), None),
+        count=sum(len(step.rewards) for step in steps),
         evidence=(fact,),
     )
 
 
-def _find_mistake(steps: list[Step], best: tuple[float, str], unlike: Note) -> Result | None:
-    """Return the fault whose mistake reproduces the recorded numbers; None if no known mistake does."""
-    formulas = [formula for formula in _FORMULAS if formula.epsilon in (1e-4, 0.0)]
-    for family, message, detail, compute in _mistakes(steps):
-        residual, formula = min((_residual(steps, compute, formula), str(formula)) for formula in formulas)
-        if residual <= 5 * _TOLERANCE and residual * 20 <= best[0]:
-            return fault(
-                family,
-                message,
-                "NUM041",
-                {"told": detail, "way": formula},
-                estimates=(Estimate("dialect", formula),),
-                residual=residual,
-                floor=_TOLERANCE,
-                runner_up=RunnerUp(best[1], best[0]),
-                count=sum(len(step.rewards) for step in steps),
-                evidence=(unlike,),
-            )
+def _find_mistake(steps: list[Step], nearest: RunnerUp, fields: dict[str, Any]) -> Result | None:
+    """Return the fault whose undoing makes the recorded numbers fit a formula; None if no known mistake does."""
+    if all(value == 0 for step in steps for value in step.advantages):
+        message = "all advantages are 0 although rewards differ within groups: nothing is learnt"
+        return fault("advantages/zero", message, "NUM041", residual=0.0, runner_up=nearest, **fields)
+    for family, message, detail, undo in _mistakes(steps):
+        corrected = [undo(step) for step in steps]
+        residual, formula = min((_residual(corrected, formula), str(formula)) for formula in _COMMON_FORMULAS)
+        if residual <= 5 * _TOLERANCE and residual * 20 <= nearest.residual:
+            values, estimates = {"told": detail, "way": formula}, (Estimate("dialect", formula),)
+            found: dict[str, Any] = {"estimates": estimates, "residual": residual, "runner_up": nearest}
+            return fault(family, message, "NUM041", values, **fields | found)
     return None
 
 
-def _mistakes(steps: Sequence[Step]) -> Iterator[tuple[str, str, str, Compute]]:
-    """Yield family, message, detail and computation of each mistake."""
-    if all(value == 0 for step in steps for value in step.advantages):
-        message = "all advantages are 0 although rewards differ within groups: nothing is learnt"
-        yield "advantages/zero", message, "", lambda step, _: [0.0] * len(step.rewards)
-        return
+def _mistakes(steps: Sequence[Step]) -> Iterator[tuple[str, str, str, Callable[[Step], Step]]]:
+    """Yield family, message and detail of each mistake, and a function that undoes it in a step."""
+
+    def with_advantages(change: Callable[[list[float]], list[float]]) -> Callable[[Step], Step]:
+        return lambda step: replace(step, advantages=change(step.advantages))
+
     message = "the advantages have the wrong sign: worse completions become likelier ({way})"
-    yield (
-        "advantages/sign",
-        message,
-        "",
-        lambda step, formula: [-value for value in _correct_advantages(step, formula)],
-    )
+    yield "advantages/sign", message, "", with_advantages(lambda values: [-value for value in values])
     message = (
         "the advantages belong to other groups than the prompts': samples were grouped interleaved ({way})"
     )
-    yield "advantages/grouping", message, "", lambda step, way: way.apply(step.rewards, step.interleaved())
+    yield "advantages/grouping", message, "", _interleave
     size = max(len(step.groups[0]) for step in steps)
     message = "the advantages stand {told} rows away from their samples ({way})"
     for shift in (1, -1, size, -size):
-
-        def roll(step: Step, formula: Formula, shift: int = shift) -> list[float]:
-            values = _correct_advantages(step, formula)
-            by = shift % len(values)
-            return values[-by:] + values[:-by] if by else values
-
-        yield "advantages/shifted", message, f"{shift:+d}", roll
+        undo = with_advantages(
+            lambda values, by=shift: [*values[by % len(values) :], *values[: by % len(values)]]
+        )
+        yield "advantages/shifted", message, f"{shift:+d}", undo
     if scale := _scale(steps):
         message = "the advantages are {told} times those of the rewards and groups ({way})"
+        undo = with_advantages(lambda values: [value / scale for value in values])
+        yield "advantages/scaled", message, f"{scale:.4g}", undo
 
-        def multiply(step: Step, formula: Formula) -> list[float]:
-            return [scale * value for value in _correct_advantages(step, formula)]
 
-        yield "advantages/scaled", message, f"{scale:.4g}", multiply
+def _interleave(step: Step) -> Step:
+    """Return a step with the groups of a trainer that wrongly takes every n-th sample as a group."""
+    size = len(step.groups)
+    groups = [list(range(first, len(step.rewards), size)) for first in range(size)]
+    return replace(step, groups=groups)
 
 
 def _scale(steps: Sequence[Step]) -> float:
@@ -279,7 +253,7 @@ def _scale(steps: Sequence[Step]) -> float:
     pairs = [
         pair
         for step in steps
-        for pair in zip(_correct_advantages(step, _USUAL), step.advantages, strict=True)
+        for pair in zip(_USUAL.apply(step.rewards, step.groups), step.advantages, strict=True)
     ]
     norm = sum(a * a for a, _ in pairs)
     return sum(a * b for a, b in pairs) / norm if norm else 0.0

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from diagnostics.__main__ import main
-from diagnostics.audit.finding_tracker import FOUND, GONE, FindingTracker
-from diagnostics.audit.results import FAULT, NOT_DECIDED, Result
+from diagnostics.audit.finding_tracker import FOUND, GONE
+from diagnostics.audit.results import FAULT, NOT_DECIDED
 from diagnostics.audit.watch import Watch
 from tests.diagnostics.audit_running.metric_lines import append_lines, healthy_metrics
 
@@ -62,11 +62,3 @@ def test_truncated_last_line_is_not_clean(tmp_path):
     append_lines(path, map(healthy_metrics, range(1, 31)))
     path.write_bytes(path.read_bytes()[:-9])
     assert Watch([path], 0.0, print, print).run(sleep=lambda _: None).outcome == NOT_DECIDED
-
-
-def test_fault_appears_after_two_scans_and_is_gone_after_three_clean_ones():
-    findings, fault = FindingTracker(), Result("curves/clip", FAULT, "curves", "clipped")
-    kinds = [
-        [change.kind for change in findings.update(step, [fault] if step < 3 else [])] for step in range(1, 7)
-    ]
-    assert kinds == [[], [FOUND], [], [], [GONE], []]
