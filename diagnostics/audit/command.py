@@ -14,7 +14,7 @@ import click
 
 from diagnostics.audit.finding_tracker import Change
 from diagnostics.audit.live.probe_inputs import DEFAULT_TOKENS, MAX_TOKENS, MIN_TOKENS
-from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
+from diagnostics.audit.live.probe_plan import audit_server
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.report import FORMATS, write_audit
 from diagnostics.audit.results import Audit, NotAvailableError, shareable
@@ -37,10 +37,7 @@ _PATH = click.Path(path_type=Path)
 )
 @click.argument("paths", nargs=-1, metavar="[RUN]", type=_PATH)
 @click.option(
-    "--reward",
-    default="",
-    metavar="MODULE:FUNCTION",
-    help="Call this reward function on the recorded completions; this runs its code.",
+    "--reward", default="", metavar="MODULE:FUNCTION", help="Call this reward function; this runs its code."
 )
 @click.option(
     "--server", default="", metavar="URL", help="Audit this server; it generates a few thousand tokens."
@@ -50,23 +47,16 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option("--checkpoint", type=_PATH, metavar="DIR", help="Weights that the server should hold.")
 @click.option(
-    "--against",
-    type=_PATH,
-    multiple=True,
-    metavar="DIR",
-    help="Other weights that the server may hold instead.",
+    "--against", type=_PATH, multiple=True, metavar="DIR", help="Other weights that the server may hold."
 )
 @click.option(
-    "--trainer-config", type=_PATH, metavar="FILE", help="Trainer settings as JSON or TOML (temperature, …)."
+    "--trainer-config", "trainer", type=_PATH, metavar="FILE", help="Trainer settings as JSON or TOML."
 )
 @click.option(
     "--watch", type=_PATH, multiple=True, metavar="FILE", help="Check files while they grow, until Ctrl-C."
 )
 @click.option(
-    "--idle",
-    type=click.FloatRange(min=0),
-    metavar="S",
-    help="With --watch: end after S seconds without growth.",
+    "--idle", type=click.FloatRange(min=0), metavar="S", help="With --watch: end after S seconds of silence."
 )
 @click.option(
     "--tokens",
@@ -77,6 +67,7 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option(
     "--timeout",
+    "timeout_s",
     type=click.FloatRange(0.001, 86400),
     default=60.0,
     show_default=True,
@@ -87,16 +78,14 @@ _PATH = click.Path(path_type=Path)
 def command(paths: tuple[Path, ...], form: str, *, verbose: bool, **options: Any) -> int:
     """Detect silent faults in a rollout server or in a run's recorded data."""
     _check_usage(paths, options)
+    server, reward, watch, idle = (options.pop(name) for name in ("server", "reward", "watch", "idle"))
     try:
-        if options["watch"]:
-            audit = _watch_files((*options["watch"], *paths), options["idle"], form)
+        if watch:
+            audit = _watch_files((*watch, *paths), idle, form)
         else:
             with progress.running("audit"):
-                audit = (
-                    _audit_server(paths, options)
-                    if options["server"]
-                    else audit_run(paths[0], options["reward"])
-                )
+                options["against"] += paths
+                audit = audit_server(server, **options) if server else audit_run(paths[0], reward)
     except NotAvailableError as error:
         _print_to_stderr(str(error))
         return INCOMPLETE
@@ -105,40 +94,25 @@ def command(paths: tuple[Path, ...], form: str, *, verbose: bool, **options: Any
 
 def _check_usage(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
     """Raise UsageError for options that do not fit together."""
-    server, watch, tokens = bool(options["server"]), bool(options["watch"]), options["tokens"]
-    live_options = ("against", "model", "checkpoint", "trainer_config")
-    live_only = [f"--{name.replace('_', '-')}" for name in live_options if options[name]]
+    server, watch, tokens = options["server"], options["watch"], options["tokens"]
+    names = {"against": "against", "model": "model", "checkpoint": "checkpoint", "trainer": "trainer-config"}
+    live_only = [f"--{option}" for name, option in names.items() if options[name]]
+    no_checkpoint = "--server: expected --checkpoint DIR too: the weights that it should hold"
+    few_tokens = f"--tokens {tokens}: an audit of a server takes {MIN_TOKENS} at least"
     problems = {
         "--watch and --server: give one of them": watch and server,
-        "expected a RUN, or --server URL --checkpoint DIR": not paths and not server and not watch,
+        "expected a RUN, or --server URL --checkpoint DIR": not (paths or server or watch),
         "--idle: only with --watch": options["idle"] is not None and not watch,
-        "--server: expected --checkpoint DIR too: the weights that it should hold": (
-            server and options["checkpoint"] is None
-        ),
-        f"--tokens {tokens}: an audit of a server takes {MIN_TOKENS} at least": server
-        and tokens < MIN_TOKENS,
-        "RUN and --server: give one of them": server and bool(paths) and not options["against"],
-        "expected one RUN": len(paths) > 1 and not server and not watch,
-        "--reward: only with a RUN": bool(options["reward"]) and (server or watch),
-        f"{' and '.join(live_only)}: only with --server": bool(live_only) and not server,
+        no_checkpoint: server and not options["checkpoint"],
+        few_tokens: server and tokens < MIN_TOKENS,
+        "RUN and --server: give one of them": server and paths and not options["against"],
+        "expected one RUN": len(paths) > 1 and not (server or watch),
+        "--reward: only with a RUN": options["reward"] and (server or watch),
+        f"{' and '.join(live_only)}: only with --server": live_only and not server,
     }
     for message, is_wrong in problems.items():
         if is_wrong:
             raise click.UsageError(message)
-
-
-def _audit_server(paths: tuple[Path, ...], options: dict[str, Any]) -> Audit:
-    return audit_server(
-        LiveAuditOptions(
-            options["server"],
-            options["checkpoint"],
-            (*options["against"], *paths),
-            options["trainer_config"],
-            options["tokens"],
-            options["timeout"],
-            options["model"],
-        )
-    )
 
 
 def _watch_files(paths: tuple[Path, ...], idle_s: float | None, form: str) -> Audit:

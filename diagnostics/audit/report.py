@@ -30,7 +30,7 @@ from diagnostics.audit.results import (
     sentence,
     shareable,
 )
-from diagnostics.catalog.mitigation_ranking import finding_of_issue
+from diagnostics.catalog.mitigation_ranking import recommended_fix
 from diagnostics.findings import FINDINGS, FINE, INCOMPLETE
 from diagnostics.fixes import count_of, first_step
 from diagnostics.output import prepare, sanitize
@@ -77,22 +77,27 @@ def _print_audit(audit: Audit, console: Console, *, verbose: bool) -> None:
     print_text(console, Text("audit: ") + Text(lead, _STYLES[audit.outcome]))
     for role, value in audit.subject.items():
         print_text(console, f"{role}: {value}", "dim", indent=2)
-    for result in audit.results if verbose else ():
-        code = code_of(result) if result.is_fault else ""
-        text = "  ".join(filter(None, [WORDS[result.outcome], result.probe, code, sentence(result)]))
-        console.print()
-        print_text(console, text, _STYLES[result.outcome])
-        for line in _details(result):
-            print_text(console, line, indent=4)
-    for result in faults if not verbose else ():
-        _print_fault(console, result)
-    for result in audit.results if not verbose else ():
-        if is_open(result):
-            print_text(console, Text(f"{'unknown':<{INDENT}}", "yellow") + Text(sentence(result)))
-            for need in result.needed:
-                print_text(console, f"to decide it: {need.text}", indent=INDENT)
+    for result in audit.results if verbose else faults:
+        if verbose:
+            _print_details(console, result)
+        else:
+            _print_fault(console, result)
+    for result in () if verbose else filter(is_open, audit.results):
+        print_text(console, Text(f"{'unknown':<{INDENT}}", "yellow") + Text(sentence(result)))
+        for need in result.needed:
+            print_text(console, f"to decide it: {need.text}", indent=INDENT)
     console.print()
     print_text(console, _cost(audit) + ("" if verbose else "; --verbose shows everything"), "dim")
+
+
+def _print_details(console: Console, result: Result) -> None:
+    """Print a result with all its lines, for --verbose."""
+    code = code_of(result) if result.is_fault else ""
+    console.print()
+    text = "  ".join(filter(None, [WORDS[result.outcome], result.probe, code, sentence(result)]))
+    print_text(console, text, _STYLES[result.outcome])
+    for line in _details(result):
+        print_text(console, line, indent=4)
 
 
 def _print_fault(console: Console, result: Result) -> None:
@@ -111,8 +116,7 @@ def _print_fault(console: Console, result: Result) -> None:
     if issue is None:
         return
     if not causes:
-        evidence = [(line, result.probe) for line in _details(result)]
-        step, command = first_step(finding_of_issue(issue, "established", evidence, result.message).remedy)
+        step, command = first_step(recommended_fix(issue))
         if step:
             print_text(console, f"Fix: {step}", indent=INDENT)
         if command:

@@ -6,10 +6,8 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from types import MappingProxyType
 from typing import Any
 
 from diagnostics import UserError
@@ -28,7 +26,6 @@ WORDS = {FAULT: "fault", CLEAN: "passed", NOT_DECIDED: "not decided", MASKED: "h
 SCHEMA = "grpo-doctor.audit.v1"
 _MAX_REASONS, _MAX_MESSAGES = 3, 2
 _issues = cache(loader.load)
-NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -181,25 +178,21 @@ class Result:
         """Whether the check ran and found no fault."""
         return self.outcome == CLEAN
 
-    @property
-    def is_explained(self) -> bool:
-        """Whether the explanation accounts for the difference: the residual is at most the fault threshold."""
-        return self.residual is not None and self.alarm is not None and self.residual <= self.alarm
-
 
 def _result(family: str, outcome: str, probe: str = "", **fields: Any) -> Result:
     return Result(family, outcome, probe or CHECKS[family.partition("/")[0]].probe, **fields)
 
 
 def fault(
-    family: str, message: str, code: str = "", values: Mapping[str, Any] = NO_VALUES, /, **fields: Any
+    family: str, message: str, code: str = "", values: dict[str, Any] | None = None, /, **fields: Any
 ) -> Result:
     """Build a fault; its message is a template filled with the values, and its default probe that of the class.
 
     >>> fault("rewards/constant", "all rewards are {lowest:g}", "REW004", {"lowest": 0.0}).message
     'all rewards are 0'
     """
-    return _result(family, FAULT, message=message.format(**values), code=code, values=dict(values), **fields)
+    values = values or {}
+    return _result(family, FAULT, message=message.format(**values), code=code, values=values, **fields)
 
 
 def clean(family: str, /, **fields: Any) -> Result:
@@ -214,9 +207,8 @@ def undecided(family: str, need: Note, /, **fields: Any) -> Result:
 
 def skipped(family: str, name: str, needed: str, /, *, decisive: bool = False, **values: Any) -> Result:
     """Build the result of a check that lacked an input."""
-    return _result(
-        family, NOT_ASKED, values=values, needed=(note(name, needed, **values),), decisive=decisive
-    )
+    need = note(name, needed, **values)
+    return _result(family, NOT_ASKED, values=values, needed=(need,), decisive=decisive)
 
 
 def masked(family: str, by: str, /, **fields: Any) -> Result:
@@ -326,10 +318,10 @@ def headline(audit: Audit) -> str:
     if faults:
         messages = [result.message for result in faults[:_MAX_MESSAGES]]
         more = f"; and {len(faults) - _MAX_MESSAGES} more" if len(faults) > _MAX_MESSAGES else ""
-        return f"{len(faults)} fault{'s' * (len(faults) > 1)}: {'; '.join(messages)}{more} ({counts})"
-    incomplete = list(dict.fromkeys(result.title for result in audit.results if is_open(result)))
+        return f"{count_of(len(faults), 'fault')}: {'; '.join(messages)}{more} ({counts})"
     if audit.outcome == CLEAN:
         return counts
+    incomplete = list(dict.fromkeys(result.title for result in audit.results if is_open(result)))
     return f"incomplete, not checked: {', '.join(incomplete) or 'everything'}; {counts}"
 
 
@@ -341,4 +333,4 @@ def count_line(audit: Audit) -> str:
     reasons = list(dict.fromkeys(needs))
     more = ["…"] if len(reasons) > _MAX_REASONS else []
     explanation = f" (they need: {'; '.join([*reasons[:_MAX_REASONS], *more])})" if reasons else ""
-    return f"{passed} check{'s' * (passed != 1)} passed, {len(missing)} skipped{explanation}"
+    return f"{count_of(passed, 'check')} passed, {len(missing)} skipped{explanation}"

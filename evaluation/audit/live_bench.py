@@ -26,7 +26,7 @@ import torch
 from diagnostics.audit.checkpoint_validation import load_tokenizer
 from diagnostics.audit.live import probe_inputs
 from diagnostics.audit.live.client import Client
-from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
+from diagnostics.audit.live.probe_plan import audit_server
 from diagnostics.audit.live.reference import round_weights
 from diagnostics.audit.live.servers import Server
 from diagnostics.audit.results import CLEAN, FAULT
@@ -251,7 +251,7 @@ def _fill_cache(url: str, folder: Path) -> None:
     """Fill the prefix cache of the server with the audit's long prompt, before new weights are loaded."""
     endpoint = Server(Client(url, 500))
     words = load_tokenizer(folder / "checkpoint-300")
-    endpoint.next_ids(probe_inputs.long_prompt(words, len(words), 256, words.bos_token_id))
+    endpoint.next_ids(probe_inputs.long_prompt(words, len(words), 256, [words.bos_token_id]))
 
 
 def judge_audit(case: Case, found: Any) -> tuple[bool, bool | None, list[str]]:
@@ -322,9 +322,7 @@ def run_case(case: Case, server: Any, folder: Path, dtype: str, seed: int, rows:
     try:
         with server(case, folder, dtype, seed) as url:
             audit = audit_server(
-                LiveAuditOptions(
-                    url, folder / "checkpoint-300", trainer=trainer if case.trainer else None, timeout_s=500
-                )
+                url, folder / "checkpoint-300", trainer=trainer if case.trainer else None, timeout_s=500
             )
     except NotImplementedError as error:
         print(json.dumps({"case": case.name, "seed": seed, "left out": str(error)}), flush=True)

@@ -18,17 +18,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
+from diagnostics.audit.live.probe_plan import audit_server
 from diagnostics.audit.results import FAULT, AuditError, NotAvailableError
 from evaluation.audit import proxy
 from tests.diagnostics.audit.standin import ServerFaults
 
 
 def print_audit(case: str, wanted: str, **options: Any) -> None:
-    """Audit with the given LiveAuditOptions, and print a line of JSON; `wanted` is the expected family, or none."""
+    """Audit with options of `audit_server`, and print a line of JSON; `wanted` is the expected family, or none."""
     began, used = time.monotonic(), time.process_time()
     try:
-        audit = audit_server(LiveAuditOptions(timeout_s=500, **options))
+        audit = audit_server(timeout_s=500, **options)
     except (NotAvailableError, AuditError) as error:
         faults: dict[str, Any] = {type(error).__name__: str(error)}
         outcome, tokens = "-", 0
@@ -77,7 +77,7 @@ def audit_adapters(url: str, checkpoint: Path) -> None:
         ("stale", "weights/version"),
         ("policy", "weights/version"),
     ):
-        print_audit(f"adapter: {model}", expected, server=url, checkpoint=checkpoint, model=model)
+        print_audit(f"adapter: {model}", expected, address=url, checkpoint=checkpoint, model=model)
 
 
 def audit_stale_replica(url: str, other: str, world: Path) -> None:
@@ -86,7 +86,7 @@ def audit_stale_replica(url: str, other: str, world: Path) -> None:
     _load_weights(other, world / "checkpoint-280")
     with proxy.run_proxy(url, ServerFaults(), other) as address:
         print_audit(
-            "replicas: one stale, one address", "replicas/weights", server=address, checkpoint=checkpoint
+            "replicas: one stale, one address", "replicas/weights", address=address, checkpoint=checkpoint
         )
     _load_weights(other, checkpoint)
 
@@ -97,15 +97,15 @@ def audit_raw_logprobs(url: str, checkpoint: Path) -> None:
         for heat, expected in ((0.6, "logprobs/raw"), (0.83, "logprobs/raw"), (1.0, "")):
             trainer = Path(folder) / "trainer.json"
             trainer.write_text(json.dumps({"temperature": heat}))
-            print_audit(f"raw at {heat}", expected, server=url, checkpoint=checkpoint, trainer=trainer)
+            print_audit(f"raw at {heat}", expected, address=url, checkpoint=checkpoint, trainer=trainer)
 
 
 def audit_paused_server(url: str, checkpoint: Path) -> None:
     """Check that a paused server is not audited, and that it is audited after it resumes."""
     proxy.forward(url, "POST", "/pause", {})
-    print_audit("paused", "NotAvailableError", server=url, checkpoint=checkpoint)
+    print_audit("paused", "NotAvailableError", address=url, checkpoint=checkpoint)
     proxy.forward(url, "POST", "/resume", {})
-    print_audit("resumed", "", server=url, checkpoint=checkpoint)
+    print_audit("resumed", "", address=url, checkpoint=checkpoint)
 
 
 def _load_weights(url: str, folder: Path) -> None:

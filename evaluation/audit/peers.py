@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from diagnostics.audit.checkpoint_validation import load_tokenizer
-from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
+from diagnostics.audit.live.probe_plan import audit_server
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.sampling_distribution import Sampling
 from diagnostics.audit.recorded.run_audit import audit_run, read_run
@@ -200,7 +200,7 @@ def main() -> None:
             run, engine={f"sampling/sampling_logp_difference/{key}": detected[key] for key in ("mean", "max")}
         )
         with serving(Engine(folder / served, "bfloat16", wrong, 3)) as url:
-            ours = format_families(audit_server(LiveAuditOptions(url, folder / NAME, timeout_s=500)), family)
+            ours = format_families(audit_server(url, folder / NAME, timeout_s=500), family)
         print_row(
             f"engine: {name} (KL {detected['mismatch_kl']:.2g})",
             run_peer_tools(python, entries) | {"gates": alarming_gates(detected)},

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
+from diagnostics.audit.live.probe_plan import audit_server
 from diagnostics.audit.results import CLEAN, FAULT
 from diagnostics.collect import gpus
 from diagnostics.hang.collect import stacks
@@ -140,6 +140,6 @@ def test_audit_of_a_server_on_a_gpu_reports_its_faults_only(trained, dtype, law,
     engine = Engine(trained / "checkpoint-120", dtype, ServerFaults(law=law), seed=1)
     engine.model.to("cuda")
     with serving(engine) as url:
-        audit = audit_server(LiveAuditOptions(url, trained / "checkpoint-120", timeout_s=500))
+        audit = audit_server(url, trained / "checkpoint-120", timeout_s=500)
     assert [answer.family for answer in audit.select(FAULT)] == faults
     assert (audit.outcome == CLEAN) == (not faults)

@@ -30,7 +30,7 @@ CHAT = ({"role": "user", "content": "What is 24 * 17? Answer with a number."},)
 
 
 def score_sequences(
-    tokenizer: Any, vocabulary: int, longest: int, count: int, bos_id: int
+    tokenizer: Any, vocabulary: int, longest: int, count: int, bos: list[int]
 ) -> list[list[int]]:
     """Return sequences to score: one of text, the others of random ids, which distinguish weights best.
 
@@ -39,40 +39,37 @@ def score_sequences(
         vocabulary: Number of ids to choose from.
         longest: Maximum number of ids in one sequence.
         count: Number of ids in all sequences together.
-        bos_id: Begin-of-sequence id that each sequence starts with; -1 for none.
+        bos: Begin-of-sequence id that each sequence starts with; empty for none.
     """
-    head = [bos_id] if bos_id >= 0 else []
     generator = random.Random(17 if tokenizer is not None else 18)
     sequences: list[list[int]] = []
     if tokenizer is not None:
         ids = tokenizer(" ".join(TEXTS * 4), add_special_tokens=False)["input_ids"]
-        sequences.append((head + ids)[: min(longest, count // 2)])
+        sequences.append((bos + ids)[: min(longest, count // 2)])
     special = set(tokenizer.all_special_ids) if tokenizer is not None else set()
     choices = [token for token in range(vocabulary) if token not in special]
     while (missing := count - sum(map(len, sequences))) > 8:
-        size = min(longest, missing) - len(head)
-        sequences.append(head + [choices[generator.randrange(len(choices))] for _ in range(size)])
+        size = min(longest, missing) - len(bos)
+        sequences.append(bos + [choices[generator.randrange(len(choices))] for _ in range(size)])
     return sequences
 
 
-def long_prompt(tokenizer: Any, vocabulary: int, size: int, bos_id: int) -> list[int]:
+def long_prompt(tokenizer: Any, vocabulary: int, size: int, bos: list[int]) -> list[int]:
     """Return a prompt longer than a block of the prefix cache, which shares no beginning with other probes."""
     if tokenizer is None:
-        return score_sequences(None, vocabulary, size, size, bos_id)[0][::-1]
-    head = [bos_id] if bos_id >= 0 else []
+        return score_sequences(None, vocabulary, size, size, bos)[0][::-1]
     ids = tokenizer(" ".join((*reversed(TEXTS),) * 4), add_special_tokens=False)["input_ids"]
-    return (head + list(ids))[:size]
+    return (bos + list(ids))[:size]
 
 
 def sample_prompts(
-    tokenizer: Any, vocabulary: int, bos_id: int, count: int, size: int = 10
+    tokenizer: Any, vocabulary: int, bos: list[int], count: int, size: int = 10
 ) -> list[list[int]]:
     """Return `count` short prompts to sample from: beginnings of texts, or random ids without a tokenizer."""
-    head = [bos_id] if bos_id >= 0 else []
     if tokenizer is None:
-        return [head + ids[1:] for ids in score_sequences(None, vocabulary, size, count * size, -1)]
+        return [bos + ids[1:] for ids in score_sequences(None, vocabulary, size, count * size, [])]
     texts = [TEXTS[place % len(TEXTS)] for place in range(count)]
-    return [(head + tokenizer(text, add_special_tokens=False)["input_ids"])[:size] for text in texts]
+    return [(bos + tokenizer(text, add_special_tokens=False)["input_ids"])[:size] for text in texts]
 
 
 @dataclass(frozen=True)

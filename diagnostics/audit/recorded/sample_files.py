@@ -9,17 +9,20 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from diagnostics import safe_io
 from diagnostics.audit.recorded import run_data, safetensors
+from diagnostics.audit.recorded.run_data import ReadBudget, Recording, Sample, number, text_of, whole_number
 
-_PARQUET_COLUMNS = {"step", "prompt", "completion"}
-_PARQUET_OTHERS = _PARQUET_COLUMNS | {"advantage", "solution", "image", "images"}
-_SWIFT_OTHERS = {"step", "prompt", "completion", "advantages", "entropy", "rollout_infos"}
+_TABLE_COLUMNS = {"step", "prompt", "completion"}
+# Columns of TRL's and ms-swift's tables that are no reward, and those that are not of the data set.
+_NO_REWARDS = {"solution", "image", "images"}
+_NO_DATA = _TABLE_COLUMNS | {"advantage", "advantages", "entropy", "rollout_infos"}
 _VERL_OTHERS = {"input", "output", "score", "step"}
 _ROLLOUT_SCHEMA = "grpo-doctor.rollout.v1"
 
@@ -36,101 +39,107 @@ def detect_format(entry: dict[str, Any]) -> str:
     return "swift" if is_swift else ""
 
 
-def read_samples(kind: str, paths: Sequence[Path], budget: run_data.ReadBudget) -> run_data.Recording | None:
+def read_samples(kind: str, paths: Sequence[Path], budget: ReadBudget) -> Recording | None:
     """Read the files of one format: `parquet`, `rollouts`, `verl` or `swift`; None if there is no sample."""
-    if kind == "parquet":
-        return read_parquet(paths, budget)
+    if kind == "parquet" and importlib.util.find_spec("pyarrow") is None:
+        budget.unread.add(f"{paths[0].parent}/*.parquet", "reading Parquet takes pyarrow")
+        return None
     if kind == "rollouts":
-        return _read_rollouts(paths[0], budget)
-    rows: list[run_data.Sample] = []
+        parts = _rollout_steps(paths[0], budget)
+    else:
+        read = _parquet_rows if kind == "parquet" else partial(_line_samples, kind)
+        parts = [(str(path), partial(read, path)) for path in sorted(paths, key=run_data.step_in_name)]
+    rows: list[Sample] = []
     files = 0
-    for path in sorted(paths, key=run_data.step_in_name)[-run_data.MAX_FILES :]:
+    for place, read_part in parts[-run_data.MAX_FILES :]:
+        if budget.rows <= 0:
+            break
         try:
-            budget.spend(path.stat().st_size if kind == "verl" else 0)
-            for line, entry in run_data.read_json_lines(
-                path, budget.unread, min(run_data.MAX_FILE, budget.bytes)
-            ):
-                if detect_format(entry) == kind and budget.rows > 0:
-                    samples = _LINE_PARSERS[kind](entry, f"{path.name}:{line}", run_data.step_in_name(path))
-                    rows += samples
-                    budget.rows -= len(samples)
-            files += 1
-        except run_data.READ_ERRORS as error:
-            budget.unread.add(path, error)
-    name = {"verl": "step.jsonl", "swift": "completions.jsonl"}[kind]
-    return run_data.Recording(name, tuple(rows), (len(paths), files)) if rows else None
+            samples = read_part(budget)
+        except Exception as error:  # noqa: BLE001 - pyarrow's errors have no common class
+            budget.unread.add(place, error)
+            continue
+        rows += samples
+        files += 1
+        budget.rows -= len(samples)
+    return Recording(_FORMAT_NAMES[kind], tuple(rows), (len(parts), files)) if rows else None
 
 
-def _verl_samples(entry: dict[str, Any], place: str, step: int) -> list[run_data.Sample]:
-    own_step, score = run_data.whole_number(entry.get("step")), run_data.number(entry["score"])
+def _line_samples(kind: str, path: Path, budget: ReadBudget) -> list[Sample]:
+    """Read the JSON lines of verl or ms-swift."""
+    budget.spend(path.stat().st_size if kind == "verl" else 0)
+    samples: list[Sample] = []
+    parse, limit = _LINE_PARSERS[kind], min(run_data.MAX_FILE, budget.bytes)
+    for line, entry in run_data.read_json_lines(path, budget.unread, limit):
+        if detect_format(entry) == kind and len(samples) < budget.rows:
+            samples += parse(entry, f"{path.name}:{line}", run_data.step_in_name(path))
+    return samples
+
+
+def _verl_samples(entry: dict[str, Any], place: str, step: int) -> list[Sample]:
+    own_step, score = whole_number(entry.get("step")), number(entry["score"])
     return [
-        run_data.Sample(
+        Sample(
             step if own_step is None else own_step,
-            run_data.text_of(entry["input"]),
-            run_data.text_of(entry["output"]),
+            text_of(entry["input"]),
+            text_of(entry["output"]),
             score,
-            run_data.number(entry.get("advantage")),
+            number(entry.get("advantage")),
             {"score": score},
-            columns=_without(entry, _VERL_OTHERS),
+            columns={name: value for name, value in entry.items() if name not in _VERL_OTHERS},
             place=place,
         )
     ]
 
 
-def _without(entry: dict[str, Any], *names: set[str] | dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in entry.items() if not any(name in group for group in names)}
+def _swift_samples(entry: dict[str, Any], place: str, _step: int) -> list[Sample]:
+    return _table_samples(entry, place, (int, float))
 
 
-def _swift_samples(entry: dict[str, Any], place: str, _step: int) -> list[run_data.Sample]:
-    size = min(len(entry[name]) for name in ("prompt", "completion", "step"))
-    lists = {name: value for name, value in entry.items() if isinstance(value, list) and len(value) >= size}
-    rewards = {
-        name: run_data.numbers(value)
-        for name, value in _without(lists, _SWIFT_OTHERS, {"solution"}).items()
-        if all(item is None or isinstance(item, (int, float)) for item in value)
+def _table_samples(
+    table: dict[str, Any], place: str, reward_types: type | tuple[type, ...], first: int = 0
+) -> list[Sample]:
+    """Return the samples of a table with a list for each column.
+
+    Args:
+        table: The columns; columns of numbers are scores of reward functions.
+        place: Location of the table.
+        reward_types: Types of the numbers.
+        first: Number of the first row.
+    """
+    size = min(len(table[name]) for name in _TABLE_COLUMNS)
+    columns = {
+        name: values
+        for name, values in table.items()
+        if name not in _NO_DATA and isinstance(values, list) and len(values) >= size
     }
-    columns = _without(lists, _SWIFT_OTHERS, rewards)
-    advantages = run_data.numbers(entry.get("advantages"))
+    scores = {
+        name: run_data.numbers(values)
+        for name, values in columns.items()
+        if name not in _NO_REWARDS and all(item is None or isinstance(item, reward_types) for item in values)
+    }
+    advantages = (*run_data.numbers(table.get("advantages", table.get("advantage"))), *(None,) * size)
     samples = []
-    for index in range(size):
-        scores = {name: values[index] for name, values in rewards.items()}
+    for index, advantage in zip(range(size), advantages, strict=False):
+        row_scores = {name: values[index] for name, values in scores.items()}
         samples.append(
-            run_data.Sample(
-                run_data.whole_number(entry["step"][index]) or 0,
-                run_data.text_of(entry["prompt"][index]),
-                run_data.text_of(entry["completion"][index]),
-                _single_score(scores),
-                advantages[index] if index < len(advantages) else None,
-                scores,
-                columns={name: value[index] for name, value in columns.items()},
-                place=f"{place}[{index}]",
+            Sample(
+                whole_number(table["step"][index]) or 0,
+                text_of(table["prompt"][index]),
+                text_of(table["completion"][index]),
+                # The weights of several functions are not recorded.
+                next(iter(row_scores.values())) if len(scores) == 1 else None,
+                advantage,
+                row_scores,
+                columns={name: values[index] for name, values in columns.items() if name not in scores},
+                place=f"{place}[{first + index}]",
             )
         )
     return samples
 
 
-def _single_score(scores: dict[str, float | None]) -> float | None:
-    """Return the score of a single function; None for several, because their weights are not recorded."""
-    return next(iter(scores.values())) if len(scores) == 1 else None
-
-
-def read_parquet(paths: Sequence[Path], budget: run_data.ReadBudget) -> run_data.Recording | None:
-    """Read TRL's `completions_*.parquet` files, of which each has one log event; None if there is no sample."""
-    if importlib.util.find_spec("pyarrow") is None:
-        budget.unread.add(f"{paths[0].parent}/*.parquet", "reading Parquet takes pyarrow")
-        return None
-    rows: list[run_data.Sample] = []
-    files = 0
-    for path in sorted(paths, key=run_data.step_in_name)[-run_data.MAX_FILES :]:
-        try:
-            rows += _parquet_rows(path, budget)
-            files += 1
-        except Exception as error:  # noqa: BLE001 - pyarrow's errors have no common class
-            budget.unread.add(path, error)
-    return run_data.Recording("completions.parquet", tuple(rows), (len(paths), files)) if rows else None
-
-
-def _parquet_rows(path: Path, budget: run_data.ReadBudget) -> list[run_data.Sample]:
+def _parquet_rows(path: Path, budget: ReadBudget) -> list[Sample]:
+    """Read one of TRL's `completions_*.parquet` files, of which each has one log event."""
     from pyarrow import parquet
 
     data = safe_io.read_bytes(path, run_data.MAX_FILE)
@@ -139,22 +148,19 @@ def _parquet_rows(path: Path, budget: run_data.ReadBudget) -> list[run_data.Samp
     unpacked = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     if unpacked > run_data.MAX_FILE or metadata.num_rows > min(run_data.MAX_ROWS, budget.rows):
         raise ValueError(f"{metadata.num_rows} rows of {unpacked // safe_io.MIB} MiB: over the size limit")
-    if missing := _PARQUET_COLUMNS - set(file.schema_arrow.names):
+    if missing := _TABLE_COLUMNS - set(file.schema_arrow.names):
         raise ValueError(f"no column {', '.join(sorted(missing))}")
     budget.spend(max(unpacked, len(data)))
-    rows: list[run_data.Sample] = []
+    rows: list[Sample] = []
     size = 0
     # A text that is stored once may be repeated in every row when it is unpacked, so batches are small.
     batch_size = max(1, min(1024, 4 * run_data.MAX_FILE // max(unpacked, 1)))
     for batch in file.iter_batches(batch_size=batch_size, use_threads=False):
-        entries = batch.to_pylist()
-        size += _text_size(entries)
+        table = batch.to_pydict()
+        size += _text_size(table)
         if size > run_data.MAX_RUN:
             raise ValueError(f"more than {run_data.MAX_RUN // safe_io.MIB} MiB of text")
-        rows += [
-            _parquet_sample(entry, f"{path.name}:{place}") for place, entry in enumerate(entries, len(rows))
-        ]
-    budget.rows -= len(rows)
+        rows += _table_samples(table, path.name, float, len(rows))
     return rows
 
 
@@ -166,56 +172,23 @@ def _text_size(value: object) -> int:
     return len(value) if isinstance(value, (str, bytes)) else 8
 
 
-def _parquet_sample(entry: dict[str, Any], place: str) -> run_data.Sample:
-    scores = {
-        name: run_data.number(value)
-        for name, value in _without(entry, _PARQUET_OTHERS).items()
-        if value is None or isinstance(value, float)
-    }
-    return run_data.Sample(
-        run_data.whole_number(entry["step"]) or 0,
-        run_data.text_of(entry["prompt"]),
-        run_data.text_of(entry["completion"]),
-        _single_score(scores),
-        run_data.number(entry.get("advantage")),
-        scores,
-        columns=_without(entry, _PARQUET_COLUMNS, scores),
-        place=place,
-    )
-
-
-def _read_rollouts(path: Path, budget: run_data.ReadBudget) -> run_data.Recording | None:
-    """Read grpo_core's `rollouts.jsonl` with its safetensors files; a later line of a step replaces an earlier one."""
+def _rollout_steps(path: Path, budget: ReadBudget) -> list[tuple[str, Callable[[ReadBudget], list[Sample]]]]:
+    """Return place and reader of each step in grpo_core's `rollouts.jsonl`; the last line of a step counts."""
     entries: dict[int, dict[str, Any]] = {}
     try:
         for _, entry in run_data.read_json_lines(path, budget.unread):
-            if (
-                detect_format(entry) == "rollouts"
-                and (step := run_data.whole_number(entry.get("step"))) is not None
-            ):
+            step = whole_number(entry.get("step"))
+            if detect_format(entry) == "rollouts" and step is not None:
                 entries[step] = entry
     except OSError as error:
         budget.unread.add(path, error)
-        return None
-    rows: list[run_data.Sample] = []
-    files = 0
-    for step in sorted(entries)[-run_data.MAX_FILES :]:
-        if budget.rows <= 0:
-            break
-        try:
-            samples = _rollout_samples(path.parent, entries[step], budget)
-        except run_data.READ_ERRORS as error:
-            budget.unread.add(f"{path}: step {step}", error)
-            continue
-        rows += samples
-        files += 1
-        budget.rows -= len(samples)
-    return run_data.Recording("rollouts.jsonl", tuple(rows), (len(entries), files)) if rows else None
+    return [
+        (f"{path}: step {step}", partial(_rollout_samples, path.parent, entries[step]))
+        for step in sorted(entries)
+    ]
 
 
-def _rollout_samples(
-    folder: Path, entry: dict[str, Any], budget: run_data.ReadBudget
-) -> list[run_data.Sample]:
+def _rollout_samples(folder: Path, entry: dict[str, Any], budget: ReadBudget) -> list[Sample]:
     name = str(entry["file"])
     data = safe_io.read_bytes(folder / name, run_data.MAX_FILE, inside=folder)
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
@@ -244,13 +217,13 @@ def _rollout_samples(
             str(entry["finish_reasons"][index]),
         )
         samples.append(
-            run_data.Sample(
+            Sample(
                 int(entry["step"]),
-                run_data.text_of(prompt.get("text")),
-                run_data.text_of(entry["texts"][index]),
-                run_data.number(tensors["rewards"][index]),
-                run_data.number(tensors["advantages"][index]),
-                {key: run_data.number(value) for key, value in entry["scores"][index].items()},
+                text_of(prompt.get("text")),
+                text_of(entry["texts"][index]),
+                number(tensors["rewards"][index]),
+                number(tensors["advantages"][index]),
+                {key: number(value) for key, value in entry["scores"][index].items()},
                 str(owner),
                 prompt.get("columns") or {},
                 tokens,
@@ -269,3 +242,6 @@ def _split(values: list[Any], lengths: list[Any]) -> list[list[Any]]:
 
 # Parsers; each takes a JSON line, its location, and the step in the file's name.
 _LINE_PARSERS = {"verl": _verl_samples, "swift": _swift_samples}
+_FORMAT_NAMES = {
+    "parquet": "completions.parquet", "rollouts": "rollouts.jsonl", "verl": "step.jsonl", "swift": "completions.jsonl",
+}  # fmt: skip

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
+from diagnostics.audit.live.probe_plan import audit_server
 from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, make_document, shareable
 from tests.diagnostics.audit.standin import Engine, ServerFaults, load_rounded, serving
 
@@ -39,7 +39,7 @@ def audit_standin(trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-1
     """
     engine = Engine(trained / folder, dtype, wrong, 1)
     with serving(engine) as url:
-        audit = audit_server(LiveAuditOptions(url, trained / "checkpoint-120", timeout_s=500, **options))
+        audit = audit_server(url, trained / "checkpoint-120", timeout_s=500, **options)
     assert min(filter(None, engine.priorities)) > 0
     json.dumps(shareable(make_document(audit)), allow_nan=False)
     assert audit.tokens <= options.get("tokens", 4000)
@@ -139,7 +139,7 @@ def test_unreadable_tokenizer_leaves_the_audit_undecided(trained, tmp_path):
     for path in (tmp_path / "checkpoint-120").glob("tokenizer*"):
         path.write_text("{")
     with serving(Engine(trained / "checkpoint-120", "float32")) as url:
-        audit = audit_server(LiveAuditOptions(url, tmp_path / "checkpoint-120", timeout_s=500))
+        audit = audit_server(url, tmp_path / "checkpoint-120", timeout_s=500)
     assert audit.outcome == NOT_DECIDED
     assert [item.family for item in audit.select(NOT_ASKED) if item.decisive] == ["ids"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
+from diagnostics.audit.live.probe_plan import audit_server
 from diagnostics.audit.results import CLEAN, FAULT
 from evaluation.audit import proxy
 from tests.cells import cell_python
@@ -33,7 +33,7 @@ def server_url(trained, tmp_path_factory):
 
 def audit_faults(url, trained, name="checkpoint-120"):
     """Audit the server against a checkpoint; return the audit and the first estimate of each fault."""
-    audit = audit_server(LiveAuditOptions(url, trained / name, timeout_s=500))
+    audit = audit_server(url, trained / name, timeout_s=500)
     return audit, {
         item.family: item.estimates[0].value if item.estimates else None for item in audit.select(FAULT)
     }

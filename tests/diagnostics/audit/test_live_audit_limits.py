@@ -9,7 +9,7 @@ import pytest
 from diagnostics.__main__ import main
 from diagnostics.audit.live import probe_plan, servers
 from diagnostics.audit.live.probe_inputs import MIN_TOKENS, Budget
-from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
+from diagnostics.audit.live.probe_plan import audit_server
 from diagnostics.audit.live.servers import Server, check_awake
 from diagnostics.audit.results import CLEAN, FAULT, AuditError, NotAvailableError
 from tests.diagnostics.audit.standin import Engine, ServerFaults, serving
@@ -25,9 +25,7 @@ def url(trained):
 def test_minimum_token_budget_is_never_exceeded(trained):
     """ServerFaults weights lead to a second comparison, which also stays within the budget."""
     with serving(Engine(trained / "base", "bfloat16")) as address:
-        audit = audit_server(
-            LiveAuditOptions(address, trained / "checkpoint-120", timeout_s=500, tokens=MIN_TOKENS)
-        )
+        audit = audit_server(address, trained / "checkpoint-120", timeout_s=500, tokens=MIN_TOKENS)
     assert audit.tokens <= MIN_TOKENS
     assert [item.family for item in audit.select(FAULT)] == ["weights/version"]
 
@@ -50,7 +48,7 @@ def test_requests_have_the_lowest_priority(trained, refused):
     """The trainer's requests have priority 0; after one refusal the audit sends no priority."""
     engine = Engine(trained / "checkpoint-120", "bfloat16", ServerFaults(no_priority=refused))
     with serving(engine) as address:
-        audit = audit_server(LiveAuditOptions(address, trained / "checkpoint-120", timeout_s=500))
+        audit = audit_server(address, trained / "checkpoint-120", timeout_s=500)
     assert audit.outcome == CLEAN
     priorities = [item for item in engine.priorities if item]
     assert (len(priorities) == 1) is refused
@@ -62,20 +60,20 @@ def test_weight_update_during_the_audit_gives_no_verdict(trained):
     """The audit ends without a verdict, because its scores and samples come from two policy versions."""
     engine = Engine(trained / "checkpoint-120", "bfloat16", ServerFaults(versions=["7", "8"]))
     with serving(engine) as address, pytest.raises(NotAvailableError, match="from 7 to 8 meanwhile"):
-        audit_server(LiveAuditOptions(address, trained / "checkpoint-120", timeout_s=500))
+        audit_server(address, trained / "checkpoint-120", timeout_s=500)
 
 
 def test_server_with_an_unfinished_weight_update_gets_no_request(trained):
     """The audit is refused if vLLM's counters show an update that started and did not finish."""
     engine = Engine(trained / "checkpoint-120", "float32", ServerFaults(updating=True))
     with serving(engine) as address, pytest.raises(NotAvailableError, match="being updated"):
-        audit_server(LiveAuditOptions(address, trained / "checkpoint-120", timeout_s=500))
+        audit_server(address, trained / "checkpoint-120", timeout_s=500)
     assert engine.priorities == []
 
 
 def test_unknown_model_is_refused_with_the_served_names(trained, url):
     with pytest.raises(AuditError, match=r"--model nobody: .* serves policy"):
-        audit_server(LiveAuditOptions(url, trained / "checkpoint-120", model="nobody"))
+        audit_server(url, trained / "checkpoint-120", model="nobody")
 
 
 @pytest.mark.parametrize(
@@ -177,6 +175,5 @@ def test_server_that_takes_too_few_tokens_is_refused(monkeypatch, length):
     monkeypatch.setattr(probe_plan, "Reference", lambda _: None)
     monkeypatch.setattr(probe_plan, "_load_tokenizer", lambda _: (None, ""))
     monkeypatch.setattr(servers, "check_awake", lambda _: "")
-    options = probe_plan.LiveAuditOptions("http://127.0.0.1:1", Path())
     with pytest.raises(AuditError, match=f"max_model_len {length} is too short"):
-        probe_plan.audit_server(options)
+        probe_plan.audit_server("http://127.0.0.1:1", Path())

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from diagnostics.audit.live.probe_plan import LiveAuditOptions, audit_server
+from diagnostics.audit.live.probe_plan import audit_server
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.results import FAULT, AuditError
 from evaluation.audit.make_adapters import ALPHA, RANK, write_adapters
@@ -55,7 +55,7 @@ def serve_merged(adapters, trained, tmp_path_factory):
 )
 def test_adapter_merge_factor_and_step_are_identified(adapters, serve_merged, step, times, faults):
     with serving(Engine(serve_merged(step, times), "bfloat16")) as url:
-        audit = audit_server(LiveAuditOptions(url, adapters / "checkpoint-20", timeout_s=500))
+        audit = audit_server(url, adapters / "checkpoint-20", timeout_s=500)
     assert {item.family: item.estimates[0].value for item in audit.select(FAULT)} == faults
 
 

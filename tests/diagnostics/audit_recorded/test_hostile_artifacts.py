@@ -28,7 +28,7 @@ def test_dictionary_encoded_text_counts_once_per_row(tmp_path, monkeypatch):
     parquet.write_table(table, path, compression="zstd")
     monkeypatch.setattr(run_data, "MAX_RUN", 1_000_000)
     reading = run_data.ReadBudget()
-    assert sample_files.read_parquet([path], reading) is None
+    assert sample_files.read_samples("parquet", [path], reading) is None
     assert "MiB of text" in reading.unread[0][1]
 
 
