@@ -69,12 +69,13 @@ def identify_weights(
         result, weights = version
         floor = result.floor or floor
         if weights in against[:staleness]:
-            allowed = note(
-                "stale_allowed", "the engine holds {name}, which max_staleness allows", name=weights.name
-            )
-            result = replace(
-                result, family="weights", outcome=CLEAN, message="", code="", evidence=(allowed,)
-            )
+            text = "the engine holds {name}, which max_staleness allows"
+            fields = {
+                "message": "",
+                "code": "",
+                "evidence": (note("stale_allowed", text, name=weights.name),),
+            }
+            result = replace(result, family="weights", outcome=CLEAN, **fields)
     elif scores.residual > scores.limit:
         result, weights = _find_other_weights(scores, siblings)
     elif scores.at_floor:
@@ -141,17 +142,14 @@ def _find_version(scores: Scores, siblings: Siblings, notes: list[Note]) -> tupl
             return None
     second = min([scores.residual, *(entry[0] for entry in candidates if entry[2] is not sibling)])
     version = Estimate("version", sibling.name, expected=scores.reference.name)
-    result = fault(
-        "weights/version",
-        "the engine holds the weights of {name}, not the checkpoint's",
-        "SYN003" if sibling.name == "base" else "",
-        {"name": sibling.name},
-        probe="P3",
-        estimates=(version, _estimate("slope", slope.value, slope.error, 0.0)),
-        runner_up=RunnerUp("the next nearest", second),
-        **scores.result_fields | {"residual": residual},
-    )
-    return result, sibling
+    fields: dict[str, Any] = {
+        "residual": residual,
+        "estimates": (version, _estimate("slope", slope.value, slope.error, 0.0)),
+        "runner_up": RunnerUp("the next nearest", second),
+    }
+    message = "the engine holds the weights of {name}, not the checkpoint's"
+    code = "SYN003" if sibling.name == "base" else ""
+    return _fault(scores, "weights/version", message, {"name": sibling.name}, code, **fields), sibling
 
 
 def _estimate(name: str, value: float, error: float, expected: float = 1.0) -> Estimate:
@@ -159,8 +157,10 @@ def _estimate(name: str, value: float, error: float, expected: float = 1.0) -> E
     return Estimate(name, value, value - 2 * error, value + 2 * error, expected)
 
 
-def _fault(scores: Scores, family: str, message: str, values: dict[str, Any], **fields: Any) -> Result:
-    return fault(family, message, "", values, **scores.result_fields | {"probe": "P3"} | fields)
+def _fault(
+    scores: Scores, family: str, message: str, values: dict[str, Any], code: str = "", **fields: Any
+) -> Result:
+    return fault(family, message, code, values, **scores.result_fields | {"probe": "P3"} | fields)
 
 
 def _find_other_weights(scores: Scores, siblings: Siblings) -> tuple[Result, Reference | None]:
@@ -216,30 +216,29 @@ def _find_newer(scores: Scores, siblings: Siblings, second: float) -> Result | N
     and much older ones would pass as newer.
     """
     known = [(scores.reference, scores.exact), *siblings]
-    numbered = sorted(
-        ((reference.step, reference, exact) for reference, exact in known if reference.step is not None),
-        key=lambda entry: entry[0],
-    )
+    numbered = [pair for pair in known if pair[0].step is not None]
+    numbered.sort(key=lambda pair: pair[0].step or 0)
     nearest = min(known, key=lambda pair: scores.residual_of(pair[1]))[0]
-    if len(numbered) < 2 or nearest is not numbered[-1][1]:
+    if len(numbered) < 2 or nearest is not numbered[-1][0]:
         return None
-    (_, before, old), (_, newest, new) = numbered[-2:]
+    (before, old), (newest, new) = numbered[-2:]
     ahead, last_step = scores.engine - new, new - old
     slope = project(scores.engine - old, last_step)
     cosine = float(ahead @ last_step) / (float(ahead.norm()) * float(last_step.norm()) or 1.0)
     if slope.value - 1 <= _BEYOND * slope.error or cosine <= _PARALLEL:
         return None
     text = "not a fault if the trainer went on since; audit with the checkpoint that was synced last"
-    return _fault(
-        scores,
-        "weights/newer",
-        "the engine's weights are newer than every checkpoint: {slope:.2f} of the way from {before} to {name}",
-        {"name": newest.name, "before": before.name, "slope": slope.value},
-        residual=slope.residual,
-        evidence=(Note("went_on", text),),
-        estimates=(_estimate("way", slope.value, slope.error),),
-        runner_up=RunnerUp("the nearest checkpoint", second),
+    values = {"name": newest.name, "before": before.name, "slope": slope.value}
+    fields: dict[str, Any] = {
+        "residual": slope.residual,
+        "evidence": (Note("went_on", text),),
+        "estimates": (_estimate("way", slope.value, slope.error),),
+        "runner_up": RunnerUp("the nearest checkpoint", second),
+    }
+    message = (
+        "the engine's weights are newer than every checkpoint: {slope:.2f} of the way from {before} to {name}"
     )
+    return _fault(scores, "weights/newer", message, values, **fields)
 
 
 _LINES = {
@@ -258,15 +257,10 @@ def _line_fault(scores: Scores, slope: Slope, sibling: Reference) -> Result:
         steps = sibling.step, scores.reference.step
         is_older = None not in steps and (sibling.step or 0) < (scores.reference.step or 0)
         family, way = "weights/older" if is_older else "weights/past", slope.value
-    return _fault(
-        scores,
-        family,
-        _LINES[family],
-        {"slope": way, "name": sibling.name},
-        residual=slope.residual,
-        estimates=(_estimate("way", way, slope.error),),
-        runner_up=RunnerUp("the checkpoint", scores.residual),
-    )
+    values, estimate = {"slope": way, "name": sibling.name}, _estimate("way", way, slope.error)
+    fields: dict[str, Any] = {"residual": slope.residual, "estimates": (estimate,)}
+    second = RunnerUp("the checkpoint", scores.residual)
+    return _fault(scores, family, _LINES[family], values, runner_up=second, **fields)
 
 
 def _unknown_fault(scores: Scores) -> Result:

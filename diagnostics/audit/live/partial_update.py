@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from diagnostics.audit.live.reference import Reference
 from diagnostics.audit.live.weight_comparison import Scores
@@ -19,25 +18,8 @@ _LAYER = re.compile(r"\.(?:layers|h|blocks)\.(\d+)\.")
 _MAX_GROUPS = 12
 # Largest share of the difference that may remain for a partial update to be examined further.
 _EXPLAINS = 0.6
-
-
-@dataclass(frozen=True)
-class PartialUpdate:
-    """Groups of tensors that still have another checkpoint's values.
-
-    Attributes:
-        other: The other checkpoint.
-        stale: Names of the groups with its values.
-        shares: For each group, the estimated fraction of the other checkpoint, and the standard error.
-        residual: Mean log-prob difference that remains if these groups are taken from the other checkpoint.
-        mixed: The resulting weights, which the engine probably has.
-    """
-
-    other: Reference
-    stale: tuple[str, ...]
-    shares: dict[str, tuple[float, float]]
-    residual: float
-    mixed: Reference
+Shares = dict[str, tuple[float, float]]
+"""For each group of tensors: the estimated fraction of the other checkpoint, and its standard error."""
 
 
 def find_partial_update(
@@ -50,34 +32,40 @@ def find_partial_update(
         others: Checkpoints whose values may remain, the nearest first; for a large model only the first is tried.
         second: Residual of the best single checkpoint.
     """
-    best: PartialUpdate | None = None
+    best: tuple[Result, Reference] | None = None
+    limit = min(scores.limit, scores.residual)
     for other in others[: 1 if scores.reference.large else len(others)]:
-        update = _fit_groups(scores, other)
-        limit = best.residual if best else min(scores.limit, scores.residual)
-        if update and update.stale and update.residual < limit:
-            best = update
+        groups = _group_tensors(list(scores.reference.state))
+        if shares := _fit_groups(scores, other, groups):
+            residual, stale, mixed = _refine_groups(scores, other, groups, shares)
+            if stale and residual < limit:
+                limit, best = (
+                    residual,
+                    (_partial_fault(scores, other, shares, stale, residual, second), mixed),
+                )
         other.release()
-    if best is None:
-        return None
+    return best
+
+
+def _partial_fault(
+    scores: Scores, other: Reference, shares: Shares, stale: list[str], residual: float, second: float
+) -> Result:
     text = "{name}: {share:+.2f} of the other, standard error {error:.2f} (0: it arrived)"
-    shares = ((name, share, error) for name, (share, error) in best.shares.items())
-    result = fault(
+    evidence = (
+        note("group", text, name=name, share=share, error=error) for name, (share, error) in shares.items()
+    )
+    version = Estimate("version", other.name, expected=scores.reference.name)
+    return fault(
         "weights/partial",
         "tensors of the checkpoint did not arrive: {tensors} are still those of {name}",
         "",
-        {"tensors": ", ".join(best.stale), "name": best.other.name},
+        {"tensors": ", ".join(stale), "name": other.name},
         probe="P4",
-        estimates=(
-            Estimate("tensors", best.stale),
-            Estimate("version", best.other.name, expected=scores.reference.name),
-        ),
-        evidence=tuple(
-            note("group", text, name=name, share=share, error=error) for name, share, error in shares
-        ),
+        estimates=(Estimate("tensors", tuple(stale)), version),
+        evidence=tuple(evidence),
         runner_up=RunnerUp("no single checkpoint", second),
-        **scores.result_fields | {"residual": best.residual},
+        **scores.result_fields | {"residual": residual},
     )
-    return result, best.mixed
 
 
 def _group_tensors(names: Iterable[str]) -> dict[str, list[str]]:
@@ -96,35 +84,37 @@ def _group_tensors(names: Iterable[str]) -> dict[str, list[str]]:
     return groups
 
 
-def _fit_groups(scores: Scores, other: Reference) -> PartialUpdate | None:
-    """Regress the difference on the separate effect of each group of tensors; None if this explains too little."""
+def _fit_groups(scores: Scores, other: Reference, groups: dict[str, list[str]]) -> Shares:
+    """Regress the difference on the separate effect of each group of tensors; empty if this explains too little."""
     import torch
 
     reference = scores.reference
-    groups = _group_tensors(list(reference.state))
     if not reference.has_same_tensors(other) or len(groups) < 2:
-        return None
+        return {}
     own = scores.scores_of(reference)
     mixes = (reference.mix(other, frozenset(members).__contains__) for members in groups.values())
     columns = {name: scores.scores_of(mixed) - own for name, mixed in zip(groups, mixes, strict=True)}
     columns = {name: column for name, column in columns.items() if float(column.abs().max()) > 0}
     if not columns:
-        return None
+        return {}
     matrix = torch.stack(list(columns.values()), dim=1)
     inverse = torch.linalg.pinv(matrix.T @ matrix)
     solution = inverse @ matrix.T @ (scores.engine - own)
     rest = scores.engine - own - matrix @ solution
     if float(rest.abs().mean()) > _EXPLAINS * scores.residual_of(own):
-        return None
+        return {}
     errors = (inverse.diagonal() * rest.square().mean()).sqrt()
-    shares = dict(zip(columns, zip(solution.tolist(), errors.tolist(), strict=True), strict=True))
-    return _refine_groups(scores, other, groups, shares)
+    return dict(zip(columns, zip(solution.tolist(), errors.tolist(), strict=True), strict=True))
 
 
 def _refine_groups(
-    scores: Scores, other: Reference, groups: dict[str, list[str]], shares: dict[str, tuple[float, float]]
-) -> PartialUpdate:
-    """Add or remove one group at a time while the residual falls, as the effects of groups are not exactly additive."""
+    scores: Scores, other: Reference, groups: dict[str, list[str]], shares: Shares
+) -> tuple[float, list[str], Reference]:
+    """Add or remove one group at a time while the residual falls, as the effects of groups are not exactly additive.
+
+    Returns:
+        The residual, the groups that still have the other checkpoint's values, and the resulting weights.
+    """
     stale = {name for name, (value, _) in shares.items() if value > 0.5}
 
     def swap(names: set[str]) -> tuple[float, Reference]:
@@ -141,4 +131,4 @@ def _refine_groups(
         if least >= 0.98 * residual:
             break
         residual, mixed, stale = least, best, stale ^ {name}
-    return PartialUpdate(other, tuple(sorted(stale)), shares, residual, mixed)
+    return residual, sorted(stale), mixed

@@ -100,10 +100,8 @@ def check_sampling(
     if has_other_tokens and fitted[0].family == "sampling/law":  # without a fit the parameters are unknown
         fitted = [masked("sampling", "logprobs/token", residual=fitted[0].residual, decisive=True)]
     results += [*placement, *fitted]
-    observed, fit, is_faulty = samples.exact, samples.fit, any(result.is_fault for result in results)
-    by_ids = sampled_ids.check_ids(
-        samples.completions, observed, fit.sampling, expected, mode, faulty=is_faulty
-    )
+    observed, fit, faulty = samples.exact, samples.fit, any(result.is_fault for result in results)
+    by_ids = sampled_ids.check_ids(samples.completions, observed, fit.sampling, expected, mode, faulty=faulty)
     results, by_ids = sampled_ids.separate_raw(observed, fit, expected, mode, results, by_ids)
     if {"sampling/law", "logprobs/raw"} <= {result.family for result in (*results, *by_ids)}:
         by_ids = [masked("logprobs", "sampling/law")]  # other weights sampled these ids
@@ -131,22 +129,18 @@ def _check_placement(reference: Reference, samples: Samples, dtype: str) -> tupl
             continue
         moved = samples.shifted(shift)
         if moved.fit.residual < 0.25 * before:
+            fields = {"probe": "P8", "estimates": (Estimate("shift", shift, expected=0),)}
             message = "the reported log-probs are those of the token {shift:+d} places away"
-            return moved, [
-                fault(
-                    "logprobs/shift",
-                    message,
-                    "NUM044",
-                    {"shift": shift},
-                    probe="P8",
-                    residual=moved.fit.residual,
-                    floor=floor,
-                    estimates=(Estimate("shift", shift, expected=0),),
-                    runner_up=RunnerUp("no shift", before),
-                    count=len(moved.exact.ids),
-                )
-            ]
+            fields |= _alignment_fields(samples, moved)
+            return moved, [fault("logprobs/shift", message, "NUM044", {"shift": shift}, **fields)]
     return _check_pairing(reference, samples, dtype)
+
+
+def _alignment_fields(before: Samples, after: Samples) -> dict[str, Any]:
+    """Return the fields of a fault that is explained by samples that were realigned."""
+    second, floor = RunnerUp("as returned", before.fit.residual), before.floor(before.expected)
+    residual, count = after.fit.residual, len(after.exact.ids)
+    return {"residual": residual, "floor": floor, "runner_up": second, "count": count}
 
 
 def _check_pairing(reference: Reference, samples: Samples, dtype: str) -> tuple[Samples, list[Result]]:
@@ -171,19 +165,8 @@ def _check_pairing(reference: Reference, samples: Samples, dtype: str) -> tuple[
     if again.fit.residual > 0.5 * samples.fit.residual:
         return samples, []
     message = "samples are paired with other prompts: {moved} of {count} fit another prompt better"
-    return again, [
-        fault(
-            "pairing",
-            message,
-            "TOK019",
-            {"moved": moved, "count": len(repaired)},
-            probe="P9",
-            residual=again.fit.residual,
-            floor=samples.floor(samples.expected),
-            runner_up=RunnerUp("as returned", samples.fit.residual),
-            count=len(again.exact.ids),
-        )
-    ]
+    values, fields = {"moved": moved, "count": len(repaired)}, _alignment_fields(samples, again)
+    return again, [fault("pairing", message, "TOK019", values, probe="P9", **fields)]
 
 
 def _judge_fit(samples: Samples) -> list[Result]:
