@@ -162,40 +162,39 @@ def _most_likely_id(folder: Path) -> int:
     return int(engine.logits(ids).softmax(-1).mean(0).argmax())
 
 
-def write_mixed_checkpoint(folder: Path, part: str) -> str:
-    """Write checkpoint-300 with a part of checkpoint-280 if it does not exist; return its path relative to `folder`."""
+def write_mixed_checkpoint(
+    folder: Path, part: str, old: str = "checkpoint-280", new: str = "checkpoint-300"
+) -> str:
+    """Write a checkpoint with a part of an older one if it does not exist; return its path relative to `folder`."""
     name = f"mixed-{part.replace(' ', '-')}"
     if not (folder.parent / name).exists():
         marks = {"embedding": ("embed",), "head and last norm": ("lm_head", "model.norm")}
         inside = marks.get(part, (f".layers.{part[-1]}.",))
-        older, newer = (
-            load_rounded(folder / name, "float32") for name in ("checkpoint-280", "checkpoint-300")
-        )
+        older, newer = (load_rounded(folder / checkpoint, "float32") for checkpoint in (old, new))
         state = newer.state_dict()
         state.update(
             {key: tensor for key, tensor in older.state_dict().items() if any(mark in key for mark in inside)}
         )
         newer.load_state_dict(state)
-        _write(newer, folder, name)
+        _write(newer, folder / new, folder.parent / name)
     return f"../{name}"
 
 
-def write_noisy_checkpoint(folder: Path, seed: int) -> str:
-    """Write checkpoint-300 with noise of 1 % of each tensor's deviation; return its path relative to `folder`."""
+def write_noisy_checkpoint(folder: Path, seed: int, source: str = "checkpoint-300") -> str:
+    """Write a checkpoint with noise of 1 % of each tensor's deviation; return its path relative to `folder`."""
     name = f"off-{seed}"
     if not (folder.parent / name).exists():
-        model = load_rounded(folder / "checkpoint-300", "float32")
+        model = load_rounded(folder / source, "float32")
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.01 * parameter.std() * torch.randn(parameter.shape, generator=generator))
-        _write(model, folder, name)
+        _write(model, folder / source, folder.parent / name)
     return f"../{name}"
 
 
-def _write(model: Any, folder: Path, name: str) -> None:
-    shutil.copytree(folder / "checkpoint-300", folder.parent / name)
-    model.save_pretrained(folder.parent / name)
+def _write(model: Any, source: Path, folder: Path) -> None:
+    model.save_pretrained(shutil.copytree(source, folder))
 
 
 @contextlib.contextmanager

@@ -46,6 +46,7 @@ class ServerFaults:
         updating: The metrics show a weight update that started and did not finish.
         versions: Weight versions that the server reports, one per request.
         no_priority: Requests with a priority are refused.
+        max_model_len: The most tokens that the server takes.
         settings: Model settings in the response of /server_info; None: 404.
     """
 
@@ -68,6 +69,7 @@ class ServerFaults:
     updating: bool = False
     versions: list[str] = field(default_factory=list)
     no_priority: bool = False
+    max_model_len: int = 320
     settings: dict[str, Any] | None = field(default_factory=lambda: {"logprobs_mode": "processed_logprobs"})
 
 
@@ -235,7 +237,7 @@ def serving(engine: Engine) -> Iterator[str]:
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             answers: dict[str, Any] = {
-                "/v1/models": {"data": [{"id": "policy", "max_model_len": 320}]},
+                "/v1/models": {"data": [{"id": "policy", "max_model_len": engine.wrong.max_model_len}]},
                 "/is_paused": {"is_paused": engine.wrong.paused},
                 "/version": {"version": "0.32.0"},
             }

@@ -4,32 +4,13 @@ import json
 import shutil
 
 import pytest
-import torch
 
 from diagnostics.audit.live.probe_plan import audit_server
 from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, make_document, shareable
+from evaluation.audit.live_bench import write_mixed_checkpoint, write_noisy_checkpoint
 from tests.diagnostics.audit.standin import Engine, ServerFaults, load_rounded, serving
 
 approx = pytest.approx
-
-
-@pytest.fixture(scope="module")
-def engine_folders(trained, tmp_path_factory):
-    """Make faulty copies of checkpoint-120: `mixed` has a layer of checkpoint-110, `noisy` has 1% noise."""
-    folder = tmp_path_factory.mktemp("served")
-    older, mixed, noisy = (
-        load_rounded(trained / f"checkpoint-{step}", "float32") for step in (110, 120, 120)
-    )
-    layer = {name: tensor for name, tensor in older.state_dict().items() if ".layers.1." in name}
-    mixed.load_state_dict(mixed.state_dict() | layer)
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for item in noisy.parameters():
-            item.add_(0.01 * item.std() * torch.randn(item.shape, generator=generator))
-    for name, model in (("mixed", mixed), ("noisy", noisy)):
-        shutil.copytree(trained / "checkpoint-120", folder / name)
-        model.save_pretrained(folder / name)
-    return {"mixed": folder / "mixed", "noisy": folder / "noisy"}
 
 
 def audit_standin(trained, wrong=None, *, dtype="bfloat16", folder="checkpoint-120", **options):
@@ -120,15 +101,14 @@ def test_raw_logprobs_leave_the_sampling_undecided(trained, wrong):
     assert "--logprobs-mode processed_logprobs" in result.needed[0].text
 
 
-def test_layer_with_older_weights_is_named(trained, engine_folders):
-    assert fault_values(audit_standin(trained, folder=engine_folders["mixed"])) == {
-        "weights/partial": ("layer 1",)
-    }
+def test_layer_with_older_weights_is_named(trained):
+    folder = write_mixed_checkpoint(trained, "layer 1", "checkpoint-110", "checkpoint-120")
+    assert fault_values(audit_standin(trained, folder=folder)) == {"weights/partial": ("layer 1",)}
 
 
-def test_weights_with_one_percent_noise_are_a_fault(trained, engine_folders):
+def test_weights_with_one_percent_noise_are_a_fault(trained):
     """Weights with 1 % noise are a fault; a threshold of 0.01 on the mismatch KL would miss them."""
-    audit = audit_standin(trained, folder=engine_folders["noisy"])
+    audit = audit_standin(trained, folder=write_noisy_checkpoint(trained, 3, "checkpoint-120"))
     assert list(fault_values(audit)) == ["weights/unknown"]
     assert {item.family for item in audit.select("masked")} == {"sampling", "logprobs"}
 

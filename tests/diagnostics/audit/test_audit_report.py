@@ -26,18 +26,10 @@ from diagnostics.audit.results import (
 
 ROOT = Path(__file__).resolve().parents[3]
 TEMPERATURE_FAULT = Result(
-    "sampling/temperature",
-    FAULT,
-    "P5",
-    "the engine samples at temperature 0.600; the trainer computes with 1",
-    values={"value": 0.6, "expected": 1.0},
-    estimates=(Estimate("temperature", 0.6, 0.59, 0.61, 1.0),),
-    residual=0.002,
-    floor=0.0019,
-    runner_up=RunnerUp("top_p", 0.3),
-    count=384,
-    tokens=500,
-)
+    "sampling/temperature", FAULT, "P5", "the engine samples at temperature 0.600; <script>alert(1)</script> \x1b[31m",
+    values={"value": 0.6, "expected": 1.0}, estimates=(Estimate("temperature", 0.6, 0.59, 0.61, 1.0),), residual=0.002,
+    floor=0.0019, runner_up=RunnerUp("top_p", 0.3), count=384, tokens=500,
+)  # fmt: skip
 WEIGHTS_CLEAN = Result("weights", CLEAN, "P1", residual=0.001, floor=0.001, count=400, decisive=True)
 CACHE_MASKED = Result("cache", MASKED, "P2", masked_by="weights/version")
 REPLICAS_NOT_CHECKED = Result("replicas", NOT_ASKED, "P14")
@@ -71,40 +63,34 @@ def test_document_is_valid_against_its_schema(tmp_path):
     assert check(["--schemafile", str(schema), str(path)], standalone_mode=False) in (0, None)
 
 
+@pytest.mark.parametrize("verbose", [False, True])
 @pytest.mark.parametrize("form", report.FORMATS)
-def test_every_format_contains_the_fault(capsys, form):
-    assert report.write_audit(audit(*EVERY_OUTCOME), form) == 1
-    assert "temperature 0.6" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("form", report.FORMATS)
-def test_control_characters_and_html_are_escaped(capsys, form):
-    hostile = Result("ids", FAULT, "P10", "<script>alert(1)</script> \x1b[31m `x`")
-    report.write_audit(audit(hostile), form)
+def test_every_format_shows_the_fault_without_control_characters(capsys, form, verbose):
+    assert report.write_audit(audit(*EVERY_OUTCOME), form, verbose=verbose) == 1
     out = capsys.readouterr().out
+    assert "temperature 0.6" in out
     assert "\x1b[31m" not in out
     assert "<script>alert" not in out or form in {"terminal", "json", "jsonl"}
 
 
+SERVER = ("--server", "http://127.0.0.1:9")
+
+
 @pytest.mark.parametrize(
-    ("arguments", "code", "message"),
+    ("arguments", "message"),
     [
-        ([], 2, "expected a RUN"),
-        (["x", "--server", "http://127.0.0.1:9", "--checkpoint", "y"], 2, "give one of them"),
-        (["--server", "http://127.0.0.1:9"], 2, "expected --checkpoint DIR"),
-        (["x", "--idle", "1"], 2, "only with --watch"),
-        (["--watch", "x", "--server", "http://127.0.0.1:9"], 2, "--watch and --server: give one of them"),
-        (["x", "--checkpoint", "y"], 2, "--checkpoint: only with --server"),
-        (
-            ["--server", "http://127.0.0.1:9", "--checkpoint", "x", "--tokens", "100"],
-            2,
-            "takes 2200 at least",
-        ),
-        (["/nowhere"], 2, "no such file"),
+        ((), "expected a RUN"),
+        (("x", *SERVER, "--checkpoint", "y"), "give one of them"),
+        (SERVER, "expected --checkpoint DIR"),
+        (("x", "--idle", "1"), "only with --watch"),
+        (("--watch", "x", *SERVER), "--watch and --server: give one of them"),
+        (("x", "--checkpoint", "y"), "--checkpoint: only with --server"),
+        ((*SERVER, "--checkpoint", "x", "--tokens", "100"), "takes 2200 at least"),
+        (("/nowhere",), "no such file"),
     ],
 )
-def test_wrong_usage_is_refused(capsys, arguments, code, message):
-    assert main(["audit", *arguments]) == code
+def test_wrong_usage_is_refused(capsys, arguments, message):
+    assert main(["audit", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 

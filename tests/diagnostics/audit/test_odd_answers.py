@@ -1,24 +1,26 @@
-"""Answers of another structure than vllm serve's end an audit with a one-line error that names the server."""
+"""Answers of a server: its state, long texts, and structures other than vllm serve's, which are a one-line error."""
 
 import pytest
 
-from diagnostics.audit.live.servers import Server
-from diagnostics.audit.results import AuditError
+from diagnostics.audit.live.servers import Server, check_awake
+from diagnostics.audit.results import AuditError, NotAvailableError
 
 
-class Client:
-    """A client whose server gives one answer to every call, except for the list of models."""
+class FakeClient:
+    """A client that returns prepared answers by path, and one answer to every other call."""
 
     address, tokens = "http://127.0.0.1:1", 0
 
-    def __init__(self, answer):
-        self.answer = answer
+    def __init__(self, answer=None, **answers):
+        self.answer, self.answers = (
+            answer,
+            {"v1/models": {"data": [{"id": "model", "max_model_len": 10**400}]}} | answers,
+        )
 
-    def get(self, path):
-        return {"data": [{"id": "model", "max_model_len": 10**400}]}
+    def try_call(self, path, _=None):
+        return self.answers.get(path.strip("/"), self.answer)
 
-    def try_call(self, path, body=None):
-        return self.answer
+    get = try_call
 
     def post(self, path, body):
         return {"choices": [self.answer]}
@@ -50,9 +52,62 @@ def sampled(**values):
 def test_answer_of_another_structure_names_the_server(method, arguments, answer):
     """Nothing but an AuditError leaves a method that reads answers."""
     with pytest.raises(AuditError, match=r"http://127\.0\.0\.1:1: its answer differs from vllm serve's: "):
-        getattr(Server(Client(answer)), method)(*arguments)
+        getattr(Server(FakeClient(answer)), method)(*arguments)
 
 
 def test_length_that_no_model_has_is_left_out():
     """A number that no computation can use is not a setting."""
-    assert "max_model_len" not in Server(Client(None)).settings()
+    assert "max_model_len" not in Server(FakeClient()).settings()
+
+
+def test_other_servers_and_unknown_models_are_refused():
+    """Servers of ms-swift and of older TRL releases are refused, because they have other paths."""
+    with pytest.raises(AuditError, match="not vllm serve"):
+        Server(FakeClient(**{"v1/models": {}}))
+    with pytest.raises(AuditError, match=r"--model nobody: .* serves model"):
+        Server(FakeClient(), "nobody")
+
+
+COUNT = 'vllm:rl_weight_update_operation_duration_seconds_count{operation="%s"} %s\n'
+
+
+@pytest.mark.parametrize(
+    ("answers", "awake"),
+    [
+        ({}, True),
+        ({"is_paused": {"is_paused": False}, "metrics": "no metrics"}, True),
+        ({"is_sleeping": {"is_sleeping": True}}, False),
+        ({"metrics": COUNT % ("start", "2.0") + COUNT % ("finish", "2.0")}, True),
+        ({"metrics": COUNT % ("start", "2.0") + COUNT % ("finish", "1.0")}, False),
+        ({"metrics": 'vllm:rl_weight_update_operations_in_flight{operation="update"} 1.0'}, False),
+        ({"metrics": 'vllm:rl_weight_update_operations_in_flight{operation="update"} 0.0'}, True),
+    ],
+)
+def test_sleeping_or_updating_server_is_recognised(answers, awake):
+    """The state is read from a gauge, from two counters or from two paths; a server without them counts as awake."""
+    if awake:
+        assert check_awake(FakeClient(**answers)) == ""
+    else:
+        with pytest.raises(NotAvailableError):
+            check_awake(FakeClient(**answers))
+
+
+def test_long_texts_of_the_server_are_not_repeated():
+    """Masking them for the report would take minutes."""
+    answers = {
+        "v1/models": {"data": [{"id": "m" * 1_000_000}]},
+        "server_info?config_format=json": {
+            "model_config": {"dtype": "torch.float32", "quantization": "q" * 201}
+        },
+        "version": {"version": "9" * 5_000_000},
+        "weight_info": {"weight_version": "w" * 5_000_000},
+    }
+    settings = Server(FakeClient(**answers)).settings()
+    assert settings == {
+        "dtype": "float32",
+        "quantization": "a text of 201 characters",
+        "release": "a text of 5000000 characters",
+    }
+    assert check_awake(FakeClient(**answers)) == "a text of 5000000 characters"
+    with pytest.raises(AuditError, match=r"serves a text of 1000000 characters$"):
+        Server(FakeClient(**answers), "other")

@@ -8,6 +8,9 @@ import types
 from pathlib import Path
 
 import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
 
 from diagnostics.audit import checkpoint_validation as folders
 from diagnostics.audit.live import server_settings
@@ -28,30 +31,14 @@ LOADS = [
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     """Save a tiny model; return its folder."""
-    pytest.importorskip("transformers")
     folder = tmp_path_factory.mktemp("tiny")
     model.make_tiny(folder, ModelConfig(), "ab", 0)
     return folder
 
 
 @pytest.fixture
-def changed_config(tiny, tmp_path, monkeypatch):
-    """Return a function that copies the tiny model with other settings; loading its weights fails the test."""
-
-    def copy(change):
-        folder = shutil.copytree(tiny, tmp_path / "model")
-        path = folder / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | change))
-        monkeypatch.setattr(folders, "_load", lambda *_: pytest.fail("it was loaded"))
-        return folder
-
-    return copy
-
-
-@pytest.fixture
 def looked_up_hosts(monkeypatch):
     """Record the host names that are looked up."""
-    pytest.importorskip("transformers")
     hosts = []
 
     def refuse_lookup(host, *_rest, **_options):
@@ -76,8 +63,6 @@ def test_name_that_is_no_folder_is_not_looked_up(name, load, looked_up_hosts, mo
 @pytest.mark.parametrize("tied", [False, True])
 def test_missing_weights_are_refused(load, tied, tmp_path):
     """A checkpoint with missing weights is refused, because transformers would initialise them at random."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    safetensors = pytest.importorskip("safetensors.torch")
     sizes = {"vocab_size": 8, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
     built = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(**sizes, num_attention_heads=1, tie_word_embeddings=tied)
@@ -86,9 +71,9 @@ def test_missing_weights_are_refused(load, tied, tmp_path):
     tokens = load(tmp_path).state_dict()
     assert all(torch.equal(tokens[name], value) for name, value in built.state_dict().items())
     path = tmp_path / "model.safetensors"
-    tensors = safetensors.load_file(path)
+    tensors = load_file(path)
     del tensors["model.layers.1.mlp.up_proj.weight"]
-    safetensors.save_file(tensors, path, {"format": "pt"})
+    save_file(tensors, path, {"format": "pt"})
     with pytest.raises(
         (AuditError, ConfigError), match=r"1 (of its )?weights are in no file( there)?, \S*1\.mlp\.up_proj"
     ):
@@ -105,23 +90,11 @@ def test_adapter_does_not_request_its_base(load, looked_up_hosts, tiny, tmp_path
     assert not looked_up_hosts
 
 
-HOSTILE = {
+LARGE = {
     "layers without end": {"num_hidden_layers": 10**9},
     "a number without end": {"vocab_size": 1 << 70},
     "more ids than weights": {"vocab_size": 10**7},
     "a name for each of many labels": {"num_labels": 10**8},
-}
-
-
-@pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
-@pytest.mark.parametrize("load", [LOADS[0], LOADS[2]])
-def test_model_larger_than_its_files_is_not_built(load, change, changed_config):
-    """A config that is larger than the weight files is refused before transformers builds the model."""
-    with pytest.raises(AuditError, match=r"config\.json: "):
-        load(changed_config(change))
-
-
-LARGE = {
     "a million experts": {"model_type": "mixtral", "num_local_experts": 10**6, "intermediate_size": 10_000},
     "layers of a width": {"num_hidden_layers": 40, "hidden_size": 8000, "intermediate_size": 8000},
     "places": {"model_type": "gpt2", "n_positions": 10**9, "max_position_embeddings": 10**9},
@@ -131,10 +104,13 @@ LARGE = {
 
 
 @pytest.mark.parametrize("change", LARGE.values(), ids=LARGE)
-def test_model_size_is_computed_before_it_is_allocated(change, changed_config):
-    """Every config key that can make a model large is counted before the model is built."""
+def test_model_larger_than_its_files_is_not_loaded(change, tiny, tmp_path, monkeypatch):
+    """Every config key that can make a model large is counted before the weights are allocated."""
+    path = shutil.copytree(tiny, tmp_path / "model") / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    monkeypatch.setattr(folders, "_load", lambda *_: pytest.fail("it was loaded"))
     with pytest.raises(AuditError, match=r"config\.json: "):
-        folders.load_model(changed_config(change))
+        folders.load_model(path.parent)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[]", "{", '{"hidden_size": ' + "9" * 5000 + "}"])
@@ -167,25 +143,19 @@ TEMPLATES = {
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
 def test_chat_template_is_sandboxed_with_time_and_memory_limits(template, tiny, tmp_path, monkeypatch):
-    """Templates that loop, allocate gigabytes or reach for the interpreter are refused, and the limits are restored."""
+    """Templates that loop, allocate gigabytes or reach for the interpreter leave the check open, and the limits end."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(folders, "_TEMPLATE_S", 0.3)
     tokenizer = folders.load_tokenizer(tiny)
     tokenizer.chat_template = template
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    with pytest.raises(AuditError, match="chat template"):
-        folders.chat_ids(tokenizer, [{"role": "user", "content": "ab"}])
+    server = types.SimpleNamespace(tokenize=lambda _: [1, 2])
+    *_, result = server_settings.check_tokenization(server, tokenizer, "")
+    assert (result.outcome, result.decisive) == (NOT_ASKED, True)
+    assert "chat template" in str(result.needed)
     assert not (tmp_path / "ran").exists()
     assert resource.getrlimit(resource.RLIMIT_AS) == limits
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
     tokenizer.chat_template = "{{ messages[0].content }}"
     ids = folders.chat_ids(tokenizer, [{"role": "user", "content": "ab"}])
     assert ids == tokenizer("ab")["input_ids"]
-
-
-def test_failing_chat_template_is_reported_as_not_checked(tiny):
-    tokenizer = folders.load_tokenizer(tiny)
-    tokenizer.chat_template = TEMPLATES["sandbox escape"]
-    result = server_settings._check_chat(types.SimpleNamespace(tokenize=lambda _: [1, 2]), tokenizer)
-    assert result.outcome == NOT_ASKED
-    assert "chat template" in str(result.needed)
