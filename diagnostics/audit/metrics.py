@@ -199,10 +199,9 @@ class Curves:
         episode: Episode | None,
         family: str,
         message: str,
+        *quoted: str,
         code: str = "",
-        *,
         causes: str = "",
-        quoted: Sequence[str] = (),
         **values: Any,
     ) -> Result | None:
         """Report an episode as a fault; None if there is none.
@@ -211,9 +210,9 @@ class Curves:
             episode: The steps in which the symptom holds.
             family: The class of faults.
             message: A template; it may use the quoted metrics, `span`, `count` and the values.
+            quoted: Metrics to quote from the first step.
             code: Code of the known issue.
             causes: Key of the possible causes, which become evidence.
-            quoted: Metrics to quote from the first step.
             values: Further values for the message.
         """
         if episode is None:
@@ -311,7 +310,7 @@ def _reference_kl(curves: Curves) -> Result | None:
             "the KL to the reference is {kl:.3g} before the first update: the reference is another model"
         )
         episode = Episode(rows[:1], open=False)
-        return curves.report(episode, "metrics/reference", message, "NUM045", quoted=("kl",))
+        return curves.report(episode, "metrics/reference", message, "kl", code="NUM045")
     text = "the engine's type: rounding alone makes {floor:g} in bfloat16, a fault {alarm:g}"
     need = note("want_dtype", text, floor=_KL_FLOOR, alarm=_KL_ALARM)
     return undecided("metrics/reference", need, residual=first, floor=_KL_FLOOR, alarm=_KL_ALARM, count=1)
@@ -325,7 +324,7 @@ def _not_a_number(curves: Curves) -> Result | None:
         bad = next((place for place, row in enumerate(rows) if not math.isfinite(row.values[name])), None)
         if bad is not None and not any(math.isfinite(row.values[name]) for row in rows[bad:]):
             episode = Episode(tuple(rows[bad:]))
-            return curves.report(episode, "metrics/nan", message, "NUM027", quoted=(name,), name=name)
+            return curves.report(episode, "metrics/nan", message, name, code="NUM027", name=name)
     return None
 
 
@@ -347,18 +346,20 @@ def _flat_rewards(curves: Curves) -> tuple[Episode, tuple[str, str]] | None:
 
 def _no_reward_spread(curves: Curves) -> Result | None:
     """Find groups whose rewards are all equal, so that their rollouts have no advantage."""
-    rewards, episode, quoted = curves.column("reward"), None, ("all_alike",)
+    rewards, episode = curves.column("reward"), None
+    quoted: tuple[str, ...] = ("all_alike",)
+    options: dict[str, Any] = {"code": "REW004", "causes": "reward"}
     if flat := _flat_rewards(curves):
         episode, quoted = flat
         if len({row.values["reward"] for row in episode.rows}) == 1:
+            options |= {"steps": len(rewards)}
             message = "the reward is {reward:.3g} for every completion {span}: no gradient in {count} of {steps} steps"
-            options: dict[str, Any] = {"causes": "reward", "quoted": quoted, "steps": len(rewards)}
-            return curves.report(episode, "metrics/dead_reward", message, "REW004", **options)
+            return curves.report(episode, "metrics/dead_reward", message, *quoted, **options)
     elif rewards and stats.median(rewards[-10:]) >= 0.9 and rewards[-1] > min(rewards):
         return None  # the task is solved
     if episode := episode or curves.longest_episode(quoted, lambda share: share >= 1, 6):
         message = "no group has rewards that differ {span}: no gradient in {count} steps"
-        return curves.report(episode, "metrics/no_spread", message, "REW004", causes="reward", quoted=quoted)
+        return curves.report(episode, "metrics/no_spread", message, *quoted, **options)
     rows = curves.select("all_alike")[-20:]
     share = stats.median([row.values["all_alike"] for row in rows])
     if len(rows) < 6 or share < _MOST_FLAT:
@@ -366,8 +367,7 @@ def _no_reward_spread(curves: Curves) -> Result | None:
     message = (
         "{share:.0%} of groups have no reward spread in the last {count} steps: they produce no gradient"
     )
-    options = {"causes": "reward", "quoted": quoted, "share": share}
-    return curves.report(Episode(rows), "metrics/little_spread", message, "REW004", **options)
+    return curves.report(Episode(rows), "metrics/little_spread", message, *quoted, **options, share=share)
 
 
 def _no_gradient(curves: Curves) -> Result | None:
@@ -379,33 +379,33 @@ def _no_gradient(curves: Curves) -> Result | None:
     names = ("grad_norm", "reward_std")
     episode = mixed.longest_episode(names, lambda norm, spread: norm == 0 < spread, least)
     message = "rewards differ (reward_std {reward_std:.3g}), and the gradient is 0 {span} ({count} steps)"
-    return curves.report(
-        episode, "metrics/no_gradient", message, "NUM046", causes="no_gradient", quoted=names
-    )
+    options = {"code": "NUM046", "causes": "no_gradient"}
+    return curves.report(episode, "metrics/no_gradient", message, *names, **options)
 
 
 def _zero_learning_rate(curves: Curves) -> Result | None:
     rows, message = curves.select("lr"), "the learning rate is 0 in all {count} logged steps"
     if len(rows) < 3 or any(curves.column("lr")):
         return None
-    return curves.report(Episode(rows), "metrics/rate_zero", message, "CFG128", quoted=("lr",))
+    return curves.report(Episode(rows), "metrics/rate_zero", message, "lr", code="CFG128")
 
 
 def _truncation(curves: Curves) -> Result | None:
     """Find completions that are cut at the length limit: all of the run, or most of them to the end."""
-    rows, options = curves.select("capped"), {"causes": "truncation", "quoted": ("capped",)}
+    rows = curves.select("capped")
+    options: dict[str, Any] = {"causes": "truncation"}
     if len(rows) >= 3 and set(curves.column("capped")) == {1}:
         message = "every completion of all {count} logged steps ends at the length limit"
-        return curves.report(Episode(rows), "metrics/all_cut", message, "CFG127", **options)
+        return curves.report(Episode(rows), "metrics/all_cut", message, "capped", code="CFG127", **options)
     episode = curves.longest_episode(("capped",), lambda share: 0.5 <= share <= 1, MIN_STEPS)
     if episode is None or not episode.open:
         return None
     first, last = curves.ends("length")
     is_grown = last > 2 * max(1.0, first)
     growth = f"; mean length grew from {first:.0f} to {last:.0f} tokens" if is_grown else ""
-    options |= {"share": stats.median([row.values["capped"] for row in episode.rows]), "growth": growth}
+    options |= {"growth": growth, "share": stats.median([row.values["capped"] for row in episode.rows])}
     message = "{share:.0%} of completions are cut at the length limit {span}{growth}"
-    return curves.report(episode, "curves/truncation", message, **options, first=first, last=last)
+    return curves.report(episode, "curves/truncation", message, "capped", **options)
 
 
 def _mismatch(curves: Curves) -> Result | None:
@@ -414,23 +414,23 @@ def _mismatch(curves: Curves) -> Result | None:
         values = [abs(value) for value in curves.column(name)]
         first, last = stats.median(values[:MIN_STEPS]), stats.median(values[-MIN_STEPS:])
         limit = max(least, factor * max(first, floor))
-        options: dict[str, Any] = {"causes": "mismatch", "quoted": (name,), "name": name}
+        options: dict[str, Any] = {"code": "NUM043", "causes": "mismatch", "name": name}
         if len(values) >= 3 and first > alarm:
             message = "engine and trainer disagree from the start: {name} {now:.3g}"
             options |= {"now": stats.median(values)}
-            return curves.report(Episode(curves.select(name)), "metrics/unlike", message, "NUM043", **options)
+            return curves.report(Episode(curves.select(name)), "metrics/unlike", message, name, **options)
         if len(values) >= 2 * MIN_STEPS and last >= limit:
             late = curves.last_episode(name, lambda value, bound=limit: abs(value) >= bound)  # type: ignore[misc]
             message = "engine and trainer drift apart {span}: {name} went from {first:.2g} to {last:.2g}"
             options |= {"first": first, "last": last}
-            return curves.report(late, "metrics/drifting", message, "NUM043", **options)
+            return curves.report(late, "metrics/drifting", message, name, **options)
     return None
 
 
 def _clip_ratio(curves: Curves) -> Result | None:
     episode = curves.longest_episode(("clip",), lambda value: 0.9 <= value <= 1, 5)
     message = "{clip:.0%} of tokens are clipped {span}: they get no gradient"
-    return curves.report(episode, "curves/clip", message, causes="clip", quoted=("clip",))
+    return curves.report(episode, "curves/clip", message, "clip", causes="clip")
 
 
 def _entropy_collapse(curves: Curves) -> Result | None:
@@ -438,10 +438,9 @@ def _entropy_collapse(curves: Curves) -> Result | None:
     if first <= 0.02 or last >= 0.1 * first:
         return None
     late = curves.last_episode("entropy", lambda value: value < 0.1 * first)
-    options: dict[str, Any] = {"causes": "entropy", "quoted": ("entropy",)}
-    options |= {"first": curves.column("entropy")[0], "last": last}
+    values: dict[str, Any] = {"first": curves.column("entropy")[0], "last": last}
     message = "entropy collapsed from {first:.3g} to {last:.2g} {span}"
-    return curves.report(late, "curves/entropy_collapse", message, **options)
+    return curves.report(late, "curves/entropy_collapse", message, "entropy", causes="entropy", **values)
 
 
 def _kl_explosion(curves: Curves) -> Result | None:
@@ -449,9 +448,9 @@ def _kl_explosion(curves: Curves) -> Result | None:
     if last <= 1 or last <= 20 * max(first, 1e-3):
         return None
     late = curves.last_episode("kl", lambda value: value > 0.25 * last)
-    options: dict[str, Any] = {"causes": "kl", "quoted": ("kl",), "first": first, "last": last}
+    values: dict[str, Any] = {"first": first, "last": last}
     message = "the KL to the reference went from {first:.2g} to {last:.3g} {span}"
-    return curves.report(late, "curves/kl_explosion", message, **options)
+    return curves.report(late, "curves/kl_explosion", message, "kl", causes="kl", **values)
 
 
 def _gradient_spikes(curves: Curves) -> Result | None:
@@ -464,13 +463,9 @@ def _gradient_spikes(curves: Curves) -> Result | None:
     if not spikes or (spikes < 3 and times < 100):
         return None
     message = "{spikes} gradient spikes; the largest, {grad_norm:.3g}, is {times:.0f} times the usual norm"
-    options: dict[str, Any] = {
-        "causes": "gradient",
-        "quoted": ("grad_norm",),
-        "spikes": spikes,
-        "times": times,
-    }
-    return curves.report(Episode((rows[place],), open=False), "curves/gradient_spikes", message, **options)
+    options: dict[str, Any] = {"causes": "gradient", "spikes": spikes, "times": times}
+    episode = Episode((rows[place],), open=False)
+    return curves.report(episode, "curves/gradient_spikes", message, "grad_norm", **options)
 
 
 def _flat_reward(curves: Curves) -> Result | None:
@@ -483,10 +478,9 @@ def _flat_reward(curves: Curves) -> Result | None:
     rise, noise = abs(slope) * len(values), math.sqrt(residual)
     if not math.isfinite(rise) or (error and abs(slope) > 2.5 * error) or rise > max(0.5 * noise, 0.01):
         return None
-    options: dict[str, Any] = {"causes": "reward", "quoted": ("reward",), "level": level}
-    options |= {"slope": slope, "noise": noise}
+    measured: dict[str, Any] = {"level": level, "slope": slope, "noise": noise}
     message = "the reward does not move: {level:.3g} in all {count} logged steps"
-    return curves.report(Episode(rows), "curves/flat_reward", message, **options)
+    return curves.report(Episode(rows), "curves/flat_reward", message, "reward", causes="reward", **measured)
 
 
 def _reward_collapse(curves: Curves) -> Result | None:
@@ -500,10 +494,9 @@ def _reward_collapse(curves: Curves) -> Result | None:
     if peak <= 0 or last > 0.5 * peak or peak - last < 5 * noise:
         return None
     late = curves.last_episode("reward", lambda value: value <= 0.5 * peak)
-    message, quoted = "the reward fell from {peak:.3g} to {last:.3g} {span}", ("reward",)
-    return curves.report(
-        late, "curves/reward_collapse", message, causes="kl", quoted=quoted, peak=peak, last=last
-    )
+    options: dict[str, Any] = {"peak": peak, "last": last}
+    message = "the reward fell from {peak:.3g} to {last:.3g} {span}"
+    return curves.report(late, "curves/reward_collapse", message, "reward", causes="kl", **options)
 
 
 _CHECKS: tuple[Callable[[Curves], Result | None], ...] = (

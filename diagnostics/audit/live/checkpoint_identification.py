@@ -13,7 +13,7 @@ from typing import Any
 from diagnostics.audit.live.partial_update import find_partial_update
 from diagnostics.audit.live.reference import Reference, Sequences
 from diagnostics.audit.live.weight_comparison import Scores, Slope, compare, compare_in_best_type, project
-from diagnostics.audit.results import CLEAN, Estimate, Note, Result, RunnerUp, clean, fault, note, undecided
+from diagnostics.audit.results import Estimate, Note, Result, RunnerUp, clean, fault, note, undecided
 
 # Number of ids by which a large checkpoint can be ruled out, and the necessary distance in residuals: an engine that is
 # nearer to the other checkpoint than to this one is off by more than half of their distance.
@@ -69,13 +69,9 @@ def identify_weights(
         result, weights = version
         floor = result.floor or floor
         if weights in against[:staleness]:
-            text = "the engine holds {name}, which max_staleness allows"
-            fields = {
-                "message": "",
-                "code": "",
-                "evidence": (note("stale_allowed", text, name=weights.name),),
-            }
-            result = replace(result, family="weights", outcome=CLEAN, **fields)
+            allowed = note("stale", "the engine holds {name}, which max_staleness allows", name=weights.name)
+            fields = scores.result_fields | {"residual": result.residual, "evidence": (allowed,)}
+            result = clean("weights", probe="P3", **fields)
     elif scores.residual > scores.limit:
         result, weights = _find_other_weights(scores, siblings)
     elif scores.at_floor:

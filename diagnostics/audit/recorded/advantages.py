@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -224,21 +225,20 @@ def _mistakes(steps: Sequence[Step]) -> Iterator[tuple[str, str, str, Callable[[
 
     message = "the advantages have the wrong sign: worse completions become likelier ({way})"
     yield "advantages/sign", message, "", with_advantages(lambda values: [-value for value in values])
-    message = (
-        "the advantages belong to other groups than the prompts': samples were grouped interleaved ({way})"
-    )
+    message = "the advantages are those of interleaved groups, not of the prompts' groups ({way})"
     yield "advantages/grouping", message, "", _interleave
     size = max(len(step.groups[0]) for step in steps)
     message = "the advantages stand {told} rows away from their samples ({way})"
     for shift in (1, -1, size, -size):
-        undo = with_advantages(
-            lambda values, by=shift: [*values[by % len(values) :], *values[: by % len(values)]]
-        )
-        yield "advantages/shifted", message, f"{shift:+d}", undo
+        yield "advantages/shifted", message, f"{shift:+d}", with_advantages(partial(_rotate, shift))
     if scale := _scale(steps):
         message = "the advantages are {told} times those of the rewards and groups ({way})"
         undo = with_advantages(lambda values: [value / scale for value in values])
         yield "advantages/scaled", message, f"{scale:.4g}", undo
+
+
+def _rotate(by: int, values: list[float]) -> list[float]:
+    return [*values[by % len(values) :], *values[: by % len(values)]]
 
 
 def _interleave(step: Step) -> Step:

@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +65,7 @@ class Comparison:
         if old.kind == "BF16":
             exponents = [(bits >> shift) & ones for bits in a]
             self.compared.update(exponents)
-            self.changed.update(
-                exponent for exponent, change in zip(exponents, changed, strict=True) if change
-            )
+            self.changed.update(compress(exponents, changed))
 
 
 def check_checkpoints(run: RunArtifacts) -> Iterator[Result]:
@@ -119,20 +117,19 @@ def _judge(comparisons: list[Comparison], rates: set[float]) -> Result:
     last = comparisons[-1]
     count = len(last.shares)
     share = sum(last.shares.values()) / count
-    values: dict[str, Any] = {"before": last.before, "after": last.after, "share": share, "tensors": count,
-                              "still": len(last.unchanged)}  # fmt: skip
+    values: dict[str, Any] = {"before": last.before, "after": last.after, "share": share}
+    values |= {"tensors": count, "still": len(last.unchanged)}
     text = "{share:.1%} of elements moved from checkpoint {before} to {after}; {still} of {tensors} tensors did not"
-    fields: dict[str, Any] = {"estimates": (Estimate("moved", share),), "count": count,
-                              "evidence": (note("moved", text, **values),)}  # fmt: skip
+    estimates, evidence = (Estimate("moved", share),), (note("moved", text, **values),)
+    fields: dict[str, Any] = {"estimates": estimates, "count": count, "evidence": evidence}
     if last.invalid:
         message = "weights of checkpoint {after} are NaN or infinite: {names}"
         return fault("moved/nan", message, "NUM027", values | {"names": _join_names(last.invalid)}, **fields)
     if all(len(comparison.unchanged) == len(comparison.shares) for comparison in comparisons):
         message = "no weight moved from checkpoint {before} to {after}"
-        family, suffix = (
-            ("moved/rate_zero", ": the learning rate is 0") if rates == {0.0} else ("moved/nothing", "")
-        )
-        return fault(family, message + suffix, "CFG128", values, **fields)
+        message += ": the learning rate is 0" if rates == {0.0} else ""
+        family = "moved/rate_zero" if rates == {0.0} else "moved/nothing"
+        return fault(family, message, "CFG128", values, **fields)
     if frozen := _frozen_tensors(comparisons):
         message = "tensors never move while those of other layers do: {names}"
         fields["estimates"] += (Estimate("tensors", tuple(frozen)),)
@@ -150,12 +147,8 @@ def _judge(comparisons: list[Comparison], rates: set[float]) -> Result:
 def _frozen_tensors(comparisons: list[Comparison]) -> list[str]:
     """Return tensors that never change while the corresponding tensors of other layers do."""
     still = set.intersection(*(comparison.unchanged for comparison in comparisons))
-    moving = {
-        _layer_kind(name)
-        for comparison in comparisons
-        for name, share in comparison.shares.items()
-        if share > 0
-    }
+    shares = (item for comparison in comparisons for item in comparison.shares.items())
+    moving = {_layer_kind(name) for name, share in shares if share > 0}
     # Norms and biases may not move in bfloat16, whose steps near 1 are 1/128.
     may_move = (name for name in still if "norm" not in name and not name.endswith(".bias"))
     return sorted(name for name in may_move if _layer_kind(name) in moving)

@@ -7,11 +7,13 @@ and it must return a list of numbers.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import sys
+import types
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import SourceFileLoader
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +39,11 @@ def load_reward(name: str) -> Reward:
     module_name, _, function_name = name.rpartition(":")
     try:
         if module_name.endswith(".py"):
-            spec = importlib.util.spec_from_file_location("grpo_doctor_reward", Path(module_name).absolute())
-            if spec is None or spec.loader is None or not Path(module_name).is_file():
-                raise FileNotFoundError(module_name)  # noqa: TRY301 - reported like every other failure
-            module = importlib.util.module_from_spec(spec)
-            sys.modules["grpo_doctor_reward"] = module
-            spec.loader.exec_module(module)
+            loader = SourceFileLoader("grpo_doctor_reward", str(Path(module_name).absolute()))
+            module = types.ModuleType(loader.name)
+            module.__file__ = loader.path
+            sys.modules[loader.name] = module
+            loader.exec_module(module)
         else:
             module = importlib.import_module(module_name)
         function: Reward = getattr(module, function_name)
@@ -71,14 +72,12 @@ def _check_recording(recording: Recording, rows: list[Sample], reward: Reward) -
     try:
         rewards, error = _call(reward, rows)
     except _MissingColumnError as missing:
-        need, column = "a column {column!r} in {kind}: the reward function requires it", str(missing)
-        return skipped(
-            "rewards_again", "want_column", need, decisive=True, column=column, kind=recording.kind
-        )
+        need = "a column {column!r} in {kind}: the reward function requires it"
+        values = {"column": str(missing), "kind": recording.kind}
+        return skipped("rewards_again", "want_column", need, decisive=True, **values)
     if error:
-        return fault(
-            "rewards_again/raises", "the reward function raises: {error}", "REW002", {"error": error}
-        )
+        message = "the reward function raises: {error}"
+        return fault("rewards_again/raises", message, "REW002", {"error": error})
     return _unstable(reward, rows, rewards) or _compare(recording, rows, rewards)
 
 
@@ -87,9 +86,8 @@ def _unstable(reward: Reward, rows: list[Sample], rewards: Rewards) -> Result | 
     count = len(rows)
     if different := _count_differences(rewards, _call(reward, rows)[0]):
         message = "the reward function returns other rewards for the same texts: {apart} of {count}"
-        return fault(
-            "rewards_again/chance", message, "REW005", {"apart": different, "count": count}, count=count
-        )
+        values: dict[str, Any] = {"apart": different, "count": count}
+        return fault("rewards_again/chance", message, "REW005", values, count=count)
     with ThreadPoolExecutor(1) as worker:  # as async trainers and verl's reward loop call it
         threaded_rewards, error = worker.submit(_call, reward, rows).result()
     if different := count if error else _count_differences(rewards, threaded_rewards):
@@ -153,9 +151,8 @@ def _arguments(reward: Reward, rows: Sequence[Sample]) -> dict[str, Any]:
         raise _MissingColumnError(missing[0])
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return keywords
-    return {
-        parameter.name: keywords[parameter.name] for parameter in parameters if parameter.name in keywords
-    }
+    names = {parameter.name for parameter in parameters}
+    return {name: column for name, column in keywords.items() if name in names}
 
 
 def _differ(a: float | None, b: float | None) -> bool:
@@ -168,11 +165,10 @@ def _count_differences(before: Rewards, after: Rewards) -> int:
 
 def _first_differences(rows: Sequence[Sample], rewards: Rewards, recorded: Rewards) -> tuple[Note, ...]:
     """Return notes on the first three samples whose rewards differ, without their texts."""
-    different = [
-        triple for triple in zip(rows, rewards, recorded, strict=True) if _differ(triple[1], triple[2])
-    ]
     text = "now {now}, recorded {then}"
-    return tuple(
+    different = (
         note("reward_unlike", text, row.place, now=str(now), then=str(then))
-        for row, now, then in different[:3]
+        for row, now, then in zip(rows, rewards, recorded, strict=True)
+        if _differ(now, then)
     )
+    return tuple(islice(different, 3))
