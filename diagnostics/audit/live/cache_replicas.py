@@ -45,10 +45,9 @@ class CacheComparison:
 def probe_cache(server: Server, prompts: Sequences) -> CacheComparison:
     """Request the next ids after long prompts, first with the cache, then with a salt that bypasses it."""
     hits, cost = server.cache_hits(), server.client.tokens
-    salted = (secrets.token_hex(8) for _ in prompts)
     distances = [
-        _distance(server.next_ids(prompt), server.next_ids(prompt, salt))
-        for prompt, salt in zip(prompts, salted, strict=True)
+        _distance(server.next_ids(prompt), server.next_ids(prompt, secrets.token_hex(8)))
+        for prompt in prompts
     ]
     later = server.cache_hits()
     hit = None if hits is None or later is None else later > hits

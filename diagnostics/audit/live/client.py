@@ -96,16 +96,14 @@ class Client:
         with self._deadline(path) as trace:
             options: dict[str, Any] = {"content": body, "headers": headers, "extensions": {"trace": trace}}
             with self._http.stream(method, self.address + path, **options) as response:
+                call = f"{self.address}{path}"
                 if response.headers.get("Content-Encoding", "identity").lower() != "identity":
                     # A kilobyte can unpack to gigabytes before any of it can be counted.
-                    raise AuditError(
-                        f"{self.address}{path}: its answer is compressed, which was not asked for"
-                    )
+                    raise AuditError(f"{call}: its answer is compressed, which was not asked for")
                 for part in response.iter_raw():
                     content += part
                     if len(content) > _MAX_BYTES:
-                        limit = f"its answer is longer than {_MAX_BYTES >> 20} MiB"
-                        raise AuditError(f"{self.address}{path}: {limit}")
+                        raise AuditError(f"{call}: its answer is longer than {_MAX_BYTES >> 20} MiB")
         return self._parse(response.status_code, content, path)
 
     @contextlib.contextmanager
@@ -140,12 +138,14 @@ class Client:
         try:
             yield trace
         except httpx.HTTPError as error:
+            call = f"{self.address}{path}"
             if expired.is_set() or isinstance(error, httpx.TimeoutException):
-                reason = f"no complete answer in {self._timeout_s:g} s (--timeout): it may be paused, asleep or busy"
-                raise NotAvailableError(f"{self.address}{path}: {reason}") from error
+                limit = f"{self._timeout_s:g} s (--timeout)"
+                reason = f"no complete answer in {limit}: it may be paused, asleep or busy"
+                raise NotAvailableError(f"{call}: {reason}") from error
             if isinstance(error, httpx.ConnectError):
                 raise AuditError(f"{self.address}: no server listens there ({error})") from error
-            raise AuditError(f"{self.address}{path}: {str(error) or type(error).__name__}") from error
+            raise AuditError(f"{call}: {str(error) or type(error).__name__}") from error
         finally:
             timer.cancel()
 

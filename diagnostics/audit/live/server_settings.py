@@ -54,11 +54,8 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
     if not isinstance(document, dict):
         raise AuditError(f"{source}: expected settings by name")
     settings = _flatten(document)
-    numbers = {
-        name: settings[name]
-        for name in (*NEUTRAL, *_LENGTHS, "max_staleness")
-        if settings.get(name) is not None
-    }
+    names = (*NEUTRAL, *_LENGTHS, "max_staleness")
+    numbers = {name: settings[name] for name in names if settings.get(name) is not None}
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise AuditError(f"{source}: {name} = {value!r}: expected a number")
@@ -79,9 +76,7 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
 
 def _flatten(document: dict[str, Any], depth: int = 0) -> dict[str, Any]:
     """Return all settings by the last part of their dotted names; an outer setting wins over an inner one."""
-    settings = {
-        key.rpartition(".")[2]: value for key, value in document.items() if not isinstance(value, dict)
-    }
+    settings = {key.rpartition(".")[2]: item for key, item in document.items() if not isinstance(item, dict)}
     for value in document.values():
         if isinstance(value, dict) and depth < 8:
             settings = _flatten(value, depth + 1) | settings
@@ -91,11 +86,10 @@ def _flatten(document: dict[str, Any], depth: int = 0) -> dict[str, Any]:
 def check_settings(server: dict[str, Any], trainer: TrainerSettings) -> list[Result]:
     """Compare the server's reported settings with the trainer's."""
     results: list[Result] = []
-    mode, temperature = str(server.get("logprobs_mode", "")), trainer.sampling.temperature
-    if mode.startswith("raw") and temperature != 1:
+    mode, values = str(server.get("logprobs_mode", "")), {"temperature": trainer.sampling.temperature}
+    if mode.startswith("raw") and trainer.sampling.temperature != 1:
         message = "the server reports {mode}: log-probs before truncation and temperature {temperature:.4g}"
-        values: dict[str, Any] = {"mode": mode, "temperature": temperature}
-        results.append(fault("settings/logprobs_mode", message, "NUM001", values))
+        results.append(fault("settings/logprobs_mode", message, "NUM001", values | {"mode": mode}))
     longest = server.get("max_model_len")
     if isinstance(longest, int) and 0 < longest < trainer.length:
         message = "the server takes {engine} tokens at most, the trainer needs {trainer}"
@@ -103,15 +97,11 @@ def check_settings(server: dict[str, Any], trainer: TrainerSettings) -> list[Res
     if results:
         return results
     names = ("release", "dtype", "logprobs_mode", "max_model_len", "quantization")
-    evidence = [
-        note("setting", "{name}: {value}", name=name, value=str(server[name]))
-        for name in names
-        if name in server
-    ]
-    if mode:
-        return [clean("settings", evidence=tuple(evidence))]
+    known = [(name, str(server[name])) for name in names if name in server]
+    evidence = tuple(note("setting", "{name}: {value}", name=name, value=value) for name, value in known)
     need = "/server_info as JSON (vLLM 0.11 or newer, VLLM_SERVER_DEV_MODE=1)"
-    return [replace(skipped("settings", "server_info", need), evidence=tuple(evidence))]
+    result = clean("settings") if mode else skipped("settings", "server_info", need)
+    return [replace(result, evidence=evidence)]
 
 
 def check_tokenization(server: Server, tokenizer: Any, problem: str) -> list[Result]:

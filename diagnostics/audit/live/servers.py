@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from diagnostics.audit.live.client import Client, RefusedError
 from diagnostics.audit.live.reference import Sequences
@@ -18,21 +18,20 @@ _INT_LIMIT = 2**31
 _LOWEST_PRIORITY = 1 << 20
 _UPDATES = "vllm:rl_weight_update_operation"
 _CACHE_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
-_Answer = TypeVar("_Answer")
 # Errors of reading an answer of another structure.
 _WRONG_TYPES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
-def _explain_odd_answers(method: Callable[..., _Answer]) -> Callable[..., _Answer]:
+def _explain_odd_answers(method: Any) -> Any:
     """Turn the errors that an answer of another structure causes into an AuditError that names the server."""
 
     @functools.wraps(method)
-    def call(server: Server, *arguments: Any, **options: Any) -> _Answer:
+    def call(server: Server, *arguments: Any, **options: Any) -> Any:
         try:
             return method(server, *arguments, **options)
         except _WRONG_TYPES as error:
             problem = f"its answer differs from vllm serve's: {type(error).__name__}: {_bounded(error)}"
-            raise AuditError(f"{server.client.address}: {problem}") from error
+            raise server.error(problem) from error
 
     return call
 
@@ -50,9 +49,12 @@ class Server:
         answer = client.get("/v1/models")
         models = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(models, list):
-            raise AuditError(f"{client.address}: not vllm serve, nor trl vllm-serve of TRL 1.11 or newer")
-        self._models = [entry for entry in models if isinstance(entry, dict)]
-        names = [str(entry.get("id", "")) for entry in self._models] or [""]
+            raise self.error("not vllm serve, nor trl vllm-serve of TRL 1.11 or newer")
+        entries = [entry for entry in models if isinstance(entry, dict)] or [{}]
+        self._longest, names = (
+            entries[0].get("max_model_len"),
+            [str(entry.get("id", "")) for entry in entries],
+        )
         if model and model not in names:
             shown = ", ".join(map(_bounded, names[:_MODELS]))
             raise AuditError(f"--model {model}: {client.address} serves {shown}")
@@ -60,21 +62,22 @@ class Server:
         # With priorities, the scheduler runs the trainer's requests first; a server that refuses them gets none.
         self._priority: dict[str, int] = {"priority": _LOWEST_PRIORITY}
 
+    def error(self, problem: str) -> AuditError:
+        """Return an error that names the server."""
+        return AuditError(f"{self.client.address}: {problem}")
+
     @_explain_odd_answers
     def settings(self) -> dict[str, Any]:
         """Return settings from /v1/models, /version and /server_info; missing ones are left out."""
         settings: dict[str, Any] = {}
-        length = self._models[0].get("max_model_len") if self._models else None
-        if isinstance(length, int) and abs(length) < _INT_LIMIT:
-            settings["max_model_len"] = length
+        if isinstance(self._longest, int) and abs(self._longest) < _INT_LIMIT:
+            settings["max_model_len"] = self._longest
         info = self.client.try_call("/server_info?config_format=json")
         config = info.get("vllm_config", info) if isinstance(info, dict) else {}
         model = config.get("model_config") if isinstance(config, dict) else None
-        for key in ("dtype", "logprobs_mode", "quantization", "seed", "override_generation_config"):
-            if isinstance(model, dict) and model.get(key) not in (None, {}):
-                settings[key] = _bounded(model[key])
-        if "dtype" in settings:
-            settings["dtype"] = settings["dtype"].removeprefix("torch.")
+        for key in ("dtype", "logprobs_mode", "quantization"):
+            if isinstance(model, dict) and model.get(key) is not None:
+                settings[key] = _bounded(model[key]).removeprefix("torch.")
         version = self.client.try_call("/version")
         if isinstance(version, dict) and isinstance(version.get("version"), str):
             settings["release"] = _bounded(version["version"])
@@ -89,8 +92,7 @@ class Server:
         body = {"prompt": list(ids), "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
         entries = self._complete(body, len(ids) + 1)[0].get("prompt_logprobs")
         if not isinstance(entries, list) or len(entries) != len(ids):
-            problem = "its answer has no prompt_logprobs: it cannot score given ids"
-            raise AuditError(f"{self.client.address}: {problem}")
+            raise self.error("its answer has no prompt_logprobs: it cannot score given ids")
         return [_prompt_logprob(entry, token) for entry, token in zip(entries[1:], ids[1:], strict=True)]
 
     @_explain_odd_answers
@@ -104,8 +106,7 @@ class Server:
         }  # fmt: skip
         choices = self._complete(body, sum(len(prompt) + copies * tokens for prompt in prompts))
         if len(choices) != len(prompts) * copies:
-            expected = len(prompts) * copies
-            raise AuditError(f"{self.client.address}: {len(choices)} samples instead of {expected}")
+            raise self.error(f"{len(choices)} samples instead of {len(prompts) * copies}")
         owners = [tuple(prompt) for prompt in prompts for _ in range(copies)]
         return [self._completion(choice, prompt) for choice, prompt in zip(choices, owners, strict=True)]
 
@@ -113,8 +114,7 @@ class Server:
         entry = choice.get("logprobs") or {}
         values, names = entry.get("token_logprobs"), entry.get("tokens")
         if not values or not names:
-            problem = "its samples have no log-probs: start it with log-probs allowed"
-            raise AuditError(f"{self.client.address}: {problem}")
+            raise self.error("its samples have no log-probs: start it with log-probs allowed")
         reported = tuple(map(_token_id, names))
         ids = _token_ids(choice.get("token_ids") or reported)
         return Completion(prompt, ids, tuple(map(float, values)), reported)
@@ -158,7 +158,7 @@ class Server:
         self.client.tokens += cost
         choices = answer.get("choices") if isinstance(answer, dict) else None
         if not isinstance(choices, list) or not choices:
-            raise AuditError(f"{self.client.address}/v1/completions: its answer has no choices")
+            raise self.error("its answer has no choices")
         return sorted(choices, key=lambda choice: int(choice.get("index", 0)))
 
 

@@ -22,7 +22,7 @@ from diagnostics.audit.recorded.checkpoints import check_checkpoints
 from diagnostics.audit.recorded.reward_function import check_reward_function, load_reward
 from diagnostics.audit.recorded.samples import check_prompts, check_samples
 from diagnostics.audit.recorded.token_streams import check_masks, check_streams
-from diagnostics.audit.results import RECORDED, Audit, AuditError, Note, Result, note, skipped
+from diagnostics.audit.results import RECORDED, Audit, AuditError, Note, Result, skipped
 from diagnostics.output import progress
 
 _MAX_SHOWN = 12
@@ -58,11 +58,9 @@ def audit_run(path: Path, reward: str = "") -> Audit:
     function = load_reward(reward) if reward else None
     progress.update(str(path))
     run = read_run(path)
-    if run.empty and not run.unread:
-        raise AuditError(
-            f"{path}: no run artifacts: expected trainer_state.json, metrics or completions as *.jsonl, "
-            "completions_*.parquet, *.safetensors or a log"
-        )
+    if not (run.recordings or run.series or run.checkpoints or run.unread):
+        files = "trainer_state.json, *.jsonl of metrics or completions, completions_*.parquet, *.safetensors, a log"
+        raise AuditError(f"{path}: no run artifacts: expected {files}")
     samples = [*check_samples(run), *check_advantages(run)]
     rewards = [result for result in samples if result.topic in {"rewards", "advantages"}]
     results = (
@@ -98,9 +96,7 @@ def report_unread(unread: run_data.UnreadInputs) -> list[Result]:
     count, (place, reason) = len(unread), unread[0]
     need, name = "{first} as a whole: {why} ({count} in all)", PurePath(place).name
     result = skipped("files", "want_whole_files", need, decisive=True, first=name, why=reason, count=count)
-    notes = [Note("unread", reason, {"why": reason}, place) for place, reason in unread[:_MAX_SHOWN]]
-    if count > _MAX_SHOWN:
-        notes.append(note("unread_more", "and {count} more", count=count - _MAX_SHOWN))
+    notes = (Note("unread", reason, {"why": reason}, place) for place, reason in unread[:_MAX_SHOWN])
     return [replace(result, evidence=tuple(notes), count=count)]
 
 
@@ -110,10 +106,8 @@ def read_run(path: Path) -> run_data.RunArtifacts:
     kinds: Kinds = defaultdict(list)
     for file in _walk(path, budget.unread) if path.is_dir() else [path]:
         kinds[_detect_kind(file, budget.unread, named=file == path)].append(file)
-    recordings, series = _read_recordings(kinds, budget), _read_series(kinds, budget.unread)
-    return run_data.RunArtifacts(
-        tuple(recordings), tuple(series), _checkpoints(kinds["weights"]), budget.unread
-    )
+    recordings, series = tuple(_read_recordings(kinds, budget)), tuple(_read_series(kinds, budget.unread))
+    return run_data.RunArtifacts(recordings, series, _checkpoints(kinds["weights"]), budget.unread)
 
 
 def read_metrics(path: Path, unread: run_data.UnreadInputs) -> run_data.MetricSeries | None:
@@ -187,13 +181,12 @@ def _by_folder(paths: list[Path]) -> list[list[Path]]:
     return list(folders.values())
 
 
-def _read_recordings(kinds: Kinds, budget: run_data.ReadBudget) -> list[run_data.Recording]:
-    recordings: list[run_data.Recording] = []
+def _read_recordings(kinds: Kinds, budget: run_data.ReadBudget) -> Iterator[run_data.Recording]:
     for kind in ("parquet", "verl", "swift", "rollouts"):
         groups = [[path] for path in kinds[kind]] if kind == "rollouts" else _by_folder(kinds[kind])
-        chosen = _limit(groups, _MAX_RECORDINGS, budget.unread)
-        recordings += filter(None, (sample_files.read_samples(kind, paths, budget) for paths in chosen))
-    return recordings
+        for paths in _limit(groups, _MAX_RECORDINGS, budget.unread):
+            if recording := sample_files.read_samples(kind, paths, budget):
+                yield recording
 
 
 def _read_series(kinds: Kinds, unread: run_data.UnreadInputs) -> Iterator[run_data.MetricSeries]:
@@ -206,8 +199,10 @@ def _read_series(kinds: Kinds, unread: run_data.UnreadInputs) -> Iterator[run_da
 
 def _checkpoints(paths: list[Path]) -> tuple[run_data.Checkpoint, ...]:
     """Return the folders with weights, ordered by the step in their names."""
-    groups = [(files[0].parent, tuple(sorted(files)[:512])) for files in _by_folder(paths)]
     checkpoints = [
-        run_data.Checkpoint(run_data.step_in_name(folder), folder, files) for folder, files in groups
+        run_data.Checkpoint(
+            run_data.step_in_name(files[0].parent), files[0].parent, tuple(sorted(files)[:512])
+        )
+        for files in _by_folder(paths)
     ]
     return tuple(sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, str(checkpoint.folder))))

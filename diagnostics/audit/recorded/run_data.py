@@ -153,11 +153,6 @@ class RunArtifacts:
     checkpoints: tuple[Checkpoint, ...] = ()
     unread: UnreadInputs = field(default_factory=UnreadInputs)
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing was read that a check could use."""
-        return not (self.recordings or self.series or self.checkpoints)
-
 
 def group_samples(rows: Sequence[Sample]) -> list[list[Sample]]:
     """Split the samples of one step into groups: by recorded group, else by equal prompt.

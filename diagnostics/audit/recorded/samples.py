@@ -52,28 +52,25 @@ def _prompt_order(recording: Recording) -> Result:
         message = (
             "all {count} samples of {steps} steps have one prompt: the data set or the sampler repeats it"
         )
-        return fault(
-            "data/one_prompt", message, "", {"count": count, "steps": len(recording.steps())}, count=count
-        )
+        values: dict[str, Any] = {"count": count, "steps": len(recording.steps())}
+        return fault("data/one_prompt", message, "", values, count=count)
     steps = _prompts_by_step(recording)
     if len(steps) < _LEAST_STEPS or recording.files[0] > recording.files[1]:
         need = "the prompts of at least four steps, none left out; there are {count}"
         return skipped("data", "want_steps", need, count=len(steps))
     smallest = min(len(step_prompts) for _, step_prompts in steps)
     if smallest < _LEAST_PROMPTS:
-        return skipped(
-            "data", "want_prompts", "at least three prompts a step; there are {count}", count=smallest
-        )
+        need = "at least three prompts a step; there are {count}"
+        return skipped("data", "want_prompts", need, count=smallest)
     first_set: dict[frozenset[str], int] = {}
     first_prompt: dict[str, int] = {}
-    repeats = []
     for place, (_, step_prompts) in enumerate(steps):
-        if (before := first_set.setdefault(step_prompts, place)) != place:
-            repeats.append((before, place))
+        first_set.setdefault(step_prompts, place)
         for prompt in step_prompts:
             first_prompt.setdefault(prompt, place)
     newest = max(first_prompt.values())
-    early = [(before, now) for before, now in repeats if newest > now]
+    repeats = ((first_set[step_prompts], place) for place, (_, step_prompts) in enumerate(steps))
+    early = [(before, now) for before, now in repeats if before != now < newest]
     if not early or len(first_prompt) < 3 * smallest:
         return clean("data", count=len(steps))
     first, last, at = (steps[place][0] for place in (early[0][0], early[-1][0], early[0][1]))
@@ -81,9 +78,10 @@ def _prompt_order(recording: Recording) -> Result:
     fact = note("steps_repeated", "step {at} has the prompts of step {from}", recording.kind, **values)
     message = ("steps {from} to {to} were trained on again from step {at} on ({count} of them), before all prompts"
                " were seen: a resume went back")  # fmt: skip
-    fields: dict[str, Any] = {"count": len(steps), "evidence": (fact,)}
     estimates = (Estimate("steps_repeated", len(early)),)
-    return fault("data/repeated", message, "CFG126", values, estimates=estimates, **fields)
+    return fault(
+        "data/repeated", message, "CFG126", values, estimates=estimates, count=len(steps), evidence=(fact,)
+    )
 
 
 def _prompts_by_step(recording: Recording) -> list[tuple[int, frozenset[str]]]:
@@ -218,20 +216,16 @@ def _reward_spread(groups: Sequence[Sequence[float]], place: str) -> Result:
         "count": sum(map(len, groups)), "evidence": (note("flat_groups", text, place, **values),),
     }  # fmt: skip
     if lowest == highest:
-        family, message = (
-            "constant",
-            "all rewards of all {groups} groups are {lowest:g}: no rollout produces a gradient",
-        )
-    elif len(flat) == len(groups):
-        family = "no_spread"
+        message = "all rewards of all {groups} groups are {lowest:g}: no rollout produces a gradient"
+        return fault("rewards/constant", message, "REW004", values, **fields)
+    if len(flat) == len(groups):
         message = (
             "no group has rewards that differ: {hard} of {groups} all {lowest:g}, {easy} all {highest:g}"
         )
-    elif len(flat) >= _MOST_FLAT * len(groups) and easy < 0.5 * len(flat):
-        family = "little_spread"
+        return fault("rewards/no_spread", message, "REW004", values, **fields)
+    if len(flat) >= _MOST_FLAT * len(groups) and easy < 0.5 * len(flat):
         message = (
             "{flat} of {groups} groups have equal rewards ({hard} all {lowest:g}): they produce no gradient"
         )
-    else:
-        return clean("rewards", **fields)
-    return fault(f"rewards/{family}", message, "REW004", values, **fields)
+        return fault("rewards/little_spread", message, "REW004", values, **fields)
+    return clean("rewards", **fields)

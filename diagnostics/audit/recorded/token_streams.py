@@ -38,13 +38,11 @@ def _check_mask(recording: Recording, samples: list[Tokens]) -> Result:
     trained = sum(sum(tokens.trained) for tokens in samples)
     rows = sum(any(tokens.trained) for tokens in samples)
     values = {"trained": trained, "rows": rows, "count": len(samples)}
-    fact = note(
-        "masked", "in the loss: {trained} tokens, in {rows} of {count} samples", recording.kind, **values
-    )
+    text = "in the loss: {trained} tokens, in {rows} of {count} samples"
+    fact = note("masked", text, recording.kind, **values)
     if rows == 0:
-        return fault(
-            "masks/nothing", "no token of {count} samples is in the loss", "NUM042", values, evidence=(fact,)
-        )
+        message = "no token of {count} samples is in the loss"
+        return fault("masks/nothing", message, "NUM042", values, evidence=(fact,))
     return clean("masks", values=values, count=trained, evidence=(fact,))
 
 
@@ -100,22 +98,17 @@ def _check_pairs(recording: Recording, rows: list[Sample], pairs: list[Pair]) ->
     values = {"size": mean_difference, "median": stats.median(differences), "count": len(pairs)}
     text = "engine less trainer: {size:.2g} on average, {median:.2g} median, over {count} tokens"
     fact = note("streams", text, recording.kind, **values)
-    fields: dict[str, Any] = {
-        "residual": mean_difference,
-        "floor": _FLOOR,
-        "alarm": _ALARM,
-        "count": len(pairs),
-    }
-    if mean_difference > _EXACT and (
-        cause := _shift(rows, pairs) or _truncation(pairs, mean_difference) or _drift(pairs, mean_difference)
-    ):
-        hint = Note(
-            "one_law", "only one difference can be recognised in two streams: audit again after this fix"
-        )
-        return replace(
-            cause, evidence=(fact, hint), runner_up=RunnerUp("unchanged", mean_difference), **fields
-        )
-    fields["evidence"] = (fact,)
+    fields: dict[str, Any] = {"floor": _FLOOR, "alarm": _ALARM, "count": len(pairs), "evidence": (fact,)}
+    fields |= {"residual": mean_difference}
+    if mean_difference <= _EXACT:
+        return clean("streams", **fields)
+    if cause := _shift(rows, pairs) or _truncation(pairs, mean_difference) or _drift(pairs, mean_difference):
+        text = "only one difference can be recognised in two streams: audit again after this fix"
+        fields |= {
+            "evidence": (fact, Note("one_law", text)),
+            "runner_up": RunnerUp("unchanged", mean_difference),
+        }
+        return replace(cause, **fields)
     if mean_difference <= _FLOOR:
         return clean("streams", **fields)
     if mean_difference < _ALARM:
@@ -153,10 +146,11 @@ def _truncation(pairs: list[Pair], mean_difference: float) -> Result | None:
         return None
     message = ("the engine's log-probs are above the trainer's ({above:.0%} of tokens, none below): it samples from a"
                " truncated distribution (top-p, top-k or min-p)")  # fmt: skip
-    estimates = (Estimate("mass_kept", exp(-max(above)), expected=1.0),)
-    return fault(
-        "streams/nucleus", message, "NUM002", {"above": len(above) / len(pairs)}, estimates=estimates
+    values, estimates = (
+        {"above": len(above) / len(pairs)},
+        (Estimate("mass_kept", exp(-max(above)), expected=1.0),),
     )
+    return fault("streams/nucleus", message, "NUM002", values, estimates=estimates)
 
 
 def _drift(pairs: list[Pair], mean_difference: float) -> Result | None:
