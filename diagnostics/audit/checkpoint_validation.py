@@ -95,31 +95,22 @@ def _check_size(folder: Path) -> None:
         AuditError: The model has more numbers than the files can hold.
         NotAvailableError: Building the model takes too long.
     """
-    import torch  # noqa: F401 - outside of the limit: with CUDA it reserves gigabytes of addresses
+    import torch  # outside of the limit: with CUDA it reserves gigabytes of addresses
 
     size, path = _weight_bytes(folder), folder / "config.json"
-    _import_transformers()
-    with _resource_limit(f"{path}: transformers building the model", _MODEL_S, _MODEL_BYTES):
-        numbers = _count_numbers(folder)
-    if numbers > _NUMBERS_PER_BYTE * size + _SLACK:
-        raise AuditError(f"{path}: {numbers} numbers: the folder's weights are {size} bytes")
-
-
-def _count_numbers(folder: Path) -> int:
-    import torch
-
     transformers = _import_transformers()
-    config = transformers.AutoConfig.from_pretrained(
-        str(folder), local_files_only=True, trust_remote_code=False
-    )
-    build = transformers.AutoModelForCausalLM.from_config
-    with torch.device("meta"):
+    build, options = transformers.AutoModelForCausalLM.from_config, {"trust_remote_code": False}
+    what = f"{path}: transformers building the model"
+    with _resource_limit(what, _MODEL_S, _MODEL_BYTES), torch.device("meta"):
+        config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, **options)
         try:
-            model = build(config, trust_remote_code=False)
+            model = build(config, **options)
         except (AttributeError, TypeError, ValueError):
             # transformers 4 builds the language part of a multimodal model only from its own settings.
-            model = build(config.get_text_config(), trust_remote_code=False)
-    return sum(value.numel() for value in (*model.parameters(), *model.buffers()))
+            model = build(config.get_text_config(), **options)
+        numbers = sum(value.numel() for value in (*model.parameters(), *model.buffers()))
+    if numbers > _NUMBERS_PER_BYTE * size + _SLACK:
+        raise AuditError(f"{path}: {numbers} numbers: the folder's weights are {size} bytes")
 
 
 def load_tokenizer(folder: Path) -> Any:

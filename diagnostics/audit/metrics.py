@@ -117,9 +117,8 @@ class Episode:
     @property
     def span(self) -> str:
         """The steps in words: "since step 3" or "from step 3 to step 9"."""
-        first, last = (
-            f"step {row.step}" if row.step is not None else row.place for row in (self.rows[0], self.rows[-1])
-        )
+        ends = (self.rows[0], self.rows[-1])
+        first, last = (row.place if row.step is None else f"step {row.step}" for row in ends)
         return f"since {first}" if self.open else f"from {first} to {last}"
 
 
@@ -170,9 +169,8 @@ class Curves:
         long_enough = len(values) >= MIN_STEPS
         return (stats.median(values[:part]), stats.median(values[-part:])) if long_enough else (0.0, 0.0)
 
-    @property
-    def signal_steps(self) -> int:
-        """The number of steps with metrics that show whether the run learns."""
+    def count_signal_steps(self) -> int:
+        """Return the number of steps with metrics that show whether the run learns."""
         return max(len(self.select("reward", name)) for name in ("reward_std", "grad_norm", "all_alike"))
 
     @cached_property
@@ -261,10 +259,8 @@ def check_learning(series: Sequence[MetricSeries], rewards: Sequence[Result] = (
         series: Metrics of the run.
         rewards: Results of the checks of recorded rewards; a clean one suffices, too.
     """
-    best = max(
-        (Curves(entry.rows) for entry in series), key=lambda entry: entry.signal_steps, default=Curves(())
-    )
-    steps = best.signal_steps
+    best = max((Curves(entry.rows) for entry in series), key=Curves.count_signal_steps, default=Curves(()))
+    steps = best.count_signal_steps()
     if steps < MIN_STEPS and any(result.is_clean for result in rewards):
         return clean("learning", count=rewards[0].count, decisive=True)
     if steps < MIN_STEPS:

@@ -36,11 +36,10 @@ class Watch:
         notify: Callable[[str], None],
     ) -> None:
         for path in paths:
-            if path.exists() and not path.is_file():
-                expected = "expected a file: metrics.jsonl, a log, trainer_state.json"
-                raise AuditError(f"{path}: {expected}")
             if not path.exists():
                 notify(f"{path}: does not exist yet")
+            elif not path.is_file():
+                raise AuditError(f"{path}: expected a file: metrics.jsonl, a log, trainer_state.json")
         self._idle_s, self._report, self._notify = idle_s, report, notify
         self._files = dict.fromkeys(paths, (0, 0, 0))
         self._series: dict[Path, MetricSeries] = {}

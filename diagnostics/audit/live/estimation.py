@@ -7,7 +7,7 @@ that the audit of a healthy engine takes little time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from diagnostics.audit.live.sampling_distribution import Observed, Sampling, trimmed_mean
@@ -59,7 +59,9 @@ def fit_sampling(observed: Observed, expected: Sampling, floor: float, *, pairs:
     """
     start = Fit(expected, observed.residual(expected), ())
     few = observed.subset(max(_FEW_TOKENS, len(observed.ids) // 4))
-    hints = sorted((_fit_one(few, expected, name) for name in RANGES), key=_residual)
+    found = ((name, *search(few, expected, name)) for name in RANGES)
+    hints = [Fit(expected.replace(name, value), residual, (name,)) for name, value, residual in found]
+    hints.sort(key=_residual)
     runner_up = (hints[0].changed[0], hints[0].residual)
     if hints[0].residual > (1 - _HINT) * few.residual(expected):
         return replace(start, runner_up=runner_up)
@@ -93,11 +95,6 @@ def _improves_fit(observed: Observed, simple: Sampling, other: Sampling) -> bool
         return False
     error = float(gain.std()) / math.sqrt(len(gain))
     return error == 0 or float(gain.mean()) / error > _SIGMAS or after < before / 3
-
-
-def _fit_one(observed: Observed, start: Sampling, name: str) -> Fit:
-    value, residual = search(observed, start, name)
-    return Fit(start.replace(name, value), residual, (name,))
 
 
 def search(
@@ -189,12 +186,16 @@ def _simplify(observed: Observed, fit: Fit, expected: Sampling) -> Fit:
 
 def interval(observed: Observed, sampling: Sampling, name: str) -> tuple[float, float]:
     """Return the 95 % confidence interval of a parameter: residuals at most 2 standard errors above the best."""
-    scale, least = RANGES[name][2:]
+    low, high, scale, least = RANGES[name]
     differences = observed.differences(sampling)
     mean = trimmed_mean(differences)
     slack = mean + 2 * float(differences.clamp(max=4 * mean + 1e-9).std()) / math.sqrt(len(differences))
+
+    def fits(value: float) -> bool:
+        return low <= value <= high and observed.residual(sampling.replace(name, value)) <= slack
+
     step, growth = (1.0, 1.0) if scale == "whole" else (least / 16, 1.6)
-    return _extend(observed, sampling, name, RANGES[name][:2], slack, step, growth)
+    return _extend(sampling.value(name), fits, step, growth)
 
 
 def middle_of_plateau(observed: Observed, sampling: Sampling, name: str) -> float:
@@ -202,25 +203,19 @@ def middle_of_plateau(observed: Observed, sampling: Sampling, name: str) -> floa
     if name not in ("top_p", "min_p"):
         return sampling.value(name)
     same = observed.residual(sampling) * 1.001 + 1e-12
-    return sum(_extend(observed, sampling, name, (1e-6, 1 - 1e-9), same, RANGES[name][3] / 64, 1.3)) / 2
+
+    def fits(value: float) -> bool:
+        return 1e-6 <= value <= 1 - 1e-9 and observed.residual(sampling.replace(name, value)) <= same
+
+    return sum(_extend(sampling.value(name), fits, RANGES[name][3] / 64, 1.3)) / 2
 
 
-def _extend(
-    observed: Observed,
-    sampling: Sampling,
-    name: str,
-    bounds: tuple[float, float],
-    most: float,
-    step: float,
-    growth: float,
-) -> tuple[float, float]:
-    """Return the lowest and highest value of a parameter with a residual of at most `most`, found in growing steps."""
+def _extend(value: float, fits: Callable[[float], bool], step: float, growth: float) -> tuple[float, float]:
+    """Return the lowest and the highest value that fits, found in growing steps from a value."""
     ends = []
     for direction in (-1, 1):
-        end, size = sampling.value(name), step
-        while bounds[0] <= (further := end + direction * size) <= bounds[1]:
-            if observed.residual(sampling.replace(name, further)) > most:
-                break
+        end, size = value, step
+        while fits(further := end + direction * size):
             end, size = further, size * growth
         ends.append(end)
     return ends[0], ends[1]

@@ -160,13 +160,11 @@ class Reference:
 
         model = self._model(dtype, native)
         for length, group in itertools.groupby(map(list, sequences), len):
-            batch = list(group)
-            size = max(1, _BATCH_IDS // length)
+            batch, size = list(group), max(1, _BATCH_IDS // length)
             for first in range(0, len(batch), size):
+                ids = torch.tensor(batch[first : first + size])
                 with torch.inference_mode():
-                    yield from model(
-                        input_ids=torch.tensor(batch[first : first + size]), use_cache=False
-                    ).logits
+                    yield from model(input_ids=ids, use_cache=False).logits
 
     def scores(self, sequences: Sequences, dtype: str, *, native: bool = False) -> Any:
         """Return the log-prob of each id but the first of each sequence, concatenated; results are cached."""
@@ -240,11 +238,9 @@ class Reference:
             if name not in tensors:
                 raise AuditError(f"{self.folder}: its base has no {name}")
             target = tensors[name]
-            left_matrix, right_matrix = (
-                matrix.to(dtype or matrix.dtype).to(target.dtype) for matrix in (left, right)
-            )
+            left, right = (matrix.to(dtype or matrix.dtype).to(target.dtype) for matrix in (left, right))  # noqa: PLW2901
             with torch.no_grad():
-                target += self._adapter_factor * scale * (left_matrix @ right_matrix)
+                target += self._adapter_factor * scale * (left @ right)
         return model
 
 
@@ -281,7 +277,7 @@ def sibling_checkpoints(checkpoint: Path, most: int = 4) -> list[Path]:
         step = step_of(path)
         has_weights = (path / "config.json").exists() or is_adapter(path)
         if step is not None and has_weights and path.resolve() != checkpoint.resolve():
-            siblings.append((abs(step - (-1 if own_step is None else own_step)), path.name, path))
-    nearest = [path for _, _, path in sorted(siblings)[:most]]
+            siblings.append((abs(step - (-1 if own_step is None else own_step)), path))
+    nearest = [path for _, path in sorted(siblings)[:most]]
     # An engine without its adapter has the weights of the base model.
     return [*nearest, Adapter(checkpoint).base] if is_adapter(checkpoint) else nearest

@@ -138,6 +138,6 @@ def recheck_raw(observed: Observed, result: Result, mode: str) -> Result:
     if result.family != "sampling" or not result.is_clean or not may_be_raw:
         return result
     text = (
-        "a server started with --logprobs-mode processed_logprobs: raw log-probs carry no sampling parameters"
+        "a server started with --logprobs-mode processed_logprobs: raw log-probs show no sampling parameters"
     )
     return replace(result, outcome=NOT_DECIDED, needed=(note("raw_logprobs", text),))

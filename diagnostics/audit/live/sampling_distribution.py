@@ -20,8 +20,7 @@ _KEPT, _BINS = 4096, 128
 # Log-prob by which an id may miss a truncation because of rounding.
 _BORDER = 0.2
 # Attributes of observed tokens that have no row for each token.
-_CACHES = ("_sort_key", "_sorted", "_mass_key", "_masses")
-_NOT_BY_TOKEN = (*_CACHES, "_log_bin_size")
+_NOT_BY_TOKEN = ("_sort_key", "_sorted", "_mass_key", "_masses", "_log_bin_size")
 
 
 @dataclass(frozen=True)
@@ -82,6 +81,12 @@ class Observed:
         sampled_columns: Index of the sampled id in `columns`, by position, as a column vector.
     """
 
+    # The sorted logits for the last penalties, and their masses for the last temperature.
+    _sort_key: Any = None
+    _sorted: Any = None
+    _mass_key: Any = None
+    _masses: Any = None
+
     def __init__(self, completions: Sequence[Completion], logits: Iterable[Any]) -> None:
         """`logits` has, for each completion, a row for each of its sampled ids."""
         import torch
@@ -101,11 +106,6 @@ class Observed:
             self._counts[rows] = self._counts[rows].cumsum(0, dtype=torch.int16)
             place = rows.stop
         self._narrow(size)
-        # The sorted logits for the last penalties, and their masses for the last temperature.
-        self._sort_key: tuple[Any, ...] | None = None
-        self._sorted: tuple[Any, Any, Any] | None = None
-        self._mass_key: tuple[Any, ...] | None = None
-        self._masses: Any = None
 
     @classmethod
     def compute(
@@ -119,17 +119,12 @@ class Observed:
         rows = zip(completions, reference.logits(sequences, dtype, native=native), strict=True)
         return cls(completions, [row[len(completion.prompt) - 1 : -1].double() for completion, row in rows])
 
-    @classmethod
-    def _copy(cls, tensors: dict[str, Any]) -> Observed:
-        copied = object.__new__(cls)
-        copied.__dict__ = tensors | dict.fromkeys(_CACHES)
-        return copied
-
     def select(self, rows: Any, **changed: Any) -> Observed:
         """Return the tokens of the given rows, with the given attributes replaced."""
-        names = [name for name in self.__dict__ if name not in _NOT_BY_TOKEN]
-        tensors = {name: self.__dict__[name][rows] for name in names}
-        return self._copy(tensors | {"_log_bin_size": self._log_bin_size} | changed)
+        copied = object.__new__(Observed)
+        tensors = {name: value[rows] for name, value in self.__dict__.items() if name not in _NOT_BY_TOKEN}
+        copied.__dict__ = tensors | {"_log_bin_size": self._log_bin_size} | changed
+        return copied
 
     def subset(self, most: int) -> Observed:
         """Return at most `most` tokens, evenly spread."""
@@ -210,7 +205,7 @@ class Observed:
         rest = (self._rest / sampling.temperature).logsumexp(1, keepdim=True) + self._log_bin_size
         return mass.logaddexp(rest)
 
-    def _sort(self, sampling: Sampling) -> tuple[Any, Any, Any]:
+    def _sort(self, sampling: Sampling) -> Any:
         """Return the logits sorted before the temperature, their order, and the sampled id's rank."""
         key = (
             sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty, sampling.bias

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from diagnostics.audit.live.client import Client, RefusedError
 from diagnostics.audit.live.reference import Sequences
@@ -18,15 +18,16 @@ _INT_LIMIT = 2**31
 _LOWEST_PRIORITY = 1 << 20
 _UPDATES = "vllm:rl_weight_update_operation"
 _CACHE_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
+_Answer = TypeVar("_Answer")
 # Errors of reading an answer of another structure.
 _WRONG_TYPES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
-def _explain_odd_answers(method: Any) -> Any:
+def _explain_odd_answers(method: Callable[..., _Answer]) -> Callable[..., _Answer]:
     """Turn the errors that an answer of another structure causes into an AuditError that names the server."""
 
     @functools.wraps(method)
-    def call(server: Server, *arguments: Any, **options: Any) -> Any:
+    def call(server: Server, *arguments: Any, **options: Any) -> _Answer:
         try:
             return method(server, *arguments, **options)
         except _WRONG_TYPES as error:

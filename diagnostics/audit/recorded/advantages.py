@@ -76,11 +76,6 @@ class Step:
     advantages: list[float]
     groups: Groups
 
-    @property
-    def has_spread(self) -> bool:
-        """Whether rewards differ in some group; without a spread every formula of a group baseline gives zeros."""
-        return any(len({self.rewards[place] for place in group}) > 1 for group in self.groups)
-
 
 def check_advantages(run: RunArtifacts) -> list[Result]:
     """Compare the advantages of each recording that has at least 8 with those of known formulas."""
@@ -89,9 +84,7 @@ def check_advantages(run: RunArtifacts) -> list[Result]:
         for recording in run.recordings
         if sum(row.advantage is not None for row in recording.rows) >= _ENOUGH
     ]
-    need = (
-        "advantages in the dump: log_completions=True (TRL, ms-swift), or output.record_every=1 in grpo_core"
-    )
+    need = "advantages in the dump: log_completions=True (TRL, ms-swift) or output.record_every=1 (grpo_core)"
     return results or [skipped("advantages", "want_advantages", need)]
 
 
@@ -136,15 +129,15 @@ def _steps(recording: Recording, reward_source: str) -> list[Step]:
     steps: list[Step] = []
     count = 0
     for rows in recording.steps().values():
-        totals = (
-            row.total_reward if reward_source in {"", "+"} else row.scores.get(reward_source) for row in rows
-        )
+        is_total = reward_source in {"", "+"}
+        totals = (row.total_reward if is_total else row.scores.get(reward_source) for row in rows)
         rewards = [reward for reward in totals if reward is not None]
         advantages = [row.advantage for row in rows if row.advantage is not None]
         if len(rewards) == len(advantages) == len(rows):
-            step = Step(rewards, advantages, _group_indices(rows, size))
-            if step.has_spread:
-                steps.append(step)
+            groups = _group_indices(rows, size)
+            # Without a spread in some group every formula of a group baseline gives zeros.
+            if any(len({rewards[place] for place in group}) > 1 for group in groups):
+                steps.append(Step(rewards, advantages, groups))
                 count += len(rows)
         if count >= _MOST:
             break
@@ -250,10 +243,7 @@ def _interleave(step: Step) -> Step:
 
 def _scale(steps: Sequence[Step]) -> float:
     """Return the constant factor between recorded and usual advantages; 0 if there is none."""
-    pairs = [
-        pair
-        for step in steps
-        for pair in zip(_USUAL.apply(step.rewards, step.groups), step.advantages, strict=True)
-    ]
+    usual = [value for step in steps for value in _USUAL.apply(step.rewards, step.groups)]
+    pairs = list(zip(usual, (value for step in steps for value in step.advantages), strict=True))
     norm = sum(a * a for a, _ in pairs)
     return sum(a * b for a, b in pairs) / norm if norm else 0.0
