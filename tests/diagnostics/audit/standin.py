@@ -123,12 +123,8 @@ class Engine:
 
     def score(self, ids: list[int]) -> list[Any]:
         """Return the `prompt_logprobs` of a sequence."""
-        rows = self.logits(ids)[:-1].log_softmax(-1)
-        reported = [
-            {str(token): {"logprob": float(rows[place, token]), "rank": 1}}
-            for place, token in enumerate(ids[1:])
-        ]
-        return [None, *reported]
+        rows = zip(self.logits(ids)[:-1].log_softmax(-1), ids[1:], strict=True)
+        return [None, *({str(token): {"logprob": float(row[token]), "rank": 1}} for row, token in rows)]
 
     def sample(self, prompts: list[list[int]], count: int, law: Sampling) -> list[tuple[Any, Any, Any]]:
         """Sample `count` tokens per prompt; return ids, reported log-probs, and the ids of those log-probs."""
@@ -185,17 +181,11 @@ class Engine:
     def tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the response to a tokenize request for a prompt or chat messages."""
         if "messages" in body:
-            built = self.words.apply_chat_template(
-                body["messages"],
-                add_generation_prompt=True,
-                tokenize=True,
-                return_dict=True,
-                **({"chat_template": self.wrong.template} if self.wrong.template else {}),
-            )["input_ids"]
-        else:
-            built = self.words(body["prompt"])["input_ids"]
-            built = [0, *built] if self.wrong.double_bos else built
-        return {"tokens": list(built)}
+            options = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
+            template = self.wrong.template or None
+            built = self.words.apply_chat_template(body["messages"], chat_template=template, **options)
+            return {"tokens": list(built["input_ids"])}
+        return {"tokens": [0] * self.wrong.double_bos + list(self.words(body["prompt"])["input_ids"])}
 
 
 def distribution(row: torch.Tensor, law: Sampling, prompt: list[int], before: list[int]) -> torch.Tensor:
@@ -204,11 +194,8 @@ def distribution(row: torch.Tensor, law: Sampling, prompt: list[int], before: li
     repeated = counts > 0
     repeated[prompt] = True
     scaled = torch.where(row > 0, row / law.repetition_penalty, row * law.repetition_penalty)
-    row = (
-        torch.where(repeated, scaled, row)
-        - law.frequency_penalty * counts
-        - law.presence_penalty * (counts > 0)
-    )
+    row = torch.where(repeated, scaled, row)
+    row = row - law.frequency_penalty * counts - law.presence_penalty * (counts > 0)
     if law.bias:
         row[law.bias[0]] += law.bias[1]
     row, order = (row / law.temperature).sort(descending=True)

@@ -1,19 +1,16 @@
-"""For large vocabularies and checkpoints the audit stores and computes only a part, and accounts for the rest."""
+"""For large vocabularies the audit stores only a part of the logits, and accounts for the rest."""
 
 import random
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from diagnostics.audit.live import checkpoint_identification, sampling_distribution
+from diagnostics.audit.live import sampling_distribution
 from diagnostics.audit.live.sampling_distribution import Completion, Observed, Sampling
-from diagnostics.audit.live.weight_comparison import Scores
 from tests.diagnostics.audit.standin import distribution
 
 # 6004 ids are no multiple of the bin size 128.
 PLACES, VOCABULARY = 6, 6004
-SIZE, FLOOR = 600, 0.01
 
 
 def make_observed(monkeypatch, stored_ids, spread):
@@ -67,43 +64,3 @@ def test_distribution_equals_the_fake_servers(seed):
     assert torch.allclose(observed.distribution(sampling).exp(), expected.exp(), atol=1e-12)
     sampled = expected.gather(1, torch.tensor(ids)[:, None])[:, 0]
     assert torch.allclose(observed.logprobs(sampling).exp(), sampled.exp(), atol=1e-12)
-
-
-class Folder:
-    """A fake checkpoint whose scores differ from the audited one by `apart`."""
-
-    large = True
-
-    def __init__(self, name, apart=0.0):
-        self.name, self.apart, self.computed = name, apart, []
-
-    def has_same_tensors(self, other):
-        return isinstance(other, Folder)
-
-    def release(self):
-        pass
-
-    def scores(self, sequences, _dtype):
-        self.computed.append(sum(len(ids) - 1 for ids in sequences))
-        return torch.full((self.computed[-1],), self.apart)
-
-
-@pytest.mark.parametrize(
-    ("folder", "notes", "computed"),
-    [
-        (Folder("checkpoint-20", 3.0), ["away"], [checkpoint_identification._FEW_IDS]),
-        # A step of training can be smaller than rounding; then all ids are needed.
-        (Folder("checkpoint-280", 0.02), [], [checkpoint_identification._FEW_IDS, SIZE]),
-        (SimpleNamespace(name="checkpoint-20", release=lambda: None, computed=[]), ["does_not_fit"], []),
-    ],
-    ids=["far away", "as near as rounding", "other tensors"],
-)
-def test_distant_checkpoints_are_ruled_out_with_few_tokens(folder, notes, computed):
-    """All tokens are scored only if a few tokens cannot rule the checkpoint out."""
-    sequences = [list(range(SIZE // 2 + 1))] * 2
-    engine, exact = torch.full((SIZE,), FLOOR), torch.zeros(SIZE)
-    scores = Scores(Folder("checkpoint-300"), sequences, engine, "bfloat16", exact, FLOOR)
-    siblings, reported = checkpoint_identification._compute_others(scores, [folder])
-    assert [item.name for item in reported] == notes
-    assert len(siblings) == (not notes)
-    assert folder.computed == computed

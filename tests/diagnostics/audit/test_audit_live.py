@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from diagnostics.audit.live import reference
 from diagnostics.audit.live.probe_plan import audit_server
 from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, make_document, shareable
 from evaluation.audit.live_bench import write_mixed_checkpoint, write_noisy_checkpoint
@@ -78,9 +79,8 @@ def test_two_changed_sampling_parameters_are_found(trained):
 
 def test_older_checkpoint_is_named_unless_staleness_allows_it(trained, tmp_path):
     """The weights of an older checkpoint are a fault, unless the trainer allows a staleness of 1."""
-    assert fault_values(audit_standin(trained, folder="checkpoint-110")) == {
-        "weights/version": "checkpoint-110"
-    }
+    faults = fault_values(audit_standin(trained, folder="checkpoint-110"))
+    assert faults == {"weights/version": "checkpoint-110"}
     trainer = trainer_file(tmp_path, max_staleness=1)
     assert fault_values(audit_standin(trained, folder="checkpoint-110", trainer=trainer)) == {}
 
@@ -99,6 +99,15 @@ def test_raw_logprobs_leave_the_sampling_undecided(trained, wrong):
     (result,) = (item for item in audit.results if item.topic == "sampling")
     assert (audit.outcome, result.outcome) == (NOT_DECIDED, NOT_DECIDED)
     assert "--logprobs-mode processed_logprobs" in result.needed[0].text
+
+
+def test_large_model_rules_out_distant_checkpoints_with_few_ids(trained, monkeypatch):
+    """For a large model only checkpoints near the expected one are computed for all ids."""
+    monkeypatch.setattr(reference, "_LARGE", 0)
+    audit = audit_standin(trained)
+    assert (fault_values(audit), audit.outcome) == ({}, CLEAN)
+    distant = {fact.values["name"] for item in audit.results for fact in item.evidence if fact.name == "away"}
+    assert distant == {"base", "checkpoint-20"}
 
 
 def test_layer_with_older_weights_is_named(trained):
@@ -134,12 +143,9 @@ def test_stale_cache_and_wrong_weights_stay_within_the_token_budget(trained, tmp
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("wrong", "family"),
-    [(ServerFaults(permuted=True), "pairing"), (ServerFaults(neighbour=True), "logprobs/token")],
-)
-def test_swapped_samples_and_logprobs_of_other_tokens_are_found(trained, wrong, family):
-    assert family in fault_values(audit_standin(trained, wrong))
+@pytest.mark.parametrize(("fault", "family"), [("permuted", "pairing"), ("neighbour", "logprobs/token")])
+def test_swapped_samples_and_logprobs_of_other_tokens_are_found(trained, fault, family):
+    assert family in fault_values(audit_standin(trained, ServerFaults(**{fault: True})))
 
 
 @pytest.mark.long

@@ -55,15 +55,14 @@ def test_position_between_checkpoints_is_reported(position, names, family, slope
     assert result.values["slope"] == pytest.approx(slope, abs=0.01)
 
 
-def test_newer_weights_name_the_two_newest_checkpoints():
-    names = ("checkpoint-30", "checkpoint-10", "checkpoint-20")
-    result = identify(0.4 * DIRECTION + noise(0.05, 7), *names, spread=0.05)
-    assert result.family == "weights/newer"
-    assert (result.values["name"], result.values["before"]) == ("checkpoint-30", "checkpoint-20")
-
-
-@pytest.mark.parametrize("position", [0.3, 0.25, -0.2], ids=["noise", "between", "older"])
-def test_other_differences_are_not_newer_weights(position):
-    engine = position * DIRECTION + noise(0.2 if position == 0.3 else 0.05, 3)
-    result = identify(engine, "checkpoint-10", "checkpoint-20", "checkpoint-30", spread=0.05)
-    assert result.family != "weights/newer"
+@pytest.mark.parametrize(
+    ("position", "spread", "is_newer"),
+    [(0.4, 0.05, True), (0.3, 0.2, False), (0.25, 0.05, False), (-0.2, 0.05, False)],
+    ids=["newer", "noise", "between", "older"],
+)
+def test_only_weights_beyond_the_newest_checkpoint_are_newer(position, spread, is_newer):
+    names = ("checkpoint-20", "checkpoint-10", "checkpoint-30")
+    result = identify(position * DIRECTION + noise(spread, 7), *names, spread=0.05)
+    assert (result.family == "weights/newer") is is_newer
+    if is_newer:
+        assert (result.values["name"], result.values["before"]) == ("checkpoint-30", "checkpoint-20")

@@ -8,10 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import random
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import torch
+from pyarrow import parquet
 from safetensors.torch import save
 
 from diagnostics.audit.recorded import run_audit
@@ -25,22 +28,17 @@ def train_run(folder, seed=0, steps=10, *options):
     from grpo_core.run import train
     from grpo_core.settings import load
 
-    config = load(
-        None,
-        [
-            f"--train.steps={steps}",
-            f"--train.seed={seed}",
-            "--sampling.group_size=8",
-            "--sampling.max_tokens=12",
-            "--train.prompts_per_step=8",
-            f"--output.dir={folder}",
-            f"--output.name=run-{seed}",
-            "--output.record_every=1",
-            "--checkpoint.every=2",
-            "--checkpoint.keep=50",
-            *options,
-        ],
+    fixed = (
+        "--sampling.group_size=8 --sampling.max_tokens=12 --train.prompts_per_step=8 --output.record_every=1"
+        " --checkpoint.every=2 --checkpoint.keep=50"
     )
+    varied = [
+        f"--train.steps={steps}",
+        f"--train.seed={seed}",
+        f"--output.dir={folder}",
+        f"--output.name=run-{seed}",
+    ]
+    config = load(None, [*fixed.split(), *varied, *options])
     train(config, lambda _: None)
     return Path(folder) / f"run-{seed}"
 
@@ -53,16 +51,12 @@ def rows_of(folder):
 
 def with_trainer(rows, noise=1e-7, seed=0):
     """Add trainer log-probs to the rows: the engine's log-probs with rounding noise."""
-    import random
-
     generator = random.Random(seed)
-    return [
-        with_streams(
-            row,
-            trainer=tuple(None if e is None else e + generator.gauss(0, noise) for e in row.tokens.engine),
-        )
+    streams = (
+        tuple(None if value is None else value + generator.gauss(0, noise) for value in row.tokens.engine)
         for row in rows
-    ]
+    )
+    return [with_streams(row, trainer=trainer) for row, trainer in zip(rows, streams, strict=True)]
 
 
 def with_streams(row, **streams):
@@ -145,40 +139,37 @@ def as_verl(rows, folder):
     return folder
 
 
+def _table(rows, reward, advantage):
+    """Return the columns of a table of completions, as TRL and ms-swift log them."""
+    fields = {
+        "step": "step",
+        "prompt": "prompt",
+        "completion": "completion",
+        reward: "reward",
+        advantage: "advantage",
+    }
+    return {name: [getattr(row, field) for row in rows] for name, field in fields.items()}
+
+
 def as_swift(rows, folder):
     """Write the rows as ms-swift's completions.jsonl."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "completions.jsonl").open("w") as file:
         for step, of_step in steps_of(rows).items():
-            entry = {
+            more = {
                 "step": [str(step)] * len(of_step),
-                "prompt": [row.prompt for row in of_step],
-                "completion": [row.completion for row in of_step],
-                "Exact": [row.reward for row in of_step],
-                "advantages": [row.advantage for row in of_step],
                 "solution": [row.columns.get("answer") for row in of_step],
             }
-            file.write(json.dumps(entry) + "\n")
+            file.write(json.dumps(_table(of_step, "Exact", "advantages") | more) + "\n")
     return folder
 
 
 def as_parquet(rows, folder):
     """Write the rows as TRL's completion tables, one Parquet file per step."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
     (folder / "completions").mkdir(parents=True, exist_ok=True)
     for step, of_step in steps_of(rows).items():
-        table = pa.table(
-            {
-                "step": [step] * len(of_step),
-                "prompt": [row.prompt for row in of_step],
-                "completion": [row.completion for row in of_step],
-                "reward_fn": [row.reward for row in of_step],
-                "advantage": [row.advantage for row in of_step],
-            }
-        )
-        parquet.write_table(table, folder / "completions" / f"completions_{step:05d}.parquet")
+        path = folder / "completions" / f"completions_{step:05d}.parquet"
+        parquet.write_table(pa.table(_table(of_step, "reward_fn", "advantage")), path)
     return folder
 
 
