@@ -43,7 +43,6 @@ class ServerFaults:
         batches: Each sequence is computed in a batch of random size, whose other sequences are random.
         no_logprobs: Samples have no log-probs.
         paused: The server reports that it is paused.
-        updating: The metrics show a weight update that started and did not finish.
         versions: Weight versions that the server reports, one per request.
         no_priority: Requests with a priority are refused.
         max_model_len: The most tokens that the server takes.
@@ -66,7 +65,6 @@ class ServerFaults:
     batches: bool = False
     no_logprobs: bool = False
     paused: bool = False
-    updating: bool = False
     versions: list[str] = field(default_factory=list)
     no_priority: bool = False
     max_model_len: int = 320
@@ -232,9 +230,6 @@ def serving(engine: Engine) -> Iterator[str]:
                 several = len(engine.wrong.versions) > 1
                 version = engine.wrong.versions.pop(0) if several else engine.wrong.versions[0]
                 answers["/weight_info"] = {"weight_version": version}
-            if engine.wrong.updating:
-                name = "vllm:rl_weight_update_operation_duration_seconds_count"
-                answers["/metrics"] = f'{name}{{operation="start"}} 3.0\n{name}{{operation="finish"}} 2.0\n'
             if engine.wrong.settings is not None:
                 answers["/server_info"] = {"vllm_config": {"model_config": engine.wrong.settings}}
             self._reply(answers.get(path))

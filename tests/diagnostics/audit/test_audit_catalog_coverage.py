@@ -4,8 +4,6 @@ import ast
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from diagnostics import audit
 from diagnostics.audit.results import CHECKS, CLEAN, FAULT, LIVE, Audit, Result, make_document
 from diagnostics.catalog import loader
@@ -29,19 +27,16 @@ REASON_WITHOUT_CHECK = {
 }
 
 
-@pytest.fixture(scope="module")
-def issues():
-    """Load the shipped catalog."""
-    return loader.load()
+ISSUES = loader.load()
 
 
-def test_every_silent_failure_has_a_check_or_a_reason(issues):
-    silent = {code for code, issue in issues.items() if issue.kind == "silent" and not issue.audit}
+def test_every_silent_failure_has_a_check_or_a_reason():
+    silent = {code for code, issue in ISSUES.items() if issue.kind == "silent" and not issue.audit}
     assert silent == REASON_WITHOUT_CHECK.keys() | ISSUES_CHOSEN_BY_A_CHECK.keys()
 
 
-def test_every_result_family_belongs_to_one_issue_and_one_check(issues):
-    families = Counter(family for issue in issues.values() for family in issue.audit)
+def test_every_result_family_belongs_to_one_issue_and_one_check():
+    families = Counter(family for issue in ISSUES.values() for family in issue.audit)
     assert [family for family, times in families.items() if times > 1] == []
     assert [family for family in families if family.partition("/")[0] not in CHECKS] == []
 
@@ -57,8 +52,8 @@ def test_fault_has_the_code_of_its_family_unless_the_check_sets_one():
     assert [record["name"] for record in answers[0]["helps"]["mitigations"]] == ["all_names"]
 
 
-def test_codes_in_check_sources_match_the_catalog(issues):
-    codes = {family: code for code, issue in issues.items() for family in issue.audit}
+def test_codes_in_check_sources_match_the_catalog():
+    codes = {family: code for code, issue in ISSUES.items() for family in issue.audit}
     families = []
     for path in sorted(Path(audit.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -66,6 +61,6 @@ def test_codes_in_check_sources_match_the_catalog(issues):
                 values = (*node.args, *(keyword.value for keyword in node.keywords))
                 words = [value.value for value in values if isinstance(value, ast.Constant)]
                 family = next((word for word in words if word in codes), None)
-                families += [(family, word) for word in words if family and word in issues]
+                families += [(family, word) for word in words if family and word in ISSUES]
     assert len(families) > 10
     assert [(family, code) for family, code in families if codes[family] != code] == []

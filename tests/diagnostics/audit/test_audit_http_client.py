@@ -77,35 +77,19 @@ def test_slow_connect_times_out(monkeypatch):
         Client(url, 0.3).get("/v1/models")
 
 
-def test_redirects_are_not_followed():
-    def redirect():
-        yield b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n"
+PACKED = gzip.compress(gzip.compress(bytes(1 << 24)))
+REFUSED = {
+    "redirect": (b"302 Found", b"Location: http://127.0.0.1:9/", b"", r"refused \(302\)"),
+    "a kilobyte that takes gigabytes": (b"200 OK", b"Content-Encoding: gzip, gzip", PACKED, "its answer is compressed"),
+    "a reason that takes minutes to mask": (
+        b"400 Bad Request", b"X: y", b"9" * 5_000_000, r"\(400\): an answer of 5000000 bytes$"
+    ),
+}  # fmt: skip
 
-    with slow_server(redirect) as url:
-        assert Client(url, 5).try_call("/v1/models") is None
 
-
-def test_compressed_answer_is_refused_before_it_is_unpacked(monkeypatch):
-    """A kilobyte that was compressed twice would take gigabytes."""
-    packed = gzip.compress(gzip.compress(bytes(1 << 24)))
+@pytest.mark.parametrize(("status", "header", "body", "message"), REFUSED.values(), ids=REFUSED)
+def test_redirects_compressed_and_long_answers_are_refused(monkeypatch, status, header, body, message):
     monkeypatch.setattr("zlib.decompressobj", lambda *_: pytest.fail("the answer is unpacked"))
-
-    def compressed():
-        yield b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip, gzip\r\n"
-        yield b"Content-Length: %d\r\n\r\n" % len(packed) + packed
-
-    with slow_server(compressed) as url, pytest.raises(AuditError, match="its answer is compressed"):
-        Client(url, 5).get("/v1/models")
-
-
-def test_long_refusal_is_not_repeated():
-    """Masking the reason would take minutes."""
-
-    def refusal():
-        yield b"HTTP/1.1 400 Bad Request\r\nContent-Length: 5000000\r\n\r\n" + b"9" * 5_000_000
-
-    with (
-        slow_server(refusal) as url,
-        pytest.raises(AuditError, match=r"\(400\): an answer of 5000000 bytes$"),
-    ):
+    answer = b"HTTP/1.1 %s\r\n%s\r\nContent-Length: %d\r\n\r\n%s" % (status, header, len(body), body)
+    with slow_server(lambda: [answer]) as url, pytest.raises(AuditError, match=message):
         Client(url, 20).get("/v1/models")

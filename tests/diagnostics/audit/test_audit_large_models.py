@@ -49,16 +49,9 @@ def test_distribution_equals_the_fake_servers(seed):
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     prompt, ids = draw.choices(range(50), k=5), draw.choices(range(50), k=8)
     logits = 3 * torch.randn(len(ids), 50, generator=generator, dtype=torch.float64)
-    sampling = Sampling(
-        draw.choice((1.0, 0.7, 1.4)),
-        draw.choice((1.0, 0.9, 0.5)),
-        draw.choice((0, 5, 20)),
-        draw.choice((0.0, 0.05)),
-        draw.choice((1.0, 1.2)),
-        draw.choice((0.0, 0.5)),
-        draw.choice((0.0, 0.3)),
-        draw.choice((None, (3, -2.0))),
-    )
+    truncations = (1.0, 0.9, 0.5), (0, 5, 20), (0.0, 0.05)
+    penalties = (1.0, 1.2), (0.0, 0.5), (0.0, 0.3), (None, (3, -2.0))
+    sampling = Sampling(*map(draw.choice, ((1.0, 0.7, 1.4), *truncations, *penalties)))
     observed = Observed([Completion(tuple(prompt), tuple(ids), (0.0,) * len(ids))], [logits])
     expected = torch.stack([distribution(logits[n], sampling, prompt, ids[:n]) for n in range(len(ids))])
     assert torch.allclose(observed.distribution(sampling).exp(), expected.exp(), atol=1e-12)

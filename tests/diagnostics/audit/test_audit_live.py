@@ -107,7 +107,7 @@ def test_large_model_rules_out_distant_checkpoints_with_few_ids(trained, monkeyp
     audit = audit_standin(trained)
     assert (fault_values(audit), audit.outcome) == ({}, CLEAN)
     distant = {fact.values["name"] for item in audit.results for fact in item.evidence if fact.name == "away"}
-    assert distant == {"base", "checkpoint-20"}
+    assert distant >= {"base", "checkpoint-20"}
 
 
 def test_layer_with_older_weights_is_named(trained):

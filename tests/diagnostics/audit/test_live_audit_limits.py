@@ -26,14 +26,6 @@ def test_weight_update_during_the_audit_gives_no_verdict(trained):
         audit_server(address, trained / "checkpoint-120", timeout_s=500)
 
 
-def test_server_with_an_unfinished_weight_update_gets_no_request(trained):
-    """The audit is refused if vLLM's counters show an update that started and did not finish."""
-    engine = Engine(trained / "checkpoint-120", "float32", ServerFaults(updating=True))
-    with serving(engine) as address, pytest.raises(NotAvailableError, match="being updated"):
-        audit_server(address, trained / "checkpoint-120", timeout_s=500)
-    assert engine.priorities == []
-
-
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [

@@ -94,20 +94,17 @@ def test_sleeping_or_updating_server_is_recognised(answers, awake):
 
 def test_long_texts_of_the_server_are_not_repeated():
     """Masking them for the report would take minutes."""
-    answers = {
-        "v1/models": {"data": [{"id": "m" * 1_000_000}]},
-        "server_info?config_format=json": {
-            "model_config": {"dtype": "torch.float32", "quantization": "q" * 201}
+    model = {"dtype": "torch.float32", "quantization": "q" * 201}
+    client = FakeClient(
+        **{
+            "v1/models": {"data": [{"id": "m" * 1_000_000}]},
+            "server_info?config_format=json": {"model_config": model},
         },
-        "version": {"version": "9" * 5_000_000},
-        "weight_info": {"weight_version": "w" * 5_000_000},
-    }
-    settings = Server(FakeClient(**answers)).settings()
-    assert settings == {
-        "dtype": "float32",
-        "quantization": "a text of 201 characters",
-        "release": "a text of 5000000 characters",
-    }
-    assert check_awake(FakeClient(**answers)) == "a text of 5000000 characters"
+        version={"version": "9" * 5_000_000},
+        weight_info={"weight_version": "w" * 5_000_000},
+    )
+    bounded = {"quantization": "a text of 201 characters", "release": "a text of 5000000 characters"}
+    assert Server(client).settings() == {"dtype": "float32"} | bounded
+    assert check_awake(client) == "a text of 5000000 characters"
     with pytest.raises(AuditError, match=r"serves a text of 1000000 characters$"):
-        Server(FakeClient(**answers), "other")
+        Server(client, "other")

@@ -9,12 +9,8 @@ import pytest
 from diagnostics.audit.recorded.run_audit import audit_run
 from diagnostics.audit.results import CLEAN, FAULT, NOT_ASKED, NOT_DECIDED, AuditError
 from tests.diagnostics.audit_recorded import runs
+from tests.diagnostics.audit_recorded.runs import fault_families
 from tests.diagnostics.audit_recorded.test_damaged_runs import some_rows
-
-
-def families(folder):
-    """Return the families of the faults in a recorded run."""
-    return {result.family for result in audit_run(folder).results if result.outcome == FAULT}
 
 
 @pytest.mark.parametrize(
@@ -28,13 +24,13 @@ def families(folder):
 )
 def test_samples_without_learning_signal_are_a_fault(tmp_path, family, change):
     rows = [replace(row, **change(place, row)) for place, row in enumerate(some_rows(6))]
-    assert family in families(runs.as_verl(rows, tmp_path))
+    assert family in fault_families(audit_run(runs.as_verl(rows, tmp_path)))
 
 
 def test_nan_rewards_in_json_lines_are_a_fault(tmp_path):
     line = {"input": "a", "output": "b", "score": math.nan, "step": 1}
     (tmp_path / "1.jsonl").write_text("".join(json.dumps(line) + "\n" for _ in range(4)))
-    assert "rewards/no_number" in families(tmp_path)
+    assert "rewards/no_number" in fault_families(audit_run(tmp_path))
 
 
 REWARDS = """

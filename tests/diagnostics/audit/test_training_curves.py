@@ -69,10 +69,8 @@ def test_healthy_runs_have_no_finding(seed):
 def test_solved_task_is_not_a_fault():
     """A run whose rewards all reach the maximum has no fault, although groups have no spread and no gradient."""
     solved = {"reward": 1.0, "reward_std": 0.0, "frac_reward_zero_std": 1.0, "grad_norm": 0.0}
-    assert (
-        faults(lambda step: solved if step > 90 else {"reward": 0.005 * step, "frac_reward_zero_std": 0.2})
-        == {}
-    )
+    learning = lambda step: {"reward": 0.005 * step, "frac_reward_zero_std": 0.2}  # noqa: E731
+    assert faults(lambda step: solved if step > 90 else learning(step)) == {}
 
 
 def test_fault_names_its_first_step_and_the_option_of_the_framework():
@@ -84,10 +82,8 @@ def test_fault_names_its_first_step_and_the_option_of_the_framework():
     assert "epsilon_high=0.28" in causes[0]
     verl = {f"actor/{name}": 1.0 for name in ("pg_loss", "lr")}
     result = faults(lambda step: verl | {"actor/entropy": 0.6 if step < 50 else 0.002, "entropy": None})
-    option = next(
-        observed for observed in result["curves/entropy_collapse"].evidence if observed.name == "cause"
-    ).values["option"]
-    assert option.startswith("actor_rollout_ref.")
+    options = [fact.values.get("option", "") for fact in result["curves/entropy_collapse"].evidence]
+    assert options[1].startswith("actor_rollout_ref.")
 
 
 def test_share_of_rollouts_without_gradient_is_reported():
@@ -122,17 +118,13 @@ def test_trainer_state_is_recognised_under_any_name(tmp_path, capsys, name):
     assert "no gradient in 100 of 100 steps" in capsys.readouterr().out
 
 
-def test_implausible_training_speed_is_a_fault(tmp_path, capsys):
-    (tmp_path / "run.log").write_text(
-        "{'train_runtime': 0.0176, 'train_steps_per_second': 71590.9, 'train_loss': 0.0}\n"
-    )
-    assert main(["audit", str(tmp_path / "run.log")]) == 1
-    assert "nothing was trained: 1260 steps in 0.0176 s" in capsys.readouterr().out
+SUMMARY = {"train_runtime": 0.0176, "train_steps_per_second": 71590.9, "train_loss": 0.5}
+STEPS = [{"loss": 1.2 - step / 10, "reward": 0.1 * step} for step in range(3)]
 
 
-def test_fast_run_that_logged_its_steps_is_not_a_fault(tmp_path, capsys):
-    steps = [{"loss": 1.2 - step / 10, "reward": 0.1 * step} for step in range(3)]
-    summary = {"train_runtime": 0.8, "train_steps_per_second": 250.0, "train_loss": 1.1}
-    (tmp_path / "run.log").write_text("\n".join(map(str, [*steps, summary])))
+@pytest.mark.parametrize("steps", [[], STEPS], ids=["summary only", "a fast toy run that logged its steps"])
+def test_implausible_training_speed_without_steps_is_a_fault(tmp_path, capsys, steps):
+    (tmp_path / "run.log").write_text("\n".join(map(str, [*steps, SUMMARY])))
     main(["audit", str(tmp_path / "run.log")])
-    assert "nothing was trained" not in capsys.readouterr().out
+    is_reported = "nothing was trained: 1260 steps in 0.0176 s" in capsys.readouterr().out
+    assert is_reported is not bool(steps)

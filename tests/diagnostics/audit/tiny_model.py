@@ -84,7 +84,5 @@ def _save(model: LlamaForCausalLM, text_tokenizer: PreTrainedTokenizerFast, fold
     text_tokenizer.save_pretrained(folder)
     # The transformers release of vLLM 0.10 does not have the new class name; both releases have this name.
     settings = folder / "tokenizer_config.json"
-    reported = json.loads(settings.read_text(encoding="utf-8"))
-    settings.write_text(
-        json.dumps(reported | {"tokenizer_class": "PreTrainedTokenizerFast"}), encoding="utf-8"
-    )
+    values = json.loads(settings.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings.write_text(json.dumps(values), encoding="utf-8")

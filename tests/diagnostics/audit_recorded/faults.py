@@ -86,14 +86,9 @@ def _streams(offset):
 
     def inject(rows, seed):
         generator = random.Random(seed)
+        change = lambda row, value: None if value is None else offset(row, value, generator)  # noqa: E731
         return [
-            with_streams(
-                row,
-                engine=tuple(
-                    None if value is None else offset(row, value, generator) for value in row.tokens.engine
-                ),
-            )
-            for row in rows
+            with_streams(row, engine=tuple(change(row, value) for value in row.tokens.engine)) for row in rows
         ]
 
     return inject
@@ -101,13 +96,11 @@ def _streams(offset):
 
 def _shift_stream(rows, _seed):
     """Shift the engine's log-probs by one token."""
-    changed = []
-    for row in rows:
-        engine = row.tokens.engine
-        values = [value for value in engine if value is not None]
-        none = [None] * (len(engine) - len(values))
-        changed.append(with_streams(row, engine=(*none, *values[1:], values[0])))
-    return changed
+    starts = [row.tokens.prompt_length for row in rows]
+    return [
+        with_streams(row, engine=(*row.tokens.engine[:start], *_rolled(row.tokens.engine[start:], -1)))
+        for row, start in zip(rows, starts, strict=True)
+    ]
 
 
 def _repeat_steps(rows, seed):
@@ -134,28 +127,19 @@ def _copy_first(rows, _seed):
 
 def _echo_prompt(rows, _seed):
     """Repeat each prompt in its completion."""
-    return [
-        replace(
-            row,
-            prompt=f"What follows {row.prompt}",
-            completion=f"What follows {row.prompt} is {row.completion}",
-        )
-        for row in rows
-    ]
+    asked = [replace(row, prompt=f"What follows {row.prompt}") for row in rows]
+    return [replace(row, completion=f"{row.prompt} is {row.completion}") for row in asked]
 
 
 def _insert_other_prompt(rows, _seed):
     """Begin each completion with the prompt of the next group."""
 
     def change(step_rows):
-        long = [
-            replace(row, prompt=f"Please write the word {row.columns['answer']} once more.")
-            for row in step_rows
-        ]
-        next_prompts = _rolled([row.prompt for row in long], len(group_samples(step_rows)[0]))
+        prompts = [f"Please write the word {row.columns['answer']} once more." for row in step_rows]
+        others = _rolled(prompts, len(group_samples(step_rows)[0]))
         return [
-            replace(row, completion=f"{prompt} {row.completion}")
-            for row, prompt in zip(long, next_prompts, strict=True)
+            replace(row, prompt=prompt, completion=f"{other} {row.completion}")
+            for row, prompt, other in zip(step_rows, prompts, others, strict=True)
         ]
 
     return _by_step(rows, change)

@@ -19,6 +19,7 @@ from safetensors.torch import save
 
 from diagnostics.audit.recorded import run_audit
 from diagnostics.audit.recorded.run_data import Tokens, group_samples
+from diagnostics.audit.results import FAULT
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -41,6 +42,11 @@ def train_run(folder, seed=0, steps=10, *options):
     config = load(None, [*fixed.split(), *varied, *options])
     train(config, lambda _: None)
     return Path(folder) / f"run-{seed}"
+
+
+def fault_families(audit):
+    """Return the families of the faults in an audit."""
+    return {result.family for result in audit.select(FAULT)}
 
 
 def rows_of(folder):

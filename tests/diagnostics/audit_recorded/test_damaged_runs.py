@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 
@@ -18,19 +19,17 @@ from tests.diagnostics.audit_recorded import runs
 
 def some_rows(steps=5):
     """Return four groups of four samples per step, with different rewards and correct advantages."""
-    values = [-0.5, 0.5, -0.5, 0.5]
+    places = itertools.product(range(1, steps + 1), range(4), range(4))
+    advantages = [value / (0.57735027 + 1e-4) for value in (-0.5, 0.5, -0.5, 0.5)]
     return [
         Sample(
-            step,
-            f"prompt {step} {group}",
-            f"answer {step} {group} {item}",
-            float(item % 2),
-            values[item] / (0.57735027 + 1e-4),
+            step, f"prompt {step} {group}", f"answer {step} {group} {item}", float(item % 2), advantages[item]
         )
-        for step in range(1, steps + 1)
-        for group in range(4)
-        for item in range(4)
+        for step, group, item in places
     ]
+
+
+FILES = ("1.jsonl", "completions.jsonl", "trainer_state.json", "completions_00001.parquet", "rollouts.jsonl")
 
 
 def audit_with_notes(path):
@@ -65,13 +64,7 @@ def test_truncated_file_is_reported_and_not_clean(tmp_path, form):
     "data", [b"", b"\x00" * 64, b"[1, 2]\n", b'{"input": ' + b"[" * 5000 + b"\n", b"\xff\xfe{}"]
 )
 def test_foreign_file_under_a_known_name_does_not_end_the_audit(tmp_path, data):
-    for name in (
-        "1.jsonl",
-        "completions.jsonl",
-        "trainer_state.json",
-        "completions_00001.parquet",
-        "rollouts.jsonl",
-    ):
+    for name in FILES:
         (tmp_path / name).write_bytes(data)
     audit, facts = audit_with_notes(tmp_path)
     assert audit.outcome == NOT_DECIDED
@@ -92,12 +85,8 @@ def test_truncated_weights_are_reported(tmp_path):
 
 def test_metrics_are_read_from_a_pasted_log(tmp_path):
     log = tmp_path / "run.log"
-    log.write_text(
-        "".join(f"{{'loss': 0.0, 'grad_norm': 0.0, 'reward_std': 0.3, 'epoch': {i}}}\n" for i in range(5))
-    )
-    assert {answer.family for answer in audit_run(log).results if answer.outcome == FAULT} == {
-        "metrics/no_gradient"
-    }
+    log.write_text("{'loss': 0.0, 'grad_norm': 0.0, 'reward_std': 0.3}\n" * 5)
+    assert [answer.family for answer in audit_run(log).select(FAULT)] == ["metrics/no_gradient"]
 
 
 def test_fifth_folder_of_one_format_is_reported_as_unread(tmp_path):

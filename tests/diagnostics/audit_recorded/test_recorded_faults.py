@@ -7,10 +7,11 @@ import shutil
 import pytest
 
 from diagnostics.audit.recorded.run_audit import audit_run
-from diagnostics.audit.results import CLEAN, FAULT
+from diagnostics.audit.results import CLEAN
 from diagnostics.catalog import loader
 from evaluation.hostile import fuzz_artifacts, fuzz_readers
 from tests.diagnostics.audit_recorded import faults, runs
+from tests.diagnostics.audit_recorded.runs import fault_families
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +24,6 @@ def run(tmp_path_factory):
 def rows(run):
     """Return the recorded samples with the trainer's log-probs."""
     return runs.with_trainer(runs.rows_of(run))
-
-
-def fault_families(audit):
-    """Return the families of the faults in an audit."""
-    return {answer.family for answer in audit.results if answer.outcome == FAULT}
 
 
 def test_healthy_run_is_clean_and_fully_checked(run):
@@ -63,10 +59,9 @@ def test_fault_in_samples_is_named(rows, tmp_path, fault, form):
 
 
 @pytest.mark.parametrize(
-    ("name", "family", "put"), faults.FILES, ids=[item[0].replace(" ", "-") for item in faults.FILES]
+    ("family", "put"), [item[1:] for item in faults.FILES], ids=[item[0] for item in faults.FILES]
 )
-def test_fault_in_metrics_or_checkpoints_is_named(run, tmp_path, name, family, put):
-    del name
+def test_fault_in_metrics_or_checkpoints_is_named(run, tmp_path, family, put):
     folder = shutil.copytree(run, tmp_path / "run")
     put(folder, 1)
     assert family in fault_families(audit_run(folder))
