@@ -6,6 +6,7 @@ module in a training environment, so it may only import packages that are instal
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -112,8 +113,8 @@ class FindingTracker:
         current = {result.family: result for result in faults if result.values.get("open", True)}
         for family, result in current.items():
             self._tracked.setdefault(family, TrackedFinding(result))
-        changes = [item.observe(step, current.get(family), needed) for family, item in self._tracked.items()]
-        return [change for found in changes for change in found]
+        changes = (item.observe(step, current.get(family), needed) for family, item in self._tracked.items())
+        return list(itertools.chain.from_iterable(changes))
 
     @property
     def reported(self) -> dict[str, TrackedFinding]:

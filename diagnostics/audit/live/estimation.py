@@ -59,8 +59,8 @@ def fit_sampling(observed: Observed, expected: Sampling, floor: float, *, pairs:
     """
     start = Fit(expected, observed.residual(expected), ())
     few = observed.subset(max(_FEW_TOKENS, len(observed.ids) // 4))
-    found = ((name, *search(few, expected, name)) for name in RANGES)
-    hints = [Fit(expected.replace(name, value), residual, (name,)) for name, value, residual in found]
+    optima = ((name, *search(few, expected, name)) for name in RANGES)
+    hints = [Fit(expected.replace(name, value), residual, (name,)) for name, value, residual in optima]
     hints.sort(key=_residual)
     runner_up = (hints[0].changed[0], hints[0].residual)
     if hints[0].residual > (1 - _HINT) * few.residual(expected):
@@ -191,11 +191,11 @@ def interval(observed: Observed, sampling: Sampling, name: str) -> tuple[float, 
     mean = trimmed_mean(differences)
     slack = mean + 2 * float(differences.clamp(max=4 * mean + 1e-9).std()) / math.sqrt(len(differences))
 
-    def fits(value: float) -> bool:
+    def is_compatible(value: float) -> bool:
         return low <= value <= high and observed.residual(sampling.replace(name, value)) <= slack
 
     step, growth = (1.0, 1.0) if scale == "whole" else (least / 16, 1.6)
-    return _extend(sampling.value(name), fits, step, growth)
+    return _extend(sampling.value(name), is_compatible, step, growth)
 
 
 def middle_of_plateau(observed: Observed, sampling: Sampling, name: str) -> float:
@@ -204,18 +204,20 @@ def middle_of_plateau(observed: Observed, sampling: Sampling, name: str) -> floa
         return sampling.value(name)
     same = observed.residual(sampling) * 1.001 + 1e-12
 
-    def fits(value: float) -> bool:
+    def is_compatible(value: float) -> bool:
         return 1e-6 <= value <= 1 - 1e-9 and observed.residual(sampling.replace(name, value)) <= same
 
-    return sum(_extend(sampling.value(name), fits, RANGES[name][3] / 64, 1.3)) / 2
+    return sum(_extend(sampling.value(name), is_compatible, RANGES[name][3] / 64, 1.3)) / 2
 
 
-def _extend(value: float, fits: Callable[[float], bool], step: float, growth: float) -> tuple[float, float]:
-    """Return the lowest and the highest value that fits, found in growing steps from a value."""
+def _extend(
+    value: float, is_compatible: Callable[[float], bool], step: float, growth: float
+) -> tuple[float, float]:
+    """Return the lowest and the highest compatible value, searched in growing steps from a value."""
     ends = []
     for direction in (-1, 1):
         end, size = value, step
-        while fits(further := end + direction * size):
+        while is_compatible(further := end + direction * size):
             end, size = further, size * growth
         ends.append(end)
     return ends[0], ends[1]

@@ -238,9 +238,9 @@ class Reference:
             if name not in tensors:
                 raise AuditError(f"{self.folder}: its base has no {name}")
             target = tensors[name]
-            left, right = (matrix.to(dtype or matrix.dtype).to(target.dtype) for matrix in (left, right))  # noqa: PLW2901
+            factors = (matrix.to(dtype or matrix.dtype).to(target.dtype) for matrix in (left, right))
             with torch.no_grad():
-                target += self._adapter_factor * scale * (left @ right)
+                target += self._adapter_factor * scale * torch.matmul(*factors)
         return model
 
 

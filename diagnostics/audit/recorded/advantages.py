@@ -205,8 +205,8 @@ def _find_mistake(steps: list[Step], nearest: RunnerUp, fields: dict[str, Any]) 
         residual, formula = min((_residual(corrected, formula), str(formula)) for formula in _COMMON_FORMULAS)
         if residual <= 5 * _TOLERANCE and residual * 20 <= nearest.residual:
             values, estimates = {"told": detail, "way": formula}, (Estimate("dialect", formula),)
-            found: dict[str, Any] = {"estimates": estimates, "residual": residual, "runner_up": nearest}
-            return fault(family, message, "NUM041", values, **fields | found)
+            fields |= {"estimates": estimates, "residual": residual, "runner_up": nearest}
+            return fault(family, message, "NUM041", values, **fields)
     return None
 
 
