@@ -37,10 +37,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     try:
         config = safe_io.parse_json(safe_io.read_text(path, safe_io.METADATA))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise AuditError(f"{folder}: no config.json: expected a folder that transformers loads") from error
-    except NotADirectoryError as error:
-        raise AuditError(f"{folder}: a file: expected a folder that transformers loads") from error
     except (OSError, ValueError) as error:
         raise AuditError(f"{path}: {error}") from error
     if not isinstance(config, dict):

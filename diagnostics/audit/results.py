@@ -18,7 +18,6 @@ from diagnostics.fixes import count_of
 from diagnostics.output import prepare
 
 FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED = "fault", "clean", "not_decided", "masked", "not_asked"
-OUTCOMES = (FAULT, CLEAN, NOT_DECIDED, MASKED, NOT_ASKED)
 """Outcomes of a check. MASKED: hidden by another fault. NOT_ASKED: skipped, because an input is missing."""
 LIVE, RECORDED, RUNNING = "live", "recorded", "running"
 # Printed words for the outcomes.
@@ -122,7 +121,7 @@ class Result:
 
     Attributes:
         family: Topic (a key of CHECKS), and after a slash the kind of fault, as `sampling/temperature`.
-        outcome: One of OUTCOMES.
+        outcome: FAULT, CLEAN, NOT_DECIDED, MASKED or NOT_ASKED.
         probe: Name of the check, as P5.
         message: The fault in one sentence; empty for other outcomes.
         code: Code of the known issue; empty to look it up by family.

@@ -67,7 +67,9 @@ def fit_sampling(observed: Observed, expected: Sampling, floor: float, *, pairs:
         return replace(start, runner_up=runner_up)
     fits = [_refine(observed, hint.sampling, hint.changed) for hint in hints[:_CANDIDATES]]
     best, second = sorted(fits, key=_residual)[:2]
-    if not _improves_fit(observed, expected, best.sampling) or not _differs(best, expected):
+    if not _improves_fit(observed, expected, best.sampling) or any(
+        abs(best.sampling.value(name) - expected.value(name)) < RANGES[name][3] for name in best.changed
+    ):
         return replace(start, runner_up=runner_up)
     best = replace(best, runner_up=(second.changed[0], second.residual))
     if pairs and best.residual > 1.3 * floor:
@@ -80,11 +82,6 @@ def fit_sampling(observed: Observed, expected: Sampling, floor: float, *, pairs:
 
 def _residual(fit: Fit) -> float:
     return fit.residual
-
-
-def _differs(fit: Fit, expected: Sampling) -> bool:
-    values = ((fit.sampling.value(name) - expected.value(name), RANGES[name][3]) for name in fit.changed)
-    return all(abs(difference) >= least for difference, least in values)
 
 
 def _improves_fit(observed: Observed, simple: Sampling, other: Sampling) -> bool:

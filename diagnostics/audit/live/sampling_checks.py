@@ -76,10 +76,6 @@ class Samples:
         return max(trimmed_mean(difference.abs().nan_to_num(0.0, 0.0, 0.0).clamp(max=2.0)), _LEAST_FLOOR)
 
 
-def _alarm_factor(floor: float) -> float:
-    return _FLOAT32_ALARM if floor < 1e-4 else _ALARM
-
-
 def check_sampling(
     reference: Reference, completions: Sequence[Completion], dtype: str, expected: Sampling, mode: str = ""
 ) -> list[Result]:
@@ -173,7 +169,7 @@ def _judge_fit(samples: Samples) -> list[Result]:
     """Return a result for each parameter that differs; above the fault threshold, a logit bias or an unknown cause."""
     fit, observed, expected = samples.fit, samples.exact, samples.expected
     floor = samples.floor(fit.sampling)
-    count, times, alarm = len(observed.ids), fit.residual / floor, _alarm_factor(floor)
+    count, times, alarm = len(observed.ids), fit.residual / floor, _FLOAT32_ALARM if floor < 1e-4 else _ALARM
     fields: dict[str, Any] = {
         "residual": fit.residual, "floor": floor, "alarm": alarm * floor, "count": count, "decisive": True,
         "runner_up": RunnerUp(*fit.runner_up) if fit.runner_up else None,

@@ -103,11 +103,9 @@ def _check_recording(recording: Recording) -> Result:
         return undecided("advantages", note("want_spread", text, least=_ENOUGH))
     residual, best, steps = min(fits, key=lambda fit: fit[0])
     text = "the nearest right formula ({best}) is off by {residual:.2g}"
-    fields: dict[str, Any] = {
-        "floor": _TOLERANCE,
-        "count": sum(len(step.rewards) for step in steps),
-        "evidence": (note("advantages_unlike", text, best=best, residual=residual),),
-    }
+    evidence = (note("advantages_unlike", text, best=best, residual=residual),)
+    count = sum(len(step.rewards) for step in steps)
+    fields: dict[str, Any] = {"floor": _TOLERANCE, "count": count, "evidence": evidence}
     for *_, candidate_steps in fits:
         if mistake := _find_mistake(candidate_steps, RunnerUp(best, residual), fields):
             return mistake
@@ -184,15 +182,9 @@ def _formula_result(
     runner_ups = [RunnerUp(name, residual) for residual, name in ranked[len(fits) :]]
     text, reward = "made by {ways}; reward: {reward}", reward_source or "as recorded"
     fact = note("advantages_fit", text, recording.kind, ways="; or ".join(fits[:4]), reward=reward)
-    return clean(
-        "advantages",
-        estimates=(Estimate("dialect", fits[0]),),
-        residual=ranked[0][0],
-        floor=_TOLERANCE,
-        runner_up=next(iter(runner_ups), None),
-        count=sum(len(step.rewards) for step in steps),
-        evidence=(fact,),
-    )
+    fields: dict[str, Any] = {"estimates": (Estimate("dialect", fits[0]),), "evidence": (fact,)}
+    fields |= {"residual": ranked[0][0], "floor": _TOLERANCE, "runner_up": next(iter(runner_ups), None)}
+    return clean("advantages", count=sum(len(step.rewards) for step in steps), **fields)
 
 
 def _find_mistake(steps: list[Step], nearest: RunnerUp, fields: dict[str, Any]) -> Result | None:

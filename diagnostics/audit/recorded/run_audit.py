@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path, PurePath
 
 from diagnostics import safe_io
@@ -175,10 +176,9 @@ def _limit(groups: Sequence[list[Path]], most: int, unread: run_data.UnreadInput
 
 
 def _by_folder(paths: list[Path]) -> list[list[Path]]:
-    folders: defaultdict[Path, list[Path]] = defaultdict(list)
-    for path in paths:
-        folders[path.parent].append(path)
-    return list(folders.values())
+    return [
+        list(files) for _, files in groupby(paths, key=lambda path: path.parent)
+    ]  # as os.walk orders them
 
 
 def _read_recordings(kinds: Kinds, budget: run_data.ReadBudget) -> Iterator[run_data.Recording]:

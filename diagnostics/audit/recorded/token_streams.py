@@ -7,9 +7,9 @@ weights the difference grows from step to step. Other causes need an audit of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp
-from typing import Any
+from typing import Any, NamedTuple
 
 from diagnostics.audit.recorded import stats
 from diagnostics.audit.recorded.run_data import Recording, RunArtifacts, Sample, Tokens
@@ -46,18 +46,13 @@ def _check_mask(recording: Recording, samples: list[Tokens]) -> Result:
     return clean("masks", values=values, count=trained, evidence=(fact,))
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """The engine's and the trainer's log-prob of one sampled token, and the step."""
+class Pair(NamedTuple):
+    """The engine's and the trainer's log-prob of one sampled token, their difference, and the step."""
 
     engine: float
     trainer: float
+    difference: float
     step: int
-
-    @property
-    def difference(self) -> float:
-        """Return the engine's log-prob less the trainer's."""
-        return self.engine - self.trainer
 
 
 def check_streams(run: RunArtifacts) -> list[Result]:
@@ -87,7 +82,7 @@ def _pairs(rows: list[Sample], shift: int = 0) -> list[Pair]:
             engine, trainer = tokens.engine[place], tokens.trainer[place + shift]
             is_current = not tokens.versions or tokens.versions[place] == newest
             if is_current and engine is not None and trainer is not None and max(-engine, -trainer) < 1e3:
-                pairs.append(Pair(engine, trainer, row.step))
+                pairs.append(Pair(engine, trainer, engine - trainer, row.step))
     return pairs
 
 
