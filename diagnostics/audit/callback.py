@@ -71,9 +71,8 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
             self.active = False
             LOG.warning("audit: stopped: %s: %s", type(error).__name__, error, exc_info=True)
             return
-        flags = {
-            f"audit/{family}": float(finding.active) for family, finding in self.findings.reported.items()
-        }
+        reported = self.findings.reported.items()
+        flags = {f"audit/{family}": float(finding.active) for family, finding in reported}
         logs |= {"audit/faults": sum(flags.values()), "audit/seconds": self._seconds, **flags}
 
     def on_train_end(self, *_: Any, **__: Any) -> None:

@@ -32,15 +32,8 @@ _FLAT_STEPS = 60
 _FRAMEWORK_METRICS = {
     "verl": ("actor/", "critic/", "response_length/"),
     "ms-swift": ("memory(GiB)", "train_speed(", "global_step/max_steps"),
-    "TRL": (
-        "completions/",
-        "completion_length",
-        "frac_reward_zero_std",
-        "clip_ratio/",
-        "rewards/",
-        "num_tokens",
-    ),
-}
+    "TRL": ("completions/", "completion_length", "frac_reward_zero_std", "clip_ratio/", "rewards/", "num_tokens"),
+}  # fmt: skip
 # The name of an option in TRL, verl and ms-swift, and perhaps a text for other frameworks; or one text for all.
 Option = str | tuple[str, ...]
 _FRAMEWORKS = ("TRL", "verl", "ms-swift")
@@ -285,9 +278,7 @@ def _trained_nothing(curves: Curves) -> Result | None:
     for row in curves.rows:
         rate, runtime = (row.printed.get(f"train_{name}", 0.0) for name in ("steps_per_second", "runtime"))
         if runtime and rate > MAX_STEPS_PER_S and not (has_steps and row.printed.get("train_loss")):
-            message = (
-                "nothing was trained: {steps:.0f} steps in {runtime:.3g} s; the run resumed at its last step"
-            )
+            message = "nothing was trained: {steps:.0f} steps in {runtime:.3g} s; the run resumed at its end"
             fact = note("metric_line", "train_runtime {runtime:.4g} s", row.place, runtime=runtime)
             values = {"steps": rate * runtime, "runtime": runtime}
             evidence = (fact, *curves.causes("resume"))
@@ -302,9 +293,7 @@ def _reference_kl(curves: Curves) -> Result | None:
     if first <= _KL_FLOOR:
         return None
     if first >= _KL_ALARM:
-        message = (
-            "the KL to the reference is {kl:.3g} before the first update: the reference is another model"
-        )
+        message = "KL to the reference is {kl:.3g} before the first update: the reference is another model"
         episode = Episode(rows[:1], open=False)
         return curves.report(episode, "metrics/reference", message, "kl", code="NUM045")
     text = "the engine's type: rounding alone makes {floor:g} in bfloat16, a fault {alarm:g}"
@@ -360,9 +349,7 @@ def _no_reward_spread(curves: Curves) -> Result | None:
     share = stats.median([row.values["all_alike"] for row in rows])
     if len(rows) < 6 or share < _MOST_FLAT:
         return None
-    message = (
-        "{share:.0%} of groups have no reward spread in the last {count} steps: they produce no gradient"
-    )
+    message = "{share:.0%} of groups have no reward spread in the last {count} steps: they give no gradient"
     return curves.report(Episode(rows), "metrics/little_spread", message, *quoted, **options, share=share)
 
 

@@ -197,11 +197,8 @@ def _find_adapter_factor(scores: Scores) -> tuple[Result, Reference] | None:
     if residual > scores.limit:
         return None
     message = "the engine adds the adapter to its base {times:.2f} times"
-    estimates, second = (
-        (_estimate("adapter", value, slope.error),),
-        RunnerUp("the adapter once", scores.residual),
-    )
-    fields: dict[str, Any] = {"residual": residual, "estimates": estimates, "runner_up": second}
+    fields: dict[str, Any] = {"residual": residual, "estimates": (_estimate("adapter", value, slope.error),)}
+    fields |= {"runner_up": RunnerUp("the adapter once", scores.residual)}
     return _fault(scores, "weights/adapter", message, {"times": value}, **fields), weights
 
 

@@ -39,10 +39,8 @@ def find_partial_update(
         if shares := _fit_groups(scores, other, groups):
             residual, stale, mixed = _refine_groups(scores, other, groups, shares)
             if stale and residual < limit:
-                limit, best = (
-                    residual,
-                    (_partial_fault(scores, other, shares, stale, residual, second), mixed),
-                )
+                limit = residual
+                best = _partial_fault(scores, other, shares, stale, residual, second), mixed
         other.release()
     return best
 

@@ -106,9 +106,7 @@ def _is_near(a: float, b: float) -> bool:
 
 def _raw_fault(observed: Observed, sampling: Sampling, expected: Sampling, *evidence: Note) -> Result:
     value, error = _temperature(observed, sampling)
-    message = (
-        "the reported log-probs are those of temperature {reported:.2f}, the samples those of {value:.2f}"
-    )
+    message = "the log-probs are those of temperature {reported:.2f}, the samples those of {value:.2f}"
     interval = (value - 2 * error, value + 2 * error)
     estimate = Estimate("sampled at temperature", value, *interval, expected.temperature)
     values = {"value": value, "reported": sampling.temperature}
@@ -137,7 +135,5 @@ def recheck_raw(observed: Observed, result: Result, mode: str) -> Result:
     may_be_raw = not mode.startswith("processed") and observed.residual(Sampling()) <= (result.alarm or 0.0)
     if result.family != "sampling" or not result.is_clean or not may_be_raw:
         return result
-    text = (
-        "a server started with --logprobs-mode processed_logprobs: raw log-probs show no sampling parameters"
-    )
+    text = "--logprobs-mode processed_logprobs on the server: raw log-probs show no sampling parameters"
     return replace(result, outcome=NOT_DECIDED, needed=(note("raw_logprobs", text),))

@@ -54,9 +54,7 @@ class Samples:
     ) -> Samples:
         """Compute the logits of the completions that have tokens."""
         usable = tuple(completion for completion in completions if completion.ids)
-        exact, native = (
-            Observed.compute(reference, usable, dtype, native=native) for native in (False, True)
-        )
+        exact, native = (Observed.compute(reference, usable, dtype, native=flag) for flag in (False, True))
         return cls(usable, exact, native, expected)
 
     @cached_property
@@ -145,10 +143,8 @@ def _check_pairing(reference: Reference, samples: Samples, dtype: str) -> tuple[
     if len(prompts) < 2:
         return samples, []
     by_prompt = [[replace(entry, prompt=prompt) for entry in samples.completions] for prompt in prompts]
-    residuals = [
-        Observed.compute(reference, entries, dtype).residual_by_sample(samples.expected)
-        for entries in by_prompt
-    ]
+    computed = (Observed.compute(reference, entries, dtype) for entries in by_prompt)
+    residuals = [observed.residual_by_sample(samples.expected) for observed in computed]
     repaired, moved = [], 0
     for index, completion in enumerate(samples.completions):
         candidates = [float(row[index]) for row in residuals]

@@ -52,10 +52,8 @@ class Server:
         if not isinstance(models, list):
             raise self.error("not vllm serve, nor trl vllm-serve of TRL 1.11 or newer")
         entries = [entry for entry in models if isinstance(entry, dict)] or [{}]
-        self._longest, names = (
-            entries[0].get("max_model_len"),
-            [str(entry.get("id", "")) for entry in entries],
-        )
+        self._longest = entries[0].get("max_model_len")
+        names = [str(entry.get("id", "")) for entry in entries]
         if model and model not in names:
             shown = ", ".join(map(_bounded, names[:_MODELS]))
             raise AuditError(f"--model {model}: {client.address} serves {shown}")

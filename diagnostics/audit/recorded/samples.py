@@ -49,9 +49,7 @@ def _prompt_order(recording: Recording) -> Result:
     """Check whether prompts repeat before all were used once, as after a resume that restarts the data order."""
     prompts, count = {row.prompt for row in recording.rows}, len(recording.rows)
     if count >= 32 and len(prompts) == 1 and "" not in prompts:
-        message = (
-            "all {count} samples of {steps} steps have one prompt: the data set or the sampler repeats it"
-        )
+        message = "all {count} samples of {steps} steps have one prompt: data set or sampler repeats it"
         values: dict[str, Any] = {"count": count, "steps": len(recording.steps())}
         return fault("data/one_prompt", message, "", values, count=count)
     steps = _prompts_by_step(recording)
