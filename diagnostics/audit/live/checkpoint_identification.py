@@ -69,7 +69,8 @@ def identify_weights(
         result, weights = version
         floor = result.floor or floor
         if weights in against[:staleness]:
-            allowed = note("stale", "the engine holds {name}, which max_staleness allows", name=weights.name)
+            text = "the engine holds {name}, which max_staleness allows"
+            allowed = note("stale_allowed", text, name=weights.name)
             fields = scores.result_fields | {"residual": result.residual, "evidence": (allowed,)}
             result = clean("weights", probe="P3", **fields)
     elif scores.residual > scores.limit:

@@ -7,12 +7,11 @@ and it must return a list of numbers.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import sys
-import types
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.machinery import SourceFileLoader
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -39,11 +38,11 @@ def load_reward(name: str) -> Reward:
     module_name, _, function_name = name.rpartition(":")
     try:
         if module_name.endswith(".py"):
-            loader = SourceFileLoader("grpo_doctor_reward", str(Path(module_name).absolute()))
-            module = types.ModuleType(loader.name)
-            module.__file__ = loader.path
-            sys.modules[loader.name] = module
-            loader.exec_module(module)
+            spec = importlib.util.spec_from_file_location("grpo_doctor_reward", Path(module_name).absolute())
+            if spec is None or spec.loader is None:
+                raise ImportError(module_name)  # noqa: TRY301 - reported like every other failure
+            sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
         else:
             module = importlib.import_module(module_name)
         function: Reward = getattr(module, function_name)
