@@ -12,10 +12,8 @@ class FakeClient:
     address, tokens = "http://127.0.0.1:1", 0
 
     def __init__(self, answer=None, **answers):
-        self.answer, self.answers = (
-            answer,
-            {"v1/models": {"data": [{"id": "model", "max_model_len": 10**400}]}} | answers,
-        )
+        self.answer = answer
+        self.answers = {"v1/models": {"data": [{"id": "model", "max_model_len": 10**400}]}} | answers
 
     def try_call(self, path, _=None):
         return self.answers.get(path.strip("/"), self.answer)

@@ -58,9 +58,8 @@ def needs_answer(completions, answer): return [0.0 for _ in completions]
 def test_reward_function_is_rerun_in_main_and_worker_thread(tmp_path, function, result):
     """The re-run gives the code of each fault; if the recording lacks a required column, it is not checked."""
     (tmp_path / "mine.py").write_text(REWARDS)
-    audit = audit_run(
-        runs.as_verl(some_rows(), tmp_path / "run"), reward=f"{tmp_path / 'mine.py'}:{function}"
-    )
+    folder = runs.as_verl(some_rows(), tmp_path / "run")
+    audit = audit_run(folder, reward=f"{tmp_path / 'mine.py'}:{function}")
     (answer,) = (item for item in audit.results if item.probe == "P12")
     assert (answer.family, answer.outcome, answer.code) == result
     if function == "needs_answer":

@@ -87,9 +87,8 @@ def test_fault_names_its_first_step_and_the_option_of_the_framework():
 
 
 def test_share_of_rollouts_without_gradient_is_reported():
-    rows = [
-        metric_row(healthy_metrics(step) | {"frac_reward_zero_std": 0.5}, "", step) for step in range(1, 31)
-    ]
+    half = {"frac_reward_zero_std": 0.5}
+    rows = [metric_row(healthy_metrics(step) | half, "", step) for step in range(1, 31)]
     result = check_learning((MetricSeries("metrics.jsonl", tuple(rows)),))
     assert result.outcome == CLEAN
     assert "50% of rollouts produced no gradient" in [observed.text for observed in result.evidence][1]

@@ -171,6 +171,8 @@ ROWS = (
     Fault("log-probs shifted by a token", "streams/shifted", _shift_stream, TOKENS),
     Fault("other weights, no trace", "streams/unlike",
           _streams(lambda _row, value, draw: value + draw.gauss(0, 0.15)), TOKENS),
+    Fault("a truncated distribution", "streams/nucleus",
+          _streams(lambda _row, value, draw: value + draw.choice((0.0, 0.1, 0.2))), TOKENS),
     Fault("older weights all along", "streams/stale",
           _streams(lambda row, value, draw: value + draw.gauss(0, 0.02 * (row.step - 1))), TOKENS),
 )  # fmt: skip
