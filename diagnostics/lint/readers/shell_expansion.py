@@ -88,7 +88,7 @@ class Expander:
             UnreadableError: The text is too long.
         """
         self._produced += size
-        if size > _MAX_WORD or self._produced > MAX_NODES * 100:
+        if size > _MAX_WORD or self._produced > MAX_NODES * 40:
             raise UnreadableError(f"{self.file}: its variables expand without end")
 
     def expand_words(self, *nodes: Node) -> list[Word]:
@@ -245,7 +245,8 @@ class Expander:
             at = child.end_byte
         parts.append(source[at - offset :].decode("utf-8", "replace"))
         text = "".join(parts)
-        self.count_output(len(text))
+        # tree-sitter takes quadratic time for unknown parts.
+        self.count_output(len(text) + 100 * text.count(HOLE))
         return re.sub(r"\\([$`\\])", r"\1", text)
 
     def _arithmetic(self, node: Node, depth: int) -> str:
