@@ -61,6 +61,9 @@ class Package:
     damaged: tuple[str, ...] = ()
     lost: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
 
 @dataclass(frozen=True)
 class Environment:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from diagnostics.catalog.model import Issue
 from diagnostics.compat_table import Compat
 from diagnostics.doctor import run_checks
-from diagnostics.doctor.checks.base import finding
+from diagnostics.doctor.checks.base import NotApplicableError, finding
 from diagnostics.doctor.nodes import ABSENT, KINDS, Key, Node, node_names, node_values
 from diagnostics.findings import CheckResult, Evidence, Finding, NotChecked, Report, Severity
 from diagnostics.fixes import Advice, Fix
@@ -38,23 +38,17 @@ Difference = tuple[Key, Groups]
 
 def examine_fleet(nodes: list[Node], issues: dict[str, Issue], compat: Compat, note: str = "") -> Report:
     """Check and compare the nodes that answered; nodes that did not answer are reported and never count as healthy."""
-    answered = [node for node in nodes if node.facts]
-    checks = [_reached(node) for node in nodes]
-    compared, alone = "differences between nodes", "each node by itself"
-    if len(answered) < 2:
-        checks.append(CheckResult(compared, "skipped", f"{len(answered)} of {len(nodes)} answered"))
-    else:
-        checks.append(run_checks.guarded(compared, lambda: CheckResult.of(compared, differences(nodes))))
-    if answered:
-        checks.append(_each_node(alone, answered, issues, compat))
-    else:
-        checks.append(CheckResult(alone, "skipped", "no node answered"))
+    checks = (
+        *map(_reached, nodes),
+        run_checks.run_check("differences between nodes", differences(nodes)),
+        _each_node([node for node in nodes if node.facts], issues, compat),
+    )
     missing = ", ".join(node.label for node in nodes if not node.facts)
     notes = (
         "static: read from package metadata, the machine and its limits; nothing was imported",
         f"not examined, so unknown: {missing}" if missing else "", note,
     )  # fmt: skip
-    return Report("doctor", _subject(nodes), tuple(checks), tuple(filter(None, notes)))
+    return Report("doctor", _subject(nodes), checks, tuple(filter(None, notes)))
 
 
 def _subject(nodes: list[Node]) -> dict[str, Any]:
@@ -93,19 +87,17 @@ def _reached(node: Node) -> CheckResult:
         advice = (
             "Fix there what it reports. --prefix names the examined environment, --host-python the Python."
         )
-    missing = finding(
-        "RAY951" if node.dead else "NET951",
-        Severity.WARNING,
-        [Evidence(node.problem, node.label)],
-        Fix.of(advice),
-        detail=f"{node.label}: {node.problem}. What is on it is unknown.",
-        known_by="executed",
-    )
+    code, evidence = "RAY951" if node.dead else "NET951", [Evidence(node.problem, node.label)]
+    detail = f"{node.label}: {node.problem}. What is on it is unknown."
+    missing = finding(code, Severity.WARNING, evidence, Fix.of(advice), detail, known_by="executed")
     return CheckResult(name, "crashed", node.problem, (missing,))
 
 
-def _each_node(name: str, nodes: list[Node], issues: dict[str, Issue], compat: Compat) -> CheckResult:
+def _each_node(nodes: list[Node], issues: dict[str, Issue], compat: Compat) -> CheckResult:
     """Report doctor's findings on each node; a finding that several nodes share is reported once."""
+    name = "each node by itself"
+    if not nodes:
+        return CheckResult(name, "skipped", "no node answered")
     findings: dict[tuple[str, ...], tuple[Finding, list[Node]]] = {}
     open_items: dict[tuple[str, ...], tuple[NotChecked, list[Node]]] = {}
     crashed = []
@@ -142,11 +134,11 @@ def _each_node(name: str, nodes: list[Node], issues: dict[str, Issue], compat: C
     return replace(result, outcome="crashed", reason="; ".join(crashed)) if crashed else result
 
 
-def differences(nodes: list[Node]) -> list[Finding]:
-    """Return the differences between the nodes that answered, one finding for each code and severity."""
+def differences(nodes: list[Node]) -> Iterator[Finding]:
+    """Yield the differences between the nodes that answered, one finding for each code and severity."""
     answered = [node for node in nodes if node.facts]
     if len(answered) < 2:
-        return []
+        raise NotApplicableError(f"{len(answered)} of {len(nodes)} answered")
     among = f"{len(answered)} nodes"
     if len(answered) < len(nodes):
         among = f"the {len(answered)} nodes that answered"
@@ -163,7 +155,8 @@ def differences(nodes: list[Node]) -> list[Finding]:
         if len(groups) > 1:
             largest = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0].position))
             by_finding[kind.code, kind.severity].append((key, dict(largest)))
-    return [_difference_finding(items, len(answered), among) for items in by_finding.values()]
+    for items in by_finding.values():
+        yield _difference_finding(items, len(answered), among)
 
 
 def _difference_finding(items: list[Difference], total: int, among: str) -> Finding:
@@ -180,14 +173,9 @@ def _difference_finding(items: list[Difference], total: int, among: str) -> Find
         for place, members in enumerate(part[0][1].values())
     ]
     rest = f" And {len(parts) - MAX_DIFFERENCES} more." if len(parts) > MAX_DIFFERENCES else ""
-    advice = [Advice(text) for text in (kind.advice, kind.source) if text]
-    return finding(
-        kind.code,
-        kind.severity,
-        evidence[:MAX_DIFFERENCES],
-        Fix(tuple(advice)),
-        detail=" ".join(_sentence(part, total, among) for part in parts[:MAX_DIFFERENCES]) + rest,
-    )
+    fix = Fix(tuple(Advice(text) for text in (kind.advice, kind.source) if text))
+    detail = " ".join(_sentence(part, total, among) for part in parts[:MAX_DIFFERENCES]) + rest
+    return finding(kind.code, kind.severity, evidence[:MAX_DIFFERENCES], fix, detail)
 
 
 def _sentence(part: list[Difference], total: int, among: str) -> str:

@@ -32,7 +32,7 @@ _DISTRIBUTIONS = {
         for framework in FRAMEWORKS.values() for module in framework.modules
     },
     "cv2": "opencv-python-headless", "PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn", "zmq": "pyzmq",
-    "google": "protobuf", "vllm_flash_attn": "vllm", "flash_attn": "flash-attn", "hydra": "hydra-core",
+    "google": "protobuf", "vllm_flash_attn": "vllm", "flash_attn": "flash-attn", "flash_attn_2_cuda": "flash-attn", "hydra": "hydra-core",
     "dateutil": "python-dateutil", "attr": "attrs", "git": "gitpython", "dotenv": "python-dotenv",
     "ring_flash_attn": "ring-flash-attn",
 }  # fmt: skip

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 
 from diagnostics.catalog.model import Issue
 from diagnostics.collect.host import Machine
 from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat
-from diagnostics.doctor.checks.base import CHECKS, REGISTERED, Check, Examined
-from diagnostics.findings import CheckResult, NotChecked, Report
+from diagnostics.doctor.checks.base import REGISTERED, Examined, NotApplicableError, NotExaminedError
+from diagnostics.findings import CheckResult, Finding, NotChecked, Report
 from diagnostics.frameworks import PACKAGES
 
-BY_NAME = {name: [check for check in REGISTERED if check.name == name] for name in CHECKS}
-"""The functions of each check."""
 STATIC = "static: read from files; nothing was imported, so an installed package may still fail to start (--tier probe)"
 
 
@@ -23,7 +21,10 @@ def examine(
 ) -> Report:
     """Run every check; without a machine, the checks that need one are reported as not checked."""
     case = Examined(environment, issues, compat, machine)
-    results = tuple(run_check(name, checks, case) for name, checks in BY_NAME.items())
+    results = tuple(
+        run_check(name, (item for function in functions for item in function(case)))
+        for name, functions in REGISTERED.items()
+    )
     machine_text = describe_machine(machine) if machine else "not examined"
     subject = {
         "prefix": environment.prefix,
@@ -54,26 +55,17 @@ def describe_machine(machine: Machine) -> str:
     return ", ".join([*parts, *([f"in {machine.container}"] if machine.container else [])])
 
 
-def run_check(name: str, checks: Sequence[Check], case: Examined) -> CheckResult:
-    """Run the functions of one check."""
-    if case.host is None and any(check.needs_machine for check in checks):
-        return CheckResult.of(name, (), [NotChecked("the machine", "it was not examined")])
-
-    def run() -> CheckResult:
-        if reason := next((reason for check in checks if check.skip and (reason := check.skip(case))), ""):
-            return CheckResult(name, "skipped", reason)
-        findings = [finding for check in checks for finding in check.find(case)]
-        unknown = [item for check in checks if check.not_checked for item in check.not_checked(case)]
-        return CheckResult.of(name, findings, unknown)
-
-    return guarded(name, run)
-
-
-def guarded(name: str, run: Callable[[], CheckResult]) -> CheckResult:
-    """Run a check; a crash becomes the check's result and does not stop other checks."""
+def run_check(name: str, results: Iterable[Finding | NotChecked]) -> CheckResult:
+    """Run a check, a generator of results; a crash becomes the check's result and does not stop other checks."""
     try:
-        return run()
+        results = list(results)
+    except NotApplicableError as error:
+        return CheckResult(name, "skipped", str(error))
+    except NotExaminedError:
+        results = [NotChecked("the machine", "it was not examined")]
     except Exception as error:  # noqa: BLE001 - a check that crashes is a result
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
         return CheckResult(name, "crashed", f"{type(error).__name__}: {error} ({place}); please report it")
+    findings = (item for item in results if isinstance(item, Finding))
+    return CheckResult.of(name, findings, (item for item in results if isinstance(item, NotChecked)))

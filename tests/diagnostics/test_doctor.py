@@ -8,7 +8,7 @@ import pytest
 from diagnostics.collect import packages as facts
 from diagnostics.compat_table import Compat, load
 from diagnostics.doctor import run_checks as doctor
-from diagnostics.doctor.checks.base import Check as DoctorCheck
+from diagnostics.doctor.checks.base import REGISTERED
 from diagnostics.findings import Severity
 from diagnostics.fixes import commands_of
 from diagnostics.fixes import fix_text as text_of
@@ -260,9 +260,7 @@ def test_crashed_check_makes_the_report_incomplete(environment, monkeypatch):
     def explode(environment):
         raise RuntimeError("boom")
 
-    monkeypatch.setitem(
-        doctor.BY_NAME, "environment variables", [DoctorCheck("environment variables", explode)]
-    )
+    monkeypatch.setitem(REGISTERED, "environment variables", [explode])
     report = examine(environment.add("vllm", "0.11.0"))
     assert outcome(report, "environment variables") == "crashed"
     assert outcome(report, "known issues") == "ok"

@@ -17,7 +17,6 @@ from diagnostics.doctor.probe import probes as tiers
 from diagnostics.doctor.probe.children import ChildEnded, Children
 from diagnostics.fixes import fix_text
 from tests.cells import cell_python
-from tests.diagnostics.fake_environments import load_catalog
 from tests.diagnostics.test_doctor_machine import HEALTHY
 from tests.processes import run_text
 
@@ -198,7 +197,7 @@ def environment_of(*names):
 
 def probe(children, rules, *names, machine=NO_GPU):
     """Return a probe of these packages with scripted children."""
-    return tiers.Probe(children, environment_of(*names), machine, load_catalog(), rules)
+    return tiers.Probe(children, environment_of(*names), machine, rules)
 
 
 class Scripted:

@@ -1,15 +1,15 @@
-"""Register doctor's checks: functions that read collected facts and yield findings."""
+"""Register doctor's checks: functions that read collected facts and yield findings and unchecked inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from diagnostics import catalog
 from diagnostics.catalog.loader import find_check
 from diagnostics.catalog.model import Issue
 from diagnostics.collect.host import Machine
-from diagnostics.collect.packages import Environment
+from diagnostics.collect.packages import Environment, Package
 from diagnostics.compat_table import Compat
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Fix
@@ -21,6 +21,14 @@ CHECKS = (
     "default files",
 )  # fmt: skip
 """Names of the checks, in the order of the report."""
+
+
+class NotApplicableError(Exception):
+    """Raised by a check that does not apply here; the message says why."""
+
+
+class NotExaminedError(Exception):
+    """Raised if a check needs the machine and it was not examined."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class Examined:
     def machine(self) -> Machine:
         """The machine, for checks that need one."""
         if self.host is None:
-            raise ValueError("the machine was not examined")
+            raise NotExaminedError
         return self.host
 
     @property
@@ -51,33 +59,20 @@ class Examined:
         """The environment variables."""
         return self.environment.variables
 
-    def known_issue(
-        self,
-        code: str,
-        severity: Severity,
-        evidence: Iterable[Evidence],
-        fix: Fix,
-        detail: str,
-        **levels: str,
-    ) -> Finding:
-        """Return a finding under the code of a known issue; see `issue_finding`."""
-        return issue_finding(self.issues[code], severity, evidence, fix, detail, **levels)
+
+CheckFunction = Callable[[Examined], Iterator[Finding | NotChecked]]
+REGISTERED: dict[str, list[CheckFunction]] = {name: [] for name in CHECKS}
+"""The functions of each check."""
 
 
-def issue_finding(
-    issue: Issue,
-    severity: Severity,
-    evidence: Iterable[Evidence],
-    fix: Fix,
-    detail: str,
-    *,
-    certainty: str = "supported",
-    known_by: str = "static",
-) -> Finding:
-    """Return a finding under the code of a known issue; pass `established` only if the failure is certain."""
-    references = tuple(reference.ref for reference in issue.references)
-    texts = (certainty, known_by, detail, tuple(evidence))
-    return Finding(issue.code, issue.title, severity, *texts, fix, references)
+def check(name: str) -> Callable[[CheckFunction], CheckFunction]:
+    """Return a decorator that registers a function as a check of CHECKS or a part of one."""
+
+    def register(function: CheckFunction) -> CheckFunction:
+        REGISTERED[name].append(function)
+        return function
+
+    return register
 
 
 def finding(
@@ -87,48 +82,21 @@ def finding(
     fix: Fix,
     detail: str = "",
     *,
-    certainty: str = "established",
+    certainty: str = "",
     known_by: str = "static",
 ) -> Finding:
-    """Return a finding under a check code, with the title of the code's entry."""
-    return Finding(code, find_check(code).title, severity, certainty, known_by, detail, tuple(evidence), fix)
+    """Return a finding under the code of a check or of a known issue, with its title.
 
-
-@dataclass(frozen=True)
-class Check:
-    """A registered check. Several functions under one name are reported as one check.
-
-    Attributes:
-        name: Name of the check, one of CHECKS.
-        find: Function that yields findings.
-        skip: Function that returns why the check does not apply, or ""; None if it always applies.
-        not_checked: Function that returns the inputs that could not be checked; None if there are none.
-        needs_machine: Whether the check needs the facts of the machine.
+    The default certainty of a check is `established`. That of a known issue is `supported`: an installed release can
+    have it although no run meets it.
     """
-
-    name: str
-    find: Callable[[Examined], Iterator[Finding]]
-    skip: Callable[[Examined], str] | None = None
-    not_checked: Callable[[Examined], list[NotChecked]] | None = None
-    needs_machine: bool = False
-
-
-REGISTERED: list[Check] = []
+    issue = catalog.load().get(code)
+    title = issue.title if issue else find_check(code).title
+    references = tuple(reference.ref for reference in issue.references) if issue else ()
+    certainty = certainty or ("supported" if issue else "established")
+    return Finding(code, title, severity, certainty, known_by, detail, tuple(evidence), fix, references)
 
 
-def check(
-    name: str,
-    *,
-    skip: Callable[[Examined], str] | None = None,
-    not_checked: Callable[[Examined], list[NotChecked]] | None = None,
-    machine: bool = False,
-) -> Callable[[Any], Any]:
-    """Return a decorator that registers a function as a check or a part of one; raises ValueError for other names."""
-    if name not in CHECKS:
-        raise ValueError(f"no check is named {name!r}: expected one of {', '.join(CHECKS)}")
-
-    def register(function: Any) -> Any:
-        REGISTERED.append(Check(name, function, skip, not_checked, machine))
-        return function
-
-    return register
+def installed(package: Package) -> Evidence:
+    """Return the evidence that a package is installed."""
+    return Evidence(str(package), package.place)

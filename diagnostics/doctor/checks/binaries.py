@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from diagnostics.collect.names import may_be_parsed
 from diagnostics.collect.packages import Environment, normalise
-from diagnostics.doctor.checks.base import Examined, check, finding
+from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding, installed
 from diagnostics.doctor.checks.gpus import cuda_of
 from diagnostics.doctor.installers import REINSTALL, install, uninstall
 from diagnostics.doctor.requirements import distribution_of, parse_requirement
@@ -16,7 +16,6 @@ from diagnostics.fixes import Fix, Install, Run, Uninstall
 from diagnostics.versions import in_range, parse_specifier, parse_version
 
 _MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
-_OLD_TAGS = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
 _CUDA_PACKAGE = re.compile(r"nvidia-[a-z0-9-]+-cu(\d+)")
 # Packages that may be installed for several CUDA releases at once, because their libraries have different names.
 _SIDE_BY_SIDE = re.compile(r"nvidia-cutlass-dsl\b.*")
@@ -30,6 +29,7 @@ _SAME_FOLDER = (
 )
 _DRIVER_LIBRARIES = {"libcuda.so.1", "libnvidia-ml.so.1"}
 _SYSTEM_LIBRARIES = ("libnuma", "libtbb", "libstdc++")
+_FLASH_ATTN = {"flash_attn_2_cuda", "flash_attn_3"}
 # Advice for a compiled module that cannot load, and the options that install its package again.
 _RESTORE = {
     # Each xformers release has its own PyTorch, which may differ from vLLM's.
@@ -38,7 +38,7 @@ _RESTORE = {
         "Install vLLM again, with the PyTorch that its metadata requires; without an NVIDIA GPU install its build for "
         "this hardware.", ("--force-reinstall",),
     ),
-    "flash_attn": (
+    "flash_attn_2_cuda": (
         "Build flash-attn again for the installed PyTorch: it requires no release of it.",
         (*REINSTALL, "--no-build-isolation", "--no-cache-dir"),
     ),
@@ -49,18 +49,16 @@ _PYTHONS = ("3.12", "3.11", "3.13", "3.10", "3.14", "3.9")
 _MAX_LISTED = 8
 
 
-def _no_extensions(case: Examined) -> str:
-    return "" if case.environment.extensions else "no compiled module of vLLM or flash-attn is installed"
-
-
-@check("compiled modules", skip=_no_extensions)
+@check("compiled modules")
 def compiled_modules(case: Examined) -> Iterator[Finding]:
     """Report compiled modules that are unreadable or need missing libraries, except those of the driver (ENV910)."""
-    bad: dict[str, list[str]] = {}
-    for module in case.environment.extensions:
-        missing = sorted(set(module.missing) - _DRIVER_LIBRARIES)
-        if missing or module.problem:
-            bad[module.path] = missing
+    if not case.environment.extensions:
+        raise NotApplicableError("no compiled module of vLLM or flash-attn is installed")
+    bad = {
+        module.path: missing
+        for module in case.environment.extensions
+        if (missing := sorted(set(module.missing) - _DRIVER_LIBRARIES)) or module.problem
+    }
     if not bad:
         return
     built, source = cuda_of(case.environment)
@@ -70,32 +68,25 @@ def compiled_modules(case: Examined) -> Iterator[Finding]:
     ]
     evidence += [source] if source else []
     needs_cuda = any("cuda" in name for missing in bad.values() for name in missing)
-    detail = "The module was built for CUDA; the installed PyTorch was not."
-    advice, installs = _restore_modules(case.environment, bad, built)
-    yield finding(
-        "ENV910",
-        Severity.ERROR,
-        evidence,
-        Fix.of(advice, *installs),
-        detail if built == "cpu" and needs_cuda else "",
-        certainty="supported",  # a module can have its own search path; importing it decides (--tier probe)
-    )
+    wrong_build = "The module was built for CUDA; the installed PyTorch was not."
+    fix = _restore_modules(case.environment, bad, built)
+    detail = wrong_build if built == "cpu" and needs_cuda else ""
+    # A module can have its own search path; importing it decides (--tier probe).
+    yield finding("ENV910", Severity.ERROR, evidence, fix, detail, certainty="supported")
 
 
-def _restore_modules(
-    environment: Environment, bad: dict[str, list[str]], built: str
-) -> tuple[str, list[Install]]:
-    """Return advice and install commands for modules that cannot load (`bad`); `built` is the CUDA of PyTorch."""
+def _restore_modules(environment: Environment, bad: dict[str, list[str]], built: str) -> Fix:
+    """Return the fix for modules that cannot load, with their missing libraries; `built` is the CUDA of PyTorch."""
     advice, installs = [], []
-    if any(_is_system_library(name) for missing in bad.values() for name in missing):
+    if any(name.startswith(_SYSTEM_LIBRARIES) for missing in bad.values() for name in missing):
         advice.append("Install libnuma, libtbb or libstdc++ with the system's packages.")
     broken = {
-        _top_module(path)
+        module_name(path).partition(".")[0]
         for path, missing in bad.items()
-        if not missing or not all(map(_is_system_library, missing))
+        if not missing or not all(name.startswith(_SYSTEM_LIBRARIES) for name in missing)
     }
-    if broken & {"flash_attn", "flash_attn_3"} and built in {"", "cpu"}:
-        broken -= {"flash_attn", "flash_attn_3"}
+    if broken & _FLASH_ATTN and built in {"", "cpu"}:
+        broken -= _FLASH_ATTN
         advice.append(
             "flash-attn needs a PyTorch with CUDA or ROCm: with one build it again; otherwise uninstall it, or install "
             "such a PyTorch first."
@@ -103,22 +94,14 @@ def _restore_modules(
     for module, (text, options) in _RESTORE.items():
         if module in broken:
             advice.append(text)
-            package = environment.packages.get(distribution_of(module))
-            package = environment.vllm if module == "vllm" else package
-            name = f"{package.name}=={package.version}" if package else distribution_of(module)
-            installs += [install(environment, name, options=options)] if options else []
-    return " ".join(advice), installs
+            name = distribution_of(module)
+            package = environment.vllm if name == "vllm" else environment.packages.get(name)
+            requirement = f"{package.name}=={package.version}" if package else name
+            installs += [install(environment, requirement, options=options)] if options else []
+    return Fix.of(" ".join(advice), *installs)
 
 
-def _is_system_library(name: str) -> bool:
-    return name.startswith(_SYSTEM_LIBRARIES)
-
-
-def _top_module(path: str) -> str:
-    return next((name for name in ("vllm", "xformers", "flash_attn_3") if f"/{name}/" in path), "flash_attn")
-
-
-@check("system libraries", machine=True)
+@check("system libraries")
 def system_libraries(case: Examined) -> Iterator[Finding]:
     """Report a glibc or libstdc++ older than a wheel's tag or a compiled module requires (ENV911)."""
     environment, libraries = case.environment, case.machine.libraries
@@ -132,8 +115,8 @@ def system_libraries(case: Examined) -> Iterator[Finding]:
                 modules.append(module_name(module.path))
                 evidence.append(Evidence(f"needs {version}; here is {kind}_{available[kind]}", module.path))
     for package in environment.packages.values():
-        required = min(filter(None, map(_required_glibc, package.tags)), default=None)
-        if required and in_range(available["GLIBC"], f"<{'.'.join(map(str, required))}"):
+        required = [(int(match[1]), int(match[2])) for match in map(_MANYLINUX.search, package.tags) if match]
+        if required and in_range(available["GLIBC"], "<{}.{}".format(*min(required))):
             kinds.add("GLIBC")
             modules.append(package.name.removesuffix("-cpu").replace("-", "_"))
             evidence.append(Evidence(f"tag {package.tags[0]}; here is {libraries.libc}", package.place))
@@ -164,13 +147,6 @@ def module_name(path: str) -> str:
     return f"{folder}.{name}" if folder in {"vllm", "xformers", "flash_attn_3"} else name
 
 
-def _required_glibc(tag: str) -> tuple[int, int] | None:
-    match = _MANYLINUX.search(tag)
-    if match:
-        return int(match[1]), int(match[2])
-    return next((release for name, release in _OLD_TAGS.items() if name in tag), None)
-
-
 @check("mixed builds")
 def excluded_python(case: Examined) -> Iterator[Finding]:
     """Report packages that exclude this Python (ENV912)."""
@@ -178,20 +154,18 @@ def excluded_python(case: Examined) -> Iterator[Finding]:
     packages = case.environment.packages.values()
     ranges = {item.name: parsed for item in packages if (parsed := parse_specifier(item.requires_python))}
     # A range that excludes a patch release excludes old ones, so the newest patch of a minor release decides.
-    python = next(
-        (entry for entry in _PYTHONS if all(item.contains(f"{entry}.99") for item in ranges.values())), ""
-    )
+    usable = [item for item in _PYTHONS if all(each.contains(f"{item}.99") for each in ranges.values())]
     fix = Fix.of(
         f"No Python of {', '.join(_PYTHONS)} suits all packages: remove a package, or install another release of one."
     )
-    if python:
-        command = Run(("uv", "venv", "--python", python, "NEW"))
+    if usable:
+        command = Run(("uv", "venv", "--python", usable[0], "NEW"))
         fix = Fix.of("Create an environment with a Python that all packages support.", command)
     for package in packages:
         required = ranges.get(package.name)
         if required is not None and release is not None and not required.contains(release, prereleases=True):
             evidence = [Evidence(f"Requires-Python: {required}", f"{package.place}/METADATA")]
-            detail = f"{package.name} {package.version} needs Python {required}, found {release}."
+            detail = f"{package} needs Python {required}, found {release}."
             yield finding("ENV912", Severity.ERROR, evidence, fix, detail, known_by="declared")
 
 
@@ -207,11 +181,10 @@ def mixed_cuda(case: Examined) -> Iterator[Finding]:
     nccl = [name for name in environment.packages if _NCCL.fullmatch(name)]
     if len(releases) < 2 and len(nccl) < 2:
         return
-    torch = environment.packages.get("torch")
-    built = cuda_of(environment)[0].partition(".")[0]
     advice = "Uninstall what PyTorch does not use, then install PyTorch again from its index."
     spare, detail = nccl, "NCCL is installed twice."
     if len(releases) > 1:
+        built = cuda_of(environment)[0].partition(".")[0]
         newest = built if built in releases else max(releases)
         spare = [name for number in sorted(releases) if number != newest for name in releases[number]]
         detail = f"CUDA {' and '.join(sorted(releases))} are both installed."
@@ -220,14 +193,14 @@ def mixed_cuda(case: Examined) -> Iterator[Finding]:
                 "PyTorch was built for none of these CUDA releases: decide first which PyTorch you want. The commands "
                 "keep the newest release."
             )
-    required = _required_names(environment)
     commands: tuple[Uninstall | Install, ...] = ()
-    if removable := sorted(name for name in spare if name not in required):
-        requirement = f"torch=={torch.version}" if torch else "torch"
+    if removable := sorted(set(spare) - _required_names(environment)):
+        torch = environment.version("torch")
+        requirement = f"torch=={torch}" if torch else "torch"
         again = install(environment, requirement, options=("--force-reinstall",))
         commands = (uninstall(environment, *removable), again)
     names = nccl if len(nccl) > 1 else [item for many in releases.values() for item in many[:2]]
-    evidence = [_installed(environment, name) for name in sorted(names)]
+    evidence = [installed(environment.packages[name]) for name in sorted(names)]
     yield finding("ENV913", Severity.WARNING, evidence, Fix.of(advice, *commands), detail)
 
 
@@ -244,19 +217,13 @@ def shared_folders(case: Examined) -> Iterator[Finding]:
     environment = case.environment
     for module, names in _SAME_FOLDER:
         packages = [environment.packages[name] for name in names if name in environment.packages]
-        results = [package.name for package in packages if package.recorded]
-        if len(results) < 2:
+        packages = [package for package in packages if package.recorded]
+        if len(packages) < 2:
             continue
+        results = [package.name for package in packages]
         # flash-attn also installs flash_attn/cute, and overwrites the other package's.
         rest = "what you want of them, flash-attn-4 last." if module == "flash_attn" else "the one you want."
         fix = Fix.of(f"Uninstall all of them, then install {rest}", uninstall(environment, *results))
         severity = Severity.ERROR if module == "vllm" else Severity.WARNING
-        evidence = [_installed(environment, name) for name in results]
-        yield finding(
-            "ENV914", severity, evidence, fix, f"{' and '.join(results)} both write the folder {module}/."
-        )
-
-
-def _installed(environment: Environment, name: str) -> Evidence:
-    package = environment.packages[name]
-    return Evidence(f"{name} {package.version}", package.place)
+        detail = f"{' and '.join(results)} both write the folder {module}/."
+        yield finding("ENV914", severity, map(installed, packages), fix, detail)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from diagnostics.compat_table import Compat, StaticResult
-from diagnostics.doctor.checks.base import Examined, check, finding
+from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding
 from diagnostics.doctor.fix_plan.known_good_pins import PinnedSet, choose_sets, public
 from diagnostics.doctor.installers import install
 from diagnostics.findings import EVIDENCE_LEVELS, Evidence, Finding, Severity
@@ -17,32 +17,25 @@ _BAD = {"fail", "unresolvable"}
 _FAILED = {"fail", "expected_fail", "unresolvable"}
 
 
-def _not_in_table(case: Examined) -> str:
-    pair = (("vLLM", case.environment.vllm), ("TRL", case.environment.packages.get("trl")))
-    missing = [name for name, package in pair if not package]
-    return f"{' and '.join(missing)} not installed" if missing else case.compat.problem
-
-
-@check("compatibility table", skip=_not_in_table)
+@check("compatibility table")
 def compatibility(case: Examined) -> Iterator[Finding]:
     """Report a pair whose run failed (CMP902), that is known only from metadata and source, or that is unknown.
 
     Codes of the last two are CMP905 for a pair that cannot work, otherwise CMP901. A pair that passed has no finding.
     """
     vllm, trl = case.environment.vllm, case.environment.packages.get("trl")
-    assert vllm is not None
-    assert trl is not None
+    if vllm is None or trl is None or case.compat.problem:
+        missing = [name for name, package in (("vLLM", vllm), ("TRL", trl)) if not package]
+        raise NotApplicableError(f"{' and '.join(missing)} not installed" if missing else case.compat.problem)
     pair = (public(vllm.version), public(trl.version))
-    installed = Evidence(f"vLLM {vllm.version} with TRL {trl.version}", vllm.place)
+    evidence = Evidence(f"vLLM {vllm.version} with TRL {trl.version}", vllm.place)
     known = case.compat.read(*pair)
     for cell in case.compat.cells:
         if (cell["vllm"], cell["trl"]) == pair and cell["verdict"] != "unknown":
             if cell["verdict"] in _BAD:
-                yield _cell_finding(case, cell, known, installed)
+                yield _cell_finding(case, cell, known, evidence)
             return
-    yield (
-        _unknown_pair(case.compat, installed) if known is None else _read_pair(case, known, installed, pair)
-    )
+    yield _read_pair(case, known, evidence, pair) if known else _unknown_pair(case.compat, evidence)
 
 
 def _unknown_pair(compat: Compat, installed: Evidence) -> Finding:

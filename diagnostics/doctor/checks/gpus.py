@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from diagnostics.collect.gpus import Gpu
+from diagnostics.collect.gpus import Gpu, Gpus
 from diagnostics.collect.packages import Environment
-from diagnostics.doctor.checks.base import Examined, check, finding
+from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding, installed
 from diagnostics.doctor.installers import install
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Run, Unset
@@ -30,7 +30,7 @@ def cuda_of(environment: Environment) -> tuple[str, Evidence | None]:
         return "", None
     if local := _LOCAL_VERSION.search(torch.version):
         built = f"{local[1]}.{local[2]}" if local[1] else local[3] or local[4]
-        return built, Evidence(f"torch {torch.version}", torch.place)
+        return built, installed(torch)
     names = sorted(
         name for name in environment.packages if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?", name)
     )
@@ -44,28 +44,29 @@ def cuda_of(environment: Environment) -> tuple[str, Evidence | None]:
     return "", None
 
 
-def _no_driver(case: Examined) -> str:
+def _require_driver(case: Examined) -> Gpus:
+    """Return the GPUs of a machine with traces of an NVIDIA driver."""
     gpus = case.machine.gpus
-    absent = gpus.state == "none" and not gpus.module and not gpus.nodes
-    return "no NVIDIA driver found, as expected on a machine without GPUs" if absent else ""
+    if gpus.state == "none" and not gpus.module and not gpus.nodes:
+        raise NotApplicableError("no NVIDIA driver found, as expected on a machine without GPUs")
+    return gpus
 
 
-@check("GPU driver", skip=_no_driver, machine=True)
+@check("GPU driver")
 def driver(case: Examined) -> Iterator[Finding]:
     """Report a failing driver (ENV908), one that is too old (ENV006), or PyTorch's CPU build with a GPU (ENV014)."""
-    gpus = case.machine.gpus
+    gpus = _require_driver(case)
     built, source = cuda_of(case.environment)
-    if gpus.state in {"failed", "timeout"} or (gpus.state == "none" and (gpus.module or gpus.nodes)):
-        yield _driver_failure(case, built)
+    if gpus.state in {"none", "failed", "timeout"}:
+        yield _driver_failure(gpus, built)
     elif gpus.state == "ok" and source is not None:
         if built == "cpu" and gpus.devices:
             yield _cpu_build(case, source)
         else:
-            yield from _driver_too_old(case, built, source)
+            yield from _driver_too_old(gpus, built, source)
 
 
-def _driver_failure(case: Examined, built: str) -> Finding:
-    gpus = case.machine.gpus
+def _driver_failure(gpus: Gpus, built: str) -> Finding:
     evidence = [Evidence(gpus.problem, "nvidia-smi")]
     if gpus.module:
         evidence.append(Evidence(f"kernel module {gpus.module} is loaded", "/proc/driver/nvidia/version"))
@@ -95,13 +96,10 @@ def _cpu_build(case: Examined, source: Evidence) -> Finding:
         fix = Fix.of("To use the GPUs, create an environment with a vLLM for CUDA: this is its CPU build.")
     severity = Severity.INFO if intended else Severity.WARNING
     evidence = [source, Evidence(f"{len(devices)} GPUs, the first {devices[0].name}", _SMI)]
-    return case.known_issue(
-        "ENV014", severity, evidence, fix, "This PyTorch does not use the machine's GPUs."
-    )
+    return finding("ENV014", severity, evidence, fix, "This PyTorch does not use the machine's GPUs.")
 
 
-def _driver_too_old(case: Examined, built: str, source: Evidence) -> Iterator[Finding]:
-    gpus = case.machine.gpus
+def _driver_too_old(gpus: Gpus, built: str, source: Evidence) -> Iterator[Finding]:
     required, offered = parse_version(built), parse_version(gpus.cuda)
     if required is None or offered is None or offered >= required:
         return
@@ -125,20 +123,16 @@ def _driver_too_old(case: Examined, built: str, source: Evidence) -> Iterator[Fi
     )
     severity = Severity.ERROR if other_major else Severity.INFO
     certainty = "established" if other_major else "supported"
-    yield case.known_issue("ENV006", severity, evidence, fix, detail, certainty=certainty)
+    yield finding("ENV006", severity, evidence, fix, detail, certainty=certainty)
 
 
-def _no_gpus(case: Examined) -> str:
-    gpus = case.machine.gpus
-    if gpus.state == "ok":
-        return ""
-    return _no_driver(case) or f"the driver reports no GPUs: {gpus.problem or gpus.state}"
-
-
-@check("GPUs", skip=_no_gpus, machine=True)
+@check("GPUs")
 def devices(case: Examined) -> Iterator[Finding]:
     """Report broken or mixed GPUs (ENV909), wrong device lists (ENV008, RAY023) and used memory (MEM004)."""
-    gpus = case.machine.gpus.devices
+    queried = _require_driver(case)
+    if queried.state != "ok":
+        raise NotApplicableError(f"the driver reports no GPUs: {queried.problem or queried.state}")
+    gpus = queried.devices
     yield from filter(None, map(_gpu_problem, gpus))
     yield from _visible_devices(case)
     used = [gpu for gpu in gpus if gpu.memory_gb and (gpu.used_gb or 0) > _IN_USE * gpu.memory_gb]
@@ -150,7 +144,7 @@ def devices(case: Examined) -> Iterator[Finding]:
             "From 0.9.1 on vLLM's V1 engine refuses to start if less than its share of the memory is free."
         )
         evidence = [Evidence(text, _SMI)]
-        yield case.known_issue("MEM004", Severity.WARNING, evidence, Fix.of(advice, processes), detail)
+        yield finding("MEM004", Severity.WARNING, evidence, Fix.of(advice, processes), detail)
 
 
 def _gpu_problem(gpu: Gpu) -> Finding | None:
@@ -203,4 +197,4 @@ def _visible_devices(case: Examined) -> Iterator[Finding]:
     evidence = [Evidence(f"CUDA_VISIBLE_DEVICES={value}", "environment"), Evidence(f"{len(gpus)} GPUs", _SMI)]
     advice = "Name GPUs that exist, or unset the variable, unless the run must not use a GPU."
     fix = Fix.of(advice, Unset(("CUDA_VISIBLE_DEVICES",)))
-    yield case.known_issue(code, Severity.WARNING, evidence, fix, detail)
+    yield finding(code, Severity.WARNING, evidence, fix, detail)

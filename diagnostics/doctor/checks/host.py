@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from diagnostics.collect.host import ConfigFile, Disk, Limit, Machine
 from diagnostics.collect.packages import Environment
-from diagnostics.doctor.checks.base import Examined, check, finding
+from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Action, Fix, Run, SetVariables
 
@@ -31,7 +31,7 @@ _ON = {"1", "true", "on", "yes"}
 _SHM = "/dev/shm"  # noqa: S108 - a location in a report
 
 
-@check("shared memory", machine=True)
+@check("shared memory")
 def shared_memory(case: Examined) -> Iterator[Finding]:
     """Report a /dev/shm that is small or full (ENV001)."""
     disk = case.machine.disk("shared memory")
@@ -45,7 +45,7 @@ def shared_memory(case: Examined) -> Iterator[Finding]:
         evidence = [Evidence(f"{disk.free_gb:.2f} GB of {disk.total_gb:.2f} GB are free", _SHM)]
         detail = "NCCL within one machine, vLLM's message queues and Ray's object store use shared memory."
         fix = _more_shared_memory(case.machine) if is_small else clean
-        yield case.known_issue("ENV001", severity, evidence, fix, detail)
+        yield finding("ENV001", severity, evidence, fix, detail)
 
 
 def _more_shared_memory(machine: Machine) -> Fix:
@@ -57,17 +57,15 @@ def _more_shared_memory(machine: Machine) -> Fix:
     return Fix.of("Enlarge /dev/shm.", Run(("sudo", "mount", "-o", "remount,size=16G", _SHM)))
 
 
-def _no_limits(case: Examined) -> str:
-    return "" if case.machine.limits else "this system reports none"
-
-
-@check("limits", skip=_no_limits, machine=True)
+@check("limits")
 def limits(case: Examined) -> Iterator[Finding]:
     """Report low limits of open files (ENV002), of processes, or of locked memory with InfiniBand (ENV904)."""
     machine = case.machine
+    if not machine.limits:
+        raise NotApplicableError("this system reports none")
     files, processes, locked = (machine.limits.get(name) for name in ("nofile", "nproc", "memlock"))
     if files and files.soft is not None and files.soft < FEW_FILES:
-        yield _few_files(case, files)
+        yield _few_files(machine, files)
     if processes and processes.soft is not None and processes.soft < FEW_PROCESSES:
         yield _low_limit("nproc", "-u", processes, "65535")
     infiniband = any(name.startswith("ib") for name in machine.interfaces)
@@ -75,7 +73,7 @@ def limits(case: Examined) -> Iterator[Finding]:
         yield _low_limit("memlock, bytes", "-l", locked, "unlimited")
 
 
-def _few_files(case: Examined, files: Limit) -> Finding:
+def _few_files(machine: Machine, files: Limit) -> Finding:
     required = WANTED_FILES if files.hard is None else min(files.hard, WANTED_FILES)
     command = Run(("ulimit", "-n", str(required)))
     advice = "Raise the limit of open files before the run, and before `ray start`."
@@ -83,11 +81,11 @@ def _few_files(case: Examined, files: Limit) -> Finding:
         advice = "Raise the hard limit of open files: as root, or where the container is started."
         target = ("sudo", "tee", "/etc/security/limits.d/90-nofile.conf")
         command = Run(("echo", "* - nofile 65535"), piped=(target,))
-        if case.machine.container in {"docker", "podman"}:
+        if machine.container in {"docker", "podman"}:
             command = Run(("docker", "run", "--ulimit", "nofile=65535:65535", "IMAGE"))
     evidence = [Evidence(_limit_text("nofile", files), "ulimit -n")]
     detail = "Ray and vLLM keep a file open for each of their connections."
-    return case.known_issue("ENV002", Severity.WARNING, evidence, Fix.of(advice, command), detail)
+    return finding("ENV002", Severity.WARNING, evidence, Fix.of(advice, command), detail)
 
 
 def _low_limit(name: str, option: str, limit: Limit, target: str) -> Finding:
@@ -102,7 +100,7 @@ def _limit_text(name: str, limit: Limit) -> str:
     return f"{name}: soft {limit.soft}, hard {'unlimited' if limit.hard is None else limit.hard}"
 
 
-@check("disks", machine=True)
+@check("disks")
 def disks(case: Examined) -> Iterator[Finding]:
     """Report file systems that are nearly full (ENV003), and folders that cannot be written (ENV917)."""
     reported = set()
@@ -113,7 +111,7 @@ def disks(case: Examined) -> Iterator[Finding]:
         reason = _why_full(disk)
         if reason and (disk.device, reason) not in reported:
             reported.add((disk.device, reason))
-            yield _little_room(case, disk, reason, variable)
+            yield _little_room(disk, reason, variable)
         silent = disk.exists and disk.free_gb is None
         if disk.purpose != "environment" and (disk.writable is False or silent):
             yield _not_writable(disk, variable, silent=silent)
@@ -138,7 +136,7 @@ def folder_variable(environment: Environment, purpose: str) -> str:
     return _FOLDERS.get(purpose, _UNKNOWN_FOLDER)[1]
 
 
-def _little_room(case: Examined, disk: Disk, reason: str, variable: str) -> Finding:
+def _little_room(disk: Disk, reason: str, variable: str) -> Finding:
     listing = Run(("du", "-h", "--max-depth=1", disk.path))
     actions: list[Action] = [listing] if disk.purpose == "hub cache" else []
     move = SetVariables(((variable, "/a/larger/disk"),))
@@ -146,7 +144,7 @@ def _little_room(case: Examined, disk: Disk, reason: str, variable: str) -> Find
     text = f"{disk.free_gb:.1f} GB of {disk.total_gb:.0f} GB are free ({disk.purpose}): {reason}"
     fix = Fix.of("Free space, or move the folder to a larger disk." if variable else "Free space.", *actions)
     use = _FOLDERS.get(disk.purpose, _UNKNOWN_FOLDER)[2]
-    return case.known_issue("ENV003", Severity.WARNING, [Evidence(text, disk.path)], fix, use)
+    return finding("ENV003", Severity.WARNING, [Evidence(text, disk.path)], fix, use)
 
 
 def _not_writable(disk: Disk, variable: str, *, silent: bool) -> Finding:
@@ -156,7 +154,7 @@ def _not_writable(disk: Disk, variable: str, *, silent: bool) -> Finding:
     return finding("ENV917", Severity.WARNING, evidence, Fix.of(advice, Run(("ls", "-ld", disk.path))))
 
 
-@check("disks", machine=True)
+@check("disks")
 def offline_hub(case: Examined) -> Iterator[Finding]:
     """Report an offline hub setting without a cache (ENV004)."""
     names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -172,10 +170,10 @@ def offline_hub(case: Examined) -> Iterator[Finding]:
         SetVariables(((folder_variable(case.environment, "hub cache"), "/path/to/cache"),)),
     )
     detail = "Loading a model by its name on the hub fails."
-    yield case.known_issue("ENV004", Severity.WARNING, evidence, fix, detail)
+    yield finding("ENV004", Severity.WARNING, evidence, fix, detail)
 
 
-@check("memory", machine=True)
+@check("memory")
 def memory(case: Examined) -> Iterator[Finding]:
     """Report a host or control group with little free memory (ENV905)."""
     size = case.machine.memory
@@ -196,7 +194,7 @@ def memory(case: Examined) -> Iterator[Finding]:
         yield finding("ENV905", Severity.WARNING, evidence, fix, detail)
 
 
-@check("processors", machine=True)
+@check("processors")
 def processors(case: Examined) -> Iterator[Finding]:
     """Report more threads than processors (ENV906)."""
     available = case.machine.processors
@@ -220,13 +218,11 @@ def processors(case: Examined) -> Iterator[Finding]:
     yield finding("ENV906", Severity.WARNING, evidence, fix, detail)
 
 
-def _no_files(case: Examined) -> str:
-    return "" if case.machine.configs else "there is none"
-
-
-@check("default files", skip=_no_files, machine=True)
+@check("default files")
 def default_files(case: Examined) -> Iterator[Finding]:
     """Report a default config of accelerate that does not fit this machine (ENV920)."""
+    if not case.machine.configs:
+        raise NotApplicableError("there is none")
     for file in case.machine.configs:
         if evidence := _config_evidence(file, case.machine):
             move = Run(("mv", file.path, f"{file.path}.away"))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from diagnostics.catalog import model
 from diagnostics.catalog.mitigation_ranking import recommended_fix
 from diagnostics.catalog.model import Affected, Issue
-from diagnostics.collect.packages import Environment
-from diagnostics.doctor.checks.base import Examined, check
+from diagnostics.collect.packages import Environment, Package
+from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Fix
 from diagnostics.frameworks import ENGINES, TRAINERS, configured_in
@@ -21,32 +21,32 @@ _V1_DEFAULT = ">=0.8,<0.11"
 _PAIRS = {"CMP003": {"trl": "<0.29", "transformers": ">=5.3"}}
 
 
-def nothing_installed(case: Examined) -> str:
-    """Return a reason to skip if no supported package is installed; empty otherwise."""
+def require_framework(environment: Environment) -> None:
+    """Raise NotApplicableError if no supported package is installed."""
     supported = {*ENGINES, *TRAINERS}
-    if supported & set(case.environment.packages):
-        return ""
-    return f"none of {', '.join(sorted(supported))} is installed in {case.environment.prefix}"
+    if not supported & set(environment.packages):
+        names = ", ".join(sorted(supported))
+        raise NotApplicableError(f"none of {names} is installed in {environment.prefix}")
 
 
-def _unreadable_releases(case: Examined) -> list[NotChecked]:
-    results = [affects(issue, case.environment.releases) for issue in _active(case.issues)]
-    unread = sorted({f"{item.package} {item.release}" for item in results if item.answer == UNREADABLE})
-    return [
-        NotChecked(
-            package, "its release can't be read", "install a release, or a build that names its release"
-        )
-        for package in unread
-    ]
+@check("known issues")
+def installed_releases(case: Examined) -> Iterator[Finding | NotChecked]:
+    """Report every known issue of the installed releases, and releases that cannot be read."""
+    require_framework(case.environment)
+    yield from known_issues(case)
+    for issue in _active(case.issues):
+        result = affects(issue, case.environment.releases)
+        if result.answer == UNREADABLE:
+            advice = "install a release, or a build that names its release"
+            yield NotChecked(f"{result.package} {result.release}", "its release can't be read", advice)
 
 
 def _active(issues: dict[str, Issue]) -> Iterator[Issue]:
     return (issue for issue in issues.values() if issue.status == "active")
 
 
-@check("known issues", skip=nothing_installed, not_checked=_unreadable_releases)
 def known_issues(case: Examined) -> Iterator[Finding]:
-    """Report every active issue that affects the installed releases.
+    """Yield a finding for every active issue that affects the installed releases.
 
     A claim that is only reported and has no upper bound would affect every environment. Such issues are left to
     `triage`, which reads in the log whether they happened.
@@ -67,12 +67,10 @@ def failing_pairs(case: Examined) -> Iterator[Finding]:
             continue
         issue = case.issues[code]
         executed = any(item.version in claim.releases for item in installed for claim in issue.affected)
-        levels = ("established", "executed") if executed else ("supported", "static")
-        evidence = [_installed(case.environment, item.name) for item in installed]
-        fix = _fix(case.environment, issue)
-        yield case.known_issue(
-            code, Severity.ERROR, evidence, fix, issue.cause, certainty=levels[0], known_by=levels[1]
-        )
+        certainty, known_by = ("established", "executed") if executed else ("supported", "static")
+        evidence = [_installed(item) for item in installed]
+        fix, cause = _fix(case.environment, issue), issue.cause
+        yield finding(code, Severity.ERROR, evidence, fix, cause, certainty=certainty, known_by=known_by)
 
 
 def _fix(environment: Environment, issue: Issue) -> Fix:
@@ -97,17 +95,16 @@ def _distinguishes_releases(claim: Affected) -> bool:
 
 def _finds_platform(case: Examined, issue: Issue) -> bool:
     """Return whether CMP001 cannot occur here: vLLM sees the GPU, and no old pynvml hides it."""
-    visible = (
-        case.host is not None and case.host.gpus.state == "ok" and "pynvml" not in case.environment.packages
-    )
-    return issue.code == "CMP001" and visible
+    visible = case.host is not None and case.host.gpus.state == "ok"
+    return issue.code == "CMP001" and visible and "pynvml" not in case.environment.packages
 
 
 def _finding(case: Examined, issue: Issue, result: Applicability) -> Finding:
     """Return the finding: a warning if a recorded run reproduced the issue and it can occur here, else info."""
     environment = case.environment
     best = max((match.claim.evidence for match in result.matching), key=model.EVIDENCE.index)
-    evidence = [_installed(environment, match.package) for match in result.matching]
+    packages = environment.packages | ({"vllm": environment.vllm} if environment.vllm else {})
+    evidence = [_installed(packages[match.package]) for match in result.matching]
     evidence += [Evidence(f"{m.package}: {m.claim.evidence}", m.claim.source) for m in result.matching]
     v1_reason = _v1_reason(environment, issue)
     if v1_reason:
@@ -117,16 +114,11 @@ def _finding(case: Examined, issue: Issue, result: Applicability) -> Finding:
         )
         evidence.append(Evidence(text, "VLLM_USE_V1"))
     reproduced = best == "executed" and not v1_reason and not _finds_platform(case, issue)
-    return case.known_issue(
-        issue.code,
-        Severity.WARNING if reproduced else Severity.INFO,
-        dict.fromkeys(evidence),
-        _fix(environment, issue),
-        f"Only with the V0 engine. {issue.cause}" if v1_reason else issue.cause,
-        known_by=best,
-    )
+    severity = Severity.WARNING if reproduced else Severity.INFO
+    detail = f"Only with the V0 engine. {issue.cause}" if v1_reason else issue.cause
+    fix = _fix(environment, issue)
+    return finding(issue.code, severity, dict.fromkeys(evidence), fix, detail, known_by=best)
 
 
-def _installed(environment: Environment, name: str) -> Evidence:
-    package = (environment.vllm if name == "vllm" else None) or environment.packages[name]
-    return Evidence(f"{package.name} {package.version} is installed", package.place)
+def _installed(package: Package) -> Evidence:
+    return Evidence(f"{package} is installed", package.place)

@@ -7,17 +7,16 @@ from dataclasses import replace
 from itertools import permutations
 
 from diagnostics.api_index import query, store
-from diagnostics.api_index.compare import MissingUse
 from diagnostics.api_index.query import Release
 from diagnostics.collect.packages import Environment
-from diagnostics.doctor.checks.base import Examined, check, finding
+from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, quote_command
 
 _MAX_EVIDENCE = 4
 
 
-def _installed(case: Examined) -> list[Release]:
+def _indexed(case: Examined) -> list[Release]:
     packages = case.environment.packages
     releases = [
         Release(name, packages[name].version) for name in store.indexed_packages() if name in packages
@@ -43,14 +42,13 @@ def fixed_by_move(finding: Finding, environment: Environment, versions: Mapping[
     return False
 
 
-def _fewer_than_two(case: Examined) -> str:
-    return "" if len(_installed(case)) > 1 else "fewer than two installed packages are in the API index"
-
-
-@check("names of other packages", skip=_fewer_than_two)
+@check("names of other packages")
 def missing_names(case: Examined) -> Iterator[Finding]:
     """Report each pair of packages of which one uses names that the other lacks (CMP906)."""
-    for user, provider in permutations(_installed(case), 2):
+    releases = _indexed(case)
+    if len(releases) < 2:
+        raise NotApplicableError("fewer than two installed packages are in the API index")
+    for user, provider in permutations(releases, 2):
         comparison = query.check(user, provider)
         if comparison is None or not comparison.missing:
             continue
@@ -58,25 +56,17 @@ def missing_names(case: Examined) -> Iterator[Finding]:
         moment = "when a file of it is imported" if at_import else "when a function of it is called"
         missing = [*at_import, *comparison.missing]
         names = list(dict.fromkeys(item.use.text for item in missing))
-        words = (
-            "python",
-            "-m",
-            "diagnostics",
-            "versions",
-            f"{user.package}=={user.version}",
-            provider.package,
-        )
-        fix = Fix.of(f"Choose releases that fit: {quote_command(words)} lists them.")
+        command = quote_command(("versions", f"{user.package}=={user.version}", provider.package))
+        fix = Fix.of(f"Choose releases that fit: python -m diagnostics {command} lists them.")
         title, detail = _describe(user, provider, names, comparison.checked)
         clashes = [item for item in missing if item.use.kind == "registered"]
         if clashes:
             title = f"{user} calls {clashes[0].use.text}, and {provider} has that model type itself"
             detail = f"{title}: transformers refuses a second one."
         severity = Severity.WARNING if at_import else Severity.INFO
-        result = finding(
-            "CMP906", severity, _evidence(missing), fix, f"{detail} It fails {moment}.", certainty="supported"
-        )
-        yield replace(result, title=title)
+        evidence = [Evidence(item.why, item.location) for item in dict.fromkeys(missing)][:_MAX_EVIDENCE]
+        detail += f" It fails {moment}."
+        yield replace(finding("CMP906", severity, evidence, fix, detail, certainty="supported"), title=title)
 
 
 def _describe(user: Release, provider: Release, names: list[str], checked: int) -> tuple[str, str]:
@@ -88,7 +78,3 @@ def _describe(user: Release, provider: Release, names: list[str], checked: int) 
         f"{user} uses {len(names)} of {checked} names from {provider.package} that {provider.version} "
         f"does not have: {listing}."
     )
-
-
-def _evidence(items: list[MissingUse]) -> list[Evidence]:
-    return [Evidence(item.why, item.location) for item in dict.fromkeys(items)][:_MAX_EVIDENCE]

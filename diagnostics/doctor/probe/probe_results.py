@@ -9,12 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from diagnostics import safe_io
-from diagnostics.catalog.model import Issue
 from diagnostics.collect.host import Machine
 from diagnostics.collect.packages import Environment
 from diagnostics.compat_table import Compat
 from diagnostics.doctor.checks import search_path
-from diagnostics.doctor.checks.base import Examined, finding, issue_finding
+from diagnostics.doctor.checks.base import Examined, finding
 from diagnostics.doctor.checks.packages import incomplete_package
 from diagnostics.doctor.installers import install
 from diagnostics.doctor.probe.children import ChildEnded
@@ -29,6 +28,8 @@ from diagnostics.triage.sources import LogSource
 
 # Log-probs of 16-bit floats against 32-bit ones, and of 32-bit ones added up in another order.
 TOLERANCES = {"cuda": 0.05, "cpu": 1e-3}
+# The child's failure confirms a suspected cause.
+_OBSERVED = {"certainty": "established", "known_by": "executed"}
 _TAIL = 6
 _MAX_MESSAGE = 1000
 # Lines of the import machinery, of our own program, or lists of modules.
@@ -103,14 +104,12 @@ def _explain(
         and missing
         and (guess is None or guess.code == "ENV012" or guess.certainty == "hypothesis")
     ):
-        return _not_installed(ended, environment, missing, evidence, rules)
+        return _not_installed(ended, environment, missing, evidence)
     if cause is None and guess is not None and guess.certainty != "hypothesis":
         cause = guess
     if cause is not None:
-        # The child's failure confirms a suspected cause.
         detail, places = f"{text} {cause.detail}", (evidence, *cause.evidence)
-        sure = {"severity": Severity.ERROR, "certainty": "established", "known_by": "executed"}
-        return replace(cause, detail=detail, evidence=places, **sure)  # type: ignore[arg-type]
+        return replace(cause, severity=Severity.ERROR, detail=detail, evidence=places, **_OBSERVED)
     output = (Evidence(line, f"{ended.what}: the end of its output") for line in _last_lines(ended))
     advice = "Read its message; a finding of the static checks (ENV910, ENV911, ENV923, CMP904) may name the cause."
     fix = Fix.of(advice, Explain(code))
@@ -142,7 +141,7 @@ def _file_finding(ended: ChildEnded, current: Environment | None) -> Finding | N
 
 
 def _not_installed(
-    ended: ChildEnded, current: Environment | None, module: str, evidence: Evidence, rules: Rules
+    ended: ChildEnded, current: Environment | None, module: str, evidence: Evidence
 ) -> Finding:
     """Return ENV012 for a module that is not installed, with the command that installs it."""
     name = distribution_of(module)
@@ -151,12 +150,7 @@ def _not_installed(
     )
     command = install(current, requirement_of(current, name)) if current else Install((name,))
     detail = f"{ended.what}: there is no module {module}."
-    return _observed_issue(rules.issues["ENV012"], evidence, Fix.of(advice, command), detail)
-
-
-def _observed_issue(issue: Issue, evidence: Evidence, fix: Fix, detail: str) -> Finding:
-    levels = {"certainty": "established", "known_by": "executed"}
-    return issue_finding(issue, Severity.ERROR, [evidence], fix, detail, **levels)
+    return finding("ENV012", Severity.ERROR, [evidence], Fix.of(advice, command), detail, **_OBSERVED)
 
 
 def _triage(ended: ChildEnded, rules: Rules) -> Finding | None:
@@ -193,7 +187,6 @@ def platform_findings(
     vllm: ChildEnded | None,
     environment: Environment,
     machine: Machine,
-    issues: dict[str, Issue],
 ) -> list[Finding]:
     """Compare the platforms that PyTorch and vLLM report with the machine (ENV922, ENG004)."""
     results = []
@@ -214,7 +207,8 @@ def platform_findings(
         )
         detail = "In a separate process vLLM reports no platform: no engine starts here."
         evidence = Evidence(f"current_platform is {platform}", vllm.what)
-        results.append(_observed_issue(issues["ENG004"], evidence, Fix.of(advice, Explain("ENG004")), detail))
+        fix = Fix.of(advice, Explain("ENG004"))
+        results.append(finding("ENG004", Severity.ERROR, [evidence], fix, detail, **_OBSERVED))
     elif gpus and device == "cpu":
         text = f"{len(gpus)} GPUs exist; vLLM would run on the CPU"
         advice = "A CPU build of vLLM uses no GPU: install a build for CUDA instead, unless that is intended."

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diagnostics import catalog, process
-from diagnostics.catalog.model import Issue
 from diagnostics.collect.facts import Facts
 from diagnostics.collect.host import Machine
 from diagnostics.collect.packages import Environment
@@ -56,7 +55,6 @@ class Probe:
     children: Children
     environment: Environment
     machine: Machine
-    issues: dict[str, Issue]
     rules: Rules
     failures: dict[str, str] = field(default_factory=dict)
 
@@ -80,10 +78,8 @@ def run_tier(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Rep
     checks: list[CheckResult] = []
     incomplete = False
     if not problem:
-        issues = catalog.load()
         with process.handle_signals(_ENDING, _exit), Children(python.absolute(), os.environ) as children:
-            environment, machine = facts.environment, facts.machine
-            probe = Probe(children, environment, machine, issues, Rules(issues))
+            probe = Probe(children, facts.environment, facts.machine, Rules(catalog.load()))
             try:
                 checks = run_probes(probe)
             except OSError as error:
@@ -131,7 +127,7 @@ def _compare_platforms(probe: Probe, torch: ChildEnded | None, vllm: ChildEnded 
     what = "platforms against the machine"
     if not any(ended and {"cuda", "platform"} & set(ended.answer) for ended in (torch, vllm)):
         return CheckResult(what, "skipped", "neither PyTorch nor vLLM reported one")
-    findings = probe_results.platform_findings(torch, vllm, probe.environment, probe.machine, probe.issues)
+    findings = probe_results.platform_findings(torch, vllm, probe.environment, probe.machine)
     return CheckResult.of(what, findings)
 
 
