@@ -160,24 +160,25 @@ def _run(program: str, limit_s: float) -> tuple[int | None, bytes]:
         return 127, str(error.strerror or error).encode()
     try:
         output, _ = child.communicate(timeout=limit_s)
+        return child.returncode, output[:_MAX_XML]
     except subprocess.TimeoutExpired:
+        child.kill()
+        # One that the kernel holds in the driver cannot be waited for.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.communicate(timeout=1.0)
         return None, b""
-    finally:
-        if child.poll() is None:
-            child.kill()
-            # One that the kernel holds in the driver cannot be waited for.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(timeout=1.0)
-        if child.stdout:
-            child.stdout.close()
-    return child.returncode, output[:_MAX_XML]
 
 
 def _kernel_module() -> str:
     """Return the release of the loaded kernel module; empty if there is none."""
+    words = read_kernel_file(Path("/proc/driver/nvidia/version")).partition("\n")[0].split()
+    return next((word for word in words if word[:1].isdigit() and "." in word), "")
+
+
+def read_kernel_file(path: Path, limit: int = 1 << 20) -> str:
+    """Read a file of /proc or /sys; empty if it does not exist."""
     try:
-        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(limit)
     except OSError:
         return ""
-    words = text.partition("\n")[0].split()
-    return next((word for word in words if word[:1].isdigit() and "." in word), "")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from diagnostics import safe_io
 from diagnostics.collect import elf, gpus, ray
-from diagnostics.collect.gpus import Gpus
+from diagnostics.collect.gpus import Gpus, read_kernel_file
 from diagnostics.collect.ray import RayCluster
 from diagnostics.output.redact import mask
 
@@ -200,7 +200,7 @@ def collect_processors() -> Processors:
 
 def collect_memory() -> Memory:
     """Read the host's memory and the control group's limit."""
-    values = dict(re.findall(r"^(\w+):\s+(\d+) kB", _read_file(Path("/proc/meminfo")), re.MULTILINE))
+    values = dict(re.findall(r"^(\w+):\s+(\d+) kB", read_kernel_file(Path("/proc/meminfo")), re.MULTILINE))
     sizes = {name: round(int(value) * 1024 / 1e9, 1) for name, value in values.items()}
     total, available = sizes.get("MemTotal"), sizes.get("MemAvailable")
     limit, used = _memory_limit()
@@ -212,21 +212,20 @@ def collect_memory() -> Memory:
 def _control_groups() -> list[Path]:
     """Return the folders of this process's control group and its parents, the nearest first; v2, then v1."""
     results = []
-    for line in _read_file(Path("/proc/self/cgroup")).splitlines():
+    for line in read_kernel_file(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         for controller in {"", "cpu", "memory"} & set(controllers.split(",")):
             folder = _CGROUPS / controller / path.lstrip("/")
-            results += [folder, *folder.parents]
-    inside = [folder for folder in results if folder == _CGROUPS or _CGROUPS in folder.parents]
-    return list(dict.fromkeys([*inside, _CGROUPS, _CGROUPS / "cpu", _CGROUPS / "memory"]))
+            results += [parent for parent in (folder, *folder.parents) if parent.is_relative_to(_CGROUPS)]
+    return list(dict.fromkeys([*results, _CGROUPS, _CGROUPS / "cpu", _CGROUPS / "memory"]))
 
 
 def _cpu_quota() -> float | None:
     """Return the smallest quota of the control groups."""
     results = []
     for folder in _control_groups():
-        version_1 = (_read_file(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
-        quota, period = (*(_read_file(folder / "cpu.max").split() or version_1), "", "")[:2]
+        version_1 = (read_kernel_file(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
+        quota, period = (*(read_kernel_file(folder / "cpu.max").split() or version_1), "", "")[:2]
         if quota.isdecimal() and period.isdecimal() and int(period):
             results.append(int(quota) / int(period))
     return round(min(results), 2) if results else None
@@ -240,9 +239,11 @@ def _memory_limit() -> tuple[float | None, float | None]:
             ("memory.max", "memory.current", "inactive_file"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
         ):
-            value, now = (_read_file(folder / name).strip() for name in (limit, used))
+            value, now = (read_kernel_file(folder / name).strip() for name in (limit, used))
             if value.isdecimal() and int(value) < 2**60:
-                cached = re.search(rf"^{cache} (\d+)$", _read_file(folder / "memory.stat"), re.MULTILINE)
+                cached = re.search(
+                    rf"^{cache} (\d+)$", read_kernel_file(folder / "memory.stat"), re.MULTILINE
+                )
                 in_use = int(now) - (int(cached[1]) if cached else 0) if now.isdecimal() else 0
                 results.append((int(value) / 1e9, max(in_use, 0) / 1e9))
     if not results:
@@ -314,8 +315,9 @@ def _container(environ: Mapping[str, str]) -> str:
         return "kubernetes"
     if environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER"):
         return "apptainer"
-    marks = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
-    return next((name for mark, name in marks.items() if Path(mark).exists()), "")
+    return (
+        "docker" if Path("/.dockerenv").exists() else "podman" if Path("/run/.containerenv").exists() else ""
+    )
 
 
 def _interfaces() -> tuple[str, ...]:
@@ -330,39 +332,28 @@ def _libraries() -> Libraries:
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (AttributeError, OSError, ValueError):
         libc = ""
-    for folder in elf.system_folders():
-        library = folder / "libstdc++.so.6"
-        if library.exists():
-            # libstdc++.so.6.0.N has the versions up to GLIBCXX_3.4.N (gcc's ABI policy and guidelines).
-            number = library.resolve().name.rpartition(".")[2]
-            return Libraries(libc, f"3.4.{number}" if number.isdecimal() else "")
-    return Libraries(libc)
+    libraries = (folder / "libstdc++.so.6" for folder in elf.system_folders())
+    found = next((library.resolve().name for library in libraries if library.exists()), "")
+    # libstdc++.so.6.0.N has the versions up to GLIBCXX_3.4.N (gcc's ABI policy and guidelines).
+    number = found.rpartition(".")[2]
+    return Libraries(libc, f"3.4.{number}" if number.isdecimal() else "")
 
 
 def collect_configs(environ: Mapping[str, str]) -> tuple[ConfigFile, ...]:
     """Read the default config files of accelerate (utils/constants, commands/config)."""
     paths = [_hub_home(environ) / f"accelerate/default_config.{end}" for end in ("yaml", "yml", "json")]
-    return tuple(_config("accelerate", path) for path in paths if path.is_file())
+    return tuple(_accelerate_config(path) for path in paths if path.is_file())
 
 
-def _config(kind: str, path: Path) -> ConfigFile:
+def _accelerate_config(path: Path) -> ConfigFile:
     try:
         text = safe_io.read_head(path, safe_io.SMALL).decode("utf-8", "replace")
     except OSError as error:
-        return ConfigFile(kind, str(path), problem=f"cannot be read: {error.strerror or error}")
+        return ConfigFile("accelerate", str(path), problem=f"cannot be read: {error.strerror or error}")
     values, lines = {}, {}
     for number, line in enumerate(text.replace('"', "").replace(",\n", "\n").splitlines(), 1):
         match = _CONFIG_LINE.match(line) if len(line) <= _MAX_CONFIG_LINE else None
         if match and match[2] and not _SECRET_KEY.search(match[1]):
             values[match[1]] = mask(match[2].strip("'"))
             lines[match[1]] = number
-    return ConfigFile(kind, str(path), values, lines)
-
-
-def _read_file(path: Path, limit: int = 1 << 20) -> str:
-    """Read a file of the kernel."""
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(limit)
-    except OSError:
-        return ""
+    return ConfigFile("accelerate", str(path), values, lines)

@@ -135,18 +135,15 @@ def _follow_imports(framework: str, module: str, modules: ModuleFinder) -> Entry
         read.add(name)
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]
         for line, required in _unconditional_imports(tree.body, package):
-            if required.partition(".")[0] == top:
+            outer = required.partition(".")[0]
+            if outer == top:
                 waiting += _with_parents(required)
-            elif (outer := required.partition(".")[0]) not in missing and not _exists(outer, modules):
+            elif outer not in missing and outer not in sys.stdlib_module_names and not modules.find(outer):
                 missing[outer] = f"{file}:{line}"
         waiting += _with_parents(package)
     if module not in read:
         return EntryPoint(framework, module, len(read), problem=f"{module} is in no file of {home}")
     return EntryPoint(framework, module, len(read), tuple(sorted(missing.items())))
-
-
-def _exists(name: str, modules: ModuleFinder) -> bool:
-    return name in sys.stdlib_module_names or name == "__future__" or bool(modules.find(name))
 
 
 def _with_parents(name: str) -> list[str]:
@@ -199,20 +196,25 @@ def shadows(
         environ: Variables; PYTHONSAFEPATH removes the working folder from the path.
     """
     results: list[Shadow] = []
-    # The standard library comes after PYTHONPATH and before all packages.
     entries = [(Path(item.path), item.source, item.kind) for item in search.entries if not item.state]
-    before = [] if environ.get("PYTHONSAFEPATH") else [(working, "the working folder", "variable")]
+    if not environ.get("PYTHONSAFEPATH"):
+        entries.insert(0, (working, "the working folder", "variable"))
     stdlib = set(sys.stdlib_module_names) - {"__main__", "antigravity", "this"} - _BUILT_IN
     stdlib -= frozenset() if search.release in _NOT_FROZEN else _FROZEN
-    for place, (folder, source, kind) in enumerate([*before, *entries]):
+    for place, (folder, source, kind) in enumerate(entries):
         names = list_folder(folder)
         if not names or (kind == "variable" and (folder / "os.py").exists()):
             continue
-        later = {os.path.realpath(item) for item, _, _ in [*before, *entries][place + 1 :]}
-        for module in _importable(
-            folder, names, {*(homes.keys() - _COMMON_NAMES), *(stdlib if kind == "variable" else ())}
-        ):
-            found_at = folder / module if module in names else folder / f"{module}.py"
+        later = {os.path.realpath(item) for item, _, _ in entries[place + 1 :]}
+        # The standard library comes after PYTHONPATH and before all packages.
+        for module in sorted((homes.keys() - _COMMON_NAMES) | (stdlib if kind == "variable" else set())):
+            # An import finds a folder without `__init__.py` last.
+            if module in names and (folder / module / "__init__.py").is_file():
+                found_at = folder / module
+            elif f"{module}.py" in names:
+                found_at = folder / f"{module}.py"
+            else:
+                continue
             hidden = homes.get(module, "the standard library")
             if module in homes and os.path.realpath(hidden) not in later:
                 continue
@@ -220,15 +222,6 @@ def shadows(
             if os.path.realpath(found_at) != os.path.realpath(f"{hidden}/{module}"):
                 results.append(Shadow(module, str(found_at), hidden, source, complete))
     return tuple(results)
-
-
-def _importable(folder: Path, names: frozenset[str], wanted: Collection[str]) -> list[str]:
-    """Return the names that an import finds in a folder. A folder without `__init__.py` has the lowest priority."""
-    return sorted(
-        name
-        for name in wanted
-        if (name in names and (folder / name / "__init__.py").is_file()) or f"{name}.py" in names
-    )
 
 
 def _same_package(one: Path, other: Path) -> bool:

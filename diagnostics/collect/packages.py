@@ -8,11 +8,8 @@ import platform
 import re
 import shutil
 import sys
-import zipfile
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from itertools import islice
 from pathlib import Path
 
@@ -28,8 +25,10 @@ _MAX_PACKAGES = 20_000
 _MAX_REQUIREMENTS = 5_000
 # Longer lines in package metadata are no name, version or requirement.
 _MAX_LINE = 4096
+# Ends of the names of metadata folders; EGG-INFO is in the folder of an egg.
+_METADATA = (".dist-info", "egg-info")
 _REQUIRED_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-# Packages whose own requirements are checked; parsing everybody's would take longer than everything else.
+# Packages whose own requirements are checked; parsing those of all would take longer than everything else.
 CHECKED = {
     *frameworks.ENGINES, *frameworks.TRAINERS, *frameworks.TRAINER_LIBRARIES, "torch", "ray", "flash-attn", "xformers",
 }  # fmt: skip
@@ -42,7 +41,7 @@ class Package:
     Attributes:
         name: Normalised name (lower case, dashes).
         place: The metadata folder.
-        requires: The declared requirements, as written; only of packages in CHECKED and the packages that they need.
+        requires: The declared requirements, as written; those of extras only of packages in CHECKED.
         requires_python: The declared Pythons, only of packages in CHECKED.
         tags: Tags of its wheel, such as "cp311-cp311-manylinux_2_28_x86_64"; only for packages in CHECKED.
         recorded: Whether the metadata lists the installed files.
@@ -142,7 +141,8 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
     if prefix is not None:
         folders = [*search.folders, *(() if finds_own else all_folders)]
     results = _read_distributions(folders)
-    recorded, unread = _check_files(results, search, finds_own=finds_own)
+    recorded = _check_files(results.packages, search, finds_own=finds_own)
+    unread = [(f"{results.packages[name].place}/RECORD", files.unread) for name, files in recorded.items()]
     vllm_variables = _vllm_variables(folders) if any(name.startswith("VLLM_") for name in environ) else None
     homes = {
         module: os.path.dirname(results.packages[name].place)  # noqa: PTH120 - as text
@@ -168,18 +168,17 @@ def collect(prefix: Path | None, environ: Mapping[str, str]) -> Environment:
             *_hidden_packages(results.places, search),
             *module_lookup.shadows(search, homes, Path(working_folder()), environ),
         ),
-        unread=(*results.unread, *unread, *search.unread),
+        unread=(*results.unread, *(item for item in unread if item[1]), *search.unread),
         needed=tuple(sorted(recorded)),
     )
 
 
 @dataclass
 class _Distributions:
-    """The distributions of a search path; `requires` has their requirements without extras."""
+    """The distributions of a search path."""
 
     packages: dict[str, Package] = field(default_factory=dict)
     places: dict[str, list[str]] = field(default_factory=dict)
-    requires: dict[str, tuple[str, ...]] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
     unread: list[tuple[str, str]] = field(default_factory=list)
 
@@ -195,67 +194,93 @@ def normalise(name: str) -> str:
 
 def _read_distributions(folders: Iterable[Path]) -> _Distributions:
     result = _Distributions()
-    results = metadata.distributions(path=[str(folder) for folder in dict.fromkeys(folders)])
-    for distribution in map(_bounded, islice(results, _MAX_PACKAGES)):
-        place = str(getattr(distribution, "_path", ""))
-        head = _metadata_head(distribution)
+    for place in islice(_metadata_places(folders), _MAX_PACKAGES):
+        head, unread = _metadata_head(place)
         name, version = normalise(_field(head, "Name")), _field(head, "Version")
+        if unread:  # neither broken nor healthy, so no fix removes it
+            result.unread.append((place, unread))
         # Both become words of commands, so anything else is not repeated anywhere.
-        if not is_package_version(name, version):
-            # Unreadable metadata is neither broken nor healthy, so no fix removes it.
-            if reason := "" if head else _why_unreadable(Path(place)):
-                result.unread.append((place, reason))
-            else:
-                result.broken.append(place)
-            continue
-        if place not in result.places.setdefault(name, []):
+        elif not is_package_version(name, version):
+            result.broken.append(place)
+        elif place not in result.places.setdefault(name, []):
             result.places[name].append(place)
-        if name not in result.packages:
-            lines = [line[14:].strip() for line in head.split("\n") if line[:14].lower() == "requires-dist:"]
-            requires = tuple(islice(filter(may_be_parsed, lines), _MAX_REQUIREMENTS))
-            result.requires[name] = tuple(line for line in requires if "extra ==" not in line)
-            result.packages[name] = _package(distribution, name, place, head, requires)
+            if name not in result.packages:
+                result.packages[name] = _package(name, version, place, head)
     return result
 
 
-def _why_unreadable(place: Path) -> str:
-    for file in (place / "METADATA", place / "PKG-INFO", place):
+def _metadata_places(folders: Iterable[Path]) -> Iterator[str]:
+    """Yield the metadata folders and files in package folders, in the order in which Python finds them."""
+    for folder in dict.fromkeys(folders):
+        with contextlib.suppress(OSError):
+            names = os.listdir(folder)  # noqa: PTH208 - as text, there are hundreds
+            yield from (f"{folder}/{name}" for name in names if name.lower().endswith(_METADATA))
+
+
+def _metadata_head(place: str) -> tuple[str, str]:
+    """Return a package's metadata, one field a line, without the description, and why it could not be read."""
+    single_file = [] if os.path.isdir(place) else [place]  # noqa: PTH112 - as text
+    for file in (f"{place}/METADATA", f"{place}/PKG-INFO", *single_file):
         try:
-            if file == place and place.is_dir():
-                os.listdir(place)  # noqa: PTH208 - whether it can be listed
-            else:
-                safe_io.read_bytes(file, safe_io.METADATA)
+            text = safe_io.read_text(Path(file), safe_io.METADATA)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            return search_path.error_text(error)
+            return "", search_path.error_text(error)
+        return re.sub(r"\n[ \t]+", " ", re.split(r"\n[ \t]*\n", text, maxsplit=1)[0]), ""
+    return "", ""
+
+
+def _field(head: str, name: str) -> str:
+    start = f"{name.lower()}:"
+    for line in head.split("\n"):
+        if line[: len(start)].lower() == start and len(line) <= _MAX_LINE:
+            return line[len(start) :].strip()
+    return ""
+
+
+def _package(name: str, version: str, place: str, head: str) -> Package:
+    lines = [line[14:].strip() for line in head.split("\n") if line[:14].lower() == "requires-dist:"]
+    requires = tuple(islice(filter(may_be_parsed, lines), _MAX_REQUIREMENTS))
+    installer = _read_optional(f"{place}/INSTALLER").strip()
+    recorded = not place.endswith(".dist-info") or os.path.exists(f"{place}/RECORD")  # noqa: PTH110 - hundreds of them
+    if name not in CHECKED:
+        requires = tuple(line for line in requires if "extra ==" not in line)
+        return Package(name, version, place, installer, requires, recorded=recorded)
+    wheel = _read_optional(f"{place}/WHEEL").splitlines()
+    tags = tuple(line.partition(":")[2].strip() for line in wheel if line.startswith("Tag:"))
+    python = _field(head, "Requires-Python")
+    python = python if may_be_parsed(python) else ""
+    return Package(name, version, place, installer, requires, python, tags, recorded)
+
+
+def _read_optional(path: str) -> str:
+    """Read a small file of a package; empty if it is missing or unreadable."""
+    with contextlib.suppress(OSError):
+        return safe_io.read_text(Path(path), safe_io.METADATA)
     return ""
 
 
 def _check_files(
-    found: _Distributions, search: SearchPath, *, finds_own: bool
-) -> tuple[dict[str, RecordedFiles], list[tuple[str, str]]]:
-    """Compare everything the checked packages need with its file list; updates `found.packages`."""
+    packages: dict[str, Package], search: SearchPath, *, finds_own: bool
+) -> dict[str, RecordedFiles]:
+    """Compare the checked packages, and everything they need, with their file lists; updates `packages`."""
     modules = module_lookup.ModuleFinder(search)
     files: dict[str, RecordedFiles] = {}
-    unread = []
-    waiting = [name for name in CHECKED if name in found.packages]
+    waiting = [name for name in CHECKED if name in packages]
     while waiting:
         name = waiting.pop()
-        if name in files or name not in found.packages:
+        if name in files or name not in packages:
             continue
-        package = found.packages[name]
+        package = packages[name]
         record = files[name] = read_record(package.place)
-        if record.unread:
-            unread.append((f"{package.place}/RECORD", record.unread))
         lists_none = record.exists and not record.unread and not record.modules
         lost = finds_own and lists_none and not _module(name, modules)
         lost = lost and os.path.exists(f"{package.place}/direct_url.json")  # noqa: PTH110 - as text
-        lines = found.requires[name]
-        requires = package.requires if name in CHECKED else lines
-        found.packages[name] = replace(package, damaged=record.damaged, lost=lost, requires=requires)
-        waiting += [normalise(match[0]) for line in lines if (match := _REQUIRED_NAME.match(line))]
-    return files, unread
+        packages[name] = replace(package, damaged=record.damaged, lost=lost)
+        required = (_REQUIRED_NAME.match(line) for line in package.requires if "extra ==" not in line)
+        waiting += [normalise(match[0]) for match in required if match]
+    return files
 
 
 def _module(name: str, modules: module_lookup.ModuleFinder) -> str:
@@ -292,21 +317,6 @@ def _hidden_packages(places: Mapping[str, list[str]], search: SearchPath) -> tup
     return tuple(results)
 
 
-def _package(
-    distribution: metadata.Distribution, name: str, place: str, head: str, requires: tuple[str, ...]
-) -> Package:
-    version = _field(head, "Version")
-    installer = (distribution.read_text("INSTALLER") or "").strip()
-    recorded = not place.endswith(".dist-info") or os.path.exists(f"{place}/RECORD")  # noqa: PTH110 - hundreds of them
-    if name not in CHECKED:
-        return Package(name, version, place, installer, (), recorded=recorded)
-    lines = (distribution.read_text("WHEEL") or "").splitlines()
-    tags = tuple(line.partition(":")[2].strip() for line in lines if line.startswith("Tag:"))
-    python = _field(head, "Requires-Python")
-    python = python if may_be_parsed(python) else ""
-    return Package(name, version, place, installer, requires, python, tags, recorded)
-
-
 def _vllm_variables(folders: Iterable[Path]) -> tuple[str, ...] | None:
     """Return every name of a vLLM variable in its `envs.py`."""
     for folder in folders:
@@ -314,45 +324,6 @@ def _vllm_variables(folders: Iterable[Path]) -> tuple[str, ...] | None:
             text = safe_io.read_text(folder / "vllm" / "envs.py", safe_io.SOURCE)
             return tuple(sorted(set(re.findall(r"\bVLLM_[A-Z0-9_]+\b", text))))
     return None
-
-
-def _metadata_head(distribution: metadata.Distribution) -> str:
-    """Return the fields of a package's metadata, one a line, without the long description below them."""
-    for file in ("METADATA", "PKG-INFO", ""):
-        if text := distribution.read_text(file):
-            return re.sub(r"\n[ \t]+", " ", re.split(r"\n[ \t]*\n", text, maxsplit=1)[0])
-    return ""
-
-
-def _field(head: str, name: str) -> str:
-    start = f"{name.lower()}:"
-    for line in head.split("\n"):
-        if line[: len(start)].lower() == start and len(line) <= _MAX_LINE:
-            return line[len(start) :].strip()
-    return ""
-
-
-class _BoundedDistribution(metadata.PathDistribution):
-    """A distribution whose files are read with a size limit."""
-
-    _path: Path | zipfile.Path
-
-    def read_text(self, filename: str | os.PathLike[str]) -> str | None:
-        """Read a file of the metadata folder; an empty name means a single metadata file."""
-        try:
-            place = self._path / str(filename) if filename else self._path
-            if isinstance(place, Path):
-                return safe_io.read_text(place, safe_io.METADATA)
-            with place.open("rb") as file:  # a file in a zip; a kilobyte of it can unpack to a megabyte
-                data: bytes = file.read(safe_io.METADATA + 1)
-        except (OSError, KeyError, EOFError, ValueError, zlib.error, zipfile.BadZipFile, NotImplementedError):
-            return None
-        return data.decode("utf-8", "replace") if len(data) <= safe_io.METADATA else None
-
-
-def _bounded(distribution: metadata.Distribution) -> metadata.Distribution:
-    place = getattr(distribution, "_path", None)
-    return _BoundedDistribution(place) if isinstance(place, Path | zipfile.Path) else distribution
 
 
 def _free_gigabytes(path: Path) -> float | None:

@@ -29,7 +29,7 @@ class SearchEntry:
     """One folder on the search path.
 
     Attributes:
-        path: The folder, or a zip file.
+        path: The folder.
         source: Origin of the entry: a variable, a file with its line, or the folder itself.
         kind: `variable`, `user`, `own`, `system`, `pth` for an entry of a `.pth` file, or `editable`.
         state: Empty if the folder is readable, otherwise the reason why not.
@@ -149,17 +149,17 @@ def _user_folders(environ: Mapping[str, str], release: str) -> list[Path]:
 
 def _folder_state(folder: Path) -> str:
     try:
-        if folder.is_file():
-            return ""  # a zip
         with os.scandir(folder):
             return ""
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return "not there"
+    except NotADirectoryError:
+        return "a file, such as a zip; only folders are read" if folder.is_file() else "not there"
     except (OSError, ValueError) as error:
         return error_text(error)
 
 
-def _module_folder_state(module: str) -> str:
+def _module_state(module: str) -> str:
     """Return the state of a mapped module: empty if it exists; the path may lack the suffix `.py`."""
     return "" if any(os.path.exists(f"{module}{end}") for end in ("", ".py")) else "not there"  # noqa: PTH110 - text
 
@@ -198,22 +198,22 @@ def _pth_entries(
 
 def _editable_mapping(finder: Path, unread: list[tuple[str, str]]) -> list[SearchEntry]:
     """Return the modules that setuptools' finder of an editable install maps."""
+    reason = "it contains no setuptools mapping"
     try:
-        tree = ast.parse(safe_io.read_text(finder, safe_io.METADATA))
-        for node in tree.body:
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            names = any(isinstance(target, ast.Name) and target.id == "MAPPING" for target in targets)
-            if names and isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                mapping = islice(ast.literal_eval(node.value).items(), _MAX_LINES)
-                places = [(str(module), str(place)) for module, place in mapping]
-                return [
-                    SearchEntry(place, str(finder), "editable", _module_folder_state(place), module)
-                    for module, place in places
-                ]
+        for node in ast.parse(safe_io.read_text(finder, safe_io.METADATA)).body:
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                if any(isinstance(target, ast.Name) and target.id == "MAPPING" for target in targets):
+                    mapping = islice(ast.literal_eval(node.value).items(), _MAX_LINES)
+                    return [
+                        SearchEntry(
+                            str(place), str(finder), "editable", _module_state(str(place)), str(module)
+                        )
+                        for module, place in mapping
+                    ]
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError, AttributeError) as error:
-        unread.append((str(finder), error_text(error)))
-        return []
-    unread.append((str(finder), "it contains no setuptools mapping"))
+        reason = error_text(error)
+    unread.append((str(finder), reason))
     return []
 
 
@@ -250,19 +250,17 @@ def _has_packages(folder: str) -> bool:
 def interpreter_problems(prefix: Path, search: SearchPath, *, finds_own: bool) -> tuple[tuple[str, str], ...]:
     """Return (place, problem): the interpreter or its base Python is missing, or it is another release."""
     results = []
-    bin_ = prefix / "bin"
-    interpreters = (bin_ / "python", bin_ / "python3", prefix / "Scripts")
-    if (prefix / "pyvenv.cfg").is_file() and not any(map(os.path.lexists, interpreters)):
-        results.append((str(bin_ / "python"), "there is no interpreter"))
+    python, settings = prefix / "bin" / "python", prefix / "pyvenv.cfg"
+    interpreters = (python, prefix / "bin" / "python3", prefix / "Scripts")
+    if settings.is_file() and not any(map(os.path.lexists, interpreters)):
+        results.append((str(python), "there is no interpreter"))
     if search.home and not os.path.isdir(search.home):  # noqa: PTH112 - a name that no folder can have is no error
-        results.append((str(prefix / "pyvenv.cfg"), f"home = {search.home}, which is not there"))
+        results.append((str(settings), f"home = {search.home}, which is not there"))
     folders = list(prefix.glob("lib/python3.*/site-packages"))
-    remaining = sorted(
-        {item.parent.name for item in [f for f in folders if _has_packages(str(f))] or folders}
-    )
-    if search.release and remaining and not finds_own:
-        reason = f"it is Python {search.release}; the packages are those of {', '.join(remaining)}"
-        results.append((str(bin_ / "python"), reason))
+    releases = {folder.parent.name for folder in [f for f in folders if _has_packages(str(f))] or folders}
+    if search.release and releases and not finds_own:
+        reason = f"it is Python {search.release}; the packages are those of {', '.join(sorted(releases))}"
+        results.append((str(python), reason))
     return tuple(results)
 
 

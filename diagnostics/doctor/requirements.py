@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import PathDistribution
-from pathlib import Path
 from typing import NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -32,9 +30,9 @@ _DISTRIBUTIONS = {
         for framework in FRAMEWORKS.values() for module in framework.modules
     },
     "cv2": "opencv-python-headless", "PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn", "zmq": "pyzmq",
-    "google": "protobuf", "vllm_flash_attn": "vllm", "flash_attn": "flash-attn", "flash_attn_2_cuda": "flash-attn", "hydra": "hydra-core",
+    "google": "protobuf", "vllm_flash_attn": "vllm", "flash_attn": "flash-attn", "hydra": "hydra-core",
     "dateutil": "python-dateutil", "attr": "attrs", "git": "gitpython", "dotenv": "python-dotenv",
-    "ring_flash_attn": "ring-flash-attn",
+    "flash_attn_2_cuda": "flash-attn", "ring_flash_attn": "ring-flash-attn",
 }  # fmt: skip
 
 
@@ -104,7 +102,7 @@ def distribution_of(module: str) -> str:
 def parse_requirement(text: str) -> Requirement | None:
     """Parse a requirement; None if the text is no requirement."""
     try:
-        return Requirement(text)
+        return Requirement(text) if may_be_parsed(text) else None
     except InvalidRequirement:
         return None
 
@@ -166,29 +164,15 @@ def applies(environment: Environment, requirement: Requirement) -> bool:
 
 
 def constraints_on(environment: Environment, names: Iterable[str]) -> list[Constraint]:
-    """Return the version ranges that all installed packages require of the named packages."""
+    """Return the version ranges that all installed packages require here, without extras, of the named packages."""
     required = set(names)
     return [
-        constraint
+        Constraint(str(package), name, str(item.specifier))
         for package in environment.packages.values()
-        for constraint in _declared_constraints(environment, package)
-        if constraint.name in required and constraint.versions
+        for line in package.requires
+        if (item := parse_requirement(line)) and (name := canonicalize_name(item.name)) in required
+        if item.specifier and applies(environment, item)
     ]
-
-
-def _declared_constraints(environment: Environment, package: Package) -> Iterator[Constraint]:
-    """Yield the requirements of an installed package that apply on this machine without extras."""
-    lines = package.requires
-    if not lines:
-        # The collector reads the requirements of a few packages only.
-        try:
-            lines = tuple(PathDistribution(Path(package.place)).requires or ())
-        except Exception:  # noqa: BLE001 - another package's metadata can be broken in any way
-            return
-    for requirement in map(parse_requirement, filter(may_be_parsed, lines)):
-        if requirement is not None and applies(environment, requirement):
-            name, versions = canonicalize_name(requirement.name), str(requirement.specifier)
-            yield Constraint(f"{package.name} {package.version}", name, versions)
 
 
 def install_constraints(code: str, action: Install, known_by: str) -> list[Constraint]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from diagnostics import catalog
 from diagnostics.catalog.loader import find_check
@@ -61,14 +62,15 @@ class Examined:
 
 
 CheckFunction = Callable[[Examined], Iterator[Finding | NotChecked]]
+_Function = TypeVar("_Function", bound=CheckFunction)
 REGISTERED: dict[str, list[CheckFunction]] = {name: [] for name in CHECKS}
 """The functions of each check."""
 
 
-def check(name: str) -> Callable[[CheckFunction], CheckFunction]:
+def check(name: str) -> Callable[[_Function], _Function]:
     """Return a decorator that registers a function as a check of CHECKS or a part of one."""
 
-    def register(function: CheckFunction) -> CheckFunction:
+    def register(function: _Function) -> _Function:
         REGISTERED[name].append(function)
         return function
 

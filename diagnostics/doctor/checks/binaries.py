@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from diagnostics.collect.names import may_be_parsed
 from diagnostics.collect.packages import Environment, normalise
 from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding, installed
 from diagnostics.doctor.checks.gpus import cuda_of
@@ -207,7 +206,7 @@ def mixed_cuda(case: Examined) -> Iterator[Finding]:
 def _required_names(environment: Environment) -> set[str]:
     """Return the normalised names of packages that installed packages require without an extra."""
     lines = [line for package in environment.packages.values() for line in package.requires]
-    parsed = map(parse_requirement, (line for line in lines if "extra" not in line and may_be_parsed(line)))
+    parsed = map(parse_requirement, (line for line in lines if "extra" not in line))
     return {normalise(item.name) for item in parsed if item}
 
 

@@ -109,7 +109,8 @@ def _explain(
         cause = guess
     if cause is not None:
         detail, places = f"{text} {cause.detail}", (evidence, *cause.evidence)
-        return replace(cause, severity=Severity.ERROR, detail=detail, evidence=places, **_OBSERVED)
+        cause = replace(cause, severity=Severity.ERROR, detail=detail, evidence=places)
+        return replace(cause, certainty="established", known_by="executed")
     output = (Evidence(line, f"{ended.what}: the end of its output") for line in _last_lines(ended))
     advice = "Read its message; a finding of the static checks (ENV910, ENV911, ENV923, CMP904) may name the cause."
     fix = Fix.of(advice, Explain(code))
