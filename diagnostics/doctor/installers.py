@@ -16,13 +16,14 @@ from diagnostics.frameworks import PACKAGES
 BEFORE = "before.txt"
 REINSTALL = ("--force-reinstall", "--no-deps")
 """Options that restore a package which the installer considers installed."""
-# A project's lock file, the installer that writes it, and the manifest.
-PROJECTS = (
-    ("pixi.lock", "pixi", "pixi.toml"),
-    ("uv.lock", "uv project", "pyproject.toml"),
-    ("poetry.lock", "poetry", "pyproject.toml"),
-    ("pdm.lock", "pdm", "pyproject.toml"),
-)
+# For each project manager: its lock file, its manifest, and its command.
+PROJECTS = {
+    "pixi": ("pixi.lock", "pixi.toml", "pixi VERB --manifest-path PROJECT/pixi.toml"),
+    "uv project": ("uv.lock", "pyproject.toml", "uv VERB --project PROJECT"),
+    "poetry": ("poetry.lock", "pyproject.toml", "poetry -C PROJECT VERB"),
+    "pdm": ("pdm.lock", "pyproject.toml", "pdm VERB -p PROJECT"),
+}
+_PIXI_VERBS = {"add": "add --pypi", "remove": "remove --pypi", "sync": "install"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Installer:
     def record(self) -> Run:
         """Return the command that records the installed packages."""
         if self.project:
-            lock, manifest = self._files()
+            lock, manifest = (f"{self.project}/{file}" for file in PROJECTS[self.name][:2])
             return Run(("cp", lock, f"{lock}.before"), then=Run(("cp", manifest, f"{manifest}.before")))
         if self.name == "conda":
             return Run(("conda", "list", "-p", self.prefix, "--explicit"), into=BEFORE)
@@ -67,19 +68,14 @@ class Installer:
     def restore(self) -> Run:
         """Return the command that restores the recorded packages."""
         if self.project:
-            lock, manifest = self._files()
+            lock, manifest = (f"{self.project}/{file}" for file in PROJECTS[self.name][:2])
             back = Run(("mv", f"{manifest}.before", manifest), then=Run(self._project_command("sync")))
             return Run(("mv", f"{lock}.before", lock), then=back)
         if self.name == "conda":
             return Run(("conda", "install", "-p", self.prefix, "--file", BEFORE))
-        if self.name == "uv":
-            return Run((*self._pip("sync"), BEFORE))
-        return Run((*self._pip("install"), "-r", BEFORE))
-
-    def _files(self) -> tuple[str, str]:
-        """Return the project's lock and manifest."""
-        lock, manifest = next((lock, file) for lock, name, file in PROJECTS if name == self.name)
-        return f"{self.project}/{lock}", f"{self.project}/{manifest}"
+        return Run(
+            (*self._pip("sync"), BEFORE) if self.name == "uv" else (*self._pip("install"), "-r", BEFORE)
+        )
 
     def _command(self, action: str) -> Words:
         """Return the command that installs or uninstalls, without the packages."""
@@ -91,14 +87,8 @@ class Installer:
 
     def _project_command(self, verb: str) -> Words:
         """Return the project manager's command for `add`, `remove` or `sync`."""
-        if self.name == "pixi":
-            words = ("install",) if verb == "sync" else (verb, "--pypi")
-            return ("pixi", *words, "--manifest-path", f"{self.project}/pixi.toml")
-        return {
-            "uv project": ("uv", verb, "--project", self.project),
-            "poetry": ("poetry", "-C", self.project, verb),
-            "pdm": ("pdm", verb, "-p", self.project),
-        }[self.name]
+        words = PROJECTS[self.name][2].replace("VERB", _PIXI_VERBS[verb] if self.name == "pixi" else verb)
+        return tuple(word.replace("PROJECT", self.project) for word in words.split())
 
     def _pip(self, action: str) -> Words:
         if self.name in {"uv", "uv project"}:
@@ -123,10 +113,10 @@ def find_installer(environment: Environment) -> Installer:
     has_pip = "pip" in environment.packages
     by_file = _installer_files(environment)
     marks = tuple(f"INSTALLER of {number} packages: {name}" for name, number in by_file.most_common())
-    project = _owning_project(prefix)
-    if project is not None:
-        name, mark, folder = project
-        return Installer(name, (mark, *marks), environment.prefix, str(folder), has_pip)
+    folder, name = _owning_project(prefix)
+    if name:
+        marks = (f"{PROJECTS[name][0]} beside the environment", *marks)
+        return Installer(name, marks, environment.prefix, str(folder), has_pip)
     if (prefix / "conda-meta").is_dir():
         marks = ("conda-meta", *marks)
         if by_file["conda"] >= by_file.total() / 2:
@@ -134,9 +124,8 @@ def find_installer(environment: Environment) -> Installer:
     by_uv = "uv" in search_path.venv_settings(prefix)[0]
     common = by_file.most_common(1)[0][0] if by_file else ""
     name = "uv" if common == "uv" or (by_uv and (not has_pip or not common)) else "pip"
-    return Installer(
-        name, ("pyvenv.cfg names uv", *marks) if by_uv else marks, environment.prefix, has_pip=has_pip
-    )
+    marks = ("pyvenv.cfg names uv", *marks) if by_uv else marks
+    return Installer(name, marks, environment.prefix, has_pip=has_pip)
 
 
 def _installer_files(environment: Environment) -> Counter[str]:
@@ -150,13 +139,9 @@ def _installer_files(environment: Environment) -> Counter[str]:
     return +results
 
 
-def _owning_project(prefix: Path) -> tuple[str, str, Path] | None:
-    """Return the project that owns the environment: `.venv` next to a lock, or pixi's folder of environments."""
-    places = [prefix.parent] if prefix.name == ".venv" else []
-    if prefix.parent.name == "envs" and prefix.parent.parent.name == ".pixi":
-        places.append(prefix.parent.parent.parent)
-    for folder in places:
-        for lock, name, _manifest in PROJECTS:
-            if (folder / lock).is_file():
-                return name, f"{lock} beside the environment", folder
-    return None
+def _owning_project(prefix: Path) -> tuple[Path, str]:
+    """Return the project of `.venv`, or of pixi's folder of environments, and its manager; empty without a lock."""
+    folder = prefix.parent.parent.parent if prefix.match(".pixi/envs/*") else prefix.parent
+    if prefix.name != ".venv" and not prefix.match(".pixi/envs/*"):
+        return folder, ""
+    return folder, next((name for name, (lock, *_) in PROJECTS.items() if (folder / lock).is_file()), "")

@@ -36,30 +36,28 @@ _DISTRIBUTIONS = {
 }  # fmt: skip
 
 
-class Clash(NamedTuple):
+class _Clash(NamedTuple):
     """Releases of a package that an installer would accept next to an installed package, but with which a run fails.
 
     Attributes:
         name: The package to install.
         bad: Its releases that fail.
         good: All its other releases.
-        other: The installed package.
-        installed: Releases of the installed package with which the bad ones fail.
+        other: The installed package, in releases with which the bad ones fail.
         addition: The requirement to install as well if a bad release is unavoidable.
     """
 
     name: str
     bad: str
     good: str
-    other: str
-    installed: str
+    other: tuple[str, str]
     addition: str
 
 
 # Wheels of pyarrow from 24 on are built for NumPy 2.
 _CLASHES = (
-    Clash("numpy", "<2", ">=2", "pyarrow", ">=24", "pyarrow<24"),
-    Clash("transformers", ">=5.3", "<5.3", "trl", "<0.29", "trl>=0.29"),
+    _Clash("numpy", "<2", ">=2", ("pyarrow", ">=24"), "pyarrow<24"),
+    _Clash("transformers", ">=5.3", "<5.3", ("trl", "<0.29"), "trl>=0.29"),
 )
 
 
@@ -82,8 +80,8 @@ class Constraint:
     code: str = ""
 
     def allows(self, version: str | None) -> bool:
-        """Return whether a version satisfies the constraint."""
-        return version is not None and allows(self.versions, version)
+        """Return whether a version satisfies the constraint; an unreadable range or version counts as allowed."""
+        return version is not None and _allows(self.versions, version)
 
     def __str__(self) -> str:
         return f"{self.source} needs {self.name}{self.versions}"
@@ -193,17 +191,17 @@ def install_constraints(code: str, action: Install, known_by: str) -> list[Const
 
 def finding_constraints(finding: Finding) -> list[Constraint]:
     """Return the requirements of a finding's fix; none if the fix does anything besides installing."""
-    actions = finding.remedy.actions if finding.remedy else ()
-    required = [
-        install_constraints(finding.code, action, finding.known_by) if isinstance(action, Install) else []
-        for action in actions
-        if not isinstance(action, Advice | Explain)
-    ]
-    return [constraint for group in required for constraint in group] if all(required) else []
+    results = []
+    for action in finding.remedy.actions if finding.remedy else ():
+        found = isinstance(action, Install) and install_constraints(finding.code, action, finding.known_by)
+        if found:
+            results += found
+        elif not isinstance(action, Advice | Explain):
+            return []
+    return results
 
 
-def allows(versions: str, version: str) -> bool:
-    """Return whether a version is in a range; an unreadable range or version counts as allowed."""
+def _allows(versions: str, version: str) -> bool:
     specifier, parsed = parse_specifier(versions), parse_version(version)
     return specifier is None or parsed is None or specifier.contains(parsed, prereleases=True)
 
@@ -222,7 +220,7 @@ def satisfiable(ranges: Iterable[str]) -> bool:
     following = {re.sub(r"\d{1,9}$", lambda last: str(int(last[0]) + 1), bound) for bound in public}
     candidates = [*bounds, *(f"{bound}.0.1" for bound in public), *following, "0"]
     return not bounds or any(
-        all(allows(text, version) for text in every) for version in candidates if is_release(version)
+        all(_allows(text, version) for text in every) for version in candidates if is_release(version)
     )
 
 
@@ -233,17 +231,17 @@ def adjust_for_installed(environment: Environment, requirements: Iterable[str]) 
     the installed package is replaced as well.
     """
     required = list(requirements)
-    names = {canonicalize_name(item.name) for entry in required if (item := parse_requirement(entry))}
+    parsed = [parse_requirement(entry) for entry in required]
+    names = [canonicalize_name(item.name) if item else "" for item in parsed]
     for clash in _CLASHES:
-        if clash.other in names or not in_range(environment.version(clash.other) or "", clash.installed):
+        other, versions = clash.other
+        if other in names or not in_range(environment.version(other) or "", versions):
             continue
-        for place, entry in enumerate(required):
-            parsed = parse_requirement(entry)
-            if parsed is None or canonicalize_name(parsed.name) != clash.name or not parsed.specifier:
+        for place, (name, item) in enumerate(zip(names, parsed, strict=True)):
+            if name != clash.name or item is None or not item.specifier:
                 continue
-            versions = str(parsed.specifier)
-            if not satisfiable([versions, clash.good]):
+            if not satisfiable([str(item.specifier), clash.good]):
                 required.append(clash.addition)
-            elif clash.bad.startswith(">") and satisfiable([versions, clash.bad]):
-                required[place] = f"{entry},{clash.good}"
+            elif clash.bad.startswith(">") and satisfiable([str(item.specifier), clash.bad]):
+                required[place] += f",{clash.good}"
     return tuple(required)

@@ -65,35 +65,36 @@ def limits(case: Examined) -> Iterator[Finding]:
         raise NotApplicableError("this system reports none")
     files, processes, locked = (machine.limits.get(name) for name in ("nofile", "nproc", "memlock"))
     if files and files.soft is not None and files.soft < FEW_FILES:
-        yield _few_files(machine, files)
-    if processes and processes.soft is not None and processes.soft < FEW_PROCESSES:
-        yield _low_limit("nproc", "-u", processes, "65535")
-    infiniband = any(name.startswith("ib") for name in machine.interfaces)
-    if infiniband and locked and locked.soft is not None and locked.soft < 1 << 30:
-        yield _low_limit("memlock, bytes", "-l", locked, "unlimited")
-
-
-def _few_files(machine: Machine, files: Limit) -> Finding:
-    required = WANTED_FILES if files.hard is None else min(files.hard, WANTED_FILES)
-    command = Run(("ulimit", "-n", str(required)))
-    advice = "Raise the limit of open files before the run, and before `ray start`."
-    if files.hard is not None and files.soft is not None and files.hard <= files.soft:
-        advice = "Raise the hard limit of open files: as root, or where the container is started."
-        target = ("sudo", "tee", "/etc/security/limits.d/90-nofile.conf")
-        command = Run(("echo", "* - nofile 65535"), piped=(target,))
-        if machine.container in {"docker", "podman"}:
-            command = Run(("docker", "run", "--ulimit", "nofile=65535:65535", "IMAGE"))
-    evidence = [Evidence(_limit_text("nofile", files), "ulimit -n")]
-    detail = "Ray and vLLM keep a file open for each of their connections."
-    return finding("ENV002", Severity.WARNING, evidence, Fix.of(advice, command), detail)
-
-
-def _low_limit(name: str, option: str, limit: Limit, target: str) -> Finding:
+        advice, command = _more_files(machine, files)
+        evidence = [Evidence(_limit_text("nofile", files), "ulimit -n")]
+        detail = "Ray and vLLM keep a file open for each of their connections."
+        yield finding("ENV002", Severity.WARNING, evidence, Fix.of(advice, command), detail)
     advice = (
         "Raise the limit before the run; above the hard limit, as root or where the container is started."
     )
-    evidence = [Evidence(_limit_text(name, limit), f"ulimit {option}")]
-    return finding("ENV904", Severity.WARNING, evidence, Fix.of(advice, Run(("ulimit", option, target))))
+    infiniband = any(name.startswith("ib") for name in machine.interfaces)
+    for name, option, limit, least, target in (
+        ("nproc", "-u", processes, FEW_PROCESSES, "65535"),
+        ("memlock, bytes", "-l", locked, 1 << 30 if infiniband else 0, "unlimited"),
+    ):
+        if limit and limit.soft is not None and limit.soft < least:
+            evidence = [Evidence(_limit_text(name, limit), f"ulimit {option}")]
+            fix = Fix.of(advice, Run(("ulimit", option, target)))
+            yield finding("ENV904", Severity.WARNING, evidence, fix)
+
+
+def _more_files(machine: Machine, files: Limit) -> tuple[str, Run]:
+    """Return advice and the command that raises the limit of open files."""
+    hard = WANTED_FILES if files.hard is None else files.hard
+    if files.soft is None or hard > files.soft:
+        advice = "Raise the limit of open files before the run, and before `ray start`."
+        return advice, Run(("ulimit", "-n", str(min(hard, WANTED_FILES))))
+    command = Run(
+        ("echo", "* - nofile 65535"), piped=(("sudo", "tee", "/etc/security/limits.d/90-nofile.conf"),)
+    )
+    if machine.container in {"docker", "podman"}:
+        command = Run(("docker", "run", "--ulimit", "nofile=65535:65535", "IMAGE"))
+    return "Raise the hard limit of open files: as root, or where the container is started.", command
 
 
 def _limit_text(name: str, limit: Limit) -> str:
@@ -130,10 +131,9 @@ def _why_full(disk: Disk) -> str:
 def folder_variable(environment: Environment, purpose: str) -> str:
     """Return the environment variable that relocates a folder, or ""; of several variables, the one in effect."""
     # The older name still works.
-    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") if purpose == "hub cache" else ():
-        if environment.variables.get(name):
-            return name
-    return _FOLDERS.get(purpose, _UNKNOWN_FOLDER)[1]
+    names = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") if purpose == "hub cache" else ()
+    default = _FOLDERS.get(purpose, _UNKNOWN_FOLDER)[1]
+    return next((name for name in names if environment.variables.get(name)), default)
 
 
 def _little_room(disk: Disk, reason: str, variable: str) -> Finding:

@@ -6,6 +6,7 @@ conflict.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from diagnostics import catalog
@@ -24,13 +25,13 @@ from diagnostics.doctor.fix_plan.setting_steps import (
 )
 from diagnostics.doctor.installers import Installer, find_installer
 from diagnostics.doctor.requirements import (
+    Constraint,
     adjust_for_installed,
     finding_constraints,
     install_constraints,
-    parse_requirement,
 )
 from diagnostics.findings import Finding, Report, Severity
-from diagnostics.fixes import Advice, Install, Run, Uninstall
+from diagnostics.fixes import Action, Advice, Explain, Install, Run, Uninstall
 
 # Codes of an installed pair that fails, and of all findings about the pair (also undeclared or unknown pairs).
 _BAD_PAIR, _PAIR = {"CMP902", "CMP905"}, {"CMP901", "CMP902", "CMP903", "CMP905"}
@@ -65,11 +66,15 @@ def fix_plan(
     replaces_pair = bool(replaced) or any(map(_needs_another_pair, findings))
     moved_to = sets[0] if sets and replaces_pair else None
     required = package_steps.merge_constraints(environment, findings, wanted, moved_to)
-    fixed: list[Finding] = []
-    if moved_to is not None:
-        fixed = [item for item in rest if fixed_by_move(item, environment, moved_to.versions)]
-        rest = [item for item in rest if item not in fixed]
-        known = [item for item in known if item.code not in {*moved_to.gone, *replaced}]
+    versions = moved_to.versions if moved_to else {}
+    fixed = [
+        item
+        for item in rest
+        if versions and (fixed_by_move(item, environment, versions) or _is_replaced(item, versions))
+    ]
+    rest = [item for item in rest if item not in fixed]
+    gone = {*moved_to.gone, *replaced} if moved_to else set()
+    known = [item for item in known if item.code not in gone]
     causes = [finding for finding in findings if finding.code in _MERGED | replaced] + installs + fixed
     serious = [finding for finding in causes if finding.severity > Severity.INFO or finding.code == "CMP904"]
     steps = [finding_step(item, environment) for item in rest]
@@ -77,12 +82,10 @@ def fix_plan(
         steps += package_steps.install_step(causes, [], sets[0], installer)
     else:
         steps += package_steps.install_step(serious, required, moved_to, installer)
-    for step in setting_steps(known, issues, environment, installer):
-        steps.append(_compatible_with(step, moved_to.versions if moved_to else {}))
-    steps = _drop_replaced_installs(_in_order(environment, steps))
-    outcome = "unknown" if findings else "nothing"
-    if any(step.commands or step.text for step in steps):
-        outcome = "plan"
+    settings = setting_steps(known, issues, environment, installer)
+    steps = _in_order(environment, [*steps, *(_compatible_with(step, versions) for step in settings)])
+    useful = any(step.commands or step.text for step in steps)
+    outcome = "plan" if useful else "unknown" if findings else "nothing"
     return Plan(
         subject=report.subject,
         installer=installer.name,
@@ -122,11 +125,10 @@ def _needs_another_pair(finding: Finding) -> bool:
 def _compatible_with(step: Step, versions: dict[str, str]) -> Step:
     """Return a step; if it installs other releases than the chosen versions, replace its commands by advice."""
     listed = ", ".join(
-        f"{constraint.name}{constraint.versions} (the set has {versions[constraint.name]})"
+        f"{item.name}{item.versions} (the set has {versions[item.name]})"
         for edit in step.text
         if isinstance(edit, Install)
-        for constraint in install_constraints("", edit, "declared")
-        if constraint.name in versions and not constraint.allows(versions[constraint.name])
+        for item in _excluded(edit, versions)
     )
     text = Advice(f"It needs {listed}: choose this, or the versions above.")
     return replace(step, text=(text,), commands=()) if listed else step
@@ -135,59 +137,31 @@ def _compatible_with(step: Step, versions: dict[str, str]) -> Step:
 def _in_order(environment: Environment, steps: list[Step]) -> list[Step]:
     """Sort steps, blockers first and then by kind; add requirements that keep other packages working."""
 
+    def adjusted(action: Action) -> Action:
+        if not isinstance(action, Install):
+            return action
+        return replace(action, requirements=adjust_for_installed(environment, action.requirements))
+
     def key(step: Step) -> tuple[object, ...]:
         return step.severity is not Severity.BLOCKER, KINDS.index(step.kind), -step.severity, step.codes
 
-    return [
-        replace(
-            step,
-            commands=tuple(
-                replace(action, requirements=adjust_for_installed(environment, action.requirements))
-                if isinstance(action, Install)
-                else action
-                for action in step.commands
-            ),
-        )
-        for step in sorted(steps, key=key)
-    ]
+    return [replace(step, commands=tuple(map(adjusted, step.commands))) for step in sorted(steps, key=key)]
 
 
-def _drop_replaced_installs(steps: list[Step]) -> list[Step]:
-    """Drop installations whose packages a later step installs in other releases."""
-    remaining: list[Step] = []
-    for step in reversed(steps):
-        replacing = {
-            action: place
-            for action in step.commands
-            for place, later in enumerate(remaining)
-            if any(_replaces(command, action) for command in later.commands)
-        }
-        commands = tuple(action for action in step.commands if action not in replacing)
-        if replacing and all(isinstance(action, Run) for action in commands):
-            place = next(iter(replacing.values()))
-            later = remaining[place]
-            remaining[place] = replace(
-                later,
-                codes=tuple(dict.fromkeys((*later.codes, *step.codes))),
-                severity=max(later.severity, step.severity),
-                why=tuple(dict.fromkeys((*later.why, *step.why))),
-            )
-        else:
-            remaining.insert(0, replace(step, commands=commands))
-    return remaining
+def _is_replaced(finding: Finding, versions: Mapping[str, str]) -> bool:
+    """Return whether a finding's fix only installs releases that the plan replaces by others."""
+    actions = finding.remedy.actions if finding.remedy else ()
+    changes = [action for action in actions if not isinstance(action, Advice | Explain | Run)]
+    return bool(changes) and all(
+        isinstance(action, Install) and len(_excluded(action, versions)) == len(action.requirements)
+        for action in changes
+    )
 
 
-def _replaces(later: object, earlier: object) -> bool:
-    """Return whether a later command installs all packages of an earlier one in other releases."""
-    if not isinstance(later, Install) or not isinstance(earlier, Install):
-        return False
-    before, after = _ranges(earlier), _ranges(later)
-    return bool(before) and set(before) <= set(after) and before != after
-
-
-def _ranges(action: Install) -> dict[str, str]:
-    parsed = [item for word in action.requirements if (item := parse_requirement(word))]
-    return {item.name.lower(): str(item.specifier) for item in parsed}
+def _excluded(action: Install, versions: Mapping[str, str]) -> list[Constraint]:
+    """Return the requirements of an installation that the chosen versions do not satisfy."""
+    required = install_constraints("", replace(action, options=()), "declared")
+    return [item for item in required if item.name in versions and not item.allows(versions[item.name])]
 
 
 def _with_record(steps: list[Step], environment: Environment, installer: Installer) -> tuple[Step, ...]:
@@ -232,18 +206,16 @@ def _not_checked(report: Report) -> tuple[str, ...]:
 
 
 def _help(outcome: str, compat: Compat, *, no_set: bool) -> tuple[str, ...]:
-    lines = []
-    if no_set:
-        lines.append(
-            compat.problem
-            or "No set in the table fits here: create a fresh environment with one of its cells (`nox -s matrix -- "
-            "--list`), or add your own pair (`nox -s matrix -- add`)."
-        )
-    if outcome == "unknown":
-        lines.append(
-            "No step is known for these findings; doctor without --fix-plan shows the fix of each. What a finding "
-            "means: python -m diagnostics explain CODE"
-        )
-    if outcome != "nothing":
-        lines.append("If it still fails: python -m diagnostics triage LOG")
-    return tuple(lines)
+    fresh = (
+        "No set in the table fits here: create a fresh environment with one of its cells (`nox -s matrix -- --list`), "
+        "or add your own pair (`nox -s matrix -- add`)."
+    )
+    explain = (
+        "No step is known for these findings; doctor without --fix-plan shows the fix of each. What a finding means: "
+        "python -m diagnostics explain CODE"
+    )
+    return (
+        *([compat.problem or fresh] if no_set else ()),
+        *([explain] if outcome == "unknown" else ()),
+        *(["If it still fails: python -m diagnostics triage LOG"] if outcome != "nothing" else ()),
+    )

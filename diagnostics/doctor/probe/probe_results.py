@@ -97,16 +97,12 @@ def _explain(
     text = f"{ended.what}: {reason}."
     evidence = Evidence(reason, str(ended.answer.get("where") or ended.what))
     guess = _triage(ended, rules)
+    certain = guess is not None and guess.certainty != "hypothesis"
     missing = str(ended.answer.get("lacks") or "")
     cause = _file_finding(ended, environment)
-    if (
-        cause is None
-        and missing
-        and (guess is None or guess.code == "ENV012" or guess.certainty == "hypothesis")
-    ):
+    if cause is None and missing and (guess is None or guess.code == "ENV012" or not certain):
         return _not_installed(ended, environment, missing, evidence)
-    if cause is None and guess is not None and guess.certainty != "hypothesis":
-        cause = guess
+    cause = cause or (guess if certain else None)
     if cause is not None:
         detail, places = f"{text} {cause.detail}", (evidence, *cause.evidence)
         cause = replace(cause, severity=Severity.ERROR, detail=detail, evidence=places)
@@ -192,12 +188,11 @@ def platform_findings(
     """Compare the platforms that PyTorch and vLLM report with the machine (ENV922, ENG004)."""
     results = []
     gpus = machine.gpus.devices if machine.gpus.state == "ok" else ()
-    if torch is not None and torch.ok and gpus:
-        hidden = environment.variables.get("CUDA_VISIBLE_DEVICES") == ""
-        if torch.answer.get("cuda") and not torch.answer.get("available") and not hidden:
-            text = f"{len(gpus)} GPUs exist; torch.cuda.is_available() is False"
-            advice = "Compare the driver's CUDA with that of PyTorch, and look at CUDA_VISIBLE_DEVICES."
-            results.append(_platform_finding(text, advice, torch))
+    hidden = environment.variables.get("CUDA_VISIBLE_DEVICES") == ""
+    if torch and torch.ok and torch.answer.get("cuda") and not torch.answer.get("available"):
+        text = f"{len(gpus)} GPUs exist; torch.cuda.is_available() is False"
+        advice = "Compare the driver's CUDA with that of PyTorch, and look at CUDA_VISIBLE_DEVICES."
+        results += [_platform_finding(text, advice, torch)] if gpus and not hidden else []
     if vllm is None or "platform" not in vllm.answer:
         return results
     device, platform = vllm.answer.get("device", ""), str(vllm.answer.get("platform"))
@@ -207,8 +202,10 @@ def platform_findings(
             "driver first."
         )
         detail = "In a separate process vLLM reports no platform: no engine starts here."
-        evidence = Evidence(f"current_platform is {platform}", vllm.what)
-        fix = Fix.of(advice, Explain("ENG004"))
+        evidence, fix = (
+            Evidence(f"current_platform is {platform}", vllm.what),
+            Fix.of(advice, Explain("ENG004")),
+        )
         results.append(finding("ENG004", Severity.ERROR, [evidence], fix, detail, **_OBSERVED))
     elif gpus and device == "cpu":
         text = f"{len(gpus)} GPUs exist; vLLM would run on the CPU"

@@ -72,29 +72,21 @@ class Probe:
 
 def run_tier(report: Report, tier: str, python: Path, facts: Facts) -> tuple[Report, bool]:
     """Return the report with the results of a tier, and whether the tier could check nothing."""
-    problem = (
-        "" if os.access(python, os.X_OK) else f"{python}: no interpreter that can be run; give --python PATH"
-    )
-    checks: list[CheckResult] = []
-    incomplete = False
-    if not problem:
-        with process.handle_signals(_ENDING, _exit), Children(python.absolute(), os.environ) as children:
-            probe = Probe(children, facts.environment, facts.machine, Rules(catalog.load()))
-            try:
-                checks = run_probes(probe)
-            except OSError as error:
-                problem = f"{python} cannot be run: {error.strerror or error}"
-            else:
-                incomplete = len(checks) > 1 and all(check.outcome == "skipped" for check in checks[1:])
-                if tier == "live":
-                    checks += run_live(probe, checks)
-                    incomplete = any(
-                        check.check == "tiny engine" and check.outcome == "skipped" for check in checks
-                    )
-    if problem:
-        broken = CheckResult(tier, "crashed", problem)
-        return replace(report, checks=(*report.checks, broken)), True
-    return replace(report, checks=(*report.checks, *checks), how=NOTES[tier]), incomplete
+    problem = f"{python}: no interpreter that can be run; give --python PATH"
+    if os.access(python, os.X_OK):
+        try:
+            with process.handle_signals(_ENDING, _exit), Children(python.absolute(), os.environ) as children:
+                probe = Probe(children, facts.environment, facts.machine, Rules(catalog.load()))
+                imports = run_probes(probe)
+                live = run_live(probe, imports) if tier == "live" else []
+        except OSError as error:
+            problem = f"{python} cannot be run: {error.strerror or error}"
+        else:
+            deciding = [check for check in live if check.check == "tiny engine"] or imports[1:]
+            incomplete = all(check.outcome == "skipped" for check in deciding)
+            checks = (*report.checks, *imports, *live)
+            return replace(report, checks=checks, how=NOTES[tier]), incomplete
+    return replace(report, checks=(*report.checks, CheckResult(tier, "crashed", problem))), True
 
 
 def _exit(number: int) -> None:
@@ -127,8 +119,8 @@ def _compare_platforms(probe: Probe, torch: ChildEnded | None, vllm: ChildEnded 
     what = "platforms against the machine"
     if not any(ended and {"cuda", "platform"} & set(ended.answer) for ended in (torch, vllm)):
         return CheckResult(what, "skipped", "neither PyTorch nor vLLM reported one")
-    findings = probe_results.platform_findings(torch, vllm, probe.environment, probe.machine)
-    return CheckResult.of(what, findings)
+    results = probe_results.platform_findings(torch, vllm, probe.environment, probe.machine)
+    return CheckResult.of(what, results)
 
 
 def _modules_to_import(environment: Environment) -> list[str]:
@@ -155,12 +147,8 @@ def run_live(probe: Probe, imports: Sequence[CheckResult] = ()) -> list[CheckRes
 
 def _engine(probe: Probe) -> list[CheckResult]:
     engine, parity = "tiny engine", "log-probs against transformers"
-    packages = probe.environment.packages
-    needed = {
-        "vLLM": probe.environment.vllm,
-        **{name: packages.get(name) for name in ("torch", "transformers")},
-    }
-    missing = ", ".join(name for name, package in needed.items() if package is None)
+    needed = {"vLLM": "vllm", "torch": "torch", "transformers": "transformers"}
+    missing = ", ".join(name for name, package in needed.items() if package not in probe.environment.releases)
     if missing:
         return [CheckResult(name, "skipped", f"{missing} not installed") for name in (engine, parity)]
     ended = probe.run(engine, "engine", str(probe.children.folder()), limit_s=ENGINE_S, offline=True)
