@@ -41,3 +41,17 @@ class EnvironmentBuilder:
         if module is not None:
             (self.site / f"{name}.py").write_text(module)
         return self
+
+
+def cell(vllm, trl, verdict="pass", torch="2.8.0", **layers):
+    """Return a cell of the compatibility table; a layer is (verdict, evidence[, packages that it ran with])."""
+    layers = {"resolve": ("pass", "static"), "contract": ("pass", "static"), **layers}
+    names = ("verdict", "evidence", "ran_with")
+    return {
+        "id": f"vllm-{vllm}+trl-{trl}",
+        "vllm": vllm,
+        "trl": trl,
+        "torch": torch,
+        "verdict": verdict,
+        "layers": {name: dict(zip(names, layer, strict=False)) for name, layer in layers.items()},
+    }

@@ -160,6 +160,9 @@ def test_single_machine_fault_gives_exactly_its_finding(cuda_environment, change
         ({"PYTHONPATH": "/my/code"}, []),
         ({"RAY_memory_monitor_refresh_ms": "0"}, ["info RAY902"]),
         ({"HF_HUB_OFFLINE": "1"}, []),
+        ({"VLLM_USE_V1": "0"}, ["warning ENV903"]),
+        ({"RAY_ADDRESS": "http://127.0.0.1:8265"}, ["error ENV902"]),
+        ({"RAY_ADDRESS": "127.0.0.1:6379"}, []),
     ],
 )
 def test_environment_variables_are_checked_against_the_machine(cuda_environment, environ, expected):

@@ -9,13 +9,13 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from diagnostics.uv import UvMissingError, find_uv
 from evaluation.doctor import environment_cases as real_cases
-from evaluation.doctor import real_environments as doctor_real
 from evaluation.doctor import real_plans as plans_real
 from evaluation.doctor.real_environments import BuiltCase, Case, DoctorResult, doctor, last_error_line
 from evaluation.doctor.real_plans import CRASHED, PlanResult, read_plan, run_commands
@@ -65,46 +65,31 @@ def healthy_environment(tmp_path, wheels, monkeypatch):
     return BuiltCase(prefix, {**environ, "HOME": str(tmp_path / "home")}, str(tmp_path / "cwd"))
 
 
-def move_editable(prefix):
-    """Install a package as editable, then move its folder away."""
-    real_cases.install_editable("tokenizers", prefix, moved=True, finder=False)
-
-
 BROKEN = {
-    "a file is gone": (
-        lambda prefix: real_cases.remove_files("tokenizers/__init__.py", prefix=prefix),
-        "ENV923",
+    "a file is gone": (partial(real_cases.remove_files, "tokenizers/__init__.py"), "ENV923"),
+    "a package is gone": (partial(real_cases.remove_files, "numpy*"), "CMP904"),
+    "another release": (partial(real_cases.install_release, "tokenizers==0.19.1"), "CMP904"),
+    "an editable install moved": (
+        partial(real_cases.install_editable, "tokenizers", moved=True, finder=False), "ENV926",
     ),
-    "a package is gone": (lambda prefix: real_cases.remove_files("numpy*", prefix=prefix), "CMP904"),
-    "another release": (
-        lambda prefix: real_cases.install_release("tokenizers==0.19.1", prefix=prefix),
-        "CMP904",
-    ),
-    "an editable install moved": (move_editable, "ENV926"),
     "the interpreter is a dangling link": (real_cases.break_interpreter_links, "ENV924"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_printed_plan_fixes_the_environment(healthy_environment, name):
     """Before the plan the import fails and doctor reports the fault; after its commands both are fine."""
-    assert (
-        last_error_line(
-            healthy_environment.prefix, RUN, healthy_environment.environ, healthy_environment.working
-        )
-        == ""
-    )
+    prefix, working = healthy_environment.prefix, healthy_environment.working
+    assert last_error_line(prefix, RUN, healthy_environment.environ, working) == ""
     break_environment, code = BROKEN[name]
-    break_environment(healthy_environment.prefix)
-    shutil.rmtree(healthy_environment.prefix / "lib" / "__pycache__", ignore_errors=True)
-    assert last_error_line(
-        healthy_environment.prefix, RUN, healthy_environment.environ, healthy_environment.working
-    )
+    break_environment(prefix=prefix)
+    shutil.rmtree(prefix / "lib" / "__pycache__", ignore_errors=True)
+    assert last_error_line(prefix, RUN, healthy_environment.environ, working)
     assert code in doctor(healthy_environment).stdout
     commands, _words = read_plan(healthy_environment)
     text, environ = run_commands(commands, healthy_environment)
     assert text == ""
-    assert last_error_line(healthy_environment.prefix, RUN, environ, healthy_environment.working) == ""
+    assert last_error_line(prefix, RUN, environ, working) == ""
     assert f" {code}" not in doctor(healthy_environment).stdout.replace("explain", "")
 
 
@@ -128,13 +113,3 @@ def test_plan_outcome_from_the_runs_before_and_after(before, after, outcome):
     """A doctor that crashes after the plan is no success, even if the imports work."""
     known = [None if item is None else DoctorResult(TRIED, item[0], 1, item[1]) for item in (before, after)]
     assert PlanResult(TRIED, known[0], ("true",), (), "", known[1]).outcome == outcome
-
-
-def test_doctor_without_json_output_counts_as_crashed(tmp_path, monkeypatch):
-    """A doctor without JSON output counts as crashed, and its last output is shown instead of findings."""
-    crash = subprocess.CompletedProcess([], 1, stdout="", stderr="Traceback\nKeyError: 'x'")
-    monkeypatch.setattr(doctor_real, "doctor", lambda *_: crash)
-    known = doctor_real._run_doctor(TRIED, BuiltCase(tmp_path, {}, str(tmp_path)), "ImportError")
-    assert known.findings == [("CRASH", "Traceback\nKeyError: 'x'")]
-    text = plans_real.as_row(PlanResult(TRIED, known))
-    assert (text["outcome"], text["found"]) == (CRASHED, "CRASH Traceback\nKeyError: 'x'")

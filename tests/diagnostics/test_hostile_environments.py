@@ -1,51 +1,34 @@
 """`doctor` on environments with pipes, devices, huge files, links and malformed metadata neither blocks nor crashes."""
 
-import json
 import os
 import struct
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from diagnostics import __main__ as program
-from diagnostics import compat_table as compat
-from diagnostics import safe_io
 from diagnostics.collect import host as configs
 from diagnostics.collect import packages as environment
 from diagnostics.collect import ray as clusters
 from tests.diagnostics.fake_environments import EnvironmentBuilder
 from tests.processes import run_python
 
-
-def make_pipe(path):
-    os.mkfifo(path)
-
-
-def link_to_dev_zero(path):
-    path.symlink_to("/dev/zero")
-
-
-def link_to_proc(path):
-    path.symlink_to("/proc/self/environ")
-
-
-def make_huge_file(path):
-    with path.open("wb") as file:
-        file.truncate(1 << 40)
-
-
 ROOT = Path(__file__).parents[2]
-REPLACEMENTS = [make_pipe, link_to_dev_zero, link_to_proc, make_huge_file]
 
 
-@pytest.fixture(params=REPLACEMENTS)
+@pytest.fixture(params=["pipe", "/dev/zero", "/proc/self/environ", "1 TiB"])
 def replace_file(request):
     """Return a function that replaces a file by a pipe, a link to a device or to /proc, or a file of 1 TiB."""
 
     def replace_with(path):
         path.unlink(missing_ok=True)
-        request.param(path)
+        if request.param == "pipe":
+            os.mkfifo(path)
+        elif request.param == "1 TiB":
+            path.touch()
+            os.truncate(path, 1 << 40)
+        else:
+            path.symlink_to(request.param)
 
     return replace_with
 
@@ -87,30 +70,24 @@ def test_metadata_with_long_blanks_is_read_in_linear_time(tmp_path):
     assert len(environment.collect(maker.prefix, {}).broken) == 1
     (tmp_path / "accelerate").mkdir()
     (tmp_path / "accelerate" / "default_config.yaml").write_text(f"A: 1\nB: b{' ' * 60_000}x\n")
-    (results,) = (
-        item
-        for item in configs.collect_configs({"HF_HOME": str(tmp_path)})
-        if item.path.startswith(str(tmp_path))
-    )
+    (results,) = configs.collect_configs({"HF_HOME": str(tmp_path)})
     assert results.values == {"A": "1"}
 
 
-@pytest.mark.parametrize("line", ["a\0/__init__.py,,5", f"a/_C.so,,{'9' * 5000}", "\udc80/_C.so,,5"])
-def test_invalid_lines_in_record_are_ignored(tmp_path, line):
-    """Lines of RECORD with a NUL, a size of 5000 digits, or a lone surrogate are ignored."""
+@pytest.mark.parametrize(
+    ("line", "damaged"),
+    [
+        ("a\0/__init__.py,,5", 0), (f"a/_C.so,,{'9' * 5000}", 0), ("\udc80/_C.so,,5", 1), ("/etc/x.so,,5", 0),
+        ("../../../../../../etc/x.so,,5", 0),
+    ],
+)  # fmt: skip
+def test_invalid_lines_in_record_are_ignored(tmp_path, line, damaged):
+    """Paths with a NUL or outside the environment are not checked, and neither are sizes of 5000 digits."""
     maker = EnvironmentBuilder(tmp_path / "env").add("torch", "2.8.0")
     (maker.site / "a").mkdir()
     (maker.site / "a" / "_C.so").touch()
     (maker.site / "torch-2.8.0.dist-info" / "RECORD").write_text(line + "\n", errors="surrogateescape")
-    assert environment.collect(maker.prefix, {}).version("torch") == "2.8.0"
-
-
-@pytest.mark.parametrize("path", ["/etc/x.so", "../../../../../../etc/x.so"])
-def test_record_paths_outside_the_environment_are_not_checked(tmp_path, path):
-    """A path of RECORD outside the environment is not checked for existence or size."""
-    maker = EnvironmentBuilder(tmp_path / "env").add("torch", "2.8.0")
-    (maker.site / "torch-2.8.0.dist-info" / "RECORD").write_text(f"{path},,5\n")
-    assert environment.collect(maker.prefix, {}).packages["torch"].damaged == ()
+    assert len(environment.collect(maker.prefix, {}).packages["torch"].damaged) == damaged
 
 
 def _oversized_elf(kind):
@@ -162,23 +139,6 @@ def test_links_out_of_rays_folder_are_not_followed(tmp_path):
     assert (result.current, result.release) == ("", "")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"cells": [{"id": "a"}]},
-        {"cells": {}},
-        {"breadth": {"trl": {"1.0": {"declares": 3}}}},
-        {"breadth": {"trl": {"1.0": {"declares": "", "contract": {"pass": 1}}}}},
-        {"breadth": []},
-    ],
-)
-def test_malformed_compatibility_table_is_not_used(tmp_path, change):
-    path = tmp_path / "compat.json"
-    path.write_text(json.dumps(json.loads(compat.PATH.read_text()) | change))
-    result = compat.load(path)
-    assert (bool(result.problem), result.cells, result.breadth) == (True, (), {})
-
-
 @pytest.mark.parametrize("home", ["/" + "x" * 5000, "/usr/\0bin", "/usr/\udc80"])
 def test_invalid_home_in_pyvenv_cfg_is_no_crash(home, tmp_path):
     """A home in pyvenv.cfg that is too long, or has a NUL or a lone surrogate, does not crash doctor."""
@@ -188,14 +148,10 @@ def test_invalid_home_in_pyvenv_cfg_is_no_crash(home, tmp_path):
     assert program.main(["doctor", "--prefix", str(prefix), "--format", "json"]) != 2
 
 
-def test_metadata_in_a_zip_is_read_with_a_limit(tmp_path):
-    """A `.pth` file names the zip; three megabytes of a zip can unpack to gigabytes."""
+def test_zip_on_the_search_path_is_not_checked(tmp_path):
     maker = EnvironmentBuilder(tmp_path / "env").add("trl", "1.9.2")
     (maker.site / "eggs.pth").write_text("./eggs.zip\n")
-    with zipfile.ZipFile(maker.site / "eggs.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("small-1.0.dist-info/METADATA", "Name: small\nVersion: 1.0\n")
-        archive.writestr(
-            "bomb-1.0.dist-info/METADATA", b"Name: bomb\nVersion: 1.0\n" + bytes(safe_io.METADATA)
-        )
-    result = environment.collect(maker.prefix, {})
-    assert (result.version("small"), result.version("bomb")) == ("1.0", None)
+    (maker.site / "eggs.zip").touch()
+    assert [place for place, _ in environment.collect(maker.prefix, {}).unread] == [
+        str(maker.site / "eggs.zip")
+    ]
