@@ -99,6 +99,6 @@ def finding(
     return Finding(code, title, severity, certainty, known_by, detail, tuple(evidence), fix, references)
 
 
-def installed(package: Package) -> Evidence:
+def installed_evidence(package: Package) -> Evidence:
     """Return the evidence that a package is installed."""
     return Evidence(str(package), package.place)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from diagnostics.collect.packages import Environment, normalise
-from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding, installed
+from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding, installed_evidence
 from diagnostics.doctor.checks.gpus import cuda_of
 from diagnostics.doctor.installers import REINSTALL, install, uninstall
 from diagnostics.doctor.requirements import distribution_of, parse_requirement
@@ -199,7 +199,7 @@ def mixed_cuda(case: Examined) -> Iterator[Finding]:
         again = install(environment, requirement, options=("--force-reinstall",))
         commands = (uninstall(environment, *removable), again)
     names = nccl if len(nccl) > 1 else [item for many in releases.values() for item in many[:2]]
-    evidence = [installed(environment.packages[name]) for name in sorted(names)]
+    evidence = [installed_evidence(environment.packages[name]) for name in sorted(names)]
     yield finding("ENV913", Severity.WARNING, evidence, Fix.of(advice, *commands), detail)
 
 
@@ -225,4 +225,4 @@ def shared_folders(case: Examined) -> Iterator[Finding]:
         fix = Fix.of(f"Uninstall all of them, then install {rest}", uninstall(environment, *results))
         severity = Severity.ERROR if module == "vllm" else Severity.WARNING
         detail = f"{' and '.join(results)} both write the folder {module}/."
-        yield finding("ENV914", severity, map(installed, packages), fix, detail)
+        yield finding("ENV914", severity, map(installed_evidence, packages), fix, detail)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from diagnostics.collect.gpus import Gpu, Gpus
 from diagnostics.collect.packages import Environment
-from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding, installed
+from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding, installed_evidence
 from diagnostics.doctor.installers import install
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Run, Unset
@@ -30,7 +30,7 @@ def cuda_of(environment: Environment) -> tuple[str, Evidence | None]:
         return "", None
     if local := _LOCAL_VERSION.search(torch.version):
         built = f"{local[1]}.{local[2]}" if local[1] else local[3] or local[4]
-        return built, installed(torch)
+        return built, installed_evidence(torch)
     names = sorted(
         name for name in environment.packages if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?", name)
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from diagnostics.collect.packages import Environment, Package
 from diagnostics.collect.ray import RayCluster
-from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding, installed
+from diagnostics.doctor.checks.base import Examined, NotApplicableError, check, finding, installed_evidence
 from diagnostics.doctor.installers import install
 from diagnostics.findings import Evidence, Finding, Severity
 from diagnostics.fixes import Fix, Run, SetVariables
@@ -34,7 +34,7 @@ def _other_release(environment: Environment, ray: Package, cluster: RayCluster) 
         "Use the same release for the cluster and the run: install the cluster's, or restart the cluster."
     )
     severity = Severity.WARNING if cluster.running else Severity.INFO
-    evidence = [Evidence(text, cluster.folder), installed(ray)]
+    evidence = [Evidence(text, cluster.folder), installed_evidence(ray)]
     detail = f"The latest session here is of Ray {cluster.release}; installed is {ray.version}."
     return finding("RAY901", severity, evidence, Fix.of(advice, again, _STOP), detail)
 

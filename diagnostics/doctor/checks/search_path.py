@@ -17,7 +17,7 @@ _MAX_LISTED = 6
 
 
 @check("search path")
-def unread(case: Examined) -> Iterator[NotChecked]:
+def unread_search_path(case: Examined) -> Iterator[NotChecked]:
     """Report parts of the search path that could not be read."""
     for place, reason in case.environment.search.unread:
         why = f"a part of it could not be read: {reason}"

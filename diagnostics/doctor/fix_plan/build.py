@@ -73,8 +73,8 @@ def fix_plan(
         if versions and (fixed_by_move(item, environment, versions) or _is_replaced(item, versions))
     ]
     rest = [item for item in rest if item not in fixed]
-    gone = {*moved_to.gone, *replaced} if moved_to else set()
-    known = [item for item in known if item.code not in gone]
+    resolved_codes = {*moved_to.gone, *replaced} if moved_to else set()
+    known = [item for item in known if item.code not in resolved_codes]
     causes = [finding for finding in findings if finding.code in _MERGED | replaced] + installs + fixed
     serious = [finding for finding in causes if finding.severity > Severity.INFO or finding.code == "CMP904"]
     steps = [finding_step(item, environment) for item in rest]
@@ -137,7 +137,7 @@ def _compatible_with(step: Step, versions: dict[str, str]) -> Step:
 def _in_order(environment: Environment, steps: list[Step]) -> list[Step]:
     """Sort steps, blockers first and then by kind; add requirements that keep other packages working."""
 
-    def adjusted(action: Action) -> Action:
+    def adjust(action: Action) -> Action:
         if not isinstance(action, Install):
             return action
         return replace(action, requirements=adjust_for_installed(environment, action.requirements))
@@ -145,7 +145,7 @@ def _in_order(environment: Environment, steps: list[Step]) -> list[Step]:
     def key(step: Step) -> tuple[object, ...]:
         return step.severity is not Severity.BLOCKER, KINDS.index(step.kind), -step.severity, step.codes
 
-    return [replace(step, commands=tuple(map(adjusted, step.commands))) for step in sorted(steps, key=key)]
+    return [replace(step, commands=tuple(map(adjust, step.commands))) for step in sorted(steps, key=key)]
 
 
 def _is_replaced(finding: Finding, versions: Mapping[str, str]) -> bool:
