@@ -333,9 +333,9 @@ def _libraries() -> Libraries:
     except (AttributeError, OSError, ValueError):
         libc = ""
     libraries = (folder / "libstdc++.so.6" for folder in elf.system_folders())
-    found = next((library.resolve().name for library in libraries if library.exists()), "")
+    file_name = next((library.resolve().name for library in libraries if library.exists()), "")
     # libstdc++.so.6.0.N has the versions up to GLIBCXX_3.4.N (gcc's ABI policy and guidelines).
-    number = found.rpartition(".")[2]
+    number = file_name.rpartition(".")[2]
     return Libraries(libc, f"3.4.{number}" if number.isdecimal() else "")
 
 

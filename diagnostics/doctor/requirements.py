@@ -193,9 +193,11 @@ def finding_constraints(finding: Finding) -> list[Constraint]:
     """Return the requirements of a finding's fix; none if the fix does anything besides installing."""
     results = []
     for action in finding.remedy.actions if finding.remedy else ():
-        found = isinstance(action, Install) and install_constraints(finding.code, action, finding.known_by)
-        if found:
-            results += found
+        constraints = isinstance(action, Install) and install_constraints(
+            finding.code, action, finding.known_by
+        )
+        if constraints:
+            results += constraints
         elif not isinstance(action, Advice | Explain):
             return []
     return results

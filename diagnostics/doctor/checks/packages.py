@@ -60,8 +60,8 @@ def broken_metadata(case: Examined) -> Iterator[Finding | NotChecked]:
         yield finding("ENV901", Severity.WARNING, evidence, fix, detail)
     for place, reason in environment.unread:
         if (place, reason) not in environment.search.unread:
-            why = f"its metadata could not be read: {reason}"
-            yield NotChecked("an installed package", why, "make it readable", place)
+            problem = f"its metadata could not be read: {reason}"
+            yield NotChecked("an installed package", problem, "make it readable", place)
 
 
 def incomplete_package(environment: Environment, package: Package) -> Finding:

@@ -20,8 +20,8 @@ _MAX_LISTED = 6
 def unread_search_path(case: Examined) -> Iterator[NotChecked]:
     """Report parts of the search path that could not be read."""
     for place, reason in case.environment.search.unread:
-        why = f"a part of it could not be read: {reason}"
-        yield NotChecked("the search path", why, "make it readable", place)
+        problem = f"a part of it could not be read: {reason}"
+        yield NotChecked("the search path", problem, "make it readable", place)
 
 
 @check("search path")
@@ -104,9 +104,12 @@ def entry_points(case: Examined) -> Iterator[Finding | NotChecked]:
     missing: dict[str, Evidence] = {}
     for entry in entries:
         if entry.problem:
-            what, why = f"what {entry.module} imports", f"its imports could not be followed: {entry.problem}"
+            what, problem = (
+                f"what {entry.module} imports",
+                f"its imports could not be followed: {entry.problem}",
+            )
             # Without the package it is unknown whether the module should exist.
-            yield NotChecked(what, why, "--tier probe imports it", decides=not entry.absent)
+            yield NotChecked(what, problem, "--tier probe imports it", decides=not entry.absent)
         for module, place in entry.missing:
             text = f"{entry.module} imports {module}, which is nowhere on the search path"
             missing.setdefault(module, Evidence(text, place))
